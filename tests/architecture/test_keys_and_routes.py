@@ -24,6 +24,8 @@ WITHOUT_DOMAIN = {
     "scheduler.framework.gpushare.allocation",
     "cgpu.disable.isolation",
     "GPU_MEM_REQ",
+    "gpu-fraction",
+    "runai-gpu-group",
 }
 """Keys that do not look like one; they are in the code as they are."""
 OF_OTHERS = {"weft.dev/gpus", "hami.io/vgpu-…"}

@@ -1,4 +1,4 @@
-"""One pod of each of the nine dialects, and one without a GPU, as an API server shows them."""
+"""One pod of each dialect, and one without a GPU, as an API server shows them."""
 
 import copy
 from typing import Any
@@ -19,6 +19,12 @@ ASKING: dict[str, Object] = {
         "labels": {"genius/gpu-number": "1", "genius/gpu-memory-each": "1500"},
     },
     "kubeknots": {"limits": {"nvidia.com/gpu": "1"}, "labels": {"GPU_MEM_REQ": "900"}},
+    "kai": {
+        "limits": {},
+        "labels": {"kai.scheduler/queue": "ml"},
+        "annotations": {"gpu-fraction": "0.5"},
+    },
+    "volcano": {"limits": {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "2000"}},
     "nvidia": {"limits": {"nvidia.com/gpu": "2"}},
     "none": {"limits": {}},
 }
@@ -30,11 +36,12 @@ def pod(name: str, asking: Object, *, node: str = "", **status: Any) -> Object:
     asking = copy.deepcopy(asking)
     meta = {"name": name, "namespace": "ml", "uid": f"uid-{name}", "creationTimestamp": MADE}
     limits = asking["limits"]
+    said = {"labels": {}, "annotations": {}} | {k: v for k, v in asking.items() if k != "limits"}
     requests = {"cpu": "1500m", "memory": "2Gi"}
     container = {"name": "main", "resources": {"limits": limits, "requests": requests | limits}}
     return {
         "kind": "Pod",
-        "metadata": {**meta, "labels": asking.get("labels", {})},
+        "metadata": {**meta, **said},
         "spec": {"containers": [container], **({"nodeName": node} if node else {})},
         "status": {"phase": "Running" if node else "Pending", **status},
     }

@@ -50,6 +50,8 @@ def of_pod(pod: Object, created_s: float, **times: float) -> Iterator[Line]:
                 yield f"kube_pod_container_resource_{kind}", own, value
     shown = {f"label_{written(k)}": v for k, v in meta.get("labels", {}).items()}
     yield "kube_pod_labels", who | shown, 1
+    said = {f"annotation_{written(k)}": v for k, v in meta.get("annotations", {}).items()}
+    yield "kube_pod_annotations", who | said, 1
     for toleration in pod["spec"].get("tolerations", []):
         blank = {"key": "", "operator": "", "value": "", "effect": "", "toleration_seconds": ""}
         yield "kube_pod_tolerations", who | blank | toleration, 1

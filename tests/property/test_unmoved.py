@@ -38,7 +38,7 @@ def test_edits_by_owners_move_nobody(way: str, marks: bool) -> None:
 
 
 def labels_of_bound_pods_are_believed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(registry, "_placed_by_labels", lambda _: True)
+    patch.setattr(registry, "_placed_by_words", lambda _: True)
 
 
 def whoever_contradicts_himself_is_charged_every_card(patch: pytest.MonkeyPatch) -> None:

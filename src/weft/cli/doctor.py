@@ -160,7 +160,7 @@ def _pods_of(read: "ClusterReading", node: str) -> "dict[str, MachinePod]":
             asks = bool(parse_pod(pod, DialectSettings()).shape.gpu_requests)
         except BadInputError:
             asks = True  # it asks, in words that contradict each other
-        may_see = asks or meta.namespace in EXEMPT or bool(foreign_requests(pod, asks=False))
+        may_see = asks or meta.namespace in EXEMPT or bool(foreign_requests(pod))
         pods[uid_on_node(pod)] = MachinePod(f"{meta.namespace}/{meta.name}", may_see)
     return pods
 

@@ -60,6 +60,9 @@ def parse(
     gpushare_unit: Annotated[
         Unit, Option(help="What one aliyun.com/gpu-mem is; auto goes by the number.")
     ] = Unit.AUTO,
+    volcano_memory_factor: Annotated[
+        int, Option(min=1, max=1_048_576, help="MiB that one volcano.sh/vgpu-memory is.")
+    ] = 1,
     compat: Annotated[
         CompatMode, Option(help="exact keeps the original systems' quirks.")
     ] = CompatMode.SANE,
@@ -79,6 +82,7 @@ def parse(
         gpushare_unit=gpushare_unit.value,
         interference_table=interference_table,
         compat=compat.value,
+        volcano_memory_factor=volcano_memory_factor,
     )
     readings: list[PodReading] = []
     errors: list[BadInputError] = []

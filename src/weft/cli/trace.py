@@ -122,7 +122,11 @@ def _reading(config: "Configuration") -> "tuple[DialectSettings, list[InventoryF
         InventoryFallback(rule.count, rule.memory_mib, rule.model, rule.nodes, rule.labels)
         for rule in config.inventory
     ]
-    return DialectSettings(gpushare_unit="node" if unit == "auto" else unit), rules
+    settings = DialectSettings(
+        gpushare_unit="node" if unit == "auto" else unit,
+        volcano_memory_factor=config.volcano_memory_factor,
+    )
+    return settings, rules
 
 
 async def _ask(kubeconfig: Path | None, context: str) -> "tuple[list[KubeNode], list[Pod]]":

@@ -23,13 +23,16 @@ class DialectSettings(msgspec.Struct, frozen=True):
     MiB), `node` leaves it to each node, and to the value only where a node does not tell.
     `interference_table`: whether one is configured, which makes gpushare pods with a known
     application coscheml's. `compat`: `exact` reproduces the originals' quirks where golden vectors
-    exist. `lends`: whether more may be promised than a card has. Resources that ask for GPUs then
-    count besides, as kubelets count them: these refuse pods beyond what their nodes advertise.
+    exist. `volcano_memory_factor`: MiB that one `volcano.sh/vgpu-memory` is (its plugin's
+    gpuMemoryFactor). `lends`: whether more may be promised than a card has. Resources that ask for
+    GPUs then count besides, as kubelets count them: these refuse pods beyond what their nodes
+    advertise.
     """
 
     gpushare_unit: Literal["auto", "node", "GiB", "MiB"] = "auto"
     interference_table: bool = False
     compat: Compat = "sane"
+    volcano_memory_factor: int = 1
     lends: bool = False
 
 
@@ -40,12 +43,14 @@ class UnitSettings(msgspec.Struct, frozen=True):
     than 1000 where memory is lent. `gpushare_unit`: what one `aliyun.com/gpu-mem` is there.
     `all_spellings`: whether resources are advertised under their older names as well. `gpu_parts`:
     how many pods may have a part of one `nvidia.com/gpu`; 1 where it is always a whole card.
+    `volcano_memory_factor`: MiB that one `volcano.sh/vgpu-memory` is.
     """
 
     promised_permille: int = 1000
     gpushare_unit: Literal["GiB", "MiB"] = "GiB"
     all_spellings: bool = False
     gpu_parts: int = 1
+    volcano_memory_factor: int = 1
 
     def promised(self, units: int) -> int:
         """How many of so many units of memory may be promised."""

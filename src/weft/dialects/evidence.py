@@ -42,6 +42,7 @@ class ChargedPlacement(NamedTuple):
     `edited`: what is wrong with them, in words, "" for nothing. `moved`: which GPUs its system's
     agent gave it instead of Weft's, in words. `lost`: the GPUs that it has and the node has not.
     `anywhere`: a part of it is charged on every card of the node, for nobody says on which it is.
+    `assumed`: what was assumed beside the system's own marks, in words.
     """
 
     placement: Placement
@@ -49,6 +50,7 @@ class ChargedPlacement(NamedTuple):
     moved: str = ""
     lost: tuple[int, ...] = ()
     anywhere: bool = False
+    assumed: str = ""
 
 
 def agreed(pod: PodManifest, bound_with: str = "") -> str:

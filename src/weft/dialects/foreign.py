@@ -11,7 +11,8 @@ import itertools
 import re
 from typing import NamedTuple
 
-from weft.dialects.catalog import RESOURCES, is_gpu_resource
+from weft.dialects.catalog import NONE, RESOURCES, is_gpu_resource
+from weft.dialects.kai import FRACTION, MEMORY
 from weft.dialects.resources import PodWords, names_any
 from weft.model import PodManifest
 
@@ -47,9 +48,6 @@ _SYSTEMS = (
     ForeignSystem(re.compile(r"amd\.com/(?:gpu$|[a-z]+_nps)"), "AMD's device plugin's"),
     ForeignSystem(re.compile(r"gpu\.intel\.com/"), "Intel's device plugin's"),
     ForeignSystem(
-        re.compile(r"volcano\.sh/v?gpu-"), "Volcano's", "leave the pod to schedulerName volcano"
-    ),
-    ForeignSystem(
         re.compile(r"koordinator\.sh/(?:shared-)?gpu"),
         "Koordinator's",
         "leave the pod to schedulerName koord-scheduler",
@@ -61,9 +59,9 @@ _SYSTEMS = (
     ),
 )
 _BY_NODE = " on a GPU, and only counts it by node"
-ANNOTATIONS = ("gpu-fraction", "gpu-memory")
+ANNOTATIONS = (FRACTION, MEMORY)
 """Annotations with which KAI Scheduler's pods ask."""
-_KAI_WAY_OUT = "leave the pod to schedulerName kai-scheduler"
+_KAI_WAY_OUT = "name the schedulerName weft or kai-scheduler"
 _IGNORED = ("nvidia.com/priority",)  # HAMi's: of those who share a GPU, whose kernels go first
 READ = frozenset((*RESOURCES, *_IGNORED, "cpu", "memory", "ephemeral-storage"))
 """Resources that are somebody's here; most pods name no others."""
@@ -73,15 +71,16 @@ _MOST_NAMES = 16  # of one pod that are looked at; it may have thousands, and ea
 _MOST_LETTERS = 64
 
 
-def foreign_requests(pod: PodManifest, *, asks: bool) -> list[ForeignRequest]:
+def foreign_requests(pod: PodManifest, *, by: str = NONE.name) -> list[ForeignRequest]:
     """`foreign_in` a manifest."""
-    return foreign_in(PodWords(pod), asks=asks)
+    return foreign_in(PodWords(pod), by=by)
 
 
-def foreign_in(words: PodWords, *, asks: bool) -> list[ForeignRequest]:
-    """The pod's requests for GPUs that no dialect reads; `asks`: a dialect reads other words.
+def foreign_in(words: PodWords, *, by: str) -> list[ForeignRequest]:
+    """The pod's requests for GPUs that no dialect reads; `by` is the dialect that reads others.
 
-    An annotation beside these is only ignored: its name alone is too common to keep a pod waiting.
+    An annotation beside another's words is only ignored: its name alone is too common to keep a
+    pod waiting.
     """
     unread = itertools.islice((name for name in words.naming if name not in READ), _MOST_NAMES)
     foreign = [request for name in unread if (request := foreign_resource(name)) is not None]
@@ -91,10 +90,10 @@ def foreign_in(words: PodWords, *, asks: bool) -> list[ForeignRequest]:
         asking = tuple(c.name for c in containers if names_any(c, {request.name}))
         requests += [request._replace(containers=asking)] if asking else []
     for name in ANNOTATIONS:
-        if words.annotations.get(name):
-            end = "it is ignored" if asks else _KAI_WAY_OUT
+        if words.annotations.get(name) and by != "kai":
+            end = "it is ignored" if by != NONE.name else _KAI_WAY_OUT
             text = f"annotation {name} is KAI Scheduler's: Weft does not place it; {end}"
-            requests.append(ForeignRequest(name, text, waits=not asks))
+            requests.append(ForeignRequest(name, text, waits=by == NONE.name))
     return requests
 
 

@@ -97,10 +97,10 @@ class Hami(BaseDialect):
         parts, env = [], {}
         for container in request.containers:
             held = of_container(request, container, placement)
-            own = [_part(request, container, share, node) for share in held]
-            parts.append("".join(_device(share) for share in own))
+            own = [container_part(request, container, share, node) for share in held]
+            parts.append("".join(device_entry(share) for share in own))
             if container.asked is not None:
-                env[container.name] = _environment(own)
+                env[container.name] = environment_of(own)
         devices = "".join(f"{part};" for part in parts)
         annotations = {
             NODE: node.name,
@@ -144,17 +144,21 @@ def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
     return GpuRequest(count=count or 1, memory=memory, milli=cores * 10)
 
 
-def _part(request: PodRequest, container: ContainerRequest, share: Share, node: Node) -> Share:
+def container_part(
+    request: PodRequest, container: ContainerRequest, share: Share, node: Node
+) -> Share:
     """The container's own part of the card: a borrowed request may hold more."""
     gpu = find(node, str(share.gpu))
     return share if gpu is None else part_of(request, container, share, node, gpu)
 
 
-def _device(share: Share) -> str:
+def device_entry(share: Share) -> str:
+    """A card in the annotations of HAMi's first form."""
     return f"{identity(share)},NVIDIA,{share.memory_mib},{share.milli // 10}:"
 
 
-def _environment(held: list[Share]) -> dict[str, str]:
+def environment_of(held: list[Share]) -> dict[str, str]:
+    """The variables by which HAMi-core limits a container."""
     env = {"NVIDIA_VISIBLE_DEVICES": ",".join(identity(share) for share in held)}
     for i, share in enumerate(held):
         env[f"CUDA_DEVICE_MEMORY_LIMIT_{i}"] = f"{share.memory_mib}m"

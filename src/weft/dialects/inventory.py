@@ -1,8 +1,8 @@
 """A node's GPUs, from whoever tells: so that clusters work before Weft's own agent is installed.
 
-The first source that answers says what there is: Weft's annotation, Alnair's annotations, GPU
-feature discovery's labels, gpushare's capacity, Elastic GPU's allocatable, the configuration;
-ResourceSlices before all of these where no annotation describes each GPU. The
+The first source that answers says what there is: Weft's annotation, Alnair's annotations,
+Volcano's, GPU feature discovery's labels, gpushare's capacity, Elastic GPU's allocatable, the
+configuration; ResourceSlices before all of these where no annotation describes each GPU. The
 others are compared with it; where they can't all be true the smaller size wins, with a warning,
 for a GPU that is thought too small wastes a little and one thought too large kills processes.
 A source that rounds ("16 units of GiB") stands for the least memory it can mean.
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec import UNSET
 
-from weft.dialects import alnair, elastic, gpushare, node_links, nvidia, weft
+from weft.dialects import alnair, elastic, gpushare, node_links, nvidia, volcano, weft
 from weft.dialects.catalog import is_gpu_resource
 from weft.dialects.node_gpus import (
     InventorySource,
@@ -39,7 +39,9 @@ _MIB = 2**20
 _RESERVE_PART = 16
 """A driver reserves less than one in so many parts of a card; feature discovery counts that too."""
 _NATIVE = ("cpu", "memory")
-_SOURCES = tuple(system.reported_gpus for system in (weft, alnair, nvidia, gpushare, elastic))
+_SOURCES = tuple(
+    system.reported_gpus for system in (weft, alnair, volcano, nvidia, gpushare, elastic)
+)
 
 
 class InventoryFallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

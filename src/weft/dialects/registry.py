@@ -12,10 +12,20 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from weft.dialects.catalog import ALL, ASKING_LABELS, NONE, RESOURCES, is_gpu_resource
+from weft.dialects.catalog import (
+    ALL,
+    ASKING_ANNOTATIONS,
+    ASKING_LABELS,
+    NONE,
+    RESOURCES,
+    is_gpu_resource,
+    kept_marks,
+    kept_words,
+)
 from weft.dialects.dialect import DialectSettings, PodAnnotations
 from weft.dialects.evidence import AnyPod, agreed, marked
 from weft.dialects.foreign import ANNOTATIONS, READ, ForeignRequest, foreign_in
+from weft.dialects.kai import groups_of
 from weft.dialects.requests import CLASSES, USED_ANNOTATIONS
 from weft.dialects.resources import (
     HELD,
@@ -64,6 +74,8 @@ INCLUDES = {
     "hami": ("nvidia",),
     "genius": ("nvidia",),
     "kubeknots": ("nvidia",),
+    "kai": ("nvidia",),
+    "volcano": ("nvidia",),
 }
 
 
@@ -78,10 +90,11 @@ def systems_of(words: PodWords, settings: DialectSettings) -> list[BaseDialect]:
     """The systems in whose words the pod asks, in their order: those are looked at that read one of
     the names in it."""
     places: set[int] = set()
-    for names in (words.naming, words.labels):
+    for names in (words.naming, words.labels, words.annotations):
         for name in _NAMED_BY.keys() & names.keys():
             places |= _NAMED_BY[name]
-    return [ALL[place] for place in sorted(places) if ALL[place].carries(words, settings)]
+    found = [ALL[place] for place in sorted(places) if ALL[place].carries(words, settings)]
+    return [s for s in found if not s.yields(words)] if len(found) > 1 else found
 
 
 def choose(pod: PodManifest, settings: DialectSettings) -> tuple[BaseDialect, str]:
@@ -109,6 +122,8 @@ def _choose(words: PodWords, settings: DialectSettings) -> tuple[BaseDialect, st
     owner = owners[0]
     if named is None or named.name in (owner.name, "weft"):
         return owner, ""
+    if named.served_by_itself and owner.name in INCLUDES[named.name]:
+        return owner, ""  # whole cards, which it places too and writes no marks for
     return owner, (
         f"schedulerName {scheduler} is {named.name}'s, but the pod asks in {owner.name}'s words: "
         f"it is read as {owner.name}'s"
@@ -138,11 +153,15 @@ def read_pod(manifest: PodManifest, settings: DialectSettings) -> ManifestReadin
         cpu_milli=cpu_milli,
         memory_mib=memory_mib,
         extended=extended,
-        resources=to_deliver(words, system.counted, system.resources),
+        resources=to_deliver(words, system.counted, system.resources) or system.delivered_by(words),
     )
     foreign: tuple[ForeignRequest, ...] = ()
     if not READ.issuperset(words.naming) or any(map(words.annotations.get, ANNOTATIONS)):
-        foreign = tuple(foreign_in(words, asks=system is not NONE))
+        foreign = tuple(foreign_in(words, by=system.name))
+    for name in system.unhonoured:
+        if words.annotations.get(name):
+            text = f"annotation {name} ({words.annotations[name][:40]!r}) is not honoured by Weft"
+            foreign += (ForeignRequest(name, text, waits=True),)
     # Those that keep the pod waiting are its constraints' reason.
     notes = [each.text for each in foreign if not each.waits]
     warnings = (*([warning] if warning else ()), *request.warnings, *notes)
@@ -168,10 +187,10 @@ def parse_bound(manifest: PodManifest, settings: DialectSettings) -> tuple[PodRe
     """A bound pod by what its owner cannot change any more; and why not all of it is read, ""
     where it is.
 
-    Labels that ask for GPUs count where a scheduler went by them and left no mark that two agree
-    on. Raises `BadInputError` where its containers' resources contradict each other.
+    Labels and annotations that ask for GPUs count where a scheduler went by them and left no mark
+    that two agree on. Raises `BadInputError` where its containers' resources contradict each other.
     """
-    asked = manifest if _placed_by_labels(manifest) else without_labels(manifest)
+    asked = manifest if _placed_by_words(manifest) else without_asking(manifest)
     try:
         request = parse_pod(asked, settings)
     except BadInputError as error:
@@ -181,26 +200,43 @@ def parse_bound(manifest: PodManifest, settings: DialectSettings) -> tuple[PodRe
     return request, why
 
 
-def asking_labels_of(manifest: PodManifest) -> dict[str, str]:
-    """The pod's labels that ask for GPUs."""
-    labels = manifest.metadata.labels or {}
-    if ASKING_LABELS.isdisjoint(labels):
-        return {}
-    return {name: text for name, text in labels.items() if name in ASKING_LABELS}
+class KeptWords(NamedTuple):
+    """A bound pod's labels and annotations that count as they were first seen: those that ask for
+    GPUs, and the marks of systems that go on beside Weft."""
+
+    labels: dict[str, str]
+    annotations: dict[str, str]
 
 
-def asking_by(manifest: AnyPod, asking: dict[str, str]) -> AnyPod:
-    """The pod with these labels that ask for GPUs in place of its own."""
-    labels = manifest.metadata.labels or {}
-    if asking_labels_of(manifest) == asking:
+def kept_of(manifest: PodManifest, *, asking: bool = True) -> KeptWords:
+    """The pod's own; without those that ask, where its marks say what it holds."""
+    words = kept_words if asking else kept_marks
+    return KeptWords(words(manifest.metadata.labels), words(manifest.metadata.annotations))
+
+
+def with_kept(manifest: AnyPod, kept: KeptWords, *, asking: bool = True) -> AnyPod:
+    """The pod with these in place of its own."""
+    own = kept_of(manifest, asking=asking)
+    if own == kept:
         return manifest
-    kept = {name: text for name, text in labels.items() if name not in ASKING_LABELS}
-    return replace(manifest, metadata=replace(manifest.metadata, labels=kept | asking))
+    meta = manifest.metadata
+    labels = {name: text for name, text in (meta.labels or {}).items() if name not in own.labels}
+    annotations = {
+        name: text for name, text in (meta.annotations or {}).items() if name not in own.annotations
+    }
+    labels, annotations = labels | kept.labels, annotations | kept.annotations
+    return replace(manifest, metadata=replace(meta, labels=labels, annotations=annotations))
 
 
-def without_labels(manifest: PodManifest) -> PodManifest:
-    """The pod without labels that ask for GPUs."""
-    return asking_by(manifest, {})
+def without_asking(manifest: PodManifest) -> PodManifest:
+    """The pod without labels and annotations that ask for GPUs."""
+    meta = manifest.metadata
+    labels, annotations = meta.labels or {}, meta.annotations or {}
+    if ASKING_LABELS.isdisjoint(labels) and ASKING_ANNOTATIONS.isdisjoint(annotations):
+        return manifest
+    labels = {name: text for name, text in labels.items() if name not in ASKING_LABELS}
+    annotations = {n: text for n, text in annotations.items() if n not in ASKING_ANNOTATIONS}
+    return replace(manifest, metadata=replace(meta, labels=labels, annotations=annotations))
 
 
 def without_words(manifest: PodManifest) -> PodManifest:
@@ -214,15 +250,22 @@ def without_words(manifest: PodManifest) -> PodManifest:
     return replace(manifest, metadata=replace(manifest.metadata, labels=None, annotations=said))
 
 
-def _placed_by_labels(manifest: PodManifest) -> bool:
-    """True if labels decide what this bound pod holds: a scheduler that reads them placed it, or
-    Weft did and its marks contradict each other."""
-    labels = manifest.metadata.labels or {}
+def _placed_by_words(manifest: PodManifest) -> bool:
+    """True if labels or annotations decide what this bound pod holds: a scheduler that reads them
+    placed it, or left a mark; or Weft did and its marks contradict each other."""
+    labels, annotations = manifest.metadata.labels or {}, manifest.metadata.annotations or {}
     if agreed(manifest):
         return False
+    if not ASKING_ANNOTATIONS.isdisjoint(annotations) and groups_of(manifest):
+        return True
     scheduler = manifest.spec.scheduler_name
-    reading = {label for s in ALL if scheduler in s.scheduler_names for label in s.asking_labels}
-    return not reading.isdisjoint(labels) or marked(manifest)
+    reading = {
+        name
+        for system in ALL
+        if scheduler in system.scheduler_names
+        for name in (*system.asking_labels, *system.asking_annotations)
+    }
+    return not (reading.isdisjoint(labels) and reading.isdisjoint(annotations)) or marked(manifest)
 
 
 def _unreadable(manifest: PodManifest, settings: DialectSettings) -> str:

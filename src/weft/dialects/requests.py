@@ -79,7 +79,7 @@ def build(
     annotations = meta.annotations or {}
     notes = [*warnings, *_environment_notes(words, layout, dialect), *_request_notes(annotations)]
     job_class = _one_of(annotations, CLASS, CLASSES)
-    isolation = _one_of(annotations, ISOLATION, ISOLATIONS)
+    isolation = _one_of(annotations, ISOLATION, ISOLATIONS) or own.isolation
     full = replace(
         own,
         gpu_requests=layout.gpu_requests,

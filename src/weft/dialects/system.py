@@ -32,6 +32,11 @@ class BaseDialect:
     annotations and labels by which its schedulers and agents say which GPUs a pod has,
     `written_on_nodes` those that say which a node has; one that ends in * is a beginning. Nobody
     else may write them (`cluster/admission/`).
+
+    Systems that go on scheduling beside Weft, and deliver what they gave (`served_by_itself`), keep
+    their marks to themselves: `kept_marks` are annotations and labels that say what a bound pod
+    has, and count as they were first seen, with `asking_annotations`, which ask as labels do.
+    `unhonoured` are annotations that keep a pod waiting: Weft does not do what they ask.
     """
 
     name: str = ""
@@ -40,17 +45,29 @@ class BaseDialect:
     resources: ClassVar[tuple[str, ...]] = ()
     resource_pattern: ClassVar[str] = ""
     asking_labels: ClassVar[tuple[str, ...]] = ()
+    asking_annotations: ClassVar[tuple[str, ...]] = ()
     carried_by: ClassVar[tuple[str, ...]] = ()
     counted: ClassVar[tuple[str, ...]] = ()
     asks_by_name: ClassVar[bool] = False
     pod_asks_as_one: ClassVar[bool] = False
     agent_annotation: ClassVar[str] = ""
     written: ClassVar[tuple[str, ...]] = ()
+    unhonoured: ClassVar[tuple[str, ...]] = ()
+    kept_marks: ClassVar[tuple[str, ...]] = ()
+    served_by_itself: ClassVar[bool] = False
     written_on_nodes: ClassVar[tuple[str, ...]] = ()
 
     def carries(self, words: PodWords, settings: DialectSettings) -> bool:
         """True if the pod asks in this system's words, whatever its schedulerName."""
         return words.asks_for(self.resources)
+
+    def yields(self, words: PodWords) -> bool:
+        """True if the pod is another system's wherever it asks in that one's words as well."""
+        return False
+
+    def delivered_by(self, words: PodWords) -> tuple[str, ...]:
+        """The words by which its node must deliver to a pod that names no resource."""
+        return ()
 
     def owns(self, pod: PodManifest, settings: DialectSettings) -> bool:
         """True if this pod asks in this system's way."""
@@ -104,6 +121,10 @@ class BaseDialect:
                 own, moved=evidence.moved(request, records, own, self.agent_annotation)
             )
         return evidence.weigh(request, node, records, own, self.name) if records else None
+
+    def wrong_marks(self, pod: PodManifest, request: PodRequest, node: Node) -> str:
+        """Says what is wrong with this system's own marks of a bound pod; "" for nothing."""
+        return ""
 
     def on_node(
         self, pod: PodManifest, request: PodRequest, node: Node, settings: DialectSettings

@@ -335,7 +335,8 @@ def _pod_rules(config: Configuration) -> PodRules:
         InventoryFallback(r.count, r.memory_mib, r.model, r.nodes, r.labels)
         for r in config.inventory
     ]
-    return rules_of(config.gpushare_unit, rules, _promised_permille(config))
+    factor = config.volcano_memory_factor
+    return rules_of(config.gpushare_unit, rules, _promised_permille(config), factor)
 
 
 def _accounting_of(config: Configuration, hosting: AgentHosting) -> AccountingSettings:
@@ -344,6 +345,7 @@ def _accounting_of(config: Configuration, hosting: AgentHosting) -> AccountingSe
         promised_permille=_promised_permille(config),
         gpushare_unit="GiB" if unit == "auto" else unit,
         all_spellings=settings.older_spellings,
+        volcano_memory_factor=config.volcano_memory_factor,
     )
     return AccountingSettings(
         dialects=settings.dialects or None,

@@ -108,6 +108,7 @@ def cluster_of(plan: SchedulerPlan, client: ApiClient, elector: Elector | None) 
         ],
         links=links_rules(config.gpu_links),
         gpushare_unit=config.gpushare_unit,
+        volcano_memory_factor=config.volcano_memory_factor,
         binding=BindOptions(
             in_flight=config.client.binds_in_flight,
             request_timeout_s=config.client.request_timeout_seconds,

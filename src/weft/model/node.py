@@ -27,6 +27,17 @@ class Gpu(msgspec.Struct, frozen=True, gc=False):
     in_service: bool = True
 
 
+class CardNames(msgspec.Struct, frozen=True, gc=False):
+    """Names by which other systems call a node's cards, from objects beside the node's own.
+
+    `cards` are UUIDs by name: KAI's groups, Koordinator's minor numbers. `in_use` are KAI's groups
+    of which a pod there has a share.
+    """
+
+    cards: dict[str, str] = {}
+    in_use: frozenset[str] = frozenset()
+
+
 class Node(msgspec.Struct, frozen=True, gc=False):
     """A node's GPUs and what stands beside them.
 
@@ -41,7 +52,8 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     says that a pod in one of its topology domains has required anti-affinity, which Weft does not
     weigh: no pod is put there. `links` say how its GPUs are connected, unset where nobody does.
     `silent_since`: since when no agent delivers shares there that had said it would (RFC 3339);
-    unset where one does, or none ever said so.
+    unset where one does, or none ever said so. `called` is there to read the marks of bound pods
+    by: no decision knows it.
     """
 
     name: str
@@ -60,6 +72,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     keeps_away: bool = False
     links: GpuLinks | UnsetType = UNSET  # unset, it is not in a decisions file at all
     silent_since: str | UnsetType = UNSET
+    called: CardNames | UnsetType = UNSET
 
     def lacks(self, resources: Sequence[str]) -> tuple[str, ...]:
         """Which of these GPU resources would not reach a pod's containers on this node."""

@@ -211,7 +211,7 @@ NO_CONSTRAINTS = Constraints()
 
 # --- requests -------------------------------------------------------------------------------------
 
-MemoryKind = Literal["none", "mib", "units", "node-units", "percent", "whole"]
+MemoryKind = Literal["none", "mib", "units", "node-units", "percent", "millionths", "whole"]
 JobClass = Literal["latency-critical", "batch", "best-effort"]
 TopologyWish = Literal["required", "none"]
 
@@ -226,8 +226,8 @@ class GpuMemoryRequest(msgspec.Struct, frozen=True, gc=False):
     kind `mib`: `value` MiB. `units`: `value` of the dialect's units, where a card of M MiB has
     M // unit_mib of them (half_up: rounded to the nearest), and all of them together are the
     whole card. `node-units`: `value` of what the node counts in (`on_node`); `unit_mib` is the
-    unit where the node does not say. `percent`: of the card. `whole`: all of it. `none`: nothing
-    is charged.
+    unit where the node does not say. `percent`, `millionths`: of the card. `whole`: all of it.
+    `none`: nothing is charged.
     """
 
     kind: MemoryKind = "none"
@@ -261,7 +261,8 @@ class GpuMemoryRequest(msgspec.Struct, frozen=True, gc=False):
             return 0
         if self.kind == "whole":
             return card_mib
-        units = 100 if self.kind == "percent" else self.units_on(card_mib)
+        parts = {"percent": 100, "millionths": 1_000_000}
+        units = parts.get(self.kind) or self.units_on(card_mib)
         if self.value > units:
             return card_mib + 1
         if units == 0:

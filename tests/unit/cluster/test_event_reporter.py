@@ -167,7 +167,7 @@ async def test_a_pod_that_asks_in_other_systems_words_is_told_whose_they_are() -
     """In the words of `weft parse`."""
     texts = {
         name: text.text
-        for name in ("volcano.sh/vgpu-number", "nvidia.com/gpus", "weft.dev/gpu-mem", "amd.com/gpu")
+        for name in ("tencent.com/vcuda-core", "nvidia.com/gpus", "weft.dev/gpu-mem", "amd.com/gpu")
         if (text := foreign_resource(name)) is not None
     }
     has = node()
@@ -176,14 +176,16 @@ async def test_a_pod_that_asks_in_other_systems_words_is_told_whose_they_are() -
         for number, name in enumerate(texts):
             one = [{"name": "c", "resources": {"limits": {name: "1"}}}]
             made.server.add("pods", pod(f"p{number}", containers=one))
-        fraction = pod("half", containers=[{"name": "c"}])
-        fraction["metadata"]["annotations"] = {"gpu-fraction": "0.5"}
-        made.server.add("pods", fraction)
+        limits = {"volcano.sh/vgpu-number": "1"}
+        spread = pod("spread", containers=[{"name": "c", "resources": {"limits": limits}}])
+        policy = "volcano.sh/vgpu-podgroup-policy"
+        spread["metadata"]["annotations"] = {policy: "spread"}
+        made.server.add("pods", spread)
         for number, text in enumerate(list(texts.values())[:3]):
             await until(lambda at=number, text=text: text in condition(made, f"p{at}"))
         assert "(largest free 0 nvidia.com/gpus, asked 1)" in condition(made, "p1")
-        said = await until(lambda: condition(made, "half"))
-        assert "annotation gpu-fraction is KAI Scheduler's: Weft does not place it" in said
+        said = await until(lambda: condition(made, "spread"))
+        assert f"annotation {policy} ('spread') is not honoured by Weft" in said
         assert "run this pod through kube-scheduler" not in said
         # What its device plugin counts by itself is a matter of nodes alone.
         await until(lambda: made.server.get("pods", "p3", "d")["spec"].get("nodeName") == "n")

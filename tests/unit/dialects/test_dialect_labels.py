@@ -61,7 +61,7 @@ def test_exact_filters_and_charges_nothing_but_totals(labels, gpu_requests):
     assert request.shape.needs_gpu_node == (not gpu_requests)
 
 
-def test_without_labels_any_gpu_node_at_no_charge():
+def test_without_asking_any_gpu_node_at_no_charge():
     request = genius(box("a"), scheduler="genius-scheduler")
     assert request.dialect == "genius"
     assert request.shape.gpu_requests == ()

@@ -13,7 +13,7 @@ from weft.model import BadInputError
 MEM, CORE, GPU = "aliyun.com/gpu-mem", "elasticgpu.io/gpu-core", "nvidia.com/gpu"
 
 
-def test_all_nine_are_in_one_place_with_their_ties():
+def test_all_are_in_one_place_with_their_ties():
     found: dict[str, Dialect] = {d.name: d for d in ALL}
     assert {name: d.tie_break for name, d in found.items()} == {
         "weft": "first",
@@ -24,6 +24,8 @@ def test_all_nine_are_in_one_place_with_their_ties():
         "hami": "first",
         "genius": "first",
         "kubeknots": "first",
+        "kai": "first",
+        "volcano": "first",
         "nvidia": "first",
     }
     assert all(registry.dialect(name) is d for name, d in found.items())
@@ -116,7 +118,7 @@ def test_resources_outweigh_a_scheduler_name_of_another_system(scheduler):
 
 
 def test_wefts_and_foreign_scheduler_names_are_no_contradiction():
-    for name in ("weft", "default-scheduler", "volcano", ""):
+    for name in ("weft", "default-scheduler", "yunikorn", ""):
         request = parsed(ask(MEM, 2), scheduler=name)
         assert request.warnings == ()
         assert request.scheduler_name == (name or "default-scheduler")

@@ -19,8 +19,6 @@ from weft.dialects.foreign import foreign_requests, foreign_resource
         ("amd.com/cpx_nps4", "AMD's device plugin's", False),
         ("gpu.intel.com/i915", "Intel's device plugin's", False),
         ("gpu.intel.com/xe", "Intel's device plugin's", False),
-        ("volcano.sh/vgpu-number", "Volcano's", True),
-        ("volcano.sh/vgpu-memory", "schedulerName volcano", True),
         ("koordinator.sh/gpu-core", "schedulerName koord-scheduler", True),
         ("tencent.com/vcuda-core", "Tencent's GPU manager's", True),
     ],
@@ -74,19 +72,19 @@ def test_what_a_dialect_reads_is_not_foreign(name):
 
 def test_containers_that_ask_are_named_and_zero_asks_for_nothing():
     made = pod(ask("amd.com/gpu", 1, "a"), ask("amd.com/gpu", "0", "b"), ask("amd.com/gpu", 2, "c"))
-    (found,) = foreign_requests(made, asks=False)
+    (found,) = foreign_requests(made)
     assert (found.name, found.containers) == ("amd.com/gpu", ("a", "c"))
-    assert foreign_requests(pod(ask("nvidia.com/gpus", 0)), asks=False) == []
+    assert foreign_requests(pod(ask("nvidia.com/gpus", 0))) == []
 
 
 def test_of_thousands_of_names_some_are_looked_at():
     """Each takes a millisecond, and a pod that nobody vouches for may not hold up the others."""
     names = {f"nvidia.com/gpu-{index}": 1 for index in range(5_000)}
-    assert len(foreign_requests(pod(asks("c", names)), asks=False)) == 16
+    assert len(foreign_requests(pod(asks("c", names)))) == 16
     each = [ask(name, 1, f"c{index}") for index, name in enumerate(names)]
-    assert len(foreign_requests(pod(*each), asks=False)) == 16
+    assert len(foreign_requests(pod(*each))) == 16
     usual = {"cpu": 1, "memory": 1, "nvidia.com/gpu": 1}
-    assert foreign_requests(pod(asks("c", usual)), asks=True) == []
+    assert foreign_requests(pod(asks("c", usual)), by="weft") == []
 
 
 @pytest.mark.parametrize(
@@ -94,13 +92,13 @@ def test_of_thousands_of_names_some_are_looked_at():
 )
 def test_kais_annotations_keep_a_pod_waiting_only_where_nothing_else_asks(name, value):
     alone = pod(asks("c", {}), annotations={name: value})
-    (found,) = foreign_requests(alone, asks=False)
+    (found,) = foreign_requests(alone)
     assert f"annotation {name} is KAI Scheduler's: Weft does not place it" in found.text
-    assert "schedulerName kai-scheduler" in found.text
+    assert "schedulerName weft or kai-scheduler" in found.text
     assert found.waits
-    (beside,) = foreign_requests(alone, asks=True)
+    (beside,) = foreign_requests(alone, by="weft")
     assert not beside.waits
     assert beside.text.endswith("it is ignored")
     asking = parsed(ask("weft.dev/gpu-memory", 100), annotations={name: value})
     assert beside.text in asking.warnings
-    assert foreign_requests(pod(asks("c", {}), annotations={name: ""}), asks=False) == []
+    assert foreign_requests(pod(asks("c", {}), annotations={name: ""})) == []

@@ -335,7 +335,7 @@ CLAIM = {
         (asking("nvidia.com/gpu.shared"), "nvidia.com/gpu.shared", "NVIDIA's device plugin's"),
         (asking("nvidia.com/gpus"), "nvidia.com/gpus", "did you mean nvidia.com/gpu?"),
         (asking("weft.dev/gpu-memry"), "weft.dev/gpu-memry", "did you mean weft.dev/gpu-memory?"),
-        (asking("volcano.sh/vgpu-number"), "volcano.sh/vgpu-number", "Volcano's"),
+        (asking("tencent.com/vcuda-core"), "tencent.com/vcuda-core", "Tencent's"),
         (asking("amd.com/gpu"), "amd.com/gpu", "AMD's device plugin's"),
         (asking("gpu.intel.com/i915"), "gpu.intel.com/i915", "Intel's device plugin's"),
         (FRACTION, "gpu-fraction", "KAI Scheduler's"),

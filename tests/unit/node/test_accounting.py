@@ -19,6 +19,7 @@ from weft.node.agent.accounting import (
     Accounting,
     AccountingSettings,
     ForeignPluginError,
+    advertised_unasked,
     dialects_with_resources,
 )
 from weft.node.devices.reader import GpuDevice
@@ -93,7 +94,9 @@ async def test_the_sums_are_written_once() -> None:
 
 
 async def test_all_systems_with_resources_but_nvidias_by_default() -> None:
-    assert dialects_with_resources() == ("weft", "elastic", "gpushare", "alnair", "hami")
+    unasked = ("weft", "elastic", "gpushare", "alnair", "hami")
+    assert advertised_unasked() == unasked
+    assert set(dialects_with_resources()) > set(unasked)
     async with world(*TWO) as w, w.agent(AccountingSettings()):
         assert w.status["capacity"]["elasticgpu.io/gpu-core"] == "200"
         assert w.status["capacity"]["alnair/vgpu-memory"] == "48"

@@ -140,7 +140,7 @@ def test_what_follows_a_sample_is_not_its_value(line: str) -> None:
     assert {"trace_id", "span"}.isdisjoint(labels)
 
 
-def test_an_exemplar_beside_a_sample_without_labels_is_none_of_it() -> None:
+def test_an_exemplar_beside_a_sample_without_asking_is_none_of_it() -> None:
     found = parse(f'{USED} 7 5000 # {{trace_id="x"}} 0.67\n'.encode(), "a", NOW_S, WANTED, "u")
     assert (found.values.tolist(), found.times.tolist()) == ([7.0], [5.0])
 

@@ -449,6 +449,11 @@ class Configuration(Section, frozen=True):
         Literal["auto", "GiB", "MiB"],
         "what one aliyun.com/gpu-mem is; auto asks each node, which knows its own",
     ] = "auto"
+    volcano_memory_factor: Annotated[
+        int,
+        Meta(ge=1, le=1_048_576),
+        "MiB that one volcano.sh/vgpu-memory is: gpuMemoryFactor of Volcano's device plugin",
+    ] = 1
     past_scheduler: Annotated[
         Literal["charge", "evict"],
         "pods that name a scheduler of profiles, ask for GPUs and were bound without it, as by "

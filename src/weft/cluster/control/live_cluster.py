@@ -166,6 +166,7 @@ class EngineClusterOptions(msgspec.Struct, frozen=True):
     rules: Sequence[InventoryFallback] = ()
     links: Sequence[LinksRule] = ()
     gpushare_unit: Unit = "auto"
+    volcano_memory_factor: int = 1
     seed: int = 0
     binding: BindOptions | None = None
     limits: RequestLimits = STRICT
@@ -580,4 +581,5 @@ def _settings(options: EngineClusterOptions) -> DialectSettings:
         gpushare_unit="node" if unit == "auto" else unit,
         lends=max(options.limits) > 1000,
         interference_table=options.interference,
+        volcano_memory_factor=options.volcano_memory_factor,
     )

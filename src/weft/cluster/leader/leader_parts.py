@@ -57,7 +57,7 @@ class LeaderParts:
         )
         self.started = StartedMarks(client, pods, nodes, live.may_write)
         self.units = UnitMismatches(nodes, live.options.gpushare_unit, live.notice)
-        self.ends = OomWatch(pods, nodes, self._peak_mib)
+        self.ends = OomWatch(pods, self._peak_mib)
         self.oom_history = OomHistoryStore(
             client, config_map, live.engine, live.handle, live.may_write
         )

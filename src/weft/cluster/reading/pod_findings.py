@@ -20,6 +20,7 @@ from weft.dialects.delivery import derived_record
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.evidence import marked
 from weft.dialects.inventory import inventory
+from weft.dialects.kai import card_names
 from weft.dialects.registry import parse_pod
 from weft.kube.client import ApiClient
 from weft.kube.codec import Resource
@@ -54,7 +55,7 @@ def holders(
     """Lists what is wrong with bound pods' GPUs. `names` are Weft's schedulerNames."""
     settings, rules = cluster.how
     shown = {node.metadata.name: node for node in cluster.gpu_nodes}
-    nodes = {name: inventory(node, rules=rules)[0] for name, node in shown.items()}
+    nodes = _named({n: inventory(node, rules=rules)[0] for n, node in shown.items()}, cluster.pods)
     found: dict[tuple[str, str], list[DoctorFinding]] = {}
     for pod in sorted(cluster.pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name)):
         node = nodes.get(pod.spec.node_name)
@@ -70,6 +71,18 @@ def holders(
     return [_with_more(each) for each in found.values()] or [
         good(_CHECK, "each bound pod says which GPUs it has")
     ]
+
+
+def _named(nodes: Mapping[str, Node], pods: Iterable[Pod]) -> dict[str, Node]:
+    """The nodes with what their pods say of their cards."""
+    there: dict[str, list[Pod]] = {}
+    for pod in pods:
+        if not pod.ended:
+            there.setdefault(pod.spec.node_name, []).append(pod)
+    return {
+        name: msgspec.structs.replace(node, called=card_names(there.get(name, ())))
+        for name, node in nodes.items()
+    }
 
 
 def _with_more(alike: list[DoctorFinding]) -> DoctorFinding:

@@ -15,6 +15,8 @@ from weft.cluster.reading.reading import AGENTS, HowToRead, read_cluster
 from weft.dialects.delivery import derived_record
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.inventory import inventory
+from weft.dialects.kai import card_names
+from weft.dialects.registry import read_bound
 from weft.kube.client import ApiClient
 from weft.kube.pods import Pod
 from weft.kube.services import SERVING_PODS, ServingPod, everything, proxy_path
@@ -140,7 +142,9 @@ def promises(
         node = inventory(each, rules=how.rules)[0]
         if node.gpus:
             nodes.append(node)
-            reports.append(_inspected(each, node, there.get(node.name, []), how.settings))
+            here = there.get(node.name, [])
+            named = msgspec.structs.replace(node, called=card_names(here))
+            reports.append(_inspected(each, named, here, how.settings))
     return reports, nodes
 
 
@@ -208,8 +212,6 @@ def _record(
     pod: Pod, node: Node, settings: DialectSettings
 ) -> tuple[DeliveryRecord | None, Literal["record", "annotations", "nobody", "nothing"]]:
     """The pod's record and its author; `nobody` for one that asks and is not placed."""
-    from weft.dialects.registry import parse_pod
-
     text = (pod.metadata.annotations or {}).get(DELIVERY, "")
     try:
         record = decode_delivery(text) if text else None
@@ -219,7 +221,7 @@ def _record(
         return record, "record"
     try:
         derived = derived_record(pod, node, settings)
-        asks = derived is None and bool(parse_pod(pod, settings).shape.gpu_requests)
+        asks = derived is None and bool(read_bound(pod, node, settings)[0].shape.gpu_requests)
     except BadInputError:
         return None, "nobody"
     if derived is not None:

@@ -64,7 +64,9 @@ def how_to_read(config: Configuration) -> HowToRead:
     """How a scheduler of this configuration reads pods and nodes."""
     unit = config.gpushare_unit
     return HowToRead(
-        DialectSettings("node" if unit == "auto" else unit),
+        DialectSettings(
+            "node" if unit == "auto" else unit, volcano_memory_factor=config.volcano_memory_factor
+        ),
         tuple(
             InventoryFallback(rule.count, rule.memory_mib, rule.model, rule.nodes, rule.labels)
             for rule in config.inventory

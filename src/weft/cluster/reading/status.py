@@ -307,7 +307,7 @@ def _concerns(pod: Pod, wish: StatusWish) -> bool:
     except BadInputError:
         return True
     gpus = bool(asks.gpu_requests) or asks.needs_gpu_node
-    return gpus or bool(foreign_requests(pod, asks=False))
+    return gpus or bool(foreign_requests(pod))
 
 
 def _state(pod: Pod, message: str, names: frozenset[str]) -> tuple[str, str]:

@@ -29,6 +29,7 @@ from weft.dialects.coscheml import APPLICATIONS
 from weft.dialects.foreign import foreign_resource
 from weft.dialects.gpushare import UNHEALTHY_PREFIX
 from weft.dialects.inventory import inventory
+from weft.dialects.kai import RESERVATIONS
 from weft.model.manifest import NodeManifest
 
 Json = dict[str, Any]
@@ -43,6 +44,7 @@ KEPT_WORDS = frozenset(
         *APPLICATIONS,
         *(profile.scheduler_name for profile in DEFAULT_PROFILES),
         *(name for system in ALL for name in system.scheduler_names),
+        RESERVATIONS,
     }
 )
 """Words that say nothing of whose cluster it is."""

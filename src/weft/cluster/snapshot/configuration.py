@@ -10,16 +10,19 @@ from weft.cluster.snapshot.file import lean
 from weft.model import BadInputError
 
 _SECTIONS = ("profiles", "gpushareUnit", "compat", "inventory", "limits", "seed")
+_FACTOR = "volcanoMemoryFactor"  # only where it is not 1: older snapshots have none
 
 
 def deciding_part(config: Configuration) -> dict[str, Any]:
     """These settings, as the configuration file has them."""
     whole = lean(msgspec.to_builtins(config))
     extender = {"enabled": config.extender.enabled, "routes": dict(config.extender.routes)}
+    factor = {_FACTOR: whole[_FACTOR]} if config.volcano_memory_factor != 1 else {}
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
         **{section: whole[section] for section in _SECTIONS},
+        **factor,
         "extender": {**extender, "interferenceTable": ""},
     }
 

@@ -13,6 +13,7 @@ from weft.cluster.snapshot.form import ClusterSnapshot
 from weft.dialects.catalog import ALL, ASKING_LABELS
 from weft.dialects.foreign import ANNOTATIONS
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX
+from weft.dialects.kai import RESERVED_CARD
 from weft.kube.oom_ends import for_want_of_memory
 from weft.kube.pods import (
     ContainerState,
@@ -35,9 +36,10 @@ _GPU_ENV = ("NVIDIA_VISIBLE_DEVICES", "LD_PRELOAD")
 """Variables whose being there is told people: without a value they mean "some GPUs"."""
 _OUT_OF_MEMORY = "CUDA out of memory"
 _NAMES = {
-    *(name for s in ALL for name in (*s.resources, *s.written, *s.written_on_nodes)),
+    *(name for s in ALL for name in (*s.resources, *s.written, *s.kept_marks, *s.written_on_nodes)),
     *ASKING_LABELS,
     *ANNOTATIONS,
+    RESERVED_CARD,
 }
 DOMAINS = frozenset({RESOURCES.rstrip("/"), *(n.partition("/")[0] for n in _NAMES if "/" in n)})
 """Before the slash of the systems' annotations, labels and resources."""

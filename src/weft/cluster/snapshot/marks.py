@@ -7,6 +7,7 @@ from weft.cluster.snapshot.pseudonyms import Pseudonyms
 from weft.dialects import elastic, gpushare, hami
 from weft.dialects.catalog import ALL
 from weft.dialects.foreign import ANNOTATIONS
+from weft.dialects.kai import RESERVED_CARD
 from weft.model.annotations import (
     ADVERTISES,
     AGENT,
@@ -32,8 +33,8 @@ _OTHERS = (
     *(ADVERTISES, AGENT, CLASS, EXPECTED_DURATION, FENCED_VERSION, GPU_MODEL, INVENTORY),
     *(ISOLATION, SLO_MS, SOLO_P99_MS, SOLO_RATE, TERM),
     *hami.RULES,
-    *ANNOTATIONS,
-    *(name for system in ALL for name in (*system.written, *system.written_on_nodes)),
+    *(*ANNOTATIONS, RESERVED_CARD),
+    *(name for s in ALL for name in (*s.written, *s.kept_marks, *s.written_on_nodes)),
 )
 _EXACT = frozenset(name for name in _OTHERS if not name.endswith("*"))
 _BEGINNINGS = tuple(name.rstrip("*") for name in _OTHERS if name.endswith("*"))

@@ -25,6 +25,8 @@ from msgspec.structs import replace
 from weft.cluster.state.pod_reader import plain_shape, read_there
 from weft.core.explain.account_sentences import (
     MARKED_LATE,
+    changed_in_words,
+    contradictory_in_words,
     edited_in_words,
     lost_in_words,
     moved_in_words,
@@ -32,7 +34,7 @@ from weft.core.explain.account_sentences import (
     unreadable_in_words,
 )
 from weft.dialects import registry
-from weft.dialects.catalog import NONE, is_gpu_resource
+from weft.dialects.catalog import NONE, is_gpu_resource, is_kept_mark
 from weft.dialects.delivery import why_not_due
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.evidence import ChargedPlacement, agreed, marked, without_marks
@@ -98,17 +100,21 @@ class BoundShare(NamedTuple):
 _MARKED_LATE = Doubt("PlacementDoubted", MARKED_LATE)
 
 
+_NO_WORDS = registry.KeptWords({}, {})
+
+
 class AsSeenFirst(NamedTuple):
     """A bound pod as it was first seen: who edits it later, or adds labels or marks that say more
     than it asks, changes nothing.
 
-    `bound_with` is the value of Weft's annotation, "" where no two marks agree; then `labels` are
-    those that ask for GPUs, and `is_marked` says whether any mark of Weft's was its own. `said` is
-    what it said of itself; None until it was charged.
+    `bound_with` is the value of Weft's annotation, "" where no two marks agree; then `is_marked`
+    says whether any mark of Weft's was its own, and `kept` has its labels and annotations that ask
+    for GPUs beside other systems' marks. `said` is what it said of itself; None until it was
+    charged.
     """
 
     bound_with: str
-    labels: dict[str, str]
+    kept: registry.KeptWords
     is_marked: bool
     said: SaidByPod | None = None
 
@@ -122,10 +128,21 @@ class BoundReading(NamedTuple):
     @property
     def counted(self) -> Pod:
         """The pod by what it asked with when it was first seen."""
-        first = self.first
-        if first.bound_with:
-            return self.pod
-        return registry.asking_by(self.pod, first.labels)
+        asking = not self.first.bound_with
+        return registry.with_kept(self.pod, self.first.kept, asking=asking)
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """Names of other systems' marks that say something else than when it was first seen."""
+        now, then = registry.kept_of(self.pod), self.first.kept
+        return tuple(
+            sorted(
+                name
+                for new, old in zip(now, then, strict=True)
+                for name in new.keys() | old.keys()
+                if new.get(name) != old.get(name) and is_kept_mark(name)
+            )
+        )
 
     @property
     def is_marked_late(self) -> bool:
@@ -137,13 +154,14 @@ class BoundReading(NamedTuple):
 def seen_first(pod: Pod) -> AsSeenFirst:
     """Keep of a bound pod what later edits do not change."""
     if bound_with := agreed(pod):
-        return AsSeenFirst(bound_with, {}, is_marked=True, said=said_in(bound_with))
-    return AsSeenFirst("", registry.asking_labels_of(pod), marked(pod))
+        kept = registry.kept_of(pod, asking=False)
+        return AsSeenFirst(bound_with, kept, is_marked=True, said=said_in(bound_with))
+    return AsSeenFirst("", registry.kept_of(pod), marked(pod))
 
 
 def seen_as_decided(placement: Placement) -> AsSeenFirst:
-    """The same of a pod that comes back from its binding as it was decided."""
-    return AsSeenFirst(encode(placement), {}, is_marked=True, said=said_by(placement))
+    """The same of a pod that comes back from its binding as it was decided, without such words."""
+    return AsSeenFirst(encode(placement), _NO_WORDS, is_marked=True, said=said_by(placement))
 
 
 def account(
@@ -170,8 +188,12 @@ def account(
         share = share._replace(fault=error)
     if first.said is not None:
         share = share._replace(placement=saying(share.placement, first.said))
-    late = "" if first.bound_with else as_bound(pod)
-    return share._replace(doubts=(*share.doubts, _MARKED_LATE)) if late else share
+    doubts = list(share.doubts)
+    if not first.bound_with and as_bound(pod):
+        doubts.append(_MARKED_LATE)
+    if changed := reading.changed:
+        doubts.append(Doubt("PlacementDoubted", changed_in_words(changed)))
+    return share._replace(doubts=tuple(doubts))
 
 
 def fault_in_words(error: Exception) -> str:
@@ -233,12 +255,15 @@ def held_by(
             return contradicting(pod, node, settings, how_full, str(error))
         request, mismatch, why = _plain_request(pod, settings), "", str(error)
     doubts = [Doubt("UnitMismatch", mismatch)] if mismatch else []
-    known = registry.dialect(request.dialect).weigh(pod, request, node, bound_with)
+    system = registry.dialect(request.dialect)
+    if marks := system.wrong_marks(pod, request, node):
+        doubts.append(Doubt("PlacementDoubted", contradictory_in_words(marks)))
+    known = system.weigh(pod, request, node, bound_with)
     if known is None:
         share = guessed(request, node, how_full)
         return share._replace(doubts=(*doubts, *_unread(why, "what its spec asks")))
     doubts += [*_doubts(known, node), *_unread(why, "what it was bound with")]
-    return BoundShare(known.placement, doubts=tuple(doubts))
+    return BoundShare(known.placement, known.assumed, doubts=tuple(doubts))
 
 
 def by_late_marks(

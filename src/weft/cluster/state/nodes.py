@@ -27,10 +27,12 @@ from weft.kube.watch import Change, Deleted
 from weft.model import ClosedNode, Constraints, Node
 from weft.model.annotations import AGENT
 from weft.model.log_fields import about
+from weft.model.node import CardNames
 from weft.model.reason import TEXT
 
 log = logging.getLogger("weft.cluster")
 
+_UNNAMED = CardNames()
 Unit = Literal["auto", "GiB", "MiB"]
 
 
@@ -127,6 +129,11 @@ class NodeView:
             return f"node {name} is gone"
         code = closed_to(node, asked)
         return f"{name}: {TEXT[code]}" if code else ""
+
+    def called(self, name: str, names: CardNames) -> Node | None:
+        """The node, with these names of its cards."""
+        node = self.nodes.get(name)
+        return node if node is None or names == _UNNAMED else replace(node, called=names)
 
     @property
     def dirty(self) -> bool:

@@ -4,7 +4,7 @@ import datetime
 
 from msgspec.structs import replace
 
-from weft.dialects.catalog import AGENT_ANNOTATIONS, ASKING_LABELS
+from weft.dialects.catalog import AGENT_ANNOTATIONS, KEPT_NAMES
 from weft.dialects.requests import USED_ANNOTATIONS
 from weft.dialects.shares import encode
 from weft.kube.pods import Pod
@@ -34,7 +34,8 @@ def came_as_decided(known: Pod, pod: Pod, placed: Placement) -> bool:
     return (
         all(known_annotations.get(key) == says.get(key) for key in USED_ANNOTATIONS)
         and says.keys().isdisjoint(AGENT_ANNOTATIONS)
-        and ASKING_LABELS.isdisjoint(pod.metadata.labels or {})
+        and KEPT_NAMES.isdisjoint(pod.metadata.labels or {})
+        and KEPT_NAMES.isdisjoint(says)
         and text == encode(placed)
         and says.get(PLACEMENT_COPY, text) == text
         and replace(known.spec, node_name=placed.node) == pod.spec

@@ -125,7 +125,7 @@ def read_there(pod: Pod, node: Node, settings: DialectSettings) -> BoundRequest:
 
 def not_placed(pod: Pod, request: PodRequest) -> list[ForeignRequest]:
     """Lists requests for GPUs in the pod, or possible ones, that Weft does not place."""
-    foreign = foreign_requests(pod, asks=request.dialect != "none")
+    foreign = foreign_requests(pod, by=request.dialect)
     claims = claims_request(pod.spec)
     return [*foreign, *([claims] if claims is not None else [])]
 

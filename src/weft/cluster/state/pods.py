@@ -41,15 +41,74 @@ from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Event, PodAdded, PodGone, PodSeenBound
 from weft.core.ledger import Ledger
 from weft.dialects.dialect import DialectSettings
+from weft.dialects.kai import card_names, groups_of
 from weft.dialects.shares import keeps, said_by
 from weft.kube.clock import Clock
 from weft.kube.pods import ENDED, Pod
 from weft.model import BadInputError, Node, Placement, PodRequest
 from weft.model.log_fields import about
+from weft.model.node import CardNames
 
 log = logging.getLogger("weft.cluster")
 
 Key = tuple[str, str]
+_UNNAMED = CardNames()
+
+
+class GroupedPods:
+    """KAI's pods of each node that have a group, and what its cards are called by them.
+
+    A pod's charge then follows from others of its node: which nodes say something new is asked once
+    after each change, and all of their pods with a group are charged anew, whichever came first.
+    `counted` gives a pod as its charge goes by it, whatever it was edited to since.
+    """
+
+    def __init__(self, counted: Callable[[Pod], Pod]) -> None:
+        self._counted = counted
+        self._here: dict[str, dict[str, Pod]] = {}
+        self._known: dict[str, CardNames] = {}
+        self._stale: dict[str, CardNames] = {}  # nodes to look at, with what was known there
+
+    def take(self, pod: Pod) -> None:
+        """A bound pod came or changed."""
+        name, uid = pod.spec.node_name, pod.metadata.uid
+        if (pod.metadata.labels and groups_of(self._counted(pod))) or uid in self._here.get(
+            name, ()
+        ):
+            self._here.setdefault(name, {})[uid] = pod
+            self._forget(name)
+
+    def drop(self, pod: Pod) -> None:
+        """The pod left its node."""
+        here = self._here.get(pod.spec.node_name, {})
+        if here.pop(pod.metadata.uid, None) is not None:
+            self._forget(pod.spec.node_name)
+            if not here:
+                del self._here[pod.spec.node_name]
+
+    def of(self, name: str) -> CardNames:
+        """The names of this node's cards."""
+        if name not in self._here:
+            return _UNNAMED
+        known = self._known.get(name)
+        if known is None:
+            known = card_names(map(self._counted, self._here[name].values()))
+            self._known[name] = known
+        return known
+
+    def renamed(self) -> list[str]:
+        """Nodes whose names are others than before; asked once."""
+        stale, self._stale = self._stale, {}
+        return sorted(name for name, before in stale.items() if self.of(name) != before)
+
+    def on_node(self, name: str) -> Iterable[Pod]:
+        """The pods there that have a group."""
+        return list(self._here.get(name, {}).values())
+
+    def _forget(self, name: str) -> None:
+        known = self._known.pop(name, None)
+        if name not in self._stale:
+            self._stale[name] = known if known is not None else _UNNAMED
 
 
 class PodView:
@@ -82,7 +141,7 @@ class PodView:
         self.claims = ClaimView(nodes.slices, nodes.nodes.get, clock.wall)
         self.deciding = False
         self._clock = clock
-        self._names, self._nodes, self._volumes = frozenset(names), nodes, volumes
+        self._ours, self._nodes, self._volumes = frozenset(names), nodes, volumes
         self._ledger, self._on_bad = ledger, on_bad
         self._by_uid: dict[str, Pod] = {}
         self._on_node: dict[str, dict[str, Pod]] = {}
@@ -94,6 +153,7 @@ class PodView:
         self._by_claim: dict[Key, str] = {}  # whose extended resources a claim gives
         self._guessed_on: dict[str, set[str]] = {}  # whose whole cards are guessed, by node
         self._to_guess: set[str] = set()  # nodes where guesses are to be made anew
+        self._names = GroupedPods(self._counted)
 
     def by_uid(self, uid: str) -> Pod | None:
         """The pod with this UID."""
@@ -192,10 +252,30 @@ class PodView:
         """Note that the engine has learnt otherwise that the pod is gone."""
         self._sent.pop(uid, None)
 
+    def there(self, name: str) -> Node | None:
+        """The node, with what other systems call its cards: the one to read bound pods by."""
+        return self._nodes.called(name, self._names.of(name))
+
+    def _counted(self, pod: Pod) -> Pod:
+        first = self._first.get(pod.metadata.uid)
+        return BoundReading(pod, first).counted if first is not None else pod
+
+    def _renamed(self) -> list[Event]:
+        """Events of pods whose cards other pods name anew."""
+        pods = [
+            pod
+            for name in self._names.renamed()
+            for pod in self._names.on_node(name)
+            if pod.metadata.uid in self._on_node.get(name, {})
+        ]
+        events = [self._charged_anew(pod) for pod in sorted(pods, key=since)]
+        return [event for event in events if event is not None]
+
     def in_safe_order(self, events: Iterable[Event | None]) -> list[Event]:
         """These events, with what they change of guesses, in an order that is safe: all that will
         be charged is charged before anything is freed, as the engine decides at each event."""
         changes = [event for event in events if event is not None]
+        changes += self._renamed()
         leaving = {_uid(event) for event in changes}
         names, self._to_guess = self._to_guess, set()
         for name in sorted(names):
@@ -255,7 +335,7 @@ class PodView:
 
     def ours(self, pod: Pod) -> bool:
         """True if one of our profiles decides for it."""
-        return (pod.spec.scheduler_name or "default-scheduler") in self._names
+        return (pod.spec.scheduler_name or "default-scheduler") in self._ours
 
     def _is_pending(self, pod: Pod) -> bool:
         return (
@@ -305,8 +385,10 @@ class PodView:
 
     def _bound(self, pod: Pod) -> Event | None:
         self._note_bound(pod)
-        node = self._nodes.nodes.get(pod.spec.node_name)
-        share = self._held(pod, node)
+        return self._charged_anew(pod)
+
+    def _charged_anew(self, pod: Pod) -> Event | None:
+        share = self._held(pod, self.there(pod.spec.node_name))
         self._note(pod, share)
         return self._seen(pod, share.placement)
 
@@ -314,6 +396,7 @@ class PodView:
         uid, name = pod.metadata.uid, pod.spec.node_name
         self._on_node.setdefault(name, {})[uid] = pod
         self._to_guess.add(name)
+        self._names.take(pod)
         if pod.metadata.deletion_timestamp:
             self._leaving.add(uid)
         self._nodes.keep_away(name, uid, keeps_away(pod.spec))
@@ -349,6 +432,7 @@ class PodView:
         uid = pod.metadata.uid
         share = self._charge(pod, node, GuessedUse(node or Node("")).how_full)
         if node is None or not share.moves:
+            self._guessed_on.get(pod.spec.node_name, set()).discard(uid)
             return share
         self._guessed_on.setdefault(node.name, set()).add(uid)
         return self._guesses(node.name, {uid})[uid]
@@ -373,7 +457,7 @@ class PodView:
         A card that the engine holds for a pod which no watch has shown bound is not idle; those of
         `leaving`, whose change is just being told, are.
         """
-        node, uids = self._nodes.nodes.get(name), self._guessed_on.get(name, set())
+        node, uids = self.there(name), self._guessed_on.get(name, set())
         if node is None or not (uids or self.claims.guesses_on(name)):
             return {}
         cards, here = GuessedUse(node), self._on_node.get(name, {})
@@ -444,6 +528,7 @@ class PodView:
         if here is not None and here.pop(uid, None) is not None:
             self._nodes.keep_away(name, uid, ())
             self._to_guess.add(name)
+            self._names.drop(pod)
             guessed = self._guessed_on.get(name, set())
             guessed.discard(uid)
             if not guessed:

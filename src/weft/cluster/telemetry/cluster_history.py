@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from weft.cluster.state.observed import PodTimes
-from weft.dialects import alnair, genius, gpushare, hami, nvidia
-from weft.dialects.catalog import ASKING_LABELS, RESOURCES
+from weft.dialects import alnair, genius, gpushare, hami, kai, nvidia
+from weft.dialects.catalog import ASKING_ANNOTATIONS, ASKING_LABELS, RESOURCES
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 from weft.model import BadInputError, annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _RESOURCES = Names((*RESOURCES, gpushare.GPU_COUNT, "ephemeral-storage"))
 _NAMES = Names(
     (
-        *ASKING_LABELS,
+        *(*ASKING_LABELS, *ASKING_ANNOTATIONS, kai.QUEUE),
         *(genius.MODEL, genius.PRIORITY),
         *(hami.USE_TYPE, hami.NOUSE_TYPE, hami.USE_UUID, hami.NOUSE_UUID),
         *(annotations.GPU_MODEL, annotations.ISOLATION, annotations.APPLICATION),

@@ -11,7 +11,6 @@ and has just seen a pod end, knows that its successor is still to come (`over`).
 from collections.abc import Callable
 from hashlib import sha256
 
-from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pod_reader import workload_of
 from weft.cluster.state.pods import PodView
 from weft.core.engine.oom_history import OutOfMemory
@@ -28,9 +27,9 @@ class OomWatch:
     `peak_mib` says what a pod (by UID) was seen to use of a GPU at most; 0 where nobody looks.
     """
 
-    def __init__(self, pods: PodView, nodes: NodeView, peak_mib: Callable[[str], int]) -> None:
+    def __init__(self, pods: PodView, peak_mib: Callable[[str], int]) -> None:
         self.count = 0
-        self._pods, self._nodes, self._peak_mib = pods, nodes, peak_mib
+        self._pods, self._peak_mib = pods, peak_mib
         self._seen: dict[str, set[str]] = {}
 
     def of(self, pod: Pod, gone: bool = False) -> list[OutOfMemory]:
@@ -63,7 +62,7 @@ class OomWatch:
 
     def _held(self, pod: Pod) -> Placement | None:
         """Memory that the pod had, also where nobody holds it any more; None where unknown."""
-        node = self._nodes.nodes.get(pod.spec.node_name)
+        node = self._pods.there(pod.spec.node_name)
         if node is None:
             return self._pods.decided(pod.metadata.uid)
         try:

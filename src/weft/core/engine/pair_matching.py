@@ -11,8 +11,7 @@ import numpy as np
 
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.queue import Queue
-from weft.core.framework import NEVER, Policy, Profile, Query
-from weft.core.framework import policy as ask
+from weft.core.framework import NEVER, Policy, Profile, Query, policy_answers
 from weft.core.ledger.table import Ints, LedgerTable
 from weft.model import Code, PodRequest, Shape
 
@@ -34,7 +33,7 @@ def pending(
     }
     for index, other in enumerate([*beside, pod]):
         if other.uid not in by_uid:
-            by_uid[other.uid] = (ask.queue_key(profile.lead, other), index, other.shape)
+            by_uid[other.uid] = (policy_answers.queue_key(profile.lead, other), index, other.shape)
     by_uid[pod.uid] = (*by_uid[pod.uid][:2], shape)
     return [entry[2] for entry in sorted(by_uid.values(), key=lambda entry: entry[:2])]
 
@@ -51,10 +50,10 @@ def among(
     rows = _best(known.total, every, ROWS + 2 * len(waiting))
     query = known.query(table, rows)
     for policy in profile.device_filters:
-        mask = ask.filter_devices(policy, query)
+        mask = policy_answers.filter_devices(policy, query)
         if mask is not None:
             query.narrow(mask)
-    devices = ask.filter_pending(profile.lead, query, waiting)
+    devices = policy_answers.filter_pending(profile.lead, query, waiting)
     if devices is None:
         return known
     query.narrow(devices)
@@ -85,13 +84,13 @@ def _choose_again(narrowed: Assessment, query: Query, rows: Ints, profile: Profi
     """The best device of each node among those that are left, and with one policy its score."""
     scorer: Policy | None = profile.device_scorer
     assert scorer is not None
-    scores = ask.score_devices(scorer, query)
+    scores = policy_answers.score_devices(scorer, query)
     if scores is None or narrowed.position is None:
         return
     best, position = query.best(scores, last=scorer.ties == "last")
     narrowed.position = narrowed.position.copy()
     narrowed.position[rows] = position
     if len(profile.scorers) == 1:
-        nodes = ask.score_nodes(scorer, query)
+        nodes = policy_answers.score_nodes(scorer, query)
         total = best if nodes is None else best + nodes
         narrowed.total[rows] = np.where(best == NEVER, NEVER, total)

@@ -19,6 +19,7 @@ def memory_in_words(memory: GpuMemoryRequest) -> str:
         "mib": f"{memory.value:,} MiB",
         "units": f"{memory.value} units",
         "percent": f"{memory.value} % of a card",
+        "millionths": f"{memory.value / 10_000:g} % of a card",
         "whole": "whole card",
         "none": "-",
     }[memory.kind]

@@ -130,15 +130,15 @@ class ChangeSearch:
 
     def _memory(self) -> Trying[SmallestChange | None]:
         """Try less GPU memory, in each unit in which some of it is requested."""
-        for kind in ("mib", "units", "node-units", "percent"):
+        for kind in ("mib", "units", "node-units", "percent", "millionths"):
             requested = [_amount(c) for c in self._shape.gpu_requests if _memory_kind(c) == kind]
             if not requested:
                 continue
             most = max(requested)
             best = yield from self._most(most, functools.partial(self._with_memory, kind))
             if best:
-                unit = {"mib": "MiB", "percent": "% of a card"}.get(kind, "units")
-                text = f"ask at most {best:,} {unit} of GPU memory instead of {most:,}"
+                text = f"ask at most {_in_words(kind, best)} of GPU memory instead of "
+                text += _in_words(kind, most, unit=False)
                 return SmallestChange("memory", text, shape=self._with_memory(kind, best))
         return None
 
@@ -271,7 +271,9 @@ class ChangeSearch:
         """Return True if the GPU requests' memory, summed, equals this amount of the resource."""
         gpu_requests = self._shape.gpu_requests
         asked_mib = sum(ask.count * ask.memory.value for ask in gpu_requests)
-        amounts = all(_memory_kind(ask) not in {"", "percent"} for ask in gpu_requests)
+        amounts = all(
+            _memory_kind(ask) not in {"", "percent", "millionths"} for ask in gpu_requests
+        )
         return asked_mib == requested and amounts
 
     def _free_pod(self) -> Trying[SmallestChange | None]:
@@ -346,6 +348,12 @@ class ChangeSearch:
             return self._fits(self._shape)
         finally:
             ledger.rollback()
+
+
+def _in_words(kind: str, amount: int, *, unit: bool = True) -> str:
+    number = f"{amount / 10_000:g}" if kind == "millionths" else f"{amount:,}"
+    units = {"mib": "MiB", "percent": "% of a card", "millionths": "% of a card"}
+    return f"{number} {units.get(kind, 'units')}" if unit else number
 
 
 def _memory_kind(gpu_request: GpuRequest) -> str:

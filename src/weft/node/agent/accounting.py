@@ -98,6 +98,13 @@ def dialects_with_resources() -> tuple[str, ...]:
     return tuple(name for name in counting if name not in same)
 
 
+def advertised_unasked() -> tuple[str, ...]:
+    """Those of them that are advertised unless the configuration names others: the rest goes on
+    beside Weft, with device plugins of its own."""
+    beside = {system.name for system in ALL if system.served_by_itself}
+    return tuple(name for name in dialects_with_resources() if name not in beside)
+
+
 def own_resources(node: NodeManifest) -> frozenset[str]:
     """The resources that the agent answers for on this node."""
     return frozenset(listed_parts((node.metadata.annotations or {}).get(ADVERTISES, "")))
@@ -114,8 +121,7 @@ def switched_on(node: NodeManifest, settings: AccountingSettings) -> tuple[str, 
 
     `ForeignPluginError` where another device plugin serves a resource that was to be owned.
     """
-    known = dialects_with_resources()
-    wanted = known if settings.dialects is None else settings.dialects
+    wanted = advertised_unasked() if settings.dialects is None else settings.dialects
     own = own_resources(node)
     # Capacity alone is what a kubelet remembers of a plugin that is gone: our own, where the Node
     # was made anew meanwhile and lost our marker. Who is told to own a resource asks for more.

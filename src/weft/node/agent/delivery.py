@@ -259,7 +259,7 @@ class Delivery:
         known = self._pods.pods.get(pod.uid)
         if known is None:
             return False
-        foreign = foreign_requests(known.manifest, asks=True)
+        foreign = foreign_requests(known.manifest)
         asks = any(container.name in request.containers for request in foreign)
         return asks and self._pods.served(known.manifest, container.name) == "others"
 

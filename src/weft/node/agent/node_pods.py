@@ -12,7 +12,7 @@ anew, derived ones are derived anew.)
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -22,6 +22,7 @@ from weft.dialects.delivery import derived_record, why_not_due
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.foreign import foreign_requests, foreign_resource
 from weft.dialects.inventory import InventoryFallback, inventory
+from weft.dialects.kai import card_names, groups_of, is_reservation
 from weft.dialects.nvidia import GPU as NVIDIA_GPU
 from weft.dialects.registry import choose, parse_pod
 from weft.dialects.resources import names_any, slots
@@ -34,6 +35,7 @@ from weft.model import BadInputError, Node, PodManifest
 from weft.model.annotations import DELIVERY, SCHEDULE, SCHEDULE_ENABLED
 from weft.model.delivery import DeliveryRecord, decode_delivery
 from weft.model.log_fields import about
+from weft.model.node import CardNames
 from weft.node.agent.accounting import own_resources
 from weft.node.agent.pod_on_node import PODS_ON_NODE, PodOnNode
 from weft.node.agent.usage import WatchedPod
@@ -153,7 +155,7 @@ class NodePods:
         """
         if self._others is None:
             return "others"  # the node is not known yet
-        requests = foreign_requests(manifest, asks=True)
+        requests = foreign_requests(manifest)
         asking = {each.name: each.containers for each in requests if each.containers}
         if whole := _naming(manifest, NVIDIA_GPU):
             asking[NVIDIA_GPU] = whole
@@ -213,12 +215,25 @@ class NodePods:
     def _take(self, change: Change[PodOnNode]) -> None:
         if isinstance(change, Deleted):
             uid = uid_on_node(change.object)
-            if self._pods.pop(uid, None) is not None:
+            if (gone := self._pods.pop(uid, None)) is not None:
                 self._tell(uid)
+                self._read_group(gone.manifest)
         elif isinstance(change, Added | Modified):
             pod = self._read(change.object)
             self._pods[pod.uid] = pod
             self._tell(pod.uid)
+            self._read_group(pod.manifest)
+
+    def _read_group(self, manifest: PodOnNode) -> None:
+        """Read KAI's pods again: their reservation pods say which card they have."""
+        if is_reservation(manifest):
+            self._read_again(pod for pod in self._pods.values() if groups_of(pod.manifest))
+
+    def _read_again(self, pods: Iterable[NodePod]) -> None:
+        for pod in list(pods):
+            if pod.record is None or pod.derived:
+                self._pods[pod.uid] = self._read(pod.manifest)
+                self._tell(pod.uid)
 
     def _take_node(self, node: KubeNode) -> None:
         before = self.node
@@ -234,10 +249,7 @@ class NodePods:
             return
         for warning in warnings:
             log.warning("node %s: %s", self.node_name, warning, extra=about(node=self.node_name))
-        for pod in list(self._pods.values()):
-            if pod.record is None or pod.derived:
-                self._pods[pod.uid] = self._read(pod.manifest)
-                self._tell(pod.uid)
+        self._read_again(self._pods.values())
 
     def _read(self, manifest: PodOnNode) -> NodePod:
         uid = uid_on_node(manifest)
@@ -276,10 +288,14 @@ class NodePods:
             return None, "the node's GPUs are not known yet"
         settings, most = self._rules.settings, self._rules.most_permille
         try:
-            record = derived_record(manifest, self.node, settings, most_permille=most)
+            node = msgspec.structs.replace(self.node, called=self._card_names())
+            record = derived_record(manifest, node, settings, most_permille=most)
         except BadInputError as error:
             return None, str(error)
         return record, "" if record else nobody_says(manifest.spec.scheduler_name)
+
+    def _card_names(self) -> CardNames:
+        return card_names(pod.manifest for pod in self._pods.values() if not pod.ended)
 
     def _tell(self, uid: str) -> None:
         for listen in tuple(self.listeners):
@@ -319,16 +335,17 @@ def is_static(uid: str) -> bool:
 def what_it_asks(manifest: PodManifest, settings: DialectSettings) -> tuple[Asks, str]:
     """The dialect by which the pod asks for GPUs, and what is wrong with its request ("").
 
-    Words that NVIDIA's plugin hears too are foreign: whoever runs it delivers, unless a record or
-    the pod's own marks say otherwise.
+    Words that NVIDIA's plugin hears too are foreign, and those of systems that go on beside Weft:
+    whoever runs these delivers, unless a record or the pod's own marks say otherwise.
     """
     try:
         system, _ = choose(manifest, settings)
     except BadInputError as error:
         return "share", str(error)
     if system is NONE:
-        return ("foreign" if foreign_requests(manifest, asks=False) else "nothing"), ""
-    return ("foreign" if NVIDIA_GPU in (*system.counted, *system.resources) else "share"), ""
+        return ("foreign" if foreign_requests(manifest) else "nothing"), ""
+    heard_by_nvidia = NVIDIA_GPU in (*system.counted, *system.resources)
+    return ("foreign" if heard_by_nvidia or system.served_by_itself else "share"), ""
 
 
 def _naming(manifest: PodManifest, resource: str) -> tuple[str, ...]:
@@ -345,9 +362,12 @@ def rules_of(
     unit: Literal["auto", "GiB", "MiB"],
     fallbacks: Sequence[InventoryFallback],
     most_permille: int,
+    volcano_memory_factor: int = 1,
 ) -> PodRules:
     """The rules, from the settings that scheduler and agent share."""
     settings = DialectSettings(
-        gpushare_unit="node" if unit == "auto" else unit, lends=most_permille > 1000
+        gpushare_unit="node" if unit == "auto" else unit,
+        lends=most_permille > 1000,
+        volcano_memory_factor=volcano_memory_factor,
     )
     return PodRules(settings, tuple(fallbacks), most_permille)

@@ -1,0 +1,295 @@
+"""KAI Scheduler: `gpu-fraction` or `gpu-memory` in annotations, of one card or several.
+
+A fraction is of the card's memory; nothing is said of cores. What asks is no resource: the kubelet
+hears of nothing, and only Weft's agent, which delivers by name, can give a container its part.
+
+Which card a pod of KAI's has only its group's *reservation pod* says, a pod of KAI's own that asks
+for the whole card on behalf of the group: the same group on the same node, and the card's UUID in
+an annotation whose name says index. So a bound pod is charged its part of that card, and the
+reservation pod nothing while the group has such a pod there, else the card: KAI is about to use it.
+Where no reservation pod says which card, the pod is charged one whole card for each that it has.
+
+Weft writes no marks of KAI's for what it places: KAI deletes pods with a group that has no
+reservation pod.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from weft.dialects.dialect import DialectSettings, PodAnnotations
+from weft.dialects.evidence import ChargedPlacement, marked
+from weft.dialects.nvidia import GPU
+from weft.dialects.requests import build
+from weft.dialects.resources import (
+    ContainerSlot,
+    PodWords,
+    amount,
+    asks_of,
+    per_container,
+    whole_cards,
+)
+from weft.dialects.shares import find, placement_of, share_on, visible
+from weft.dialects.system import BaseDialect
+from weft.model import (
+    BadInputError,
+    GpuMemoryRequest,
+    GpuRequest,
+    Node,
+    Placement,
+    PodManifest,
+    PodRequest,
+    Shape,
+)
+from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS, MOST_LETTERS
+from weft.model.node import CardNames
+
+FRACTION = "gpu-fraction"
+MEMORY = "gpu-memory"
+DEVICES = "gpu-fraction-num-devices"
+CONTAINER = "gpu-fraction-container-name"
+MPS = "mps"
+GROUP = "runai-gpu-group"
+GROUPS = f"{GROUP}/"
+QUEUE = "kai.scheduler/queue"
+RESERVED_CARD = "run.ai/reserve_for_gpu_index"
+RESERVATIONS = "kai-resource-reservation"
+"""The namespace of reservation pods: in another, anybody could say that a pod is one."""
+
+_NUMBER = re.compile(r"(?:\d{1,4}(?:\.\d{0,18})?|\.\d{1,18})(?:[eE][+-]?\d{1,2})?", re.ASCII)
+_MILLIONTHS = 1_000_000
+_UNLABELLED = ("", "default-scheduler")
+
+
+class Kai(BaseDialect):
+    """A part of each of n distinct cards, for one container."""
+
+    name = "kai"
+    scheduler_names = ("kai-scheduler",)
+    asking_annotations = (FRACTION, MEMORY, DEVICES, CONTAINER)
+    kept_marks = (GROUP, f"{GROUPS}*")
+    carried_by = (GPU, FRACTION, MEMORY)
+    served_by_itself = True
+
+    def carries(self, words: PodWords, settings: DialectSettings) -> bool:
+        """True if an annotation asks, or it is a reservation pod.
+
+        The annotations' names are anybody's: a pod of Kubernetes' own scheduler is KAI's only where
+        a label of KAI's says so.
+        """
+        if is_reservation(words.manifest):
+            return words.asks_for((GPU,))
+        if not any(words.annotations.get(name) for name in (FRACTION, MEMORY)):
+            return False
+        labelled = QUEUE in words.labels or bool(groups_of(words.manifest))
+        return labelled or words.manifest.spec.scheduler_name not in _UNLABELLED
+
+    def yields(self, words: PodWords) -> bool:
+        """Beside any other system's words its annotations are ignored, as a name of anybody's."""
+        return not is_reservation(words.manifest)
+
+    def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
+        """The part of each card, or a reservation pod's whole card."""
+        if is_reservation(words.manifest):
+            layout = per_container(words.slots, asks_of(words, (GPU,), _whole))
+            return build(words, self.name, layout)
+        notes: list[str] = []
+        try:
+            ask, index = _ask(words.annotations), _container(words.slots, words.annotations)
+        except BadInputError as error:
+            groups = groups_of(words.manifest)
+            if not (words.manifest.spec.node_name and groups):
+                raise
+            # KAI gave it parts of so many cards: nobody knows which.
+            ask, index = whole_cards(len(groups)), _container(words.slots, {})
+            notes.append(str(error))
+        asks: list[GpuRequest | None] = [None] * len(words.slots)
+        asks[index] = ask
+        shape = Shape(isolation="mps") if words.annotations.get(MPS) == "true" else None
+        layout = per_container(words.slots, asks)
+        return build(words, self.name, layout, shape=shape, warnings=notes)
+
+    def delivered_by(self, words: PodWords) -> tuple[str, ...]:
+        """The annotation: no kubelet advertises it, so that only an agent that delivers by name
+        serves such a pod."""
+        return () if is_reservation(words.manifest) else (_asking_by(words.annotations),)
+
+    def annotate(
+        self, request: PodRequest, placement: Placement, node: Node, now_ns: int
+    ) -> PodAnnotations:
+        """No marks; the variables that KAI's ConfigMap gives a container."""
+        env = visible(request, placement)
+        asked = {c.name: c.asked for c in request.containers if c.asked is not None}
+        for name, values in env.items():
+            memory = asked[name].memory
+            if memory.kind == "millionths":
+                values["GPU_PORTION"] = f"{Decimal(memory.value) / _MILLIONTHS:f}"
+        return PodAnnotations(env=env)
+
+    def on_node(
+        self, pod: PodManifest, request: PodRequest, node: Node, settings: DialectSettings
+    ) -> tuple[PodRequest, str]:
+        """Nothing for a reservation whose group has a pod there; whole cards where nobody says
+        which card a pod has its part of."""
+        if pod.spec.node_name != node.name or marked(pod) or not request.shape.gpu_requests:
+            return request, ""
+        if is_reservation(pod):
+            group = _one(groups_of(pod))
+            if group and group in _names(node).in_use:
+                return replace(request, shape=replace(request.shape, gpu_requests=())), ""
+        elif self.recover(pod, request, node) is None:
+            count = request.shape.gpu_requests[0].count
+            whole = (whole_cards(count),)
+            return replace(request, shape=replace(request.shape, gpu_requests=whole)), ""
+        return request, ""
+
+    def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
+        """From its groups' reservation pods; a reservation pod's from its own annotation."""
+        gpu_request = request.shape.gpu_requests[0]
+        if is_reservation(pod):
+            uuids = [_reserved_card(pod)]
+        else:
+            called = _names(node).cards
+            uuids = [called.get(GROUPS + group, "") for group in groups_of(pod)]
+        cards = {gpu.uuid: gpu for gpu in (find(node, uuid) for uuid in uuids) if gpu is not None}
+        cards = {uuid: gpu for uuid, gpu in cards.items() if uuid in uuids}
+        if len(cards) != len(uuids) or len(cards) != gpu_request.count:
+            return None
+        shares = [share_on(0, gpu_request, gpu) for gpu in cards.values()]
+        return placement_of(request, node, sorted(shares, key=lambda share: share.gpu))
+
+    def weigh(
+        self, pod: PodManifest, request: PodRequest, node: Node, bound_with: str = ""
+    ) -> ChargedPlacement | None:
+        """The same as every system's, with what a reservation pod is there for."""
+        charged = super().weigh(pod, request, node, bound_with)
+        if charged is None or not request.shape.gpu_requests:
+            return charged
+        if is_reservation(pod) and groups_of(pod):
+            return charged._replace(assumed="keeps its card for a group of which no pod is there")
+        return charged
+
+    def wrong_marks(self, pod: PodManifest, request: PodRequest, node: Node) -> str:
+        """A reservation pod that nobody can share a card by; annotations that contradict."""
+        if is_reservation(pod):
+            lost = f"it reserves a card for KAI and has no label {GROUP}: nobody can share it"
+            return "" if groups_of(pod) else lost
+        try:
+            _ask(pod.metadata.annotations or {})
+        except BadInputError as error:
+            return str(error)
+        return ""
+
+
+def groups_of(pod: PodManifest) -> tuple[str, ...]:
+    """KAI's groups of cards that the pod has parts of, in order."""
+    labels = pod.metadata.labels
+    if not labels:
+        return ()
+    several = sorted(n.removeprefix(GROUPS) for n in labels if n.startswith(GROUPS))
+    one = labels.get(GROUP, "")
+    return tuple(several) or ((one,) if one else ())
+
+
+def is_reservation(pod: PodManifest) -> bool:
+    """True of pods by which KAI keeps a card for those that share it."""
+    return pod.metadata.namespace == RESERVATIONS
+
+
+def card_names(pods: Iterable[PodManifest]) -> CardNames:
+    """The cards that these pods of one node name by KAI's groups.
+
+    A group whose reservation pods name several cards names none, and neither do cards that are
+    reserved for several groups.
+    """
+    cards: dict[str, set[str]] = {}
+    in_use: set[str] = set()
+    for pod in pods:
+        groups = groups_of(pod)
+        if not groups:
+            continue
+        if not is_reservation(pod):
+            annotations = pod.metadata.annotations or {}
+            if annotations.get(FRACTION) or annotations.get(MEMORY):
+                in_use.update(groups)
+        elif uuid := _reserved_card(pod):
+            cards.setdefault(_one(groups), set()).add(uuid)
+    named = {GROUPS + group: min(uuids) for group, uuids in cards.items() if len(uuids) == 1}
+    times = list(named.values())
+    return CardNames(
+        {name: uuid for name, uuid in named.items() if times.count(uuid) == 1}, frozenset(in_use)
+    )
+
+
+def _names(node: Node) -> CardNames:
+    return CardNames() if node.called is UNSET else node.called
+
+
+def _one(groups: tuple[str, ...]) -> str:
+    return groups[0] if len(groups) == 1 else ""
+
+
+def _reserved_card(pod: PodManifest) -> str:
+    text = (pod.metadata.annotations or {}).get(RESERVED_CARD, "").strip()
+    return text if len(text) <= MOST_LETTERS else ""
+
+
+def _whole(slot: ContainerSlot) -> GpuRequest | None:
+    count = amount(slot, GPU)
+    return whole_cards(count) if count else None
+
+
+def _asking_by(annotations: Mapping[str, str]) -> str:
+    return FRACTION if annotations.get(FRACTION) else MEMORY
+
+
+def _ask(annotations: Mapping[str, str]) -> GpuRequest:
+    """The part of each card that the annotations ask for."""
+    if annotations.get(FRACTION) and annotations.get(MEMORY):
+        raise BadInputError(
+            f"metadata.annotations[{MEMORY}]", f"stands beside {FRACTION}; keep one of the two"
+        )
+    name = _asking_by(annotations)
+    text = annotations[name].strip()
+    count = _whole_number(annotations, DEVICES, 1, MOST_GPUS) if annotations.get(DEVICES) else 1
+    if name == MEMORY and annotations.get(MPS) == "true":
+        raise BadInputError(
+            f"metadata.annotations[{MPS}]", f"goes with {FRACTION} alone; leave it out"
+        )
+    if name == MEMORY:
+        mib = _whole_number(annotations, MEMORY, 1, MOST_GPU_MIB)
+        return GpuRequest(count, GpuMemoryRequest("mib", mib))
+    fraction = Decimal(text) if _NUMBER.fullmatch(text) else Decimal(0)
+    if not 0 < fraction < 1:
+        raise BadInputError(
+            f"metadata.annotations[{FRACTION}]",
+            f"{text[:40]!r} is no part of a card; write a number between 0 and 1, as 0.5",
+        )
+    millionths = int((fraction * _MILLIONTHS).to_integral_value(rounding="ROUND_CEILING"))
+    return GpuRequest(count, GpuMemoryRequest("millionths", millionths))
+
+
+def _whole_number(annotations: Mapping[str, str], name: str, least: int, most: int) -> int:
+    text = annotations[name].strip()
+    number = int(text) if re.fullmatch(r"[0-9]{1,12}", text, re.ASCII) else -1
+    if not least <= number <= most:
+        raise BadInputError(
+            f"metadata.annotations[{name}]",
+            f"{text[:40]!r} is no whole number from {least} to {most:,}",
+        )
+    return number
+
+
+def _container(slots: list[ContainerSlot], annotations: Mapping[str, str]) -> int:
+    """The place of the container that gets the cards: the one that is named, else the first main
+    one."""
+    wanted = annotations.get(CONTAINER, "")
+    for index, slot in enumerate(slots):
+        if slot.container.name == wanted if wanted else slot.role == "main":
+            return index
+    raise BadInputError(
+        f"metadata.annotations[{CONTAINER}]", f"the pod has no container {wanted[:40]!r}"
+    )

@@ -1,0 +1,94 @@
+"""KAI's bound pods: the account is what KAI's own rules say, restated card by card."""
+
+import random
+from collections import Counter
+from decimal import Decimal
+
+import pytest
+from kai_world import Json, keeper, sharing, shown
+from live_world import CARD_MIB
+from long_form import few_or_many
+from test_live_kai import KaiAccount
+
+CARDS = 3
+FRACTIONS = ("0.5", "0.25", ".1", "0.333", "5e-2", "0.9")
+
+
+def random_pods(rng: random.Random) -> list[Json]:
+    """Groups with a reservation pod or without, that says its card or not, and who shares them."""
+    groups = [f"g{number}" for number in range(rng.randint(0, CARDS + 1))]
+    pods = []
+    for number, group in enumerate(groups):
+        uuid = f"GPU-{number}" if number < CARDS else "GPU-gone"
+        if rng.random() < 0.8:
+            pods.append(keeper(group, rng.choice([uuid, uuid, uuid, ""])))
+        if rng.random() < 0.1:
+            pods.append(keeper(group, f"GPU-{rng.randrange(CARDS)}", f"twin-{group}"))
+    for number in range(rng.randint(0, 5)):
+        own = rng.sample(groups, min(len(groups), rng.choice([1, 1, 1, 2])))
+        asks = rng.choice(
+            [{"gpu_fraction": rng.choice(FRACTIONS)}, {"gpu_memory": str(rng.randint(1, 4000))}]
+        )
+        pods.append(sharing(f"p{number}", *own, **asks))
+    return pods
+
+
+def restated(pods: list[Json]) -> tuple[Counter[int], int]:
+    """MiB of each card that somebody says, and how many whole cards nobody says which."""
+    used: Counter[int] = Counter()
+    unknown = 0
+    keepers = [each for each in pods if each["metadata"]["namespace"] != "ml"]
+    said: dict[str, set[str]] = {}
+    for each in keepers:
+        group = each["metadata"]["labels"]["runai-gpu-group"]
+        uuid = each["metadata"]["annotations"].get("run.ai/reserve_for_gpu_index")
+        if uuid:
+            said.setdefault(group, set()).add(uuid)
+    card_of = {group: min(uuids) for group, uuids in said.items() if len(uuids) == 1}
+    twice = [uuid for uuid in card_of.values() if [*card_of.values()].count(uuid) > 1]
+    card_of = {group: uuid for group, uuid in card_of.items() if uuid not in twice}
+    shared = set()
+    for each in pods:
+        if each in keepers:
+            continue
+        meta = each["metadata"]
+        groups = [text for key, text in meta["labels"].items() if key.startswith("runai-gpu-group")]
+        shared.update(groups)
+        cards = {card_of.get(group, "") for group in groups} - {"", "GPU-gone"}
+        if not groups or len(cards) < len(groups):
+            unknown += max(1, len(groups))
+            continue
+        for uuid in cards:
+            fraction = meta["annotations"].get("gpu-fraction")
+            mib = int(meta["annotations"].get("gpu-memory", 0))
+            used[int(uuid[-1])] += int(Decimal(fraction) * CARD_MIB) if fraction else mib
+    for each in keepers:
+        if each["metadata"]["labels"]["runai-gpu-group"] not in shared:
+            uuid = each["metadata"]["annotations"].get("run.ai/reserve_for_gpu_index", "GPU-gone")
+            if uuid == "GPU-gone":
+                unknown += 1
+            else:
+                used[int(uuid[-1])] += CARD_MIB
+    return used, unknown
+
+
+@pytest.mark.parametrize("seed", range(few_or_many(30, 300)))
+def test_the_account_is_kais(seed: int) -> None:
+    rng = random.Random(seed)
+    pods = random_pods(rng)
+    rng.shuffle(pods)
+    account = KaiAccount().take(*map(shown, pods))
+    used, unknown = restated(pods)
+    known = [used[card] for card in range(CARDS)]
+    told = account.view.assumed
+    lacking = sum("not to be had" in why for why in told.values())
+    if not unknown:
+        assert account.used() == known
+    if not lacking:
+        assert sum(account.used()) == sum(known) + unknown * CARD_MIB
+    assert all(has >= least for has, least in zip(account.used(), known, strict=True))
+    rng.shuffle(pods)
+    for each in pods:
+        account.forget(shown(each))
+    assert account.used() == [0] * CARDS
+    assert account.ledger.holdings == {}
