@@ -75,10 +75,10 @@ def pod(name: str, memory_mib: int) -> Json:
     }
 
 
-MOST_FILES_OF_A_SAMPLE = 35
+MOST_FILES_OF_A_SAMPLE = 31
 """From a metrics server's answer to scores; 20 would be few."""
-MOST_FILES_OF_A_CONTAINER = 12
-"""From CreateContainer to the adjustment; 10 would be few."""
+MOST_FILES_OF_A_CONTAINER = 9
+"""From CreateContainer to the adjustment."""
 PAGE = (Path(__file__).resolve().parents[2] / "ARCHITECTURE.md").read_text()
 
 

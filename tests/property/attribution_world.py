@@ -22,10 +22,9 @@ from weft.dialects.shares import placement_of, share_on
 from weft.model import Gpu, Node, ObjectMeta, PodManifest
 from weft.model.delivery import VISIBLE, DeliveryRecord
 from weft.model.manifest import ManifestContainer, ManifestResources, PodSpec
-from weft.node.agent.container_grant import NOTHING, ContainerGrant, visible
+from weft.node.agent.container_grant import NOTHING, ContainerGrant, visible, why_refused
 from weft.node.agent.node_pods import NodePod
 from weft.node.agent.pod_events import PodName
-from weft.node.agent.record_check import why_refused
 from weft.node.device_plugin import device_plugin_pb2 as plugin
 from weft.node.device_plugin.attribution import Attribution, AttributionWorld
 from weft.node.device_plugin.cdi_files import CdiFiles

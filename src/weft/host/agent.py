@@ -163,10 +163,12 @@ class Composition:
 
     def _deliver(self, hosting: AgentHosting) -> None:
         self.evictions = Evictions(self._client, self.pods, self.events)
+        folders = CDI_DIRS[0], hosting.cdi_folder
+        self._cdi_specs = CdiSpecs(folders, ignored=FILE_PREFIX, heeded=False)
         self.delivery = Delivery(
             self.pods,
             self.devices,
-            Granter(self.devices, self.isolation, self._cdi_specs(hosting)),
+            Granter(self.devices, self.isolation, self._cdi_specs),
             DeliveryOptions(exempt=self._exempt()),
             with_processes=lambda uids: pods_with_processes(hosting.proc, uids),
             on_refused=self._refused,
@@ -177,6 +179,7 @@ class Composition:
         self._cdi_files = CdiFiles(hosting.cdi_folder)
         mark = hosting.handed.mark if hosting.handed is not None else ""
         self.plugin = NriPlugin(hosting.nri_socket, self.delivery, PluginOptions(mark=mark))
+        self.plugin.listeners.append(self._heed_runtime)
         self.closed = FailClosed(self.plugin, lambda: _try_closed(hosting.cri_socket))
         self.configuring = self._configure(hosting)
         self.absence = RuntimeAbsence(self.plugin)
@@ -200,12 +203,9 @@ class Composition:
         options = ConfiguringOptions(hosting.cri_socket, hosting.configuring, proc=hosting.proc)
         return ContainerdConfiguring(self.plugin, self.closed, options)
 
-    def _cdi_specs(self, hosting: AgentHosting) -> CdiSpecs:
-        return CdiSpecs(
-            (CDI_DIRS[0], hosting.cdi_folder),
-            ignored=FILE_PREFIX,
-            heeded=lambda: takes_cdi(self.plugin.runtime),
-        )
+    def _heed_runtime(self) -> None:
+        """A runtime has begun to ask about its containers."""
+        self._cdi_specs.heeded = takes_cdi(self.plugin.runtime)
 
     def _cdi_device(self, grant: ContainerGrant) -> str:
         """A CDI device of this grant, for one container that is being created; "" where the

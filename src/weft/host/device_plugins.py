@@ -6,7 +6,7 @@ from weft.host.agent_process import AgentHosting
 from weft.kube.client import ApiClient
 from weft.model.delivery import DeliveryRecord
 from weft.node.agent.accounting import Accounting
-from weft.node.agent.container_grant import Granter
+from weft.node.agent.container_grant import Granter, why_refused
 from weft.node.agent.device_nodes import CdiSpecs
 from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.evictions import Evictions
@@ -14,7 +14,6 @@ from weft.node.agent.isolation import NodeIsolation
 from weft.node.agent.node_pods import NodePod, NodePods
 from weft.node.agent.pod_events import PodEvents, PodName
 from weft.node.agent.reconciler import Reconciler
-from weft.node.agent.record_check import why_refused
 from weft.node.device_plugin.attribution import AttributionWorld
 from weft.node.device_plugin.kubelet_api import PodResourcesClient
 from weft.node.device_plugin.kubelet_record import KubeletRecord
@@ -60,7 +59,7 @@ def device_plugins(
 
     options = KubeletOptions(cdi=hosting.cdi, cdi_folder=hosting.cdi_folder)
     # A CDI specification cannot name the devices of another one: GPUs come as device nodes.
-    granter = Granter(devices, isolation, CdiSpecs((), heeded=lambda: False))
+    granter = Granter(devices, isolation, CdiSpecs((), heeded=False))
     world = AttributionWorld(
         pods,
         KubeletRecord(options.folder),

@@ -39,7 +39,7 @@ def test_what_is_no_device_node_is_refused(tmp_path: Path) -> None:
 
 
 def test_names_are_by_uuid_then_by_index_and_for_all_or_none(tmp_path: Path) -> None:
-    specs = CdiSpecs((tmp_path,), heeded=lambda: True)
+    specs = CdiSpecs((tmp_path,), heeded=True)
     assert specs.names_of([gpu(0)]) == ()
     spec(tmp_path, "GPU-0", "0", "1", "all")
     assert specs.names_of([gpu(0), gpu(1)]) == ("nvidia.com/gpu=GPU-0", "nvidia.com/gpu=1")
@@ -47,7 +47,7 @@ def test_names_are_by_uuid_then_by_index_and_for_all_or_none(tmp_path: Path) -> 
 
 
 def test_specifications_are_read_again_when_they_change(tmp_path: Path) -> None:
-    specs = CdiSpecs((tmp_path, tmp_path / "none"), heeded=lambda: True)
+    specs = CdiSpecs((tmp_path, tmp_path / "none"), heeded=True)
     path = spec(tmp_path, "GPU-0")
     assert specs.names_of([gpu(0)])
     path.unlink()
@@ -57,7 +57,7 @@ def test_specifications_are_read_again_when_they_change(tmp_path: Path) -> None:
 
 
 def test_a_damaged_specification_beside_takes_nothing_away(tmp_path: Path) -> None:
-    specs = CdiSpecs((tmp_path,), heeded=lambda: True)
+    specs = CdiSpecs((tmp_path,), heeded=True)
     spec(tmp_path, "GPU-0", file="good.json")
     (tmp_path / "damaged.json").write_text('{"kind": "nvidia.com/gpu", "devices": [{')
     (tmp_path / "pipe.json").symlink_to("/dev/zero")
@@ -66,7 +66,7 @@ def test_a_damaged_specification_beside_takes_nothing_away(tmp_path: Path) -> No
 
 def test_a_file_that_runtimes_do_not_read_names_nothing(tmp_path: Path) -> None:
     spec(tmp_path, "GPU-0", file="nvidia.yml")
-    assert CdiSpecs((tmp_path,), heeded=lambda: True).names_of([gpu(0)]) == ()
+    assert CdiSpecs((tmp_path,), heeded=True).names_of([gpu(0)]) == ()
 
 
 def test_what_two_files_of_a_folder_name_is_left_to_device_nodes(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_what_two_files_of_a_folder_name_is_left_to_device_nodes(tmp_path: Path)
     etc, run = tmp_path / "etc", tmp_path / "run"
     etc.mkdir()
     run.mkdir()
-    specs = CdiSpecs((etc, run), heeded=lambda: True)
+    specs = CdiSpecs((etc, run), heeded=True)
     spec(etc, "GPU-0", "GPU-1")
     spec(run, "GPU-0", "GPU-1")
     assert specs.names_of([gpu(0)]) == ("nvidia.com/gpu=GPU-0",)
@@ -121,23 +121,22 @@ def test_a_name_is_used_only_where_it_brings_the_gpu_itself(
     text = {"kind": "nvidia.com/gpu", "devices": [device], **device_nodes(*of_file)}
     (tmp_path / "nvidia.json").write_text(json.dumps(text))
     asked = GpuDevice(Gpu(0, 100, "A100", "GPU-0"), paths=own)
-    assert CdiSpecs((tmp_path,), heeded=lambda: True).names_of([asked]) == (
+    assert CdiSpecs((tmp_path,), heeded=True).names_of([asked]) == (
         ("nvidia.com/gpu=GPU-0",) if used else ()
     )
 
 
 def test_files_of_single_containers_are_not_read(tmp_path: Path) -> None:
-    specs = CdiSpecs((tmp_path,), heeded=lambda: True, ignored="weft-delivery-")
+    specs = CdiSpecs((tmp_path,), heeded=True, ignored="weft-delivery-")
     spec(tmp_path, "GPU-0", file="weft-delivery-1.json")
     assert specs.names_of([gpu(0)]) == ()
 
 
 def test_there_are_no_names_while_the_runtime_does_not_heed_them(tmp_path: Path) -> None:
-    heeded: list[bool] = []
-    specs = CdiSpecs((tmp_path,), heeded=lambda: bool(heeded))
+    specs = CdiSpecs((tmp_path,), heeded=False)
     spec(tmp_path, "GPU-0")
     assert specs.names_of([gpu(0)]) == ()
-    heeded.append(True)
+    specs.heeded = True
     assert specs.names_of([gpu(0)]) == ("nvidia.com/gpu=GPU-0",)
 
 
@@ -146,4 +145,4 @@ def test_there_are_no_names_while_the_runtime_does_not_heed_them(tmp_path: Path)
 )
 def test_a_broken_or_foreign_specification_names_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "broken.json").write_text(text)
-    assert CdiSpecs((tmp_path,), heeded=lambda: True).names_of([gpu(0)]) == ()
+    assert CdiSpecs((tmp_path,), heeded=True).names_of([gpu(0)]) == ()

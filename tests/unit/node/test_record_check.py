@@ -6,7 +6,7 @@ from long_form import few_or_many
 
 from weft.model import Gpu
 from weft.model.delivery import DeliveredCard, DeliveryRecord
-from weft.node.agent.record_check import why_refused
+from weft.node.agent.container_grant import why_refused
 from weft.node.devices.reader import GpuDevice
 
 NODE = "n1"

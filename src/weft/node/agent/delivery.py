@@ -1,7 +1,7 @@
 """Delivers by name: each container gets what its pod's record says, before it is created.
 
     the record says what it gets          given, if the pod asks for that and was placed so
-                                          (`NodePods`) and the node can (`record_check`)
+                                          (`NodePods`) and the node can (`container_grant`)
     asks for a share, no record yet       refused: the kubelet tries again
     asks for what another plugin gives    left alone; refused where the node has no such plugin
     asks no GPU of anybody                no GPU is visible to it, but in exempt namespaces
@@ -35,12 +35,12 @@ from weft.node.agent.container_grant import (
     ContainerGrant,
     Granter,
     NotGrantedError,
+    why_refused,
 )
 from weft.node.agent.device_nodes import MissingNodeError, device_node
 from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.node_pods import NodePod, NodePods, is_static
 from weft.node.agent.pod_events import PodName
-from weft.node.agent.record_check import why_refused
 from weft.node.nri import nri_pb2 as nri
 from weft.node.nri.connection import CallError
 from weft.node.nri.marks import PLUGIN, says_ours

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,18 +66,18 @@ class CdiSpecs:
 
     `dirs` are in the runtime's order: what a later one says of a name counts. `ignored` begins the
     names of files that are not looked at. `heeded` says whether the runtime gives containers what
-    CDI names bring; while it does not, there are none. `problems` say which files and names cannot
-    be used, as far as was seen.
+    CDI names bring, as far as is known by now; while it does not, there are none. `problems` say
+    which files and names cannot be used, as far as was seen.
     """
 
     def __init__(
         self,
         dirs: Sequence[Path],
         *,
-        heeded: Callable[[], bool],
+        heeded: bool,
         ignored: str = "",
     ) -> None:
-        self._dirs, self._ignored, self._heeded = tuple(dirs), ignored, heeded
+        self._dirs, self._ignored, self.heeded = tuple(dirs), ignored, heeded
         self.problems: list[str] = []
         self._files: dict[_File, _Specification] = {}
         self._nodes: dict[str, frozenset[str]] = {}
@@ -85,7 +85,7 @@ class CdiSpecs:
 
     def names_of(self, devices: Iterable[GpuDevice]) -> tuple[str, ...]:
         """The devices' qualified names, by UUID or index; none unless all of them have one."""
-        if not self._heeded():
+        if not self.heeded:
             return ()
         self._refresh()
         if not self._nodes:

@@ -91,7 +91,7 @@ def cdi(root: Path, open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
     except DeviceError:
         return advice(check, "not known: GPUs cannot be read")
     folders = [root / folder.relative_to("/") for folder in CDI_DIRS]
-    specs = CdiSpecs(folders, heeded=lambda: True, ignored=FILE_PREFIX)
+    specs = CdiSpecs(folders, heeded=True, ignored=FILE_PREFIX)
     named = sum(bool(specs.names_of([device])) for device in devices)
     if specs.problems:
         more = len(specs.problems) - _MOST_PROBLEMS
