@@ -23,7 +23,7 @@ from weft.core.framework.signals import SignalsView
 from weft.model import Gpu, Node
 from weft.model.metric import Metric
 from weft.telemetry.feed.doubts import GpuPods
-from weft.telemetry.feed.snapshot import SnapshotBuilder, SnapshotSettings, SnapshotTime
+from weft.telemetry.feed.feed import SnapshotBuilder, SnapshotSettings, SnapshotTime
 from weft.telemetry.feed.window import MetricWindow
 from weft.telemetry.meaning.answers import decode
 from weft.telemetry.meaning.join import Devices, SeriesJoiner

@@ -75,8 +75,8 @@ def pod(name: str, memory_mib: int) -> Json:
     }
 
 
-MOST_FILES_OF_A_SAMPLE = 31
-"""From a metrics server's answer to scores; 20 would be few."""
+MOST_FILES_OF_A_SAMPLE = 20
+"""From a metrics server's answer to scores."""
 MOST_FILES_OF_A_CONTAINER = 9
 """From CreateContainer to the adjustment."""
 PAGE = (Path(__file__).resolve().parents[2] / "ARCHITECTURE.md").read_text()

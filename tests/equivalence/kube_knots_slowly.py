@@ -19,8 +19,7 @@ import numpy as np
 
 from weft.core.policies.kube_knots import LEAST_SAMPLES, STEADY_BELOW, TREND_ABOVE
 from weft.telemetry.forecast import statistics as stats
-from weft.telemetry.forecast.regression import lag_line
-from weft.telemetry.forecast.statistics import PackedSeries
+from weft.telemetry.forecast.statistics import PackedSeries, lag_line
 
 
 class Rules(msgspec.Struct, frozen=True):

@@ -39,9 +39,10 @@ from weft.core.framework.residency import GpuKey
 from weft.core.framework.signals import FRESH, MISSING, snapshot
 from weft.core.ledger import Holding, RequestLimits, audit
 from weft.model import Node, Placement, PodRequest
-from weft.telemetry.feed.freshness import freshness_of
+from weft.telemetry.feed.doubts import freshness_of
 from weft.telemetry.feed.memory_needs import (
     GpuMemory,
+    PeakWatch,
     ResidentKeys,
     ResidentRows,
     idle_by_uid,
@@ -49,7 +50,6 @@ from weft.telemetry.feed.memory_needs import (
     rows_of,
     with_memory_needs,
 )
-from weft.telemetry.feed.peaks import PeakWatch
 from weft.testing import node, shape
 
 S = 1_000_000_000

@@ -166,7 +166,7 @@ async def _cluster(client: "ApiClient") -> NodeAddresses:
 def _rows(looked: "ScrapeReport") -> list[dict[str, Any]]:
     """One entry a GPU: the newest of every metric, its age and whether it counts."""
     from weft.core.framework.signals import FRESH, STALE
-    from weft.telemetry.feed.freshness import freshness_of
+    from weft.telemetry.feed.doubts import freshness_of
 
     words = {FRESH: "fresh", STALE: "stale"}
     rows: list[dict[str, Any]] = [

@@ -14,7 +14,7 @@ class Alias(NamedTuple):
     A sample times `scale` is in the metric's unit. `by_process` series come one a process: those of
     one pod on one GPU are added up; all others say the same of a device each time they appear.
     `scale` 0 means percent or ratio, as the exporter's version has it: see
-    `metric_values.scale_of`.
+    `telemetry/meaning/join.py:scale_of`.
     """
 
     metric: Metric

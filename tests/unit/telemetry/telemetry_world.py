@@ -11,7 +11,7 @@ from weft.core.ledger.table import LedgerTable
 from weft.model import Gpu, Node
 from weft.model.metric import Metric
 from weft.telemetry.feed.doubts import GpuPods
-from weft.telemetry.feed.snapshot import SnapshotBuilder, SnapshotSettings, SnapshotTime
+from weft.telemetry.feed.feed import SnapshotBuilder, SnapshotSettings, SnapshotTime
 from weft.telemetry.feed.window import MetricWindow
 from weft.telemetry.meaning.answers import QueryResult, decode
 from weft.telemetry.meaning.join import Devices

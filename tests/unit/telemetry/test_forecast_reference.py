@@ -14,7 +14,7 @@ from kube_knots_slowly import decide
 from weft.telemetry.forecast import Ar, Ewma, FourierAr, SeasonalNaive
 from weft.telemetry.forecast import statistics as stats
 from weft.telemetry.forecast.forecasters import Floats, residencies_bounded
-from weft.telemetry.forecast.regression import autoregress, fit_shared, lag_line
+from weft.telemetry.forecast.statistics import autoregress, fit_shared, lag_line
 
 STEPS = 6
 

@@ -7,7 +7,7 @@ from weft.telemetry.forecast import Ar, Ewma, FourierAr, Last, SeasonalNaive, Se
 from weft.telemetry.forecast import statistics as stats
 from weft.telemetry.forecast.backtest import mean_squares, rolling_errors
 from weft.telemetry.forecast.forecasters import Floats, Forecaster, newest
-from weft.telemetry.forecast.regression import lag_line
+from weft.telemetry.forecast.statistics import lag_line
 
 EVERY = (Last(), Ewma(), Ar(1), Ar(3), SeasonalNaive(6), FourierAr(6, 2))
 NAN = float("nan")

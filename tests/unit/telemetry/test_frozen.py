@@ -7,8 +7,13 @@ from hypothesis import strategies as st
 
 from weft.core.framework.signals import FRESH, MISSING, STALE
 from weft.model.metric import Metric
-from weft.telemetry.feed.freshness import freshness_of
-from weft.telemetry.meaning.frozen import PodArrivals, Readings, frozen_since, unmoved_since
+from weft.telemetry.feed.doubts import (
+    PodArrivals,
+    Readings,
+    freshness_of,
+    frozen_since,
+    unmoved_since,
+)
 
 NOW_S, STEP_S, SAMPLES = 1_000.0, 5.0, 60
 ENDS_S = NOW_S - STEP_S * np.arange(SAMPLES - 1, -1, -1)

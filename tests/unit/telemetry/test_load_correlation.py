@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.telemetry.feed.load_correlation import (
+from weft.telemetry.feed.feed import (
     MOST_APPLICATIONS,
     SAMPLES,
     LoadCorrelation,

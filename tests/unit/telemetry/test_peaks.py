@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from weft.core.framework.signals import FRESH, MISSING, STALE
-from weft.telemetry.feed.memory_needs import MemoryNeeds, ResidentRows
-from weft.telemetry.feed.peaks import PeakWatch
+from weft.telemetry.feed.memory_needs import MemoryNeeds, PeakWatch, ResidentRows
 
 
 class Life:

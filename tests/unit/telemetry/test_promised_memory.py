@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from weft.telemetry.feed.promised_memory import PromisedMemory
+from weft.telemetry.feed.feed import PromisedMemory
 
 
 def mib(*values: int) -> np.ndarray:

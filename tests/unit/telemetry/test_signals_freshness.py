@@ -3,7 +3,7 @@
 import numpy as np
 
 from weft.core.framework.signals import FRESH, MISSING, STALE
-from weft.telemetry.feed.freshness import contradicted, freshness_of
+from weft.telemetry.feed.doubts import contradicted, freshness_of
 
 
 def test_freshness_by_scrape_interval() -> None:

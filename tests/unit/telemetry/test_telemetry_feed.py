@@ -9,8 +9,7 @@ from weft.core.framework.signals import FRESH, STALE, SignalsSnapshot, SignalsVi
 from weft.core.ledger import Ledger
 from weft.model.metric import Metric
 from weft.model.request import LATENCY_CRITICAL
-from weft.telemetry.feed.feed import FeedSettings, TelemetryFeed
-from weft.telemetry.feed.snapshot import SnapshotSettings
+from weft.telemetry.feed.feed import FeedSettings, SnapshotSettings, TelemetryFeed
 from weft.telemetry.meaning.join import Devices, JoinedSamples, PodSamples
 from weft.testing import node, placement
 

@@ -8,9 +8,9 @@ import pytest
 
 from weft.model.metric import Metric
 from weft.model.metric_aliases import ALIASES, EITHER, Alias
-from weft.telemetry.meaning import metric_names, metric_values
+from weft.telemetry.meaning import metric_names
+from weft.telemetry.meaning.join import LARGEST, canonical_values
 from weft.telemetry.meaning.metric_names import SeriesSubject
-from weft.telemetry.meaning.metric_values import LARGEST
 
 BLANKS = (
     2.0**31 - 16,
@@ -29,8 +29,8 @@ BLANKS = (
 @pytest.mark.parametrize("name", ALIASES)
 def test_blanks_and_nonsense_are_missing_in_every_metric(name: str) -> None:
     bad = np.array([*BLANKS, np.nan, -1.0, np.inf, -np.inf])
-    assert np.isnan(metric_values.read(name, bad)).all()
-    assert metric_values.read(name, np.array([0.0])).tolist() == [0.0]
+    assert np.isnan(canonical_values(name, bad)).all()
+    assert canonical_values(name, np.array([0.0])).tolist() == [0.0]
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,12 @@ def test_one_unit_whatever_the_exporter(
     name: str, sample: float, metric: Metric, value: float
 ) -> None:
     assert ALIASES[name].metric is metric
-    assert metric_values.read(name, np.array([sample])) == pytest.approx([value])
+    assert canonical_values(name, np.array([sample])) == pytest.approx([value])
 
 
 def test_a_ratio_above_one_is_no_measurement() -> None:
-    assert np.isnan(metric_values.read("DCGM_FI_PROF_DRAM_ACTIVE", np.array([1.01])))[0]
-    assert np.isnan(metric_values.read("DCGM_FI_DEV_GPU_UTIL", np.array([101.0])))[0]
+    assert np.isnan(canonical_values("DCGM_FI_PROF_DRAM_ACTIVE", np.array([1.01])))[0]
+    assert np.isnan(canonical_values("DCGM_FI_DEV_GPU_UTIL", np.array([101.0])))[0]
 
 
 def test_the_renamed_utilisation_is_percent_or_ratio_as_its_samples_say() -> None:
@@ -67,19 +67,19 @@ def test_the_renamed_utilisation_is_percent_or_ratio_as_its_samples_say() -> Non
     name = "DCGM_FI_DEV_GPU_UTIL_RATIO"
     assert ALIASES[name].scale == EITHER
     percent = np.array([[0.0, 1.0], [37.0, 2.0**31 - 16]])
-    np.testing.assert_allclose(metric_values.read(name, percent), [[0.0, 0.01], [0.37, np.nan]])
+    np.testing.assert_allclose(canonical_values(name, percent), [[0.0, 0.01], [0.37, np.nan]])
     ratio = np.array([[0.0, 1.0], [0.37, np.nan]])
-    np.testing.assert_array_equal(metric_values.read(name, ratio), ratio)
-    assert metric_values.read(name, np.array([0.0, 1.0])).tolist() == [0.0, 1.0]
+    np.testing.assert_array_equal(canonical_values(name, ratio), ratio)
+    assert canonical_values(name, np.array([0.0, 1.0])).tolist() == [0.0, 1.0]
 
 
 def test_one_false_sample_never_makes_busy_cards_look_idle() -> None:
     name = "DCGM_FI_DEV_GPU_UTIL_RATIO"
     np.testing.assert_array_equal(
-        metric_values.read(name, np.array([0.95, 0.9, 50.0])), [0.95, 0.9, np.nan]
+        canonical_values(name, np.array([0.95, 0.9, 50.0])), [0.95, 0.9, np.nan]
     )
     np.testing.assert_array_equal(
-        metric_values.read(name, np.array([95.0, 90.0, 0.5])), [np.nan, np.nan, 0.5]
+        canonical_values(name, np.array([95.0, 90.0, 0.5])), [np.nan, np.nan, 0.5]
     )
 
 

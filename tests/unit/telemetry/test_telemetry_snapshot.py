@@ -7,7 +7,7 @@ from telemetry_world import CARD_MIB, NOW_S, Scene, node
 
 from weft.core.framework.signals import FRESH, MISSING, STALE
 from weft.model.metric import Metric
-from weft.telemetry.feed.snapshot import SnapshotSettings
+from weft.telemetry.feed.feed import SnapshotSettings
 
 USED, FREE, SM = Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.SM_ACTIVE_RATIO
 

@@ -24,9 +24,8 @@ from weft.core.framework.signals import SignalsSnapshot
 from weft.core.ledger.table import LedgerTable
 from weft.model.metric import Metric
 from weft.model.metric_aliases import ALIASES, Alias
-from weft.telemetry.feed.feed import FeedSettings, TelemetryFeed
+from weft.telemetry.feed.feed import FeedSettings, SnapshotSettings, TelemetryFeed
 from weft.telemetry.feed.memory_needs import USUAL, WarmUp
-from weft.telemetry.feed.snapshot import SnapshotSettings
 from weft.telemetry.meaning.join import Devices, JoinFailure, SeriesJoiner
 from weft.telemetry.sources.source import DEFAULT_METRICS, MetricSource, QueryOutcome, SourceReading
 
@@ -189,7 +188,8 @@ class TelemetryLoop:
         if len(wrong) < len(reading.asked):
             self._good_at_s = began_s
         self.where = reading.where or self.where
-        if reading.asked and not wrong and not beside and self._logged.forget("error "):
+        is_well = reading.asked and not wrong and not beside
+        if is_well and self._logged.topics and self._logged.forget("error "):
             log.info("metrics: answers come again")
         for answer in reading.answers:
             for warning in answer.warnings:

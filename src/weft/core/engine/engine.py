@@ -607,7 +607,7 @@ def _signals_changed(
     if engine.ledger.table.harvests:
         running = partial(engine.peaks.running, engine.placed, source.peaks_mib)
         engine.side_tasks.run(_LEARNING, running, None)
-    needs = engine.peaks.needs(engine.placed)
+    needs = engine.peaks.needs(engine.placed) if engine.peaks.known else None
 
     def ran_long(uid: str) -> bool:
         since_ns = engine.residencies.since_ns(uid)

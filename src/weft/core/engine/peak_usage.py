@@ -2,10 +2,10 @@
 
 Alike are pods of one namespace that ask the same of one GPU, for the same application, or where
 that is unknown, made by the same workload. A run counts if it completed and its memory was watched
-without a gap (`telemetry/feed/peaks.py`): the most of any run is what the next one is expected to
-need, and some more, the fewer runs were seen. One that ran out of memory raises it to its lesson,
-and one that runs, watched so, to what it has used so far: pods that are alike outgrow what was
-learnt one after the other, and the first says so of all.
+without a gap (`telemetry/feed/memory_needs.py`): the most of any run is what the next one is
+expected to need, and some more, the fewer runs were seen. One that ran out of memory raises it to
+its lesson, and one that runs, watched so, to what it has used so far: pods that are alike outgrow
+what was learnt one after the other, and the first says so of all.
 This is about lending alone. What a pod asks is charged as ever, against the declared limit.
 """
 

@@ -17,8 +17,7 @@ from weft.lab.profiling import solo_samples
 from weft.lab.profiling.application import QUESTIONS, clues_of
 from weft.lab.profiling.solo_samples import Card, Pod, SeenGpus, SoloWindow, TimeGrid
 from weft.model.metric import Metric
-from weft.telemetry.meaning.answers import QueryResult, TelemetryError
-from weft.telemetry.meaning.metric_values import Floats
+from weft.telemetry.meaning.answers import Floats, QueryResult, TelemetryError
 from weft.telemetry.sources.prometheus import Prometheus
 from weft.telemetry.sources.source import DEFAULT_METRICS
 

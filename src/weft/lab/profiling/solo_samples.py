@@ -16,10 +16,10 @@ import numpy.typing as npt
 from weft.model.metric import Metric
 from weft.model.metric_aliases import ALIASES, Alias
 from weft.node.devices.nvml_library import model_of
-from weft.telemetry.meaning import metric_names, metric_values
-from weft.telemetry.meaning.answers import QueryResult
+from weft.telemetry.meaning import metric_names
+from weft.telemetry.meaning.answers import Floats, QueryResult
+from weft.telemetry.meaning.join import canonical_values
 from weft.telemetry.meaning.metric_names import SeriesSubject
-from weft.telemetry.meaning.metric_values import Floats
 
 Bools = npt.NDArray[np.bool_]
 Card = tuple[str, str]
@@ -141,7 +141,7 @@ class SeenGpus:
             pod = (about.namespace, about.pod)
             self._pod(card, pod)[slots[inside]] = True
             self.containers.setdefault(pod, about.container)
-        good = metric_values.read(name, values, self._aliases)
+        good = canonical_values(name, values, self._aliases)
         metric = self._aliases[name].metric
         of_card = self.values.setdefault(card, {})
         column = of_card.setdefault(metric, np.full(self.grid.length, np.nan))

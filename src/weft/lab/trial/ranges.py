@@ -13,9 +13,8 @@ import numpy as np
 from weft.lab.trial.nodes import TurnNodes
 from weft.model.metric import Metric
 from weft.model.metric_aliases import ALIASES, Alias
-from weft.telemetry.meaning.answers import QueryResult, TelemetryError, labels_of
+from weft.telemetry.meaning.answers import Floats, QueryResult, TelemetryError, labels_of
 from weft.telemetry.meaning.metric_names import subject
-from weft.telemetry.meaning.metric_values import Floats
 from weft.telemetry.sources.prometheus import Prometheus
 
 METRICS = (Metric.GPU_UTIL_RATIO, Metric.MEMORY_USED_MIB, Metric.POWER_W)

@@ -13,7 +13,7 @@ from weft.core.framework.signals import FRESH, MISSING, Floats
 from weft.model import Gpu, Node
 from weft.model.metric import Metric
 from weft.model.metric_aliases import ALIASES, Alias
-from weft.telemetry.feed.freshness import freshness_of
+from weft.telemetry.feed.doubts import freshness_of
 from weft.telemetry.feed.window import MetricWindow
 from weft.telemetry.meaning.answers import QueryResult, labels_of
 from weft.telemetry.meaning.join import JoinFailure, SeriesJoiner

@@ -1,19 +1,39 @@
-"""Numbers that cannot be true, by what the ledger knows: they count as MISSING, every use of them.
+"""Judges readings: how old they are, whether they can be true, and whether they stand still.
 
-On top of `freshness.contradicted` (no memory used under running pods, or all of the card): used and
-free memory that together are more than the card has, or far less; free memory as large as a card on
-which pods run; a share of time that stands at its maximum on many GPUs at once, empty ones among
-them; SMs that work without pause on a card that tells of no work, or the other way round; DRAM that
-is never idle, which no card can do; and a card that draws no power.
+As they age, values are FRESH, then STALE, then MISSING (`freshness_of`).
+
+Numbers that cannot be true, by what the ledger knows, count as MISSING, every use of them: no
+memory used under running pods, or all of the card; used and free memory that together are more than
+the card has, or far less; free memory as large as a card on which pods run; a share of time that
+stands at its maximum on many GPUs at once, empty ones among them; SMs that work without pause on a
+card that tells of no work, or the other way round; DRAM that is never idle, which no card can do;
+and a card that draws no power.
+
+Readings that stand still: an exporter that hangs repeats its last page, with the time of today.
+A reading that has to move while it is true is as old as its last change, judged as any other age
+(`freshness_of`): after two scrapes STALE, after six, at least a minute, MISSING.
+
+What has to move, on a card that says it is at work:
+  - shares of time that DCGM counts in cycles (SM_ACTIVE, GR_ENGINE_ACTIVE, SM_OCCUPANCY,
+    DRAM_ACTIVE; six decimals), from where they could close the card to others, and below 1;
+  - all readings together, where power (milliwatts) is one of them, and any of them is that high.
+On any card: used or free memory, once a pod that came after its last change has warmed up.
+
+What may stand still: 0 and 1, an idle card, whole percents (GPU_UTIL stays at 97 for minutes),
+memory, power at rest. Where one reading of a card is known to be frozen for so long that it is
+MISSING, the whole page is: each other reading of the card is as old as its own last change, too.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
+from weft.core.framework.signals import FRESH, MISSING, STALE, Bytes
 from weft.core.ledger.table import Bools, Ints
-from weft.telemetry.feed.freshness import contradicted
-from weft.telemetry.meaning.metric_values import Floats
+from weft.core.policies.gpu_readings import BUSY_DRAM, BUSY_OCCUPANCY, BUSY_SM
+from weft.model.metric import Metric
+from weft.telemetry.meaning.answers import Floats
 
 LEAST_STUCK = 3
 """So many GPUs at the maximum are no chance any more."""
@@ -25,6 +45,54 @@ of a card with GDDR6, the driver some hundred MiB, and inventories go by what is
 """
 AT_WORK = 0.5
 """A share of time that is no measuring error: another metric cannot say never, nor always."""
+CLOSES_FROM = {
+    Metric.SM_ACTIVE_RATIO: BUSY_SM,
+    Metric.GRAPHICS_ACTIVE_RATIO: BUSY_SM,
+    Metric.GPU_UTIL_RATIO: BUSY_SM,
+    Metric.SM_OCCUPANCY_RATIO: BUSY_OCCUPANCY,
+    Metric.DRAM_ACTIVE_RATIO: BUSY_DRAM,
+}
+"""From here on a reading may close a card (the gate of `load-aware` and `auto`)."""
+WHOLE_PERCENTS = frozenset({Metric.GPU_UTIL_RATIO})
+MEMORY = (Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.MEMORY_USED_RATIO)
+SAME_PART = 2e-7
+"""Readings that differ by less are the same: the windows keep seven digits."""
+
+
+# --- age ----------------------------------------------------------------------------------------
+
+
+def missing_after_s(scrape_s: float) -> float:
+    """Age in seconds beyond which a sample is nothing to go by."""
+    return max(60.0, 6.0 * scrape_s)
+
+
+def freshness_of(age_s: Floats, scrape_s: float) -> Bytes:
+    """FRESH up to 2 scrapes and a second, STALE up to 6 scrapes (at least a minute), else MISSING.
+
+    A sample from as far in the future as would make it old is MISSING too: the clocks disagree.
+    """
+    fresh, stale = 2.0 * scrape_s + 1.0, missing_after_s(scrape_s)
+    distance = np.abs(age_s)
+    states = np.full(age_s.shape, MISSING, dtype=np.int8)
+    with np.errstate(invalid="ignore"):
+        states[distance <= stale] = STALE
+        states[distance <= fresh] = FRESH
+    return states
+
+
+def contradicted(used_mib: Floats, total_mib: Ints, warm_pods: Ints) -> Bools:
+    """GPUs whose used memory cannot be true, and counts as MISSING.
+
+    That is: none while pods that have warmed up run, or all of the card and more. No card gives
+    all it has to pods: a metric stuck at its maximum is caught by this, on one card as on many.
+    """
+    with np.errstate(invalid="ignore"):
+        nothing = (used_mib <= 0.0) & (warm_pods > 0)
+        return np.asarray(nothing | (used_mib >= total_mib))
+
+
+# --- what cannot be true -------------------------------------------------------------------------
 
 
 class GpuPods(NamedTuple):
@@ -110,3 +178,93 @@ def _mean(series: Floats) -> Floats:
     known = ~np.isnan(series)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.where(known, series, 0.0).sum(axis=1) / known.sum(axis=1))
+
+
+# --- what stands still ---------------------------------------------------------------------------
+
+
+class Readings(NamedTuple):
+    """A metric of G GPUs: samples [G, T] (NaN where none came), the newest, and its time, [G]."""
+
+    history: Floats
+    last: Floats
+    last_at_s: Floats
+
+
+class PodArrivals(NamedTuple):
+    """Pods on GPUs (rows), and when they were bound, NaN where that is not known, [P].
+
+    `warm_s` later they use memory.
+    """
+
+    gpu: Ints
+    bound_s: Floats
+    warm_s: float
+
+
+def unmoved_since(readings: Readings, ends_s: Floats) -> Floats:
+    """Time of the first sample of those that equal the newest without a break; −∞ without any.
+
+    `ends_s` [T] are the samples' times, the oldest first. No further back than they reach.
+    """
+    history, last, last_at_s = readings
+    if history.shape[1] == 0:
+        return last_at_s.copy()
+    known = ~np.isnan(history)
+    with np.errstate(invalid="ignore"):
+        other = known & (np.abs(history - last[:, None]) > SAME_PART * np.abs(last[:, None]))
+    slots = np.arange(history.shape[1])
+    changed = np.where(other, slots, -1).max(axis=1)
+    same = known & (slots > changed[:, None])
+    first = same.argmax(axis=1)
+    return np.where(same.any(axis=1), np.minimum(ends_s[first], last_at_s), last_at_s)
+
+
+def frozen_since(
+    readings: Mapping[Metric, Readings], ends_s: Floats, arrivals: PodArrivals, gone_s: float
+) -> dict[Metric, Floats]:
+    """Time that each metric's newest reading is of, [g], where it is frozen; ∞ where it is not.
+
+    A reading from before `gone_s` is MISSING.
+    """
+    if not readings:
+        return {}
+    since = {metric: unmoved_since(samples, ends_s) for metric, samples in readings.items()}
+    frozen = {metric: np.full(len(at_s), np.inf) for metric, at_s in since.items()}
+    for metric, at_s in since.items():
+        if metric in CLOSES_FROM and metric not in WHOLE_PERCENTS:
+            last = readings[metric].last
+            moves = (last >= CLOSES_FROM[metric]) & (last < 1.0)
+            frozen[metric][moves] = at_s[moves]
+        if metric in MEMORY:
+            ignores = _ignores_arrivals(at_s, readings[metric].last_at_s, arrivals)
+            frozen[metric][ignores] = at_s[ignores]
+    hangs = _page_stands_still(readings, since, gone_s)
+    for at_s in frozen.values():
+        hangs |= at_s <= gone_s
+    return {metric: np.where(hangs, since[metric], at_s) for metric, at_s in frozen.items()}
+
+
+def _ignores_arrivals(since_s: Floats, last_at_s: Floats, arrivals: PodArrivals) -> Bools:
+    """GPUs whose memory did not move though a pod came, and has been there long enough."""
+    gpu, bound_s, warm_s = arrivals
+    with np.errstate(invalid="ignore"):
+        unseen = (bound_s > since_s[gpu]) & (bound_s + warm_s <= last_at_s[gpu])
+    ignores = np.zeros(len(since_s), dtype=np.bool_)
+    ignores[gpu[unseen]] = True
+    return ignores
+
+
+def _page_stands_still(
+    readings: Mapping[Metric, Readings], since: Mapping[Metric, Floats], gone_s: float
+) -> Bools:
+    """GPUs that say they are at work while nothing moves, power included, since before `gone_s`."""
+    gpus = len(next(iter(since.values())))
+    if Metric.POWER_W not in readings:
+        return np.zeros(gpus, dtype=np.bool_)
+    at_work = np.zeros(gpus, dtype=np.bool_)
+    for metric in CLOSES_FROM.keys() & readings.keys():
+        at_work |= readings[metric].last >= CLOSES_FROM[metric]
+    draws = readings[Metric.POWER_W].last > 0.0
+    newest = np.max([*since.values()], axis=0)
+    return np.asarray(at_work & draws & (newest <= gone_s))

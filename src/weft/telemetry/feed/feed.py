@@ -5,24 +5,101 @@
 
 A tick is `observe` (who holds which GPU), then `put` (samples), then `snapshot`. Pure: times are
 passed in. `observe` copies what the ledger has, so that the rest may run in another thread.
+
+The snapshot (`SnapshotBuilder`) has every column that policies may read, made in one pass. It is
+pure but for the forecasters' memory of how wrong they were: the same windows in the same order give
+the same snapshots. Columns are listed in docs/reference/telemetry.md.
+
+An application's load is compared with a GPU's as Kube-Knots does (`LoadCorrelation`). Its series
+are what its GPU did while one of its pods was alone there. Compared with another GPU's latest
+samples they say whether the two peak at the same time:
+
+    correlation = the largest, over memory, SMs and memory bandwidth, of Spearman's rank correlation
+
+A series that does not vary correlates with nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from weft.core.framework.signals import Floats, SignalsSnapshot
+from weft.core.framework.signals import CORRELATION, MISSING, Bytes, SignalsSnapshot, snapshot
 from weft.core.ledger import Ledger
+from weft.core.ledger.table import Ints
 from weft.model.metric import Metric
-from weft.telemetry.feed.doubts import GpuPods
-from weft.telemetry.feed.load_correlation import SAMPLES, SoleTenants
-from weft.telemetry.feed.memory_needs import USUAL, WarmUp
-from weft.telemetry.feed.resident_memory import ObservedResidents, ResidentMemory
-from weft.telemetry.feed.snapshot import SnapshotBuilder, SnapshotSettings, SnapshotTime
+from weft.telemetry.feed import doubts
+from weft.telemetry.feed.doubts import (
+    GpuPods,
+    MemoryReadings,
+    PodArrivals,
+    Readings,
+    freshness_of,
+    frozen_since,
+    missing_after_s,
+    never_idle,
+    stuck_at_one,
+)
+from weft.telemetry.feed.memory_needs import USUAL, Gpu, ObservedResidents, ResidentMemory, WarmUp
 from weft.telemetry.feed.window import MetricWindow
-from weft.telemetry.meaning.frozen import PodArrivals
+from weft.telemetry.forecast import Ar, Ewma, Forecast, FourierAr, Last, Selector
+from weft.telemetry.forecast import statistics as stats
+from weft.telemetry.forecast.rank_correlation import spearman
+from weft.telemetry.forecast.statistics import lag_line
+from weft.telemetry.meaning.answers import Floats
 from weft.telemetry.meaning.join import Devices, JoinedSamples, PodSamples
+
+Column = tuple[Floats, Bytes]
+
+USED, FREE, RESERVED = (Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.MEMORY_RESERVED_MIB)
+MEMORY = (USED, FREE, Metric.MEMORY_USED_RATIO)
+FORECAST = (FREE, Metric.SM_ACTIVE_RATIO)
+AT_WORK = (Metric.GPU_UTIL_RATIO, Metric.GRAPHICS_ACTIVE_RATIO)
+COMPARED = (
+    (USED,),
+    (Metric.SM_ACTIVE_RATIO, Metric.GRAPHICS_ACTIVE_RATIO, Metric.GPU_UTIL_RATIO),
+    (Metric.DRAM_ACTIVE_RATIO, Metric.MEMORY_COPY_RATIO),
+)
+"""The metrics compared between applications and GPUs: of each kind the first that is measured."""
+PROMISED = "memory_promised_mib"
+"""The most that pods were promised of a GPU since its newest sample, and while it was taken."""
+LAG = 10
+"""Ferikoglou's: samples between a value and what is regressed on it."""
+MEAN_S = 60.0
+_CARRIED = 2
+"""Slots at the end without a sample that the last one is taken for: scrapes and ticks drift."""
+SAMPLES = 20
+"""So many of the newest are compared; fewer say nothing (as for Kube-Knots' other numbers)."""
+MOST_APPLICATIONS = 32
+"""Each is a column of every snapshot; whoever was not alone for longest is forgotten first."""
+
+
+class SnapshotSettings(msgspec.Struct, frozen=True):
+    """`scrape_s`: how often exporters are asked. `horizon`: steps that forecasts look ahead, of the
+    metrics in `forecast`. `peaks`, `trends`: whether there are columns of 95th percentiles, and of
+    what the Kube-Knots rules compare."""
+
+    scrape_s: float = 15.0
+    horizon: int = 4
+    forecast: tuple[Metric, ...] = FORECAST
+    peaks: bool = True
+    trends: bool = True
+
+
+class SnapshotTime(NamedTuple):
+    """The time, and what the ledger knows: `wall_s` ages samples, `at_ns` is the engine's time.
+
+    `alone` are GPUs (rows) that a pod of an application has had for itself for
+    `SAMPLES`, `arrivals` when which pod came to which GPU.
+    """
+
+    wall_s: float
+    at_ns: int
+    residents: GpuPods
+    alone: Mapping[int, str] = {}
+    arrivals: PodArrivals = PodArrivals(np.zeros(0, dtype=np.int64), np.zeros(0), 0.0)
 
 
 class FeedSettings(msgspec.Struct, frozen=True):
@@ -122,3 +199,355 @@ class TelemetryFeed:
     def _now(self) -> ObservedResidents:
         assert self._residents is not None, "observe first"
         return self._residents
+
+
+# --- the snapshot --------------------------------------------------------------------------------
+
+
+AllSeries = dict[Metric, Readings]
+Freshness = dict[Metric, Bytes]
+
+
+class SnapshotBuilder:
+    """Makes snapshots of one window; `realign` where its GPUs change."""
+
+    def __init__(self, window: MetricWindow, devices: Devices, settings: SnapshotSettings) -> None:
+        self.window, self.devices, self.settings = window, devices, settings
+        self.version = 0
+        makers = (Last(), Ewma(0.3), Ar(1), Ar(2), FourierAr(8, 1))
+        self._selectors = {
+            metric: Selector(makers, len(devices), settings.horizon) for metric in settings.forecast
+        }
+        self._promised = PromisedMemory(window.samples * window.step_s)
+        self._load_correlation = LoadCorrelation()
+        self._seen_slot = window.complete
+        self._forecast_of: dict[Metric, Forecast] = {}
+
+    def realign(self, devices: Devices) -> None:
+        """Change to other GPUs; what is known of those that stay is kept."""
+        before = self.devices.row_of
+        rows: Ints = np.array([before.get(gpu, -1) for gpu in devices.gpus], dtype=np.int64)
+        self.devices = devices
+        self.window.realign(rows)
+        for selector in self._selectors.values():
+            selector.realign(rows)
+        self._promised.realign(rows)
+        self._forecast_of = {}
+
+    def note(self, wall_s: float, promised_mib: Ints) -> None:
+        """Keep what pods are promised of each GPU at this tick, with or without a snapshot."""
+        self._promised.note(wall_s, promised_mib)
+
+    def refresh(self, now: SnapshotTime, *, version: int = 0, why: str = "") -> SignalsSnapshot:
+        """All columns as of now; `version` 0: one more than last time."""
+        self.version = version or self.version + 1
+        self.window.advance(now.wall_s)
+        series = self._series()
+        columns: dict[str, Column] = {}
+        fresh: Freshness = {}
+        for metric, samples in series.items():
+            fresh[metric] = freshness_of(now.wall_s - samples.last_at_s, self.settings.scrape_s)
+        self._doubt(series, fresh, now.residents)
+        self._age_frozen(series, fresh, now)
+        for metric, samples in series.items():
+            if bool((fresh[metric] != MISSING).any()):
+                columns.update(self._plain(metric, samples, fresh[metric]))
+        if self.settings.trends:
+            columns.update(self._memory(series, fresh))
+        columns.update(self._promises(series, fresh))
+        columns.update(self._forecasts(series, fresh))
+        columns.update(self._correlations(series, fresh, now.alone))
+        gpus = self.devices.gpus
+        return snapshot(self.version, now.at_ns, gpus, columns, why=why)
+
+    # --- what is there -------------------------------------------------------------------------
+
+    def _series(self) -> AllSeries:
+        """Every metric of the window; used and free memory also follow from each other."""
+        series = {
+            m: Readings(self.window.history(m), *self.window.newest(m)) for m in self.window.metrics
+        }
+        nothing = np.zeros(self.devices.total_mib.shape)
+        total = self.devices.total_mib.astype(np.float64)
+        reserved = series.get(RESERVED)
+        reserved_mib = nothing if reserved is None else np.nan_to_num(reserved.last)
+        ratio = series.get(Metric.MEMORY_USED_RATIO)
+        if USED in series and ratio is not None:
+            whole = Readings(ratio.history * total[:, None], ratio.last * total, ratio.last_at_s)
+            series[USED] = _or_else(series[USED], whole)
+        if USED in series and FREE in series:
+            used, free = series[USED], series[FREE]
+            series[USED] = _or_else(used, _rest(total - reserved_mib, free))
+            series[FREE] = _or_else(free, _rest(total - reserved_mib, used))
+        return series
+
+    def _doubt(self, series: AllSeries, fresh: Freshness, residents: GpuPods) -> None:
+        """MISSING where the newest numbers cannot be true."""
+        false = doubts.false_memory(self._memory_now(series), self.devices.total_mib, residents)
+        for metric in MEMORY:
+            if metric in fresh:
+                fresh[metric][false] = MISSING
+        recent: dict[Metric, Floats] = {
+            metric: np.column_stack([samples.history[:, -self._slots_of(MEAN_S) :], samples.last])
+            for metric, samples in series.items()
+            if metric.endswith("_ratio") and metric is not Metric.MEMORY_USED_RATIO
+        }
+        for metric, values in recent.items():
+            fresh[metric][stuck_at_one(values, residents)] = MISSING
+        if Metric.SM_ACTIVE_RATIO in recent:
+            sm = Metric.SM_ACTIVE_RATIO
+            for work in (metric for metric in AT_WORK if metric in recent):
+                false = doubts.false_activity(recent[sm], recent[work])
+                fresh[sm][false] = fresh[work][false] = MISSING
+        if Metric.DRAM_ACTIVE_RATIO in recent:
+            dram = Metric.DRAM_ACTIVE_RATIO
+            fresh[dram][never_idle(recent[dram])] = MISSING
+        if Metric.POWER_W in series:
+            fresh[Metric.POWER_W][series[Metric.POWER_W].last <= 0.0] = MISSING
+
+    def _age_frozen(self, series: AllSeries, fresh: Freshness, now: SnapshotTime) -> None:
+        """As old as its last change, where a reading should have moved since."""
+        window, scrape_s = self.window, self.settings.scrape_s
+        slots = np.arange(window.complete - window.samples + 1, window.complete + 1)
+        ends_s: Floats = (window.origin_s + slots * window.step_s).astype(np.float64)
+        gone_s = now.wall_s - missing_after_s(scrape_s)
+        frozen = frozen_since(series, ends_s, now.arrivals, gone_s)
+        for metric, at_s in frozen.items():
+            age_s = np.where(np.isinf(at_s), 0.0, now.wall_s - at_s)
+            fresh[metric] = np.minimum(fresh[metric], freshness_of(age_s, scrape_s))
+
+    def _memory_now(self, series: AllSeries) -> MemoryReadings:
+        """The newest readings of memory, and which of them were taken together."""
+        unknown = np.full(len(self.devices), np.nan)
+        nothing = Readings(unknown[:, None], unknown, unknown)
+        used, free, reserved = (series.get(metric, nothing) for metric in (USED, FREE, RESERVED))
+        with np.errstate(invalid="ignore"):
+            apart_s = np.abs(used.last_at_s - free.last_at_s)
+            at_once = apart_s < 0.5 * self.window.step_s
+        return MemoryReadings(used.last, free.last, np.nan_to_num(reserved.last), at_once)
+
+    # --- columns -------------------------------------------------------------------------------
+
+    def _slots_of(self, seconds: float) -> int:
+        return max(1, round(seconds / self.window.step_s))
+
+    def _plain(self, metric: Metric, series: Readings, fresh: Bytes) -> dict[str, Column]:
+        """Mean over the last minute, the newest sample, the 95th percentile of the window."""
+        recent = series.history[:, -self._slots_of(MEAN_S) :]
+        known = ~np.isnan(recent)
+        counts = known.sum(axis=1)
+        mean = np.where(known, recent, 0.0).sum(axis=1) / np.maximum(counts, 1)
+        # Samples older than a minute, but not MISSING: the newest is what is known.
+        mean = np.where(counts > 0, mean, series.last)
+        columns = {metric.value: (mean, fresh), f"{metric}.last": (series.last, fresh)}
+        if self.settings.peaks:
+            whole = stats.pack(series.history)
+            peak = stats.quantile_interpolated(whole, 0.95)
+            columns[f"{metric}.p95"] = (np.where(whole.counts > 0, peak, series.last), fresh)
+        return columns
+
+    def _memory(self, series: AllSeries, fresh: Freshness) -> dict[str, Column]:
+        """Columns that the Kube-Knots rules compare."""
+        columns: dict[str, Column] = {}
+        if USED in series:
+            used = stats.pack(series[USED].history)
+            columns[f"{USED}.p80"] = (stats.quantile_at_index(used, 0.8), fresh[USED])
+            columns["window.samples"] = (used.counts.astype(np.float64), fresh[USED])
+        if FREE in series:
+            free = stats.pack(series[FREE].history)
+            line = lag_line(free, LAG)
+            with np.errstate(invalid="ignore"):
+                predicted = line.intercept + line.slope * _at_end(free)
+            columns[f"{FREE}.cov"] = (stats.coefficient_of_variation(free), fresh[FREE])
+            columns[f"{FREE}.autocorrelation"] = (stats.autocorrelation(free, LAG), fresh[FREE])
+            columns[f"{FREE}.predicted"] = (predicted, fresh[FREE])
+        return {name: (values, _known(values, age)) for name, (values, age) in columns.items()}
+
+    def _promises(self, series: AllSeries, fresh: Freshness) -> dict[str, Column]:
+        """The column that free memory must be read with: see `PromisedMemory`."""
+        read = FREE if FREE in series else USED
+        if read not in series:
+            return {}
+        most = self._promised.since(series[read].last_at_s)
+        return {PROMISED: (most, _known(most, fresh[read]))}
+
+    def _correlations(
+        self, series: AllSeries, fresh: Freshness, alone: Mapping[int, str]
+    ) -> dict[str, Column]:
+        """Correlation of applications with each GPU: memory, SMs, bandwidth, where measured."""
+        known = {metric for metric, ages in fresh.items() if bool((ages != MISSING).any())}
+        if USED not in known:
+            return {}
+        compared = [[metric for metric in kind if metric in known] for kind in COMPARED]
+        metrics = [kind[0] for kind in compared if kind]
+        histories = {metric.value: _carried(series[metric].history) for metric in metrics}
+        oldest = np.min([fresh[metric] for metric in metrics], axis=0)
+        return {
+            f"{CORRELATION}.{application}": (values, _known(values, oldest))
+            for application, values in self._load_correlation.observe(histories, alone).items()
+        }
+
+    def _forecasts(self, series: AllSeries, fresh: Freshness) -> dict[str, Column]:
+        """The best forecaster's word about the end of the horizon, within what is possible."""
+        columns: dict[str, Column] = {}
+        passed = min(max(self.window.complete - self._seen_slot, 1), self.settings.horizon)
+        again = self.window.complete == self._seen_slot
+        self._seen_slot = self.window.complete
+        for metric, selector in self._selectors.items():
+            if metric not in series:
+                continue
+            history = _carried(series[metric].history)
+            if metric not in self._forecast_of:
+                selector.warm(history, self.settings.horizon + 1)
+                self._forecast_of[metric] = selector.tick(history)
+            elif not again:  # in the same slots as before there is nothing new to learn from
+                for ago in range(passed - 1, 0, -1):
+                    selector.tick(history[:, :-ago])
+                self._forecast_of[metric] = selector.tick(history)
+            forecast = self._forecast_of[metric]
+            largest = self.devices.total_mib.astype(np.float64) if metric is FREE else 1.0
+            named = {"next": forecast.mean[:, -1]}
+            if metric is FREE:
+                named["next_low"], named["next_high"] = (
+                    forecast.lower.min(axis=1),
+                    forecast.upper.max(axis=1),
+                )
+            for name, values in named.items():
+                bounded = np.clip(values, 0.0, largest)
+                columns[f"{metric}.{name}"] = (bounded, _known(bounded, fresh[metric]))
+        return columns
+
+
+def _or_else(first: Readings, second: Readings) -> Readings:
+    """`first` where there is any sample of it, else `second`, GPU by GPU."""
+    use = np.isneginf(first.last_at_s)
+    return Readings(
+        np.where(use[:, None], second.history, first.history),
+        np.where(use, second.last, first.last),
+        np.where(use, second.last_at_s, first.last_at_s),
+    )
+
+
+def _rest(total: Floats, part: Readings) -> Readings:
+    """The rest of `total` beside `part`, never below 0."""
+    return Readings(
+        np.maximum(total[:, None] - part.history, 0.0),
+        np.maximum(total - part.last, 0.0),
+        part.last_at_s,
+    )
+
+
+def _known(values: Floats, fresh: Bytes) -> Bytes:
+    """A column that says nothing is MISSING, however fresh what it comes from."""
+    return np.where(np.isnan(values), MISSING, fresh).astype(np.int8)
+
+
+def _at_end(series: stats.PackedSeries) -> Floats:
+    """The newest sample of packed series."""
+    if series.values.shape[1] == 0:
+        return np.full(len(series.counts), np.nan)
+    last = np.maximum(series.counts - 1, 0)
+    return np.asarray(np.take_along_axis(series.values, last[:, None], axis=1)[:, 0])
+
+
+def _carried(history: Floats) -> Floats:
+    """The history with up to `_CARRIED` empty slots at its end filled by the sample before."""
+    filled = history.copy()
+    for back in range(min(_CARRIED, history.shape[1] - 1), 0, -1):
+        column, before = filled[:, -back], filled[:, -back - 1]
+        filled[:, -back] = np.where(np.isnan(column), before, column)
+    return filled
+
+
+# --- what was promised, and who was alone ---------------------------------------------------------
+
+
+class PromisedMemory:
+    """The ledger's promises at the last ticks, as long ago as `keep_s`.
+
+    A reading of free memory is of the pods that were there when it was taken. Whoever left
+    meanwhile is still in it: without this a card would look full for as long as samples are late.
+    """
+
+    def __init__(self, keep_s: float) -> None:
+        self._keep_s = keep_s
+        self._ticks: deque[tuple[float, Ints]] = deque()
+
+    def note(self, wall_s: float, promised_mib: Ints) -> None:
+        """Keep one tick: MiB promised of each GPU, [g]. A clock that was put back begins anew."""
+        if self._ticks and wall_s < self._ticks[-1][0]:
+            self._ticks.clear()
+        self._ticks.append((wall_s, promised_mib))
+        while len(self._ticks) > 1 and self._ticks[1][0] <= wall_s - self._keep_s:
+            self._ticks.popleft()
+
+    def since(self, sampled_s: Floats) -> Floats:
+        """The most that was promised from the last tick before `sampled_s` on, [g]; NaN unknown."""
+        if not self._ticks:
+            return np.full(len(sampled_s), np.nan)
+        until = [*(at for at, _ in list(self._ticks)[1:]), np.inf]
+        counts = np.array(until)[:, None] > sampled_s
+        promises = np.where(counts, np.array([promised for _, promised in self._ticks]), 0)
+        return np.asarray(promises.max(axis=0), dtype=np.float64)
+
+    def realign(self, rows: Ints) -> None:
+        """GPUs changed: new GPU i is old GPU `rows[i]`, or a new one where −1, promised nothing."""
+        self._ticks = deque(
+            (at, np.where(rows < 0, 0, np.append(promised, 0)[rows]))
+            for at, promised in self._ticks
+        )
+
+
+class SoleTenants:
+    """Pods that have a GPU for themselves, and since when."""
+
+    def __init__(self) -> None:
+        self.since: dict[Gpu, tuple[str, float]] = {}
+
+    def observe(self, only: Mapping[Gpu, str], now_s: float, for_s: float) -> dict[Gpu, str]:
+        """`only` are the GPUs' only pods; those of them that were so for `for_s`."""
+        before = self.since
+        self.since = {
+            gpu: before[gpu] if before.get(gpu, ("", 0.0))[0] == uid else (uid, now_s)
+            for gpu, uid in only.items()
+        }
+        return {gpu: uid for gpu, (uid, at_s) in self.since.items() if now_s - at_s >= for_s}
+
+
+class LoadCorrelation:
+    """Remembers applications' series, one a metric: [g, samples] arrays throughout."""
+
+    def __init__(self) -> None:
+        self._metrics: tuple[str, ...] = ()
+        self._known: dict[str, Floats] = {}
+
+    def observe(self, series: Mapping[str, Floats], alone: Mapping[int, str]) -> dict[str, Floats]:
+        """Correlate every known application with each GPU, [g]; `series` are the GPUs', by metric.
+
+        `alone` are GPUs (rows) that a pod of an application has had for itself all the while. NaN
+        where a GPU's series has gaps. Only the newest `SAMPLES` matter.
+        """
+        if tuple(series) != self._metrics:
+            self._metrics = tuple(series)
+            self._known.clear()  # what was compared before is no answer to what is asked now
+        self._learn([*series.values()], alone)
+        return self._correlations([*series.values()])
+
+    def _learn(self, series: Sequence[Floats], alone: Mapping[int, str]) -> None:
+        for row, application in sorted(alone.items()):
+            newest = np.array([values[row, -SAMPLES:] for values in series])
+            if newest.shape[1] < SAMPLES or bool(np.isnan(newest).any()):
+                continue
+            self._known.pop(application, None)
+            self._known[application] = newest
+        for application in list(self._known)[:-MOST_APPLICATIONS]:
+            del self._known[application]
+
+    def _correlations(self, series: Sequence[Floats]) -> dict[str, Floats]:
+        if not self._known or series[0].shape[1] < SAMPLES:
+            return {}
+        known = np.array([*self._known.values()])
+        by_metric = [
+            spearman(known[:, metric], values[:, -SAMPLES:]) for metric, values in enumerate(series)
+        ]
+        return dict(zip(self._known, np.maximum.reduce(by_metric), strict=True))

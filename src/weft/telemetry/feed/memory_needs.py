@@ -1,4 +1,4 @@
-"""Memory that residents need of their GPU, and so what they leave idle. Pure.
+"""Memory that residents need of their GPU, and so what they leave idle. Pure: times are passed in.
 
     hold(p)  = what p asked, while it warms up: bound for less than `warm_s`, or its memory has not
                yet lain within `STABLE_PART` for `stable_s` (`WarmUp`)
@@ -18,20 +18,38 @@ Never more is idle than that. Where a number is absent, old, or cannot be true, 
 flight, of a latency-critical class, or on a GPU whose metrics contradict the ledger or each other.
 What a GPU uses beyond all that was asked there (`beyond_mib`) is not idle either: harvesting
 leaves it.
+
+`ResidentMemory` keeps what is needed from one tick to the next: each resident's own memory, a row
+in a `MetricWindow` whose slots are those of the GPUs' window, and since when it has been observed.
+`PeakWatch` says the most that pods used, of those that were watched from their start without a gap:
+a tick counts where the GPU's memory is FRESH and, once the pod has warmed up, its own use was told.
+One tick that does not, and the pod is never told of again: what it used at most is not known. How
+it ends is for the engine to know: only whole runs say what the next one needs.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 
 from weft.core.engine.harvest import BEYOND, NEED
-from weft.core.framework.signals import FRESH, MISSING, STALE, Bytes, Floats, SignalsSnapshot
-from weft.core.ledger import Holding
+from weft.core.framework.signals import (
+    FRESH,
+    MISSING,
+    STALE,
+    Bytes,
+    Floats,
+    SignalsSnapshot,
+    SignalsView,
+)
+from weft.core.ledger import Holding, Ledger
 from weft.core.ledger.table import RESERVE_PERMILLE, Bools, Ints, LedgerTable
+from weft.model.metric import Metric
 from weft.model.request import LATENCY_CRITICAL
-from weft.telemetry.feed.freshness import contradicted
+from weft.telemetry.feed.doubts import contradicted
+from weft.telemetry.feed.window import MetricWindow
+from weft.telemetry.meaning.join import PodSamples
 
 STABLE_PART = 0.02
 WATCH_S = 120.0
@@ -40,6 +58,13 @@ PEAK = 0.95
 LATELY = 3
 """A pod's series is one to go by if one of its last so many samples came: a lost one says nothing
 of the pod. How old its GPU's may be is for freshness to say."""
+PAUSE_S = 60.0
+"""A pod bound longer ago than that was not seen to come, though the last tick was before it."""
+USED = Metric.MEMORY_USED_MIB
+_LOST = -1
+
+Gpu: TypeAlias = tuple[str, int]
+"""The node's name and the GPU's index on it: what a row is called, while rows move."""
 
 
 class WarmUp(NamedTuple):
@@ -379,3 +404,159 @@ def with_memory_needs(
         idle_mib=idle_mib,
         peaks_mib=peaks_mib or {},
     )
+
+
+# --- from one tick to the next -------------------------------------------------------------------
+
+
+class PeakWatch:
+    """Keeps what is needed from one tick to the next."""
+
+    def __init__(self, warm_up: WarmUp = USUAL) -> None:
+        self._warm_up = warm_up
+        self._most: dict[str, int] = {}
+
+    def observe(
+        self, uids: Sequence[str], residents: ResidentRows, answer: MemoryNeeds
+    ) -> dict[str, int]:
+        """`SignalsSnapshot.peaks_mib` after this tick: warm pods on one GPU, MiB by UID.
+
+        `uids` are the residents' rows, `answer` what was found for them.
+        """
+        fresh = (answer.freshness == FRESH)[residents.gpu].tolist()
+        ages, warm = residents.age_s.tolist(), answer.warm.tolist()
+        now: dict[str, int] = {}
+        peaks: dict[str, int] = {}
+        for row, uid in enumerate(uids):
+            before = self._most.get(uid)
+            if before is None:  # one that was bound long ago was not watched from its start
+                before = _LOST if ages[row] >= self._warm_up.warm_s else 0
+            most = int(answer.most_mib[row])
+            unseen = warm[row] and most <= 0
+            lost = before == _LOST or not fresh[row] or unseen or uid in now
+            now[uid] = _LOST if lost else max(before, most, 0)
+            if warm[row] and not lost:
+                peaks[uid] = now[uid]
+            else:
+                peaks.pop(uid, None)
+        self._most = now
+        return peaks
+
+
+class ObservedResidents(NamedTuple):
+    """Holders of GPUs at `now_s`: a copy, which a thread may read while the ledger goes on.
+
+    `age_s` is how long ago each row of `keys` was bound, NaN where that is not known.
+    """
+
+    now_s: float
+    table: LedgerTable
+    total_mib: Ints
+    promised_mib: Ints
+    holdings: list[Holding]
+    keys: ResidentKeys
+    age_s: Floats
+
+    @staticmethod
+    def of(ledger: Ledger, now_s: float, bound_s: Mapping[str, float]) -> "ObservedResidents":
+        """`bound_s` is when pods were bound, by UID."""
+        table, holdings = ledger.table, list(ledger.holdings.values())
+        keys = rows_of(table, holdings)
+        bound = np.array([bound_s.get(uid, np.nan) for uid in keys.uids], dtype=np.float64)
+        total, promised = table.device_memory_total.copy(), table.device_memory_promised.copy()
+        return ObservedResidents(now_s, table, total, promised, holdings, keys, now_s - bound)
+
+
+class ResidentMemory:
+    """Keeps what is needed from one tick to the next."""
+
+    def __init__(self, samples: int, step_s: float, origin_s: float, warm_up: WarmUp):
+        self._window = MetricWindow([USED], 0, samples, step_s, origin_s)
+        self._row_of: dict[tuple[str, Gpu], int] = {}
+        self._warmed: dict[str, bool] = {}
+        self._since: dict[str, float] = {}
+        self._observed_s = np.inf
+        self._watch, self._warm_up = PeakWatch(warm_up), warm_up
+        self._most: dict[str, float] = {}
+
+    def observe(self, residents: ObservedResidents, gpus: tuple[Gpu, ...]) -> None:
+        """Give each resident a row; `gpus` are the table's devices."""
+        keys = residents.keys
+        pairs = [(uid, gpus[row]) for uid, row in zip(keys.uids, keys.gpu.tolist(), strict=True)]
+        if pairs != [*self._row_of]:
+            rows = [self._row_of.get(pair, -1) for pair in pairs]
+            self._window.realign(np.array(rows, dtype=np.int64))
+            self._row_of = {pair: row for row, pair in enumerate(pairs)}
+        self._window.advance(residents.now_s)
+
+    def put(self, samples: Iterable[PodSamples], gpus: tuple[Gpu, ...], now_s: float) -> None:
+        """Take in what residents use; samples of others, and what is no number, say nothing."""
+        rows = (
+            (self._row_of.get((sample.pod, gpus[sample.row]), -1), sample.at_s, sample.value)
+            for sample in samples
+            if sample.metric is USED
+        )
+        known = [row for row in rows if row[0] >= 0 and np.isfinite(row[2])]
+        if known:
+            row, times, values = (np.array(column) for column in zip(*known, strict=True))
+            self._window.put(USED, row, times, values, now_s)
+
+    def measure(
+        self, made: SignalsSnapshot, window: MetricWindow, residents: ObservedResidents
+    ) -> SignalsSnapshot:
+        """The snapshot with what GPUs need and pods leave idle. `window` is the GPUs'."""
+        table, keys = residents.table, residents.keys
+        slots = window.slots()
+        used, own = (each.history(USED, slots) for each in (window, self._window))
+        ages = np.maximum(0.0, residents.now_s - (window.origin_s + slots * window.step_s))
+        older = np.isnan(used).all(axis=1)  # than the window
+        used[older, -1] = window.newest(USED)[0][older]
+        fresh = SignalsView(made).over(table, f"{USED}.last")[1]
+        warm = np.array([self._warmed.get(uid, False) for uid in keys.uids], dtype=np.bool_)
+        watched_s = self._watched_s(residents, fresh)
+        rows = ResidentRows(
+            keys.gpu,
+            keys.asked_mib,
+            residents.age_s,
+            keys.lends,
+            warm,
+            own,
+            keys.expected_mib,
+            watched_s,
+        )
+        gpus = GpuMemory(residents.total_mib, used, fresh)
+        answer = measure(rows, gpus, ages, self._warm_up)
+        now_warm = dict(zip(keys.uids, answer.warm.tolist(), strict=True))
+        uids = [holding.placement.uid for holding in residents.holdings]
+        self._warmed = {uid: now_warm.get(uid, self._warmed.get(uid, False)) for uid in uids}
+        most: dict[str, float] = {}
+        for uid, mib in zip(keys.uids, np.nan_to_num(own).max(axis=1).tolist(), strict=True):
+            most[uid] = max(most.get(uid, 0.0), mib)
+        self._most = most  # at once: another thread may ask for a peak
+        idle = idle_by_uid(table, residents.holdings, keys, answer.idle_mib)
+        peaks = self._watch.observe(keys.uids, rows, answer)
+        return with_memory_needs(made, table, answer, idle, peaks)
+
+    def peak_mib(self, uid: str) -> int:
+        """The most that the pod was seen to use of a GPU in the window; 0 where nobody saw it."""
+        return int(np.ceil(self._most.get(uid, 0.0)))
+
+    def _watched_s(self, residents: ObservedResidents, fresh: Bytes) -> Floats:
+        """Time that each row's pod has been watched: infinite for whoever came between two ticks.
+
+        Another is watched from when its GPU was FRESH first; NaN says that it has not been yet.
+        """
+        now_s, keys = residents.now_s, residents.keys
+        uids = {holding.placement.uid for holding in residents.holdings}
+        since = {uid: at_s for uid, at_s in self._since.items() if uid in uids}
+        first = not np.isfinite(self._observed_s)
+        passed_s = min(now_s - self._observed_s, PAUSE_S) + 1.0  # the API tells whole seconds
+        ages_s, is_known = residents.age_s.tolist(), (fresh[keys.gpu] == FRESH).tolist()
+        for uid, age_s, is_fresh in zip(keys.uids, ages_s, is_known, strict=True):
+            came = not first and (np.isnan(age_s) or age_s <= passed_s)
+            at_s = since.setdefault(uid, -np.inf if came else np.nan)
+            if np.isnan(at_s) and is_fresh:
+                since[uid] = now_s
+        self._since, self._observed_s = since, now_s
+        watched = now_s - np.array([since[uid] for uid in keys.uids], dtype=np.float64)
+        return np.asarray(np.nan_to_num(watched, nan=0.0, posinf=np.inf), dtype=np.float64)

@@ -16,7 +16,7 @@ import numpy as np
 
 from weft.core.ledger.table import Ints
 from weft.model.metric import Metric
-from weft.telemetry.meaning.metric_values import Floats
+from weft.telemetry.meaning.answers import Floats
 
 _EPSILON = 1e-6
 _NEVER = -(1 << 62)

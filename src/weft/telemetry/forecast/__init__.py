@@ -1,6 +1,6 @@
 """Forecasts of many time series at once: arrays [series, samples] in, [series, steps] out.
 
-In: exact statistics (`statistics`), regressions (`regression`), the forecasters, their backtest,
+In: exact statistics and regressions (`statistics`), the forecasters, their backtest,
 and which of them is trusted for which series (`selection`).
 Out: what the series mean, where they come from, and what is decided with them.
 

@@ -10,9 +10,14 @@ from typing import ClassVar
 import numpy as np
 
 from weft.telemetry.forecast.backtest import bounds, rolling_errors
-from weft.telemetry.forecast.regression import Autoregression, autoregress, fit_shared
 from weft.telemetry.forecast.result import Forecast
-from weft.telemetry.forecast.statistics import Bools, Floats
+from weft.telemetry.forecast.statistics import (
+    Autoregression,
+    Bools,
+    Floats,
+    autoregress,
+    fit_shared,
+)
 
 LARGEST_ROOT = 1.05
 """An autoregression that grows faster than this per sample has diverged."""

@@ -4,6 +4,10 @@ Every sum adds the samples one by one from the oldest to the newest (`numpy.add.
 the pairwise `sum`): a threshold compared with such a number then decides as Ferikoglou's Go code
 does. Missing samples (NaN) are left out, as that code never sees them: lags then count samples, not
 seconds. Undefined results (no samples, a constant series) are NaN.
+
+Least squares too: `lag_line` is Ferikoglou's regression of a sample on the one `lag` before it,
+adding in the same order as his code. `autoregress` is AR(p) with a constant, by the normal
+equations of centred samples: AR(1) with lag 1 equals `lag_line` up to rounding.
 """
 
 from typing import NamedTuple
@@ -94,3 +98,103 @@ def _sorted_at(series: PackedSeries, place: Counts) -> Floats:
     ranked = np.sort(series.values, axis=1)  # NaN goes last
     taken = np.take_along_axis(ranked, np.maximum(place, 0)[:, None], axis=1)[:, 0]
     return np.where(series.counts > 0, taken, np.nan)
+
+
+# --- least squares -------------------------------------------------------------------------------
+
+
+class RegressionLine(NamedTuple):
+    """y = intercept + slope · x, one line per series; NaN or infinite where x never varies."""
+
+    intercept: Floats
+    slope: Floats
+
+
+def lag_line(series: PackedSeries, lag: int) -> RegressionLine:
+    """Fit the least-squares line from each sample to the one `lag` later."""
+    early, late = series.values[:, : max(0, series.values.shape[1] - lag)], series.values[:, lag:]
+    early = np.where(np.isnan(late), np.nan, early)
+    pairs = np.maximum(series.counts - lag, 0).astype(np.float64)
+    with np.errstate(all="ignore"):
+        mean_x, mean_y = running_sum(early) / pairs, running_sum(late) / pairs
+        covariance = running_sum(early * late) - pairs * mean_x * mean_y
+        spread = running_sum(early * early) - pairs * mean_x * mean_x
+        slope = covariance / spread
+        return RegressionLine(mean_y - slope * mean_x, slope)
+
+
+class Autoregression(NamedTuple):
+    """y_t = intercept + Σ slopes[:, j] · y_{t−1−j}; NaN rows could not be fitted."""
+
+    intercept: Floats
+    slopes: Floats
+    pairs: Counts
+
+
+def autoregress(values: Floats, order: int) -> Autoregression:
+    """Fit AR(`order`) to each row of [s, n] by least squares.
+
+    A sample counts only if all `order` samples before it are present: nothing is learnt across a
+    gap. A row is NaN where the equations have no unique solution (constant, or too few samples).
+    """
+    lags = [values[:, order - j - 1 : values.shape[1] - j - 1] for j in range(order)]
+    columns = [values[:, order:], *lags]
+    known = ~np.isnan(columns[0])
+    for column in lags:
+        known &= ~np.isnan(column)
+    pairs = np.asarray(known.sum(axis=1), dtype=np.int64)
+    with np.errstate(all="ignore"):
+        means = [np.where(known, column, 0.0).sum(axis=1) / pairs for column in columns]
+        centred = [
+            np.where(known, column - middle[:, None], 0.0)
+            for column, middle in zip(columns, means, strict=True)
+        ]
+    gram = np.empty((len(values), order, order))
+    right = np.empty((len(values), order))
+    for j in range(order):
+        right[:, j] = np.einsum("sn,sn->s", centred[j + 1], centred[0])
+        for k in range(j + 1):
+            gram[:, j, k] = gram[:, k, j] = np.einsum("sn,sn->s", centred[j + 1], centred[k + 1])
+    slopes = _solve(gram, right, pairs)
+    intercept = means[0] - sum((slopes[:, j] * means[j + 1] for j in range(order)), start=0.0)
+    return Autoregression(np.asarray(intercept), slopes, pairs)
+
+
+def _solve(gram: Floats, right: Floats, pairs: Counts) -> Floats:
+    """Solve all systems at once by Gauss–Jordan without pivoting: they are small and symmetric.
+
+    A system whose pivot falls below 1e-10 of its diagonal entry counts as singular: NaN.
+    """
+    order = right.shape[1]
+    left, answer = gram.copy(), right.copy()
+    scale = np.einsum("sjj->sj", gram).copy()
+    solvable = pairs > order + 1
+    with np.errstate(all="ignore"):
+        for j in range(order):
+            solvable &= left[:, j, j] > 1e-10 * scale[:, j]
+            factor = left[:, :, j] / left[:, j, j][:, None]
+            factor[:, j] = 0.0
+            answer -= factor * answer[:, j][:, None]
+            left -= factor[:, :, None] * left[:, j][:, None, :]
+        answer /= np.einsum("sjj->sj", left)
+    answer[~solvable] = np.nan
+    return answer
+
+
+def fit_shared(design: Floats, values: Floats) -> Floats:
+    """Fit least-squares weights of the columns of `design` [n, m] to each row of `values`, [s, m].
+
+    Rows without gaps share one factorisation; each other row is solved by itself. NaN where fewer
+    samples than weights are present.
+    """
+    present = ~np.isnan(values)
+    weights = np.asarray(np.where(present, values, 0.0) @ np.linalg.pinv(design).T)
+    holed = np.flatnonzero(~present.all(axis=1))
+    if len(holed):
+        seen = present[holed].astype(np.float64)
+        gram = np.einsum("nj,nk,sn->sjk", design, design, seen, optimize=True)
+        right = np.where(present[holed], values[holed], 0.0) @ design
+        solution = np.einsum("sjk,sk->sj", np.linalg.pinv(gram, hermitian=True), right)
+        solution[seen.sum(axis=1) < design.shape[1]] = np.nan
+        weights[holed] = solution
+    return weights

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.model import WeftError
-from weft.telemetry.meaning.metric_values import Floats
 
 Counts = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 _DROP = b'[]" \n\r\t'
 _MOST_SHOWN, _MOST_WARNINGS = 200, 10

@@ -7,6 +7,9 @@ the ledger says hold the GPU; labels that name another pod, or the exporter's ow
 
 Duplicates are told apart by what the exporter does, not by their number: a device's value comes
 once for each pod that shares it, so the largest stands for all; one process' value is one part.
+
+`canonical_values` turns values into their unit, and sets aside what cannot be true: DCGM's blank
+values, NaN, negative numbers and what no card has are missing: NaN.
 """
 
 import enum
@@ -20,11 +23,27 @@ import numpy as np
 from weft.core.ledger.table import Ints
 from weft.model import Node
 from weft.model.metric import Metric
-from weft.model.metric_aliases import ALIASES, Alias
+from weft.model.metric_aliases import ALIASES, PERCENT, Alias
 from weft.telemetry.meaning import metric_names
-from weft.telemetry.meaning.answers import QueryResult, labels_of, shown
+from weft.telemetry.meaning.answers import Floats, QueryResult, labels_of, shown
 from weft.telemetry.meaning.metric_names import subject, without_port
-from weft.telemetry.meaning.metric_values import Floats, read
+
+LARGEST: dict[Metric, float] = {
+    Metric.MEMORY_USED_MIB: 2.0**24,
+    Metric.MEMORY_FREE_MIB: 2.0**24,
+    Metric.MEMORY_RESERVED_MIB: 2.0**24,
+    Metric.PCIE_SENT_BYTES_PER_S: 2.0**40,
+    Metric.PCIE_RECEIVED_BYTES_PER_S: 2.0**40,
+    Metric.POWER_W: 20_000.0,
+    Metric.POWER_LIMIT_W: 20_000.0,
+    Metric.ENERGY_J: 1.4e11,
+    Metric.SM_CLOCK_MHZ: 20_000.0,
+}
+"""Above this a value is no measurement. Ratios end at 1. DCGM's blanks of 64 bit (2⁶³ − 16 and the
+next few) and of floating metrics (2⁴⁷ and the next few) lie beyond all of these."""
+
+BLANK_32_BIT = (2.0**31 - 16, 2.0**31 - 13)
+"""DCGM's blank, not found, not supported and not permitted; bytes and joules pass these by."""
 
 
 class JoinFailure(enum.StrEnum):
@@ -193,7 +212,7 @@ class SeriesJoiner:
         parts_of: dict[Metric, list[tuple[Ints, Floats, Floats, Ints]]] = {}
         for number in np.unique(name[row >= 0]).tolist():
             of_name = names == number  # unjoined ones too: they help to tell percent from ratio
-            values = read(self._names[number], answer.values[of_name], self.aliases)
+            values = canonical_values(self._names[number], answer.values[of_name], self.aliases)
             good = ~np.isnan(values) & (rows[of_name] >= 0) & np.isfinite(answer.times[of_name])
             alias = self._alias[number]
             merged = _merged(
@@ -224,7 +243,9 @@ class SeriesJoiner:
         for place, number, uid, last in parts:
             alias = self._alias[number]
             if (place.row, number) in whole or alias.by_process:
-                value = read(self._names[number], answer.values[last : last + 1], self.aliases)
+                value = canonical_values(
+                    self._names[number], answer.values[last : last + 1], self.aliases
+                )
                 at_s, newest = float(answer.times[last]), float(value[0])
                 if math.isfinite(at_s) and not math.isnan(newest):  # else it says nothing
                     sample = PodSamples(alias.metric, place.row, uid, at_s, newest)
@@ -306,3 +327,32 @@ def _preferred(
     np.minimum.at(best, rows, rank)
     keep = rank == best[rows]
     return JoinedSamples(metric, rows[keep], times[keep], values[keep])
+
+
+# --- values in their canonical unit --------------------------------------------------------------
+
+
+def canonical_values(name: str, samples: Floats, aliases: Mapping[str, Alias] = ALIASES) -> Floats:
+    """Samples of the metric `name` in its canonical unit, any shape; NaN where they say nothing.
+
+    All samples of one answer must be given together: a metric that is percent or ratio is scaled
+    by its largest. KeyError: `name` is not in `aliases`.
+    """
+    alias = aliases[name]
+    values = samples * (alias.scale or scale_of(samples))
+    largest = LARGEST.get(alias.metric, 1.0)
+    with np.errstate(invalid="ignore"):
+        blank = (samples >= BLANK_32_BIT[0]) & (samples <= BLANK_32_BIT[1])
+        return np.where((values >= 0.0) & (values <= largest) & ~blank, values, np.nan)
+
+
+def scale_of(samples: Floats) -> float:
+    """1 for ratios, 0.01 for percentages, which are whole numbers: one fraction tells.
+
+    A wrong sample among many can so make readings go missing, never make busy cards look idle.
+    Where all samples are 0 or 1 nothing tells, and 1 is taken for fully busy.
+    """
+    with np.errstate(invalid="ignore"):
+        if bool(((samples > 0.0) & (samples < 1.0)).any()):
+            return 1.0
+        return PERCENT if bool(((samples > 1.0) & (samples <= 100.0)).any()) else 1.0

@@ -16,7 +16,7 @@ from weft.core.policies.genius import GeniusPolicy, features
 from weft.core.policies.kube_knots import Ferikoglou, FerikoglouSafe, KubeKnotsCbp, KubeKnotsPp
 from weft.model import BadInputError, Placement, Share
 from weft.telemetry.forecast import statistics as stats
-from weft.telemetry.forecast.regression import lag_line
+from weft.telemetry.forecast.statistics import lag_line
 from weft.testing import node, pod, shape
 
 A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)

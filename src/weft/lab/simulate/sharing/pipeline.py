@@ -16,9 +16,8 @@ from weft.lab.simulate.sharing.exporter import METRICS, Scrape, SimulatedExporte
 from weft.lab.simulate.sharing.job import SECOND_NS
 from weft.model import Node
 from weft.model.metric import Metric
-from weft.telemetry.feed.feed import FeedSettings, TelemetryFeed
+from weft.telemetry.feed.feed import FORECAST, FeedSettings, SnapshotSettings, TelemetryFeed
 from weft.telemetry.feed.memory_needs import USUAL, WarmUp
-from weft.telemetry.feed.snapshot import FORECAST, SnapshotSettings
 from weft.telemetry.meaning.join import Devices, PodSamples
 
 READ_TRENDS = frozenset({"kube-knots-cbp", "kube-knots-pp", "ferikoglou", "ferikoglou-safe"})
