@@ -121,7 +121,7 @@ class Limits(NamedTuple):
 
 @pytest.mark.parametrize(
     ("policy", "limits"),
-    [(BestFit, Limits(42, 126, 10)), (LeastStranding, Limits(44, 146, 11))],
+    [(BestFit, Limits(37, 103, 10)), (LeastStranding, Limits(39, 122, 10))],
     ids=["the simplest policy", "the default"],
 )
 async def test_a_watched_pod_is_bound_within_few_files(

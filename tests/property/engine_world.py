@@ -143,7 +143,7 @@ class World:
             elif isinstance(command, Unschedulable):
                 assert command.pod.uid not in self.flying
             elif isinstance(command, Wake):
-                has_more = self.engine.assessor.is_behind
+                has_more = bool(self.engine.assessor.dear)
                 assert command.at_ns > self.now or has_more, "a wake in the past"
         self.check()
         if has_more and self._checks % 3 == 0:  # else others come before the Tick that goes on

@@ -179,10 +179,10 @@ def work_ahead_counts(patch: Patch) -> None:
     attack.wait(unlike(150))
     assessor, most = attack.engine.assessor, 0
     assessor.reprice()
-    while assessor.is_behind:
-        before = len(assessor._dear)
+    while assessor.dear:
+        before = len(assessor.dear)
         attack.engine.handle(Tick(), MINUTE)
-        most = max(most, before - len(assessor._dear))
+        most = max(most, before - len(assessor.dear))
     assert 0 < most <= TURN // 100
 
 

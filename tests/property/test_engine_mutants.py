@@ -102,8 +102,8 @@ def added_pods_decided_though_they_are_bound(patch: pytest.MonkeyPatch) -> None:
 
 def scores_made_ahead_for_the_nodes_of_before(patch: pytest.MonkeyPatch) -> None:
     def work_ahead(self: Assessor, _: int) -> None:
-        while self._dear:
-            known = self._dear.pop()
+        while self.dear:
+            known = self.dear.pop()
             if self._known.get((known.profile.name, known.shape)) is known:
                 self._bring_up(known)
 

@@ -181,8 +181,8 @@ def a_failed_binding_forgotten(patch: Patch) -> None:
 
 def scores_made_ahead_for_the_nodes_of_before(patch: Patch) -> None:
     def work_ahead(self: Assessor, _: int) -> None:
-        while self._dear:
-            known = self._dear.pop()
+        while self.dear:
+            known = self.dear.pop()
             if self._known.get((known.profile.name, known.shape)) is known:
                 self._bring_up(known)
 

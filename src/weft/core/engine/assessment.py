@@ -19,7 +19,9 @@ from weft.core.framework import (
     assignment,
     connection,
     feasibility,
-    policy_answers,
+)
+from weft.core.framework import (
+    policy as ask,
 )
 from weft.core.framework.feasibility import Codes, has_preferences, preferences
 from weft.core.framework.query import NOTHING_OBSERVED
@@ -96,10 +98,10 @@ class Assessment:
         self.prices = self.asked = 0
         self.generation = ledger.generation
         self.version, self.observed = -1, NOTHING_OBSERVED
-        self.demand = Demand(shape, ledger.table, harvests=profile.harvests)
-        self.kinds = ledger.table.told_apart
         rows = ledger.table.count
         self.raw: list[Ints] = [np.zeros(rows, dtype=np.int64) for _ in profile.scorers]
+        self.demand = Demand(shape, ledger.table, harvests=profile.harvests)
+        self.kinds = ledger.table.told_apart
         self.read_nodes(ledger.table)
         self.wishes = preferences(ledger.table, shape.constraints)
         self.codes: Codes = np.zeros(rows, dtype=np.int8)
@@ -185,7 +187,7 @@ class Assessment:
 
 class Assessor:
     """Keeps `Assessment`s true to the ledger. One per engine. `forgotten` counts how often
-    policies' own state changed.
+    policies' own state changed. `dear` are answers by prices of before, for `work_ahead` to score.
 
     `observed` is shown to policies that read any of it, swapped whole between two decisions.
 
@@ -200,39 +202,34 @@ class Assessor:
         self.observed = NOTHING_OBSERVED
         self.forgotten = self.looked = 0
         self._prices = 0
-        self._dear: list[Assessment] = []
+        self.dear: list[Assessment] = []
         self._known: OrderedDict[tuple[str, Shape], Assessment] = OrderedDict()
         self._with_places: Assessment | None = None  # one at a time: they are large
 
     def forget(self) -> None:
         """Drop every answer (a policy's own state changed)."""
         self._known.clear()
-        self._dear.clear()
+        self.dear.clear()
         self._with_places = None
         self.forgotten += 1
 
     def reprice(self) -> None:
         """Policies have other prices: what they scored is out of date, what fits is not."""
-        self._dear = []
+        self.dear = []
         for known in reversed(self._known.values()):
             if self._prices - known.asked >= ASKED_LATELY:
                 break  # the others were asked about before
             if known.profile.has_prices:
-                self._dear.append(known)
-        self._dear.reverse()
+                self.dear.append(known)
+        self.dear.reverse()
         self._prices += 1
         self.forgotten += 1
-
-    @property
-    def is_behind(self) -> bool:
-        """Tells whether `work_ahead` has work."""
-        return bool(self._dear)
 
     def work_ahead(self, until: int) -> None:
         """Score shapes that were asked about lately, the latest first, until so much was looked at,
         so that no decision has to. It changes no answer, only when it is worked out."""
-        while self._dear and self.looked < until:
-            stale = self._dear.pop()
+        while self.dear and self.looked < until:
+            stale = self.dear.pop()
             self.looked += LOOKS_AHEAD
             if self._known.get((stale.profile.name, stale.shape)) is stale:
                 known = self._of_this_layout(stale.profile, stale.shape)
@@ -313,7 +310,7 @@ class Assessor:
             if rows is not None and len(rows) == 0:
                 return
         query = known.query(table, rows)
-        self.looked += _looks(query)
+        self.looked += query.n if query.demand.mode != "many" else _looks_of_search(query)
         codes = feasibility.codes(query)
         if known.any_declared:
             declared = known.declared if rows is None else known.declared.take(rows)
@@ -344,25 +341,22 @@ def _rules(shape: Shape) -> int:
     return 0 if shape.constraints == _UNCONSTRAINED else shape.constraints.rules
 
 
-def _looks(query: Query) -> int:
-    demand = query.demand
+def _looks_of_search(query: Query) -> int:
     nodes: int = query.n
-    if demand.mode != "many":
-        return nodes
-    steps: int = demand.gpus if demand.gpus <= assignment.MOST_GPUS else 0
+    steps = query.demand.gpus if query.demand.gpus <= assignment.MOST_GPUS else 0
     return nodes * LOOKS_SEARCHED + steps * LOOKS_STEP
 
 
 def _filter(query: Query, codes: Codes, profile: Profile) -> Codes:
     """Apply the policies' filters; device filters narrow `query.device_fits` for the scores."""
     for policy in profile.node_filters:
-        mask = policy_answers.filter_nodes(policy, query)
+        mask = ask.filter_nodes(policy, query)
         if mask is not None:
             codes = np.where((codes == 0) & ~mask, Code.POLICY, codes)
     if query.demand.needs and query.demand.mode != "many":
         narrowed = False
         for policy in profile.device_filters:
-            mask = policy_answers.filter_devices(policy, query)
+            mask = ask.filter_devices(policy, query)
             if mask is not None:
                 query.narrow(mask)
                 narrowed = True
@@ -373,7 +367,7 @@ def _filter(query: Query, codes: Codes, profile: Profile) -> Codes:
 
 
 def _node_scores(query: Query, policy: Policy) -> Ints:
-    scores = policy_answers.score_nodes(policy, query)
+    scores = ask.score_nodes(policy, query)
     return np.zeros(query.n, dtype=np.int64) if scores is None else scores
 
 
@@ -389,7 +383,7 @@ def _score_feasible(query: Query, fits: Bools, profile: Profile) -> tuple[list[I
     part = query if most or len(feasible) == query.n else query.only(feasible)
     for plugin in profile.scorers:
         score = _node_scores(part, plugin.policy)
-        by_device = policy_answers.score_devices(plugin.policy, part)
+        by_device = ask.score_devices(plugin.policy, part)
         if by_device is not None:
             best, where = part.best(by_device, last=plugin.policy.ties == "last")
             score = score + best
@@ -467,7 +461,7 @@ def _weigh(known: Assessment, profile: Profile) -> None:
     if len(fits):
         total = np.zeros(len(fits), dtype=np.int64)
         for plugin, raw in zip(profile.scorers, known.raw, strict=True):
-            total += plugin.weight * policy_answers.normalize(plugin.policy, raw.take(fits))
+            total += plugin.weight * ask.normalize(plugin.policy, raw.take(fits))
         if known.wishes is not None:
             total += Policy().normalize(known.wishes.take(fits))
         known.total[fits] = total

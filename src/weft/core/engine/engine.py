@@ -68,13 +68,14 @@ from weft.core.engine.pricing import PRICING, PriceLists
 from weft.core.engine.queue import FreedNode, Queue, WaitingPod
 from weft.core.engine.slowdown_eviction import SlowdownEviction
 from weft.core.engine.slowdown_tolerance import tolerance_of
-from weft.core.framework import Policy, Profile, policy_answers
+from weft.core.framework import Policy, Profile
+from weft.core.framework import policy as ask
 from weft.core.framework.policy import SlowdownTolerance
 from weft.core.framework.query import Observations
 from weft.core.framework.residency import Residencies
 from weft.core.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
 from weft.core.ledger import FAR, STRICT, Holding, Ledger, RequestLimits
-from weft.model import Code, Node, Placement, PodRequest, Shape
+from weft.model import Code, Node, PodRequest, Shape
 
 _MEASURED = (SignalsChanged, ProgressSeen, OutOfMemory, OomHistoryLearnt, PolicyInput)
 """Events of what others measured, wrote or kept: one that breaks off is left out."""
@@ -165,10 +166,11 @@ class Engine:
             self._price(partial(self.price_lists.renew, now_ns))
         if isinstance(event, PodGone | PodSeenBound | Tick):
             self._work_ahead()
-        out.extend(self.side_tasks.run(_LEARNING, self.peaks.news, []))
+        if self.peaks.fresh:
+            out.extend(self.side_tasks.run(_LEARNING, self.peaks.news, []))
         if self.side_tasks.faults:
             out.extend(self.side_tasks.take_faults())
-        has_more = self._stopped or self.assessor.is_behind
+        has_more = self._stopped or bool(self.assessor.dear)
         if (wake := now_ns if has_more else self.queue.next_ns()) is not None:
             out.append(Wake(wake))
         return out
@@ -179,10 +181,6 @@ class Engine:
         if late or isinstance(event, Tick) or not self.turn_looks:
             self._until = self.assessor.looked + (self.turn_looks or TURN_LOOKS)
             self._turn_began_ns = now_ns
-
-    @property
-    def _turn_is_over(self) -> bool:
-        return self.turn_looks > 0 and self.assessor.looked >= self._until
 
     def _apply(self, event: Event, now_ns: int, out: list[Command]) -> None:
         match event:
@@ -218,7 +216,7 @@ class Engine:
 
     def _work_ahead(self) -> None:
         """Prices are new: score by them what is likely to be asked, while nobody is due."""
-        if not self._stopped and self.assessor.is_behind:
+        if not self._stopped and self.assessor.dear:
             work_ahead = partial(self.assessor.work_ahead, self._until)
             self.side_tasks.run("scoring ahead", work_ahead, None)
 
@@ -248,9 +246,8 @@ class Engine:
     def _add(self, pod: PodRequest, now_ns: int, out: list[Command]) -> None:
         if pod.uid in self.placed or pod.uid in self.ledger.holdings:
             return
+        profile, first = self.profile_of(pod), False
         self._comes(pod.uid, now_ns)
-        profile = self.profile_of(pod)
-        first = False
         if self.oom_history.owed:
             goes_first = partial(self.oom_history.goes_first, pod)
             first = self.side_tasks.run(_LEARNING, goes_first, instead=False)
@@ -354,7 +351,8 @@ class Engine:
 
     def _run_cycles(self, now_ns: int, out: list[Command], *, goes_on: bool) -> None:
         """Run scheduling cycles until the turn is over; a `Tick` `goes_on` by one at least."""
-        is_over = self._turn_is_over and not goes_on
+        until = self._until if self.turn_looks else FAR
+        is_over = self.assessor.looked >= until and not goes_on
         while not is_over and (waiting := self.queue.pop()) is not None:
             self.journal.begin()
             began = self.assessor.looked
@@ -365,7 +363,7 @@ class Engine:
                 self.queue.park_faulty(waiting, now_ns)
                 self._broke_off(DecisionAttempt.of(waiting), error, now_ns, out)
             self.queue.worked(waiting, self.assessor.looked - began)
-            is_over = self._turn_is_over
+            is_over = self.assessor.looked >= until
         self._stopped = self.queue.active
         self.queue.take_turns(by_turns=self._stopped)
 
@@ -388,22 +386,20 @@ class Engine:
         """preFilter, filter and score (assess), choose, reserve, bind."""
         pod, profile = waiting.pod, waiting.profile
         known = self.assess(profile, pod)
-        key = f"{self.seed}/{pod.uid}/{waiting.tries}"
-        row = selection.best_row(known, profile, key)
+        row = selection.best_row(known, profile, f"{self.seed}/{pod.uid}/{waiting.tries}")
         if row < 0:
-            record = self.journal.decided(waiting, known, now_ns, self._charged(pod))
+            charged = self._charged(pod) if self.oom_history.known else None
+            record = self.journal.decided(waiting, known, now_ns, charged)
             self.queue.park(waiting, known.shape, known.demand, now_ns, known.never)
             out.append(Unschedulable(pod, record))
             return
         if self.queue.defers(waiting, known.shape):
             return
-        placed, placement = self._take_place(waiting, known, row, key, now_ns)
+        node = self._take_place(waiting, known, row, now_ns, out).record.node
         self.queue.done(waiting)
         self.queue.next_of_group(waiting, now_ns)
         if "co_residents" in profile.reads:  # a GPU with this pod on it may suit others
-            self._wake_for_freed(placement.node, now_ns)
-        out.append(Bind(pod, placement, placed.record))
-        self._await_answer(now_ns, out)
+            self._wake_for_freed(node, now_ns)
 
     def _bind_requested(self, event: BindOn, now_ns: int, out: list[Command]) -> None:
         pod, own = event.pod, self.queue.get(event.pod.uid)
@@ -440,13 +436,9 @@ class Engine:
             code = Code(int(known.codes[row])) if row >= 0 else Code.UNSCHEDULABLE
             out.append(BindOnRefused(pod, event.node, code))
             return
-        key = f"{self.seed}/{pod.uid}/1"
         own = self.queue.get(pod.uid)
         self.queue.remove(pod.uid, now_ns)
-        placed, placement = self._take_place(waiting, known, row, key, now_ns)
-        placed.own = own
-        out.append(Bind(pod, placement, placed.record))
-        self._await_answer(now_ns, out)
+        self._take_place(waiting, known, row, now_ns, out).own = own
 
     def follow_first(self) -> None:
         """Until the first pod comes: have prices by the ledger as it is."""
@@ -459,8 +451,10 @@ class Engine:
         """The nodes' fit and score for the pod now: a pure question. `beside` wait
         elsewhere than in the queue; None: whoever waits is no matter."""
         self.follow_first()
-        learnt = partial(self._learnt_shape, profile, pod)
-        shape = self.side_tasks.run(_LEARNING, learnt, pod.shape)
+        shape = pod.shape
+        if self.oom_history.known or self.peaks.known:
+            learnt = partial(self._learnt_shape, profile, pod)
+            shape = self.side_tasks.run(_LEARNING, learnt, shape)
         if profile.pre_filters:
             shape = profile.shaped(shape)
         known = self.assessor.assess(profile, shape)
@@ -481,38 +475,40 @@ class Engine:
         return shape
 
     def _charged(self, pod: PodRequest) -> OomCharge | None:
-        if not self.oom_history.known:
-            return None
         return self.side_tasks.run(EXPLAINING, partial(self.oom_history.charged, pod), None)
 
     def _take_place(
-        self, waiting: WaitingPod, known: Assessment, row: int, key: str, now_ns: int
-    ) -> tuple[PlacedPod, Placement]:
-        """Choose devices on node `row`, which fits, and reserve them."""
-        pod, profile, shape = waiting.pod, waiting.profile, known.shape
-        shares = selection.shares_on(self.ledger.table, row, known, profile, key)
-        placement = selection.placement_on(self.ledger.table, row, pod.uid, shares, shape)
-        like = peak_owner(pod) if self.ledger.table.harvests else ""
+        self, waiting: WaitingPod, known: Assessment, row: int, now_ns: int, out: list[Command]
+    ) -> PlacedPod:
+        """Choose devices on node `row`, which fits, reserve them, and ask for the Binding."""
+        pod, profile, shape, table = waiting.pod, waiting.profile, known.shape, self.ledger.table
+        charged = self._charged(pod) if self.oom_history.known else None
+        like = peak_owner(pod) if table.harvests else ""
+        key = f"{self.seed}/{pod.uid}/{waiting.tries}"
+        shares = selection.shares_on(table, row, known, profile, key)
+        placement = selection.placement_on(table, row, pod.uid, shares, shape)
         harvested = self.harvest.placed(placement, shape, like)
-        predict = partial(selection.predicted, self.ledger.table, row, known, profile, shares)
-        links = partial(selection.links, self.ledger.table, row, known, shares)
-        record = msgspec.structs.replace(
-            self.journal.decided(waiting, known, now_ns, self._charged(pod), (row, shares)),
-            harvested=harvested,
-            predicted=self.side_tasks.run(EXPLAINING, predict, ()),
-            links=self.side_tasks.run(EXPLAINING, links, UNSET),
-        )
+        record = self.journal.decided(waiting, known, now_ns, charged, (row, shares))
+        if harvested or profile.predicts or len(shares) > 1:
+            predict = partial(selection.predicted, table, row, known, profile, shares)
+            links = partial(selection.links, table, row, known, shares)
+            record = msgspec.structs.replace(
+                record,
+                harvested=harvested,
+                predicted=self.side_tasks.run(EXPLAINING, predict, ()),
+                links=self.side_tasks.run(EXPLAINING, links, UNSET),
+            )
+        placed = PlacedPod(waiting, record, self.assessor.observed.signals)
         if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns, known.demand.asks):
             raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")
-        placed = self.placed[pod.uid] = PlacedPod(waiting, record, self.signals)
-        self.harvest.close()
+        self.placed[pod.uid] = placed
+        if self.harvest.closed:
+            self.harvest.close()
         self.residencies.add(placement, now_ns)
-        return placed, placement
-
-    def _await_answer(self, now_ns: int, out: list[Command]) -> None:
-        """Wake up when the place of a `Bind` without an answer is free again."""
-        if self.bind_timeout_ns < FAR:
+        out.append(Bind(pod, placement, record))
+        if self.bind_timeout_ns < FAR:  # its place is free again by then, if nobody answers
             out.append(Wake(now_ns + self.bind_timeout_ns))
+        return placed
 
 
 # --- what policies see, and rules decide by: inputs, signals, progress, OOM history ---------------
@@ -584,7 +580,7 @@ def _policy_input(engine: Engine, event: PolicyInput, now_ns: int) -> None:
     for policy in takers:
         value = values[policy.inputs[name]]
         engine.side_tasks.run(
-            f"taking in {name}", partial(policy_answers.take_input, policy, name, value), None
+            f"taking in {name}", partial(ask.take_input, policy, name, value), None
         )
     if takers:
         engine.side_tasks.run(PRICING, partial(engine.price_lists.make, now_ns), None)

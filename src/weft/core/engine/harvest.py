@@ -92,12 +92,15 @@ class _BoundPod(msgspec.Struct, frozen=True, gc=False):
 
 
 class HarvestRules:
-    """Harvests one ledger's idle memory, and has borrowers evicted when their lenders need it."""
+    """Harvests one ledger's idle memory, and has borrowers evicted when their lenders need it.
+
+    `closed` are the GPUs of which nothing more is lent before the next snapshot.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._bound: dict[str, _BoundPod] = {}
-        self._closed: set[_Gpu] = set()
+        self.closed: set[_Gpu] = set()
         self._leaving: set[str] = set()
         self._refused: set[str] = set()
         self._beyond: dict[_Gpu, int] = {}
@@ -126,7 +129,7 @@ class HarvestRules:
             for holding in self._on(placement.node, share.gpu)
             if (idle := _on_gpu(holding, share.gpu)[1])
         )
-        self._closed.add((placement.node, share.gpu))
+        self.closed.add((placement.node, share.gpu))
         expected = shape.gpu_requests[0].expected_mib
         if not 0 < expected < share.memory_mib:
             return (Harvest(share.gpu, beyond, lenders),)
@@ -134,8 +137,8 @@ class HarvestRules:
 
     def close(self) -> None:
         """Lend nothing more of what was just harvested, until it was looked at again."""
-        if self._closed:
-            closed = dict.fromkeys(self._closed, FAR >> 1)
+        if self.closed:
+            closed = dict.fromkeys(self.closed, FAR >> 1)
             self._ledger.hold_back({**self._beyond, **closed})
 
     def seen_bound(self, uid: str, bound_ns: int, job_class: str, *, unsure: bool = False) -> None:
@@ -197,7 +200,7 @@ class HarvestRules:
         if needs or ledger.limits.known_only:
             idle = dict(self._less(idle, needs or _unknown, ran_long))
         changed = ledger.set_idle(idle)
-        self._closed.clear()
+        self.closed.clear()
         self._beyond = dict(self._found_beyond(signals))
         ledger.hold_back(self._beyond)
         if not table.harvests:

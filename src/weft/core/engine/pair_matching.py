@@ -11,7 +11,8 @@ import numpy as np
 
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.queue import Queue
-from weft.core.framework import NEVER, Policy, Profile, Query, policy_answers
+from weft.core.framework import NEVER, Policy, Profile, Query
+from weft.core.framework import policy as ask
 from weft.core.ledger.table import Ints, LedgerTable
 from weft.model import Code, PodRequest, Shape
 
@@ -33,7 +34,7 @@ def pending(
     }
     for index, other in enumerate([*beside, pod]):
         if other.uid not in by_uid:
-            by_uid[other.uid] = (policy_answers.queue_key(profile.lead, other), index, other.shape)
+            by_uid[other.uid] = (ask.queue_key(profile.lead, other), index, other.shape)
     by_uid[pod.uid] = (*by_uid[pod.uid][:2], shape)
     return [entry[2] for entry in sorted(by_uid.values(), key=lambda entry: entry[:2])]
 
@@ -50,10 +51,10 @@ def among(
     rows = _best(known.total, every, ROWS + 2 * len(waiting))
     query = known.query(table, rows)
     for policy in profile.device_filters:
-        mask = policy_answers.filter_devices(policy, query)
+        mask = ask.filter_devices(policy, query)
         if mask is not None:
             query.narrow(mask)
-    devices = policy_answers.filter_pending(profile.lead, query, waiting)
+    devices = ask.filter_pending(profile.lead, query, waiting)
     if devices is None:
         return known
     query.narrow(devices)
@@ -84,13 +85,13 @@ def _choose_again(narrowed: Assessment, query: Query, rows: Ints, profile: Profi
     """The best device of each node among those that are left, and with one policy its score."""
     scorer: Policy | None = profile.device_scorer
     assert scorer is not None
-    scores = policy_answers.score_devices(scorer, query)
+    scores = ask.score_devices(scorer, query)
     if scores is None or narrowed.position is None:
         return
     best, position = query.best(scores, last=scorer.ties == "last")
     narrowed.position = narrowed.position.copy()
     narrowed.position[rows] = position
     if len(profile.scorers) == 1:
-        nodes = policy_answers.score_nodes(scorer, query)
+        nodes = ask.score_nodes(scorer, query)
         total = best if nodes is None else best + nodes
         narrowed.total[rows] = np.where(best == NEVER, NEVER, total)

@@ -54,12 +54,12 @@ class HasPod(Protocol):
 
 
 class Peaks:
-    """The peaks of each kind of pods."""
+    """The peaks of each kind of pods; `fresh` are those for `news` to take out."""
 
     def __init__(self) -> None:
         self.known: OrderedDict[Kind, PeakUsage] = OrderedDict()
         self._needs: dict[str, tuple[PodRequest, int]] = {}
-        self._news: dict[Kind, PeakUsage] = {}
+        self.fresh: dict[Kind, PeakUsage] = {}
         self._running: Mapping[str, int] = {}
 
     def ran(self, pod: PodRequest, most_mib: int) -> bool:
@@ -97,7 +97,7 @@ class Peaks:
 
     def news(self) -> list[PeakLearnt]:
         """Takes out what was learnt here since the last call, as far as it is worth keeping."""
-        learnt, self._news = self._news, {}
+        learnt, self.fresh = self.fresh, {}
         return [PeakLearnt(*kind, peak.most_mib, peak.runs) for kind, peak in learnt.items()]
 
     def ran_out(self, pod: PodRequest, least_mib: int) -> None:
@@ -150,7 +150,7 @@ class Peaks:
         self.known[kind] = now
         self.known.move_to_end(kind)
         if now.most_mib > before.most_mib or before.runs < now.runs <= FEW:
-            self._news[kind] = now
+            self.fresh[kind] = now
         changes = _expected(now) != _expected(before)
         if len(self.known) > MOST:
             self.known.popitem(last=False)

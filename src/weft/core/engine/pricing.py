@@ -16,7 +16,8 @@ count too.
 from collections.abc import Sequence
 
 from weft.core.engine.decision_faults import SideTasks
-from weft.core.framework import Policy, policy_answers
+from weft.core.framework import Policy
+from weft.core.framework import policy as ask
 from weft.core.framework.policy import PricesEvery
 from weft.core.ledger import Holding, Ledger
 from weft.core.ledger.table import LedgerTable
@@ -100,7 +101,7 @@ class _PriceList:
 
         def make() -> None:
             self.policy.take_turnover(part)
-            policy_answers.take_table(self.policy, table)
+            ask.take_table(self.policy, table)
             self._made_for = table
 
         self._side_tasks.run(PRICING, make, None)

@@ -20,7 +20,8 @@ from weft.core.engine.assessment import Assessment
 from weft.core.engine.engine import Engine
 from weft.core.engine.journal import EXPLAINING
 from weft.core.engine.reasons import reason_of_each
-from weft.core.framework import NEVER, Profile, policy_answers
+from weft.core.framework import NEVER, Profile
+from weft.core.framework import policy as ask
 from weft.core.framework.policy import ExpectedSlowdown
 from weft.core.ledger.table import LedgerTable
 from weft.model import Code, Placement, PodRequest
@@ -130,7 +131,7 @@ def scores(
     if lead.raw_scores and len(profile.plugins) == 1:
         tenths[fits] = raw[fits]
     elif fits.any():
-        tenths[fits] = (policy_answers.normalize(lead, raw[fits]) + 5) // 10
+        tenths[fits] = (ask.normalize(lead, raw[fits]) + 5) // 10
     numbers: list[int] = tenths.tolist()
     return numbers
 

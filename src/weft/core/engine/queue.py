@@ -22,7 +22,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from weft.core.engine.decision_faults import fault_backoff_ns
-from weft.core.framework import Demand, Need, Profile, policy_answers
+from weft.core.framework import Demand, Need, Profile
+from weft.core.framework import policy as ask
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import CPU_FREE, IDLE, MAX_MEMORY_FREE, MAX_MILLI_FREE, MEMORY_FREE
 from weft.model import PodRequest, Shape
@@ -134,7 +135,7 @@ class WaitingPod:
 
     def __init__(self, pod: PodRequest, profile: Profile, seq: int) -> None:
         self.pod, self.profile = pod, profile
-        self.key: Key = (*policy_answers.queue_key(profile.lead, pod), seq)
+        self.key: Key = (*ask.queue_key(profile.lead, pod), seq)
         self.rank = profile.lead.rank(pod)
         self.turn_of = pod.namespace
         self.group = GroupKey(profile.name, pod.shape)

@@ -12,7 +12,9 @@ from weft.core.framework import (
     Query,
     assignment,
     connection,
-    policy_answers,
+)
+from weft.core.framework import (
+    policy as ask,
 )
 from weft.core.framework.connection import ChosenLinks
 from weft.core.framework.policy import ExpectedSlowdown
@@ -52,7 +54,7 @@ def best_row(known: Assessment, profile: Profile, key: str) -> int:
         return -1
     if profile.breaks_ties:
         rows = (known.total == best).nonzero()[0]
-        row = int(rows[policy_answers.choose_node(profile.lead, rows, key)])
+        row = int(rows[ask.choose_node(profile.lead, rows, key)])
     elif known.connected is not None:
         rows = (known.total == best).nonzero()[0]
         row = int(rows[known.connected.take(rows).argmax()])
@@ -134,7 +136,7 @@ def _exchanged(
     Where the policy chooses among equals itself, or goes by who else waits, that stays.
     """
     lead = profile.lead
-    if not connection.matters(known.shape, table) or lead.ties == "last" or profile.matcher:
+    if not table.links or lead.ties == "last" or profile.matcher:
         return positions
     if len(positions) == 1:
         if type(lead).choose_device is not Policy.choose_device:
@@ -151,7 +153,7 @@ def _fitting(
     """The question about this node alone, and the positions of the devices that fit."""
     query = known.query(table, np.array([row], dtype=np.int64))
     for policy in profile.device_filters:
-        mask = policy_answers.filter_devices(policy, query)
+        mask = ask.filter_devices(policy, query)
         if mask is not None:
             query.narrow(mask)
     return query, np.flatnonzero(query.device_fits)
@@ -161,7 +163,7 @@ def _shared(table: LedgerTable, row: int, known: Assessment, profile: Profile, k
     custom = type(profile.lead).choose_device is not Policy.choose_device
     if custom or profile.device_filters or known.demand.mode == "device":
         query, fits = _fitting(table, row, known, profile)
-        return int(fits[policy_answers.choose_device(profile.lead, query, fits, key)])
+        return int(fits[ask.choose_device(profile.lead, query, fits, key)])
     return _tightest(table, row, known.demand.need)
 
 

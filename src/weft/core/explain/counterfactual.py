@@ -16,7 +16,8 @@ from weft.core.engine import selection
 from weft.core.engine.assessment import Assessment, Assessor
 from weft.core.engine.engine import Engine
 from weft.core.engine.peak_usage import Peaks
-from weft.core.framework import Profile, policy_answers
+from weft.core.framework import Profile
+from weft.core.framework import policy as ask
 from weft.core.framework.signals import FRESH, STALE, Bytes, Floats, SignalsView
 from weft.core.ledger.table import Bools, LedgerTable
 from weft.core.ledger.unharvested import nothing_idle
@@ -238,7 +239,7 @@ def _fits(engine: Engine, known: Assessment, profile: Profile) -> Bools | None:
         return None
     query = known.query(engine.ledger.table)
     for policy in profile.device_filters:
-        mask = policy_answers.filter_devices(policy, query)
+        mask = ask.filter_devices(policy, query)
         if mask is not None:
             query.narrow(mask)
     return query.device_fits

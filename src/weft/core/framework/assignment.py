@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.core.framework import connection, policy_answers
+from weft.core.framework import connection
+from weft.core.framework import policy as ask
 from weft.core.framework.device_rows import DeviceRows
 from weft.core.framework.feasibility import Codes
 from weft.core.framework.partial_states import DeviceRequest
@@ -154,7 +155,7 @@ def _other_devices(
     for _, need in todo:
         scratch.begin_step(need, same_request=False)
         if not fits:
-            scores = policy_answers.score_devices(policy, scratch)
+            scores = ask.score_devices(policy, scratch)
             wanted = -scratch.room if scores is None else scores
         fits.append(scratch.device_fits & _acceptable(scratch, need, profile))
     assert query.rows is not None
@@ -216,7 +217,7 @@ def _fits_alone(scratch: "_Scratch", profile: Profile, gpu_request: int, need: N
     """The nodes that have GPUs for this one of the pod's GPU requests, nothing taken yet, [n]."""
     scratch.begin_step(need, same_request=False)
     for filtering in profile.device_filters:
-        mask = policy_answers.filter_devices(filtering, scratch)
+        mask = ask.filter_devices(filtering, scratch)
         if mask is not None:
             scratch.narrow(mask)
     fits = scratch.count(scratch.device_fits) >= need.count
@@ -255,11 +256,11 @@ class _Scratch(Query):
         if states:
             self._lay_out()
             cells, device_cells, alone = zip(*states, strict=True)
-            self._cells, self.alone = np.concatenate(cells, axis=1), np.concatenate(alone)
+            self.cells, self.alone = np.concatenate(cells, axis=1), np.concatenate(alone)
             self._device_cells = np.concatenate(device_cells, axis=1)
             self.__dict__.clear()
             self.sum_up()
-            self._cells[:, : query.n] = cells[0]
+            self.cells[:, : query.n] = cells[0]
             return
         self._children = self._parents = np.zeros(0, dtype=np.int64)
         if query.table.has_parents:
@@ -267,16 +268,16 @@ class _Scratch(Query):
             self._children = np.flatnonzero(parent >= 0)
             first = self.at(np.zeros(self.n, dtype=np.int64)).take(self.device_node)
             self._parents = (first + parent).take(self._children)
-        self._cells = self._cells.copy()
+        self.cells = self.cells.copy()
         self._device_cells = self._devices().copy()
         self.__dict__.clear()  # columns of what was before
-        self._cells[table.CPU_FREE] -= self.demand.cpu_milli
-        self._cells[MEMORY_FREE] -= self.demand.memory_mib
+        self.cells[table.CPU_FREE] -= self.demand.cpu_milli
+        self.cells[MEMORY_FREE] -= self.demand.memory_mib
         self.alone = np.ones(self._device_cells.shape[1], dtype=np.bool_)
 
     def state(self) -> _State:
         """Its columns now, for a `_Scratch` of several."""
-        return _State(self._cells, self._devices().copy(), self.alone.copy())
+        return _State(self.cells, self._devices().copy(), self.alone.copy())
 
     def begin_step(self, need: Need, same_request: bool) -> None:
         """Turn to the next step; `same_request` keeps it off devices that its GPU request has."""
@@ -304,10 +305,10 @@ class _Scratch(Query):
 
     def sum_up(self) -> None:
         """Bring the nodes' columns up to their devices'."""
-        self._cells[MILLI_FREE] = self.sum(self.device_milli_free)
-        self._cells[table.MAX_MILLI_FREE] = self.max(self.device_milli_free, -1)
-        self._cells[table.MAX_MEMORY_FREE] = self.max(self.device_memory_free, -1)
-        self._cells[table.IDLE] = self.sum(self.device_idle.astype(np.int64))
+        self.cells[MILLI_FREE] = self.sum(self.device_milli_free)
+        self.cells[table.MAX_MILLI_FREE] = self.max(self.device_milli_free, -1)
+        self.cells[table.MAX_MEMORY_FREE] = self.max(self.device_memory_free, -1)
+        self.cells[table.IDLE] = self.sum(self.device_idle.astype(np.int64))
 
     def _block_relatives(self, devices: Ints) -> None:
         """A card and the MIG instances cut from it are never held at the same time."""
@@ -370,10 +371,10 @@ def _greedy(
 def _filtered_scores(scratch: _Scratch, profile: Profile, policy: Policy) -> Ints | None:
     """The policy's scores of the step's devices, those that a filter refuses set apart."""
     for filtering in profile.device_filters:
-        mask = policy_answers.filter_devices(filtering, scratch)
+        mask = ask.filter_devices(filtering, scratch)
         if mask is not None:
             scratch.narrow(mask)
-    return policy_answers.score_devices(policy, scratch)
+    return ask.score_devices(policy, scratch)
 
 
 def _found(
@@ -412,7 +413,7 @@ def _chosen_first(query: Query, policy: Policy, key: str) -> Ints:
     wanted = np.zeros(len(query.device_local), dtype=np.int64)
     fits = np.flatnonzero(query.device_fits)
     if len(fits):
-        wanted[fits[policy_answers.choose_device(policy, query, fits, key)]] = 1
+        wanted[fits[ask.choose_device(policy, query, fits, key)]] = 1
     return wanted
 
 
@@ -489,7 +490,7 @@ def _acceptable(query: Query, need: Need, profile: Profile) -> Bools:
         rows = query._device_rows
         allowed &= by_uuid if rows is None else by_uuid.take(rows)
     for filtering in profile.device_filters:
-        mask = policy_answers.filter_devices(filtering, query)
+        mask = ask.filter_devices(filtering, query)
         if mask is not None:
             allowed &= mask
     return allowed

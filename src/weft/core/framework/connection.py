@@ -10,7 +10,7 @@ from itertools import combinations
 import msgspec
 import numpy as np
 
-from weft.core.framework import policy_answers
+from weft.core.framework import policy as ask
 from weft.core.framework.gpu_sets import NO_SET, GpuSets, gpu_sets
 from weft.core.framework.profile import Profile
 from weft.core.framework.query import Codes, Demand, Need, Query
@@ -83,7 +83,7 @@ def best_free(query: Query, profile: Profile) -> Ints:
     fits = query.device_fits
     if not query.narrowed:
         for policy in profile.device_filters:
-            mask = policy_answers.filter_devices(policy, query)
+            mask = ask.filter_devices(policy, query)
             if mask is not None:
                 fits = fits & mask
     table = query.table
@@ -139,7 +139,9 @@ def exchanged(
     signals: SignalsView | None,
 ) -> list[int]:
     """The chosen positions, with devices exchanged for others in the same state, to be the best
-    connected that they can be. `signals` are those that policies were shown."""
+    connected that they can be, where that matters. `signals` are those that policies were shown."""
+    if not matters(demand.shape, table):
+        return list(positions)
     alike = _alike(table, row, demand, signals)
     sets = sets_on(table, row)
     chosen = list(dict.fromkeys(positions))

@@ -142,7 +142,7 @@ def codes(query: Query) -> Codes:
     """
     demand = query.demand
     extended_fits = _extended_fits(query) if demand.extended else None
-    lacks = query.below(demand.node_columns, demand.node_needs)
+    lacks = query.cells.take(demand.node_columns, axis=0) < demand.node_needs
     gpu_code: npt.NDArray[np.integer] | None = None
     if demand.mode == "device":
         short = query.count(query.device_fits) < demand.need.count

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from weft.core.framework import policy_answers
+from weft.core.framework import policy as ask
 from weft.core.framework.policy import Policy
 from weft.core.framework.query import Observations
 from weft.model import Shape
@@ -65,7 +65,7 @@ class Profile:
     def shaped(self, shape: Shape) -> Shape:
         """The shape that is placed for a pod of this one (preFilter)."""
         for policy in self.pre_filters:
-            shape = policy_answers.pre_filter(policy, shape)
+            shape = ask.pre_filter(policy, shape)
         return shape
 
 

@@ -124,7 +124,8 @@ class Demand:
     `milli` is the pod's total in thousandths of a GPU, `gpus` the number of GPUs it takes,
     `pod_class` 0 for one shared GPU and k for k whole ones. `harvests` lets it have memory that
     residents hold and leave idle; only a share of one GPU does, of no latency-critical pod.
-    `expected_mib` is what such a pod will need by what pods like it used, 0 where nobody knows.
+    `expected_mib` is what such a pod will need by what pods like it used, 0 where nobody knows;
+    `asks` says both to the ledger.
     `small[k]`: it is latency-critical, and small on a device of kind k, its requests together.
     """
 
@@ -155,15 +156,11 @@ class Demand:
             )
         self.harvests = harvests and table.harvests and self._takes_one_share()
         self.expected_mib = self.needs[0].gpu_request.expected_mib if self.harvests else 0
+        self.asks = MemoryAmount(self.harvests, self.expected_mib)
         self.mode: Mode = self._cheapest_mode(table)
         self.node_columns, self.node_needs, self.code_of = self._node_checks()
         shared = self.gpus == 1 and not self.needs[0].whole and self.milli < 1000
         self.pod_class = 0 if shared else min(self.gpus, POD_CLASSES - 1)
-
-    @property
-    def asks(self) -> MemoryAmount:
-        """The form in which the ledger is asked for memory."""
-        return MemoryAmount(self.harvests, self.expected_mib)
 
     def _takes_one_share(self) -> bool:
         """True if it may have borrowed memory: a loan is called back by ending one pod."""
@@ -237,8 +234,8 @@ class _NodeColumn:
         self._at = NODE_COLUMNS.index(name)
 
     def __get__(self, query: "Query", owner: object = None) -> Ints:
-        query.__dict__.update(zip(NODE_COLUMNS, query._cells, strict=True))
-        column: Ints = query._cells[self._at]
+        query.__dict__.update(zip(NODE_COLUMNS, query.cells, strict=True))
+        column: Ints = query.cells[self._at]
         return column
 
 
@@ -287,7 +284,8 @@ NOTHING_OBSERVED = Observations()
 
 
 class Query:
-    """One demand over some rows of the ledger's table. `rows` None means all of them.
+    """One demand over some rows of the ledger's table. `rows` None means all of them; `cells` are
+    the table's columns over them, [columns, n].
 
     `observed` is for policies that say in `Policy.reads` that they go by it. `residencies` change
     with the time: they are for `filter_pending` only, whose answers are not kept.
@@ -298,11 +296,11 @@ class Query:
 
     __slots__ = (
         "__dict__",  # columns that were asked for
-        "_cells",
         "_device_cells",
         "_device_rows",
         "_fits",
         "_offsets",
+        "cells",
         "demand",
         "n",
         "narrowed",
@@ -321,17 +319,13 @@ class Query:
     ) -> None:
         self.table, self.demand, self.rows, self.observed = table, demand, rows, observed
         self.need: Need | None = demand.needs[0] if demand.needs else None
-        self._cells = table.cells if rows is None else table.cells.take(rows, axis=1)
-        self.n = self._cells.shape[1]
+        self.cells = table.cells if rows is None else table.cells.take(rows, axis=1)
+        self.n = self.cells.shape[1]
         self._device_cells: Ints | None = None
         self._device_rows: Ints | None = None
         self._offsets: Ints | None = None
         self._fits: Bools | None = None
         self.narrowed = False
-
-    def below(self, columns: Ints, least: Ints) -> Bools:
-        """Mask of these node columns that are less than `least`, [columns, n]."""
-        return np.asarray(self._cells.take(columns, axis=0) < least)
 
     @property
     def signals(self) -> SignalsView:

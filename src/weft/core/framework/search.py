@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.core.framework import partial_states, policy_answers
+from weft.core.framework import partial_states
+from weft.core.framework import policy as ask
 from weft.core.framework.partial_states import Asks, Nodes, PartialStates, StateSpace, by_row
 from weft.core.framework.policy import PlacementOptions, Policy, RemainingRequest
 from weft.core.framework.query import NEVER
@@ -194,11 +195,11 @@ class AssignmentSearch:
             return np.zeros(len(states), dtype=np.int64)
         options = self._options(states)
         if index == len(self._steps):
-            return policy_answers.rate_options(self._policy, options)
+            return ask.rate_options(self._policy, options)
         memory, milli, gpus = self._left
         node = states.node
         remaining = RemainingRequest(memory[index][node], milli[index], gpus[index])
-        return policy_answers.bound_options(self._policy, options, remaining)
+        return ask.bound_options(self._policy, options, remaining)
 
     def _options(self, states: PartialStates) -> PlacementOptions:
         node = states.node

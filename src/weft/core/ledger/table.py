@@ -400,16 +400,15 @@ class LedgerTable:
             self._taints = NodeTaints(self.nodes)
         return self._taints
 
-    @property
-    def told_apart(self) -> tuple[object, ...]:
-        """The kinds of GPU, by number, and what else of all nodes together says how a pod's request
-        is checked on each."""
-        return (self.uniform, self.has_parents, *self.kinds)
-
     def tell_together(self) -> None:
-        """Tell what is told of all nodes and devices together."""
+        """Tell what is told of all nodes and devices together.
+
+        `told_apart` are the kinds of GPU, by number, and what else of it says how a pod's request
+        is checked on each.
+        """
         self.has_parents = any(parent >= 0 for parent in self.parents)
         self.uniform = not self.has_parents and self._each_node_is_of_one_kind()
+        self.told_apart: tuple[object, ...] = (self.uniform, self.has_parents, *self.kinds)
         self._serving: Bools = np.asarray(self._serves, dtype=np.bool_)
         self.all_in_service = bool(self._serving.all())
 

@@ -33,8 +33,10 @@ SECOND = 1_000_000_000
 HOUR = 3600 * SECOND
 
 
-def bound(engine: Engine, uid: str, now_ns: int, **asks: int) -> list[Command]:
-    commands = engine.handle(PodAdded(pod(uid, **asks)), now_ns)
+def bound(
+    engine: Engine, uid: str, now_ns: int, application: str = "", **asks: int
+) -> list[Command]:
+    commands = engine.handle(PodAdded(pod(uid, application=application, **asks)), now_ns)
     for command in commands:
         if isinstance(command, Bind):
             engine.handle(PodBound(command.pod.uid), now_ns)
@@ -66,7 +68,7 @@ def test_scores_are_made_ahead_for_the_nodes_that_there_are(
             engine.handle(PodGone(f"p{number}"), 2 * SECOND)
     engine.handle(Tick(), HOUR)
     engine.handle(Tick(), HOUR)
-    assert not engine.assessor.is_behind
+    assert not engine.assessor.dear
     looked = engine.assessor.looked
     (bind,) = (c for c in bound(engine, "like it", HOUR, memory_mib=500) if isinstance(c, Bind))
     assert engine.assessor.looked - looked < 1_000, "it was scored ahead"
@@ -112,12 +114,12 @@ def test_whatever_breaks_off_beside_deciding_costs_nobody_a_turn(
     usual = weighted_input({shape(memory_mib=4_000): 3})
     told = engine.handle(PolicyInput(POPULAR_PODS, usual), SECOND)
     for number, at_ns in enumerate((SECOND, HOUR, 2 * HOUR)):
-        commands = bound(engine, f"p{number}", at_ns, memory_mib=300)
+        commands = bound(engine, f"p{number}", at_ns, "bert", memory_mib=300)
         assert any(isinstance(one, Bind) and one.pod.uid == f"p{number}" for one in commands)
         told += commands
         told += engine.handle(PodGone(f"p{number}", out_of_memory=number == 1), at_ns)
         told += engine.handle(Tick(), at_ns)
-        told += bound(engine, "later", at_ns, memory_mib=200)
+        told += bound(engine, "later", at_ns, gpus=2)
         told += engine.handle(PodGone("later", completed=True), at_ns)
     assert not any(isinstance(one, Faulted) for one in told)
     assert any(isinstance(one, TaskFaulted) for one in told)

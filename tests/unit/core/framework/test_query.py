@@ -124,9 +124,9 @@ def test_a_demand_without_gpus_has_no_fitting_devices_to_ask_about() -> None:
         _ = query(shape(cpu_milli=1)).device_fits
 
 
-def test_below_compares_named_columns() -> None:
+def test_a_demand_names_the_columns_of_the_query_to_compare() -> None:
     asked = query(shape(cpu_milli=3500))
-    lacks = asked.below(asked.demand.node_columns, asked.demand.node_needs)
+    lacks = asked.cells.take(asked.demand.node_columns, axis=0) < asked.demand.node_needs
     assert lacks[0].tolist() == [True, True, False]
 
 
