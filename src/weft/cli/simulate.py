@@ -141,7 +141,7 @@ _Learn = Annotated[
     bool,
     Option(
         "--learn",
-        help="Policies know what usually comes by what came so far, not by the whole trace.",
+        help="Policies learn the typical pods from arrivals so far instead of the whole trace.",
     ),
 ]
 _HalfLife = Annotated[
