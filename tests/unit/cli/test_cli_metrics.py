@@ -209,7 +209,7 @@ def test_the_configurations_server_and_names_count(
 def test_a_slow_scrape_that_is_configured_so_is_advised_against(
     weft: Weft, prometheus: FakePrometheus, tmp_path: Path
 ) -> None:
-    prometheus.apart_s = 60.0
+    prometheus.apart_s = 60.02  # no two scrapes are apart to the millisecond
     (tmp_path / "weft.yaml").write_text(
         "apiVersion: weft.dev/v1\nkind: WeftConfiguration\n"
         f"telemetry: {{url: '{prometheus.url}', scrapeSeconds: 60}}\n"

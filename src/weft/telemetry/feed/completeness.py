@@ -144,7 +144,7 @@ def _scrapes(report: ScrapeReport) -> Iterable[CompletenessFinding]:
         if len(part) > 1
     ]
     if steps:
-        apart_s = float(np.median(np.concatenate(steps)))
+        apart_s = round(float(np.median(np.concatenate(steps))), 1)
         expected = report.scrape_s
         if apart_s > 1.5 * expected:
             text = f"samples are {apart_s:g} s apart, telemetry.scrapeSeconds is {expected:g}"
