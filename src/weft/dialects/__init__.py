@@ -6,6 +6,6 @@ a system, and who combines them. Out: where the pod goes (that is `core/engine/`
 
 `dialect` is the contract, `catalog` lists the systems, `registry` reads pods (`parse_pod`, `write`,
 `read_placement`), `inventory` reads nodes, `non_gpu_resources` what a pod takes beside GPUs.
-`resources`, `requests` and `shares` are what the systems have in common: what containers ask and
-the GPU requests that follow, the common part of a request, and placements as text.
+`resources`, `system` and `shares` are what the systems have in common: what containers ask and the
+GPU requests that follow, the common part of a request, and placements as text.
 """

@@ -15,10 +15,9 @@ from msgspec.structs import replace
 
 from weft.dialects.dialect import DialectSettings, PodAnnotations, UnitSettings
 from weft.dialects.node_gpus import InventorySource, ReportedGpu, listed_parts, whole_number
-from weft.dialects.requests import build
 from weft.dialects.resources import ContainerSlot, PodWords, amount, one_card, units
 from weft.dialects.shares import by_container, find, identity, placement_of, share_on
-from weft.dialects.system import BaseDialect
+from weft.dialects.system import BaseDialect, build
 from weft.model import BadInputError, Gpu, Node, NodeManifest, Placement, PodManifest, Share
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS, MOST_LETTERS
 from weft.model.request import GpuMemoryRequest, GpuRequest, PodRequest

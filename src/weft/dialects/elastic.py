@@ -15,7 +15,6 @@ from weft.dialects.node_gpus import (
     equal_gpus,
     quantity,
 )
-from weft.dialects.requests import build
 from weft.dialects.resources import (
     ContainerSlot,
     PodWords,
@@ -26,7 +25,7 @@ from weft.dialects.resources import (
     whole_cards,
 )
 from weft.dialects.shares import by_container, from_gpus
-from weft.dialects.system import BaseDialect
+from weft.dialects.system import BaseDialect, build
 from weft.model import Gpu, GpuMemoryRequest, GpuRequest, Node, Placement, PodRequest
 from weft.model.manifest import NodeManifest, PodManifest
 

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.nvidia import GPU
-from weft.dialects.requests import build
 from weft.dialects.resources import (
     ContainerRequests,
     ContainerSlot,
@@ -23,7 +22,7 @@ from weft.dialects.resources import (
     pod_wide,
     whole_cards,
 )
-from weft.dialects.system import BaseDialect
+from weft.dialects.system import BaseDialect, build
 from weft.model import DeviceRule, GpuMemoryRequest, GpuRequest, PodRequest, Shape
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS, within_priorities
 from weft.model.errors import BadInputError

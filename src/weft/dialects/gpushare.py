@@ -22,7 +22,6 @@ from weft.dialects.node_gpus import (
     equal_gpus,
     quantity,
 )
-from weft.dialects.requests import build
 from weft.dialects.resources import (
     ContainerRequests,
     ContainerSlot,
@@ -32,7 +31,7 @@ from weft.dialects.resources import (
     units,
 )
 from weft.dialects.shares import by_container, find, placement_of, share_on
-from weft.dialects.system import BaseDialect
+from weft.dialects.system import BaseDialect, build
 from weft.model import Gpu, GpuMemoryRequest, GpuRequest, Node, Placement, PodRequest, Shape
 from weft.model.manifest import NodeManifest, PodManifest
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from weft.dialects.dialect import DialectSettings, PodAnnotations, UnitSettings
 from weft.dialects.nvidia import GPU
-from weft.dialects.requests import build, listed
 from weft.dialects.resources import (
     ContainerSlot,
     PodWords,
@@ -19,7 +18,7 @@ from weft.dialects.resources import (
     units,
 )
 from weft.dialects.shares import find, from_gpus, identity, of_container, part_of
-from weft.dialects.system import BaseDialect
+from weft.dialects.system import BaseDialect, build, listed
 from weft.model import ContainerRequest, DeviceRule, GpuMemoryRequest, GpuRequest, PodRequest, Shape
 from weft.model.manifest import PodManifest
 from weft.model.node import Gpu, Node

@@ -23,7 +23,6 @@ from msgspec.structs import replace
 from weft.dialects.dialect import DialectSettings, PodAnnotations
 from weft.dialects.evidence import ChargedPlacement, marked
 from weft.dialects.nvidia import GPU
-from weft.dialects.requests import build
 from weft.dialects.resources import (
     ContainerSlot,
     PodWords,
@@ -33,7 +32,7 @@ from weft.dialects.resources import (
     whole_cards,
 )
 from weft.dialects.shares import find, placement_of, share_on, visible
-from weft.dialects.system import BaseDialect
+from weft.dialects.system import BaseDialect, build
 from weft.model import (
     BadInputError,
     GpuMemoryRequest,

@@ -7,9 +7,8 @@ charges the label on one card and shows the containers that card alone.
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.genius import merged
 from weft.dialects.nvidia import GPU
-from weft.dialects.requests import build
 from weft.dialects.resources import PodWords, label_number, pod_wide
-from weft.dialects.system import BaseDialect
+from weft.dialects.system import BaseDialect, build
 from weft.model import GpuMemoryRequest, GpuRequest, PodRequest
 from weft.model.ceilings import MOST_GPU_MIB
 

@@ -2,7 +2,6 @@
 
 from weft.dialects.dialect import DialectSettings, UnitSettings
 from weft.dialects.node_gpus import InventorySource, equal_gpus, quantity, whole_number
-from weft.dialects.requests import build
 from weft.dialects.resources import (
     ContainerSlot,
     PodWords,
@@ -11,7 +10,7 @@ from weft.dialects.resources import (
     per_container,
     whole_cards,
 )
-from weft.dialects.system import BaseDialect
+from weft.dialects.system import BaseDialect, build
 from weft.model import Gpu, GpuRequest, NodeManifest, PodRequest
 
 GPU = "nvidia.com/gpu"

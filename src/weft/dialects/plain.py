@@ -1,9 +1,8 @@
 """A pod without a GPU: it holds CPU, memory and what else its node offers, and sees no GPU."""
 
 from weft.dialects.dialect import DialectSettings
-from weft.dialects.requests import build
 from weft.dialects.resources import PodWords, per_container
-from weft.dialects.system import BaseDialect
+from weft.dialects.system import BaseDialect, build
 from weft.model import PodRequest
 
 

@@ -26,7 +26,6 @@ from weft.dialects.dialect import DialectSettings, PodAnnotations
 from weft.dialects.evidence import AnyPod, agreed, marked
 from weft.dialects.foreign import ANNOTATIONS, READ, ForeignRequest, foreign_in
 from weft.dialects.kai import groups_of
-from weft.dialects.requests import CLASSES, USED_ANNOTATIONS
 from weft.dialects.resources import (
     HELD,
     REFUSED,
@@ -41,7 +40,7 @@ from weft.dialects.resources import (
     slots,
     to_deliver,
 )
-from weft.dialects.system import BaseDialect
+from weft.dialects.system import CLASSES, USED_ANNOTATIONS, BaseDialect
 from weft.model import (
     BadInputError,
     ManifestContainer,

@@ -1,16 +1,81 @@
-"""The part that all dialects share; each system's file says only what is its own."""
+"""The part that all dialects share; each system's file says only what is its own.
 
-from collections.abc import Sequence
+`BaseDialect` writes what a placement says, and `build` makes of a dialect's reading a `PodRequest`,
+with what every system's pods have in common. Weft's own annotations (`weft.dev/gpu-model`,
+`isolation`, `application`, `class`, `expected-duration`, `slo-ms`, `solo-p99-ms`, `topology`) may
+stand on a pod of any system: they say what the others have no words for.
+
+An annotation may be of 256 kB. What decides and cannot be so is refused; what only tells who a pod
+is or does, and cannot be so, is ignored with a warning.
+"""
+
+import re
+from calendar import timegm
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from weft.dialects import evidence, shares
 from weft.dialects.dialect import DialectSettings, PodAnnotations, TieBreak, UnitSettings
 from weft.dialects.evidence import ChargedPlacement
-from weft.dialects.resources import PodWords
-from weft.model import Gpu, Node, Placement, PodManifest, PodRequest
-from weft.model.annotations import PLACEMENT
+from weft.dialects.resources import ContainerRequests, PodWords
+from weft.dialects.slo import slowdown_limit_of
+from weft.model import (
+    BadInputError,
+    DeviceRule,
+    Gpu,
+    Node,
+    Placement,
+    PodManifest,
+    PodRequest,
+    Shape,
+)
+from weft.model.agent_offer import ISOLATIONS
+from weft.model.annotations import (
+    APPLICATION,
+    CLASS,
+    EXPECTED_DURATION,
+    GPU_MODEL,
+    ISOLATION,
+    PLACEMENT,
+    SLO_MS,
+    SOLO_P99_MS,
+    TOPOLOGY,
+)
+from weft.model.ceilings import (
+    LEAST_PRIORITY,
+    MOST_GPU_MIB,
+    MOST_GPUS,
+    MOST_LETTERS,
+    MOST_PRIORITY,
+)
+from weft.model.delivery import NO_DEVICES
+from weft.model.nearest import unknown
+from weft.model.request import (
+    ANY_DEVICE,
+    BATCH,
+    BEST_EFFORT,
+    LATENCY_CRITICAL,
+    TopologyWish,
+    rounded_s,
+)
+from weft.model.slowdown_limit import SlowdownLimit
+
+USED_ANNOTATIONS = (APPLICATION, CLASS, EXPECTED_DURATION, SLO_MS, SOLO_P99_MS)
+"""The pod's words on itself that a placement keeps, beside what it asks for."""
+
+TOPOLOGIES = ("required", "preferred", "none")
+CLASSES = (LATENCY_CRITICAL, BATCH, BEST_EFFORT)
+
+_MOST_LISTED = 16_384  # some 400 UUIDs: more would be looked through for every GPU
+_MOST_SHOWN = 40
+
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?[Zz]")
+_DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s?)?", re.A)
+_DURATION_MOST_S = 366 * 86_400
+_CLAIM_ANNOTATION = "egpuc.elasticgpu.io/"
 
 
 class BaseDialect:
@@ -160,3 +225,194 @@ class BaseDialect:
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
         """The placement that this system's marks alone give; None where it writes none."""
         return None
+
+
+# --- a pod's request -----------------------------------------------------------------------------
+
+
+def build(
+    words: PodWords,
+    dialect: str,
+    layout: ContainerRequests,
+    *,
+    shape: Shape | None = None,
+    shared: bool = False,
+    warnings: Sequence[str] = (),
+) -> PodRequest:
+    """The request: `layout`, what the dialect alone knows in `shape`, and all that is common."""
+    own, pod = shape or Shape(), words.manifest
+    meta = pod.metadata
+    _check(layout)
+    annotations = meta.annotations or {}
+    notes = [*warnings, *_environment_notes(words, layout, dialect), *_request_notes(annotations)]
+    job_class = _one_of(annotations, CLASS, CLASSES)
+    isolation = _one_of(annotations, ISOLATION, ISOLATIONS) or own.isolation
+    full = replace(
+        own,
+        gpu_requests=layout.gpu_requests,
+        devices=_devices(own.devices, annotations, notes),
+        isolation=isolation if layout.gpu_requests else "",
+        node_name=pod.spec.node_name,
+        application=application_of(annotations, notes) or own.application,
+        job_class=job_class,
+        expected_s=_expected_s(annotations, notes),
+        slowdown_limit=_slowdown_limit(annotations, job_class, notes),
+        topology=_topology(annotations, layout),
+    )
+    name = meta.name or meta.generate_name
+    namespace = meta.namespace or "default"
+    return PodRequest(
+        uid=meta.uid or f"{namespace}/{name}",
+        name=name,
+        namespace=namespace,
+        shape=full,
+        dialect=dialect,
+        scheduler_name=pod.spec.scheduler_name or "default-scheduler",
+        priority=_priority(pod, notes),
+        created_ns=timestamp_ns(meta.creation_timestamp),
+        containers=layout.containers,
+        shared_by_containers=shared,
+        warnings=tuple(notes),
+    )
+
+
+def _priority(pod: PodManifest, notes: list[str]) -> int:
+    """spec.priority, as far as the API server would take it."""
+    asked = pod.spec.priority or 0
+    if asked != (priority := max(LEAST_PRIORITY, min(asked, MOST_PRIORITY))):
+        notes.append(
+            f"spec.priority {str(asked)[:_MOST_SHOWN]} is beyond 32 bits, and no API server takes "
+            f"it: it counts as {priority}"
+        )
+    return priority
+
+
+def _slowdown_limit(
+    annotations: Mapping[str, str], job_class: str, notes: list[str]
+) -> SlowdownLimit:
+    """The slowdown that the SLO allows, of the few pods that state one."""
+    if SLO_MS in annotations or SOLO_P99_MS in annotations:
+        return slowdown_limit_of(annotations, job_class, notes)
+    return ()
+
+
+def _check(layout: ContainerRequests) -> None:
+    """Refuses requests that are too large together, though none of them is by itself."""
+    gpus = sum(gpu_request.count for gpu_request in layout.gpu_requests)
+    if gpus > MOST_GPUS:
+        wrong = f"{gpus:,} GPUs in all: no node has more than {MOST_GPUS:,}"
+        raise BadInputError("spec.containers", wrong)
+    for gpu_request in layout.gpu_requests:
+        most = MOST_GPU_MIB * (MOST_GPUS if gpu_request.split else 1)
+        if (value := gpu_request.memory.value) > most:
+            wrong = f"{value:,} of a GPU's memory in all: none has more than {most:,} MiB"
+            raise BadInputError("spec.containers", wrong)
+
+
+def timestamp_ns(text: str | None) -> int:
+    """Nanoseconds since 1970 of a Kubernetes timestamp (RFC 3339, UTC); 0 where there is none."""
+    if not text:
+        return 0
+    match = _TIME.fullmatch(text.strip())
+    try:
+        seconds = timegm(tuple(map(int, match.groups()[:6]))) if match is not None else None
+    except ValueError:  # a month 13
+        seconds = None
+    if match is None or seconds is None:
+        wrong = f"{text!r} is no time; write 2026-01-31T08:00:00Z"
+        raise BadInputError("metadata.creationTimestamp", wrong)
+    return seconds * 10**9 + int((match[7] or "").ljust(9, "0"))
+
+
+def _one_of(annotations: dict[str, str], name: str, allowed: Sequence[str]) -> str:
+    value = annotations.get(name, "")
+    if value and value not in allowed:
+        wrong = unknown(value[:_MOST_SHOWN], allowed, "write")
+        raise BadInputError(f"metadata.annotations[{name}]", wrong)
+    return value
+
+
+def _topology(annotations: dict[str, str], layout: ContainerRequests) -> TopologyWish | UnsetType:
+    """How connected its GPUs must be; unset for `preferred`, and where it has only one."""
+    wish = _one_of(annotations, TOPOLOGY, TOPOLOGIES)
+    several = sum(ask.count for ask in layout.gpu_requests) > 1
+    if wish == "required":
+        return "required" if several else UNSET
+    return "none" if wish == "none" else UNSET
+
+
+def _devices(own: DeviceRule, annotations: dict[str, str], notes: list[str]) -> DeviceRule:
+    models = listed(annotations, GPU_MODEL)
+    if not models:
+        return own
+    if own != ANY_DEVICE:
+        notes.append(f"{GPU_MODEL} is ignored: the pod's own system names its devices already")
+        return own
+    return DeviceRule(models=models, how="contains")
+
+
+def application_of(annotations: Mapping[str, str], notes: list[str] | None = None) -> str:
+    """The application in the pod's annotation; "" where that is no name, with a note."""
+    text = annotations.get(APPLICATION, "")
+    if len(text) <= MOST_LETTERS and text.isprintable():
+        return text
+    if notes is not None:
+        notes.append(
+            f"annotation {APPLICATION} is ignored: {text[:_MOST_SHOWN]!a}, of {len(text):,} "
+            f"characters, is no name: write at most {MOST_LETTERS}, all of them printable"
+        )
+    return ""
+
+
+def _expected_s(annotations: Mapping[str, str], notes: list[str]) -> int:
+    """The pod's expected duration alone, about; 0 where it does not say, or not so."""
+    text = annotations.get(EXPECTED_DURATION, "").strip()
+    match = _DURATION.fullmatch(text)
+    parts = [int(part or 0) for part in match.groups()] if match else [0]
+    seconds = sum(part * unit for part, unit in zip(parts, (86_400, 3_600, 60, 1), strict=False))
+    if 0 < seconds <= _DURATION_MOST_S:
+        return rounded_s(seconds)
+    if text:
+        notes.append(
+            f"annotation {EXPECTED_DURATION} is ignored: {text[:_MOST_SHOWN]!a} is no "
+            "duration up to 366 days: write seconds, or like 2h30m"
+        )
+    return 0
+
+
+def listed(annotations: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """The non-empty parts of the comma-separated list in this annotation."""
+    text = annotations.get(name, "")
+    if len(text) > _MOST_LISTED:
+        wrong = f"the list has {len(text):,} characters; write at most {_MOST_LISTED:,}"
+        raise BadInputError(f"metadata.annotations[{name}]", wrong)
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _environment_notes(words: PodWords, layout: ContainerRequests, dialect: str) -> list[str]:
+    """Warns of GPU variables in the pod itself, which only an agent on the node replaces."""
+    notes: list[str] = []
+    delivered = {"NVIDIA_VISIBLE_DEVICES", *(("LD_PRELOAD",) if dialect == "alnair" else ())}
+    for slot, request in zip(words.slots, layout.containers, strict=True):
+        for variable in slot.container.env or ():
+            if variable.name not in delivered:
+                continue
+            if request.asked is not None:
+                notes.append(
+                    f"container {request.name} sets {variable.name} itself: Weft's agent replaces "
+                    "that; on nodes without it the container keeps it, whatever Weft chooses"
+                )
+            elif variable.value not in NO_DEVICES:
+                notes.append(
+                    f"container {request.name} sets {variable.name} but asks for no GPU: "
+                    "Weft counts none for it, and only its agent keeps it off the node's GPUs"
+                )
+    return notes
+
+
+def _request_notes(annotations: dict[str, str]) -> list[str]:
+    return [
+        f"annotation {name} is ignored: no released system implements Elastic GPU claims"
+        for name in sorted(annotations)
+        if name.startswith(_CLAIM_ANNOTATION)
+    ]

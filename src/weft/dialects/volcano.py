@@ -23,7 +23,6 @@ from weft.dialects.hami import (
     environment_of,
 )
 from weft.dialects.node_gpus import InventorySource, ReportedGpu
-from weft.dialects.requests import build, listed
 from weft.dialects.resources import (
     ContainerRequests,
     ContainerSlot,
@@ -37,7 +36,7 @@ from weft.dialects.resources import (
     whole_cards,
 )
 from weft.dialects.shares import asked_on, find, of_container, placement_of, share_on, visible
-from weft.dialects.system import BaseDialect
+from weft.dialects.system import BaseDialect, build, listed
 from weft.model import (
     BadInputError,
     DeviceRule,

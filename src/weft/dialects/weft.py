@@ -11,7 +11,6 @@ import msgspec
 
 from weft.dialects.dialect import DialectSettings, UnitSettings
 from weft.dialects.node_gpus import InventorySource, ReportedGpu
-from weft.dialects.requests import build
 from weft.dialects.resources import (
     MORE_THAN_A_CARD,
     ContainerSlot,
@@ -23,7 +22,7 @@ from weft.dialects.resources import (
     units,
     whole_cards,
 )
-from weft.dialects.system import BaseDialect
+from weft.dialects.system import BaseDialect, build
 from weft.model import Gpu, GpuMemoryRequest, GpuRequest, NodeManifest, PodRequest
 from weft.model.annotations import GPU_CORES, GPU_COUNT, GPU_MEMORY, INVENTORY, RESOURCES
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI, MOST_GPUS, MOST_LETTERS

@@ -16,7 +16,6 @@ from weft.model.manifest import (
 )
 from weft.model.node import ClosedNode, Gpu, Node
 from weft.model.placement import Placement, Share
-from weft.model.quantity import parse_cpu_milli, parse_quantity
 from weft.model.reason import Code, Reason
 from weft.model.request import (
     Constraints,
@@ -32,6 +31,8 @@ from weft.model.request import (
     Taint,
     Term,
     Toleration,
+    parse_cpu_milli,
+    parse_quantity,
 )
 
 __all__ = [

@@ -89,7 +89,7 @@ async def test_a_fault_of_ours_in_one_pod_is_told_once_and_ends_nothing(
         return []
 
     async with world() as cluster:
-        monkeypatch.setattr(cluster.live.hooks, "pod_events", [nobody_thought_of_this])
+        monkeypatch.setattr(cluster.live.hooks, "ends", [nobody_thought_of_this])
         made = pod("p", 100, scheduler="other")
         owner = {"controller": True, "kind": "Job", "name": "j", "apiVersion": "batch/v1"}
         made["metadata"]["ownerReferences"] = [{**owner, "uid": "x"}]

@@ -2,8 +2,8 @@ import pytest
 from manifests import ask, asks, box, node, parsed, place, pod
 
 from weft.dialects.registry import non_gpu_resources, write
-from weft.dialects.requests import timestamp_ns
 from weft.dialects.resources import whole_cards
+from weft.dialects.system import timestamp_ns
 from weft.model import BadInputError, GpuMemoryRequest, GpuRequest
 from weft.model.annotations import GPU_CORES, GPU_COUNT, GPU_MEMORY
 

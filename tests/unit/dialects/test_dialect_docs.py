@@ -9,9 +9,10 @@ from manifests import ask, node, parsed, place
 from typer.testing import CliRunner
 
 from weft.cli.parse import parse
-from weft.dialects import alnair, elastic, gpushare, hami, requests
+from weft.dialects import alnair, elastic, gpushare, hami
 from weft.dialects.catalog import ALL
 from weft.dialects.registry import write
+from weft.dialects.system import CLASSES
 from weft.model import annotations
 from weft.model.agent_offer import ISOLATIONS
 
@@ -36,7 +37,7 @@ def test_every_mark_is_in_the_reference():
         annotations.ISOLATION,
         annotations.APPLICATION,
         annotations.CLASS,
-        *requests.CLASSES,
+        *CLASSES,
         *ISOLATIONS,
         *hami.RULES,
         elastic.NANO_ASSUMED,

@@ -39,7 +39,7 @@ from weft.cluster.admission.validating import (
     rule_of,
 )
 from weft.dialects.catalog import ALL, ASKING_LABELS, RESOURCES
-from weft.dialects.requests import CLASSES, TOPOLOGIES
+from weft.dialects.system import CLASSES, TOPOLOGIES
 from weft.model.agent_offer import ISOLATIONS
 from weft.model.annotations import (
     ADVERTISES,

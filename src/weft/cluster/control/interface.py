@@ -102,16 +102,17 @@ class LeaderPart(Protocol):
 class ClusterHooks:
     """Functions that are called when the cluster changes, each list in its order.
 
-    `pod_events` say what else a changed pod, or one that is gone, means to the engine, before its
-    own event; `bound` hear of bound pods that changed, or whose node did, and `gone` of UIDs that
-    are no more; `nodes` of nodes that are new or other than before, and names that are gone;
-    `touched` of nodes whose account changed without the ledger's leave, and `accounts` are called
-    once changes that came together are taken in. `slowdown_evictions` hear once a pod may be going
-    for others' speed; `peaks` say what a pod (by UID) was seen to use of a GPU at most.
+    `ends` say what else a pod means to the engine, before its own event, where it is gone or
+    something in it says that a container ended; `bound` hear of bound pods that changed, or whose
+    node did, and `gone` of UIDs that are no more; `nodes` of nodes that are new or other than
+    before, and names that are gone; `touched` of nodes whose account changed without the ledger's
+    leave, and `accounts` are called once changes that came together are taken in, if one of them
+    was of a bound pod. `slowdown_evictions` hear once a pod may be going for others' speed; `peaks`
+    say what a pod (by UID) was seen to use of a GPU at most.
     """
 
     def __init__(self) -> None:
-        self.pod_events: list[Callable[[Pod, bool], Sequence[Event]]] = []
+        self.ends: list[Callable[[Pod, bool], Sequence[Event]]] = []
         self.bound: list[Callable[[Iterable[Pod]], None]] = []
         self.gone: list[Callable[[str], None]] = []
         self.nodes: list[Callable[[Sequence[Node], Sequence[str]], None]] = []

@@ -24,11 +24,12 @@ class LeaseHolder(Protocol):
 
 
 class Leadership:
-    """Knows if this process leads. Without a `lease` nobody else does."""
+    """Knows if this process leads (`here`). Without a `lease` nobody else does."""
 
     def __init__(self, lease: LeaseHolder | None, *, here: bool = False) -> None:
         self._lease = lease
-        self._here = asyncio.Event()
+        self.here = False
+        self._begun = asyncio.Event()
         if here:
             self.begin()
 
@@ -38,22 +39,19 @@ class Leadership:
         return self._lease.other if self._lease is not None else ""
 
     @property
-    def here(self) -> bool:
-        """True if this process leads."""
-        return self._here.is_set()
-
-    @property
     def lacking(self) -> str:
         """Reason why the cluster has no leader; "" where this process leads or follows one."""
         return "" if self.here or self.elsewhere else NOBODY
 
     def begin(self) -> None:
         """This process leads from now on."""
-        self._here.set()
+        self.here = True
+        self._begun.set()
 
     def end(self) -> None:
         """This process leads no more."""
-        self._here.clear()
+        self.here = False
+        self._begun.clear()
 
     async def why_not(self, within_s: float) -> str:
         """Reason why it binds nothing; "" where it leads. Where nobody leads, it may be this
@@ -61,7 +59,7 @@ class Leadership:
         if self.lacking:
             try:
                 async with asyncio.timeout(within_s):
-                    await self._here.wait()
+                    await self._begun.wait()
             except TimeoutError:
                 pass
         if self.here:

@@ -90,7 +90,7 @@ from weft.kube.errors import NotFoundError
 from weft.kube.pods import Pod
 from weft.kube.watch import Change, Deleted, Synced
 from weft.model import BadInputError, Node, PodRequest
-from weft.model.annotations import DELIVERY, PLACEMENT, PLACEMENT_COPY, TERM
+from weft.model.annotations import DELIVERY, OUT_OF_MEMORY, PLACEMENT, PLACEMENT_COPY, TERM
 from weft.model.delivery import encode_delivery
 
 # --- a decision as a Binding ----------------------------------------------------------------------
@@ -134,6 +134,13 @@ def bind_request(
         unchanged,
         present_bytes=annotation_bytes(pod.metadata.annotations) if pod else 0,
     )
+
+
+def _may_tell_of_ends(pod: Pod) -> bool:
+    """True if anything in the pod could say that a container ended."""
+    status = pod.status
+    shown = status.container_statuses or status.init_container_statuses
+    return bool(shown) or OUT_OF_MEMORY in (pod.metadata.annotations or {})
 
 
 def asks_the_same(request: PodRequest, parse: Callable[[Pod], PodRequest]) -> Callable[[Pod], bool]:
@@ -225,6 +232,7 @@ class EngineCluster:
         self._gathering = NodeBatches(client.clock, self._apply_nodes, self._nudge_nodes)
         self._binding: dict[str, asyncio.Task[Outcome]] = {}
         self._unseen: dict[str, float] = {}  # bound, and no watch showed them yet; since when
+        self._accounts_moved = True  # a bound pod, or one that is gone, may have changed them
 
     def carry(self, kind: type[_C], by: Callable[[_C], None]) -> None:
         """Have commands of this kind carried out by a part; without one they come to nothing."""
@@ -479,7 +487,7 @@ class EngineCluster:
         gone = isinstance(change, Deleted)
         self._unseen.pop(pod.metadata.uid, None)
         event: Event | None = None
-        for events_of in self.hooks.pod_events:
+        for events_of in self.hooks.ends if gone or _may_tell_of_ends(pod) else ():
             also: Sequence[Event] = ()
             with self._spared(pod):
                 also = events_of(pod, gone)
@@ -490,6 +498,7 @@ class EngineCluster:
         for ordered in self._pods.in_safe_order([event]):
             self.handle(ordered)
         if gone:
+            self._accounts_moved = True
             for forget in self.hooks.gone:
                 forget(pod.metadata.uid)
         elif pod.spec.node_name:
@@ -498,7 +507,8 @@ class EngineCluster:
     def _pods_taken(self) -> None:
         self._volumes_changed()
         self._nodes_changed()
-        self._check_accounts()
+        if self._accounts_moved:
+            self._check_accounts()
 
     def _claims_taken(self) -> None:
         self._nodes_changed()
@@ -547,14 +557,17 @@ class EngineCluster:
         self._check_accounts()
 
     def _check_accounts(self) -> None:
+        self._accounts_moved = False
         for check in self.hooks.accounts:
             check()
 
     def _touched(self, node: str) -> None:
+        self._accounts_moved = True
         for touch in self.hooks.touched:
             touch(node)
 
     def _seen_bound(self, pods: Sequence[Pod]) -> None:
+        self._accounts_moved = True
         for observe in self.hooks.bound:
             observe(pods)
 

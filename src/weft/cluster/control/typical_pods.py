@@ -17,7 +17,7 @@ from weft.core.engine.decision_faults import in_words
 from weft.core.framework.fragments import POPULAR, TYPICAL_PODS
 from weft.core.framework.popularity import POPULAR_PODS, bare, weight_of, weighted_input
 from weft.dialects.dialect import DialectSettings
-from weft.dialects.requests import timestamp_ns
+from weft.dialects.system import timestamp_ns
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Shape
 

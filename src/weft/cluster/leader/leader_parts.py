@@ -65,7 +65,7 @@ class LeaderParts:
 
     def _listen(self) -> None:
         live, hooks = self.live, self.live.hooks
-        hooks.pod_events.append(self.ends.of)
+        hooks.ends.append(self.ends.of)
         hooks.bound.append(self.started.observe)
         hooks.gone.append(self.started.forget)
         hooks.nodes.append(self.units.check)

@@ -7,7 +7,7 @@ from prometheus_client.metrics_core import Metric
 from weft.cluster.control.interface import ClusterView
 from weft.cluster.http.metric_families import gauge
 from weft.core.engine import Faulted, Unschedulable
-from weft.dialects.requests import timestamp_ns
+from weft.dialects.system import timestamp_ns
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Code
 

@@ -5,8 +5,8 @@ import datetime
 from msgspec.structs import replace
 
 from weft.dialects.catalog import AGENT_ANNOTATIONS, KEPT_NAMES
-from weft.dialects.requests import USED_ANNOTATIONS
 from weft.dialects.shares import encode
+from weft.dialects.system import USED_ANNOTATIONS
 from weft.kube.pods import Pod
 from weft.model import Placement
 from weft.model.annotations import CLASS, PLACEMENT, PLACEMENT_COPY

@@ -31,8 +31,8 @@ from weft.dialects import registry
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.foreign import ForeignRequest, foreign_requests
 from weft.dialects.registry import non_gpu_resources
-from weft.dialects.requests import CLASSES, application_of, timestamp_ns
 from weft.dialects.resources import HELD
+from weft.dialects.system import CLASSES, application_of, timestamp_ns
 from weft.kube import pods as kube
 from weft.kube.pods import OwnerReference, Pod, ScheduledSpec
 from weft.model import (

@@ -18,7 +18,6 @@ from weft.dialects.registry import read_placement
 from weft.kube.oom_ends import out_of_memory
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Placement
-from weft.model.annotations import OUT_OF_MEMORY
 
 
 class OomWatch:
@@ -34,8 +33,6 @@ class OomWatch:
 
     def of(self, pod: Pod, gone: bool = False) -> list[OutOfMemory]:
         """The event of this pod, as it is now, or was at last where it is `gone`."""
-        if not gone and not _may_tell(pod):
-            return []
         uid = pod.metadata.uid
         seen = self._seen.get(uid, set())
         new = [end for end in out_of_memory(pod) if end.name not in seen]
@@ -69,13 +66,6 @@ class OomWatch:
             return read_placement(pod, node, self._pods.settings)
         except BadInputError:
             return None
-
-
-def _may_tell(pod: Pod) -> bool:
-    """True if anything in the pod could say that a container ended."""
-    status = pod.status
-    shown = status.container_statuses or status.init_container_statuses
-    return bool(shown) or OUT_OF_MEMORY in (pod.metadata.annotations or {})
 
 
 def _short(name: str) -> str:

@@ -12,7 +12,7 @@ from weft.dialects import registry
 from weft.dialects.application import ApplicationClues
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.inventory import inventory
-from weft.dialects.requests import timestamp_ns
+from weft.dialects.system import timestamp_ns
 from weft.kube.client import ApiClient
 from weft.kube.codec import NODES, PODS, Resource, SkippedObjects
 from weft.kube.pods import Pod

@@ -8,7 +8,7 @@ from weft.kube.codec import NODES, SkippedObjects
 from weft.kube.structs import KubeNode
 from weft.lab.experiment.spec.cluster import Cluster
 from weft.model import BadInputError
-from weft.model.quantity import parse_quantity
+from weft.model.request import parse_quantity
 
 _NVIDIA = ("nvidia.com/gpu", "nvidia.com/mig-")
 """NVIDIA's device plugin calls cards so, `nvidia.com/gpu.shared` and MIG instances too."""
