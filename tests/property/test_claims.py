@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_form import few_or_many
 
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pods import PodView
@@ -208,7 +209,7 @@ class Account:
         }
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=few_or_many(100, 400), deadline=None)
 @given(st.lists(st.tuples(st.one_of(a_slice(), a_claim()), st.booleans()), max_size=12))
 def test_charges_are_those_of_the_rules(story: list[tuple[Json, bool]]) -> None:
     account, reference = Account(), Reference()
@@ -233,7 +234,7 @@ def test_charges_are_those_of_the_rules(story: list[tuple[Json, bool]]) -> None:
         }
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=few_or_many(40, 100), deadline=None)
 @given(st.lists(a_slice(), max_size=8), st.lists(a_claim(), max_size=6), st.randoms())
 def test_the_order_in_which_things_come_does_not_matter(
     slices: list[Json], claims: list[Json], random: Any

@@ -175,48 +175,19 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An authority (ca.pem), and server and client certificates with keys, made for the test."""
     folder = tmp_path_factory.mktemp("pki")
 
-    def openssl(*args: str) -> None:
-        subprocess.run(["openssl", *args], cwd=folder, check=True, capture_output=True)
+    def openssl(words: str) -> None:
+        subprocess.run(["openssl", *words.split()], cwd=folder, check=True, capture_output=True)
 
-    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    curve = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
+    signed = "-CA ca.pem -CAkey ca.key -CAcreateserial -days 2"
     try:
-        openssl(
-            "req",
-            "-x509",
-            *curve,
-            "-keyout",
-            "ca.key",
-            "-out",
-            "ca.pem",
-            "-subj",
-            "/CN=ca",
-            "-days",
-            "2",
-        )
+        openssl(f"req -x509 {curve} -keyout ca.key -out ca.pem -subj /CN=ca -days 2")
     except FileNotFoundError:
         pytest.skip("there is no openssl to make certificates with")
     for name, extension in _EXTENSIONS.items():
-        openssl(
-            "req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}"
-        )
+        openssl(f"req {curve} -keyout {name}.key -out {name}.csr -subj /CN={name}")
         (folder / f"{name}.ext").write_text(extension)
-        openssl(
-            "x509",
-            "-req",
-            "-in",
-            f"{name}.csr",
-            "-CA",
-            "ca.pem",
-            "-CAkey",
-            "ca.key",
-            "-CAcreateserial",
-            "-out",
-            f"{name}.pem",
-            "-days",
-            "2",
-            "-extfile",
-            f"{name}.ext",
-        )
+        openssl(f"x509 -req -in {name}.csr {signed} -out {name}.pem -extfile {name}.ext")
     return folder
 
 

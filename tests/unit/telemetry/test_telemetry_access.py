@@ -2,7 +2,6 @@
 
 import base64
 import ssl
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from aiohttp import web
 from telemetry_world import NOW_S
 
+from fakes.certificates import self_signed
 from weft.model import BadInputError
 from weft.model.metric import Metric
 from weft.telemetry.sources.exporters import ExporterSource
@@ -26,33 +26,7 @@ SERIES = {"metric": {"__name__": "DCGM_FI_DEV_FB_USED", "UUID": "GPU-1"}, "value
 @pytest.fixture(scope="module")
 def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """server.pem, client.pem, stranger.pem and their keys; each is its own authority."""
-    folder = tmp_path_factory.mktemp("pem")
-    for name in ("server", "client", "stranger"):
-        subprocess.run(
-            [
-                "openssl",
-                "req",
-                "-x509",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:prime256v1",
-                "-nodes",
-                "-keyout",
-                f"{folder}/{name}.key",
-                "-out",
-                f"{folder}/{name}.pem",
-                "-days",
-                "2",
-                "-subj",
-                f"/CN={name}",
-                "-addext",
-                "subjectAltName=IP:127.0.0.1",
-            ],
-            check=True,
-            capture_output=True,
-        )
-    return folder
+    return self_signed(tmp_path_factory.mktemp("pem"), "server", "client", "stranger")
 
 
 class Guarded:

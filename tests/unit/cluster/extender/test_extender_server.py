@@ -8,8 +8,6 @@ import aiohttp
 import msgspec
 import pytest
 from extender_world import StubCluster, args, bind_args, elastic, is_well, serving
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import weft
 from fakes.lease import LeaseStub
@@ -324,14 +322,3 @@ async def test_a_fault_of_ours_is_an_answer_too() -> None:
         world.engine.ledger = ledger
         async with session.post("/weft/filter", data=args(elastic(), ["n1"])) as answer:
             assert answer.status == 200
-
-
-@settings(max_examples=25)
-@given(st.lists(st.binary(max_size=300), min_size=1, max_size=12))
-async def test_any_bytes_on_the_wire_leave_the_server_well(streams: list[bytes]) -> None:
-    heads = (b"", b"POST /weft/bind HTTP/1.1\r\nContent-Length: 20\r\n\r\n", b"POST /weft/preempt ")
-
-    async with on_server(options=ServerOptions(read_timeout_s=0.05)) as (_, port, session):
-        sent = [heads[number % 3] + data for number, data in enumerate(streams)]
-        await asyncio.gather(*(raw(port, data) for data in sent))
-        await is_well(session)

@@ -10,6 +10,7 @@ import pytest
 from extender_world import StubCluster, args, bind_args, elastic
 
 from fakes.addresses import own_address
+from fakes.certificates import self_signed
 from weft.cluster.config.form import ExtenderSettings
 from weft.cluster.extender.listeners import listen
 from weft.cluster.extender.routes import default_routes
@@ -27,35 +28,10 @@ def cluster() -> StubCluster:
     return StubCluster([node("n1", gpus=1, memory_mib=1000)])
 
 
-def openssl(*words: str) -> None:
-    subprocess.run(["openssl", *words], check=True, capture_output=True)
-
-
 @pytest.fixture(scope="module")
 def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """server.pem, client.pem, stranger.pem and their keys; each is its own authority."""
-    folder = tmp_path_factory.mktemp("pem")
-    for name in ("server", "client", "stranger"):
-        openssl(
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-keyout",
-            f"{folder}/{name}.key",
-            "-out",
-            f"{folder}/{name}.pem",
-            "-days",
-            "2",
-            "-subj",
-            f"/CN={name}",
-            "-addext",
-            "subjectAltName=IP:127.0.0.1",
-        )
-    return folder
+    return self_signed(tmp_path_factory.mktemp("pem"), "server", "client", "stranger")
 
 
 async def test_only_known_certificates_may_ask_but_anyone_for_health(pem: Path) -> None:

@@ -4,23 +4,19 @@ import asyncio
 import logging
 import os
 import ssl
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from fakes.certificates import self_signed
 from weft.cluster.http.tls import follow_certificate, server_tls
 
 log = logging.getLogger("weft.test")
 
 
 def pair(folder: Path, name: str) -> tuple[Path, Path]:
-    certificate, key = folder / f"{name}.crt", folder / f"{name}.key"
-    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    where = ("-keyout", str(key), "-out", str(certificate), "-subj", f"/CN={name}")
-    command = ["openssl", "req", "-x509", *curve, *where, "-days", "2"]
-    subprocess.run(command, check=True, capture_output=True)
-    return certificate, key
+    self_signed(folder, name)
+    return folder / f"{name}.pem", folder / f"{name}.key"
 
 
 def publish(files: tuple[Path, Path], folder: Path) -> None:
