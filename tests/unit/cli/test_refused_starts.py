@@ -80,7 +80,7 @@ def test_rights_that_are_lacking(weft: Weft, cluster: FakeApiServer, tmp_path: P
 
 def lease(name: str, age_s: int, holder: str = "host-1") -> dict[str, object]:
     renewed = datetime.now(UTC) - timedelta(seconds=age_s)
-    spec = {"holderIdentity": holder, "leaseDurationSeconds": 15}
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": 300}
     spec["renewTime"] = renewed.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return {"metadata": {"name": name, "namespace": "kube-system"}, "spec": spec}
 
@@ -129,7 +129,7 @@ def test_kube_scheduler_beside_a_profile_of_its_pods(
     ("name", "age_s", "holder"),
     [
         ("other", 1, "b"),
-        ("genius-scheduler", 60, "b"),
+        ("genius-scheduler", 600, "b"),
         ("genius-scheduler", 1, ""),
         ("weft", 1, "b"),
     ],

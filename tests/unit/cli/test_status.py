@@ -28,7 +28,7 @@ NOW = "%Y-%m-%dT%H:%M:%S.%fZ"
 ASKS = {"weft.dev/gpu-memory": 4_000}
 
 
-def lease(renewed: str = "", *, holder: str = "weft-scheduler-a_1", lasts_s: int = 10) -> Any:
+def lease(renewed: str = "", *, holder: str = "weft-scheduler-a_1", lasts_s: int = 600) -> Any:
     moment = renewed or datetime.datetime.now(datetime.UTC).strftime(NOW)
     spec = {"holderIdentity": holder, "renewTime": moment, "leaseDurationSeconds": lasts_s}
     meta = {"name": "weft", "namespace": "kube-system"}
@@ -242,7 +242,7 @@ async def test_a_leader_whose_clock_is_an_hour_behind_leads_as_long_as_it_renews
     clock = VirtualClock()
     async with FakeApiServer() as server:
         an_hour_ago = clock.wall() - datetime.timedelta(hours=1)
-        server.add("leases", lease(an_hour_ago.strftime(NOW)))
+        server.add("leases", lease(an_hour_ago.strftime(NOW), lasts_s=10))
         endpoint = Endpoint(server.url, FixedCredentials())
         async with ApiClient(endpoint, rng=random.Random(1), clock=clock) as client:
             wish = StatusWish("kube-system", "weft", frozenset({"weft"}))
