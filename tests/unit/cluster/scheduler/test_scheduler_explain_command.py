@@ -64,12 +64,12 @@ class Scheduler:
 
     def __enter__(self) -> "Scheduler":
         self._thread.start()
-        assert self._up.wait(20)
+        assert self._up.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(20)
+        self._thread.join(60)
         self._loop.close()
 
     async def _live(self) -> None:
