@@ -106,6 +106,7 @@ async def _asked(
     from weft.cluster.reading import node_findings as nodes
     from weft.cluster.reading import pod_findings as pods
     from weft.cluster.reading.admission_findings import admission
+    from weft.cluster.reading.claims import claim_findings
     from weft.cluster.reading.finding import good
     from weft.cluster.reading.reading import HowToRead, read_cluster, rights_finding
 
@@ -131,6 +132,7 @@ async def _asked(
         await pods.variables_from_elsewhere(client, (n.metadata.name for n in read.gpu_nodes)),
     ]
     if not inside:  # an agent may not look
+        findings += claim_findings(read.claims, read.pods)
         findings += await admission(client)
     own = next((n.advertised for n in read.gpu_nodes if n.metadata.name == node), frozenset())
     return findings, _KnownNode(_pods_of(read, node), own)

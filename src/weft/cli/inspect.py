@@ -158,7 +158,7 @@ def _pods(inspected: "ClusterReport", namespace: str, used: bool) -> "TextTable"
                         _number(pod.memory_mib),
                         *((_number(pod.used_mib), _percent(pod.util_ratio)) if used else ()),
                         _percent(pod.milli / 1000),
-                        "over its share" if over else pod.phase.lower(),
+                        "over its share" if over else pod.phase.lower() or pod.by,
                     )
             if gpu.others_mib and not namespace:
                 cells = (_number(gpu.others_mib), "–") if used else ()

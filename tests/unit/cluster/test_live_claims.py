@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from claims_world import claim, device, result, slice_of
 from live_world import World, anew, client_of, living, node, pod, refusals, until
 
 from fakes.api_server import FakeApiServer
+from fakes.claims import claim, device, result, slice_of
 from weft.core.policies.fgd import Fgd
 
 Json = dict[str, Any]

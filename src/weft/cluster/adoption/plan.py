@@ -17,7 +17,8 @@ from weft.cluster.adoption.originals import (
     scheduler_configurations,
 )
 from weft.cluster.reading.finding import some
-from weft.cluster.reading.reading import HowToRead, read_objects
+from weft.cluster.reading.objects import read_objects
+from weft.cluster.reading.reading import HowToRead
 from weft.cluster.rights import HOW_TO_GET
 from weft.cluster.state.pod_reader import not_placed, read_bound
 from weft.dialects.dialect import DialectSettings

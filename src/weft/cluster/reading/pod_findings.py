@@ -19,7 +19,6 @@ from weft.cluster.state.bound_share import (
 from weft.dialects.delivery import derived_record
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.evidence import marked
-from weft.dialects.inventory import inventory
 from weft.dialects.kai import card_names
 from weft.dialects.registry import parse_pod
 from weft.kube.client import ApiClient
@@ -53,13 +52,13 @@ def holders(
     cluster: ClusterReading, names: Collection[str], now: datetime.datetime
 ) -> list[DoctorFinding]:
     """Lists what is wrong with bound pods' GPUs. `names` are Weft's schedulerNames."""
-    settings, rules = cluster.how
+    settings = cluster.how.settings
     shown = {node.metadata.name: node for node in cluster.gpu_nodes}
-    nodes = _named({n: inventory(node, rules=rules)[0] for n, node in shown.items()}, cluster.pods)
+    nodes = _named({n: cluster.inventory(node) for n, node in shown.items()}, cluster.pods)
     found: dict[tuple[str, str], list[DoctorFinding]] = {}
     for pod in sorted(cluster.pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name)):
         node = nodes.get(pod.spec.node_name)
-        if node is not None and not pod.ended:
+        if node is not None and not pod.ended and not cluster.claims.view.covered(pod):
             share = _share(pod, node, settings, shown[node.name])
             for doubt in share.doubts:
                 finding = _doubted(pod, doubt)

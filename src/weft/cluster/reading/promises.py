@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
+from weft.cluster.reading.claims import NO_CLAIMS, ReadClaims
 from weft.cluster.reading.reading import AGENTS, HowToRead, read_cluster
+from weft.cluster.state.claims import ClaimView, beside_claims
 from weft.dialects.delivery import derived_record
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.inventory import inventory
@@ -40,7 +42,8 @@ _TIMEOUT_S = 5.0
 class PodOnGpu(msgspec.Struct):
     """A pod on a GPU: promised MiB and thousandths, used MiB and share of time (None: not known).
 
-    `by` says where the promise is from: the delivery record, or the system's own annotations.
+    `by` says where the promise is from: the delivery record, or the system's own annotations. By a
+    claim it is no pod's, but the ResourceClaim's of this name.
     """
 
     namespace: str
@@ -49,11 +52,16 @@ class PodOnGpu(msgspec.Struct):
     phase: str
     dialect: str
     isolation: str
-    by: Literal["record", "annotations"]
+    by: Literal["record", "annotations", "claim"]
     memory_mib: int
     milli: int
     used_mib: int | None = None
     util_ratio: float | None = None
+
+    @property
+    def full_name(self) -> str:
+        """Namespace and name, for people."""
+        return f"{'claim ' if self.by == 'claim' else ''}{self.namespace}/{self.name}"
 
 
 class GpuReport(msgspec.Struct):
@@ -116,7 +124,7 @@ async def inspect_cluster(client: ApiClient, wish: InspectWish) -> ClusterReport
         if name not in kube_nodes:
             raise BadInputError("node", f"there is no node {name}")
     chosen = [kube_nodes[name] for name in wish.names or sorted(kube_nodes)]
-    nodes, seen = promises(chosen, read.pods, wish.how)
+    nodes, seen = promises(chosen, read.pods, wish.how, read.claims)
     inspected = ClusterReport(nodes, "", [])
     if nodes:
         await _look(
@@ -129,23 +137,55 @@ async def inspect_cluster(client: ApiClient, wish: InspectWish) -> ClusterReport
 
 
 def promises(
-    kube_nodes: Iterable[KubeNode], pods: Iterable[Pod], how: HowToRead
+    kube_nodes: Iterable[KubeNode],
+    pods: Iterable[Pod],
+    how: HowToRead,
+    claims: ReadClaims = NO_CLAIMS,
 ) -> tuple[list[NodeReport], list[Node]]:
-    """The shares that these pods hold of those of these nodes that have GPUs; and the nodes as Weft
-    reads them."""
+    """The shares that these pods and claims hold of those of these nodes that have GPUs; and the
+    nodes as Weft reads them."""
     there: dict[str, list[Pod]] = {}
     for pod in pods:
         if not pod.ended:
             there.setdefault(pod.spec.node_name, []).append(pod)
     reports, nodes = [], []
     for each in kube_nodes:
-        node = inventory(each, rules=how.rules)[0]
+        slices = claims.source(each.metadata.name)
+        node = inventory(each, rules=how.rules, slices=slices)[0]
         if node.gpus:
             nodes.append(node)
-            here = there.get(node.name, [])
+            here = [_beside(pod, claims.view) for pod in there.get(node.name, [])]
             named = msgspec.structs.replace(node, called=card_names(here))
             reports.append(_inspected(each, named, here, how.settings))
+            _add_claims(reports[-1], claims.view)
     return reports, nodes
+
+
+def _beside(pod: Pod, claims: ClaimView) -> Pod:
+    """The pod without what a claim gives it."""
+    covered = claims.covered(pod)
+    return beside_claims(pod, covered) if covered else pod
+
+
+def _add_claims(report: NodeReport, claims: ClaimView) -> None:
+    """The GPUs that claims hold of the node; partitions that are cut on demand only if held."""
+    gpus = {gpu.index: gpu for gpu in report.gpus}
+    for charge in claims.charges_on(report.name):
+        meta = charge.claim.metadata
+        for share in charge.shares:
+            gpu = gpus.get(share.gpu)
+            if gpu is None:
+                continue
+            gpu.promised_mib += share.memory_mib
+            gpu.promised_milli += share.milli
+            mib, milli = share.memory_mib, share.milli
+            held = PodOnGpu(meta.namespace, meta.name, meta.uid, "", "", "", "claim", mib, milli)
+            gpu.pods.append(held)
+        if charge.anywhere:
+            report.unplaced.append(f"claim {meta.namespace}/{meta.name}")
+    report.gpus = [
+        gpu for gpu in report.gpus if gpu.parent is None or gpu.in_service or gpu.promised_mib
+    ]
 
 
 def _inspected(
@@ -253,7 +293,7 @@ def troubles_of(node: NodeReport) -> list[str]:
         troubles.append(f"Out of service on {node.name}: GPU {', '.join(out)}.")
     for gpu in node.gpus:
         if gpu.index in node.gone:
-            holders = ", ".join(f"{pod.namespace}/{pod.name}" for pod in gpu.pods)
+            holders = ", ".join(pod.full_name for pod in gpu.pods)
             troubles.append(f"GPU {gpu.index} of {node.name} is gone, and {holders} has it.")
             continue
         beyond = gpu.promised_mib - gpu.memory_mib
@@ -381,7 +421,7 @@ def _fill_gpu(
     gpu.sm_active_ratio = values.get(Metric.SM_ACTIVE_RATIO)
     by_pod = any(metric is Metric.MEMORY_USED_MIB for metric, _ in own)
     for pod in gpu.pods:
-        name = f"{pod.namespace}/{pod.name}"
+        name = pod.full_name
         mib = own.get((Metric.MEMORY_USED_MIB, name))
         # Who tells of one pod tells of all: whom it does not name uses nothing.
         pod.used_mib = round(mib) if mib is not None else 0 if by_pod or not used else None

@@ -1,9 +1,10 @@
 """Reads a cluster's objects once, for every question about it; Secrets are never asked for."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from weft.cluster.config.form import Configuration
+from weft.cluster.reading.claims import NO_CLAIMS, ReadClaims, read_claims, taken_in
 from weft.cluster.reading.finding import DoctorFinding, good, wrong
 from weft.cluster.rights import HOW_TO_GET
 from weft.dialects.dialect import DialectSettings
@@ -11,18 +12,16 @@ from weft.dialects.inventory import InventoryFallback, inventory
 from weft.kube.access import ResourceRight
 from weft.kube.client import ApiClient
 from weft.kube.codec import PODS, Resource
-from weft.kube.errors import ApiError
 from weft.kube.pods import Pod
 from weft.kube.preflight import lacking_of
 from weft.kube.services import SERVING_PODS, ServingPod, everything
 from weft.kube.structs import KubeNode, KubeNodeStatus
-from weft.model import ObjectMeta
+from weft.model import Node
 from weft.model.annotations import ADVERTISES, AGENT
 from weft.model.manifest import Api
 
 AGENTS = "app.kubernetes.io/name=weft-agent"
 """The label of the agents' pods in Weft's manifests."""
-NOT_ALLOWED = (403, 404)
 
 
 class NodeSystem(Api, frozen=True, gc=False):
@@ -74,44 +73,9 @@ def how_to_read(config: Configuration) -> HowToRead:
     )
 
 
-class ReadObjects(NamedTuple):
-    """Objects by kind. `unread` are kinds that may not be read, `broken` objects that no form of
-    the API fits, by kind."""
-
-    of: Mapping[str, list[Any]]
-    unread: tuple[str, ...]
-    broken: tuple[tuple[str, ObjectMeta], ...]
-
-
-async def read_objects(
-    client: ApiClient,
-    wanted: Mapping[str, tuple[Resource[Any], str]],
-    needed: Collection[str] = (),
-) -> ReadObjects:
-    """Reads all objects of these kinds, each of one namespace or ("") of all.
-
-    Raises what the client raises; where a kind may not be read, that it is noted, but for those
-    that are `needed`.
-    """
-    objects: dict[str, list[Any]] = {}
-    unread: list[str] = []
-    broken: list[tuple[str, ObjectMeta]] = []
-    for kind, (resource, namespace) in wanted.items():
-        bad: list[ObjectMeta] = []
-        try:
-            objects[kind] = await everything(client, resource, namespace, unreadable=bad)
-        except ApiError as error:
-            if kind in needed or error.code not in NOT_ALLOWED:
-                raise
-            objects[kind] = []
-            unread.append(kind)
-        broken += [(kind, meta) for meta in bad]
-    return ReadObjects(objects, tuple(unread), tuple(broken))
-
-
 class ClusterReading(NamedTuple):
-    """Nodes, pods and agents as the API shows them. `gpu_nodes` are those with GPUs that Weft knows
-    of; on `blind_nodes` the agent says of none that it is in service."""
+    """Nodes, pods, agents and claims as the API shows them. `gpu_nodes` are those with GPUs that
+    Weft knows of; on `blind_nodes` the agent says of none that it is in service."""
 
     how: HowToRead
     nodes: Sequence[SystemNode]
@@ -119,19 +83,27 @@ class ClusterReading(NamedTuple):
     blind_nodes: Sequence[SystemNode]
     pods: Sequence[Pod]
     agents: Sequence[ServingPod]
+    claims: ReadClaims = NO_CLAIMS
+
+    def inventory(self, node: SystemNode) -> Node:
+        """The node as Weft sees it."""
+        slices = self.claims.source(node.metadata.name)
+        return inventory(node, rules=self.how.rules, slices=slices)[0]
 
 
 async def read_cluster(client: ApiClient, how: HowToRead, *, agents: bool = True) -> ClusterReading:
     """Asks the API server; raises what the client raises. Without `agents` their pods are not."""
     nodes = await everything(client, SYSTEM_NODES)
-    return ClusterReading(
+    read = ClusterReading(
         how,
         nodes,
-        gpu_nodes=[node for node in nodes if inventory(node, rules=how.rules)[0].gpus],
+        gpu_nodes=[],
         blind_nodes=[node for node in nodes if _is_blind(node)],
         pods=await everything(client, PODS),
         agents=await everything(client, SERVING_PODS, selector=AGENTS) if agents else (),
+        claims=taken_in(await read_claims(client), nodes, how.rules),
     )
+    return read._replace(gpu_nodes=[node for node in nodes if read.inventory(node).gpus])
 
 
 def _is_blind(node: SystemNode) -> bool:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from weft.cluster.reading import node_findings as on_nodes
+from weft.cluster.reading.claims import claim_findings
 from weft.cluster.reading.finding import DoctorFinding, advice, good, wrong
 from weft.cluster.reading.pod_findings import holders
 from weft.cluster.reading.promises import NodeReport, promises, troubles_of
@@ -113,7 +114,7 @@ async def status_of(client: ApiClient, wish: StatusWish) -> StatusReport:
     leader = await _leader(client, wish)
     read = await read_cluster(client, wish.how)
     schedulers = await _schedulers(client)
-    reports, _ = promises(read.gpu_nodes, read.pods, wish.how)
+    reports, _ = promises(read.gpu_nodes, read.pods, wish.how, read.claims)
     pods = await _pods(client, read.pods, wish)
     ready = sum(pod.ready for pod in schedulers)
     findings = [
@@ -126,6 +127,7 @@ async def status_of(client: ApiClient, wish: StatusWish) -> StatusReport:
         on_nodes.other_resources(read),
         *_node_findings(reports),
         *holders(read, wish.names, client.clock.wall()),
+        *claim_findings(read.claims, read.pods),
         *_pod_findings(pods),
     ]
     versions = _versions(schedulers, reports)

@@ -23,6 +23,7 @@ from weft.core.engine.assessment import Assessment
 from weft.core.engine.journal import PlacedPod
 from weft.core.engine.overbooking import OverbookedGpu
 from weft.core.engine.reasons import FeasibilitySummary, best_nodes, summarise
+from weft.core.explain.account_sentences import by_claim_in_words
 from weft.core.explain.counterfactual import (
     SECOND_NS,
     AlternativePlacement,
@@ -222,6 +223,7 @@ class Explainer:
         if (why := live.pods.assumed.get(pod.metadata.uid)) is not None:
             notes.append(f"it {why}")
         notes += [doubt.text for doubt in live.pods.doubts.get(pod.metadata.uid, ())]
+        notes += [by_claim_in_words(name) for name in live.pods.claims.of_pod(pod.metadata.uid)]
         for over in self._accounts.over.get(node, ()):
             if pod.metadata.uid in over.holders:
                 notes.append(f"{node}: {over}")
@@ -370,14 +372,15 @@ class Explainer:
         """Note where kube-scheduler would preempt others for the pod, which Weft alone does not."""
         freed = next((change.free for change in changes if change.free), ())
         lower = [uid for uid in freed if self._priority(uid) < request.priority]
-        if not freed or len(lower) < len(freed) or pod.spec.preemption_policy == "Never":
+        claimed = any(map(self._live.pods.claims.holds, freed))  # these nobody preempts
+        if not freed or len(lower) < len(freed) or pod.spec.preemption_policy == "Never" or claimed:
             return []
         names = (self._name(uid) or f"UID {uid}" for uid in freed)
         return [preemption_in_words(names, request.priority, WAY_OUT)]
 
     def _name(self, uid: str) -> str:
-        pod = self._live.pods.by_uid(uid)
-        return f"{pod.metadata.namespace}/{pod.metadata.name}" if pod is not None else ""
+        known = self._live.pods.by_uid(uid) is not None or self._live.pods.claims.holds(uid)
+        return self._live.pods.name_of(uid) if known else ""
 
 
 _END = object()

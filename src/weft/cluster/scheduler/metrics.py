@@ -145,7 +145,9 @@ class SchedulerMetrics:
         yield gauge("weft_node_agent", text, agents, "node")
 
     def _namespace(self, uid: str) -> str:
-        pod = self._live.pods.by_uid(uid)
+        claims, pod = self._live.pods.claims, self._live.pods.by_uid(uid)
+        if claims.holds(uid):
+            return claims.namespace_of(uid)
         return (pod.metadata.namespace or "") if pod is not None else ""
 
     def _queues(self) -> Iterator[Metric]:
@@ -194,6 +196,13 @@ class SchedulerMetrics:
         yield gauge("weft_pods_bad", "Pods of ours that contradict themselves.", len(live.pods.bad))
         assumed = "Bound pods that do not say which GPUs they have."
         yield gauge("weft_pods_assumed", assumed, len(live.pods.assumed))
+        claims = live.pods.claims
+        held = {"assumed": len(claims.assumed), "known": claims.holders - len(claims.assumed)}
+        text = "ResourceClaims that hold GPUs, on known ones or on those that they may hold."
+        yield gauge("weft_claims", text, held, "gpus")
+        wrong = {"claims": len(claims.problems), "pools": len(live.nodes.slices.problems)}
+        text = "ResourceClaims and pools of ResourceSlices that are not as they should be."
+        yield gauge("weft_claims_doubted", text, wrong, "kind")
         doubted = "Bound pods whose marks are in doubt, by the reason of the event that says so."
         told = Counter(doubt.reason for each in live.pods.doubts.values() for doubt in each)
         reasons = {reason: told[reason] for reason in DOUBTS}

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import weft
 from weft.cluster.config.form import Configuration
-from weft.cluster.reading.reading import NOT_ALLOWED, read_objects
+from weft.cluster.reading.objects import NOT_ALLOWED, read_objects
 from weft.cluster.snapshot.configuration import deciding_part
 from weft.cluster.snapshot.form import API_VERSION, KIND, KINDS, ClusterSnapshot
 from weft.cluster.snapshot.kept import kept

@@ -246,13 +246,14 @@ class ClaimView:
         slices: SliceView | None = None,
         node: NodeOf = lambda _: None,
         wall: Callable[[], datetime.datetime] | None = None,
+        on_problem: Callable[[ResourceClaim, str], None] | None = None,
     ) -> None:
         self.problems: dict[str, str] = {}
         self.assumed: dict[str, str] = {}
         self.claims: dict[str, ResourceClaim] = {}
         self._classes: dict[str, str] = {}
         self._by = ReadingClaims(slices or SliceView(), self._classes, node)
-        self._wall = wall
+        self._wall, self._on_problem = wall, on_problem
         self._uids: dict[Key, str] = {}
         self._found: dict[tuple[str, int], DeviceHold] = {}
         self._charges: dict[str, ClaimCharge] = {}
@@ -262,8 +263,10 @@ class ClaimView:
         self._of_gpus: set[str] = set()  # drivers, as claims were last charged by it
         self._sent: dict[str, Placement] = {}
 
-    def __len__(self) -> int:
-        return len(self.claims)
+    @property
+    def holders(self) -> int:
+        """Number of holders of GPUs: one a claim and node."""
+        return len(self._charges)
 
     def take_class(self, change: Change[DeviceClass]) -> tuple[list[Event], set[str]]:
         """A class came, changed or went: devices of it in no slice may be GPUs now, or none."""
@@ -361,9 +364,8 @@ class ClaimView:
         uid, before = claim.metadata.uid, self.problems.pop(claim.metadata.uid, "")
         if problem:
             self.problems[uid] = problem
-        if problem and problem != before:
-            name = f"{claim.metadata.namespace}/{claim.metadata.name}"
-            log.warning("ResourceClaim %s: %s", name, problem)
+        if problem and problem != before and self._on_problem is not None:
+            self._on_problem(claim, problem)
 
     def _place(self, uid: str, by_node: Mapping[str, ClaimCharge]) -> tuple[list[Event], set[str]]:
         """Replace what the claim's holders hold by this."""
@@ -421,9 +423,31 @@ class ClaimView:
         return holder in self._charges
 
     def name_of(self, holder: str) -> str:
-        """The claim, for people: `claim ml/train`."""
-        meta = self._charges[holder].claim.metadata
+        """The claim, for people: `claim ml/train`. Also by the UID of one that holds nothing."""
+        charge = self._charges.get(holder)
+        meta = (charge.claim if charge is not None else self.claims[holder]).metadata
         return f"claim {meta.namespace}/{meta.name}"
+
+    def namespace_of(self, holder: str) -> str:
+        """The claim's namespace."""
+        return self._charges[holder].claim.metadata.namespace
+
+    def of_pod(self, uid: str) -> list[str]:
+        """Names of the claims that are reserved for this pod and hold GPUs."""
+        return sorted(
+            self.name_of(holder)
+            for holder, charge in self._charges.items()
+            if any(user.uid == uid for user in charge.claim.status.reserved_for or ())
+        )
+
+    def charges_on(self, node: str) -> list[ClaimCharge]:
+        """Everything that claims hold of this node, by the claims' names."""
+        charges = [self._charges[holder] for holder in self._on_node.get(node, ())]
+        return sorted(charges, key=lambda c: (c.claim.metadata.namespace, c.claim.metadata.name))
+
+    def is_anywhere(self, uid: str) -> bool:
+        """True if the claim holds a GPU of which nobody says which it is."""
+        return any(self._charges[holder].anywhere for holder in self._holders.get(uid, ()))
 
     def known_on(self, node: str) -> Iterator[tuple[Share, ...]]:
         """The shares of known GPUs of this node that claims hold."""
@@ -462,6 +486,13 @@ class ClaimView:
             return frozenset()
         mappings = status.request_mappings or ()
         return frozenset((each.container_name, each.resource_name) for each in mappings)
+
+
+def log_problem(claim: ResourceClaim, problem: str) -> None:
+    """Log what is wrong with a claim."""
+    log.warning(
+        "ResourceClaim %s: %s", f"{claim.metadata.namespace}/{claim.metadata.name}", problem
+    )
 
 
 def _with(charge: ClaimCharge, number: int, hold: DeviceHold) -> ClaimCharge:

@@ -33,7 +33,7 @@ from weft.cluster.state.bound_share import (
     seen_as_decided,
     seen_first,
 )
-from weft.cluster.state.claims import ClaimView, beside_claims
+from weft.cluster.state.claims import ClaimView, beside_claims, log_problem
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, same, since
 from weft.cluster.state.pod_reader import claims_of, keeps_away, read
@@ -138,7 +138,7 @@ class PodView:
         self.doubts: dict[str, tuple[Doubt, ...]] = {}
         self.faults = 0
         self.settings = settings
-        self.claims = ClaimView(nodes.slices, nodes.nodes.get, clock.wall)
+        self.claims = ClaimView(nodes.slices, nodes.nodes.get, clock.wall, log_problem)
         self.deciding = False
         self._clock = clock
         self._ours, self._nodes, self._volumes = frozenset(names), nodes, volumes

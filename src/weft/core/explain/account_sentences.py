@@ -24,6 +24,11 @@ def bound_by_others_in_words(node: str, gpus: Iterable[int], assumed: str) -> st
     )
 
 
+def by_claim_in_words(claim: str) -> str:
+    """Note on a pod that uses a ResourceClaim, `claim ml/train`, which holds GPUs."""
+    return f"its GPUs are those of {claim}: the claim is charged, with or without the pod"
+
+
 # --- marks of bound pods ---
 
 

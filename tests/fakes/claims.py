@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from live_world import Json
+Json = dict[str, Any]
 
 DRIVER = "gpu.example.com"
 MIB = 2**20

@@ -1,0 +1,132 @@
+"""ResourceSlices and ResourceClaims of a cluster, read once, for questions about its GPUs."""
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from weft.cluster.reading.finding import DoctorFinding, advice, good, some
+from weft.cluster.reading.objects import read_objects
+from weft.cluster.rights import HOW_TO_GET
+from weft.cluster.state.claims import ClaimView
+from weft.cluster.state.slices import SliceView
+from weft.dialects.inventory import InventoryFallback, inventory
+from weft.dialects.node_gpus import InventorySource
+from weft.kube.client import ApiClient
+from weft.kube.codec import Resource
+from weft.kube.dra import (
+    DEVICE_CLASSES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    WATCHED,
+    DeviceClass,
+    ResourceClaim,
+    ResourceSlice,
+    serves_claims,
+)
+from weft.kube.pods import Pod
+from weft.kube.structs import KubeNode
+from weft.kube.watch import Added
+from weft.model import Node
+
+_CHECK = "ResourceClaims"
+_MOST_NAMED = 4
+
+
+class ClaimObjects(NamedTuple):
+    """The objects as the API shows them. `unread` are kinds that may not be read."""
+
+    slices: Sequence[ResourceSlice] = ()
+    classes: Sequence[DeviceClass] = ()
+    claims: Sequence[ResourceClaim] = ()
+    unread: tuple[str, ...] = ()
+
+
+class ReadClaims(NamedTuple):
+    """The same, taken in as a scheduler does."""
+
+    slices: SliceView
+    view: ClaimView
+    unread: tuple[str, ...] = ()
+
+    def source(self, node: str) -> InventorySource | None:
+        """The node's GPUs by slices."""
+        return self.slices.cards(node).source
+
+
+async def read_claims(client: ApiClient) -> ClaimObjects:
+    """Asks the API server; raises what the client raises. Nothing, where it has no claims."""
+    if not await serves_claims(client):
+        return ClaimObjects()
+    wanted: dict[str, tuple[Resource[Any], str]] = {each.name: (each, "") for each in WATCHED}
+    read = await read_objects(client, wanted)
+    return ClaimObjects(
+        read.of[RESOURCE_SLICES.name],
+        read.of[DEVICE_CLASSES.name],
+        read.of[RESOURCE_CLAIMS.name],
+        read.unread,
+    )
+
+
+def taken_in(
+    objects: ClaimObjects, nodes: Iterable[KubeNode], rules: Sequence[InventoryFallback]
+) -> ReadClaims:
+    """Take all of it in, on these nodes."""
+    slices, shown = SliceView(), {node.metadata.name: node for node in nodes}
+    for each in objects.slices:
+        slices.take(Added(each))
+
+    @cache
+    def node(name: str) -> Node | None:
+        known, cards = shown.get(name), slices.cards(name)
+        return inventory(known, rules=rules, slices=cards.source)[0] if known else None
+
+    view = ClaimView(slices, node)
+    for device_class in objects.classes:
+        view.take_class(Added(device_class))
+    for claim in objects.claims:
+        view.take(Added(claim))
+    return ReadClaims(slices, view, objects.unread)
+
+
+NO_CLAIMS = ReadClaims(SliceView(), ClaimView())
+
+
+def claim_findings(read: ReadClaims, pods: Iterable[Pod]) -> list[DoctorFinding]:
+    """Lists what is wrong with claims and slices; nothing where there are none."""
+    findings = []
+    if read.unread:
+        text = f"may not list {', '.join(read.unread)}: GPUs that claims hold are not shown"
+        findings.append(advice(_CHECK, text, HOW_TO_GET))
+    for (driver, pool), problem in sorted(read.slices.problems.items())[:_MOST_NAMED]:
+        text = f"pool {pool} of {driver} has {problem}: its GPUs count once it is complete"
+        findings.append(advice(_CHECK, text, f"see the pods of the driver {driver}"))
+    view = read.view
+    wrong = {uid: text for uid, text in view.problems.items() if uid in view.claims}
+    for uid in sorted(wrong, key=view.name_of)[:_MOST_NAMED]:
+        findings.append(_finding(view, uid, wrong[uid]))
+    if len(wrong) > _MOST_NAMED:
+        text = f"{len(wrong) - _MOST_NAMED} more claims are not as they should be"
+        findings.append(advice(_CHECK, text, "kubectl get resourceclaims -A"))
+    there = {pod.metadata.uid for pod in pods}
+    left = [claim for claim in view.claims.values() if _is_left(claim, there)]
+    if left:
+        names = [f"{claim.metadata.namespace}/{claim.metadata.name}" for claim in left]
+        text = f"{some(names)}: still allocated for pods that are gone; their GPUs stay charged"
+        findings.append(advice(_CHECK, text, "see kube-controller-manager, or delete the claims"))
+    if not findings and view.claims:
+        findings.append(good(_CHECK, f"{len(view.claims)} are allocated, all on known devices"))
+    return findings
+
+
+def _finding(view: ClaimView, uid: str, problem: str) -> DoctorFinding:
+    assumed = next((why for holder, why in view.assumed.items() if holder.startswith(uid)), "")
+    text = f"{view.name_of(uid)}: {problem}"
+    if assumed or view.is_anywhere(uid):
+        text += "; Weft reserves the most that it may hold"
+    return advice(_CHECK, text, "kubectl get resourceslices; see the pods of its driver")
+
+
+def _is_left(claim: ResourceClaim, pods: set[str]) -> bool:
+    """True if the claim is reserved for pods alone, and none of these is there."""
+    users = claim.status.reserved_for or ()
+    return bool(users) and all(u.resource == "pods" and u.uid not in pods for u in users)
