@@ -16,7 +16,7 @@ LIFETIME_S = 600
 
 _TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-_OWN_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+OWN_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 class User(Api, frozen=True):
@@ -130,5 +130,5 @@ async def may_i(client: ApiClient, right: ResourceRight) -> bool:
     }
     spec = {"resourceAttributes": attributes}
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
-    answer = await client.call("POST", _OWN_REVIEWS, msgspec.json.encode({**body, "spec": spec}))
+    answer = await client.call("POST", OWN_REVIEWS, msgspec.json.encode({**body, "spec": spec}))
     return msgspec.json.decode(answer, type=_AccessReview).status.allowed

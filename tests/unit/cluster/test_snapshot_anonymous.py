@@ -37,6 +37,7 @@ KUBERNETES_OWN = {
     "maxUnavailable",
     *(f"{amounts}.value" for amounts in ("limits", "requests", "overhead")),
     *(f"{amounts}.value" for amounts in ("capacity", "allocatable")),
+    "allocationTimestamp",
 }
 """Fields that hold Kubernetes' own words, times or amounts, and are kept."""
 

@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from weft.cluster.config.form import DEFAULT_PROFILES
+from weft.cluster.snapshot.claim_names import ClaimNames, uuids_in
 from weft.cluster.snapshot.file import lean
 from weft.cluster.snapshot.form import ClusterSnapshot
 from weft.cluster.snapshot.kept import is_systems_own
@@ -52,7 +53,7 @@ _NAMES = frozenset(
     {
         *("name", "nodeName", "nominatedNodeName", "claimName", "volumeName"),
         *("storageClassName", "resourceClaimName", "resourceClaimTemplateName", "podGroupName"),
-        *("driver", "hostIP"),
+        *("driver", "hostIP", "containerName", "requestName", "deviceClassName", "counterSet"),
     }
 )
 _WORDS = ("namespace", "schedulerName", "priorityClassName", "runtimeClassName")
@@ -67,7 +68,8 @@ def anonymous(snapshot: ClusterSnapshot) -> ClusterSnapshot:
     snapshot = replace(_by_name(snapshot), anonymous=True)
     in_order = {node.metadata.name for node in snapshot.nodes}
     in_order |= {pod.metadata.name for pod in snapshot.pods}
-    names = Pseudonyms(KEPT_WORDS, in_order, _uuids(snapshot.nodes))
+    uuids = [*_uuids(snapshot.nodes), *uuids_in(snapshot.resource_slices)]
+    names = Pseudonyms(KEPT_WORDS, in_order, uuids)
     _Renaming(names).document(lean(snapshot))
     names.allot()
     return msgspec.convert(_Renaming(names).document(lean(snapshot)), ClusterSnapshot)
@@ -106,12 +108,19 @@ class _Renaming:
             for volume in pod.get("spec", {}).get("volumes", ()):
                 if "ephemeral" in volume:
                     self._names.composed(pod["metadata"]["name"], volume["name"])
+        claims = ClaimNames(self._names, self._dict, self._expressions)
         own = {
             "configuration": self._configuration(document["configuration"]),
             "pods": [self._pod(pod, document) for pod in document.get("pods", ())],
             "nodes": [self._node(node) for node in document.get("nodes", ())],
             "configMaps": [self._config_map(each) for each in document.get("configMaps", ())],
             "namespaces": [self._namespace(each) for each in document.get("namespaces", ())],
+            "resourceSlices": [
+                claims.of_slice(each) for each in document.get("resourceSlices", ())
+            ],
+            "resourceClaims": [
+                claims.of_claim(each) for each in document.get("resourceClaims", ())
+            ],
             "oomHistory": self._oom_history(document.get("oomHistory", {})),
             "unread": [kind.partition(" ")[0] for kind in document.get("unread", ())],
         }
@@ -251,6 +260,10 @@ class _Renaming:
         hashed = self._names.name(name)
         return f"{hashed}.invalid/{hashed}"
 
+    def _extended(self, name: str) -> str:
+        """A resource that is not Kubernetes' own: its name has a domain."""
+        return self._resource(name) if "/" in name else self._names.name(name)
+
     def _expressions(self, terms: list[Json]) -> list[Json]:
         return [
             {
@@ -325,4 +338,5 @@ _FIELDS: dict[str, Callable[[_Renaming, Any], Any]] = {
     "env": _Renaming._as_it_is,
     "data": _Renaming._as_it_is,
     "containerID": _Renaming._left_out,
+    **dict.fromkeys(("resourceName", "extendedResourceName"), _Renaming._extended),
 }

@@ -9,12 +9,13 @@ import weft
 from weft.cluster.config.form import Configuration
 from weft.cluster.reading.objects import NOT_ALLOWED, read_objects
 from weft.cluster.snapshot.configuration import deciding_part
-from weft.cluster.snapshot.form import API_VERSION, KIND, KINDS, ClusterSnapshot
+from weft.cluster.snapshot.form import API_VERSION, KIND, KINDS, OF_CLAIMS, ClusterSnapshot
 from weft.cluster.snapshot.kept import kept
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
 from weft.kube.client import ApiClient
 from weft.kube.codec import CONFIG_MAPS
 from weft.kube.configmap import OwnConfigMap
+from weft.kube.dra import serves_claims
 from weft.kube.errors import ApiError, NotFoundError
 
 NEEDED = ("Node", "Pod")
@@ -35,9 +36,11 @@ class CapturedObjects(NamedTuple):
 async def captured(client: ApiClient, config: Configuration) -> CapturedObjects:
     """Everything that Weft decides by. Raises what the client raises where nodes or pods may not
     be read; what else may not is `unread`."""
+    has_claims = await serves_claims(client)
     wanted = {
         kind: (resource, UNHEALTHY_NAMESPACE if kind == "ConfigMap" else "")
         for kind, (_, resource) in KINDS.items()
+        if has_claims or kind not in OF_CLAIMS
     }
     read = await read_objects(client, wanted, NEEDED)
     unread = list(read.unread)

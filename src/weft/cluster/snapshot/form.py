@@ -9,6 +9,14 @@ from typing import Any
 import msgspec
 
 from weft.kube.codec import CLAIMS, CONFIG_MAPS, CSI_NODES, NODES, PODS, VOLUMES, MetaOnly, Resource
+from weft.kube.dra import (
+    DEVICE_CLASSES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    DeviceClass,
+    ResourceClaim,
+    ResourceSlice,
+)
 from weft.kube.pods import LabelSelector, Pod
 from weft.kube.structs import (
     ConfigMap,
@@ -78,6 +86,9 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
     csi_nodes: tuple[CsiNode, ...] = ()
     priority_classes: tuple[PriorityClass, ...] = ()
     disruption_budgets: tuple[DisruptionBudget, ...] = ()
+    resource_slices: tuple[ResourceSlice, ...] = ()
+    device_classes: tuple[DeviceClass, ...] = ()
+    resource_claims: tuple[ResourceClaim, ...] = ()
     oom_history: dict[str, str] = {}
     unread: tuple[str, ...] = ()
 
@@ -96,5 +107,11 @@ KINDS: dict[str, tuple[str, Resource[Any]]] = {
     "CSINode": ("csi_nodes", CSI_NODES),
     "PriorityClass": ("priority_classes", PRIORITY_CLASSES),
     "PodDisruptionBudget": ("disruption_budgets", DISRUPTION_BUDGETS),
+    "ResourceSlice": ("resource_slices", RESOURCE_SLICES),
+    "DeviceClass": ("device_classes", DEVICE_CLASSES),
+    "ResourceClaim": ("resource_claims", RESOURCE_CLAIMS),
 }
+OF_CLAIMS = ("ResourceSlice", "DeviceClass", "ResourceClaim")
+"""Those that an API server before Kubernetes 1.34 has not."""
+
 """By Kubernetes' kind: the field of `ClusterSnapshot`, and where the API has them."""

@@ -10,10 +10,12 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from weft.cluster.snapshot.form import ClusterSnapshot
+from weft.cluster.state.slices import is_read
 from weft.dialects.catalog import ALL, ASKING_LABELS
 from weft.dialects.foreign import ANNOTATIONS
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX
 from weft.dialects.kai import RESERVED_CARD
+from weft.kube.dra import DeviceTaint, ResourceClaim, ResourceSlice
 from weft.kube.oom_ends import for_want_of_memory
 from weft.kube.pods import (
     ContainerState,
@@ -47,6 +49,7 @@ BARE = tuple(sorted({name.rstrip("*") for name in _NAMES if "/" not in name}))
 """Beginnings of names without a domain."""
 
 M = TypeVar("M", bound=ObjectMeta)
+V = TypeVar("V")
 
 
 def is_systems_own(key: str) -> bool:
@@ -69,6 +72,7 @@ def kept(snapshot: ClusterSnapshot) -> ClusterSnapshot:
             ("csi_nodes", snapshot.csi_nodes),
             ("priority_classes", snapshot.priority_classes),
             ("disruption_budgets", snapshot.disruption_budgets),
+            ("device_classes", snapshot.device_classes),
         )
     }
     return replace(
@@ -76,6 +80,8 @@ def kept(snapshot: ClusterSnapshot) -> ClusterSnapshot:
         nodes=tuple(map(_node, snapshot.nodes)),
         pods=tuple(map(_pod, snapshot.pods)),
         config_maps=tuple(map(_config_map, maps)),
+        resource_slices=tuple(map(_slice, snapshot.resource_slices)),
+        resource_claims=tuple(map(_claim, snapshot.resource_claims)),
         **more,
     )
 
@@ -103,6 +109,7 @@ def _pod(pod: Pod) -> Pod:
         nominated_node_name=status.nominated_node_name,
         container_statuses=_ends(status.container_statuses),
         init_container_statuses=_ends(status.init_container_statuses),
+        extended_resource_claim_status=status.extended_resource_claim_status,
     )
     return Pod(metadata=_meta(pod.metadata), spec=kept_spec, status=kept_status)
 
@@ -110,6 +117,40 @@ def _pod(pod: Pod) -> Pod:
 def _config_map(config_map: ConfigMap) -> ConfigMap:
     data = {key: text for key, text in (config_map.data or {}).items() if key == "gpus"}
     return ConfigMap(metadata=_meta(config_map.metadata), data=data)
+
+
+def _slice(shown: ResourceSlice) -> ResourceSlice:
+    """Of its devices the attributes, amounts and effects of taints that are read."""
+    devices = [
+        replace(
+            device,
+            attributes=_read_ones(device.attributes),
+            capacity=_read_ones(device.capacity),
+            taints=[DeviceTaint(effect=taint.effect) for taint in device.taints or ()] or None,
+        )
+        for device in shown.spec.devices or ()
+    ]
+    spec = replace(shown.spec, devices=devices or None)
+    return ResourceSlice(metadata=_meta(shown.metadata), spec=spec)
+
+
+def _claim(claim: ResourceClaim) -> ResourceClaim:
+    """Of what was consumed the amounts that are read."""
+    claim = replace(claim, metadata=_meta(claim.metadata))
+    allocation = claim.status.allocation
+    if allocation is None:
+        return claim
+    results = [
+        replace(each, consumed_capacity=_read_ones(each.consumed_capacity))
+        for each in allocation.devices.results or ()
+    ]
+    devices = replace(allocation.devices, results=results or None)
+    status = replace(claim.status, allocation=replace(allocation, devices=devices))
+    return replace(claim, status=status)
+
+
+def _read_ones(named: Mapping[str, V] | None) -> dict[str, V] | None:
+    return {name: value for name, value in (named or {}).items() if is_read(name)} or None
 
 
 def _names_broken_gpus(config_map: ConfigMap) -> bool:

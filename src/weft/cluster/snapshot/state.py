@@ -94,6 +94,9 @@ class SnapshotState(NamedTuple):
         pods, learnt = self.live.pods, learnt_of(self.snapshot)
         seen: list[Event] = [learnt] if learnt is not None else []
         for uid, holding in sorted(self.engine.ledger.holdings.items()):
+            if pods.claims.holds(uid):
+                seen.append(pods.claims.event(holding.placement))
+                continue
             pod = pods.by_uid(uid)
             at_ns, job_class = (0, "") if pod is None else (bound_ns(pod), job_class_of(pod))
             seen.append(

@@ -107,6 +107,12 @@ def local(name: str) -> str:
     return name.rpartition("/")[2].lower()
 
 
+def is_read(name: str) -> bool:
+    """True for an attribute, or a capacity, that says something here."""
+    known = ("uuid", "parentuuid", "type", *_PCI, *_NUMBERS, *_MODELS, *MEMORY, *CORES)
+    return local(name) in known or local(name).startswith("numa")
+
+
 def read_device(driver: str, device: SliceDevice, node: str) -> SliceGpu | None:
     """The device, if it is a GPU or a part of one: it says so, or has memory and an identity."""
     says = _own_first(driver, device.attributes or {})
