@@ -11,7 +11,6 @@ import msgspec
 from weft.kube.client import ApiClient
 from weft.kube.codec import Resource
 from weft.kube.errors import ApiError, NotFoundError
-from weft.kube.pods import NodeSelector
 from weft.model.manifest import Api, ObjectMeta
 
 GROUP = "resource.k8s.io"
@@ -83,6 +82,15 @@ class ResourceSlice(Api, frozen=True, gc=False):
     spec: ResourceSliceSpec = ResourceSliceSpec()
 
 
+class ClaimMeta(ObjectMeta, frozen=True, gc=False):
+    """metadata of a claim. Tens of thousands are kept: what is not read is taken for a field that
+    nobody writes, and so is skipped."""
+
+    generate_name: str = msgspec.field(default="", name="-generateName")
+    labels: dict[str, str] | None = msgspec.field(default=None, name="-labels")
+    annotations: dict[str, str] | None = msgspec.field(default=None, name="-annotations")
+
+
 class AllocatedDevice(Api, frozen=True, gc=False):
     """One entry of status.allocation.devices.results. `consumed_capacity` is there only on devices
     that several claims may share. Who has admin access looks on and holds nothing."""
@@ -92,21 +100,39 @@ class AllocatedDevice(Api, frozen=True, gc=False):
     pool: str = ""
     device: str = ""
     admin_access: bool | None = None
-    share_id: str | None = msgspec.field(default=None, name="shareID")
     consumed_capacity: dict[str, str | int | float] | None = None
 
 
 class AllocatedDevices(Api, frozen=True, gc=False):
     """status.allocation.devices."""
 
-    results: list[AllocatedDevice] | None = None
+    results: tuple[AllocatedDevice, ...] | None = None
+
+
+class NodeField(Api, frozen=True, gc=False):
+    """One requirement of matchFields; a claim is bound to a node by its `metadata.name`."""
+
+    key: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class NodeFields(Api, frozen=True, gc=False):
+    """One term of a claim's node selector."""
+
+    match_fields: tuple[NodeField, ...] | None = None
+
+
+class ClaimNodes(Api, frozen=True, gc=False):
+    """The nodes on which a claim's devices are, as far as they are named."""
+
+    node_selector_terms: tuple[NodeFields, ...] | None = None
 
 
 class ClaimAllocation(Api, frozen=True, gc=False):
     """status.allocation: it is there as long as the claim holds its devices."""
 
     devices: AllocatedDevices = AllocatedDevices()
-    node_selector: NodeSelector | None = None
+    node_selector: ClaimNodes | None = None
     allocation_timestamp: str | None = None
 
 
@@ -114,7 +140,6 @@ class ClaimConsumer(Api, frozen=True, gc=False):
     """status.reservedFor: who may use the claim; a pod where `resource` is pods."""
 
     resource: str = ""
-    name: str = ""
     uid: str = ""
 
 
@@ -122,7 +147,7 @@ class ResourceClaimStatus(Api, frozen=True, gc=False):
     """status of a claim."""
 
     allocation: ClaimAllocation | None = None
-    reserved_for: list[ClaimConsumer] | None = None
+    reserved_for: tuple[ClaimConsumer, ...] | None = None
 
 
 class ExactRequest(Api, frozen=True, gc=False):
@@ -137,13 +162,13 @@ class ClaimRequest(Api, frozen=True, gc=False):
 
     name: str = ""
     exactly: ExactRequest | None = None
-    first_available: list[ExactRequest] | None = None
+    first_available: tuple[ExactRequest, ...] | None = None
 
 
 class ClaimDevices(Api, frozen=True, gc=False):
     """spec.devices."""
 
-    requests: list[ClaimRequest] | None = None
+    requests: tuple[ClaimRequest, ...] | None = None
 
 
 class ResourceClaimSpec(Api, frozen=True, gc=False):
@@ -155,7 +180,7 @@ class ResourceClaimSpec(Api, frozen=True, gc=False):
 class ResourceClaim(Api, frozen=True, gc=False):
     """A claim for devices."""
 
-    metadata: ObjectMeta = ObjectMeta()
+    metadata: ClaimMeta = ClaimMeta()
     spec: ResourceClaimSpec = ResourceClaimSpec()
     status: ResourceClaimStatus = ResourceClaimStatus()
 

@@ -141,6 +141,17 @@ async def test_a_claim_stays_on_its_card_while_its_slices_are_away() -> None:
         assert used(made, 1) == (16_000, 1000)
 
 
+async def test_where_the_last_allocation_was_says_nothing_of_the_next() -> None:
+    async with world(slices(3), claim("x", result("gpu-0")), nodes=(with_uuids(count=3),)) as made:
+        assert used(made, 0) == (16_000, 1000)
+
+        change = {"status": {"allocation": {"devices": {"results": [result("gpu-7")]}}}}
+        made.server.update("resourceclaims", "x", change, "d")
+
+        await until(lambda: used(made, 2) == (16_000, 1000))
+        assert used(made, 0) == (0, 0)
+
+
 async def test_a_node_whose_cards_only_slices_show() -> None:
     bare = node()
     del bare["metadata"]["annotations"]["weft.dev/inventory"]

@@ -88,7 +88,6 @@ class ClaimNames:
             ("driver", self._names.name),
             ("pool", self._names.name),
             ("device", self._device_name),
-            ("shareID", self._names.uid),
         ):
             if renamed.get(field):
                 renamed[field] = rename(renamed[field])

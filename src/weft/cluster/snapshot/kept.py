@@ -120,7 +120,7 @@ def _config_map(config_map: ConfigMap) -> ConfigMap:
 
 
 def _slice(shown: ResourceSlice) -> ResourceSlice:
-    """Of its devices the attributes, amounts and effects of taints that are read."""
+    """The slice with the attributes, amounts and effects of taints that are read."""
     devices = [
         replace(
             device,
@@ -135,8 +135,8 @@ def _slice(shown: ResourceSlice) -> ResourceSlice:
 
 
 def _claim(claim: ResourceClaim) -> ResourceClaim:
-    """Of what was consumed the amounts that are read."""
-    claim = replace(claim, metadata=_meta(claim.metadata))
+    """The claim with the consumed amounts that are read."""
+    claim = replace(claim, metadata=replace(_meta(claim.metadata), labels=None))
     allocation = claim.status.allocation
     if allocation is None:
         return claim
@@ -144,7 +144,7 @@ def _claim(claim: ResourceClaim) -> ResourceClaim:
         replace(each, consumed_capacity=_read_ones(each.consumed_capacity))
         for each in allocation.devices.results or ()
     ]
-    devices = replace(allocation.devices, results=results or None)
+    devices = replace(allocation.devices, results=tuple(results) or None)
     status = replace(claim.status, allocation=replace(allocation, devices=devices))
     return replace(claim, status=status)
 

@@ -180,7 +180,7 @@ def node_named(claim: ResourceClaim) -> str:
     allocation = claim.status.allocation
     if allocation is None or allocation.node_selector is None:
         return ""
-    for term in allocation.node_selector.node_selector_terms:
+    for term in allocation.node_selector.node_selector_terms or ():
         for field in term.match_fields or ():
             if field.key == "metadata.name" and len(field.values or ()) == 1:
                 return (field.values or [""])[0]
@@ -255,9 +255,8 @@ class ClaimView:
         self._by = ReadingClaims(slices or SliceView(), self._classes, node)
         self._wall, self._on_problem = wall, on_problem
         self._uids: dict[Key, str] = {}
-        self._found: dict[tuple[str, int], DeviceHold] = {}
         self._charges: dict[str, ClaimCharge] = {}
-        self._holders: dict[str, tuple[str, ...]] = {}
+        self._more: dict[str, tuple[str, ...]] = {}  # holders of claims on more than one node
         self._on_node: dict[str, set[str]] = {}
         self._of_pool: dict[PoolKey, set[str]] = {}
         self._of_gpus: set[str] = set()  # drivers, as claims were last charged by it
@@ -295,7 +294,7 @@ class ClaimView:
             self._forget(known)
         for device in allocation.devices.results:
             self._of_pool.setdefault((device.driver, device.pool), set()).add(meta.uid)
-        return self._charge(meta.uid)
+        return self._charge(meta.uid, anew=True)
 
     def pool_changed(self, pool: PoolKey) -> tuple[list[Event], set[str]]:
         """The pool's slices changed: claims may be found on cards now. Where by these its driver is
@@ -334,16 +333,16 @@ class ClaimView:
     def _forget(self, claim: ResourceClaim) -> None:
         """Its allocation is over: where its devices were found counts no more."""
         uid, allocation = claim.metadata.uid, claim.status.allocation
-        for number, device in enumerate(allocation.devices.results or () if allocation else ()):
-            self._found.pop((uid, number), None)
+        for device in allocation.devices.results or () if allocation else ():
             pool = device.driver, device.pool
             users = self._of_pool.get(pool, set())
             users.discard(uid)
             if not users:
                 self._of_pool.pop(pool, None)
 
-    def _charge(self, uid: str) -> tuple[list[Event], set[str]]:
-        """Charge what the claim holds, by the slices and nodes of now."""
+    def _charge(self, uid: str, *, anew: bool = False) -> tuple[list[Event], set[str]]:
+        """Charge what the claim holds, by the slices and nodes of now; `anew`: its allocation is
+        another than before."""
         claim = self.claims[uid]
         by_node: dict[str, ClaimCharge] = {}
         problems: list[str] = []
@@ -351,14 +350,25 @@ class ClaimView:
             if hold is None:
                 continue
             problems += [hold.problem] if hold.problem else []
-            if hold.gpu >= 0:
-                self._found[uid, number] = hold
-            charged = hold if hold.gpu >= 0 else self._found.get((uid, number), hold)
+            before = None if anew or hold.gpu >= 0 else self._found(uid, number)
+            charged = before or hold
             if charged.node:
                 known = by_node.get(charged.node, ClaimCharge(claim, charged.node))
                 by_node[charged.node] = _with(known, number, charged)
         self._tell(claim, "; ".join(problems))
         return self._place(uid, by_node)
+
+    def _found(self, uid: str, number: int) -> DeviceHold | None:
+        """Where the claim's device of this number was found, if it ever was."""
+        for charge in (self._charges[holder] for holder in self._holders(uid)):
+            for share in charge.shares:
+                if share.gpu_request == number:
+                    name, mib, milli = charge.node, share.memory_mib, share.milli
+                    return DeviceHold(name, share.gpu, share.uuid, mib, milli)
+        return None
+
+    def _holders(self, uid: str) -> tuple[str, ...]:
+        return self._more.get(uid) or ((uid,) if uid in self._charges else ())
 
     def _tell(self, claim: ResourceClaim, problem: str) -> None:
         uid, before = claim.metadata.uid, self.problems.pop(claim.metadata.uid, "")
@@ -374,7 +384,7 @@ class ClaimView:
             for place, name in enumerate(sorted(by_node))
         }
         events, nodes = list[Event](), set[str]()
-        for holder in self._holders.pop(uid, ()):
+        for holder in self._holders(uid):
             before = self._charges.pop(holder)
             self._on_node[before.node].discard(holder)
             if before.anywhere:
@@ -392,8 +402,9 @@ class ClaimView:
             elif (event := self.seen(holder, charge.shares)) is not None:
                 nodes.add(charge.node)
                 events.append(event)
-        if wanted:
-            self._holders[uid] = tuple(wanted)
+        self._more.pop(uid, None)
+        if len(wanted) > 1:
+            self._more[uid] = tuple(wanted)
         return events, nodes
 
     def seen(self, holder: str, shares: tuple[Share, ...], why: str = "") -> PodSeenBound | None:
@@ -447,7 +458,7 @@ class ClaimView:
 
     def is_anywhere(self, uid: str) -> bool:
         """True if the claim holds a GPU of which nobody says which it is."""
-        return any(self._charges[holder].anywhere for holder in self._holders.get(uid, ()))
+        return any(self._charges[holder].anywhere for holder in self._holders(uid))
 
     def known_on(self, node: str) -> Iterator[tuple[Share, ...]]:
         """The shares of known GPUs of this node that claims hold."""
@@ -482,7 +493,7 @@ class ClaimView:
         if status is None:
             return frozenset()
         uid = self._uids.get((pod.metadata.namespace, status.resource_claim_name), "")
-        if uid not in self._holders:
+        if not self._holders(uid):
             return frozenset()
         mappings = status.request_mappings or ()
         return frozenset((each.container_name, each.resource_name) for each in mappings)
