@@ -79,7 +79,7 @@ def user_of(name: str) -> Object:
 
 
 class Seen(NamedTuple):
-    """What is held of each card: by claims, and by pods of Weft's; the latter by name, too."""
+    """MiB held of each card: by claims, and by pods of Weft's; the latter by name, too."""
 
     claims: Held
     pods: dict[str, Held]
