@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from alert_cases import CASES, HEALTHY, MINUTES, Case
+from needed_tools import lacking
 
 RULES = Path(__file__).parents[2] / "deploy" / "monitoring" / "rules.yaml"
 ALERTS = {
@@ -57,7 +58,7 @@ def healthy() -> dict[str, Any]:
 def promtool() -> str:
     found = shutil.which("promtool")
     if found is None:
-        pytest.skip("no promtool command: apt-get install -y prometheus")
+        lacking("no promtool command: apt-get install -y prometheus")
     return found
 
 

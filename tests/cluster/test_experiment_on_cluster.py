@@ -22,6 +22,7 @@ import yaml
 from binaries import CONTROLLERS, find
 from control_plane import HOST, ControlPlane
 from job_controllers import job_controllers
+from needed_tools import NO_PROMETHEUS, lacking
 from played_exporters import ready
 from processes import Server, free_ports
 from test_hollow_kubelet import hollow
@@ -50,7 +51,7 @@ def controllers(control_plane: ControlPlane, namespace: str) -> Iterator[None]:
     """kube-controller-manager, with what Jobs and namespaces need."""
     found = find([CONTROLLERS])
     if CONTROLLERS not in found:
-        pytest.skip("no kube-controller-manager: make node-tools")
+        lacking("no kube-controller-manager: make node-tools")
     with job_controllers(control_plane, found[CONTROLLERS]):
         yield
 
@@ -66,7 +67,7 @@ class Metrics(NamedTuple):
 def metrics(tmp_path: Path) -> Iterator[Metrics]:
     program = shutil.which("prometheus")
     if program is None:
-        pytest.skip("no prometheus command: apt-get install -y prometheus")
+        lacking(NO_PROMETHEUS)
     (port,) = free_ports(1)
     gpus = [
         PlayedGpu(f"node-{node}", index, used_mib=4_000, util_percent=50, power_w=100)

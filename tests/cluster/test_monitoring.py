@@ -1,7 +1,6 @@
 """deploy/monitoring on a real Prometheus that scrapes a real Weft and a played agent."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from control_plane import ControlPlane
+from needed_tools import NO_PROMETHEUS, lacking
 from processes import Server, free_ports
 from weft_process import ALONE, Weft, all_bound, nodes, pod, weft
 
@@ -35,10 +35,7 @@ def programs() -> tuple[str, str]:
     """prometheus and promtool."""
     found = shutil.which("prometheus"), shutil.which("promtool")
     if found[0] is None or found[1] is None:
-        text = "no prometheus command: apt-get install -y prometheus"
-        if os.environ.get("CI") == "true":
-            pytest.fail(text, pytrace=False)
-        pytest.skip(text)
+        lacking(NO_PROMETHEUS)
     return found[0], found[1]
 
 

@@ -5,7 +5,6 @@ But for the last tests the API is Weft's fake one. Needs `apt-get install -y pro
 """
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -21,6 +20,7 @@ import pytest
 import yaml
 from certificates import available
 from control_plane import ControlPlane
+from needed_tools import NO_PROMETHEUS, lacking
 from played_exporters import PATIENCE_S, SCRAPE_S, Played, Scene, Site, cards, ready, scene
 from processes import free_ports
 from test_scheduler_pages import address
@@ -36,20 +36,15 @@ from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
 
 
 @pytest.fixture(scope="module")
-def site(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Prometheus, running; without it the tests are left out, visibly, but not in CI."""
     program = shutil.which("prometheus")
-    text = "" if program else "no prometheus command: apt-get install -y prometheus"
-    text = text or ("" if available() else "no openssl command")
-    if program and not text:
-        with Site(program, tmp_path_factory.mktemp("prometheus")) as site:
-            yield site
-        return
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"CI must run the tests on Prometheus: {text}", pytrace=False)
-    with pytestconfig.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        sys.stderr.write(f"SKIPPED {text}\n")
-    pytest.skip(text)
+    if program is None:
+        lacking(NO_PROMETHEUS)
+    if not available():
+        lacking("no openssl command: apt-get install -y openssl")
+    with Site(program, tmp_path_factory.mktemp("prometheus")) as site:
+        yield site
 
 
 @pytest.fixture

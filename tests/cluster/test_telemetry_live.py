@@ -8,7 +8,6 @@ up. Needs Prometheus: `apt-get install -y prometheus`.
 
 import datetime
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 from control_plane import ControlPlane
 from kube_api import Object, Objects
+from needed_tools import NO_PROMETHEUS, lacking
 from processes import Server, free_ports
 from test_hollow_kubelet import Hollow, hollow
 from weft_process import ALONE, CARD_MIB, GFD, GIB, Weft, pod, resources, weft
@@ -179,17 +179,9 @@ def named(pods: Objects, names: tuple[str, ...]) -> Objects:
 
 
 @pytest.fixture
-def program(pytestconfig: pytest.Config) -> str:
+def program() -> str:
     """Prometheus; without it the test is left out, visibly, but not in CI."""
-    found = shutil.which("prometheus")
-    if found:
-        return found
-    text = "no prometheus command: apt-get install -y prometheus"
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"CI must run the tests on Prometheus: {text}", pytrace=False)
-    with pytestconfig.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        sys.stderr.write(f"SKIPPED {text}\n")
-    pytest.skip(text)
+    return shutil.which("prometheus") or lacking(NO_PROMETHEUS)
 
 
 @pytest.fixture

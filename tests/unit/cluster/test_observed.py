@@ -31,6 +31,8 @@ def test_pods_of_every_dialect_ask_what_the_scheduler_reads_in_them() -> None:
             (r.count, 0 if r.whole else r.memory.mib_on(16_160), r.milli) for r in read.gpu_requests
         ]
         assert (one.shape.cpu_milli, one.shape.memory_mib) == (1500, 2048)
+        lacked = found.nodes[0].lacks(one.shape.resources)
+        assert lacked == (), "no agent says what it delivers, and a simulation has one"
 
 
 def test_times_come_from_metadata_conditions_and_the_containers_ends() -> None:

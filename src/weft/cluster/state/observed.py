@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from weft.cluster.state import pod_reader
 from weft.cluster.state.pod_reader import UnknownVolumes
+from weft.dialects.catalog import ASKING_ANNOTATIONS
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.inventory import InventoryFallback, inventory
 from weft.kube.pods import Pod
@@ -100,7 +101,9 @@ def _simulated(shape: Shape) -> Shape:
         else request
         for request in shape.gpu_requests
     )
-    return replace(shape, constraints=constraints, gpu_requests=requests)
+    # No kubelet counts an annotation: only an agent, which a simulation takes to be there.
+    resources = tuple(name for name in shape.resources if name not in ASKING_ANNOTATIONS)
+    return replace(shape, constraints=constraints, gpu_requests=requests, resources=resources)
 
 
 def _forget_what_nobody_asks(seen: ObservedCluster) -> None:
