@@ -1,4 +1,4 @@
-"""Composes the agent of a node: which parts there are, and what each is handed.
+"""Composes the agent of a node: its parts, and what each receives.
 
 GPUs, API server ──▶ pods, grants, events ──▶ delivery ──▶ NriPlugin ──▶ NodeAgent(parts)
 """
@@ -63,11 +63,11 @@ __all__ = ["AgentHosting", "Composition", "host"]
 
 log = logging.getLogger("weft.agent")
 NVML = "nvml"
-"""Stands for the driver's GPUs, where others are played by a file."""
+"""Means the driver's GPUs; any other value of --devices is a file that simulates GPUs."""
 
 
 async def host(config: Configuration, hosting: AgentHosting) -> None:
-    """Run until told to stop; `BadInputError` where something is wrong with what was given."""
+    """Run until SIGTERM or SIGINT; `BadInputError` for wrong options or configuration."""
     stop = stop_signal()
     loop = asyncio.get_running_loop()
 
@@ -86,7 +86,8 @@ async def host(config: Configuration, hosting: AgentHosting) -> None:
 
 
 def _client(hosting: AgentHosting) -> ApiClient:
-    # A node's pods, some hundreds, each evicted and told of at once; the API server shares fairly.
+    # Some hundred pods of a node may be evicted, with an event each, at once; the API server's own
+    # priority and fairness limits the agent.
     options = ClientOptions(qps=200, burst=1_000, user_agent="weft-agent")
     return ApiClient(load(hosting.context, paths=hosting.kubeconfigs), options)
 
@@ -100,7 +101,10 @@ def _end_for_driver(stop: asyncio.Event) -> None:
 
 
 def reader_of(hosting: AgentHosting, on_late_driver: Callable[[], None]) -> DeviceReader:
-    """The machine's GPUs, or those that a file plays; none at first where the driver is missing."""
+    """Return a reader of the machine's GPUs, or of those that a file simulates.
+
+    If the driver is missing, the reader reports no GPUs until one is installed.
+    """
     if hosting.devices != NVML:
         return FakeReader(Path(hosting.devices), hosting.node_name)
     try:
@@ -113,7 +117,7 @@ def reader_of(hosting: AgentHosting, on_late_driver: Callable[[], None]) -> Devi
 
 
 class Composition:
-    """The agent with its parts."""
+    """The agent with its parts, connected to each other."""
 
     def __init__(
         self,
@@ -208,8 +212,10 @@ class Composition:
         self._cdi_specs.heeded = takes_cdi(self.plugin.runtime)
 
     def _cdi_device(self, grant: ContainerGrant) -> str:
-        """A CDI device of this grant, for one container that is being created; "" where the
-        runtime is none that is known to put it last. OSError."""
+        """Write a CDI device for this grant, to be used once by a container being created; OSError.
+
+        Returns "" where the runtime is not known to apply CDI devices last.
+        """
         if not puts_cdi_last(self.plugin.runtime):
             return ""
         name = self._cdi_files.new_name()
@@ -239,7 +245,7 @@ class Composition:
         )
 
     def _delivers(self) -> bool:
-        """True while shares reach containers."""
+        """Return True while shares reach containers."""
         if self.device_plugins is not None:
             return bool(self.device_plugins.registrations)
         return self.plugin.connected
@@ -298,15 +304,18 @@ class Composition:
         return checks | {part: self._unheard}
 
     def _unheard(self) -> str:
-        """Why nobody asks for shares; "" where somebody does. One that stands by is ready: the
-        agent that it is to replace ends only then."""
+        """Return why no runtime or kubelet asks for shares; "" while one does.
+
+        A standby agent counts as ready: the agent that it is to replace only ends after that.
+        """
         if self.agent.stands_by or self._delivers():
             return ""
         problem = self.plugin.problem if self.device_plugins is None else ""
         return problem or "not registered yet"
 
     def _exempt(self) -> tuple[str, ...]:
-        """The namespaces in which images see what they name; the agent's own is one."""
+        """Return the namespaces whose containers may see the GPUs that their images name, including
+        the agent's."""
         endpoint, configured = self._client.endpoint, self._settings.exempt_namespaces
         return (*configured, endpoint.namespace) if endpoint.inside else configured
 
@@ -357,7 +366,7 @@ def _accounting_of(config: Configuration, hosting: AgentHosting) -> AccountingSe
 
 
 def _promised_permille(config: Configuration) -> int:
-    """How much of a card's memory may be promised, in thousandths."""
+    """Return the memory of a card that may be promised, in thousandths of it."""
     return round(1000 * max(config.limits.overcommit, config.limits.harvest))
 
 

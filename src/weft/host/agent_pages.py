@@ -1,4 +1,4 @@
-"""The agent's pages: ready is what says of itself that it is well."""
+"""The agent's health and metrics pages; it is ready once every part reports no problem."""
 
 import asyncio
 import logging
@@ -14,13 +14,13 @@ from weft.host.pages import TEXT, CollectedFamilies, HealthCheck, Pages, PagesOp
 log = logging.getLogger("weft.agent")
 
 PORT = 9400
-"""dcgm-exporter's, so that whoever scrapes that one finds the agent."""
+"""dcgm-exporter's port, so that existing scrape configurations find the agent."""
 _OPTIONS = PagesOptions(most_connections=64, close_s=1)
 
 
 class AgentPages(Pages):
-    """Serves while `run` runs. `checks` are parts of the agent and what is wrong with each ("" for
-    nothing); `listening` is set once the port is known."""
+    """Serves while `run` runs. `checks` maps parts of the agent to functions that return what is
+    wrong ("" for nothing); `listening` is set once the port is known."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class AgentPages(Pages):
         self._checks = dict(checks)
 
     async def run(self) -> None:
-        """Serve until cancelled; `BadInputError` where the port can't be had."""
+        """Serve until cancelled; `BadInputError` if the port cannot be opened."""
         await self.listen()
         log.info("health and metrics on %s:%d", self.address, self.port)
         self.listening.set()
@@ -45,12 +45,12 @@ class AgentPages(Pages):
             await self.close()
 
     def page(self) -> bytes:
-        """The text of /metrics."""
+        """Return the text of /metrics."""
         families = [family for each in self.collectors for family in each.collect()]
         return generate_latest(CollectedFamilies(families))
 
     def readiness(self) -> list[HealthCheck]:
-        """Each part, as it says itself."""
+        """Return each part's own report."""
         return [HealthCheck(part, check()) for part, check in self._checks.items()]
 
     async def _alive(self, request: web.BaseRequest) -> HttpAnswer:

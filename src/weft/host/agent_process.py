@@ -1,12 +1,12 @@
-"""The agent: its parts side by side, from the start to SIGTERM.
+"""The agent's life: its parts run side by side, from the start to SIGTERM.
 
-    GPUs are read once ──▶ the node's pods, as far as the API server answers ──▶ all parts
-                                                                         ▲         │ SIGTERM
-                                  another agent here delivers: it stands by        ▼
-                                                                    each cleans up behind itself
+GPUs are read once ──▶ the node's pods, if the API server answers ──▶ all parts
+                            ▲                                        │ SIGTERM
+      standby while another agent delivers here                      ▼
+                                                          each part cleans up
 
-A part that breaks is logged, counted and started anew, and takes no other with it: containers get
-their shares while metrics are broken.
+A part that fails is logged, counted and restarted without affecting the others: containers get
+their shares even while metrics fail.
 """
 
 import asyncio
@@ -28,7 +28,8 @@ _LOOKS_AGAIN_S = 0.02
 
 
 class AgentHosting(msgspec.Struct, frozen=True):
-    """Options of the command line beside the configuration; `handed` is by a supervisor."""
+    """Options of the command line, in addition to the configuration; `handed` comes from a
+    supervisor."""
 
     node_name: str
     devices: str
@@ -45,16 +46,16 @@ class AgentHosting(msgspec.Struct, frozen=True):
     proc: Path = Path("/proc")
     handed: HandedOver | None = None
     configuring: Path | None = None
-    """Where the agent notes how it configured the runtime; None where it may not."""
+    """A file in which the agent records how it configured the runtime; None if it may not do so."""
 
 
 class NodeAgent:
     """Runs `early` parts from the start, and `parts` once GPUs and pods are known.
 
-    Without an API server the pods are waited for no longer than `patience_s`: what the records say
-    is delivered all the same. `broken` counts, by part, how often it was started anew; `started`
-    says that all parts run. `turn` returns once no other agent delivers on this node; `stands_by`
-    is true until then.
+    If the API server does not answer, pods are awaited for at most `patience_s` seconds: shares in
+    delivery records can be delivered without it. `broken` counts the restarts of each part;
+    `started` is True once all parts run. `turn` returns once no other agent delivers on this node;
+    until then `stands_by` is True.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class NodeAgent:
         self._patience_s = patience_s
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set."""
+        """Run until `stop` is set."""
         shell = Shell(log)
         await shell.serve(self._kept(self._early))
         await shell.serve(self._kept({"pods": self._pods, "devices": self._devices}))
@@ -97,7 +98,7 @@ class NodeAgent:
         return [Kept(name, part, self.broken, log) for name, part in parts.items()]
 
     async def _due(self) -> None:
-        """Return when enough is known, and nobody else delivers here."""
+        """Return when GPUs and pods are known and no other agent delivers on this node."""
         await self._known()
         if self._turn is not None:
             self.stands_by = True

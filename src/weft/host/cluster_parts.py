@@ -1,4 +1,5 @@
-"""Parts of processes that decide, or watch: each begins something of the cluster's, and ends it."""
+"""Parts of the scheduler and shadow processes: each starts something of the cluster's, and stops
+it."""
 
 import gc
 import logging
@@ -25,20 +26,22 @@ GRANTED_BY = "apply the ClusterRole and the Role of deploy/scheduler.yaml"
 
 
 def rights_of(config: Configuration) -> tuple[ResourceRight, ...]:
-    """The rights that a scheduler cannot do without."""
+    """Return the rights that a scheduler needs."""
     lease = config.lease
     led = rights.of_lease(lease.namespace, lease.name) if lease.enabled else ()
     return (*rights.SCHEDULER, *led)
 
 
 class Preflight:
-    """Waits for the API server, whose absence is no reason to end, and asks it what must be so."""
+    """Waits for the API server, however long it is absent, and checks the server and the
+    permissions."""
 
     def __init__(self, plan: SchedulerPlan, client: ApiClient) -> None:
         self._plan, self._client = plan, client
 
     async def start(self) -> str:
-        """`BadInputError` where the server is too old, rights lack, or another leads too."""
+        """Wait and check; `BadInputError` if the server is too old, rights are missing, or another
+        scheduler serves the same names."""
         config, client = self._plan.config, self._client
         await wait_for_server(client, log)
         await check_server(client, "weft scheduler", rights_of(config), GRANTED_BY)
@@ -46,11 +49,11 @@ class Preflight:
         return f"reading {client.endpoint.url}"
 
     async def close(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: no resource is held."""
 
 
 class ExtenderPart:
-    """kube-scheduler's extender."""
+    """Serves kube-scheduler's extender."""
 
     def __init__(self, live: LiveCluster, routes: Sequence[Route], wish: ListenerOptions) -> None:
         self.server, self._wish = ExtenderServer(Extender(live), routes, door=wish.door), wish
@@ -60,32 +63,32 @@ class ExtenderPart:
         return "extender on " + ", ".join(map(str, await listen(self.server, self._wish)))
 
     async def close(self) -> None:
-        """Answer what was asked, then close."""
+        """Answer the requests received, then close."""
         await self.server.close()
 
 
 class SettledMemory:
-    """Freezes what was read at the start: garbage collection need not look through it each time."""
+    """Excludes what was read at the start from garbage collection, which then takes less time."""
 
     async def start(self) -> str:
-        """Set it aside."""
+        """Collect once, then freeze all remaining objects."""
         gc.collect()
         gc.freeze()
         return "memory is settled"
 
     async def close(self) -> None:
-        """Nothing: the process ends."""
+        """Do nothing: the process ends."""
 
 
 class PredictionsPart(Background):
-    """Tells policies how much applications slow each other down, and again where that changed."""
+    """Gives policies the predicted interference, and updates it when the files change."""
 
     def __init__(self, reloader: PredictionReloader) -> None:
         super().__init__("", reloader.run)
         self._reloader = reloader
 
     async def start(self) -> str:
-        """Tell it now, and read the files now and then."""
+        """Publish the predictions now, and reread the files periodically if configured."""
         self._reloader.publish()
         if self._reloader.every_s:
             await super().start()
@@ -93,13 +96,13 @@ class PredictionsPart(Background):
 
 
 class TypicalPodsPart(Background):
-    """Keeps up to date what usually comes."""
+    """Keeps the statistics of usual pods up to date."""
 
     def __init__(self, typical: TypicalInput) -> None:
         self._input = typical
         super().__init__("typical pods are counted", self._input.run)
 
     async def start(self) -> str:
-        """Count now, and then now and again."""
+        """Count now, and then periodically."""
         await self._input.learn()
         return await super().start()

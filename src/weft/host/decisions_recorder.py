@@ -1,8 +1,9 @@
-"""The decisions file of a running scheduler: every event and what was decided, for replay.
+"""The decisions file of a running scheduler: every event and decision, for replay.
 
-Deciding never waits for the disk and never ends because of it: lines are written behind, once a
-second, and where that fails, or the file is as large as it may be, it ends there, with one line in
-the log. The last line written is an end record: a file without one is of a process that crashed.
+Deciding never waits for the disk and never fails because of it: lines are written in the
+background, once a second. If writing fails or the file reaches its size limit, recording ends with
+one line in the log. The last line written is an end record: a file without one comes from a crashed
+process.
 """
 
 import asyncio
@@ -24,13 +25,13 @@ from weft.model import BadInputError
 
 log = logging.getLogger("weft.scheduler")
 _EVERY_S = 1.0
-_MOST_WAITING = 64 * 1024 * 1024  # bytes not written yet; a disk that slow is no disk
+_MOST_WAITING = 64 * 1024 * 1024  # bytes not yet written; beyond that the disk counts as failed
 
 
 class Recording(Background):
-    """A part of the process: from its start on everything the cluster handles is on record.
+    """Records everything that the cluster handles, from this part's start on.
 
-    `most_mib` is what the file and its signals take together at most; 0: however much.
+    `most_mib` limits the size of the file and its signals together; 0: no limit.
     """
 
     def __init__(self, live: ClusterView, header: Header, path: Path, most_mib: int = 0) -> None:
@@ -45,7 +46,8 @@ class Recording(Background):
         self._fault: Exception | None = None
 
     async def start(self) -> str:
-        """Begin a new file; the last one is kept as `.previous`. `BadInputError` where it can't."""
+        """Begin a new file; the previous one is kept as `.previous`. `BadInputError` if that
+        fails."""
         try:
             await asyncio.to_thread(self._begin)
         except OSError as error:
@@ -54,7 +56,7 @@ class Recording(Background):
         return await super().start()
 
     def _begin(self) -> None:
-        """The last file steps aside, with the signals beside it."""
+        """Rename the previous file and the signals next to it, and create an empty one."""
         previous = self._path.with_name(self._path.name + ".previous")
         side = side_of(self._path)
         if self._path.exists():
@@ -66,14 +68,14 @@ class Recording(Background):
         self._path.write_bytes(b"")
 
     def _put(self, line: Header | DecisionLine) -> None:
-        """Keep it until it is written; where that breaks off, the file ends before it."""
+        """Queue a line until it is written; after an error recording ends before this line."""
         try:
             self._keep(line)
         except Exception as error:
             self._fault, self._live.decide = error, self._live.engine.handle
 
     def _keep(self, line: Header | DecisionLine) -> None:
-        """Large snapshots are packed when they are written, in a thread."""
+        """Encode a line now, except a large snapshot, which is packed in the writing thread."""
         if isinstance(line, DecisionLine) and is_large(line):
             self._waiting.append(line)
             self._size += len(line.event.signals.values)  # type: ignore[union-attr]
@@ -114,7 +116,7 @@ class Recording(Background):
                 self._append_end(EndRecord("closed"))
 
     def _append(self, lines: list[bytes | DecisionLine], size: int) -> None:
-        """Write those that there is room for, with their hashes; raises where some are left."""
+        """Write as many lines as fit, with their hashes; raise if some are left."""
         with self._writing:
             if self.failed:
                 return
@@ -129,7 +131,7 @@ class Recording(Background):
                 why = _said(error)
                 full = isinstance(error, FullError)
                 self._append_end(EndRecord("full") if full else EndRecord("failed", why))
-                self.failed = why  # nothing may follow a gap, nor what closes it
+                self.failed = why  # nothing may follow a gap or an end record
                 raise
 
     def _append_sealed(self, file: FileIO, lines: list[bytes | DecisionLine]) -> None:
@@ -144,7 +146,7 @@ class Recording(Background):
             self._write_out(file, b"".join(sealed), mark)
 
     def _write_out(self, file: FileIO, text: bytes, mark: ChainMark) -> None:
-        """All of it, or, if the disk does not take it, nothing."""
+        """Write all of it, or nothing if the disk refuses."""
         left = memoryview(text)
         try:
             while left:
@@ -156,12 +158,12 @@ class Recording(Background):
             raise
 
     def _append_end(self, end: EndRecord) -> None:
-        """Close the file if that is still possible: a disk that is full may not take it."""
+        """Write the end record if possible; a full disk may prevent it."""
         with contextlib.suppress(OSError), self._opened() as file:
             self._write_out(file, self._lines.ended(end), self._lines.mark())
 
     def _opened(self) -> FileIO:
-        """The file, unbuffered; OSError where it is not as it was left."""
+        """Open the file, unbuffered; OSError if another process changed or replaced it."""
         file = FileIO(self._path, "r+")
         if file.seek(0, os.SEEK_END) != self._written:
             file.close()

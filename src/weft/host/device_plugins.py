@@ -1,4 +1,4 @@
-"""Composes the device plugins of nodes without NRI. Imported only there: gRPC is large."""
+"""Composes the device plugins of nodes without NRI. Imported only there, because gRPC is large."""
 
 from collections.abc import Callable, Sequence
 
@@ -28,7 +28,7 @@ def reconciler(
     events: PodEvents,
     hosting: AgentHosting,
 ) -> Reconciler:
-    """The part that compares the kubelet's pod resources with the records."""
+    """Build the part that compares the kubelet's pod resources with the delivery records."""
     return Reconciler(
         pods,
         PodResourcesClient(hosting.pod_resources),
@@ -49,7 +49,7 @@ def device_plugins(
     refused: Callable[[PodName, str], None],
     hosting: AgentHosting,
 ) -> DevicePluginPart:
-    """The part that serves them."""
+    """Build the part that serves device plugins to the kubelet."""
 
     def objection(pod: NodePod, others: Sequence[DeliveryRecord]) -> str:
         if pod.record is None:
@@ -58,7 +58,7 @@ def device_plugins(
         return why_refused(pod.record, pod.uid, node, devices.devices, others, most)
 
     options = KubeletOptions(cdi=hosting.cdi, cdi_folder=hosting.cdi_folder)
-    # A CDI specification cannot name the devices of another one: GPUs come as device nodes.
+    # A CDI specification cannot refer to devices of another one: GPUs are passed as device nodes.
     granter = Granter(devices, isolation, CdiSpecs((), heeded=False))
     world = AttributionWorld(
         pods,

@@ -1,4 +1,4 @@
-"""Files that people hand in about interference: datasets, measured pairs, tables, models."""
+"""Reads files on interference that users supply: datasets, measured pairs, tables, models."""
 
 import codecs
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _BAD = (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError
 
 
 def read_measured(paths: Sequence[Path], sources: Sequence[str]) -> list[Measurements]:
-    """Reads each file, each source by itself; only `sources`, where any are named."""
+    """Read the measurements of each file, by source; only those in `sources` if any are named."""
     measured: list[Measurements] = []
     for path in paths:
         body = read_bytes(path)
@@ -49,7 +49,7 @@ def read_measured(paths: Sequence[Path], sources: Sequence[str]) -> list[Measure
 
 
 def read_model(path: Path) -> PredictorFile | StaticTable:
-    """A model that was trained, or someone's table of slowdowns."""
+    """Read a trained model, or a table of slowdowns."""
     body = read_bytes(path)
     if body[:2] == GZIP or b'"schema"' in body[:200]:
         return read_predictor(body, str(path))
@@ -57,9 +57,10 @@ def read_model(path: Path) -> PredictorFile | StaticTable:
 
 
 def read_interference(path: Path, where: str = "") -> InterferenceTable:
-    """A table `{application: {beside: slowdown}}`, predictions, or a predictor that Weft trained.
+    """Read a table `{application: {co_resident: slowdown}}`, predictions, or a predictor trained by
+    Weft.
 
-    `BadInputError` names the file, or `where` it was named.
+    `BadInputError` names the file, after `where` it was configured.
     """
     place = place_of(where, path)
     body = _read(path, place)
@@ -69,13 +70,15 @@ def read_interference(path: Path, where: str = "") -> InterferenceTable:
 
 
 def read_mystic(path: Path, where: str = "") -> dict[str, dict[str, float]]:
-    """Mystic's distances, {application: {application: distance}}; `BadInputError` as above."""
+    """Read Mystic's distances, {application: {application: distance}}; `BadInputError` names the
+    file."""
     place = place_of(where, path)
     return distances_in(_read(path, place), place)
 
 
 def read_predictor(body: bytes, place: str) -> PredictorFile:
-    """The model in a file of `weft interference train`, packed; `BadInputError`."""
+    """Read a model file of `weft interference train`, gzipped or not; `BadInputError` names
+    `place`."""
     try:
         plain = unpack(body, place)
     except UNREADABLE as error:
@@ -84,14 +87,15 @@ def read_predictor(body: bytes, place: str) -> PredictorFile:
 
 
 def table_in(body: bytes, place: str) -> InterferenceTable:
-    """Someone's own numbers, which count on every model of GPU; or predictions, as they are."""
+    """Decode a table of slowdowns, which then holds for every GPU model, or a table of
+    predictions."""
     try:
         decoded = msgspec.json.decode(body)
         if isinstance(decoded, dict) and "classes" in decoded:
             table = msgspec.convert(decoded, InterferenceTable)
-            view = InterferenceView(table)  # its arrays are of the sizes that it says
+            view = InterferenceView(table)  # the constructor checks the arrays' sizes
             arrays = view.mean, view.upper, view.tier
-            interference(0, table.gpu_models, table.classes, arrays)  # and make sense
+            interference(0, table.gpu_models, table.classes, arrays)  # this checks their values
             for tier in set(view.tier.ravel().tolist()):
                 PredictionTier(abs(tier))
             return table
@@ -102,7 +106,7 @@ def table_in(body: bytes, place: str) -> InterferenceTable:
 
 
 def distances_in(body: bytes, place: str) -> dict[str, dict[str, float]]:
-    """Distances between applications; `BadInputError` names the place."""
+    """Decode distances between applications; `BadInputError` names the place."""
     try:
         return msgspec.json.decode(body, type=dict[str, dict[str, float]])
     except _BAD as error:
@@ -110,7 +114,7 @@ def distances_in(body: bytes, place: str) -> dict[str, dict[str, float]]:
 
 
 def predicted_table(model: PredictorFile) -> InterferenceTable:
-    """A predictor's table of every pair of applications that it knows."""
+    """Predict every pair of applications that the model knows."""
     from weft.interference.ladder import Predictor
     from weft.interference.table import from_predictors
 
@@ -137,5 +141,5 @@ def _read(path: Path, place: str) -> bytes:
 
 
 def place_of(where: str, path: Path | str) -> str:
-    """The file for errors, behind where it was named."""
+    """Join the place where a file was configured and the file, for errors."""
     return ": ".join(filter(None, (where, str(path))))

@@ -1,11 +1,11 @@
 """Health and metrics of a process over HTTP; read-only, for the kubelet and for Prometheus.
 
-    /healthz, /livez   the event loop turns
-    /readyz            every part that says something about itself is well
-    /metrics           in Prometheus' text format
+/healthz, /livez   the event loop runs
+/readyz            every part that reports on itself is well
+/metrics           in Prometheus' text format
 
-Only what a restart would mend makes /livez fail. Whoever asks may be broken or hostile: heads,
-times and connections are limited, bodies are not read.
+/livez fails only for problems that a restart would fix. Clients may be broken or hostile: request
+heads, times and connections are limited, and request bodies are not read.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ class PagesOptions(msgspec.Struct, frozen=True):
     """Settings, with reasons.
 
     `head_timeout_s`: for a request's head to arrive; it is one packet. `answer_timeout_s`: for an
-    answer to be made (explaining computes for a second at most, and rests as long), and then for it
-    to be taken: one with metrics is 2 MB. `idle_timeout_s`: longer than the minute between two of
-    Prometheus' visits. `most_connections`: a kubelet, some Prometheus and some people; each costs
-    some kB. `most_explaining`: explanations asked for at once by those who may; they are made one
-    after another. `close_s`: for answers under way when the process ends.
+    answer to be made (an explanation computes for at most a second, and pauses as long), and again
+    for it to be sent: one with metrics is 2 MB. `idle_timeout_s`: longer than the minute between
+    two scrapes. `most_connections`: enough for a kubelet, several Prometheus and some people; each
+    costs some kB. `most_explaining`: explanations requested at once by permitted users; they are
+    made one after another. `close_s`: for answers in flight when the process ends.
     """
 
     head_timeout_s: float = 10
@@ -48,7 +48,7 @@ class PagesOptions(msgspec.Struct, frozen=True):
 
     @property
     def server(self) -> ServerLimits:
-        """The limits that the server itself keeps."""
+        """The limits that the HTTP server itself enforces."""
         return ServerLimits(
             self.head_timeout_s, self.answer_timeout_s, self.idle_timeout_s, self.most_connections
         )
@@ -62,21 +62,21 @@ class HealthCheck(NamedTuple):
 
 
 class CollectedFamilies(Collector):
-    """Metrics collected at one moment, to be written in a thread."""
+    """Metrics already collected, so that a thread can format them."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
 
     def collect(self) -> list[Metric]:
-        """Yields them again."""
+        """Return the collected metrics."""
         return self._families
 
 
 class Pages:
-    """The pages of one process. Each host says what is alive and ready, and may add pages.
+    """The pages of one process. Subclasses define what is alive and ready, and may add pages.
 
-    `collectors` are asked for metrics, in order. `port` 0 is any free one; once it listens it is
-    the one that is listened on.
+    `collectors` supply the metrics, in order. `port` 0 means any free one; after `listen` it is the
+    port that was opened.
     """
 
     def __init__(
@@ -109,52 +109,52 @@ class Pages:
     # --- what a host says ---
 
     def readiness(self) -> list[HealthCheck]:
-        """Parts without which the process is not ready."""
+        """Return parts without which the process is not ready."""
         return []
 
     def informative(self) -> list[HealthCheck]:
-        """Parts that are shown to those who ask for all, and change no answer."""
+        """Return parts that are only shown with `?verbose` and do not affect the result."""
         return []
 
     def liveness(self) -> list[HealthCheck]:
-        """Parts that are shown where somebody asks for all of what is alive."""
+        """Return parts that /livez shows with `?verbose`."""
         return self.informative()
 
     def problem(self, status: int, text: str) -> HttpAnswer:
-        """An answer that is none."""
+        """Return an error answer."""
         return HttpAnswer(status, f"{text}\n".encode(), TEXT)
 
     def unreadable(self, status: int, text: str) -> HttpAnswer:
-        """The answer to what is no HTTP."""
+        """Return the answer to bytes that are not HTTP."""
         return self.problem(status, text)
 
     def unlistenable(self, error: OSError) -> BadInputError:
-        """The error where the port can't be had."""
+        """Return the error for a port that cannot be opened."""
         where, way_out = f"{self.address}:{self.port}", "choose another one; 0 is any that is free"
         return BadInputError(where, f"can't be listened on ({error}); {way_out}")
 
     def collecting(self, collector: Collector) -> AbstractContextManager[None]:
-        """A mistake in this collector may be kept from the others here."""
+        """Return a context in which a collector's error may be contained."""
         return contextlib.nullcontext()
 
     async def other_page(self, request: web.BaseRequest) -> HttpAnswer | None:
-        """A page of the host's own; None for none at this path."""
+        """Answer a page that the subclass adds; None if this path is not one."""
         return None
 
     other_paths: tuple[str, ...] = ()
-    """Pages of the host's own, for those who ask for none that there is."""
+    """The added pages, as listed in the answer to unknown paths."""
 
     # --- serving ---
 
     async def listen(self) -> None:
-        """Begin to answer; `BadInputError` where the port can't be had."""
+        """Begin to answer; `BadInputError` if the port cannot be opened."""
         try:
             self.port = await self.server.listen(self.address, self.port)
         except OSError as error:
             raise self.unlistenable(error) from error
 
     async def close(self) -> None:
-        """Listen no more; answers under way get a moment."""
+        """Stop listening; answers in flight have `close_s` seconds to finish."""
         await self.server.close(self.options.close_s)
 
     async def _in_time(self, request: web.BaseRequest) -> HttpAnswer:
@@ -195,7 +195,7 @@ class Pages:
                     for family in collector.collect():
                         families.append(family)
                         await asyncio.sleep(0)
-            # Writing 5,000 nodes' numbers takes a while: in a thread, where others get their turn.
+            # Formatting 5,000 nodes' numbers takes a while, so a thread does it.
             text = await asyncio.to_thread(generate_latest, CollectedFamilies(families))
         return HttpAnswer(200, text, METRICS)
 
@@ -203,7 +203,7 @@ class Pages:
 def checked(
     name: str, checks: Sequence[HealthCheck], informative: Sequence[HealthCheck], verbose: bool
 ) -> HttpAnswer:
-    """As Kubernetes' own components answer: `ok`, or every part with [+] or [-]."""
+    """Answer like Kubernetes' own components: `ok`, or every part with [+] or [-]."""
     failed = [check for check in checks if check.wrong]
     if not failed and not verbose:
         return HttpAnswer(200, b"ok", TEXT)

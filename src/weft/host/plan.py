@@ -1,4 +1,4 @@
-"""Reads what a configuration names, and makes the live cluster that it describes.
+"""Reads the files that a configuration names, and builds the live cluster that it describes.
 
 configuration ──▶ plan: files, profiles, routes ──▶ cluster with a leader's parts
 """
@@ -31,11 +31,11 @@ from weft.model import BadInputError
 
 
 class Hosting(msgspec.Struct, frozen=True):
-    """Options of the command line beside the configuration.
+    """Options of the command line, in addition to the configuration.
 
     `schedules` is False for a process that only answers kube-scheduler. `decisions` is the file
-    that everything goes on record in, up to `decisions_mib` (0: however much). `where` names the
-    configuration file in errors.
+    that records all decisions, up to `decisions_mib` (0: no limit). `where` names the configuration
+    file in errors.
     """
 
     kubeconfigs: tuple[Path, ...] = ()
@@ -47,10 +47,10 @@ class Hosting(msgspec.Struct, frozen=True):
 
 
 class SchedulerPlan(msgspec.Struct, frozen=True):
-    """The configuration and its files, read before anything is connected.
+    """The configuration and its files, read before any connection is made.
 
-    `profiles` are those of the configuration and the extender's routes; `names` the schedulerNames
-    whose pods are scheduled here.
+    `profiles` are those of the configuration and of the extender's routes; `names` the
+    schedulerNames whose pods are scheduled by this process.
     """
 
     config: Configuration
@@ -64,7 +64,7 @@ class SchedulerPlan(msgspec.Struct, frozen=True):
 
 
 def plan_of(config: Configuration, registry: Registry, hosting: Hosting) -> SchedulerPlan:
-    """Read what the configuration names; `BadInputError` where something is wrong with it."""
+    """Read what the configuration names; `BadInputError` for anything wrong with it."""
     files = files_of(config, hosting.where)
     predictions = files.read()
     predicted, routes = config.interference.predicted, []
@@ -87,7 +87,8 @@ def plan_of(config: Configuration, registry: Registry, hosting: Hosting) -> Sche
 
 
 def taken_here(config: Configuration, hosting: Hosting) -> tuple[str, ...]:
-    """The schedulerNames whose pods this process schedules; the others are kube-scheduler's."""
+    """Return the schedulerNames whose pods this process schedules; kube-scheduler has the
+    others."""
     asked = [p.scheduler_name for p in config.profiles if p.via == "extender"]
     if asked and not config.extender.enabled:
         what = f"{asked[0]} is via extender, which is off; write extender.enabled: true"
@@ -97,7 +98,7 @@ def taken_here(config: Configuration, hosting: Hosting) -> tuple[str, ...]:
 
 
 def cluster_of(plan: SchedulerPlan, client: ApiClient, elector: Elector | None) -> LeaderParts:
-    """The live cluster that the plan describes, with a leader's parts."""
+    """Build the live cluster that the plan describes, with a leader's parts."""
     config = plan.config
     options = EngineClusterOptions(
         names=plan.names,
@@ -126,7 +127,8 @@ def cluster_of(plan: SchedulerPlan, client: ApiClient, elector: Elector | None) 
 def reading_cluster(
     config: Configuration, registry: Registry, client: ApiClient, where: str = ""
 ) -> LeaderParts:
-    """The cluster that `weft scheduler` would make, to be read: nobody leads, and nothing is kept.
+    """Build the cluster as `weft scheduler` would, but only for reading, without lease or
+    recording.
 
     `where` names the configuration file in errors.
     """
@@ -135,11 +137,11 @@ def reading_cluster(
 
 
 def elector_of(client: ApiClient, lease: LeaseSettings) -> Elector:
-    """A candidate with a name of its own: the host's, and chance, for every process is new."""
+    """Build an elector with a unique identity: the host name and a random part."""
     options = LeaseOptions(lease.namespace, lease.name, lease.duration_seconds, lease.renew_seconds)
     return Elector(client, f"{socket.gethostname()}_{uuid.uuid4()}", options)
 
 
 def own_config_map(client: ApiClient, config: Configuration, name: str) -> OwnConfigMap | None:
-    """The ConfigMap of this name beside the Lease; none where it has none."""
+    """Return the ConfigMap of this name in the Lease's namespace; None if the name is empty."""
     return OwnConfigMap(client, config.lease.namespace, name) if name else None

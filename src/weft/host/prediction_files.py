@@ -1,4 +1,4 @@
-"""The files of a configuration that say what policies are told of interference."""
+"""The configuration's files of predicted interference."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -25,7 +25,8 @@ USUAL = "extender.interferenceTable"
 
 
 def files_of(config: Configuration, where: str = "") -> PredictionFiles:
-    """The files that the configuration names; without a table, the one that the extender has."""
+    """Return the files that the configuration names; without a table, the one of the extender if it
+    exists."""
     settings = config.interference
     usual = extender_table(config.extender) if config.extender.enabled else None
     named = {
@@ -42,7 +43,7 @@ def files_of(config: Configuration, where: str = "") -> PredictionFiles:
 
 
 def _predictions(places: Mapping[str, str], bodies: Mapping[str, bytes]) -> LoadedPredictions:
-    """Merges all predictions; profiles that are named count before those that a predictor knows."""
+    """Merge all predictions; measured profiles come before those inside a predictor."""
     table, distances = None, None
     solos: list[SoloRun] = []
     if place := places.get(PROFILES):

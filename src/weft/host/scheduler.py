@@ -1,7 +1,7 @@
-"""The scheduler's process, and with it the extender's: one cluster, one ledger, and its parts.
+"""The scheduler's process, including the extender: one cluster, one ledger, and its parts.
 
 plan ──▶ client, lease ──▶ cluster ──▶ SchedulerProcess(early: pages, preflight, recording;
-                                                        then: what is listed in `served`)
+                                                        then the parts in `served`)
 """
 
 import logging
@@ -55,14 +55,14 @@ log = logging.getLogger("weft.scheduler")
 
 
 class ServedPart(NamedTuple):
-    """A part, and what it counts."""
+    """A part, and the collectors of its metrics."""
 
     part: Part
     collectors: tuple[Collector, ...] = ()
 
 
 async def host(config: Configuration, registry: Registry, hosting: Hosting) -> None:
-    """Run until told to stop; see `SchedulerProcess.run`."""
+    """Run until SIGTERM or SIGINT; see `SchedulerProcess.run`."""
     _warn_of_open_doors(config)
     plan = plan_of(config, registry, hosting)
     options = ClientOptions(config.client.qps, config.client.burst, user_agent="weft-scheduler")
@@ -75,7 +75,7 @@ async def host(config: Configuration, registry: Registry, hosting: Hosting) -> N
 def process_of(
     plan: SchedulerPlan, leader: LeaderParts, elector: Elector | None
 ) -> SchedulerProcess:
-    """The process: its parts in the order of their start."""
+    """Build the process, with its parts in the order of their start."""
     live, config, name = leader.live, plan.config, socket.gethostname()
     client = live.client
     events = EventReporterOptions(config.events.interval_seconds, config.events.scheduled)
@@ -116,7 +116,7 @@ def _source(plan: SchedulerPlan, live: EngineCluster) -> MetricSource | None:
 def _observer(
     plan: SchedulerPlan, live: EngineCluster, source: MetricSource | None, solos: SoloProfiles
 ) -> SlowdownObserver | None:
-    """Observes slowdowns, where a source can say how fast pods go."""
+    """Build the observer of slowdowns, if a metrics source can report pods' progress."""
     options = _observer_options(plan.config)
     if source is None or not options.metrics:
         return None
@@ -132,7 +132,7 @@ def _predictions(
     observer: SlowdownObserver | None,
     solos: SoloProfiles,
 ) -> list[ServedPart]:
-    """Tells policies what the files predict."""
+    """Build the part that gives policies the predictions in files; none without files."""
     if not plan.files.named:
         return []
     store = observer.slowdown_store if observer is not None else None
@@ -147,7 +147,7 @@ def _gpu_watch(
     source: MetricSource | None,
     observer: SlowdownObserver | None,
 ) -> list[ServedPart]:
-    """Keeps what policies see of the GPUs up to date."""
+    """Build the part that keeps policies' view of the GPUs up to date; none without a source."""
     if source is None:
         return []
     config = plan.config
@@ -168,7 +168,7 @@ def _extender(plan: SchedulerPlan, live: EngineCluster) -> list[ServedPart]:
 
 
 def _recordings(plan: SchedulerPlan, live: EngineCluster) -> list[Recording]:
-    """The decisions file, where one is wanted."""
+    """Build the recorder of the decisions file, if one is configured."""
     path, limits = plan.hosting.decisions, plan.limits
     if path is None:
         return []
@@ -195,13 +195,13 @@ def _observer_options(config: Configuration) -> SlowdownObserverOptions:
 
 
 def trusts_progress(settings: TelemetrySettings) -> bool:
-    """True if the source of pods' speeds was named, and not just found somewhere: who may make a
-    Service must not decide who is evicted."""
+    """Return True if the source of pods' progress was configured and not discovered: a user who may
+    create a Service must not decide who is evicted."""
     return not settings.discover or bool(settings.namespaces)
 
 
 def _uses(profiles: Sequence[Profile]) -> list[ProfileUse]:
-    """The profiles as a decisions file's header says them."""
+    """Describe the profiles for a decisions file's header."""
     return [
         ProfileUse(
             profile.name,

@@ -1,9 +1,9 @@
 """The pages of a scheduler process: health, metrics, and explanations of pods; all read-only.
 
-    /readyz                      all there was has been read, and this process leads or follows one
-    /explain/pods/NAMESPACE/NAME why the pod is where it is, or nowhere; to those who may know
+/readyz                      everything has been read, and this process leads or follows a leader
+/explain/pods/NAMESPACE/NAME why the pod is where it is, or nowhere; for permitted users
 
-With `?verbose` the other parts are told, and an API server that is down is one of them.
+With `?verbose` further parts are shown, such as an API server that does not answer.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ _NOT_READY = "this Weft is still reading the cluster; ask again in some seconds"
 class StatusPages(Pages):
     """The pages of one scheduler; a `Part` of its process.
 
-    `explainer` explains pods. Whom `door` does not admit must have the right to have a pod
-    explained.
+    `explainer` explains pods. Clients that `door` does not admit need the right to see
+    explanations.
     """
 
     other_paths = ("/explain/pods/NAMESPACE/NAME",)
@@ -58,12 +58,12 @@ class StatusPages(Pages):
         self._explaining = 0
 
     async def start(self) -> str:
-        """Listen; says where. `BadInputError` where the port can't be had."""
+        """Open the port and return it as text; `BadInputError` if that fails."""
         await self.listen()
         return f"health, metrics and explain on {self.address}:{self.port}"
 
     def unlistenable(self, error: OSError) -> BadInputError:
-        """Name the setting that is wrong."""
+        """Return an error that names the wrong setting."""
         if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
             what = f"is no address of this machine ({error}); write one, or 0.0.0.0 for all"
             return BadInputError(f"http.address {self.address}", what)
@@ -71,43 +71,43 @@ class StatusPages(Pages):
         return BadInputError(f"http.port {self.port}", f"can't be listened on ({error}); {way_out}")
 
     def problem(self, status: int, text: str) -> HttpAnswer:
-        """An answer that is none, as JSON."""
+        """Return an error answer as JSON."""
         return HttpAnswer(status, msgspec.json.encode(ProblemBody(text)))
 
     def unreadable(self, status: int, text: str) -> HttpAnswer:
-        """The answer to what is no HTTP, as text."""
+        """Return the answer to bytes that are not HTTP, as text."""
         return HttpAnswer(status, text.encode(), TEXT)
 
     def collecting(self, collector: Collector) -> AbstractContextManager[None]:
-        """A mistake in one collector costs its metrics, and no others."""
+        """Contain a collector's error, so that only its own metrics are missing."""
         return self._live.faults.beside(f"metrics by {type(collector).__name__}")
 
     def liveness(self) -> list[HealthCheck]:
-        """Parts that no restart would mend."""
+        """Return parts whose problems a restart would not fix."""
         return [HealthCheck("ready", "" if self._live.ready else _NOT_READY), *self.informative()]
 
     def readiness(self) -> list[HealthCheck]:
-        """Everything is read, and somebody leads."""
+        """Return whether everything has been read, and whether there is a leader."""
         feeds = ((feed.resource.name, feed.synced.is_set()) for feed in self._live.feeds)
         checks = [
             HealthCheck(f"read-{name}", "" if done else "not read yet") for name, done in feeds
         ]
         checks.append(HealthCheck("ready", "" if self._live.ready else _NOT_READY))
         checks.append(HealthCheck("api-server", self._live.client.unanswered))
-        if self._live.ready:  # a list that is made afresh takes no readiness away
+        if self._live.ready:  # a repeated list does not make the process unready
             checks = [HealthCheck(check.part) for check in checks]
             checks.append(HealthCheck("leader", self._live.leadership.lacking))
         return checks
 
     def informative(self) -> list[HealthCheck]:
-        """The list-watches, and their last errors."""
+        """Return the list-watches, with their last errors."""
         return [
             HealthCheck(f"watch-{feed.resource.name}", feed.watch.last_error)
             for feed in self._live.feeds
         ]
 
     async def other_page(self, request: web.BaseRequest) -> HttpAnswer | None:
-        """Explanations."""
+        """Answer explanations of pods."""
         match request.path.split("/"):
             case ["", "explain", "pods", namespace, name] if namespace and name:
                 return await self._explain(request, namespace, name)

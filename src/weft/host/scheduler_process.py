@@ -1,15 +1,15 @@
-"""The life of one scheduler process, whatever it serves beside.
+"""The life of one scheduler process, whatever else it serves.
 
-    start ──▶ follower: synced, ready, answers questions
-                 │ acquire (the lease; at once without one)
-                 ▼
-              leader: lists afresh, decides, binds ──▶ the lease is lost ──▶ LeadershipLostError
-                 │
-                 ▼ told to stop (SIGTERM)
-              drains: decides nothing more, finishes what it writes, gives the lease back
+start ──▶ follower: synced, ready, answers questions
+            │ acquires the lease (or leads at once, without one)
+            ▼
+          leader: lists again, decides, binds ──▶ the lease is lost ──▶ LeadershipLostError
+            │
+            ▼ SIGTERM
+          drains: decides nothing more, finishes its writes, releases the lease
 
-What must hold: no decision before the lists are afresh, no write without the lease (the binder
-asks at the last moment), the lease is given back only after the last write ended.
+Invariants: no decision before the new lists are complete, no write without the lease (the binder
+checks right before writing), and the lease is released only after the last write has ended.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ _ROLE_EVERY_S = 5.0
 
 
 class LeadershipLostError(WeftError):
-    """Another process may lead now. This one must end, and may be started anew."""
+    """Another process may lead now. This process must end, and may be restarted."""
 
 
 class SchedulerProcess:
-    """One scheduler. `await run()` until it is told to stop, or raise what ended it.
+    """One scheduler. `await run()` returns when it is told to stop, or raises what ended it.
 
-    `early` are served from the start (health), `parts` once all is known. Without an `elector` it
-    leads at once: run one process then.
+    `early` parts are served from the start (health), `parts` once everything is known. Without an
+    `elector` it leads at once: then run only one process.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class SchedulerProcess:
         self._shell: Shell
 
     async def run(self, stopping: Coroutine[Any, Any, object]) -> None:
-        """Serve until `stopping` returns; `LeadershipLostError` where the lease is lost."""
+        """Serve until `stopping` returns; `LeadershipLostError` if the lease is lost."""
         self._shell = Shell(log)
         self._shell.beside(stopping)
         self._shell.beside(self._teller.run())
@@ -63,13 +63,13 @@ class SchedulerProcess:
         try:
             await self._shell.live(self._live())
         except LeadershipLostError:
-            drain_s = 0.0  # another may lead: whatever is left to say is not ours to say
+            drain_s = 0.0  # another process may lead: nothing more may be written
             raise
         finally:
             await self._end(drain_s)
 
     async def _live(self) -> None:
-        """Follow, then lead, for ever."""
+        """Follow, then lead, until cancelled."""
         await self._shell.serve(self._early)
         await self._role.follow()
         await self.live.start()
@@ -91,7 +91,7 @@ class SchedulerProcess:
         await asyncio.get_running_loop().create_future()
 
     async def _end(self, drain_s: float) -> None:
-        """Finish what is being written, within `drain_s`, while the lease is still renewed."""
+        """Finish pending writes within `drain_s` seconds, while the lease is still renewed."""
         draining = asyncio.ensure_future(self._drain())
         done, _ = await asyncio.wait({draining}, timeout=drain_s)
         await self._shell.end(draining)
@@ -102,7 +102,7 @@ class SchedulerProcess:
         log.info("stopped")
 
     async def _drain(self) -> None:
-        """Close what brings work first, and what reports it last."""
+        """Close the parts that bring work first, and those that report it last."""
         shell = self._shell
         serving = [part for part in reversed(shell.serving) if part not in self._early]
         await shell.close(serving)

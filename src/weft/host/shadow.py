@@ -1,4 +1,5 @@
-"""A process that watches: a cluster that decides nothing, beside whoever schedules it."""
+"""A process that only watches: its cluster decides nothing, and compares another scheduler's
+choices."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,7 +24,7 @@ from weft.kube.client import ApiClient
 
 
 class ShadowListeners(NamedTuple):
-    """Functions that hear that the cluster is read, and of each binding."""
+    """Callbacks: `ready` once the cluster is read, `seen` for each binding."""
 
     ready: Callable[[NodeView], None]
     seen: Callable[[BindingComparison], None]
@@ -39,8 +40,10 @@ async def watch(
     seconds: float | None = None,
     first: Callable[[], Awaitable[None]],
 ) -> ShadowSummary:
-    """Watch until the time is over, or the process is told to stop; `WeftError` where that cannot
-    be. `first` checks what must be so, once the configuration is read."""
+    """Watch for `seconds`, or until SIGTERM or SIGINT; `WeftError` if that is impossible.
+
+    `first` runs checks once the configuration is read.
+    """
     plan = plan_of(config, registry, Hosting(where=where))
     live, totals = cluster_of(plan, client, None).live, ShadowTotals()
 
@@ -71,8 +74,8 @@ async def watch(
 
 
 def parts_of(plan: SchedulerPlan, live: EngineCluster) -> list[Part]:
-    """The parts of a scheduler that make a cluster see more and write nothing: predictions, typical
-    pods, what the GPUs do."""
+    """Build the parts of a scheduler that improve its view and write nothing: predictions, usual
+    pods, GPU telemetry."""
     config = plan.config
     solos = SoloProfiles(plan.predictions.solos)
     again_s = config.interference.reload_seconds

@@ -1,8 +1,8 @@
-"""The shell of every process: parts that are started, kept and closed, and what ends the process.
+"""The shell of every process: starts parts, restarts and closes them, and ends the process.
 
-Background  runs once, from start to close; one that breaks off is logged
-Kept        runs for ever: one that breaks is logged, counted and started anew
-Shell       starts parts in order, and ends with the first of what should be endless
+Background  runs once, from start to close; a failure is logged
+Kept        runs for ever: a failure is logged and counted, and the part restarted
+Shell       starts parts in order, and ends when a task that should never end does
 """
 
 import asyncio
@@ -19,27 +19,28 @@ _MOST_AGAIN_S = 30.0
 
 
 class Part(Protocol):
-    """Something that a process does, from its start to its end."""
+    """A part of a process, with a start and an end."""
 
     async def start(self) -> str:
-        """Begin; what it does or listens on, for the log, "" for nothing."""
+        """Begin; return what it does or listens on, for the log ("" for nothing)."""
         ...
 
     async def close(self) -> None:
-        """End, after what is under way."""
+        """End, after work in progress."""
         ...
 
 
 class Runnable(Protocol):
-    """Something that is done until it is cancelled."""
+    """Work that goes on until it is cancelled."""
 
     async def run(self) -> None:
-        """Do it until cancelled, and clean up behind it."""
+        """Work until cancelled, then clean up."""
         ...
 
 
 class Background:
-    """Runs one coroutine from start to close; `what` it does is logged, `last` is awaited after."""
+    """Runs one coroutine from start to close; `what` is logged at the start, `last` awaited at the
+    end."""
 
     def __init__(
         self,
@@ -51,20 +52,20 @@ class Background:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
-        """Run it; nobody waits for it."""
+        """Start the coroutine as a task."""
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(self._ended)
         return self.what
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """Tell of one that broke off: the process goes on without it."""
+        """Log a failure: the process goes on without this part."""
         if not task.cancelled() and (error := task.exception()) is not None:
             text = "broke off, and goes on with the next start: %s"
             log = logging.getLogger("weft.scheduler")
             log.error(text, self.what or "work in the background", exc_info=error)
 
     async def close(self) -> None:
-        """Cancel it, and do what is left."""
+        """Cancel the task, then await `last`."""
         if self._task is not None:
             await cancel({self._task})
         if self._last is not None:
@@ -72,8 +73,8 @@ class Background:
 
 
 class Kept:
-    """Runs something for ever, as a part `name`: one that breaks takes no other with it. `broken`
-    counts, by part, how often it was started anew."""
+    """Runs a part for ever: a failure does not affect other parts. `broken` counts restarts by
+    `name`."""
 
     def __init__(
         self, name: str, runnable: Runnable, broken: Counter[str], log: logging.Logger
@@ -82,12 +83,12 @@ class Kept:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
-        """Run it, and again where it ends."""
+        """Run the part, and restart it whenever it ends."""
         self._task = asyncio.create_task(self._keep())
         return ""
 
     async def close(self) -> None:
-        """Cancel it; it cleans up behind it."""
+        """Cancel the part, which cleans up."""
         if self._task is not None:
             await cancel({self._task})
 
@@ -123,7 +124,7 @@ class Shell:
             self.serving.append(part)
 
     def beside(self, work: Coroutine[Any, Any, object]) -> None:
-        """Run a task whose end ends the process, with its error if it has one."""
+        """Run a task whose end ends the process, with the task's error if it has one."""
         task = asyncio.ensure_future(work)
         self._endless.add(task)
         task.add_done_callback(self._one_ended)
@@ -138,8 +139,8 @@ class Shell:
             self._ended.set_exception(error)
 
     async def live(self, life: Coroutine[Any, Any, None]) -> None:
-        """Return when this, or the first of the endless work, ends; raise what ended it. Either way
-        `life` is over."""
+        """Return when `life` or one of the endless tasks ends; raise its error. `life` is
+        cancelled."""
         living = asyncio.ensure_future(life)
         try:
             await asyncio.wait({living, self._ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -157,14 +158,14 @@ class Shell:
         await asyncio.gather(*(part.close() for part in self.serving), return_exceptions=True)
 
     async def end(self, *others: "asyncio.Future[Any]") -> None:
-        """Cancel the endless work, and these."""
+        """Cancel the endless tasks, and these."""
         await cancel({*others, *self._endless})
         if self._ended.done():
-            self._ended.exception()  # seen: it was raised, or what ended first was
+            self._ended.exception()  # marks the error as retrieved
 
 
 def stop_signal() -> asyncio.Event:
-    """Set by SIGTERM or SIGINT."""
+    """Return an event that SIGTERM or SIGINT sets."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -173,7 +174,7 @@ def stop_signal() -> asyncio.Event:
 
 
 async def cancel(tasks: "Collection[asyncio.Future[Any]]") -> None:
-    """Cancel these, and wait for their end."""
+    """Cancel these tasks, and wait for their end."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The admission webhook's process: one server, and its certificate followed."""
+"""The admission webhook's process: one server, whose certificate is reloaded when it changes."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ log = logging.getLogger("weft.webhook")
 
 
 class WebhookPlace(NamedTuple):
-    """Where the webhook listens, and the certificate that it shows."""
+    """The webhook's address, and its certificate."""
 
     address: str
     port: int
@@ -23,7 +23,7 @@ class WebhookPlace(NamedTuple):
 
 
 async def host(place: WebhookPlace, scheduler_name: str) -> None:
-    """Answer the API server until told to stop."""
+    """Answer the API server until SIGTERM or SIGINT."""
     tls = server_tls(place.certificate, place.key, None)
     server = WebhookServer(scheduler_name)
     try:

@@ -1,17 +1,18 @@
-"""Keeps the node's GPU resources in its status, where the kubelet counts by them.
+"""Keeps the node's GPU resources in its status, from which the kubelet admits pods.
 
-A kubelet refuses pods beyond what its node advertises and keeps over its restarts what others wrote
-there. So the sums of the node's cards, in the units of each system that is switched on, are written
-once, and again where they are no longer true: a card came, went or broke, or somebody else changed
-them. `weft.dev/advertises` names the resources that are the agent's; others are left alone, above
-all those that a device plugin of another system serves.
+A kubelet refuses pods beyond what its node advertises, and keeps values written by others over its
+restarts. So the sums of the node's cards, in the units of each enabled dialect, are written once,
+and again when they differ: a card was added, removed or broke, or another client changed the
+status. `weft.dev/advertises` names the resources that belong to the agent; all others are left
+alone, in particular those served by another system's device plugin.
 
-Those of the agent's own device plugins the kubelet writes, every ten seconds: after its restart it
-says first that there are none, and ten seconds later how many. So they are written here meanwhile,
-once it has their list (`kubelet_has`); if it then says something else, that stands.
+The kubelet itself writes resources of the agent's own device plugins, every ten seconds: after its
+restart it first writes zero, and the number ten seconds later. The agent writes the number in
+between, once the kubelet has the list (`kubelet_has`); a different value written by the kubelet
+later is kept.
 
-A resource that is gone, unlike one of which there is nothing, ends no pod that has it: a kubelet
-that restarts takes such pods up again.
+Removing a resource, unlike setting it to zero, ends no pod that uses it: a restarting kubelet
+admits such pods again.
 """
 
 import asyncio
@@ -43,27 +44,27 @@ from weft.node.devices.reader import GpuDevice
 log = logging.getLogger("weft.agent")
 
 MOST_IDS = 100_000
-"""A kubelet takes no list of devices beyond 4 MiB: so many short IDs fit, twice as many do not."""
+"""A kubelet accepts no device list beyond 4 MiB: this many short IDs fit, twice as many do not."""
 _PAUSE_S = 1.0
 _TAKEN_S = 1.0
-"""In so long a kubelet has read a list of 100,000 devices, and gives them away."""
-_LATER_S = 0.1  # the loop's clock is not the client's
+"""After this many seconds a kubelet has read a list of 100,000 devices and can allocate them."""
+_LATER_S = 0.1  # the event loop's clock differs slightly from the client's
 _TELLS_S = 15.0
-"""In so long a kubelet has told the API server of its devices (by default every 10 s)."""
+"""After this many seconds a kubelet has reported its devices to the API server (default: every 10
+s)."""
 _NVIDIA = "nvidia"
 
 
 class ForeignPluginError(WeftError):
-    """Another device plugin serves what the agent was told to own."""
+    """Another device plugin serves a resource that the agent was configured to own."""
 
 
 class AccountingSettings(msgspec.Struct, frozen=True):
-    """`dialects`: whose resources are advertised; None: all that have some of their own, but for
-    those that somebody else serves on this node. `own`: resources that are advertised only where
-    this is asked for; `nvidia.com/gpu` is the only one. `device_plugins`: the kubelet is told most
-    resources by device plugins, not by this. `by_name`: containers get their shares whatever the
-    kubelet knows.
-    """
+    """Settings. `dialects`: whose resources are advertised; None: every dialect with own resources,
+    except those served by another plugin on this node. `own`: resources that are advertised only if
+    configured; only `nvidia.com/gpu` is possible. `device_plugins`: device plugins report most
+    resources to the kubelet. `by_name`: containers get their shares whatever devices the kubelet
+    counts."""
 
     dialects: tuple[str, ...] | None = None
     own: tuple[str, ...] = ()
@@ -73,7 +74,7 @@ class AccountingSettings(msgspec.Struct, frozen=True):
 
 
 class DeviceSource(Protocol):
-    """The GPUs as they were read last; `DeviceWatch` is one."""
+    """The last reading of the GPUs; `DeviceWatch` is one."""
 
     @property
     def devices(self) -> tuple[GpuDevice, ...]:
@@ -82,16 +83,16 @@ class DeviceSource(Protocol):
 
     @property
     def version(self) -> int:
-        """Raised with each change; 0 before they were read."""
+        """Incremented with each change; 0 before the first reading."""
         ...
 
     async def changed(self, since: int) -> int:
-        """The version, as soon as it is another than `since`."""
+        """Return the version as soon as it differs from `since`."""
         ...
 
 
 def dialects_with_resources() -> tuple[str, ...]:
-    """The systems that have GPU resources of their own, but for NVIDIA's."""
+    """Return the dialects that have GPU resources of their own, except NVIDIA's."""
     probe, units = Gpu(0, 1024), UnitSettings()
     counting = [system.name for system in ALL if system.card_units(probe, 1, units)]
     same = ("coscheml", _NVIDIA)  # gpushare's resources, and what is never advertised unasked
@@ -106,25 +107,26 @@ def advertised_unasked() -> tuple[str, ...]:
 
 
 def own_resources(node: NodeManifest) -> frozenset[str]:
-    """The resources that the agent answers for on this node."""
+    """Return the resources that the agent advertises on this node, from its annotation."""
     return frozenset(listed_parts((node.metadata.annotations or {}).get(ADVERTISES, "")))
 
 
 def _others(amounts: Quantities | None, own: frozenset[str]) -> frozenset[str]:
-    """The resources of which the node has some, but for our own."""
+    """Return the resources of which the node has some, except the agent's own."""
     there = (amounts or {}).items()
     return frozenset(name for name, amount in there if name not in own and _whole(amount))
 
 
 def switched_on(node: NodeManifest, settings: AccountingSettings) -> tuple[str, ...]:
-    """The dialects whose resources are advertised on this node; each one left out is logged.
+    """Return the dialects whose resources are advertised on this node; log each one left out.
 
-    `ForeignPluginError` where another device plugin serves a resource that was to be owned.
+    `ForeignPluginError` if another device plugin serves a resource that the agent should own.
     """
     wanted = advertised_unasked() if settings.dialects is None else settings.dialects
     own = own_resources(node)
-    # Capacity alone is what a kubelet remembers of a plugin that is gone: our own, where the Node
-    # was made anew meanwhile and lost our marker. Who is told to own a resource asks for more.
+    # Capacity without allocatable is what a kubelet remembers of a removed plugin; it may have been
+    # the agent's own, if the Node object was recreated without the annotation. To own a resource,
+    # even that must be gone.
     foreign = _others(node.status.allocatable, own)
     remembered = foreign | _others(node.status.capacity, own)
     chosen = []
@@ -164,15 +166,17 @@ def _whole(amount: str | int | float) -> int:
     try:
         return parse_quantity(amount, "status")
     except BadInputError:
-        return -1  # whatever it is, it is not what it should be
+        return -1  # not a number, so never equal to the wanted amount
 
 
 class Accounting:
-    """One node's resources. Run `run()` as a task; they outlive it (see `cleanup`).
+    """Maintains one node's resources. Run `run()` as a task; the resources outlive it (see
+    `cleanup`).
 
-    `dialects` are those whose resources are advertised, known once `decided` returned. `counts`
-    are writes by why: `changed` (the GPUs or the settings), `put-back` (somebody else's change),
-    `failed`. While nobody `delivers` there are none; `nudge` says that this is another.
+    `dialects` are those whose resources are advertised, known once `decided` has returned. `counts`
+    are writes by reason: `changed` (the GPUs or the settings), `put-back` (another client's
+    change), `failed`. Nothing is advertised while `delivers` returns False; call `nudge` when that
+    changes.
     """
 
     def __init__(
@@ -200,18 +204,18 @@ class Accounting:
 
     @property
     def units(self) -> UnitSettings:
-        """How the cards are counted."""
+        """The units in which cards are counted."""
         if _NVIDIA in self.dialects and "hami" in self.dialects:
             return msgspec.structs.replace(self._settings.units, gpu_parts=PARTS)
         return self._settings.units
 
     def amounts(self) -> AdvertisedAmounts:
-        """All that the node has now, whoever tells the kubelet."""
+        """Return all amounts that the node has now, including those reported by device plugins."""
         gpus = [device.gpu for device in self._devices.devices]
         return amounts_of(advertised_cards(gpus, self.dialects, self.units))
 
     def served_by_plugins(self, capacity: Mapping[str, int]) -> frozenset[str]:
-        """The resources that device plugins tell the kubelet, of those the node has."""
+        """Return which of the node's resources device plugins report to the kubelet."""
         if not self._settings.device_plugins:
             return frozenset()
         return frozenset(
@@ -219,7 +223,8 @@ class Accounting:
         )
 
     def kubelet_has(self, resource: str, listed: bool) -> None:
-        """The kubelet was given the list of a resource's devices, or has hung up."""
+        """Note that the kubelet received the list of a resource's devices, or closed the
+        connection."""
         if not listed:
             self._listed_s.pop(resource, None)
             return
@@ -227,7 +232,7 @@ class Accounting:
         asyncio.get_running_loop().call_later(_TAKEN_S + _LATER_S, self._wake.set)
 
     def nudge(self) -> None:
-        """Look at once."""
+        """Compare with the node's status soon."""
         self._wake.set()
 
     async def decided(self) -> None:
@@ -235,7 +240,7 @@ class Accounting:
         await self._decided.wait()
 
     async def run(self) -> None:
-        """Keep them true until it is cancelled; what is advertised stays."""
+        """Keep the resources correct until cancelled; what is advertised stays."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch_node())
             tasks.create_task(self._watch_devices())
@@ -243,10 +248,11 @@ class Accounting:
                 await self._wake.wait()
                 self._wake.clear()
                 await self._settle()
-                await self._client.clock.sleep(_PAUSE_S)  # never a race with somebody else's writes
+                await self._client.clock.sleep(_PAUSE_S)  # avoids a write race with others
 
     async def check(self) -> None:
-        """`ForeignPluginError` where another device plugin serves what is to be owned here."""
+        """Raise `ForeignPluginError` if another device plugin serves a resource that the agent
+        should own."""
         node: KubeNode = await self._client.get(NODES, "", self._name)
         switched_on(node, self._settings)
 
@@ -267,7 +273,7 @@ class Accounting:
             self._wake.set()
 
     async def _settle(self) -> None:
-        """Write what differs, if anything does."""
+        """Write the differences to the node's status, if any."""
         node = self._node
         if node is None or not self._devices.version:
             return
@@ -291,7 +297,7 @@ class Accounting:
         self._decided.set()
 
     def _body(self, node: KubeNode, amounts: AdvertisedAmounts) -> dict[str, object]:
-        """The patch that makes the node's status true; empty where it is."""
+        """Return the patch that corrects the node's status; empty if nothing differs."""
         plugins = self.served_by_plugins(amounts.capacity)
         withheld = self._beyond_plugins(amounts.capacity, plugins)
         names = frozenset(amounts.capacity) - withheld
@@ -312,7 +318,7 @@ class Accounting:
         return body
 
     def _just_listed(self) -> set[str]:
-        """The resources that the kubelet has, and tells the API server of soon."""
+        """Return the resources that the kubelet has received but not yet reported."""
         now_s = self._client.clock.monotonic()
         return {
             name
@@ -323,7 +329,8 @@ class Accounting:
     def _beyond_plugins(
         self, capacity: Mapping[str, int], plugins: frozenset[str]
     ) -> frozenset[str]:
-        """The amounts that no device plugin can tell the kubelet and nobody could deliver."""
+        """Return the resources that are too large for a device plugin and cannot be delivered
+        otherwise."""
         if self._settings.by_name or not self._settings.device_plugins:
             return frozenset()
         withheld = frozenset(capacity) - plugins - {GPU_COUNT}
@@ -347,7 +354,7 @@ class Accounting:
 def _changes(
     wanted: Mapping[str, int], there: Quantities, gone: Iterable[str]
 ) -> dict[str, str | None]:
-    """The changes after which `there` has these amounts and none of those gone."""
+    """Return changes that give `there` these amounts and remove the resources in `gone`."""
     changes: dict[str, str | None] = {
         name: str(amount)
         for name, amount in sorted(wanted.items())

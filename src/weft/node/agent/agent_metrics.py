@@ -1,4 +1,4 @@
-"""The agent's own metrics: what it did to containers, and how it stands with the runtime."""
+"""The agent's own metrics: containers, evictions, and the connection to the runtime."""
 
 from collections.abc import Iterator, Mapping
 
@@ -23,7 +23,7 @@ class DeliveryMetrics(Collector):
         self._plugin, self._closed = plugin, closed
 
     def collect(self) -> Iterator[Metric]:
-        """As Prometheus asks."""
+        """Yield the present metrics."""
         text = "Containers that the container runtime asked about, by what became of them."
         yield counter("weft_agent_containers", text, self._delivery.counts, "outcome")
         text = "Pods that hold a share of a GPU of this node."
@@ -38,25 +38,25 @@ class DeliveryMetrics(Collector):
 
 
 class PartMetrics(Collector):
-    """How often each part of the agent broke and was started anew."""
+    """Counts the failures and restarts of each part of the agent."""
 
     def __init__(self, broken: Mapping[str, int]) -> None:
         self._broken = broken
 
     def collect(self) -> Iterator[Metric]:
-        """As Prometheus asks."""
+        """Yield the present metrics."""
         text = "Parts of the agent that broke and were started anew."
         yield counter("weft_agent_part_restarts", text, self._broken, "part")
 
 
 class DeviceMetrics(Collector):
-    """Gauges of whether the machine's GPUs can be read: without a driver they cannot."""
+    """Shows whether the machine's GPUs can be read, which needs a driver."""
 
     def __init__(self, watch: DeviceWatch) -> None:
         self._watch = watch
 
     def collect(self) -> Iterator[Metric]:
-        """As Prometheus asks."""
+        """Yield the present metrics."""
         watch = self._watch
         text = "Whether the machine's GPUs could be read, the last time they were asked for."
         yield gauge("weft_agent_gpus_readable", text, bool(watch.version) and not watch.problem)

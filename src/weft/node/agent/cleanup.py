@@ -1,13 +1,13 @@
-"""Takes off nodes what agents wrote there, once they are not to come back.
+"""Removes from nodes what agents wrote there, after Weft was uninstalled.
 
-    status        the resources that `weft.dev/advertises` names
-    annotations   what `Discovery` and `Accounting` write
-    labels        weft.dev/gpu-model.…
-    Leases        the heartbeats
-    containerd    the drop-in that the offer names (`node/containerd`)
+status        the resources that `weft.dev/advertises` names
+annotations   those written by `Discovery` and `Accounting`
+labels        weft.dev/gpu-model.…
+Leases        the heartbeats
+containerd    the drop-in named in the node's agent annotation (`node/containerd`)
 
-An agent that still runs would write all of it again, so the agents' pods are waited for first. A
-node without any of Weft's own marks is left alone: Alnair's annotations are then Alnair's.
+A running agent would write all of it again, so cleanup first waits for the agents' pods to end. A
+node without Weft's own marks is left alone: there, Alnair's annotations are Alnair's own.
 """
 
 import logging
@@ -34,7 +34,7 @@ from weft.node.agent.heartbeat import AGENT_LABELS
 log = logging.getLogger("weft.agent")
 
 WAIT_S = 60.0
-"""In so long a DaemonSet's pods have ended, and a policy that is gone is no longer in force."""
+"""Within this many seconds a DaemonSet's pods end and a deleted admission policy loses effect."""
 _LOOK_S = 1.0
 _SELECTOR = ",".join(f"{key}={value}" for key, value in AGENT_LABELS.items())
 _FORBIDDEN = 403
@@ -42,19 +42,20 @@ _FAILED = (ApiError, LostError, NotSentError)
 
 
 class RuntimeConfiguration(Protocol):
-    """Whoever reaches the files by which agents configured their runtimes."""
+    """Restores the configuration of nodes' container runtimes."""
 
     async def put_back(self, node: str, drop_in: str) -> str:
-        """Put the runtime's configuration back; why that is not done yet, "" once it is."""
+        """Restore the node's runtime configuration; return why that is not finished, "" once it
+        is."""
         ...
 
     async def under_way(self) -> Collection[str]:
-        """The nodes on which somebody else has begun to."""
+        """Return the nodes on which another cleanup has already begun this."""
         ...
 
 
 class Cleanup:
-    """Cleans one node (`node`) or all of them (""). `runtimes` is None where no node's files are
+    """Cleans one node (`node`) or all of them (""). `runtimes` is None if no node's files can be
     reached."""
 
     def __init__(
@@ -66,12 +67,14 @@ class Cleanup:
     ) -> None:
         self._client, self._node, self._wait_s = client, node, wait_s
         self._runtimes = runtimes
-        # Inside the cluster it has rights in its own namespace; a person may look in all of them.
+        # Inside the cluster it has rights in its own namespace only; a user may have rights in all.
         self._namespace = client.endpoint.namespace if client.endpoint.inside else ""
 
     async def run(self) -> int:
-        """Wait for agents to end, then clean; how many nodes had anything. `BadInputError` where
-        an agent is to stay, or a node could not be cleaned."""
+        """Wait for agents to end, then clean; return the number of nodes cleaned.
+
+        `BadInputError` if an agent is still running, or a node could not be cleaned.
+        """
         await self._agents_end()
         clock = self._client.clock
         until, cleaned = clock.monotonic() + self._wait_s, set[str]()
@@ -86,8 +89,8 @@ class Cleanup:
             await clock.sleep(_LOOK_S)
 
     async def _agents_end(self) -> None:
-        """Pods of nodes that are dead never go: those that are told to end are waited for, too,
-        but no longer."""
+        """Wait until agents' pods are gone, or the time is over; only terminating ones may then
+        remain, as pods of dead nodes never go."""
         clock = self._client.clock
         until = clock.monotonic() + self._wait_s
         while agents := await self._agents():
@@ -108,11 +111,11 @@ class Cleanup:
         return [pod for pod in pods if self._node in ("", pod.spec.node_name) and _may_run(pod)]
 
     async def _clean(self, cleaned: set[str]) -> list[str]:
-        """One attempt at all that is left; what could not be done."""
+        """Try once to clean everything left; return the problems."""
         problems = []
         try:
             nodes, leases = await self._nodes(), await self._leases()
-            # Whoever puts a runtime back there takes the node's marks off before he is done.
+            # Restoring a runtime may remove the node's marks before it is finished.
             under_way = await self._runtimes.under_way() if self._runtimes is not None else ()
         except _FAILED as error:
             return [str(error)]
@@ -167,8 +170,8 @@ class Cleanup:
         except ApiError as error:
             if not self._node or error.code != _FORBIDDEN:
                 raise
-            # An agent's own account, which alone may write its node while the policies are there:
-            # its heartbeat ended with it, and counts for nothing on a node that offers nothing.
+            # An agent's own account, the only one that may write its node while the policies exist:
+            # its heartbeat ended with it, and has no effect on a node that offers nothing.
             said = "node %s: its heartbeat stays: %s"
             log.warning(said, self._node, error, extra=about(node=self._node))
             return []
@@ -188,7 +191,8 @@ class Cleanup:
 
 
 def leftovers(node: KubeNode) -> dict[str, object]:
-    """The patch of a node's status that takes off all that an agent wrote; empty where none did."""
+    """Return the patch of a node's status that removes all that an agent wrote; empty if nothing is
+    there."""
     annotations, labels = node.metadata.annotations or {}, node.metadata.labels or {}
     models = [label for label in labels if is_model(label)]
     if not models and not {AGENT, INVENTORY, ADVERTISES}.intersection(annotations):

@@ -1,9 +1,9 @@
-"""Makes a GPU reachable in a container: by CDI names where the node has them, else device nodes.
+"""Makes a GPU usable in a container: by CDI names if the node has valid ones, else by device nodes.
 
-Device nodes come with their numbers, so that the runtime lets the container's cgroup use them, and
-says so again whenever systemd sets the cgroup's rules anew. CDI names bring the driver's libraries
-besides, by a specification that others wrote (nvidia-ctk). It may be older than the driver, or the
-cards: a name is used only where it brings the device nodes of that very GPU.
+Device nodes are passed with their numbers, so that the runtime allows them in the container's
+cgroup, and again whenever systemd resets the cgroup's rules. CDI names also bring the driver's
+libraries, from a specification written by others (nvidia-ctk). It may be older than the driver or
+the cards: a name is used only if it brings the device nodes of exactly that GPU.
 """
 
 import logging
@@ -25,13 +25,13 @@ CDI_KIND = "nvidia.com/gpu"
 
 _MOST_BYTES = 8 << 20
 _SUFFIXES = (".json", ".yaml")
-"""Suffixes of the files that runtimes read."""
+"""Suffixes of the specification files that runtimes read."""
 _GPU_NODE = re.compile(r"/dev/nvidia\d+|/dev/nvidia-caps/nvidia-cap\d+")
 _CAPABILITIES = "/dev/nvidia-caps/"
 
 
 class MissingNodeError(WeftError):
-    """A device node that a container needs is not there."""
+    """A device node that a container needs does not exist."""
 
 
 class DeviceNode(NamedTuple):
@@ -47,7 +47,7 @@ class DeviceNode(NamedTuple):
 
 
 def device_node(path: str) -> DeviceNode:
-    """The device node at this path; `MissingNodeError` where there is none."""
+    """Return the device node at this path; `MissingNodeError` if there is none."""
     try:
         status = os.stat(path)
     except OSError as error:
@@ -64,10 +64,9 @@ def device_node(path: str) -> DeviceNode:
 class CdiSpecs:
     """The CDI specifications on this node, each read again when its file changes.
 
-    `dirs` are in the runtime's order: what a later one says of a name counts. `ignored` begins the
-    names of files that are not looked at. `heeded` says whether the runtime gives containers what
-    CDI names bring, as far as is known by now; while it does not, there are none. `problems` say
-    which files and names cannot be used, as far as was seen.
+    `dirs` are in the runtime's order: a later folder overrides names of an earlier one. Files whose
+    names begin with `ignored` are skipped. `heeded` says whether the runtime applies CDI names;
+    while it does not, no name is used. `problems` lists unusable files and names found so far.
     """
 
     def __init__(
@@ -84,7 +83,8 @@ class CdiSpecs:
         self._told: set[str] = set()
 
     def names_of(self, devices: Iterable[GpuDevice]) -> tuple[str, ...]:
-        """The devices' qualified names, by UUID or index; none unless all of them have one."""
+        """Return the devices' qualified names, by UUID or index; none unless all of them have
+        one."""
         if not self.heeded:
             return ()
         self._refresh()
@@ -94,7 +94,7 @@ class CdiSpecs:
         return tuple(f"{CDI_KIND}={name}" for name in names) if all(names) else ()
 
     def _name_of(self, device: GpuDevice) -> str:
-        """The name that brings this very device; "" for none."""
+        """Return the name that brings exactly this device; "" if there is none."""
         for name in (device.gpu.uuid, str(device.gpu.index)):
             brought = self._nodes.get(name)
             if brought is None:
@@ -109,7 +109,7 @@ class CdiSpecs:
         return ""
 
     def _refresh(self) -> None:
-        """Read what changed. A name that two files of one folder have is nobody's to a runtime."""
+        """Read changed files. Runtimes do not resolve a name that occurs twice in one folder."""
         listed = [list(self._look(folder)) for folder in self._dirs]
         files = [file for folder in listed for file in folder]
         if files == list(self._files):
@@ -158,7 +158,7 @@ class CdiSpecs:
 
 
 class _File(NamedTuple):
-    """A file as it was when it was read."""
+    """A file's identity and time of change when it was read."""
 
     path: str
     inode: int
@@ -167,8 +167,8 @@ class _File(NamedTuple):
 
 
 class _Specification(NamedTuple):
-    """The names of NVIDIA's GPUs in a file, with the device nodes of GPUs that each brings; or what
-    is wrong with it."""
+    """For each name of an NVIDIA GPU in a file, the GPU device nodes that it brings; or what is
+    wrong with the file."""
 
     nodes: Mapping[str, frozenset[str]] = {}
     problem: str = ""
@@ -192,7 +192,7 @@ def _read(file: _File) -> _Specification:
 
 
 def _nodes_of(part: Mapping[str, Any]) -> frozenset[str]:
-    """The device nodes of GPUs that a specification, or a device in it, brings."""
+    """Return the GPU device nodes that a specification, or a device in it, brings."""
     edits = part.get("containerEdits")
     nodes = edits.get("deviceNodes") if isinstance(edits, dict) else None
     listed = nodes if isinstance(nodes, list) else []
@@ -200,7 +200,7 @@ def _nodes_of(part: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _are_of(nodes: frozenset[str], device: GpuDevice) -> bool:
-    """True if these are the device's: its card, and its instance where that is known."""
+    """Return True if these nodes are exactly the device's: its card, and its instance if known."""
     own = _gpu_nodes(device.paths)
     instance = _capabilities(own)
     same_card = nodes - _capabilities(nodes) == own - instance
@@ -212,5 +212,5 @@ def _capabilities(nodes: frozenset[str]) -> frozenset[str]:
 
 
 def _gpu_nodes(paths: Iterable[str]) -> frozenset[str]:
-    """Those of single GPUs and instances: others belong to the driver."""
+    """Return the device nodes of single GPUs and instances, without those of the driver."""
     return frozenset(path for path in paths if _GPU_NODE.fullmatch(path))

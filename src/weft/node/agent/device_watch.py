@@ -1,7 +1,7 @@
-"""Reads the machine's GPUs for all parts of the agent, on one thread, and says when they change.
+"""Reads the machine's GPUs for all parts of the agent, on one thread, and announces changes.
 
-NVML's calls block, and one that asks a dying GPU may block for seconds: nothing of the agent waits
-for it but whoever asked.
+NVML's calls block, and one to a failing GPU may block for seconds: only the part that asked waits
+for it.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ _CLOSE_S = 2.0
 
 
 class DeviceWatch:
-    """The GPUs as they were read last. Run `run()` as a task; others wait with `changed`.
+    """The last reading of the GPUs. Run `run()` as a task; other parts wait with `changed`.
 
-    `devices` are out of service, all of them, while they cannot be read (`problem` says why);
-    `links` say how they are connected, as far as that is known; `version` counts their changes, 0
-    before the first reading. `failures` counts readings that failed.
+    While the GPUs cannot be read, all `devices` are out of service (`problem` says why). `links`
+    describes their connections, as far as known; `version` counts changes, 0 before the first
+    reading. `failures` counts failed readings.
     """
 
     def __init__(self, reader: DeviceReader, period_s: float = 1.0) -> None:
@@ -42,22 +42,22 @@ class DeviceWatch:
         self._change = asyncio.Condition()
 
     async def ask(self, question: Callable[[DeviceReader], T]) -> T:
-        """The answer to a question to the reader, as `lambda reader: reader.use()`."""
+        """Run a function on the reader in its thread, such as `lambda reader: reader.use()`."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, question, self._reader)
 
     async def changed(self, since: int) -> int:
-        """Waits until `version` is no longer `since`; the version then."""
+        """Wait until `version` differs from `since`; return it."""
         async with self._change:
             await self._change.wait_for(lambda: self.version != since)
             return self.version
 
     def by_index(self, index: int) -> GpuDevice | None:
-        """The GPU or instance with this index."""
+        """Return the GPU or instance with this index, None if there is none."""
         return next((device for device in self.devices if device.gpu.index == index), None)
 
     async def read(self) -> None:
-        """Read now."""
+        """Read the GPUs now."""
         try:
             devices, problem = await self.ask(lambda reader: reader.devices()), ""
         except DeviceError as error:
@@ -78,11 +78,11 @@ class DeviceWatch:
     async def _links(self) -> GpuLinks | None:
         try:
             return await self.ask(lambda reader: reader.links())
-        except DeviceError:  # the next reading of the devices says so
+        except DeviceError:  # the next reading of the devices reports it
             return None
 
     async def run(self) -> None:
-        """Read again and again, until it is cancelled; the reader is closed then."""
+        """Read periodically until cancelled, then close the reader."""
         if self.fake:
             log.warning("these GPUs are a fake: a file plays them")
         try:
@@ -98,7 +98,7 @@ class DeviceWatch:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _tell(self, devices: tuple[GpuDevice, ...]) -> None:
-        """Log what came, went, broke and was mended."""
+        """Log devices that were added, removed, broke or recovered."""
         before = {device.gpu.uuid: device for device in self.devices}
         after = {device.gpu.uuid: device for device in devices}
         for uuid in before.keys() - after.keys():

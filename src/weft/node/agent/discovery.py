@@ -1,15 +1,14 @@
-"""Says on the node object which GPUs there are and what the agent offers.
+"""Writes to the Node object which GPUs there are and what the agent offers.
 
-    annotations   weft.dev/inventory      every GPU and instance, in service or not
-                  weft.dev/agent          version, delivery, isolation modes
-                  weft.dev/gpu-links      how the GPUs are connected, where that can be read
-                  ai.centaurus.io/…       Alnair's: count, UUIDs, units in both spellings
-    labels        weft.dev/gpu-model.…    each model and how many: for node selectors, and for
-                                          people who look for what `genius/gpu-model` may name
+annotations   weft.dev/inventory      every GPU and instance, in service or not
+              weft.dev/agent          version, delivery, isolation modes
+              weft.dev/gpu-links      how the GPUs are connected, if that can be read
+              ai.centaurus.io/…       Alnair's: count, UUIDs, units in both spellings
+labels        weft.dev/gpu-model.…    each model and its number: for node selectors, and to see
+                                      which names `genius/gpu-model` accepts
 
-They are written when they differ from what stands there, and looked at again every so often: what
-somebody else changed is put right. They stay when the agent stops, for it mostly comes back;
-`cleanup` takes them away.
+They are written when they differ, and compared periodically, so that changes by other clients are
+corrected. They stay when the agent stops, as it usually returns; `cleanup` removes them.
 """
 
 import asyncio
@@ -77,17 +76,17 @@ def marks_of(
 
 
 def _label(model: str) -> str:
-    """The label of this model; "" where nothing of its name can stand in one."""
+    """Return the label of this model; "" if no character of its name is allowed in a label."""
     room = _LONGEST - len(NODE_MODELS.partition("/")[2])
     name = _NOT_IN_LABELS.sub("-", model)[:room].strip("-._")
     return f"{NODE_MODELS}{name}" if name else ""
 
 
 class Discovery:
-    """Keeps the node's annotations as its GPUs are. Run `run()` as a task.
+    """Keeps the node's annotations and labels up to date. Run `run()` as a task.
 
-    `offer` says what the agent offers now (None: nothing); `nudge` that it says something else.
-    `writes` and `failures` count.
+    `offer` returns what the agent offers now (None: nothing); call `nudge` when that changes.
+    `writes` and `failures` are counters.
     """
 
     def __init__(
@@ -105,11 +104,11 @@ class Discovery:
         self._nudged = asyncio.Event()
 
     def nudge(self) -> None:
-        """The offer is another one: look at once."""
+        """Compare with the Node soon, as the offer changed."""
         self._nudged.set()
 
     async def run(self) -> None:
-        """Write whenever something changed, until it is cancelled."""
+        """Write whenever something changed, until cancelled."""
         await self._watch.changed(0)
         retry_s = RETRY_S
         while True:
@@ -126,14 +125,14 @@ class Discovery:
             await self._something(version, wait_s)
 
     async def write(self) -> bool:
-        """Write what differs; whether anything did."""
+        """Write the differences; return True if there were any."""
         node = await self._client.get(NODES, "", self._node)
         wanted = marks_of(self._gpus(node), self._offer(), self._watch.links)
-        # Links that nobody read here may be an administrator's.
+        # Links that could not be read here may have been written by an administrator.
         return await self._put(node, wanted, keep=GPU_LINKS)
 
     def _gpus(self, node: KubeNode) -> list[Gpu]:
-        """The GPUs as they were read; those last written, out of service, if they never were."""
+        """Return the GPUs as read; if they never were, those last written, out of service."""
         if self._watch.devices or not self._watch.problem:
             return [device.gpu for device in self._watch.devices]
         try:
@@ -154,13 +153,13 @@ class Discovery:
         if not metadata:
             return False
         body = msgspec.json.encode({"metadata": metadata})
-        path = NODES.of("", self._node, "status")  # marks too; no right to cordon or taint
+        path = NODES.of("", self._node, "status")  # may not cordon or taint
         await self._client.call("PATCH", path, body, content_type=MERGE_PATCH)
         self.writes += 1
         return True
 
     async def _something(self, version: int, most_s: float) -> None:
-        """Waits for another device, a nudge, or so many seconds."""
+        """Wait for a change of the devices, a nudge, or at most `most_s` seconds."""
         waits = [
             asyncio.ensure_future(self._watch.changed(version)),
             asyncio.ensure_future(self._nudged.wait()),
@@ -175,7 +174,7 @@ class Discovery:
 def _changes(
     there: Mapping[str, str], wanted: Mapping[str, str], ours: Callable[[str], bool]
 ) -> dict[str, str | None]:
-    """The changes to write; None: the key goes."""
+    """Return the changes to write; None removes a key."""
     changes: dict[str, str | None] = {
         name: value for name, value in wanted.items() if there.get(name) != value
     }
@@ -183,5 +182,5 @@ def _changes(
 
 
 def is_model(label: str) -> bool:
-    """True of a label that says how many GPUs of a model the node has."""
+    """Return True for a label with the number of GPUs of a model."""
     return label.startswith(NODE_MODELS)

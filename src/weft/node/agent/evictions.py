@@ -1,8 +1,8 @@
-"""Evicts pods that run without the share they were promised, as disruption budgets allow.
+"""Evicts pods that run without the share they were assigned, respecting disruption budgets.
 
-Such a pod computes on the wrong GPU, or on none, and no restart of a container mends what started
-while no agent was there. It is asked again until it is gone. A bare pod, which nobody would make
-anew, can be spared; that is told.
+Such a pod computes on the wrong GPU or on none, and restarting a container would not help if it
+started while no agent was running. The eviction is repeated until the pod is gone. A bare pod,
+which no controller would recreate, can be spared; that is reported.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ log = logging.getLogger("weft.agent")
 DONE, BLOCKED, FAILED, SPARED = "evicted", "blocked", "failed", "spared"
 
 _TIMEOUT_S = 10.0
-_AT_ONCE = 8  # a hundred pods that started without the agent are gone within seconds of its return
+_AT_ONCE = 8  # so that a hundred pods that started without the agent are gone within seconds
 
 
 class Evictions:
-    """Run `run()` as a task. `counts` are attempts by what became of them."""
+    """Run `run()` as a task. `counts` are attempts by outcome."""
 
     def __init__(
         self, client: ApiClient, pods: NodePods, events: PodEvents, again_s: float = 15.0
@@ -39,7 +39,7 @@ class Evictions:
         pods.listeners.append(self._heard_of)
 
     def evict(self, pod: PodName, why: str, *, bare_too: bool = True) -> None:
-        """Evict this pod, soon, unless it is bare and these are spared; `why` is for people."""
+        """Evict this pod soon, unless it is bare and `bare_too` is False; `why` is for people."""
         if bare_too:
             self._bare_too.add(pod)
         if pod not in self._waiting:
@@ -70,13 +70,13 @@ class Evictions:
                 self._bare_too.discard(pod)
 
     async def _try(self, pod: PodName, why: str) -> bool:
-        """Ask once; True if it need not be asked again."""
+        """Try once; return True if no further try is needed."""
         known = self._pods.pods.get(pod.uid)
         gone = known is None and self._pods.synced.is_set()
         if gone or (known is not None and known.manifest.metadata.deletion_timestamp):
             return True
         if pod not in self._bare_too:
-            if known is None:  # whether it is bare the API server tells first
+            if known is None:  # only the API server knows whether it is bare
                 self._unjudged.add(pod.uid)
                 return False
             self._unjudged.discard(pod.uid)

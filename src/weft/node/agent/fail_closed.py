@@ -1,9 +1,10 @@
-"""Finds out whether this node's container runtime fails closed, by trying, after each registration.
+"""Finds out whether this node's container runtime fails closed, by a trial after each registration.
 
-Closed: no container of a pod that requires the agent starts while the agent is away. A runtime's
-version does not say so, for its validator is off by default, and its configuration is read once,
-when it starts: then the agent registers anew, and the trial is made again. What could not be tried
-counts as open, and is tried again. The offer is told after the first trial, never before.
+Closed means: no container of a pod that requires the agent starts while the agent is away. A
+runtime's version does not tell, because its validator is off by default. Its configuration is read
+only at its start; then the agent registers again, and the trial is repeated. If the trial could not
+be made, the runtime counts as open, and the trial is repeated later. The agent offers nothing
+before the first trial.
 """
 
 import asyncio
@@ -15,19 +16,19 @@ from weft.model.runtimes import how_to_close
 
 log = logging.getLogger("weft.agent")
 
-_AGAIN_S = 0.5  # a runtime that starts registers plugins a moment before it serves its own socket
+_AGAIN_S = 0.5  # a starting runtime registers plugins shortly before it serves its own socket
 _MOST_AGAIN_S = 300.0
 
 
 class ClosedTrial(NamedTuple):
-    """The outcome: `closed` (no plugin, no container), `open`, or `unknown`; and in words why."""
+    """The outcome: `closed` (no plugin, no container), `open`, or `unknown`; `text` explains it."""
 
     outcome: Literal["closed", "open", "unknown"]
     text: str
 
 
 class RuntimeTold(Protocol):
-    """The part that the runtime asks, with its name and version; `NriPlugin` is one."""
+    """The registered plugin, with the runtime's name and version; `NriPlugin` is one."""
 
     runtime: str
     validates: bool
@@ -36,8 +37,8 @@ class RuntimeTold(Protocol):
 
 
 class FailClosed:
-    """A part of the agent, and `Registering`: set and heard once each trial is over. `trial` is the
-    last one, None before there was any; `trials` counts them."""
+    """A part of the agent, and a `Registering`: `registered` is set and `listeners` are called
+    after each trial. `trial` is the last one, None before any; `trials` counts them."""
 
     def __init__(self, plugin: RuntimeTold, try_: Callable[[], Awaitable[ClosedTrial]]) -> None:
         self.trial: ClosedTrial | None = None
@@ -50,13 +51,13 @@ class FailClosed:
 
     @property
     def holds(self) -> bool:
-        """True while no container starts without the agent, where it is required."""
+        """True while no container that requires the agent starts without it."""
         closed = self.trial is not None and self.trial.outcome == "closed"
         return closed and self._plugin.validates
 
     @property
     def open_because(self) -> str:
-        """Why it does not hold; "" where it does."""
+        """Why the runtime does not fail closed; "" if it does, or before the first trial."""
         if self.holds or self.trial is None:
             return ""
         if self.trial.outcome == "closed":
@@ -64,7 +65,7 @@ class FailClosed:
         return self.trial.text
 
     async def run(self) -> None:
-        """Try whenever the runtime has registered the agent, until cancelled."""
+        """Make a trial after each registration with the runtime, until cancelled."""
         if self._plugin.registered.is_set():
             self._due.set()
         again_s = _AGAIN_S

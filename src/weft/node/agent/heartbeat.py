@@ -1,8 +1,8 @@
-"""Says every ten seconds that shares reach containers on this node, by a Lease.
+"""Reports every ten seconds, by a Lease, that shares reach containers on this node.
 
 The Lease `weft-agent-<node>` is in the agent's namespace. It is renewed while the container runtime
-asks the agent (or the kubelet its device plugins), and has no holder as soon as it does not, and
-when the agent ends: schedulers then put no more pods there. Whoever dies is late after 14 s.
+asks the agent (or the kubelet its device plugins). Its holder is removed as soon as that stops, and
+when the agent ends: schedulers then place no more pods there. A crashed agent is late after 14 s.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ _FAILED = (ApiError, LostError, NotSentError, msgspec.DecodeError)
 
 
 class Heartbeat:
-    """A part of the agent. `delivers` tells whether shares reach containers now; `failures` counts
-    writes that failed."""
+    """A part of the agent. `delivers` says whether shares reach containers now; `failures` counts
+    failed writes."""
 
     def __init__(
         self, client: ApiClient, node: str, namespace: str, delivers: Callable[[], bool]
@@ -41,7 +41,7 @@ class Heartbeat:
         self._problem = ""
 
     async def run(self) -> None:
-        """Until cancelled; then the Lease has no holder."""
+        """Renew the Lease until cancelled, then remove its holder."""
         clock = self._client.clock
         said, due_s = False, 0.0
         try:

@@ -1,8 +1,8 @@
-"""Adds to a container what keeps it to its share, beside what its delivery record says.
+"""Adds to a container what enforces its share, in addition to what its delivery record says.
 
-A mode of isolation is a word of `model/agent_offer.py`. The table of what each enforces, against
-whom, is docs/explanation/isolation.md. GPUs are numbered as CUDA in the container numbers them: by
-PCI bus, for `CUDA_DEVICE_ORDER` says so there.
+`model/agent_offer.py` lists the isolation modes; docs/explanation/isolation.md says what each
+enforces, and against whom. GPUs are numbered as CUDA numbers them in the container: by PCI bus, as
+`CUDA_DEVICE_ORDER` is set there.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from weft.node.agent.mps_daemon import MpsDaemon
 from weft.node.devices.reader import GpuDevice
 
 HOOK_LIBRARY = "/usr/local/vgpu/libvgpu.so"
-"""Where HAMi-core's library is in containers, as HAMi itself has it."""
+"""The path of HAMi-core's library in containers, as in HAMi itself."""
 HOOK_CACHE = "/usr/local/vgpu/containers"
 HOOK_LOCK = "/tmp/vgpulock"
 PRELOAD = "/etc/ld.so.preload"
@@ -33,11 +33,11 @@ _SAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
 class IsolationError(WeftError):
-    """The node cannot isolate a container as it is asked to; the text says why."""
+    """The node cannot isolate a container as requested; the text says why."""
 
 
 class AddedMount(msgspec.Struct, frozen=True):
-    """A folder or file of the host, in the container."""
+    """A folder or file of the host, mounted into the container."""
 
     host: str
     container: str
@@ -45,7 +45,7 @@ class AddedMount(msgspec.Struct, frozen=True):
 
 
 class IsolationAdditions(msgspec.Struct, frozen=True):
-    """Additions to a container: environment, which wins over the record's, and mounts."""
+    """Additions to a container: environment, which overrides the record's, and mounts."""
 
     env: Mapping[str, str] = {}
     mounts: tuple[AddedMount, ...] = ()
@@ -54,10 +54,10 @@ class IsolationAdditions(msgspec.Struct, frozen=True):
 class IsolationOptions(msgspec.Struct, frozen=True):
     """Settings, with reasons.
 
-    `default`: the mode of pods that name none; "" is `mig` where all their GPUs are instances, else
-    `time-slicing`, as on a node without an agent.
-    `hook_library`: HAMi-core's libvgpu.so on the host; "" offers no `hook`.
-    `folder`: on the host, with the same path for the agent, for what the hook's containers mount.
+    `default`: the mode of pods that name none; "" means `mig` if all their GPUs are instances, else
+    `time-slicing`, as on a node without an agent. `hook_library`: HAMi-core's libvgpu.so on the
+    host; "" disables `hook`. `folder`: for files mounted into hook containers; the same path on the
+    host and for the agent.
     """
 
     default: str = ""
@@ -81,7 +81,7 @@ class NodeIsolation:
         }
 
     def offered(self) -> tuple[str, ...]:
-        """The modes that a container can have here, now."""
+        """Return the modes that a container can have here now."""
         modes = [*WITHOUT_AGENT]
         if self._mps is not None and self._mps.ready:
             modes.append(MPS)
@@ -92,8 +92,8 @@ class NodeIsolation:
         return tuple(modes)
 
     def additions(self, record: DeliveryRecord, container: str) -> IsolationAdditions:
-        """The additions for this container of the record's pod; `IsolationError` where there can be
-        none."""
+        """Return the additions for this container of the record's pod; `IsolationError` if it
+        cannot be isolated."""
         held = record.containers.get(container)
         if held is None or not held.shares:
             return IsolationAdditions()
@@ -106,9 +106,9 @@ class NodeIsolation:
         return adder(subject)
 
     def prune(self, pods: Collection[str], now_s: float) -> None:
-        """Remove what was kept for containers of other pods than these (UIDs).
+        """Remove the files of containers whose pods (UIDs) are not among these.
 
-        What is young is left: its pod may be one that nobody told of yet.
+        New files are kept: their pod may not be known to the caller yet.
         """
         names = {_SAFE.sub("_", pod) for pod in pods}
         for folder in self._cache_root().glob("*"):
@@ -117,7 +117,8 @@ class NodeIsolation:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _parts(self, shares: Sequence[DeliveredShare]) -> "tuple[_Part, ...]":
-        """The container's part of each of its GPUs, in the order in which CUDA numbers them."""
+        """Return the container's part of each of its GPUs, in the order in which CUDA numbers
+        them."""
         parts: dict[int, _Part] = {}
         for share in shares:
             device = self._watch.by_index(share.gpu)
@@ -195,23 +196,24 @@ class NodeIsolation:
         return self._options.folder / "containers"
 
     def _hook_files(self, container: "_Container") -> tuple[Path, Path, Path]:
-        """The file that loads the library, all containers' lock, and this one's own folder."""
+        """Return the file that loads the library, the lock shared by all containers, and this
+        container's own folder; create them if needed."""
         folder = self._options.folder
         preload, lock = folder / "ld.so.preload", folder / "lock"
         name = "@".join(_SAFE.sub("_", part) for part in (container.pod, container.name))
         cache = self._cache_root() / name
         for each in (lock, cache):
             each.mkdir(parents=True, exist_ok=True)
-            each.chmod(0o1777)  # containers run as whoever they like
+            each.chmod(0o1777)  # containers may run as any user
         if not preload.exists():
             write_whole(preload, f"{HOOK_LIBRARY}\n".encode())
         return preload, lock, cache
 
 
 class HookCleaner:
-    """Removes what the hook's containers left behind. Run `run()` as a task.
+    """Removes files left by hook containers. Run `run()` as a task.
 
-    `pods` are the UIDs of the node's pods; None as long as they are not known.
+    `pods` returns the UIDs of the node's pods; None while they are unknown.
     """
 
     def __init__(
@@ -220,7 +222,7 @@ class HookCleaner:
         self._isolation, self._pods = isolation, pods
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Remove periodically until cancelled."""
         while True:
             pods = self._pods()
             if pods is not None:
@@ -229,7 +231,7 @@ class HookCleaner:
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """A container's part of one GPU; 0: nothing that was asked for."""
+    """A container's part of one GPU; 0 for an amount that was not requested."""
 
     device: GpuDevice
     memory_mib: int
@@ -237,7 +239,7 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 class _Container(msgspec.Struct, frozen=True):
-    """The container that is isolated; `pod` is the UID."""
+    """The container to isolate; `pod` is the UID."""
 
     pod: str
     name: str
@@ -250,6 +252,6 @@ def _usual(container: _Container) -> str:
 
 
 def _percent(parts: Sequence[_Part]) -> int:
-    """Percent of the cores: one number for all GPUs, so the least that was asked; 0: none was."""
+    """Return percent of the cores, one number for all GPUs: the least requested; 0 if none was."""
     asked = [part.milli for part in parts if part.milli]
     return min(100, -(-min(asked) // 10)) if asked else 0

@@ -1,4 +1,4 @@
-"""Metrics of what the agent tells the kubelet, and of what it answers it."""
+"""Metrics of what the agent reports to the kubelet, and of its answers to the kubelet."""
 
 from collections.abc import Iterator, Mapping
 from typing import Protocol
@@ -16,17 +16,17 @@ class PluginCounts(Protocol):
 
     @property
     def registrations(self) -> int:
-        """Those that the kubelet took."""
+        """Registrations that the kubelet accepted."""
         ...
 
     @property
     def allocations(self) -> Mapping[str, int]:
-        """Answers to Allocate, by how sure it was whose the devices are."""
+        """Answers to Allocate, by how certain the container was."""
         ...
 
     @property
     def starts(self) -> Mapping[str, int]:
-        """Answers to PreStartContainer."""
+        """Answers to PreStartContainer, by outcome."""
         ...
 
 
@@ -43,7 +43,7 @@ class KubeletMetrics(Collector):
         self._reconciler = reconciler
 
     def collect(self) -> Iterator[Metric]:
-        """As Prometheus asks."""
+        """Yield the present metrics."""
         text = "Writes of the node's GPU resources, by why."
         yield counter("weft_agent_resource_writes", text, self._accounting.counts, "why")
         if self._reconciler is not None:

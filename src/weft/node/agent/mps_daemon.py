@@ -1,14 +1,14 @@
-"""One MPS daemon for all of the node's GPUs, so that containers with several of them work.
+"""One MPS daemon for all of the node's GPUs, so that containers with several GPUs work.
 
-    <folder>/pipe   its sockets; mounted into containers that use it
-    <folder>/shm    is /dev/shm to it and to these containers, and to nobody else
-    <folder>/log    what it says
+<folder>/pipe   its sockets; mounted into containers that use it
+<folder>/shm    /dev/shm of the daemon and these containers only
+<folder>/log    its log files
 
-Whoever ends the daemon ends the servers below it, and with them every program that uses it. So it
-does not belong to the agent's process: it is started in a session and a cgroup of its own, an agent
-that is upgraded leaves it running, and the next one finds it by its sockets. It ends by `stop`,
-when Weft is uninstalled. One that died is started again, in the same folder; one that runs and does
-not answer is left alone, for its programs may still.
+Ending the daemon ends its servers, and with them every program that uses them. So it does not
+belong to the agent's process: it runs in a session and cgroup of its own, survives an upgrade of
+the agent, and the next agent finds it by its sockets. `stop` ends it when Weft is uninstalled. A
+daemon that died is restarted in the same folder; one that runs but does not answer is left alone,
+as its programs may still work.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ MOST_WAIT_S = 60.0
 PID_FILE = "nvidia-cuda-mps-control.pid"
 
 OWN_SHM = ("unshare", "--mount", "--propagation", "private", "--")
-"""Runs the script below where its mounts are seen by nobody else."""
+"""Runs the script below with mounts that no other process sees."""
 _LAUNCH = '"$@" </dev/null >/dev/null 2>&1 & echo $!'
 _START = """
 put() { mkdir -p "$1/weft-mps" && echo "$$" >"$1/weft-mps/cgroup.procs"; }
@@ -42,8 +42,8 @@ fi 2>/dev/null
 [ -z "$3" ] || mount --bind "$2" /dev/shm || exit 1
 exec "$1" -f
 """
-"""$1 is the program, $2 the folder that is /dev/shm to it if $3 says so, $4 where cgroups are (v2:
-in one tree; v1: in one for each controller, of which some may refuse)."""
+"""$1 is the program, $2 the folder mounted as /dev/shm if $3 is set, $4 the cgroup file systems
+(v2: one tree; v1: one for each controller, of which some may refuse)."""
 _CGROUPS = "/sys/fs/cgroup"
 _ON_THE_HOST = ("nsenter", "--target", "1", "--mount", "--cgroup", "--")
 
@@ -51,15 +51,13 @@ _ON_THE_HOST = ("nsenter", "--target", "1", "--mount", "--cgroup", "--")
 class MpsOptions(msgspec.Struct, frozen=True):
     """Settings, with reasons.
 
-    `folder`: on the host, with the same path for the agent, for it is mounted into containers; in
-    /run, where shared memory may be.
-    `program`: the driver's; it must be of the driver's version.
-    `run_by`: a command in front, as `nsenter …` for an agent in a container: the driver's program
-    lies on the host.
-    `own_shm`: whether it gets a /dev/shm of its own; it must where containers use it, and needs
-    the right to mount.
-    `cgroups`: where cgroupfs is, as the daemon sees it; it puts itself into `weft-mps` there, so
-    that it does not end with the agent's cgroup. "" leaves it where it is.
+    `folder`: the same path on the host and for the agent, since it is mounted into containers; in
+    /run, where shared memory is allowed. `program`: the driver's; it must match the driver's
+    version. `run_by`: a command prefix, such as `nsenter …` for an agent in a container, as the
+    driver's program is on the host. `own_shm`: whether the daemon gets its own /dev/shm; required
+    if containers use it, and needs the right to mount. `cgroups`: where cgroupfs is, as the daemon
+    sees it; the daemon moves itself to `weft-mps` there, so that it does not end with the agent's
+    cgroup. "" leaves it where it is.
     """
 
     folder: Path = Path("/run/weft/mps")
@@ -70,11 +68,11 @@ class MpsOptions(msgspec.Struct, frozen=True):
 
 
 def options_here(proc: Path = Path("/proc")) -> MpsOptions:
-    """As this machine wants it: the host's program for an agent in a container that may see the
-    host's processes; a cgroup of its own in any case."""
+    """Choose the options for this machine: the host's program for an agent in a container that may
+    see the host's processes; always a cgroup of its own."""
     try:
         contained = (proc / "1/ns/mnt").readlink() != (proc / "self/ns/mnt").readlink()
-    except OSError:  # not ours to see: we are no root, or in a container without the host's
+    except OSError:  # not visible: not root, or a container without the host's processes
         contained = False
     run_by = _ON_THE_HOST if contained and shutil.which(PROGRAM) is None else ()
     return MpsOptions(run_by=run_by, cgroups=_CGROUPS)
@@ -83,8 +81,8 @@ def options_here(proc: Path = Path("/proc")) -> MpsOptions:
 class MpsDaemon:
     """Keeps the daemon running. Run `run()` as a task.
 
-    `ready` is True while it answers; `problem` says why not; `starts` counts. `listeners` hear when
-    it comes or goes.
+    `ready` is True while it answers; `problem` says why not; `starts` counts. `listeners` are
+    called when `ready` changes.
     """
 
     def __init__(self, options: MpsOptions, check_s: float = CHECK_S) -> None:
@@ -96,11 +94,11 @@ class MpsDaemon:
 
     @property
     def available(self) -> bool:
-        """True if there is such a program (behind another command, nobody knows)."""
+        """True if the program exists; assumed where another command runs it."""
         return bool(self.options.run_by) or shutil.which(self.options.program) is not None
 
     async def run(self) -> None:
-        """Start it where none answers, again and again. It is left running in the end."""
+        """Start the daemon whenever none answers, until cancelled; then leave it running."""
         wait_s = self._check_s
         while True:
             try:
@@ -111,7 +109,7 @@ class MpsDaemon:
             await asyncio.sleep(wait_s)
 
     async def check(self) -> None:
-        """Checks that the daemon answers; where none runs, one is started."""
+        """Check that the daemon answers; start one if none runs."""
         if await self._answers():
             self._tell("")
         elif self._runs():
@@ -124,12 +122,12 @@ class MpsDaemon:
             await self._start()
 
     async def stop(self) -> None:
-        """End it, and every program that uses it."""
+        """End the daemon, and thereby every program that uses it."""
         await asyncio.to_thread(answers, self._control(), self._env(), b"quit -t 5\n")
         self.ready, self.problem = False, "it was stopped"
 
     def client_env(self) -> dict[str, str]:
-        """The environment of a container that uses it."""
+        """Return the environment of a container that uses the daemon."""
         return {PIPES: str(self.pipe)}
 
     async def _answers(self) -> bool:
@@ -139,7 +137,7 @@ class MpsDaemon:
         return (*self.options.run_by, self.options.program)
 
     def _runs(self) -> bool:
-        """Tells whether the daemon whose number stands in the folder is there."""
+        """Return True if the process named in the PID file is a daemon that runs."""
         with suppress(OSError, ValueError):
             number = int((self.pipe / PID_FILE).read_text())
             # Another process may have the number by now.
@@ -150,7 +148,7 @@ class MpsDaemon:
         for folder in (self.pipe, self.shm, self._logs):
             folder.mkdir(parents=True, exist_ok=True)
         self.shm.chmod(0o1777)  # as /dev/shm
-        for stale in self.pipe.iterdir():  # of one that died; containers have the folder itself
+        for stale in self.pipe.iterdir():  # of a dead daemon; containers mount the folder
             stale.unlink(missing_ok=True)
         self.starts += 1
         self.ready, self.problem = False, "it is being started"
@@ -167,7 +165,7 @@ class MpsDaemon:
             self._tell(f"{self.options.program} ended: {self._last_words()}")
 
     def _launch(self) -> int:
-        """Start it as nobody's child; its process id."""
+        """Start the daemon detached from this process; return its process id."""
         launched = subprocess.run(
             ["sh", "-c", _LAUNCH, "weft-mps", *self._command()],
             env=self._env(),
@@ -187,7 +185,7 @@ class MpsDaemon:
         return (*options.run_by, *own, *script, *arguments)
 
     def _env(self) -> dict[str, str]:
-        # Containers see their GPUs by bus; the daemon must number them alike.
+        # Containers number their GPUs by bus; the daemon must use the same order.
         order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         return {**os.environ, **order, PIPES: str(self.pipe), LOGS: str(self._logs)}
 

@@ -1,12 +1,13 @@
-"""This node's pods, what they ask for, and what was promised to each: by list-watch.
+"""This node's pods by list-watch: what each requests, and what it was assigned.
 
-    Binding says what each container gets        the record is in the pod's annotations
-    an original's scheduler, an older Weft        it is derived from its marks, and what the node
-                                                  reports of its GPUs
-A record in an annotation is believed as far as the pod's requests and placement allow it: where no
-admission policy is in force, anybody may have written it. It does not change once a container may
-have been given it: who edits annotations afterwards moves nothing. (Where the node's GPUs are told
-anew, derived ones are derived anew.)
+a Binding of Weft's                          the delivery record is in the pod's annotations
+an original's scheduler, an older Weft       the record is derived from the pod's marks and the
+                                             node's reported GPUs
+
+A record in an annotation is accepted only as far as the pod's requests and placement justify it:
+without admission policies, any user may have written it. It does not change once a container may
+have been given its GPUs: later edits of annotations have no effect. (When the node's reported GPUs
+change, derived records are derived again.)
 """
 
 import asyncio
@@ -47,16 +48,17 @@ _MIRROR = "kubernetes.io/config.mirror"
 _STATIC_UID = re.compile(r"[0-9a-f]{32}")
 Asks = Literal["nothing", "share", "foreign"]
 _SOON = WatchOptions(most_delay_s=5)
-"""The kubelet hears of pods as soon as an API server is back: then it asks for containers."""
+"""Delay limit of the watch: when the API server returns, the kubelet learns of pods at once and
+then asks for containers."""
 
 
 class NodePod(msgspec.Struct, frozen=True):
-    """A pod of this node. `uid` is that by which the runtime knows it.
+    """A pod of this node. `uid` is the one that the runtime uses.
 
-    `asks` for nothing of GPUs, for a `share` that is delivered here, or for what another plugin
-    delivers (`foreign`). `record` says what it gets, `derived` that nobody wrote it down; `problem`
-    why there is none where there should be. `forged`: the pod carries one that says more than it
-    asks for, or than it was placed with.
+    `asks` says whether it requests no GPU (`nothing`), a `share` delivered here, or GPUs that
+    another plugin delivers (`foreign`). `record` says what it gets, `derived` that no record was
+    written; `problem` why a required record is missing. `forged`: the pod carries a record that
+    grants more than it requests or was placed with.
     """
 
     uid: str
@@ -69,12 +71,12 @@ class NodePod(msgspec.Struct, frozen=True):
 
     @property
     def ended(self) -> bool:
-        """True once no container of it runs again."""
+        """True once none of its containers will run again."""
         return self.manifest.status.phase in ENDED
 
 
 class PodRules(msgspec.Struct, frozen=True):
-    """The cluster's configuration of reading pods and nodes.
+    """The cluster's configuration for reading pods and nodes.
 
     `most_permille`: how much of a GPU's memory may be promised, in thousandths.
     """
@@ -85,10 +87,11 @@ class PodRules(msgspec.Struct, frozen=True):
 
 
 class NodePods:
-    """Run `run()` as a task. `listeners` hear the UID of each pod that came, changed or went.
+    """Follows the node and its pods. Run `run()` as a task.
 
-    `synced` is set once all pods are known; `node` is what the API server shows of this node's
-    GPUs, None until then.
+    `listeners` are called with the UID of each pod that was added, changed or removed. `synced` is
+    set once all pods are known; `node` describes this node's GPUs as the API server has them, None
+    until known.
     """
 
     def __init__(self, client: ApiClient, node_name: str, rules: PodRules | None = None) -> None:
@@ -108,7 +111,7 @@ class NodePods:
 
     @property
     def pods(self) -> Mapping[str, NodePod]:
-        """The pods by UID, ended ones too."""
+        """The pods by UID, including ended ones."""
         return self._pods
 
     @property
@@ -119,7 +122,7 @@ class NodePods:
 
     @property
     def problem(self) -> str:
-        """Why the API server cannot be heard now; "" while it can."""
+        """Why the API server cannot be watched now; "" while it can."""
         return self._pod_watch.last_error
 
     @property
@@ -128,8 +131,8 @@ class NodePods:
         return self._rules.most_permille
 
     def objection(self, uid: str, record: DeliveryRecord, annotations: Mapping[str, str]) -> str:
-        """Why this record, from the annotations that a known pod's sandbox was made with, is not
-        believed; "" where it is."""
+        """Return why a record from the annotations of a known pod's sandbox is refused; "" if it is
+        accepted."""
         pod = self._pods[uid]
         if pod.forged:
             return pod.problem
@@ -140,7 +143,7 @@ class NodePods:
         return self._why_not_due(record, msgspec.structs.replace(pod.manifest, metadata=meta))
 
     def watched(self, uid: str) -> WatchedPod | None:
-        """The pod as whoever watches its processes wants it; None for one that is not known."""
+        """Return the pod in the form that watching its processes needs; None if unknown."""
         pod = self._pods.get(uid)
         if pod is None:
             return None
@@ -148,10 +151,10 @@ class NodePods:
         return WatchedPod(uid, meta.namespace, meta.name, pod.record, containers)
 
     def served(self, manifest: PodManifest, container: str) -> Literal["others", "nobody", ""]:
-        """Tells who gives a foreign pod's container its GPUs on this node; "" if it asks for none.
+        """Return who gives a foreign pod's container its GPUs on this node; "" if it requests none.
 
-        A kubelet admits what its node does not advertise: then nobody gives such a pod a GPU, and
-        its words are no reason to let it see all that its image asks for.
+        A kubelet admits pods with resources that its node does not advertise: then nobody gives
+        such a pod a GPU, and its request must not let it see all GPUs that its image asks for.
         """
         if self._others is None:
             return "others"  # the node is not known yet
@@ -159,7 +162,7 @@ class NodePods:
         asking = {each.name: each.containers for each in requests if each.containers}
         if whole := _naming(manifest, NVIDIA_GPU):
             asking[NVIDIA_GPU] = whole
-        # By labels and annotations alone: of whoever has GPUs here.
+        # A request by labels and annotations only is served by any plugin with GPUs here.
         asked = asking.keys() or {name for name in self._others if _is_gpus(name)}
         if asked & self._others:
             return "others"
@@ -180,7 +183,8 @@ class NodePods:
             tasks.create_task(self._follow_pods())
 
     async def known(self, uid: str, within_s: float) -> NodePod | None:
-        """The pod; waits for one that is not known yet, if the API server can be heard."""
+        """Return the pod; wait up to `within_s` seconds for an unknown one, if the API server
+        answers."""
         pod = self._pods.get(uid)
         if pod is not None or self.problem:
             return pod
@@ -242,7 +246,7 @@ class NodePods:
             self.node.gpus,
             self.node.unit_mib,
         )
-        # A resource that was there once: its plugin may be about to register with a new kubelet.
+        # A resource that existed once: its plugin may be about to register with a new kubelet.
         there = (self._others or frozenset()).union(node.status.capacity or ())
         self._others = there - own_resources(node)
         if not changed:
@@ -268,7 +272,7 @@ class NodePods:
         return NodePod(uid, manifest, asks, problem=problem)
 
     def _recorded(self, uid: str, manifest: PodOnNode, asks: Asks) -> NodePod:
-        """A pod that carries a record."""
+        """Read a pod that carries a record."""
         try:
             record = decode_delivery((manifest.metadata.annotations or {})[DELIVERY])
         except ValueError as error:
@@ -283,7 +287,7 @@ class NodePods:
         return why_not_due(record, manifest, node, self._rules.settings)
 
     def _derived(self, manifest: PodOnNode) -> tuple[DeliveryRecord | None, str]:
-        """The record of a pod that carries none, or why there is none."""
+        """Derive the record of a pod that carries none; return it, or why there is none."""
         if self.node is None:
             return None, "the node's GPUs are not known yet"
         settings, most = self._rules.settings, self._rules.most_permille
@@ -303,7 +307,7 @@ class NodePods:
 
 
 def nobody_says(scheduler_name: str) -> str:
-    """Says why a bound pod gets nothing where no record and no mark names its GPUs."""
+    """Explain why a bound pod gets nothing if no record and no mark names its GPUs."""
     if scheduler_name in ("", DEFAULT_SCHEDULER):
         why = (
             f"{DEFAULT_SCHEDULER} placed it, which gives no shares away; label its namespace "
@@ -318,25 +322,25 @@ def nobody_says(scheduler_name: str) -> str:
 
 
 def uid_on_node(manifest: PodManifest) -> str:
-    """The pod's UID as the runtime knows it.
+    """Return the pod's UID as the runtime knows it.
 
-    A static pod's is a hash, which its mirror in the API server is annotated with. Anybody may
-    write annotations: a kubelet runs no pod that has this one, and no other pod's UID is a hash.
+    A static pod's is a hash, found in an annotation of its mirror in the API server. Any user may
+    write that annotation: but a kubelet runs no such pod, and no other pod's UID is a hash.
     """
     mirrored = (manifest.metadata.annotations or {}).get(_MIRROR, "")
     return mirrored if is_static(mirrored) else manifest.metadata.uid
 
 
 def is_static(uid: str) -> bool:
-    """True if a pod with this UID on its node comes from a file there, not from the API server."""
+    """Return True if the UID is that of a static pod, which comes from a file on the node."""
     return _STATIC_UID.fullmatch(uid) is not None
 
 
 def what_it_asks(manifest: PodManifest, settings: DialectSettings) -> tuple[Asks, str]:
-    """The dialect by which the pod asks for GPUs, and what is wrong with its request ("").
+    """Return how the pod requests GPUs, and what is wrong with its request ("").
 
-    Words that NVIDIA's plugin hears too are foreign, and those of systems that go on beside Weft:
-    whoever runs these delivers, unless a record or the pod's own marks say otherwise.
+    Resources that NVIDIA's plugin also serves, and those of systems that run beside Weft, count as
+    foreign: those deliver, unless a record or the pod's own marks say otherwise.
     """
     try:
         system, _ = choose(manifest, settings)
@@ -349,7 +353,7 @@ def what_it_asks(manifest: PodManifest, settings: DialectSettings) -> tuple[Asks
 
 
 def _naming(manifest: PodManifest, resource: str) -> tuple[str, ...]:
-    """The pod's containers that name this resource."""
+    """Return the names of the pod's containers that request this resource."""
     containers = (slot.container for slot in slots(manifest))
     return tuple(each.name for each in containers if names_any(each, {resource}))
 
@@ -364,7 +368,7 @@ def rules_of(
     most_permille: int,
     volcano_memory_factor: int = 1,
 ) -> PodRules:
-    """The rules, from the settings that scheduler and agent share."""
+    """Build the rules from the settings that scheduler and agent share."""
     settings = DialectSettings(
         gpushare_unit="node" if unit == "auto" else unit,
         lends=most_permille > 1000,

@@ -1,9 +1,9 @@
-"""Offers the node's shares by name, as long as the container runtime asks for them.
+"""Offers the node's shares for delivery by name, as long as the container runtime asks the agent.
 
-An agent that just started says nothing before: what its predecessor wrote still holds. A runtime
-that restarts, and one that is upgraded, is back soon. One that stays away may have lost NRI from
-its configuration, and would start every container without its share: then the offer is taken back,
-and the node's resources with it (`Accounting`), so that no more pods come.
+A newly started agent writes nothing at first: its predecessor's offer still holds. A runtime that
+restarts or is upgraded returns soon. One that stays away may have NRI disabled in its
+configuration, and would start every container without its share: then the offer is withdrawn, and
+the node's resources with it (`Accounting`), so that no more pods come.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from weft.node.nri.plugin import NriPlugin
 log = logging.getLogger("weft.agent")
 
 GONE_S = 120.0
-"""A runtime's upgrade takes less, with its packages unpacked."""
+"""An upgrade of a runtime takes less time, including unpacking its packages."""
 _LOOK_S = 1.0
 
 
 class Configuring(Protocol):
-    """The part that configures the runtime to wait; `ContainerdConfiguring` is one."""
+    """The part that configures the runtime to fail closed; `ContainerdConfiguring` is one."""
 
     drop_in: Path | None
     problem: str
@@ -39,7 +39,8 @@ def offer_of(
     closed: FailClosed,
     configuring: Configuring | None = None,
 ) -> AgentOffer | None:
-    """The offer through this plugin; None before it registered, and was tried to be without."""
+    """Return the offer through this plugin; None until it has registered and the fail-closed trial
+    is over."""
     if not plugin.registrations or closed.trial is None:
         return None
     because, drop_in = closed.open_because, configuring.drop_in if configuring else None
@@ -58,14 +59,14 @@ def offer_of(
 
 
 class Connecting(Protocol):
-    """The part that the container runtime asks about containers; `NriPlugin` is one."""
+    """The plugin that the container runtime asks about containers; `NriPlugin` is one."""
 
     connected: bool
 
 
 class RuntimeAbsence:
-    """A part of the agent: sees whether the runtime has stayed away for `gone_s`; `listeners` hear
-    when `gone` becomes another. `seen` is set once it has."""
+    """A part of the agent that notices when the runtime has stayed away for `gone_s` seconds.
+    `listeners` are called when `gone` changes; `seen` is set once it was True."""
 
     def __init__(self, plugin: Connecting, gone_s: float = GONE_S) -> None:
         self.gone = False
@@ -74,8 +75,8 @@ class RuntimeAbsence:
         self._plugin, self._gone_s = plugin, gone_s
 
     async def run(self) -> None:
-        """Look every second, until cancelled."""
-        away_s = 0.0  # not by the clock: while this process was stopped it saw nothing
+        """Check every second, until cancelled."""
+        away_s = 0.0  # counted, not measured: while this process was stopped it saw nothing
         while True:
             away_s = 0.0 if self._plugin.connected else away_s + _LOOK_S
             self._become(away_s >= self._gone_s)
@@ -99,15 +100,15 @@ class RuntimeAbsence:
 
 
 class Registering(Protocol):
-    """A part that delivers, once it is registered: `NriPlugin` or `DevicePluginPart`."""
+    """A part that delivers once it is registered: `NriPlugin` or `DevicePluginPart`."""
 
     registered: asyncio.Event
     listeners: list[Callable[[], None]]
 
 
 class Offering:
-    """A part of the agent: discovery, from the first registration on and anew after each other one;
-    or from when it is clear that none comes (`absence`)."""
+    """A part of the agent that runs discovery from the first registration on, or once it is clear
+    that there will be none (`absence`), and nudges it at each later change."""
 
     def __init__(
         self, plugin: Registering, discovery: Discovery, absence: RuntimeAbsence | None = None
@@ -118,7 +119,7 @@ class Offering:
             absence.listeners.append(discovery.nudge)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Wait for the first registration or absence, then run discovery until cancelled."""
         events = [self._plugin.registered]
         events += [self._absence.seen] if self._absence is not None else []
         waits = [asyncio.ensure_future(event.wait()) for event in events]

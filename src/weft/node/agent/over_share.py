@@ -1,8 +1,8 @@
-"""Tells which pods hold more GPU memory than they were promised, and evicts them if asked to.
+"""Reports pods that hold more GPU memory than they were assigned, and evicts them if configured.
 
-A pod is measured on each GPU against what the Binding charges it there. A process' own memory on
-the GPU (its CUDA context, some hundred MiB) counts, as the GPU has it no longer for others; so
-there is a margin. It must last: an allocator that gives back at once harms nobody.
+A pod is measured on each GPU against what its Binding charges it there. A process' own memory on
+the GPU (its CUDA context, some hundred MiB) counts, as others cannot use it; so there is a margin.
+The excess must last: an allocator that frees memory at once harms nobody.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ REASON = "GPUMemoryOverShare"
 class OverShareOptions(msgspec.Struct, frozen=True):
     """Settings, with reasons.
 
-    `margin_mib`: a CUDA context takes 300 to 600 MiB that nobody thinks of who writes a manifest.
-    `margin_percent`: of the share; of the two margins the larger counts.
-    `after_s`: for so long without a break; a reading a second sees short peaks.
-    `evict`: off, for what runs may matter more than whom it crowds out.
-    `evict_again_s`: between two tries to evict the same pod; a disruption budget may forbid it.
+    `margin_mib`: a CUDA context takes 300 to 600 MiB that few users include in their requests.
+    `margin_percent`: of the share; the larger of the two margins counts. `after_s`: how long a pod
+    must exceed its share without interruption. `evict`: off by default, as the pod may matter more
+    than those it displaces. `evict_again_s`: between two tries to evict the same pod, which a
+    disruption budget may forbid.
     """
 
     margin_mib: int = 512
@@ -42,7 +42,7 @@ class OverShareOptions(msgspec.Struct, frozen=True):
 
 
 class OverShare(NamedTuple):
-    """A pod that holds more of a GPU than it was promised."""
+    """A pod that holds more of a GPU than it was assigned."""
 
     pod: WatchedPod
     gpu: int
@@ -51,7 +51,7 @@ class OverShare(NamedTuple):
 
     @property
     def text(self) -> str:
-        """A sentence for people."""
+        """The excess, as a sentence for people."""
         return (
             f"holds {self.used_mib} MiB of GPU {self.gpu}, {self.used_mib - self.share_mib} MiB "
             f"more than its share of {self.share_mib} MiB"
@@ -59,14 +59,15 @@ class OverShare(NamedTuple):
 
 
 Evict = Callable[[WatchedPod], Awaitable[None]]
-"""Evicts a pod through the API; raises what the client raises."""
+"""A function that evicts a pod through the API; raises what the client raises."""
 
 
 class OverShareGuard:
-    """An observer of `UsageWatch`; its `run` evicts, where that is wanted.
+    """An observer of `UsageWatch`; `run` evicts if configured.
 
-    `over` are those that exceed now, and have for long enough. `reports` counts how often one began
-    to, `evictions` tries by outcome: evicted, blocked (by a disruption budget), gone, failed.
+    `over` are the pods that exceed their share now and have for long enough. `reports` counts how
+    often a pod began to, `evictions` tries by outcome: evicted, blocked (by a disruption budget),
+    gone, failed.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class OverShareGuard:
         self._due: asyncio.Queue[OverShare] = asyncio.Queue(maxsize=1_000)
 
     def observe(self, use: NodeUse) -> None:
-        """Take in a reading."""
+        """Evaluate a reading."""
         exceeding = {(o.pod.uid, o.gpu): o for o in self._exceeding(use.containers)}
         self._since_s = {key: self._since_s.get(key, use.at_s) for key in exceeding}
         lasting = {
@@ -104,7 +105,7 @@ class OverShareGuard:
         self.over = tuple(lasting.values())
 
     async def run(self) -> None:
-        """Evict those that are due, until it is cancelled."""
+        """Evict the pods that are due, until cancelled."""
         while True:
             each = await self._due.get()
             outcome = await self._outcome(each)
@@ -123,7 +124,7 @@ class OverShareGuard:
             record = pods[uid].record
             assert record is not None
             for card in record.cards:
-                # Who asks for cores alone was promised no amount of memory.
+                # A pod that requests only cores was assigned no amount of memory.
                 if card.gpu == gpu and card.memory_mib and mib > self._most_mib(card.memory_mib):
                     yield OverShare(pods[uid], gpu, mib, card.memory_mib)
 

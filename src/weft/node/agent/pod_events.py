@@ -1,4 +1,4 @@
-"""Events on this node's pods: whoever asks why a container does not start is told."""
+"""Events on this node's pods, so that users see why a container does not start."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ STRANGER = "GPUsWithoutShare"
 
 
 class PodName(NamedTuple):
-    """A pod as people and the API server call it."""
+    """A pod by namespace, name and UID."""
 
     namespace: str
     name: str
@@ -23,13 +23,13 @@ class PodName(NamedTuple):
 
 
 class PodEvents:
-    """Run `run()` as a task; `warn` never waits."""
+    """Writes events. Run `run()` as a task; `warn` never blocks."""
 
     def __init__(self, client: ApiClient, node_name: str) -> None:
         self.writer = EventWriter(client, AGENT, node_name, lambda: False)
 
     def warn(self, pod: PodName, reason: str, note: str) -> None:
-        """A warning on this pod, soon."""
+        """Queue a warning event on this pod."""
         about = ObjectReference("Pod", pod.namespace, pod.name, pod.uid, "v1")
         self.writer.emit(Note(about, reason, note, "Warning", "Delivering"))
 

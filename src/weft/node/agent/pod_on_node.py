@@ -1,4 +1,4 @@
-"""A pod as its node's agent reads it: what it asks for, and the runtime's ids of its containers."""
+"""A pod as its node's agent reads it: its requests, and the runtime's ids of its containers."""
 
 from collections.abc import Iterator
 
@@ -10,14 +10,14 @@ from weft.model.manifest import Api, PodManifest, PodStatus
 
 
 class RunningContainer(Api, frozen=True, gc=False):
-    """One entry of the lists of container statuses; the id begins with the runtime's name."""
+    """One entry of a list of container statuses; the id begins with the runtime's name."""
 
     name: str = ""
     container_id: str = msgspec.field(default="", name="containerID")
 
 
 class RunningStatus(PodStatus, frozen=True, gc=False):
-    """status, with all containers that there are."""
+    """The pod's status, with its containers of all three kinds."""
 
     container_statuses: list[RunningContainer] | None = None
     init_container_statuses: list[RunningContainer] | None = None
@@ -32,11 +32,11 @@ class PodOnNode(PodManifest, frozen=True, gc=False):
 
     @property
     def bare(self) -> bool:
-        """True if no controller would make it anew."""
+        """True if no controller would recreate it."""
         return not any(owner.controller for owner in self.metadata.owner_references or ())
 
     def containers_by_id(self) -> dict[str, str]:
-        """The names of its containers by the runtime's ids."""
+        """Return the names of its containers by the runtime's ids."""
         return {
             container.container_id.partition("://")[2]: container.name
             for container in self._containers()

@@ -1,17 +1,17 @@
-"""Tells whose a process is, pod and container, by its cgroup.
+"""Finds the pod and container that own a process, by its cgroup.
 
-The kubelet puts every container below a cgroup that names its pod's UID. How that is spelled
-depends on its driver, the container's own part on the runtime:
+The kubelet puts every container below a cgroup that names its pod's UID. Its spelling depends on
+the kubelet's cgroup driver, and the container's part on the runtime:
 
-    cgroupfs   /kubepods/burstable/pod<uid>/<id>                       (cri-o: crio-<id>)
-    systemd    /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice/
-               cri-containerd-<id>.scope   (crio-<id>.scope, docker-<id>.scope)
+cgroupfs   /kubepods/burstable/pod<uid>/<id>                       (cri-o: crio-<id>)
+systemd    /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice/
+           cri-containerd-<id>.scope   (crio-<id>.scope, docker-<id>.scope)
 
-In a slice's name the UID's `-` are `_`. What stands before differs (a kubelet's own cgroup root, a
-kubelet that is itself in a container, a path relative to the agent's cgroup namespace), and is not
-looked at. Of several pods in a path the outermost counts: what is below a container's own cgroup
-the container may name itself. cgroup v1 has a line for each controller, v2 one, a hybrid both: the
-first that names a pod counts.
+In a slice's name the UID's `-` are `_`. The part before varies (a kubelet's own cgroup root, a
+kubelet that is itself in a container, a path relative to the agent's cgroup namespace) and is
+ignored. If a path names several pods, the outermost counts: below its own cgroup a container can
+choose names itself. cgroup v1 has a line for each controller, v2 one, a hybrid both: the first that
+names a pod counts.
 """
 
 import re
@@ -27,14 +27,15 @@ _MOST_BYTES = 1 << 16
 
 
 class ProcessOwner(NamedTuple):
-    """A pod's UID, and the runtime's id of the container ("" for a process beside them)."""
+    """A pod's UID, and the runtime's id of the container ("" for a process outside its
+    containers)."""
 
     pod_uid: str
     container_id: str = ""
 
 
 def owner_of(proc: Path, pid: int) -> ProcessOwner | None:
-    """The pod that owns the process, as `proc` (/proc) tells; None for no pod's, and for one that
+    """Return the pod that owns the process, from `proc` (/proc); None if no pod does, or it has
     ended."""
     try:
         with (proc / str(pid) / "cgroup").open("rb") as file:
@@ -45,7 +46,7 @@ def owner_of(proc: Path, pid: int) -> ProcessOwner | None:
 
 
 def pods_with_processes(proc: Path, uids: Collection[str]) -> set[str]:
-    """Those of the pods with these UIDs that have a process, as `proc` (/proc) tells."""
+    """Return which of the pods with these UIDs have a process, from `proc` (/proc)."""
     found: set[str] = set()
     for entry in proc.iterdir() if uids else ():
         owner = owner_of(proc, int(entry.name)) if entry.name.isdecimal() else None
@@ -57,7 +58,8 @@ def pods_with_processes(proc: Path, uids: Collection[str]) -> set[str]:
 
 
 def owner_in(text: str) -> ProcessOwner | None:
-    """The pod and container that the text of /proc/<pid>/cgroup names; None where it names none."""
+    """Return the pod and container named in the text of /proc/<pid>/cgroup; None if it names
+    none."""
     for line in text.splitlines():
         owner = _owner_by(line.partition(":")[2].partition(":")[2])
         if owner is not None:
@@ -66,7 +68,7 @@ def owner_in(text: str) -> ProcessOwner | None:
 
 
 def name_of(proc: Path, pid: int) -> str:
-    """The process' name (`comm`); "" for one that ended."""
+    """Return the process' name (`comm`); "" if it has ended."""
     try:
         return (proc / str(pid) / "comm").read_text(errors="replace").rstrip("\n")
     except OSError:

@@ -1,12 +1,12 @@
-"""Holds what the kubelet says of its containers' devices against what their pods were promised.
+"""Compares the devices that the kubelet reports for containers with their pods' delivery records.
 
-    no record         a container holds devices of ours, and nothing says which share they stand for
-    other amount      it holds more or fewer of them than it asks
-    uncounted         it has a share, and holds no devices for it: the kubelet counts too little
-    another's GPU     another plugin gave it a GPU that is not among its share's
+no record         a container holds devices of ours, and no record says for which share
+other amount      it holds more or fewer of them than it requests
+uncounted         it has a share but holds no devices for it: the kubelet counts too little
+another's GPU     another plugin gave it a GPU that is not in its share
 
-All is told: an event, a line in the log, a count. Only who has another's GPU is evicted, for it
-runs where others were promised to be alone.
+Each difference causes an event, a log line and a count. Only a pod with another's GPU is evicted,
+because it runs where others were assigned.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ HeldIds = Mapping[str, Sequence[str]]
 
 
 class ListedContainer(NamedTuple):
-    """A container of a pod and its devices, as the kubelet's pod resources tell."""
+    """A container of a pod and its devices, from the kubelet's pod resources."""
 
     namespace: str
     pod: str
@@ -42,7 +42,7 @@ class ListedContainer(NamedTuple):
 
 
 class HeldDifference(NamedTuple):
-    """One thing that is not as it was promised."""
+    """One difference from what was assigned."""
 
     kind: str
     pod: PodName
@@ -51,10 +51,10 @@ class HeldDifference(NamedTuple):
 
 
 class ListedDevices(Protocol):
-    """Where the kubelet's word comes from."""
+    """The source of the kubelet's list."""
 
     async def containers(self) -> Sequence[ListedContainer]:
-        """All containers that it has in hand, init containers that end left out."""
+        """Return all containers that the kubelet manages, without init containers that end."""
         ...
 
 
@@ -63,7 +63,7 @@ class KnownNodePods(Protocol):
 
     @property
     def pods(self) -> Mapping[str, NodePod]:
-        """By UID."""
+        """The pods by UID."""
         ...
 
 
@@ -73,10 +73,10 @@ def differences(
     own: frozenset[str],
     uuids: Sequence[str],
 ) -> list[HeldDifference]:
-    """Lists the differences. `own` are the resources that our device plugins serve, `uuids` the
+    """List the differences. `own` are the resources that our device plugins serve, `uuids` the
     node's GPUs.
 
-    Pods that are not known are passed over: the API server has not told of them yet.
+    Unknown pods are skipped: the API server has not reported them yet.
     """
     known = {
         (pod.manifest.metadata.namespace, pod.manifest.metadata.name): pod
@@ -126,7 +126,7 @@ def _of_container(
 
 
 def _gpus_in(ids: Sequence[str], uuids: Sequence[str]) -> set[str]:
-    """The node's GPUs that these IDs name: plugins put the UUID first, and a number behind it."""
+    """Return the node's GPUs that these IDs name: plugins use the UUID, followed by a number."""
     return {uuid for uuid in uuids if uuid and any(each.startswith(uuid) for each in ids)}
 
 
@@ -142,8 +142,8 @@ def _asked(pod: NodePod, container: str, resource: str) -> int:
 
 
 class Reconciler:
-    """A part of the agent. `counts` are differences by kind, each counted once; `failures` looks
-    that the kubelet did not answer."""
+    """A part of the agent. `counts` are differences by kind, each counted once; `failures` counts
+    polls that the kubelet did not answer."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class Reconciler:
         self._failing = ""
 
     async def run(self) -> None:
-        """Look every so often, until cancelled."""
+        """Compare periodically until cancelled."""
         while True:
             try:
                 await self.look()
@@ -177,8 +177,8 @@ class Reconciler:
             await asyncio.sleep(self._period_s)
 
     async def look(self) -> list[HeldDifference]:
-        """Compare once. What is seen twice in a row is told: kubelet and API server need not be
-        heard at the same moment."""
+        """Compare once; report what was seen twice in a row, as kubelet and API server are not read
+        at the same moment."""
         listed = await self._listed.containers()
         differing = differences(listed, self._pods.pods.values(), self._own(), self._uuids())
         lasting = [each for each in differing if each in self._seen]

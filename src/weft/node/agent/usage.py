@@ -1,8 +1,8 @@
-"""Watches what GPUs do, and what each pod and container uses of them.
+"""Measures what GPUs do, and what each pod and container uses of them.
 
-Every second the GPUs are asked for their counters and their processes; a process' cgroup tells
-whose it is (`process_owner.py`), and this node's pods what that one is called. Processes of no pod
-are told apart by their command's name: a process beside Kubernetes takes memory like any other.
+Every second the GPUs' counters and processes are read; a process' cgroup tells its pod
+(`process_owner.py`), and this node's pods give the pod's name. Processes outside pods are
+distinguished by their command's name: a process outside Kubernetes takes memory too.
 """
 
 import asyncio
@@ -21,12 +21,13 @@ log = logging.getLogger("weft.agent")
 
 PERIOD_S = 1.0
 KEPT_S = 5.0
-"""For so long a reading is told; an older one is none, so that a driver that hangs is seen."""
+"""How long a reading is valid, in seconds; after that there is none, so that a hanging driver
+shows."""
 
 
 class WatchedPod(NamedTuple):
-    """A pod of this node: what it is called, what it was promised (None: nothing that is known),
-    and the names of its containers by the runtime's ids."""
+    """A pod of this node: its name, its delivery record (None: unknown), and its containers' names
+    by the runtime's ids."""
 
     uid: str
     namespace: str
@@ -36,18 +37,17 @@ class WatchedPod(NamedTuple):
 
 
 class PodDirectory(Protocol):
-    """Knows this node's pods by what their cgroups are named after: the UID, or a static pod's
-    hash."""
+    """Finds this node's pods by the id in their cgroups: the UID, or a static pod's hash."""
 
     def watched(self, uid: str) -> WatchedPod | None:
-        """The pod; None for one that is not known (yet)."""
+        """Return the pod; None if it is not known (yet)."""
         ...
 
 
 class ContainerUse(NamedTuple):
-    """A container's use of a GPU: MiB, and its share of SM time where the driver tells it.
+    """A container's use of a GPU: MiB, and its part of SM time if the driver reports it.
 
-    `pod` is None for a pod that is not known; `container` is "" for one that is not.
+    `pod` is None if unknown; `container` is "" if unknown.
     """
 
     gpu: int
@@ -60,7 +60,7 @@ class ContainerUse(NamedTuple):
 
 
 class StrayUse(NamedTuple):
-    """The use of a GPU by processes of no pod, by their command's name."""
+    """The use of a GPU by processes outside pods, by their command's name."""
 
     gpu: int
     command: str
@@ -69,7 +69,7 @@ class StrayUse(NamedTuple):
 
 
 class NodeUse(NamedTuple):
-    """One reading: GPUs, their counters by index, and who uses them; `at_s` on the monotonic
+    """One reading: GPUs, their counters by index, and their users; `at_s` on the monotonic
     clock."""
 
     at_s: float
@@ -80,7 +80,7 @@ class NodeUse(NamedTuple):
 
 
 class _OwnedProcess(NamedTuple):
-    """A process on a GPU, its owner, and its command's name where it has none."""
+    """A process on a GPU, its owner, and its command's name if it has none."""
 
     use: ProcessUse
     owner: ProcessOwner | None
@@ -88,10 +88,10 @@ class _OwnedProcess(NamedTuple):
 
 
 class UsageWatch:
-    """Reads again and again; `latest` is what was read last, None where that is too long ago.
+    """Reads periodically; `latest` is the last reading, None if it is too old.
 
-    `readings` and `failures` count, `took_s` is how long the last one took. `observers` are called
-    with every reading.
+    `readings` and `failures` count, `took_s` is the duration of the last reading. `observers` are
+    called with every reading.
     """
 
     def __init__(
@@ -114,19 +114,19 @@ class UsageWatch:
 
     @property
     def latest(self) -> NodeUse | None:
-        """The last reading, if it is not too old to tell."""
+        """The last reading, None if it is older than `KEPT_S`."""
         last = self._last
         return last if last is not None and self._now_s() - last.at_s <= KEPT_S else None
 
     async def run(self) -> None:
-        """Read every second, until it is cancelled. A reading that is late has no other wait."""
+        """Read every second, until cancelled; after a slow reading without delay."""
         while True:
             began_s = self._now_s()
             await self.read()
             await asyncio.sleep(max(0.0, self._period_s - (self._now_s() - began_s)))
 
     async def read(self) -> None:
-        """Read now."""
+        """Read once now."""
         began_s = self._now_s()
         try:
             use, processes = await self._devices.ask(self._ask)
@@ -149,7 +149,7 @@ class UsageWatch:
             observe(node_use)
 
     def _ask(self, reader: DeviceReader) -> tuple[tuple[DeviceUse, ...], list[_OwnedProcess]]:
-        """In the thread of the devices: NVML's calls block, and so do looks into /proc."""
+        """Read counters and processes; runs in the devices' thread, as NVML and /proc may block."""
         use, processes = reader.use(), []
         for process in reader.processes():
             owner = owner_of(self._proc, process.pid)

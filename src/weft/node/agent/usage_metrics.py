@@ -1,8 +1,8 @@
 """Use of GPUs, and by whom, for Prometheus, with the names and labels of dcgm-exporter.
 
-So whatever reads that exporter reads the agent. A GPU's own values come without a pod; what a
-container itself uses comes beside them, with namespace, pod and container. That is finer than
-dcgm-exporter, which repeats a GPU's value for each pod that it knows on it.
+So dashboards for that exporter work with the agent. A GPU's own values have no pod labels; what a
+container itself uses is a separate series with namespace, pod and container. That is finer than
+dcgm-exporter, which repeats a GPU's value for each pod on it.
 """
 
 from collections import Counter
@@ -39,13 +39,13 @@ _TEXT = "{} of a GPU, and where a pod is named, of what its container uses of it
 
 
 class UsageMetrics:
-    """A collector of prometheus-client over the watch of one node's GPUs."""
+    """A prometheus-client collector for one node's GPUs."""
 
     def __init__(self, node: str, watch: UsageWatch, guard: OverShareGuard) -> None:
         self._node, self._watch, self._guard = node, watch, guard
 
     def collect(self) -> Iterator[Metric]:
-        """Everything, as of the last reading; of GPUs nothing where that is too old."""
+        """Yield all metrics of the last reading; none of the GPUs if it is too old."""
         node_use = self._watch.latest
         if node_use is not None:
             yield from self._gpus(node_use)
@@ -68,7 +68,7 @@ class UsageMetrics:
         yield counter("weft_agent_over_share_evictions", text, dict(guard.evictions), "outcome")
 
     def _gpus(self, node_use: NodeUse) -> Iterator[Metric]:
-        """One family for each of DCGM's fields that some GPU has."""
+        """Yield one family for each DCGM field that some GPU has."""
         labels = {device.gpu.index: self._labels(device, node_use) for device in node_use.devices}
         families: dict[str, GaugeMetricFamily] = {}
 
@@ -92,7 +92,7 @@ class UsageMetrics:
         yield from families.values()
 
     def _users(self, node_use: NodeUse) -> Iterator[Metric]:
-        """The users of the GPUs beside pods with a share."""
+        """Yield processes by kind of owner, and the memory held by processes outside pods."""
         of: Counter[tuple[str, str]] = Counter()
         for use in node_use.containers:
             of[str(use.gpu), _kind(use)] += use.processes
@@ -105,7 +105,8 @@ class UsageMetrics:
         yield gauge("weft_agent_stray_memory_mib", text, strays, "gpu", "command")
 
     def _labels(self, device: GpuDevice, node_use: NodeUse) -> tuple[str, ...]:
-        """The first of `_LABELS`; an instance has its card's number, and its own UUID."""
+        """Return the device's labels, the first of `_LABELS`; an instance has its card's number,
+        and its own UUID."""
         gpu, mig = device.gpu, device.mig
         number = gpu.index if gpu.parent is None else gpu.parent
         return (
@@ -126,8 +127,8 @@ def _model_of(device: GpuDevice, by_index: Mapping[int, GpuDevice]) -> str:
 
 
 def _by_name(containers: tuple[ContainerUse, ...]) -> Iterator[ContainerUse]:
-    """One for each name: what restarts has two containers of a name for a moment. Pods that are not
-    known have none, and are only counted."""
+    """Sum the uses with equal GPU, pod and container name: during a restart two containers briefly
+    share a name. Unknown pods are left out, and only counted elsewhere."""
     groups: dict[tuple[int, str, str], ContainerUse] = {}
     for use in containers:
         if use.pod is None:

@@ -1,6 +1,7 @@
-"""Configures containerd to wait for the agent, where the operator allows it, and puts that back.
+"""Configures containerd to fail closed without the agent, if the operator allows it, and undoes
+that.
 
-In: containerd's process behind its socket, its configuration. Out: one file among its drop-ins, a
-restart. Not here: whether it waits (`node/agent/fail_closed.py` tries that), other runtimes (CRI-O:
-`how_to_close` has the lines).
+In: the containerd process behind a socket, its configuration. Out: one drop-in file, a restart. Not
+here: whether containerd fails closed (`node/agent/fail_closed.py` tests it), other runtimes (for
+CRI-O, `how_to_close` has the lines to configure).
 """

@@ -1,12 +1,13 @@
-"""Has containerd wait for the agent, where the trial shows that it does not.
+"""Configures containerd to fail closed, if the trial shows that it does not.
 
-    trial: open ──▶ drop-in written ──▶ containerd ended, started again by who runs it ──▶ trial
-                         ▲                                                              │
-      closed: it stays ──┘ open, or containerd does not come back: taken back ◀─────────┘
+trial: open ──▶ drop-in written ──▶ containerd ended, restarted by its service ──▶ trial
+                                                                                    │
+      closed: the drop-in stays ◀───────────────────────────────────────────────────┤
+      open, or containerd does not come back: the drop-in is removed ◀──────────────┘
 
-What did not help is not tried again, by this agent or the next, until containerd's configuration or
-version is another (`state`, which a reboot forgets). An agent that dies in between finds there that
-it was on its way.
+If the drop-in did not help, neither this agent nor the next tries again until containerd's
+configuration or version changes (recorded in `state`, which a reboot deletes). After an agent that
+died in between, the next one finds there that a drop-in was being tried.
 """
 
 import asyncio
@@ -24,12 +25,12 @@ from weft.node.containerd.drop_in import DropIn, RuntimeConfigError, digest_of, 
 log = logging.getLogger("weft.agent")
 
 COME_BACK_S = 90.0
-"""containerd's own unit waits 5 s; with many containers it takes as long again to load them."""
+"""containerd's own unit waits 5 s; with many containers, loading them takes as long again."""
 
 
 class ConfiguringOptions(msgspec.Struct, frozen=True):
-    """`socket`: containerd's. `state`: a file for what was tried. `end_s`, `come_back_s`: for it to
-    end, and to be back and tried."""
+    """`socket`: containerd's. `state`: the file that records what was tried. `end_s`,
+    `come_back_s`: seconds allowed for containerd to end, and to return and pass a trial."""
 
     socket: Path
     state: Path
@@ -39,8 +40,8 @@ class ConfiguringOptions(msgspec.Struct, frozen=True):
 
 
 class _Tried(msgspec.Struct):
-    """The state file: a drop-in that is being tried, or that did not help, and with which
-    containerd (`of`)."""
+    """The state file: a drop-in being tried, or one that did not help, and with which containerd
+    (`of`)."""
 
     pending: str = ""
     refused: str = ""
@@ -48,9 +49,9 @@ class _Tried(msgspec.Struct):
 
 
 class ContainerdConfiguring:
-    """A part of the agent. `drop_in` is the file that has containerd wait, if there is one;
-    `problem` says why it could not be made so, "" where nothing had to. `listeners` hear of
-    both."""
+    """A part of the agent. `drop_in` is the drop-in file in force, if any; `problem` says why
+    containerd could not be configured, "" if it did not need to be. `listeners` are called after
+    each attempt."""
 
     def __init__(
         self, plugin: RuntimeTold, closed: FailClosed, options: ConfiguringOptions
@@ -64,7 +65,7 @@ class ContainerdConfiguring:
         closed.listeners.append(self._due.set)
 
     async def run(self) -> None:
-        """Look after each trial, until cancelled."""
+        """Check after each trial, until cancelled."""
         if self._closed.trial is not None:
             self._due.set()
         if pending := self._read().pending:
@@ -81,7 +82,8 @@ class ContainerdConfiguring:
                 listen()
 
     async def _looked(self) -> Path | None:
-        """The drop-in in force; written now where it is needed."""
+        """Return the drop-in in force, after writing it if needed; `RuntimeConfigError` if that
+        fails."""
         trial = self._closed.trial
         if trial is None or trial.outcome == "unknown":
             return self.drop_in
@@ -101,7 +103,7 @@ class ContainerdConfiguring:
         return await self._configured(drop_in, daemon, of)
 
     def _own(self) -> Path | None:
-        """The drop-in where it is there; somebody else's words for it are nobody's problem."""
+        """Return the drop-in if the agent's own file exists; None otherwise."""
         try:
             drop_in = drop_in_of(daemon_at(self._options.socket, self._options.proc).config)
             return drop_in.path if drop_in.written() else None
@@ -109,7 +111,8 @@ class ContainerdConfiguring:
             return None
 
     async def _configured(self, drop_in: DropIn, daemon: Daemon, of: str) -> Path:
-        """Write it and restart containerd; `RuntimeConfigError` once it is taken back."""
+        """Write the drop-in and restart containerd; `RuntimeConfigError` after it had to be removed
+        again."""
         drop_in.write()
         self._write(_Tried(pending=str(drop_in.path), of=of))
         log.warning("restarts containerd, to have it wait for the agent: %s", drop_in.path)
@@ -143,13 +146,13 @@ class ContainerdConfiguring:
         raise RuntimeConfigError(text)
 
     async def _restarted(self, daemon: Daemon) -> ClosedTrial | None:
-        """The trial after a restart; None if containerd was not back in time."""
+        """Restart containerd and return the next trial; None if it was not back in time."""
         self.restarts += 1
         await daemon.end(self._options.end_s)
         return await self._tried(self._closed.trials)
 
     async def _tried(self, before: int) -> ClosedTrial | None:
-        """The next trial that decides; None if there is none in time."""
+        """Return the next conclusive trial; None if there is none in time."""
         try:
             async with asyncio.timeout(self._options.come_back_s):
                 while True:
@@ -163,8 +166,11 @@ class ContainerdConfiguring:
             return None
 
     async def _resume(self, pending: str) -> None:
-        """An agent before this one died on its way. If containerd is there, it goes on as at the
-        start; if not, the drop-in may be why."""
+        """Continue after an agent that died while it configured containerd.
+
+        If containerd runs, continue as at the start; if not, remove the drop-in, which may be the
+        reason.
+        """
         if self._closed.trials or await self._tried(0) is not None:
             self._due.set()
             return
@@ -188,7 +194,7 @@ class ContainerdConfiguring:
             return _Tried()
 
     def _write(self, tried: _Tried) -> None:
-        """Only what one agent tells the next: without it the next one tries once more."""
+        """Write the state file; without it the next agent only tries once more."""
         try:
             self._options.state.parent.mkdir(parents=True, exist_ok=True)
             self._options.state.write_bytes(msgspec.json.encode(tried))

@@ -1,6 +1,6 @@
-"""The containerd that serves a socket: its process, the configuration that it was told to read.
+"""The containerd that serves a socket: its process and its configuration file.
 
-It is restarted by SIGTERM, as systemd ends it: containers go on. Whoever runs it starts it again;
+It is restarted by SIGTERM, as by systemd, so containers go on. Its service manager starts it again;
 its own unit has `Restart=always`.
 """
 
@@ -20,13 +20,13 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class Daemon:
-    """A containerd: its process id, and its configuration file."""
+    """A containerd: its process id and its configuration file."""
 
     def __init__(self, pid: int, config: Path) -> None:
         self.pid, self.config = pid, config
 
     async def end(self, within_s: float = END_S) -> None:
-        """Tell it to end, and wait for that; `RuntimeConfigError` if it doesn't."""
+        """Send SIGTERM and wait for the process to end; `RuntimeConfigError` if it does not."""
         try:
             with process_end(self.pid) as (fd, ended):
                 signal.pidfd_send_signal(fd, signal.SIGTERM)
@@ -43,7 +43,7 @@ class Daemon:
 
 
 def daemon_at(at: Path, proc: Path = Path("/proc")) -> Daemon:
-    """The containerd behind this socket; `RuntimeConfigError` where none is to be seen."""
+    """Find the containerd behind this socket; `RuntimeConfigError` if it cannot be seen."""
     pid = _server_of(at)
     try:
         words = (proc / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
@@ -59,7 +59,8 @@ def daemon_at(at: Path, proc: Path = Path("/proc")) -> Daemon:
 
 
 def _server_of(at: Path) -> int:
-    """The process that listens at a socket; 0 if it is in no namespace that is seen from here."""
+    """Return the process that listens at a socket; 0 if it is in a namespace not visible from
+    here."""
     try:
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(5)
@@ -71,7 +72,7 @@ def _server_of(at: Path) -> int:
 
 
 def _option(words: list[str]) -> Path:
-    """The configuration that its command names."""
+    """Return the configuration file named in the command line, or the default."""
     for word, following in zip(words, (*words[1:], ""), strict=True):
         name, equals, value = word.partition("=")
         if name in ("--config", "-config", "-c", "--c"):

@@ -1,14 +1,14 @@
-"""The drop-in that has containerd wait: where its configuration takes one, written and taken back.
+"""The drop-in file that makes containerd fail closed: where it belongs, writing and removing it.
 
-    config.toml   imports = ["/etc/containerd/conf.d/*.toml"]
-                  └─▶ …/conf.d/99-weft.toml    NRI on, its validator on; nothing else
+config.toml   imports = ["/etc/containerd/conf.d/*.toml"]
+                 └─▶ …/conf.d/99-weft.toml    NRI on, its validator on; nothing else
 
-containerd merges drop-ins key by key since 2.2, which is the first with a validator: older ones,
-which replace whole sections, have nothing that could be written. Files of another `version` are
-not migrated with the first, so the drop-in has the configuration's own.
+Since 2.2, the first version with a validator, containerd merges drop-ins key by key; older versions
+replace whole sections, but have nothing to configure here. A drop-in is not migrated to the main
+file's `version`, so it uses the same one.
 
-The file says in its first lines who wrote it and what it was: one that was edited since is not
-ours to change or to remove.
+The file's first lines say who wrote it, with a digest: a file that was edited since is neither
+changed nor removed.
 """
 
 import fnmatch
@@ -26,7 +26,7 @@ from weft.model.runtimes import CONTAINERD_LINES
 
 NAME = "99-weft.toml"
 _NRI = "io.containerd.nri.v1.nri"
-_NRI_NAMES = ("nri", _NRI)  # as `disabled_plugins` may call it
+_NRI_NAMES = ("nri", _NRI)  # spellings in `disabled_plugins`
 _VERSIONS = (2, 3)
 _HEAD = "# Written by weft agent --configure-runtime; weft agent --cleanup takes it back.\n"
 _DIGEST = "# sha256 of the lines below: "
@@ -35,17 +35,18 @@ _IMPORTS = 'imports = ["/etc/containerd/conf.d/*.toml"]'
 
 
 class RuntimeConfigError(WeftError):
-    """The runtime's configuration is not such that the agent can change it; says the way out."""
+    """The runtime's configuration prevents the change; the message says what to do."""
 
 
 class DropIn(msgspec.Struct, frozen=True):
-    """The file's `path` and its lines, `text`."""
+    """The file's `path` and its content, `text`."""
 
     path: Path
     text: str
 
     def written(self) -> bool:
-        """True if it is there, as it was written; `RuntimeConfigError` for somebody else's."""
+        """Return True if the file exists unchanged; `RuntimeConfigError` if it was edited or is
+        another's."""
         try:
             there = self.path.read_text()
         except FileNotFoundError:
@@ -60,10 +61,10 @@ class DropIn(msgspec.Struct, frozen=True):
         return True
 
     def write(self) -> None:
-        """Write it, whole or not at all; `RuntimeConfigError` says why not."""
+        """Write the file atomically; `RuntimeConfigError` says why that failed."""
         folder = self.path.parent
         made = _MADE in self.path.read_text() if self.written() else not folder.exists()
-        draft = folder / f".{NAME}.new"  # no import's pattern matches it
+        draft = folder / f".{NAME}.new"  # matches no import pattern
         try:
             folder.mkdir(exist_ok=True)
             with draft.open("w") as file:
@@ -77,7 +78,7 @@ class DropIn(msgspec.Struct, frozen=True):
             raise RuntimeConfigError(f"{text}; mount {folder.parent} writable") from None
 
     def remove(self) -> bool:
-        """Take it back; False if it was not there. `RuntimeConfigError` where it must stay."""
+        """Remove the file; False if it did not exist. `RuntimeConfigError` if it must stay."""
         if not self.written():
             return False
         try:
@@ -95,12 +96,12 @@ class DropIn(msgspec.Struct, frozen=True):
             if made:
                 self.path.parent.rmdir()
         except OSError:
-            pass  # others have written into the folder meanwhile, or it can't be written at all
+            pass  # the folder has other files now, or cannot be written
 
 
 def drop_in_of(config: Path) -> DropIn:
-    """The drop-in for a containerd that reads `config`; `RuntimeConfigError` where it takes none,
-    or heeds another."""
+    """Return the drop-in for a containerd that reads `config`; `RuntimeConfigError` if the
+    configuration imports no folder, or another file overrides the drop-in."""
     main = _read(config)
     version = main.get("version", 1)
     if version not in _VERSIONS:
@@ -118,7 +119,7 @@ def drop_in_of(config: Path) -> DropIn:
 
 
 def digest_of(config: Path) -> str:
-    """A digest of the file; "" if it can't be read."""
+    """Return a digest of the file; "" if it cannot be read."""
     try:
         return hashlib.sha256(config.read_bytes()).hexdigest()
     except OSError:
@@ -126,7 +127,8 @@ def digest_of(config: Path) -> str:
 
 
 def _check_others(config: Path, patterns: list[str], ours: Path) -> None:
-    """No file that containerd reads may undo ours: what is read later overrides."""
+    """Raise `RuntimeConfigError` if a file that containerd reads later disables NRI or its
+    validator."""
     files = [Path(each) for pattern in patterns for each in sorted(glob.glob(pattern))]
     later = False
     for file in (config, *files):
@@ -150,7 +152,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise RuntimeConfigError(f"{text} folder mounted here") from None
     except OSError as error:
         raise RuntimeConfigError(f"{file} can't be read: {_said(error)}") from None
-    except ValueError as error:  # TOML's, and UTF-8's
+    except ValueError as error:  # from TOML or UTF-8
         text = f"{file} can't be parsed ({error}): containerd would not start with it; mend it"
         raise RuntimeConfigError(text) from None
 

@@ -1,4 +1,5 @@
-"""Puts containerd's configuration back: on this machine, or on a node by a pod that runs there."""
+"""Restores containerd's configuration: on this machine, or on another node by a pod that runs
+there."""
 
 import asyncio
 import hashlib
@@ -20,7 +21,7 @@ _DONE, _FAILED = "Succeeded", "Failed"
 
 
 class RuntimeHere:
-    """Puts back the containerd at `socket` of this machine, which must be the node."""
+    """Restores the containerd at `socket` of this machine, which must be the node."""
 
     def __init__(
         self, socket: Path, end_s: float = END_S, come_back_s: float = COME_BACK_S
@@ -28,7 +29,7 @@ class RuntimeHere:
         self._socket, self._end_s, self._come_back_s = socket, end_s, come_back_s
 
     async def put_back(self, node: str, drop_in: str) -> str:
-        """Take the drop-in away and restart containerd; why that was not possible, or ""."""
+        """Remove the drop-in and restart containerd; return why that was impossible, or ""."""
         try:
             if not DropIn(Path(drop_in), "").remove():
                 return f"{drop_in} is not to be seen here: run weft agent --cleanup on the node"
@@ -40,7 +41,7 @@ class RuntimeHere:
         return ""
 
     async def under_way(self) -> Collection[str]:
-        """Nobody else does, on this machine."""
+        """Return nothing: no other cleanup runs on this machine."""
         return ()
 
     async def _back(self, before: int) -> None:
@@ -60,13 +61,13 @@ class RuntimeHere:
 
 
 class RuntimeThere:
-    """Has a pod of `template` on each node run `weft agent --cleanup` there."""
+    """Runs `weft agent --cleanup` on each node in a pod made from `template`."""
 
     def __init__(self, client: ApiClient, template: dict[str, Any]) -> None:
         self._client, self._template = client, template
 
     async def put_back(self, node: str, drop_in: str) -> str:
-        """Begin, or look how far it is; "" once it is done."""
+        """Create the pod, or check its progress; return "" once it has finished."""
         namespace = self._client.endpoint.namespace
         name = _name_on(node)
         where = f"pod {namespace}/{name} puts {drop_in} back there"
@@ -86,7 +87,7 @@ class RuntimeThere:
         return where
 
     async def under_way(self) -> Collection[str]:
-        """The nodes that have such a pod, whoever made it."""
+        """Return the nodes that have such a pod, whichever process created it."""
         pods = await everything(self._client, SERVING_PODS, self._client.endpoint.namespace)
         return {p.spec.node_name for p in pods if p.metadata.name == _name_on(p.spec.node_name)}
 

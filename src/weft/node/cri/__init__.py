@@ -1,5 +1,5 @@
-"""The container runtime's service for kubelets (CRI), as far as it is used: the trial of whether a
-container starts whose plugin is away.
+"""The part of the container runtime interface (CRI) that Weft uses: a trial of whether a container
+starts while its required plugin is away.
 
-In: its messages, and that trial. Out: what is made of its outcome (`node/agent/fail_closed.py`).
+In: its messages, and that trial. Out: the use of its outcome (`node/agent/fail_closed.py`).
 """

@@ -1,11 +1,12 @@
-"""Tries whether the container runtime starts a container whose required plugin is away.
+"""Tests whether the container runtime creates a container whose required plugin is away.
 
-A sandbox of its own, on the node's network and under no kubelet's eyes, and one container in it
-that requires a plugin which nobody is. The container is created or it is not; it is never started,
-and the sandbox is gone afterwards, whatever happened. The image is any that is on the node.
+The trial makes a sandbox of its own, on the node's network and unknown to the kubelet, and in it
+one container that requires a plugin that does not exist. The container is created or refused, but
+never started, and the sandbox is always removed afterwards. The image is any one present on the
+node.
 
-Who plugs in with the runtime sees both like any others: the pod's UID is a hash, as static pods
-have it, for which nobody asks the API server.
+Other plugins of the runtime see both like any pod: its UID is a hash, like that of a static pod,
+which nobody looks up in the API server.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ CONTAINERD_SOCKET = Path("/run/containerd/containerd.sock")
 NAME = "weft-trial"
 NAMESPACE = "kube-system"
 NOBODY = "nobody"
-"""The name of the plugin that is away."""
+"""The name of the plugin that does not exist."""
 
 _RUNTIME, _IMAGES = "runtime.v1.RuntimeService", "runtime.v1.ImageService"
 _SYSTEM_SLICE, _ROOT_CGROUP = "system.slice", "/"
@@ -35,11 +36,11 @@ _MOST_LETTERS = 300
 
 
 class TrialError(WeftError):
-    """The container runtime does not answer, or does not do what the trial needs."""
+    """The container runtime does not answer, or cannot do what the trial needs."""
 
 
 async def try_closed(socket: Path, timeout_s: float = _TIMEOUT_S) -> ClosedTrial:
-    """Try it at this socket of the runtime's."""
+    """Run the trial at this socket of the runtime."""
     if not socket.exists():
         text = f"it could not be tried: there is no {socket}; mount the runtime's socket there"
         return ClosedTrial("unknown", text)
@@ -52,20 +53,20 @@ async def try_closed(socket: Path, timeout_s: float = _TIMEOUT_S) -> ClosedTrial
 
 
 class _Service:
-    """The runtime's two services, with their messages by name."""
+    """The runtime's two gRPC services, with their messages by name."""
 
     def __init__(self, channel: aio.Channel, timeout_s: float) -> None:
         self._channel, self._timeout_s = channel, timeout_s
 
     async def ask(self, method: str, request: Any, service: str = _RUNTIME) -> Any:
-        """The answer; `TrialError` with the runtime's words."""
+        """Call a method; `TrialError` has the runtime's error text."""
         try:
             return await self.raw(method, request, service)
         except aio.AioRpcError as error:
             raise TrialError(f"{method}: {_said(error)}") from None
 
     async def raw(self, method: str, request: Any, service: str = _RUNTIME) -> Any:
-        """The answer; gRPC's own error."""
+        """Call a method; raises gRPC's own error."""
         call = self._channel.unary_unary(
             f"/{service}/{method}",
             request_serializer=type(request).SerializeToString,
@@ -98,7 +99,7 @@ async def _tried(service: _Service) -> ClosedTrial:
 
 
 async def _any_image(service: _Service) -> str:
-    """The smallest on the node: what it contains does not matter."""
+    """Return the smallest image on the node, as its content does not matter."""
     answer = await service.ask("ListImages", cri.ListImagesRequest(), _IMAGES)
     if not answer.images:
         raise TrialError("there is no image on the node")
@@ -106,10 +107,11 @@ async def _any_image(service: _Service) -> str:
 
 
 async def _cgroup_parent(service: _Service) -> str:
-    """Where the sandbox's cgroup goes: systemd wants a slice, and `system.slice` is always there.
+    """Return the parent of the sandbox's cgroup: systemd needs a slice, and `system.slice` always
+    exists.
 
-    Without systemd it goes directly below the root: told nothing, containerd makes a parent of it
-    that outlives it. Older runtimes do not say which driver they have; none of them has validators.
+    Without systemd it is the root: containerd's default would create a parent that outlives the
+    trial. Older runtimes do not report their cgroup driver; none of them has validators.
     """
     try:
         answer = await service.raw("RuntimeConfig", cri.RuntimeConfigRequest())
@@ -134,14 +136,14 @@ def _sandbox(cgroup_parent: str) -> cri.PodSandboxConfig:
 
 @contextlib.asynccontextmanager
 async def _running(service: _Service, config: cri.PodSandboxConfig) -> AsyncIterator[str]:
-    """A sandbox; with its end its containers are gone, too."""
+    """Run a sandbox for the duration of the context; removing it removes its containers."""
     request = cri.RunPodSandboxRequest(config=config)
     starting = asyncio.ensure_future(service.ask("RunPodSandbox", request))
     try:
         yield (await asyncio.shield(starting)).pod_sandbox_id
     finally:
-        # Who is cancelled while it starts waits for it: nobody else would know of it. A kubelet
-        # that finds a pod which it does not know may have been quicker.
+        # If cancelled during the start, wait for it, as nobody else would remove the sandbox. A
+        # kubelet may already have removed it as unknown.
         with contextlib.suppress(TrialError):
             await _remove(service, (await starting).pod_sandbox_id)
 

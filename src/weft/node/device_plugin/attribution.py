@@ -1,19 +1,19 @@
 """Finds out which container some devices are for, and gives it what its pod's record says.
 
-A kubelet calls Allocate without a word about the pod, and makes that answer part of the container
-for as long as it lives. It calls PreStartContainer before each start, and by then its own record
-(`KubeletRecord`) says whose the devices are. So what is decided in Allocate is nothing, or a guess
-that is checked:
+A kubelet calls Allocate without naming the pod, and the answer belongs to the container for its
+whole life. It calls PreStartContainer before each start, and by then its own record
+(`KubeletRecord`) says whose the devices are. So Allocate decides nothing, or makes a guess that is
+checked later:
 
-    the runtime knows CDI   Allocate: a fresh CDI name, which means nothing
-                            PreStart: the name gets the meaning of the container's record
-    it does not             Allocate: the environment of the one container that may be meant: one
-                              that has none yet, asks for so much, is in the kubelet's hands; if
-                              there are several that would get different things, nothing is visible
-                            PreStart: refused, and the pod evicted, if that was another's
+the runtime knows CDI   Allocate: a new CDI name without a meaning yet
+                        PreStart: the name gets the meaning of the container's record
+it does not             Allocate: the environment of the only possible container: one without
+                        devices, that requests this many and that the kubelet is admitting; if
+                        several would get different things, no GPU is visible
+                        PreStart: refused, and the pod evicted, if the guess was wrong
 
-Either way a container starts with what its own record says, or not at all; a refused start is tried
-again by the kubelet. Allocate itself never fails: that would end the pod for good.
+Either way a container starts with what its own record says, or not at all; the kubelet retries a
+refused start. Allocate itself never fails, as that would end the pod for good.
 """
 
 import asyncio
@@ -37,27 +37,27 @@ from weft.node.device_plugin.kubelet_record import HeldDevices, KubeletRecordErr
 log = logging.getLogger("weft.agent")
 
 NAMED, GUESSED, OPEN = "named", "guessed", "open"
-"""How Allocate answered: by a CDI name, for the one container it may be, or with nothing visible.
-"""
+"""How Allocate answered: by a CDI name, by a guess of the container, or with no GPU visible."""
 STARTED, REFUSED, WRONG = "started", "refused", "wrong"
-"""How PreStartContainer answered; `wrong`: the container was given what is not its own."""
+"""How PreStartContainer answered; `wrong`: the container had been given another's devices."""
 
 _WAIT_S = 2.0
 _LOOKS, _LOOK_S = 20, 0.05
 _REMEMBERED = 10_000
 _ONE_BY_ONE = 2
-"""About so many pods the kubelet is asked, then about all: it does not want to be asked often."""
+"""How many pods the kubelet is asked about one by one, before it is asked for all: its rate is
+limited."""
 
 
 class NotAttributedError(WeftError):
-    """Nobody knows now whose the devices are, or what that container gets."""
+    """It is unknown whose the devices are, or what that container gets."""
 
 
 class HeldSource(Protocol):
-    """The source of who holds which devices; `KubeletRecord` is one."""
+    """Tells which containers hold which devices; `KubeletRecord` is one."""
 
     def held(self) -> Sequence[HeldDevices]:
-        """Every container's devices."""
+        """Return every container's devices."""
         ...
 
 
@@ -66,28 +66,28 @@ class PodSource(Protocol):
 
     @property
     def pods(self) -> Mapping[str, NodePod]:
-        """By UID, ended ones too."""
+        """The pods by UID, including ended ones."""
         ...
 
     async def known(self, uid: str, within_s: float) -> NodePod | None:
-        """The pod; waits for one of which the API server has not told yet."""
+        """Return the pod; wait for one that the API server has not reported yet."""
         ...
 
 
 class KubeletPods(Protocol):
-    """The pods in the kubelet's hands; `PodResourcesClient` is one."""
+    """The pods that the kubelet manages; `PodResourcesClient` is one."""
 
     async def pod(self, namespace: str, name: str) -> resources.PodResources | None:
-        """One pod; None where the kubelet does not know it."""
+        """Return one pod; None if the kubelet does not know it."""
         ...
 
     async def names(self) -> set[tuple[str, str]]:
-        """Namespace and name of all."""
+        """Return namespace and name of all pods."""
         ...
 
 
 class LikelyContainer(NamedTuple):
-    """A container that devices may be for."""
+    """A container for which some devices may be."""
 
     pod: NodePod
     container: str
@@ -95,12 +95,13 @@ class LikelyContainer(NamedTuple):
 
 
 class AttributionWorld(NamedTuple):
-    """The world that attribution asks and informs.
+    """What attribution uses and informs.
 
     `grant` makes what a record's container gets. `objection` says why a pod's record must not be
-    carried out now, given the records of the others that hold devices, "" for nothing. `on_refused`
-    hears whose container is kept back and why, `on_wrong` whose was given what is not its own.
-    `cdi`: where the container runtime reads CDI specifications; None where it reads none.
+    applied now, given the records of other pods that hold devices, "" for nothing. `on_refused` is
+    called with the pod of a refused container and the reason, `on_wrong` with one that had been
+    given another's devices. `cdi`: where the container runtime reads CDI specifications; None if it
+    does not.
     """
 
     pods: PodSource
@@ -123,12 +124,11 @@ class Attribution:
         self._asks: dict[tuple[str, str], tuple[PodManifest, list[tuple[str, int]]]] = {}
 
     async def allocate(self, resource: str, size: int) -> plugin.ContainerAllocateResponse:
-        """The answer for a container that is given `size` devices of this resource. Never an
-        error."""
+        """Answer for a container that is given `size` devices of this resource. Never raises."""
         if self._world.cdi is not None:
             self.counts[NAMED] += 1
             name = plugin.CDIDevice(name=self._world.cdi.new_name())
-            # A runtime that ignored the name would let the container see nothing.
+            # So that a runtime that ignores the name shows the container no GPU.
             return plugin.ContainerAllocateResponse(envs=NOTHING.env, cdi_devices=[name])
         try:
             answers = await self._answers(await self._narrowed(resource, size))
@@ -149,14 +149,15 @@ class Attribution:
         return answer_of(NOTHING)
 
     async def pre_start(self, resource: str, ids: frozenset[str]) -> None:
-        """Let the container with these devices start, or `NotAttributedError` with the reason."""
+        """Let the container with these devices start, or raise `NotAttributedError` with the
+        reason."""
         try:
             holders = [
                 held
                 for held in self._world.held.held()
                 if held.resource == resource and held.ids == ids
             ]
-            # An init container's devices go on to a later container of its pod.
+            # An init container's devices are reused by a later container of its pod.
             if not holders:
                 raise NotAttributedError(
                     "the kubelet's record does not say whose devices these are"
@@ -172,7 +173,7 @@ class Attribution:
         self.counts[STARTED] += 1
 
     def wanted_gpus(self, resource: str, size: int) -> tuple[int, ...]:
-        """The GPUs that the next container of this size was promised, as far as can be guessed."""
+        """Guess the GPUs that the next container of this size was assigned."""
         try:
             candidates = self.candidates(resource, size)
         except KubeletRecordError:
@@ -183,7 +184,8 @@ class Attribution:
         return ()
 
     def candidates(self, resource: str, size: int) -> list[LikelyContainer]:
-        """The containers that may be given so many devices next: of each pod the first without."""
+        """Return the containers that may be given this many devices next: of each pod the first
+        without any."""
         having = {
             (held.pod, held.container)
             for held in self._world.held.held()
@@ -201,11 +203,11 @@ class Attribution:
                     and not pod.ended
                 ):
                     candidates.append(LikelyContainer(pod, name, pod.record))
-                break  # its later containers have to wait
+                break  # its later containers are admitted after this one
         return candidates
 
     def tidy(self) -> int:
-        """Remove CDI files of containers that hold no devices any more; how many."""
+        """Remove CDI files of containers that no longer hold devices; return how many."""
         if self._world.cdi is None:
             return 0
         held = self._world.held.held()
@@ -213,7 +215,7 @@ class Attribution:
         return self._world.cdi.forget_all_but({name for names in named for name in names})
 
     def _asked(self, uid: str, manifest: PodManifest, resource: str) -> list[tuple[str, int]]:
-        """The requests of those containers that ask for this resource, in the order of their
+        """Return the containers that request this resource, with their amounts, in order of
         admission."""
         known = self._asks.get((uid, resource))
         if known is None or known[0] is not manifest:
@@ -223,20 +225,21 @@ class Attribution:
         return known[1]
 
     async def _narrowed(self, resource: str, size: int) -> list[LikelyContainer]:
-        """The possible containers whose pods the kubelet has in hand.
+        """Return the candidates whose pods the kubelet is managing.
 
-        It takes up one pod after another: at this moment it knows the pods that have their devices,
-        and the one that it admits.
+        It admits one pod after another: at this moment it knows the pods that have their devices,
+        and the one that it is admitting.
         """
         for _ in range(_LOOKS):
             candidates = await self._in_hand(self.candidates(resource, size))
             if candidates:
                 return candidates
-            await asyncio.sleep(_LOOK_S)  # the API server has told the kubelet first
+            await asyncio.sleep(_LOOK_S)  # the kubelet may learn of a pod before the agent does
         return []
 
     async def _in_hand(self, candidates: list[LikelyContainer]) -> list[LikelyContainer]:
-        # Who came first is mostly the one, and if it has no devices no other pod is being admitted.
+        # The oldest candidate is usually the right one; if it has no devices, no other pod is being
+        # admitted.
         for asked in range(min(_ONE_BY_ONE, len(candidates))):
             if await self._world.kubelet.pod(*_key(candidates[asked])) is not None:
                 return [candidates[asked]]
@@ -288,7 +291,7 @@ class Attribution:
         return NotAttributedError(f"weft: {why}")
 
     def _others(self, holder: HeldDevices) -> list[DeliveryRecord]:
-        """The records of the other pods that hold devices and have not ended."""
+        """Return the records of other pods that hold devices and have not ended."""
         pods = self._world.pods.pods
         holding = {held.pod for held in self._world.held.held()} - {holder.pod}
         others = (pods.get(uid) for uid in sorted(holding))
@@ -301,7 +304,7 @@ def _key(candidate: LikelyContainer) -> tuple[str, str]:
 
 
 def answer_of(grant: ContainerGrant) -> plugin.ContainerAllocateResponse:
-    """The answer to Allocate that gives a container this."""
+    """Build the answer to Allocate that gives a container this grant."""
     return plugin.ContainerAllocateResponse(
         envs=grant.env,
         mounts=[
@@ -319,7 +322,7 @@ def answer_of(grant: ContainerGrant) -> plugin.ContainerAllocateResponse:
 
 
 def given_env(answer: plugin.ContainerAllocateResponse) -> dict[str, str]:
-    """The environment in an answer."""
+    """Return the environment in an answer."""
     return dict(answer.envs)
 
 

@@ -1,9 +1,9 @@
-"""CDI specifications of single containers: a name that means nothing until its file is written.
+"""CDI specifications of single containers: a name means nothing until its file is written.
 
-The kubelet passes such a name on to the container runtime, which resolves it when it creates the
-container, and creates none whose name it does not find. So a share can be decided after Allocate,
-and a container without its share does not start. A name is never used for a second container: what
-a runtime may remember of it stays true.
+The kubelet passes a CDI name on to the container runtime, which resolves it when it creates the
+container, and creates none whose name it cannot resolve. So a share can be decided after Allocate,
+and a container without its share does not start. A name is never reused for a second container, so
+that whatever a runtime caches stays valid.
 """
 
 import asyncio
@@ -30,26 +30,26 @@ _LOOK_S = 10.0
 
 class CdiFiles:
     """The files in one of the runtime's folders for CDI specifications. As a part of the agent
-    (`run`) for names that a runtime resolves once, while it creates a container."""
+    (`run`) it suits names that are resolved only once, while a container is created."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._folder = folder
 
     def new_name(self) -> str:
-        """A qualified name that nobody has used; nothing is written yet."""
+        """Return a new qualified name; its file is not written yet."""
         return f"{KIND}={secrets.token_hex(12)}"
 
     def write(self, name: str, grant: ContainerGrant) -> None:
-        """The name means this grant from now on. OSError."""
+        """Write the file, so that the name means this grant from now on. OSError."""
         path, text = self._path(name), specification(name, grant)
         self._folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             if path.read_bytes() == text:
-                return  # the runtime looks at every file that changes
+                return  # avoid a change, as the runtime reads every changed file
         write_whole(path, text)
 
     def forget_all_but(self, names: Collection[str]) -> int:
-        """Remove the files of all other names, but for fresh ones; how many."""
+        """Remove the files of all other names, except new files; return how many."""
         file_names = {self._path(name).name for name in names}
         removed = 0
         for path in self._folder.glob(f"{FILE_PREFIX}*{_SUFFIX}"):
@@ -59,8 +59,8 @@ class CdiFiles:
         return removed
 
     async def run(self) -> None:
-        """Remove each file a minute after it was written, until cancelled; then all that are
-        there: none is to outlive the agent."""
+        """Remove each file a minute after it was written, until cancelled; then all, so that none
+        outlives the agent."""
         try:
             while True:
                 self.forget_all_but(())
@@ -78,12 +78,12 @@ class CdiFiles:
 
 
 def own_names(names: Iterable[str]) -> list[str]:
-    """Those of these CDI names that are such as are made here."""
+    """Return those CDI names that were made here."""
     return [name for name in names if name.startswith(f"{KIND}=")]
 
 
 def specification(name: str, grant: ContainerGrant) -> bytes:
-    """The CDI specification of one device, JSON."""
+    """Return the CDI specification of one device, as JSON."""
     edits: dict[str, object] = {"env": [f"{key}={value}" for key, value in grant.env.items()]}
     if grant.paths:
         edits["deviceNodes"] = [{"path": path} for path in grant.paths]

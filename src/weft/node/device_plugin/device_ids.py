@@ -1,9 +1,8 @@
-"""Device IDs: one for each unit of a resource, `<GPU index>-<number>`, as short as they can be.
+"""Device IDs: one for each unit of a resource, `<GPU index>-<number>`, as short as possible.
 
-A kubelet counts a resource by its devices and takes no list beyond 4 MiB. Which IDs it picks says
-nothing about which GPU a container gets: that was decided before. So IDs are made to look right all
-the same, of the GPU that the next pod was promised, for the kubelet aligns CPUs with their NUMA
-nodes.
+A kubelet counts a resource by its devices and accepts no list beyond 4 MiB. Which IDs it picks does
+not decide which GPU a container gets: that was decided before. Still, IDs of the GPU assigned to
+the next pod are preferred, because the kubelet aligns CPUs with their NUMA nodes.
 """
 
 import heapq
@@ -17,7 +16,8 @@ from weft.node.device_plugin.kubelet_api import HEALTHY, UNHEALTHY
 def device_list(
     cards: Iterable[AdvertisedCard], resource: str, numa: Mapping[int, int]
 ) -> plugin.ListAndWatchResponse:
-    """All devices of a resource; `numa` is the NUMA node of each GPU that has one."""
+    """Build the list of all devices of a resource; `numa` has the NUMA node of each GPU that has
+    one."""
     response = plugin.ListAndWatchResponse()
     for card in cards:
         index = card.gpu.index
@@ -33,7 +33,7 @@ def device_list(
 
 
 def gpu_of(device_id: str) -> int:
-    """The GPU whose ID this is; -1 for none of ours."""
+    """Return the GPU that the ID belongs to; -1 for an ID not made here."""
     index, dash, number = device_id.partition("-")
     return int(index) if dash and index.isdecimal() and number.isdecimal() else -1
 
@@ -41,9 +41,9 @@ def gpu_of(device_id: str) -> int:
 def preferred_ids(
     available: Collection[str], must: Sequence[str], size: int, gpus: Sequence[int]
 ) -> list[str]:
-    """`size` of the available IDs, those in `must` among them; of these GPUs as far as there are.
+    """Choose `size` of the available IDs, including those in `must`, of these GPUs if possible.
 
-    Else of as few GPUs as can be, of those with the fewest left that are enough.
+    The rest comes from as few GPUs as possible, preferring those with just enough IDs left.
     """
     chosen = list(dict.fromkeys(must))[:size]
     if not chosen and len(gpus) == 1:  # the usual case, with up to 100,000 available
@@ -61,7 +61,7 @@ def preferred_ids(
     def order(gpu: int) -> tuple[object, ...]:
         wanted = gpus.index(gpu) if gpu in gpus else len(gpus)
         enough = len(left[gpu]) >= size - len(chosen)
-        # The fewest that are enough; where none is, the most, so that few GPUs are touched.
+        # The fewest that are enough; if none is enough, the most, so that few GPUs are used.
         count = len(left[gpu]) if enough else -len(left[gpu])
         return wanted, gpu not in begun, not enough, count, gpu
 

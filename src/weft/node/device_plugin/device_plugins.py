@@ -1,7 +1,7 @@
-"""Serves the kubelet a device plugin for each resource, and stays registered.
+"""Serves the kubelet a device plugin for each resource, and keeps it registered.
 
-A kubelet that starts removes every socket in its folder and forgets who served what: when its own
-socket is another one, or ours are gone, or it hangs up, all is made and registered anew.
+A starting kubelet removes every socket in its folder and forgets all plugins: if its socket is a
+new one, or ours are gone, or it disconnects, everything is served and registered again.
 """
 
 import asyncio
@@ -33,12 +33,13 @@ from weft.node.device_plugin.resource_service import ResourceService
 log = logging.getLogger("weft.agent")
 
 _HUNG_UP_AFTER = 3
-"""Looks in a row without a ListAndWatch: a kubelet begins it right after the registration."""
+"""Checks in a row without a ListAndWatch call, which a kubelet makes right after the
+registration."""
 _TIDY_EVERY = 30
 
 
 class ServedResources(Protocol):
-    """Which resources there are; `Accounting` is one."""
+    """The resources there are; `Accounting` is one."""
 
     @property
     def dialects(self) -> tuple[str, ...]:
@@ -47,15 +48,15 @@ class ServedResources(Protocol):
 
     @property
     def units(self) -> UnitSettings:
-        """How the cards are counted."""
+        """The units in which cards are counted."""
         ...
 
     def amounts(self) -> AdvertisedAmounts:
-        """All that the node has now."""
+        """Return all amounts that the node has now."""
         ...
 
     def served_by_plugins(self, capacity: Mapping[str, int]) -> frozenset[str]:
-        """Those of which device plugins tell the kubelet."""
+        """Return the resources that device plugins report to the kubelet."""
         ...
 
     async def decided(self) -> None:
@@ -92,13 +93,13 @@ class ResourceServer:
         )
 
     async def stop(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         if self._server is not None:
             await self._server.stop(None)
             self._server = None
 
     def lost(self) -> bool:
-        """True if nobody can reach it, or the kubelet has hung up."""
+        """Return True if the plugin cannot be reached, or the kubelet has disconnected."""
         self.silent = 0 if self.service.streams else self.silent + 1
         return self._server is None or not self.socket.exists() or self.silent >= _HUNG_UP_AFTER
 
@@ -106,8 +107,8 @@ class ResourceServer:
 class DevicePlugins:
     """All of a node's device plugins. Run `run()` as a task.
 
-    `registrations` counts those that the kubelet took; `on_registered` hears when it has all,
-    `on_list` what it was told of which resource (`ResourceService`).
+    `registrations` counts those that the kubelet accepted; `on_registered` is called when it has
+    accepted all, `on_list` with each list it received (see `ResourceService`).
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class DevicePlugins:
         self._failing = ""
 
     async def run(self) -> None:
-        """Serve until cancelled; the kubelet then takes all devices for unhealthy."""
+        """Serve until cancelled; the kubelet then treats all devices as unhealthy."""
         await self._resources.decided()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -146,7 +147,7 @@ class DevicePlugins:
             await self._tell_devices()
 
     async def _tell_devices(self) -> None:
-        """Each service its devices; a service for each resource that is new."""
+        """Give each service its devices; create a service for each new resource."""
         devices = self._devices.devices
         cards = advertised_cards(
             [device.gpu for device in devices], self._resources.dialects, self._resources.units
@@ -168,7 +169,7 @@ class DevicePlugins:
         if server is None:
             service = ResourceService(name, self._attribution, self._on_list)
             server = ResourceServer(service, self._folder)
-        # A hundred thousand IDs take a second.
+        # Making a hundred thousand IDs takes a second.
         devices = await asyncio.to_thread(device_list, cards, name, numa)
         await server.service.set_devices(devices)
         self._servers[name] = server
@@ -189,7 +190,7 @@ class DevicePlugins:
             await asyncio.sleep(self._period_s)
 
     async def _register_lost(self) -> None:
-        """Register whatever the kubelet does not serve through us now."""
+        """Register every plugin that the kubelet is not using now."""
         try:
             socket_status = (self._folder / KUBELET_SOCKET).stat()
         except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""The kubelet's gRPC interfaces: what it calls of a device plugin, and what a plugin calls of it.
+"""The kubelet's gRPC interfaces: what it calls on a device plugin, and what a plugin calls on it.
 
-The messages are generated; the services are these few lines, for generated ones have no types.
+The messages are generated; the services are written here, because generated ones are untyped.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from weft.node.device_plugin import pod_resources_pb2 as resources
 
 VERSION = "v1beta1"
 FOLDER = Path("/var/lib/kubelet/device-plugins")
-"""Where the kubelet looks for plugins, whatever its root is."""
+"""Where the kubelet looks for plugins, whatever its root directory is."""
 KUBELET_SOCKET = "kubelet.sock"
 POD_RESOURCES_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
@@ -26,10 +26,11 @@ DEVICE_PLUGIN = f"{VERSION}.DevicePlugin"
 REGISTRATION = f"{VERSION}.Registration"
 POD_RESOURCES = "v1.PodResourcesLister"
 _LARGE_ANSWERS = (("grpc.max_receive_message_length", 64 << 20),)
-"""The kubelet names each device ID by itself: with many pods that is more than gRPC's 4 MiB."""
+"""The kubelet lists each device ID: with many pods the answer exceeds gRPC's default of 4 MiB."""
 
 _TOO_OFTEN, _TOO_OFTEN_S, _TOO_OFTEN_AGAIN = "rate limit", 0.02, 100
-"""A kubelet takes 100 questions a second about pod resources, whoever asks, 10 of them at once."""
+"""A kubelet answers 100 requests a second about pod resources, over all clients, with bursts of
+10."""
 
 
 class KubeletError(WeftError):
@@ -40,32 +41,33 @@ class DevicePluginService(Protocol):
     """The service that the kubelet calls; one for each resource."""
 
     async def options(self) -> plugin.DevicePluginOptions:
-        """The optional calls that it takes."""
+        """Return which optional calls the service supports."""
         ...
 
     def list_and_watch(self) -> AsyncIterator[plugin.ListAndWatchResponse]:
-        """All devices, now and after each change."""
+        """Yield all devices, now and after each change."""
         ...
 
     async def preferred(
         self, request: plugin.PreferredAllocationRequest
     ) -> plugin.PreferredAllocationResponse:
-        """Which of those available should be taken."""
+        """Return which of the available devices should be taken."""
         ...
 
     async def allocate(self, request: plugin.AllocateRequest) -> plugin.AllocateResponse:
-        """The environment and devices of a container that gets these devices."""
+        """Return the environment and devices of a container that gets these devices."""
         ...
 
     async def pre_start(
         self, request: plugin.PreStartContainerRequest
     ) -> plugin.PreStartContainerResponse:
-        """Called before each start of a container with these devices; an error keeps it back."""
+        """Handle the call before each start of a container with these devices; an error prevents
+        the start."""
         ...
 
 
 def device_plugin_handler(service: DevicePluginService) -> grpc.GenericRpcHandler:
-    """The gRPC service; an error of Weft becomes an answer with its text."""
+    """Build the gRPC service; a `WeftError` becomes an error status with its text."""
 
     async def watch(_: object, context: Any) -> AsyncIterator[plugin.ListAndWatchResponse]:
         async for response in service.list_and_watch():
@@ -104,7 +106,7 @@ def _unary(answer: Callable[[Any], Any], request: Any) -> Any:
 
 
 async def register(folder: Path, request: plugin.RegisterRequest, timeout_s: float = 10) -> None:
-    """Tell the kubelet of a plugin; `KubeletError` where it does not take it."""
+    """Register a plugin with the kubelet; `KubeletError` if it is refused."""
     async with aio.insecure_channel(f"unix://{folder / KUBELET_SOCKET}") as channel:
         call = channel.unary_unary(
             f"/{REGISTRATION}/Register",
@@ -118,23 +120,23 @@ async def register(folder: Path, request: plugin.RegisterRequest, timeout_s: flo
 
 
 class PodResourcesClient:
-    """The kubelet's word on which container holds which devices."""
+    """The kubelet's pod resources interface: which container holds which devices."""
 
     def __init__(self, socket: Path = POD_RESOURCES_SOCKET, timeout_s: float = 10) -> None:
         self._socket, self._timeout_s = socket, timeout_s
         self._channel: aio.Channel | None = None
 
     async def pods(self) -> list[resources.PodResources]:
-        """All pods that it runs or admits, with the devices of their containers.
+        """Return all pods that it runs or admits, with the devices of their containers.
 
-        Init containers are not among these, but for sidecars.
+        Of init containers only sidecars are included.
         """
         request = resources.ListPodResourcesRequest()
         answer = await self._call("List", request, resources.ListPodResourcesResponse)
         return list(answer.pod_resources)
 
     async def containers(self) -> list[ListedContainer]:
-        """Their containers, with IDs by resource."""
+        """Return the pods' containers, with IDs by resource."""
         containers = []
         for pod in await self.pods():
             for container in pod.containers:
@@ -145,11 +147,11 @@ class PodResourcesClient:
         return containers
 
     async def names(self) -> set[tuple[str, str]]:
-        """Namespace and name of each."""
+        """Return namespace and name of each pod."""
         return {(pod.namespace, pod.name) for pod in await self.pods()}
 
     async def pod(self, namespace: str, name: str) -> resources.PodResources | None:
-        """One pod; None where the kubelet does not know it. For kubelets from 1.34 on."""
+        """Return one pod; None if the kubelet does not know it. For kubelets from 1.34 on."""
         request = resources.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)
         try:
             answer = await self._call("Get", request, resources.GetPodResourcesResponse)
@@ -161,7 +163,7 @@ class PodResourcesClient:
         return pod_resources
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._channel is not None:
             await self._channel.close()
             self._channel = None

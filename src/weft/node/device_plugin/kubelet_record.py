@@ -1,10 +1,10 @@
-"""The kubelet's own record of devices: which container of which pod holds which IDs, and with what
-answer to Allocate it is started.
+"""The kubelet's own record of devices: which container of which pod holds which IDs, and the answer
+to Allocate with which it is started.
 
-The kubelet writes it before it starts the containers that it is about, replaces it as a whole, and
-keeps it over restarts of itself and of the machine. It names pods by UID and knows init containers,
-which its pod resources interface leaves out. Its form is the kubelet's own and has been the same
-since Kubernetes 1.20; one that cannot be read means that nothing is handed out.
+The kubelet writes it before it starts the containers concerned, replaces it as a whole, and keeps
+it over restarts of itself and of the machine. It names pods by UID and includes init containers,
+which its pod resources interface omits. Its format is internal to the kubelet but the same since
+Kubernetes 1.20; if it cannot be read, no share is delivered.
 """
 
 from pathlib import Path
@@ -35,7 +35,7 @@ class HeldDevices(NamedTuple):
 
     @property
     def answer(self) -> plugin.ContainerAllocateResponse:
-        """The answer, read only now: hardly any is looked at. `KubeletRecordError`."""
+        """The answer, decoded on demand as few are needed. `KubeletRecordError` if that fails."""
         try:
             return plugin.ContainerAllocateResponse.FromString(self.answered)
         except DecodeError as error:
@@ -60,7 +60,7 @@ class _File(msgspec.Struct):
 
 
 class KubeletRecord:
-    """The record in the kubelet's folder for plugins; read again when the file is another."""
+    """The record in the kubelet's plugin folder; read again when the file changes."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
@@ -68,7 +68,7 @@ class KubeletRecord:
         self._held: tuple[HeldDevices, ...] = ()
 
     def held(self) -> tuple[HeldDevices, ...]:
-        """Every container's devices; none before the kubelet has given any away."""
+        """Return every container's devices; none before the kubelet has allocated any."""
         try:
             status = self._path.stat()
             stamp = status.st_ino, status.st_mtime_ns, status.st_size

@@ -1,4 +1,4 @@
-"""The part of the agent that serves device plugins, once it knows what the runtime can do."""
+"""The part of the agent that serves device plugins, once the runtime's support of CDI is known."""
 
 import asyncio
 import logging
@@ -31,8 +31,8 @@ log = logging.getLogger("weft.agent")
 
 
 class KubeletOptions(msgspec.Struct, frozen=True):
-    """`cdi`: whether the container runtime resolves CDI names in `cdi_folder`; None: as its
-    version says. `folder` is the kubelet's for device plugins."""
+    """`cdi`: whether the container runtime resolves CDI names in `cdi_folder`; None: decided by its
+    version. `folder` is the kubelet's folder for device plugins."""
 
     cdi: bool | None = None
     cdi_folder: Path = CDI_FOLDER
@@ -40,8 +40,9 @@ class KubeletOptions(msgspec.Struct, frozen=True):
 
 
 class DevicePluginPart:
-    """A part of the agent; its counts are over all its lives. `registered` is set once the kubelet
-    has all plugins; `listeners` hear of that, and of each time that it has them anew."""
+    """A part of the agent; its counts survive restarts of the part. `registered` is set once the
+    kubelet has accepted all plugins; `listeners` are called then, and after each later
+    registration."""
 
     def __init__(
         self,
@@ -62,12 +63,12 @@ class DevicePluginPart:
 
     @property
     def allocations(self) -> dict[str, int]:
-        """Answers to Allocate, by how sure it was whose the devices are."""
+        """Answers to Allocate, by how certain the container was."""
         return {kind: self._counts[kind] for kind in (NAMED, GUESSED, OPEN)}
 
     @property
     def starts(self) -> dict[str, int]:
-        """Answers to PreStartContainer."""
+        """Answers to PreStartContainer, by outcome."""
         return {kind: self._counts[kind] for kind in (STARTED, REFUSED, WRONG)}
 
     @property
@@ -76,7 +77,7 @@ class DevicePluginPart:
 
     @property
     def registrations(self) -> int:
-        """Those that the kubelet took."""
+        """Registrations that the kubelet accepted."""
         return self._plugins.registrations if self._plugins is not None else 0
 
     async def run(self) -> None:

@@ -9,10 +9,10 @@ from weft.node.device_plugin.device_ids import preferred_ids
 
 
 class ResourceService:
-    """A `DevicePluginService`. `streams` are the kubelet's open calls of ListAndWatch.
+    """A `DevicePluginService`. `streams` counts the kubelet's open calls of ListAndWatch.
 
-    `on_list` hears the resource and True whenever the kubelet was given a list, False once it no
-    longer listens.
+    `on_list` is called with the resource and True whenever the kubelet was sent a list, and with
+    False when its last call has ended.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class ResourceService:
         self._change = asyncio.Condition()
 
     async def set_devices(self, devices: plugin.ListAndWatchResponse) -> None:
-        """The devices there are now; whoever watches is told if they changed."""
+        """Set the present devices; open calls of ListAndWatch send them if they changed."""
         async with self._change:
             if devices != self._devices or not self._version:
                 self._devices = devices
@@ -33,15 +33,15 @@ class ResourceService:
                 self._change.notify_all()
 
     async def options(self) -> plugin.DevicePluginOptions:
-        """Asks for calls about preferences, and before each start of a container."""
+        """Request calls about preferred devices, and before each start of a container."""
         return plugin.DevicePluginOptions(
             pre_start_required=True, get_preferred_allocation_available=True
         )
 
     async def list_and_watch(self) -> AsyncIterator[plugin.ListAndWatchResponse]:
-        """All devices, now and after each change.
+        """Yield all devices, now and after each change.
 
-        By a version, not by an event that somebody has to clear: no change is missed.
+        Changes are compared by a version, so that none is missed.
         """
         sent = 0
 
@@ -64,7 +64,7 @@ class ResourceService:
     async def preferred(
         self, request: plugin.PreferredAllocationRequest
     ) -> plugin.PreferredAllocationResponse:
-        """Devices of the GPUs that the next pod of this size was promised."""
+        """Prefer devices of the GPUs that the next pod of this size was assigned."""
         response = plugin.PreferredAllocationResponse()
         for asked in request.container_requests:
             gpus = self._attribution.wanted_gpus(self.resource, asked.allocation_size)
@@ -78,7 +78,7 @@ class ResourceService:
         return response
 
     async def allocate(self, request: plugin.AllocateRequest) -> plugin.AllocateResponse:
-        """The environment and devices of each container."""
+        """Return the environment and devices of each container."""
         answers = [
             await self._attribution.allocate(self.resource, len(asked.devices_ids))
             for asked in request.container_requests
@@ -88,6 +88,6 @@ class ResourceService:
     async def pre_start(
         self, request: plugin.PreStartContainerRequest
     ) -> plugin.PreStartContainerResponse:
-        """The container with these devices may start; an error where it may not."""
+        """Allow the container with these devices to start; raises if it may not."""
         await self._attribution.pre_start(self.resource, frozenset(request.devices_ids))
         return plugin.PreStartContainerResponse()

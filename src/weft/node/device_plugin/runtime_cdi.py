@@ -1,4 +1,4 @@
-"""Finds whether the node's container runtime resolves the CDI names that a kubelet passes on."""
+"""Finds whether the node's container runtime resolves CDI names that a kubelet passes on."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from weft.model.runtimes import is_from
 
 log = logging.getLogger("weft.agent")
 
-# From these on it is on unless someone switched it off; a runtime with it off ignores the names.
+# The versions that enable CDI by default; a runtime with CDI disabled ignores the names.
 _FROM = {"containerd": (2, 0), "cri-o": (1, 28)}
 _AGAIN_S = 2.0
 
@@ -31,12 +31,12 @@ class _Node(Api, frozen=True):
 
 
 def has_cdi(runtime: str) -> bool:
-    """True if this runtime (`containerd://2.2.9`) has CDI on by default."""
+    """Return True if this runtime (`containerd://2.2.9`) enables CDI by default."""
     return is_from(_FROM, *runtime.partition("://")[::2])
 
 
 async def runtime_of(client: ApiClient, node: str) -> str:
-    """The runtime as the node tells it, `containerd://2.2.9`; waits until somebody says."""
+    """Return the runtime reported by the node, `containerd://2.2.9`; wait until it is reported."""
     while True:
         try:
             body = await client.call("GET", NODES.of("", node))

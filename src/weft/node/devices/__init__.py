@@ -1,5 +1,5 @@
-"""A machine's GPUs and what they do: one Protocol, with NVML and a fake behind it.
+"""A machine's GPUs and what they do: one Protocol, implemented by NVML and by a fake.
 
-In: devices, their health, their use and the processes on them; MPS.
-Out: everything else of Weft but the model. Profiling measures through it, the agent reports by it.
+In: devices, their health, their use and the processes on them; MPS. Out: everything else of Weft
+except the model. Used for profiling and by the agent.
 """

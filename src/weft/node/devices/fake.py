@@ -1,26 +1,26 @@
-"""GPUs that a YAML file plays, for machines without: `weft agent --devices fake.yaml`.
+"""GPUs simulated by a YAML file, for machines without any: `weft agent --devices fake.yaml`.
 
-    apiVersion: weft.dev/v1
-    kind: FakeDevices
-    gpus:
-    - model: NVIDIA-A100-SXM4-40GB
-      memoryMiB: 40960
-      count: 2                      # two alike; what follows holds for each
-      numaNode: 0
-      paths: ["/dev/fake{minor}"]   # what a container is given
-      use:                          # one after the other, and again from the first
-      - {seconds: 30, values: {sm_active_ratio: 0.9, power_w: 310}}
-      - {seconds: 30, values: {sm_active_ratio: 0.1}}
-    - model: NVIDIA-A100-SXM4-40GB
-      memoryMiB: 40960
-      mig: [{profile: 1g.5gb, memoryMiB: 4864, count: 7}]
-    links: ["X NV12", "NV12 X"]     # a row a card, as `nvidia-smi topo -m`
-    processes:
-    - {gpu: 0, pod: 0c7e…, memoryMiB: 3000, smRatio: 0.5}
+apiVersion: weft.dev/v1
+kind: FakeDevices
+gpus:
+- model: NVIDIA-A100-SXM4-40GB
+  memoryMiB: 40960
+  count: 2                      # two alike; what follows holds for each
+  numaNode: 0
+  paths: ["/dev/fake{minor}"]   # device nodes given to a container
+  use:                          # one phase after the other, repeated
+  - {seconds: 30, values: {sm_active_ratio: 0.9, power_w: 310}}
+  - {seconds: 30, values: {sm_active_ratio: 0.1}}
+- model: NVIDIA-A100-SXM4-40GB
+  memoryMiB: 40960
+  mig: [{profile: 1g.5gb, memoryMiB: 4864, count: 7}]
+links: ["X NV12", "NV12 X"]     # one row per card, as in `nvidia-smi topo -m`
+processes:
+- {gpu: 0, pod: 0c7e…, memoryMiB: 3000, smRatio: 0.5}
 
-The file is read again whenever it changes: `xids: [79]` breaks a card, `unplugged: true` takes it
-out. A file that is gone or broken is a driver that is gone: `DeviceError`, until it is mended.
-UUIDs come from the node's name and the card's place, and so are the same each time.
+The file is read again whenever it changes: `xids: [79]` breaks a card, `unplugged: true` removes
+it. A file that is missing or invalid acts like a missing driver: `DeviceError`, until it is fixed.
+UUIDs are derived from the node's name and the card's position, so they are the same each time.
 """
 
 import hashlib
@@ -38,11 +38,11 @@ from weft.node.devices.health import fault_of_xid
 from weft.node.devices.mig import instance_index
 from weft.node.devices.reader import DeviceError, DeviceUse, GpuDevice, MigInstance, ProcessUse
 
-_FIRST_GPU_INSTANCE = 7  # as the driver numbers the smallest profile's
+_FIRST_GPU_INSTANCE = 7  # as the driver numbers the smallest profile
 
 
 class _Stamp(NamedTuple):
-    """Two that differ are two versions of the file."""
+    """Identifies a version of the file."""
 
     inode: int
     changed_ns: int
@@ -62,30 +62,31 @@ class FakeReader:
         now_s: Callable[[], float] = time.monotonic,
         proc: Path = Path("/proc"),
     ) -> None:
-        """`BadInputError` names file, field and value where the file is wrong."""
+        """Raises `BadInputError` naming file, field and value if the file is wrong."""
         self._path, self._node, self._proc = path, node_name, proc
         self._now_s, self._began_s = now_s, now_s()
         self._stamp = self._stamp_now()
         self._file = read_fake(path)
 
     def driver_version(self) -> str:
-        """The file's version; `fake` where it says nothing."""
+        """Return the file's driver version; `fake` if it has none."""
         return self._now().driver_version
 
     def devices(self) -> tuple[GpuDevice, ...]:
-        """The file's GPUs that are plugged in, and their instances."""
+        """Return the file's GPUs that are plugged in, and their instances."""
         return tuple(sorted(self._devices(self._now()), key=lambda device: device.gpu.index))
 
     def links(self) -> GpuLinks | None:
-        """The file's links between the cards that are plugged in."""
+        """Return the file's links between all its cards."""
         return self._now().gpu_links
 
     def shared_paths(self) -> tuple[str, ...]:
-        """The file's shared paths."""
+        """Return the file's shared paths."""
         return self._now().shared_paths
 
     def use(self) -> tuple[DeviceUse, ...]:
-        """The file's use at this moment; memory is what its processes hold, unless it says."""
+        """Return the file's values at this moment; memory used is the sum of its processes unless
+        given."""
         file = self._now()
         held: dict[int, int] = {}
         for process in self._processes(file):
@@ -97,14 +98,14 @@ class FakeReader:
         )
 
     def processes(self) -> tuple[ProcessUse, ...]:
-        """The file's processes; those named by pod or cgroup as far as they run here."""
+        """Return the file's processes; those given by pod or cgroup only if they run here."""
         return tuple(self._processes(self._now()))
 
     def close(self) -> None:
-        """Nothing was taken."""
+        """Do nothing: no resource is held."""
 
     def _now(self) -> FakeFile:
-        """The file as it is now."""
+        """Return the file's present content."""
         try:
             stamp = self._stamp_now()
             if stamp != self._stamp:
@@ -202,7 +203,7 @@ class FakeReader:
                 yield ProcessUse(index, pid, process.memory_mib, process.sm_ratio)
 
     def _pid(self, process: FakeProcess) -> int | None:
-        """The process's id; of a pod or cgroup, the lowest that runs in it."""
+        """Return the process's id; for a pod or cgroup, the lowest one running in it."""
         if process.pid is not None:
             return process.pid
         # systemd's slices have `_` where a pod's UID has `-`.
@@ -223,7 +224,7 @@ def _spellings(pod: str) -> tuple[str, ...]:
 
 
 def _cards(file: FakeFile) -> Iterator[tuple[int, FakeGpu]]:
-    """Every card with its index, those that are unplugged too: the others keep theirs."""
+    """Yield every card with its index; an unplugged card keeps its index."""
     index = 0
     for card in file.gpus:
         for nth in range(card.count):

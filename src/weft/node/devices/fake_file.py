@@ -1,4 +1,4 @@
-"""The form of the file that plays GPUs, and what is said of one that is wrong."""
+"""The form of the file that simulates GPUs, and its checks."""
 
 import math
 from pathlib import Path
@@ -27,7 +27,7 @@ _METRICS = frozenset(metric.value for metric in Metric)
 
 
 class FakePhase(Section, frozen=True):
-    """The load of a GPU for so many seconds: values by canonical metric name."""
+    """The load of a GPU for some seconds: values by canonical metric name."""
 
     seconds: Annotated[float, Meta(gt=0, le=1e9)]
     values: dict[str, float]
@@ -42,9 +42,10 @@ class FakeMig(Section, frozen=True):
 
 
 class FakeGpu(Section, frozen=True):
-    """One card, or `count` alike. `memory_mib` is all of it, `reserved_mib` the driver's part.
+    """One card, or `count` alike. `memory_mib` is the total, `reserved_mib` the driver's part of
+    it.
 
-    `minor` is the first one's; the others count up. `paths` may say {index} and {minor}.
+    `minor` is the first card's; the others count up. `paths` may contain {index} and {minor}.
     """
 
     model: Name
@@ -63,13 +64,14 @@ class FakeGpu(Section, frozen=True):
     use: tuple[FakePhase, ...] = ()
 
     def nth(self, number: int) -> "FakeGpu":
-        """The card of this number among those alike, from 0."""
+        """Return one of the `count` cards, numbered from 0."""
         minor = None if self.minor is None else self.minor + number
         return msgspec.structs.replace(self, count=1, minor=minor)
 
 
 class FakeProcess(Section, frozen=True):
-    """A process on a GPU (index or UUID): a pid, or whichever runs in a pod (UID) or cgroup."""
+    """A process on a GPU (index or UUID): given by pid, or any that runs in a pod (UID) or
+    cgroup."""
 
     gpu: int | str
     memory_mib: Mib = msgspec.field(name="memoryMiB")
@@ -80,7 +82,7 @@ class FakeProcess(Section, frozen=True):
 
 
 class FakeFile(Section, frozen=True):
-    """The file."""
+    """The whole file."""
 
     api_version: str
     kind: str
@@ -92,7 +94,7 @@ class FakeFile(Section, frozen=True):
 
     @property
     def gpu_links(self) -> GpuLinks | None:
-        """The links of its cards; None where it says none."""
+        """The links of its cards; None if it has none."""
         if not self.links:
             return None
         cards = [card for card in self.gpus for _ in range(card.count)]
@@ -103,7 +105,7 @@ class FakeFile(Section, frozen=True):
 
 
 def read_fake(path: Path) -> FakeFile:
-    """The file's GPUs; `BadInputError` names file, field and value where it is wrong."""
+    """Read the file; `BadInputError` names file, field and value if it is wrong."""
     where = str(path)
     empty = f"is empty; write apiVersion: {API_VERSION}, kind: {KIND}, gpus"
     document = read_document(read_text(path), where, API_VERSION, KIND, empty=empty)
@@ -121,7 +123,7 @@ def _check(file: FakeFile) -> None:
     uuids = [card.uuid for card in file.gpus if card.uuid]
     for at, card in enumerate(file.gpus):
         _check_card(card, f"gpus[{at}]", uuids)
-    _ = file.gpu_links  # raises where they do not hold together
+    _ = file.gpu_links  # raises if the links are inconsistent
     for at, process in enumerate(file.processes):
         named = [process.pid is not None, bool(process.pod), bool(process.cgroup)]
         if named.count(True) != 1:

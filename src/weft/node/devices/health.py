@@ -1,16 +1,16 @@
-"""Which GPUs are out of service: what their errors mean, and when they are well again.
+"""Which GPUs are out of service: what their errors mean, and when they have recovered.
 
-An XID is the driver's number for an error. Those that a program brings on itself leave the card as
-good as it was; NVIDIA's device plugin leaves out the same. After any other, and when it does not
-answer, a card takes no more pods until one of these shows that it was mended:
+An XID is the driver's number for an error. Errors caused by a program leave the card usable;
+NVIDIA's device plugin ignores the same ones. After any other error, and while it does not answer, a
+card takes no more pods until one of these shows that it has recovered:
 
-- it did not answer for a while, and now answers: it was reset, or is back on its bus;
-- the driver says that the card needs nothing done (its recovery action; drivers since 570), some
-  seconds after its last error;
-- its energy counter, which a reset or a reload of the driver sets to zero, has gone back.
+- it did not answer for a while, and now does: it was reset, or is back on its bus; - the driver
+says that the card needs no action (its recovery action; drivers since 570), some seconds after its
+last error; - its energy counter, which a reset or a reload of the driver sets to zero, has
+decreased.
 
-What neither driver nor card shows is not guessed: such a card stays out until the agent starts
-anew, which begins with what the driver says then.
+If neither driver nor card shows a recovery, none is assumed: such a card stays out of service until
+the agent restarts and reads the driver's state.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,8 @@ APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 exception, context switch time-out: one process ends, the GPU goes on."""
 
 SETTLING_S = 10.0
-"""So long after an error the driver's word that nothing need be done may be older than it."""
+"""For this many seconds after an error, a driver's report that no action is needed may be
+outdated."""
 
 _WORDS = {
     48: "double-bit ECC error",
@@ -39,7 +40,7 @@ _WORDS = {
 
 
 def fault_of_xid(xid: int) -> str:
-    """Why a GPU with this XID is out of service; "" where it is not."""
+    """Return why a GPU with this XID is out of service; "" if it is not."""
     if xid in APPLICATION_XIDS:
         return ""
     words = _WORDS.get(xid)
@@ -47,14 +48,14 @@ def fault_of_xid(xid: int) -> str:
 
 
 class CardSigns(NamedTuple):
-    """The signs of a card's health: None where card or driver do not tell."""
+    """Signs of a card's health; None where card or driver do not report them."""
 
     energy_j: float | None = None
     needs_nothing: bool | None = None
 
 
 class _CardError(NamedTuple):
-    """An error that was heard: when, and the energy counter at the first reading after it."""
+    """A reported error: its time, and the energy counter at the first reading after it."""
 
     fault: str
     at_s: float
@@ -62,23 +63,23 @@ class _CardError(NamedTuple):
 
 
 class CardHealth:
-    """One card's errors. Times are of any clock that only goes forward."""
+    """One card's errors. Times are of any monotonic clock."""
 
     def __init__(self) -> None:
         self._errors: dict[int | None, _CardError] = {}  # by GPU instance; None: the whole card
         self._silent = False
 
     def heard(self, event: XidEvent, now_s: float, signs: CardSigns) -> None:
-        """An XID."""
+        """Record an XID."""
         if fault := fault_of_xid(event.xid):
             self._errors[event.gpu_instance] = _CardError(fault, now_s, signs.energy_j)
 
     def silent(self) -> None:
-        """The card does not answer."""
+        """Record that the card does not answer."""
         self._silent = True
 
     def answers(self, now_s: float, signs: CardSigns) -> None:
-        """The card answers; whether it was mended meanwhile follows from these signs."""
+        """Record that the card answers, and drop errors from which these signs show a recovery."""
         if self._silent:
             self._errors.clear()
             self._silent = False
@@ -89,7 +90,7 @@ class CardHealth:
         }
 
     def fault(self, gpu_instance: int | None = None) -> str:
-        """Why the card, or one of its instances, is out of service; "" where it is not."""
+        """Return why the card, or one of its instances, is out of service; "" if it is not."""
         errors: Mapping[int | None, _CardError] = self._errors
         error = errors.get(None) or (errors.get(gpu_instance) if gpu_instance is not None else None)
         return error.fault if error else ""

@@ -1,8 +1,8 @@
-"""NVIDIA's Multi-Process Service for one GPU, started and stopped by us, with folders of its own.
+"""NVIDIA's Multi-Process Service for one GPU, started and stopped here, with folders of its own.
 
-The control daemon runs under a small watcher that holds a pipe of ours: when the pipe is closed, or
-we are gone, however that came, it asks the daemon to quit. What is left then is killed as a group.
-A daemon of somebody else, in other folders, is neither used nor stopped.
+The control daemon runs under a small watcher that holds a pipe from this process: when the pipe is
+closed, or this process ends for any reason, it asks the daemon to quit. What remains is killed as a
+group. A daemon in other folders is neither used nor stopped.
 """
 
 import os
@@ -32,22 +32,23 @@ done
 rm -rf "$2"
 kill -KILL 0
 """
-"""$1 is the program, $2 a folder of ours, where the daemon's exit code goes. A daemon that is still
-starting takes no order yet, so it is asked until it says yes."""
+"""$1 is the program, $2 a folder of ours that receives the daemon's exit code. A daemon that is
+still starting accepts no command yet, so the command is repeated until it is accepted."""
 
 
 @contextmanager
 def no_mps() -> Iterator[dict[str, str]]:
-    """The environment in which CUDA finds no MPS daemon, whoever runs one."""
+    """Provide an environment in which CUDA finds no MPS daemon, even if one runs."""
     with tempfile.TemporaryDirectory(prefix="weft-no-mps-") as folder:
         yield {PIPES: folder}
 
 
 @contextmanager
 def mps(gpu: str, program: str = PROGRAM) -> Iterator[dict[str, str]]:
-    """The environment of processes that share GPU `gpu` (UUID or index) through our own daemon.
+    """Provide the environment of processes that share GPU `gpu` (UUID or index) through our own
+    daemon.
 
-    `DeviceError` where there is no such program, or it does not start.
+    `DeviceError` if the program is missing, or the daemon does not start.
     """
     path = shutil.which(program)
     if path is None:
@@ -74,7 +75,7 @@ def mps(gpu: str, program: str = PROGRAM) -> Iterator[dict[str, str]]:
 
 
 def _wait_started(program: str, env: Mapping[str, str], folder: Path) -> None:
-    """Until it answers."""
+    """Wait until the daemon answers; `DeviceError` if it ends or takes too long."""
     deadline = time.monotonic() + START_S
     while not answers([program], env):
         ended = folder / "ended"
@@ -89,7 +90,8 @@ def _wait_started(program: str, env: Mapping[str, str], folder: Path) -> None:
 def answers(
     command: Sequence[str], env: Mapping[str, str], order: bytes = b"get_server_list\n"
 ) -> bool:
-    """True if the daemon takes the order; `command` is the program, or what runs it."""
+    """Return True if the daemon accepts the command; `command` is the program, or a command that
+    runs it."""
     try:
         completed = subprocess.run(
             command,
@@ -106,7 +108,7 @@ def answers(
 
 
 def _stop(watcher: "subprocess.Popen[bytes]") -> None:
-    """Let go, wait, then kill whatever is left of it."""
+    """Close the pipe, wait, then kill what remains."""
     assert watcher.stdin is not None
     watcher.stdin.close()
     with suppress(subprocess.TimeoutExpired):

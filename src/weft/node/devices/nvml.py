@@ -1,8 +1,8 @@
 """The machine's GPUs through NVML: a `DeviceReader`.
 
-What never changes of a card is asked once; whether it is there and well, each time. A card that no
-longer answers stays known and is out of service. Where NVML as a whole fails (a driver that is
-replaced), it is opened anew at the next reading.
+A card's constant facts are read once, its presence and health each time. A card that no longer
+answers stays known and is out of service. If NVML as a whole fails (the driver is being replaced),
+it is opened again at the next reading.
 """
 
 import time
@@ -33,11 +33,12 @@ from weft.node.devices.xid_watch import XidWatch
 
 _DRIVER = "proc/driver/nvidia/version"
 _RECOVERY_ACTION = 230
-"""The field in which drivers since 570 say what a card needs to be mended; 0 is nothing."""
+"""The field in which drivers since 570 report the action a card needs to recover; 0 is none."""
 
 
 class NvmlReader:
-    """A `DeviceReader`. `nvml` is the library, or what plays it; `root` where files are."""
+    """A `DeviceReader`. `open_library` returns NVML or a fake; `root` is the root of the file
+    system."""
 
     fake = False
 
@@ -49,11 +50,11 @@ class NvmlReader:
         now_s: Callable[[], float] = time.monotonic,
         on_late_driver: Callable[[], None] | None = None,
     ) -> None:
-        """`DeviceError` where there is no NVML or no driver.
+        """Raises `DeviceError` if there is no NVML or no driver.
 
-        With `on_late_driver` a driver may come later: until then each reading is a `DeviceError`.
-        It is called where one came whose library this process does not see, as in a container that
-        was made before: started anew, it sees it.
+        With `on_late_driver` the driver may be installed later: until then each reading raises
+        `DeviceError`. It is called if a driver was installed whose library this process cannot see,
+        as in a container created before; after a restart it can.
         """
         self._open, self._root, self._now_s = open_library, root, now_s
         self._on_late_driver = on_late_driver
@@ -66,12 +67,12 @@ class NvmlReader:
         self._seen_us: dict[int, int] = {}
 
     def driver_version(self) -> str:
-        """As nvidia-smi shows it."""
+        """Return the version as shown by nvidia-smi."""
         nvml = self._ready()
         return text(ask(nvml, nvml.nvmlSystemGetDriverVersion) or "")
 
     def devices(self) -> tuple[GpuDevice, ...]:
-        """Every card that NVML counts, and the instances cut from it."""
+        """Return every card that NVML counts, and its MIG instances."""
         nvml = self._ready()
         try:
             count = nvml.nvmlDeviceGetCount()
@@ -87,7 +88,7 @@ class NvmlReader:
         return tuple(sorted(devices, key=lambda device: device.gpu.index))
 
     def links(self) -> GpuLinks | None:
-        """The links that `nvidia-smi topo -m` shows of the cards that were read last."""
+        """Return the links that `nvidia-smi topo -m` shows between the cards read last."""
         nvml = self._ready()
         cards = [device for device in self._known.values() if device.gpu.parent is None]
         handles = [
@@ -97,18 +98,18 @@ class NvmlReader:
         return None if None in handles else read_links(nvml, list(zip(cards, handles, strict=True)))
 
     def shared_paths(self) -> tuple[str, ...]:
-        """/dev/nvidiactl and its like."""
+        """Return /dev/nvidiactl and the like."""
         return nvml_files.shared_paths(self._root)
 
     def use(self) -> tuple[DeviceUse, ...]:
-        """Memory, load, power of each device that answers."""
+        """Return memory, load and power of each device that answers."""
         return tuple(
             DeviceUse(device.gpu.index, self._memory(handle) | self._load(device, card))
             for device, handle, card in self._answering()
         )
 
     def processes(self) -> tuple[ProcessUse, ...]:
-        """The processes on every device; clients of MPS too."""
+        """Return the processes on every device, including clients of MPS."""
         return tuple(
             process
             for device, handle, _ in self._answering()
@@ -116,7 +117,7 @@ class NvmlReader:
         )
 
     def close(self) -> None:
-        """Give NVML back."""
+        """Release NVML."""
         self._let_go()
 
     # --- the library ---
@@ -132,7 +133,7 @@ class NvmlReader:
         return self._nvml
 
     def _in_kernel(self) -> bool:
-        """Tells whether the kernel has a driver; containers see that too."""
+        """Return True if the kernel has loaded a driver; containers see that too."""
         return (self._root / _DRIVER).exists()
 
     def _let_go(self) -> None:
@@ -149,7 +150,7 @@ class NvmlReader:
     # --- cards and instances ---
 
     def _hear(self, handles: list[Any]) -> None:
-        """Note which cards reported errors since the last reading."""
+        """Record which cards reported errors since the last reading."""
         answering = [(i, handle) for i, handle in enumerate(handles) if handle is not None]
         if self._xids is None or len(answering) > self._xids.cards:  # one was plugged in
             if self._xids is not None:
@@ -158,7 +159,7 @@ class NvmlReader:
         for event in self._xids.take():
             handle = handles[event.card] if event.card < len(handles) else None
             known = self._known.get(event.card)
-            # At the first reading none is known yet; one that is lost says nothing any more.
+            # At the first reading no card is known yet, and a lost one no longer answers.
             uuid = known.gpu.uuid if known is not None else self._uuid(handle)
             if uuid:
                 self._health_of(uuid).heard(event, self._now_s(), self._signs(handle))
@@ -171,11 +172,11 @@ class NvmlReader:
         return self._health.setdefault(uuid, CardHealth())
 
     def _card(self, index: int, handle: Any) -> Iterator[GpuDevice]:
-        """The card and its instances; as they were known, where it does not answer."""
+        """Yield the card and its instances; as last known, if it does not answer."""
         nvml = self._nvml
         try:
             if handle is None:
-                handle = nvml.nvmlDeviceGetHandleByIndex(index)  # says why not
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)  # raises NVML's reason
             card = self._read_card(index, handle)
         except nvml.NVMLError as error:
             yield from self._silent(index, f"NVML says: {error}")
@@ -191,7 +192,7 @@ class NvmlReader:
             yield from self._instances(card, handle, health)
 
     def _silent(self, index: int, problem: str) -> Iterator[GpuDevice]:
-        """The known facts of a card that does not answer. One never seen has nothing to show."""
+        """Yield the last known facts of a card that does not answer; nothing for one never seen."""
         for device in self._known.values():
             if index in (device.gpu.index, device.gpu.parent):
                 if device.gpu.parent is None:
@@ -203,7 +204,8 @@ class NvmlReader:
         uuid = text(nvml.nvmlDeviceGetUUID(handle))
         known = self._known.get(index)
         if known is not None and known.gpu.uuid == uuid:
-            # A card off its bus still says its name from memory: this asks the card itself.
+            # A card off its bus still returns its name from cache; this call reaches the card
+            # itself.
             nvml.nvmlDeviceGetMemoryInfo(handle)
             return known
         total, reserved = self._size(handle)
@@ -221,7 +223,7 @@ class NvmlReader:
         )
 
     def _size(self, handle: Any) -> tuple[int, int]:
-        """(MiB in all, MiB that the driver reserves of it)."""
+        """Return the memory in MiB, and the part of it that the driver reserves."""
         nvml = self._nvml
         memory = ask(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2))
         if memory is None:  # drivers before 510
@@ -249,7 +251,7 @@ class NvmlReader:
             yield replace(card, gpu=gpu, reserved_mib=reserved, paths=paths, fault=fault, mig=named)
 
     def _migs(self, handle: Any) -> Iterator[tuple[Any, MigInstance]]:
-        """The card's instances: handle and numbers."""
+        """Yield the card's instances: handle and numbers."""
         nvml = self._nvml
         most = ask(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0
         for slot in range(most):
@@ -279,7 +281,7 @@ class NvmlReader:
     # --- what they do ---
 
     def _answering(self) -> Iterator[tuple[GpuDevice, Any, Any]]:
-        """Each device with its handle and its card's."""
+        """Yield each device that answers, with its handle and its card's."""
         nvml = self._ready()
         if not self._known:
             self.devices()
@@ -328,7 +330,7 @@ class NvmlReader:
             yield ProcessUse(index, pid, mib, None if ratios is None else ratios.get(pid, 0.0))
 
     def _sm_ratios(self, index: int, handle: Any) -> dict[int, float] | None:
-        """Each process's share of SM time since the last reading; None where nobody says."""
+        """Return each process's part of SM time since the last reading; None if not supported."""
         nvml, since = self._nvml, self._seen_us.get(index, 0)
         try:
             samples = nvml.nvmlDeviceGetProcessUtilization(handle, since)

@@ -1,8 +1,7 @@
 """Counters of one GPU, or one MIG instance, by NVML; on Hopper and later by GPM.
 
-GPM needs no DCGM and no profiler: two samples are taken, and what happened between them is asked
-for. NVML's two shares of time are there on every GPU, and are coarser: any kernel at all counts as
-use.
+GPM needs neither DCGM nor a profiler: it compares two samples. NVML's two utilisation rates exist
+on every GPU, but are coarser: the GPU counts as used while any kernel runs.
 """
 
 import math
@@ -11,7 +10,7 @@ from typing import Any
 from weft.model.metric import Metric
 from weft.node.devices.nvml_library import MIB, ask
 
-# Number of the metric, our name, what one of its unit is in ours (percent; MiB a second).
+# GPM's metric number, our name, the factor to our unit (from percent, or MiB per second).
 GPM = (
     (1, Metric.GRAPHICS_ACTIVE_RATIO.value, 0.01),
     (2, Metric.SM_ACTIVE_RATIO.value, 0.01),
@@ -27,7 +26,8 @@ GPM = (
 
 
 class NvmlCounters:
-    """The counters of one device. Of a MIG instance `handle` is its card's, and GPM is all."""
+    """The counters of one device. For a MIG instance `handle` is its card's, and only GPM is
+    available."""
 
     def __init__(self, nvml: Any, handle: Any, gpu_instance: int | None = None) -> None:
         self._nvml, self._handle, self._instance = nvml, handle, gpu_instance
@@ -40,17 +40,17 @@ class NvmlCounters:
 
     @property
     def counted(self) -> bool:
-        """True where GPM counts."""
+        """True if GPM is available."""
         return self._gpm is not None
 
     def close(self) -> None:
-        """Give back what was taken."""
+        """Free the GPM samples."""
         for sample in self._gpm or ():
             ask(self._nvml, lambda sample=sample: self._nvml.nvmlGpmSampleFree(sample))  # type: ignore[misc]
         self._gpm = None
 
     def sample(self) -> dict[str, float]:
-        """The load since the last call, and power, clocks and temperature now."""
+        """Return the load since the last call, and present power, clocks and temperature."""
         counters = self._counters() if self._gpm else {}
         if self._instance is not None:
             return counters
@@ -72,7 +72,7 @@ class NvmlCounters:
         return self._utilization() | counters | values
 
     def meters(self) -> dict[str, float]:
-        """A card's further values: power limit, energy, encoder and decoder."""
+        """Return a card's further values: power limit, energy, encoder and decoder."""
         nvml, handle = self._nvml, self._handle
         if self._instance is not None:
             return {}
@@ -96,7 +96,7 @@ class NvmlCounters:
         return sample
 
     def _counters(self) -> dict[str, float]:
-        """GPM's: between the sample that was kept and one taken now, which is kept."""
+        """Return GPM's values between the stored sample and a new one, which is then stored."""
         nvml, counters = self._nvml, {}
         assert self._gpm is not None
         before, now = self._gpm
@@ -111,7 +111,7 @@ class NvmlCounters:
             for at, (_, name, scale) in enumerate(GPM):
                 metric = query.metrics[at]
                 if metric.nvmlReturn == 0 and math.isfinite(metric.value) and metric.value >= 0:
-                    share = name.endswith("_ratio")  # a little over 1 by rounding
+                    share = name.endswith("_ratio")  # may slightly exceed 1 by rounding
                     counters[name] = (
                         min(metric.value * scale, 1.0) if share else metric.value * scale
                     )

@@ -1,4 +1,4 @@
-"""Facts of a GPU that the machine's files tell and NVML does not: device nodes, NUMA node."""
+"""Facts of a GPU from the machine's files, which NVML does not provide: device nodes, NUMA node."""
 
 from pathlib import Path
 
@@ -6,19 +6,19 @@ SHARED = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 
 
 def shared_paths(root: Path) -> tuple[str, ...]:
-    """Device nodes that every container with a GPU needs, as far as they are there."""
+    """Return the existing device nodes that every container with a GPU needs."""
     return tuple(f"/dev/{name}" for name in SHARED if (root / "dev" / name).exists())
 
 
 def card_paths(minor: int) -> tuple[str, ...]:
-    """The card's device node."""
+    """Return the card's device node."""
     return (f"/dev/nvidia{minor}",)
 
 
 def instance_paths(
     root: Path, minor: int, gpu_instance: int, compute_instance: int
 ) -> tuple[str, ...]:
-    """The card's device node and the capabilities of the instance within it."""
+    """Return the card's device node and the capability nodes of its instance."""
     gpu = root / f"proc/driver/nvidia/capabilities/gpu{minor}/mig/gi{gpu_instance}"
     files = (gpu / "access", gpu / f"ci{compute_instance}" / "access")
     minors = [_device_minor(file) for file in files]
@@ -27,7 +27,8 @@ def instance_paths(
 
 
 def numa_node(root: Path, pci_bus_id: str) -> int | None:
-    """The NUMA node of what is on this bus; None where the machine has but one, or does not say."""
+    """Return the NUMA node of the device on this bus; None if there is only one, or it is
+    unknown."""
     # NVML's domain has eight digits, the kernel's four.
     domain, _, rest = pci_bus_id.lower().partition(":")
     try:

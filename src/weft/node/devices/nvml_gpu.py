@@ -1,4 +1,4 @@
-"""One GPU that is ours alone, through NVML: what measuring on it needs to know."""
+"""One GPU used exclusively, through NVML: what measuring on it needs to know."""
 
 from typing import Any
 
@@ -11,7 +11,8 @@ from weft.node.devices.reader import DeviceError
 
 
 class NvmlCard(msgspec.Struct, frozen=True):
-    """The GPU. `counters` says where its counters come from; `processes` were on it at first."""
+    """The GPU. `counters` names the source of its counters; `processes` ran on it at the
+    beginning."""
 
     gpu_model: str
     uuid: str
@@ -22,10 +23,10 @@ class NvmlCard(msgspec.Struct, frozen=True):
 
 
 class NvmlGpu:
-    """One GPU, by index or UUID. `close` gives NVML back."""
+    """One GPU, by index or UUID. `close` releases NVML."""
 
     def __init__(self, gpu: str, nvml: Any = None) -> None:
-        """`DeviceError` where there is no such GPU. `nvml` is the library, or what plays it."""
+        """Raises `DeviceError` if there is no such GPU. `nvml` is the library, or a fake."""
         self._nvml = nvml if nvml is not None else nvml_library.library()
         self._counters: NvmlCounters | None = None
         try:
@@ -43,28 +44,29 @@ class NvmlGpu:
             raise
 
     def close(self) -> None:
-        """Give back what was taken."""
+        """Release the counters and NVML."""
         if self._counters is not None:
             self._counters.close()
         ask(self._nvml, self._nvml.nvmlShutdown)
 
     def sample(self) -> dict[str, float]:
-        """Samples the load since the last call, and power, clocks and temperature now."""
+        """Return the load since the last call, and present power, clocks and temperature."""
         assert self._counters is not None
         return self._counters.sample()
 
     def one_process_only(self) -> bool:
-        """True if it is set to exclusive-process (or to nobody): only MPS shares it then."""
+        """Return True in compute mode exclusive-process or prohibited, where only MPS can share the
+        GPU."""
         mode = ask(self._nvml, lambda: self._nvml.nvmlDeviceGetComputeMode(self._handle))
         return (mode or 0) != 0
 
     def memory_mib(self) -> tuple[int, int]:
-        """(in use, free)."""
+        """Return the memory in use and the free memory, MiB."""
         memory = ask(self._nvml, lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._handle))
         return (memory.used // MIB, memory.free // MIB) if memory is not None else (0, 0)
 
     def process_mib(self, pid: int) -> int | None:
-        """The memory this process holds; None where NVML does not say."""
+        """Return the memory that this process holds, MiB; None if NVML does not report it."""
         used = [process.usedGpuMemory for process in self._processes() if process.pid == pid]
         return int(used[0] // MIB) if used and used[0] else None
 

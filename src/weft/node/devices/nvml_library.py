@@ -1,4 +1,4 @@
-"""NVML's library, opened, and how it is asked: many questions have no answer on many GPUs."""
+"""Opens NVML's library, and calls it: many functions are unsupported on many GPUs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ MIB = 1 << 20
 
 
 def library() -> Any:
-    """`pynvml`, opened; `DeviceError` says what is missing; without driver, `NoDriverError`."""
+    """Open `pynvml`; `DeviceError` says what is missing; `NoDriverError` without a driver."""
     try:
         import pynvml
     except ImportError as error:
@@ -23,8 +23,8 @@ def library() -> Any:
 
 
 def ask(nvml: Any, question: Callable[[], Any]) -> Any:
-    """NVML's answer; None where the GPU, the driver or nvidia-ml-py has none."""
-    # Its library says the last one of a driver that is older than itself.
+    """Call NVML; return None if the GPU, the driver or nvidia-ml-py does not support the call."""
+    # raised if the driver is older than nvidia-ml-py
     mismatch = getattr(nvml, "NVMLLibraryMismatchError", AttributeError)
     try:
         return question()
@@ -33,8 +33,8 @@ def ask(nvml: Any, question: Callable[[], Any]) -> Any:
 
 
 def running(nvml: Any, handle: Any, kind: str = "Compute") -> list[Any]:
-    """The processes of this kind (Compute, MPSCompute, Graphics) on a device; older drivers know
-    an older call."""
+    """Return the processes of this kind (Compute, MPSCompute, Graphics) on a device, by the newest
+    call that the driver supports."""
     for version in ("", "_v2"):
         name = f"nvmlDeviceGet{kind}RunningProcesses{version}"
         processes = ask(nvml, lambda name=name: getattr(nvml, name)(handle))  # type: ignore[misc]
@@ -44,10 +44,10 @@ def running(nvml: Any, handle: Any, kind: str = "Compute") -> list[Any]:
 
 
 def text(value: str | bytes) -> str:
-    """Older nvidia-ml-py says bytes."""
+    """Decode text that older versions of nvidia-ml-py return as bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def model_of(name: str) -> str:
-    """A GPU's name as nodes' labels spell it: NVIDIA-H100-80GB-HBM3."""
+    """Convert a GPU's name to the spelling of node labels: NVIDIA-H100-80GB-HBM3."""
     return "-".join(name.split())

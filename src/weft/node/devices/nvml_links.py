@@ -1,4 +1,5 @@
-"""How a machine's cards are connected, through NVML: what `nvidia-smi topo -m` shows."""
+"""Reads the connections between a machine's cards through NVML, as `nvidia-smi topo -m` shows
+them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,13 +17,14 @@ from weft.node.devices.nvml_library import ask, text
 from weft.node.devices.reader import GpuDevice
 
 _PCIE = {10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
-"""NVML_TOPOLOGY_*; 0 is two GPUs of one board, which share a PCIe switch."""
+"""Names of NVML_TOPOLOGY_*; 0 means two GPUs of one board, which share a PCIe switch."""
 _MOST_NVLINKS = 18
 _SWITCH = 2
 
 
 def read_links(nvml: Any, cards: Sequence[tuple[GpuDevice, Any]]) -> GpuLinks | None:
-    """The links of these cards, each with its handle; None where NVML does not say all of them."""
+    """Return the links of these cards, each with its handle; None if NVML does not report all of
+    them."""
     if not 1 < len(cards) <= MOST_LINKED:
         return None
     ends = [_nvlink_ends(nvml, handle) for _, handle in cards]
@@ -42,12 +44,12 @@ def read_links(nvml: Any, cards: Sequence[tuple[GpuDevice, Any]]) -> GpuLinks | 
     indexes = tuple(device.gpu.index for device, _ in cards)
     try:
         return checked_links(GpuLinks(indexes, tuple(rows), generation, numa), "NVML")
-    except BadInputError:  # a link that only one end knows, or a path that nobody says
+    except BadInputError:  # a link that only one end reports, or an unknown path
         return None
 
 
 def _nvlink_ends(nvml: Any, handle: Any) -> list[str]:
-    """The other end of each NVLink that is up: a device's bus, "" for a switch."""
+    """Return the other end of each active NVLink: a device's bus, "" for a switch."""
     ends = []
     for link in range(_MOST_NVLINKS):
         if not ask(nvml, lambda link=link: nvml.nvmlDeviceGetNvLinkState(handle, link)):  # type: ignore[misc]
@@ -70,6 +72,6 @@ def _path(nvml: Any, first: Any, other: Any, nvlinks: int) -> str:
 
 
 def _bus(address: str) -> str:
-    """The address with its domain in four digits at least: NVML says four or eight."""
+    """Shorten the address' domain to four digits at least: NVML uses four or eight."""
     domain, _, rest = address.lower().partition(":")
     return f"{domain.lstrip('0'):0>4}:{rest}"

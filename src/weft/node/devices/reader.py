@@ -1,8 +1,8 @@
-"""The contract of whatever reads a machine's GPUs.
+"""The interface of all readers of a machine's GPUs.
 
-Calls block (NVML's do) and come from one thread at a time: a host has one thread for them.
-Metrics have the names of `model/metric.py`, so that what is read here and what Prometheus says of
-the same GPU are one thing.
+Calls block (as NVML's do) and must come from one thread at a time, for which a process has a
+thread. Metrics have the names in `model/metric.py`, so that values read here and values from
+Prometheus have the same names.
 """
 
 from collections.abc import Mapping
@@ -15,16 +15,16 @@ from weft.model.gpu_links import GpuLinks
 
 
 class DeviceError(WeftError):
-    """GPUs cannot be read: no driver, no library, or a broken description."""
+    """GPUs cannot be read: no driver, no library, or an invalid file of simulated GPUs."""
 
 
 class NoDriverError(DeviceError):
-    """There is no driver, or it does not answer: it may be installed later."""
+    """There is no driver, or it does not answer; it may be installed later."""
 
 
 class MigInstance(msgspec.Struct, frozen=True):
-    """Names a MIG instance as NVML and DCGM do: its profile (`1g.5gb`), and the numbers of its GPU
-    instance within the card and of its compute instance within that."""
+    """Identifies a MIG instance as NVML and DCGM do: by profile (`1g.5gb`), the number of its GPU
+    instance within the card, and of its compute instance within that."""
 
     profile: str
     gpu_instance: int
@@ -34,11 +34,11 @@ class MigInstance(msgspec.Struct, frozen=True):
 class GpuDevice(msgspec.Struct, frozen=True):
     """One GPU or MIG instance of this machine.
 
-    `gpu` is what the node reports of it: `memory_mib` is the card's size less what the driver
-    reserves (`reserved_mib`), and `in_service` is False where `fault` says why (an XID, say), and
-    for a card that is cut into MIG instances, which nobody can use whole. `minor` is the number in
-    /dev/nvidia<minor>, which need not be the index; an instance has its card's. `paths` are the
-    device nodes that a container needs for it, less those that all GPUs share.
+    `gpu` is what the node reports: `memory_mib` is the card's size less what the driver reserves
+    (`reserved_mib`). `in_service` is False if `fault` gives a reason (such as an XID), and for a
+    card that is cut into MIG instances, which cannot be used whole. `minor` is the number in
+    /dev/nvidia<minor>, which may differ from the index; an instance has its card's. `paths` are the
+    device nodes that a container needs for it, without those shared by all GPUs.
     """
 
     gpu: Gpu
@@ -59,8 +59,8 @@ class DeviceUse(msgspec.Struct, frozen=True):
 
 
 class ProcessUse(msgspec.Struct, frozen=True):
-    """A process on a GPU: MiB it holds there, and its share of SM time (0 to 1) since the last
-    reading; None where the driver does not say."""
+    """A process on a GPU: the MiB that it holds there, and its part of SM time (0 to 1) since the
+    last reading; None if the driver does not report that."""
 
     index: int
     pid: int
@@ -69,37 +69,37 @@ class ProcessUse(msgspec.Struct, frozen=True):
 
 
 class DeviceReader(Protocol):
-    """Reads a machine's GPUs. Every method raises `DeviceError` where nothing can be read.
+    """Reads a machine's GPUs. Every method raises `DeviceError` if nothing can be read.
 
-    `fake` is True where a file plays the GPUs: whoever shows them says so.
+    `fake` is True if a file simulates the GPUs; programs that show them must say so.
     """
 
     fake: bool
 
     def driver_version(self) -> str:
-        """The driver's version; "" where it is not known."""
+        """Return the driver's version; "" if unknown."""
         ...
 
     def devices(self) -> tuple[GpuDevice, ...]:
-        """The GPUs and MIG instances there are now, by index; with their health."""
+        """Return the present GPUs and MIG instances with their health, by index."""
         ...
 
     def links(self) -> GpuLinks | None:
-        """How the cards are connected; None where that is not known."""
+        """Return how the cards are connected; None if unknown."""
         ...
 
     def shared_paths(self) -> tuple[str, ...]:
-        """Device nodes that a container needs beside those of its GPUs, whichever they are."""
+        """Return the device nodes that a container needs in addition to those of its GPUs."""
         ...
 
     def use(self) -> tuple[DeviceUse, ...]:
-        """The use of each GPU, since the last call where it is a rate; by index."""
+        """Return the use of each GPU by index; rates are since the last call."""
         ...
 
     def processes(self) -> tuple[ProcessUse, ...]:
-        """The processes on every GPU, with the machine's own process ids."""
+        """Return the processes on every GPU, with the machine's own process ids."""
         ...
 
     def close(self) -> None:
-        """Give back what was taken; nothing is read afterwards."""
+        """Release all resources; nothing may be read afterwards."""
         ...

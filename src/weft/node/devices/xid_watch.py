@@ -1,7 +1,7 @@
-"""Hears of the errors (XIDs) that GPUs report, on a thread of its own: NVML's wait for them blocks.
+"""Receives the errors (XIDs) that GPUs report, on a thread of its own, as NVML's wait blocks.
 
-In a machine's reader it runs from the first reading to `close`. Where a driver or a GPU knows no
-such events, nothing is heard, and only a GPU that no longer answers counts as broken.
+It runs from a reader's first reading to `close`. If the driver or a GPU does not support such
+events, none are received, and only a GPU that no longer answers counts as broken.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ _NO_INSTANCE = 0xFFFF_FFFF
 
 
 class XidEvent(NamedTuple):
-    """A GPU's error; of one MIG instance where `gpu_instance` is not None."""
+    """A GPU's error; of one MIG instance if `gpu_instance` is not None."""
 
     card: int
     xid: int
@@ -25,7 +25,7 @@ class XidEvent(NamedTuple):
 
 
 class XidWatch:
-    """The errors since they were last taken. `cards` are (index, handle) of every GPU."""
+    """Collects errors until they are taken. `cards` are (index, handle) of every GPU."""
 
     def __init__(self, nvml: Any, cards: Sequence[tuple[int, Any]], wait_ms: int = WAIT_MS) -> None:
         self._nvml, self._wait_ms = nvml, wait_ms
@@ -40,13 +40,13 @@ class XidWatch:
             self._thread.start()
 
     def take(self) -> list[XidEvent]:
-        """The events since the last call, in order."""
+        """Return the events since the last call, in order."""
         with self._lock:
             heard, self._heard = self._heard, []
         return heard
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         self._ending.set()
         if self.listening:
             self._thread.join(2 * self._wait_ms / 1_000 + 1)
@@ -70,8 +70,8 @@ class XidWatch:
             try:
                 event = nvml.nvmlEventSetWait_v2(self._set, self._wait_ms)
             except nvml.NVMLError as error:
-                # No event in this time; or a GPU is lost, which asking it tells as well: not at
-                # once again, for then it may fail at once again.
+                # No event in this time; or a GPU is lost, which reading it shows too. Wait before
+                # the next call, which may fail at once again.
                 if getattr(error, "value", None) != nvml.NVML_ERROR_TIMEOUT:
                     self._ending.wait(self._wait_ms / 1_000)
                 continue
@@ -90,7 +90,7 @@ class XidWatch:
 
 
 def _identity(handle: Any) -> Any:
-    """The identity of a device that two handles share: where they point."""
+    """Return the pointer in a handle, which is equal for all handles of a device."""
     with suppress(ctypes.ArgumentError, TypeError):
         return ctypes.cast(handle, ctypes.c_void_p).value
     return handle

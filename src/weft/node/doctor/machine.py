@@ -1,5 +1,5 @@
-"""Checks of a GPU node's machine. Each takes the root of its files, so that a container may look
-at its host, and a test at a tree of its own."""
+"""Checks of a GPU node's machine. Each takes the root of the file system, so that it can run in a
+container with the host's files mounted, and in tests."""
 
 import re
 import tomllib
@@ -31,7 +31,7 @@ _MOST_PROBLEMS = 3
 
 
 def driver(open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
-    """The driver answers, and its GPUs are well."""
+    """Check that the driver answers and its GPUs have no faults."""
     check = "driver"
     try:
         reader = open_reader()
@@ -53,13 +53,13 @@ def driver(open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
 
 
 def played_for_agent(proc: Path) -> Path | None:
-    """The file that plays the GPUs of the agent which runs here; None where the driver has them, or
-    no agent runs."""
+    """Return the file that simulates GPUs for the agent running here; None if there is no agent, or
+    it uses the driver."""
     for path in sorted(proc.glob("[0-9]*/cmdline")):
         try:
             words = path.read_bytes().decode(errors="replace").split("\0")
         except OSError:
-            continue  # it ended, or is nobody's business
+            continue  # it has ended, or may not be read
         if match := _PLAYING.search(" ".join(words)):
             absolute = match[1].startswith("/")
             return path.parent / ("root" if absolute else "cwd") / match[1].lstrip("/")
@@ -67,7 +67,7 @@ def played_for_agent(proc: Path) -> Path | None:
 
 
 def device_nodes(root: Path, open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
-    """Checks that /dev has what a container needs."""
+    """Check that /dev has the device nodes that containers need."""
     check = "device nodes"
     try:
         with closing(open_reader()) as reader:
@@ -83,7 +83,7 @@ def device_nodes(root: Path, open_reader: Callable[[], DeviceReader]) -> DoctorF
 
 
 def cdi(root: Path, open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
-    """NVIDIA's CDI specifications are of the GPUs that are there."""
+    """Check that NVIDIA's CDI specifications match the present GPUs."""
     check = "CDI"
     try:
         with closing(open_reader()) as reader:
@@ -107,7 +107,7 @@ def cdi(root: Path, open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
 
 
 def nri_socket(root: Path) -> DoctorFinding:
-    """The container runtime listens for NRI plugins."""
+    """Check that the container runtime listens for NRI plugins."""
     if (root / NRI_SOCKET).exists():
         return good("NRI", f"the container runtime listens at /{NRI_SOCKET}")
     mend = (
@@ -118,7 +118,8 @@ def nri_socket(root: Path) -> DoctorFinding:
 
 
 def validator(root: Path) -> DoctorFinding:
-    """containerd refuses containers whose required plugin is away, as far as its file tells."""
+    """Check in its configuration that containerd refuses containers whose required plugin is
+    away."""
     check = "NRI validator"
     mend = (
         f'in /{CONTAINERD} set enable = true under [plugins."{_NRI_PLUGIN}".default_validator] '
@@ -137,7 +138,7 @@ def validator(root: Path) -> DoctorFinding:
 
 
 def kubelet_sockets(root: Path) -> DoctorFinding:
-    """The kubelet's two sockets are there."""
+    """Check that the kubelet's two sockets exist."""
     check = "kubelet"
     sockets = (DEVICE_PLUGINS / "kubelet.sock", POD_RESOURCES)
     missing = [f"/{path}" for path in sockets if not (root / path).exists()]
@@ -150,7 +151,7 @@ def kubelet_sockets(root: Path) -> DoctorFinding:
 
 
 def other_plugins(root: Path, own: Collection[str]) -> DoctorFinding:
-    """Device plugins of others that hand out the same GPUs; `own` are the agent's resources."""
+    """Check for other device plugins that serve the same GPUs; `own` are the agent's resources."""
     check = "GPU plugins"
     path = root / DEVICE_PLUGINS / CHECKPOINT
     try:
@@ -181,7 +182,7 @@ class MachinePod(NamedTuple):
 
 
 def without_share(proc: Path, pods: Mapping[str, MachinePod] | None) -> DoctorFinding:
-    """Containers that see GPUs though nobody promised them any; `pods` by UID, None: unknown."""
+    """Check for containers that see GPUs without a share; `pods` by UID, None if unknown."""
     check = "containers"
     owners, unseen = _seeing(proc)
     seen = {owner.pod_uid for owner in owners}
@@ -206,8 +207,8 @@ def without_share(proc: Path, pods: Mapping[str, MachinePod] | None) -> DoctorFi
 
 
 def _seeing(proc: Path) -> tuple[set[ProcessOwner], int]:
-    """Owners of processes with a GPU's device node in their /dev, a container looked at once; and
-    how many containers could not be looked into."""
+    """Return the owners of processes with a GPU's device node in their /dev, each container checked
+    once; and how many containers could not be checked."""
     looked: set[ProcessOwner] = set()
     seeing: set[ProcessOwner] = set()
     unseen = 0
@@ -220,7 +221,7 @@ def _seeing(proc: Path) -> tuple[set[ProcessOwner], int]:
         except PermissionError:
             unseen += 1
         except OSError:
-            continue  # it ended; another process of the container may tell
+            continue  # it has ended; another process of the container may show it
         else:
             if any(map(_GPU_NODE.fullmatch, names)):
                 seeing.add(owner)
@@ -229,7 +230,7 @@ def _seeing(proc: Path) -> tuple[set[ProcessOwner], int]:
 
 
 def _configuration(root: Path) -> Mapping[str, Any]:
-    """containerd's file, and what it imports, merged as far as NRI is concerned."""
+    """Read containerd's file and its imports, merged as far as NRI is concerned."""
     whole = tomllib.loads(_read(root / CONTAINERD).decode())
     merged: dict[str, Any] = dict(_nri(whole))
     for pattern in whole.get("imports", ()):

@@ -1,4 +1,4 @@
-"""One connection to the runtime: its calls are answered, and calls to it made, until it ends."""
+"""One connection to the runtime: answers its calls and makes calls to it, until it ends."""
 
 import asyncio
 import logging
@@ -23,20 +23,20 @@ from weft.node.nri.ttrpc_pb2 import Request, Response, Status
 
 log = logging.getLogger("weft.agent")
 
-# Of gRPC's status codes, which ttrpc shares.
+# gRPC's status codes, which ttrpc shares
 UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED = 2, 3, 4, 8
 UNIMPLEMENTED, INTERNAL = 12, 13
 
 _CHUNK_BYTES = 1 << 16
 _MOST_CALLS = 64
-"""Calls being answered at a time; a runtime makes one, after the other."""
-_STREAM_STEP = 2  # a caller's streams are odd
+"""Most calls answered at a time; a runtime makes one after the other."""
+_STREAM_STEP = 2  # a caller's stream numbers are odd
 _LAST_ANSWERS_S = 1.0
 _MOST_LETTERS = 1000
 
 
 class CallError(WeftError):
-    """A call failed. `code` is a status code of gRPC's; the other side is told both."""
+    """A call failed. `code` is a gRPC status code; both are sent to the other side."""
 
     def __init__(self, message: str, code: int = UNKNOWN) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class CallError(WeftError):
 
 
 class Call(NamedTuple):
-    """A call of the runtime's; the answer is of use for `timeout_s` (0: for however long)."""
+    """A call from the runtime, which waits `timeout_s` for the answer (0: no limit)."""
 
     service: str
     method: str
@@ -53,8 +53,8 @@ class Call(NamedTuple):
 
 
 class RuntimeConnection:
-    """Speaks ttrpc over the two streams. `answer` answers the runtime's calls; what it raises is
-    told to the runtime, as a `CallError` says or as an internal error."""
+    """Speaks ttrpc over two streams. `answer` answers the runtime's calls; an exception becomes an
+    error answer, from a `CallError` with its code, from any other as an internal error."""
 
     def __init__(
         self,
@@ -69,9 +69,9 @@ class RuntimeConnection:
         self._stream = 1
 
     async def run(self) -> None:
-        """Read until the runtime closes; `BrokenFrameError` or `OSError` where it ends otherwise.
+        """Read until the runtime closes; `BrokenFrameError` or `OSError` if it ends otherwise.
 
-        Nothing is being answered afterwards, and the connection is closed.
+        Afterwards no call is being answered, and the connection is closed.
         """
         why = "the connection ended"
         try:
@@ -85,7 +85,7 @@ class RuntimeConnection:
             await self._close(why)
 
     async def call(self, service: str, method: str, payload: bytes, timeout_s: float) -> bytes:
-        """The runtime's answer. `CallError` where it says no, or nothing for so long."""
+        """Call the runtime and return its answer. `CallError` for an error or a timeout."""
         stream, self._stream = self._stream, self._stream + _STREAM_STEP
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting[stream] = answer
@@ -138,19 +138,19 @@ class RuntimeConnection:
     def _answered(self, stream: int, response: Response) -> None:
         waiting = self._waiting.get(stream)
         if waiting is None or waiting.done():
-            return  # it came too late
+            return  # it arrived after the timeout
         if response.status.code:
             waiting.set_exception(CallError(response.status.message, response.status.code))
         else:
             waiting.set_result(response.payload)
 
     def _write(self, message: Message) -> None:
-        """Without waiting: answers are small, and the runtime waits for each."""
+        """Write without waiting: answers are small, and the runtime waits for each."""
         if not self._writer.is_closing():
             self._writer.write(encode(message))
 
     async def _close(self, why: str) -> None:
-        if self._answering:  # a runtime that gets no answer may start the container as it is
+        if self._answering:  # without an answer a runtime may start the container unchanged
             _, late = await asyncio.wait(self._answering, timeout=_LAST_ANSWERS_S)
             for task in late:
                 task.cancel()

@@ -1,11 +1,11 @@
-"""Bytes on the runtime's socket, and the calls and answers in them. Pure: no socket, no clock.
+"""The bytes on the runtime's socket, and the calls and answers in them. Pure: no socket, no clock.
 
-The multiplexer cuts the socket into frames of 8 bytes (connection, length) and their payload; what
-one connection's payloads hold, one after the other, is a stream of ttrpc messages of 10 bytes
-(length, stream, type, flags) and their body. All numbers are big-endian. A body is a `Request` or
-a `Response` of `ttrpc.proto`.
+The multiplexer divides the socket into frames: 8 bytes (connection, length) and a payload. One
+connection's payloads, concatenated, are a stream of ttrpc messages: 10 bytes (length, stream, type,
+flags) and a body. All numbers are big-endian. A body is a `Request` or a `Response` of
+`ttrpc.proto`.
 
-    [ 1 | 4096 ][..............] [ 2 | 31 ][ 21 | 1 | 2 | 0 ][ Response ] [ 1 | 77 ][......]
+[ 1 | 4096 ][..............] [ 2 | 31 ][ 21 | 1 | 2 | 0 ][ Response ] [ 1 | 77 ][......]
 
 The runtime calls the plugin on connection 1, the plugin the runtime on 2.
 """
@@ -17,14 +17,14 @@ from typing import NamedTuple
 from weft.model import WeftError
 
 PLUGIN_CALLED, RUNTIME_CALLED = 1, 2
-"""Connections: calls of the runtime to the plugin, and of the plugin to the runtime."""
+"""Connections: calls from the runtime to the plugin, and from the plugin to the runtime."""
 
 REQUEST, RESPONSE = 1, 2
-"""Types of messages; streams of data, the third, NRI has none."""
+"""Types of messages; the third type, data streams, is not used by NRI."""
 
 PLUGIN_SIDE = {PLUGIN_CALLED: REQUEST, RUNTIME_CALLED: RESPONSE}
 RUNTIME_SIDE = {PLUGIN_CALLED: RESPONSE, RUNTIME_CALLED: REQUEST}
-"""The messages that either side is sent on each connection."""
+"""The type of message that either side receives on each connection."""
 
 MOST_BODY_BYTES = 4 << 20
 """ttrpc's own limit."""
@@ -33,8 +33,8 @@ _FRAME = struct.Struct(">II")
 _MESSAGE = struct.Struct(">IIBB")
 _MOST_FRAME_BYTES = _MESSAGE.size + MOST_BODY_BYTES
 _PIECE_BYTES = 4096
-# The runtime reads a frame into a buffer of this size, and gives up on one that is larger. It also
-# gives up where more than 256 frames wait for its reader.
+# The runtime reads a frame into a buffer of this size, and fails on a larger one. It also fails if
+# more than 256 frames wait for its reader.
 MOST_SENT_BYTES = 128 * _PIECE_BYTES
 
 
@@ -43,7 +43,7 @@ class BrokenFrameError(WeftError):
 
 
 class Message(NamedTuple):
-    """One ttrpc message: a connection's, of a stream (the number of a call)."""
+    """One ttrpc message on a connection; the stream is the number of a call."""
 
     connection: int
     stream: int
@@ -52,9 +52,9 @@ class Message(NamedTuple):
 
 
 class MessageReader:
-    """Bytes in, whole messages out. `BrokenFrameError` where they cannot be messages.
+    """Turns bytes into whole messages. `BrokenFrameError` if they cannot be messages.
 
-    `expected` says which type belongs on which connection.
+    `expected` is the message type allowed on each connection.
     """
 
     def __init__(self, expected: Mapping[int, int]) -> None:
@@ -63,7 +63,7 @@ class MessageReader:
         self._streams = {connection: bytearray() for connection in expected}
 
     def feed(self, chunk: bytes) -> Iterator[Message]:
-        """The messages that are complete now."""
+        """Yield the messages that these bytes complete."""
         self._bytes += chunk
         while len(self._bytes) >= _FRAME.size:
             connection, length = _FRAME.unpack_from(self._bytes)
@@ -75,7 +75,7 @@ class MessageReader:
                 return
             payload = bytes(self._bytes[_FRAME.size : end])
             del self._bytes[:end]
-            if connection in self._streams:  # others are for later versions of NRI
+            if connection in self._streams:  # other connections are of later NRI versions
                 yield from self._messages(connection, payload)
 
     def _messages(self, connection: int, payload: bytes) -> Iterator[Message]:
@@ -98,7 +98,7 @@ class MessageReader:
 
 
 def encode(message: Message) -> bytes:
-    """The frames of a message. `BrokenFrameError` for one that the runtime would not read."""
+    """Encode a message in frames. `BrokenFrameError` if it is too large for the runtime."""
     header = _MESSAGE.pack(len(message.body), message.stream, message.type, 0)
     whole = header + message.body
     if len(whole) > MOST_SENT_BYTES:

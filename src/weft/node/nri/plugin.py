@@ -1,14 +1,15 @@
-"""The plugin: registers with the container runtime, is asked about each container, comes back.
+"""The NRI plugin: registers with the container runtime, answers about each container, reconnects.
 
-    connect ──▶ RegisterPlugin ──▶ Configure ──▶ Synchronize ──▶ CreateContainer, events ──▶ ended
-       ▲                          (the plugin's events)  (what there is)                       │
-       └──────────────────────── within a second, for ever ◀──────────────────────────────────┘
+connect ──▶ RegisterPlugin ──▶ Configure ──▶ Synchronize ──▶ CreateContainer, events ──▶ ended
+  ▲                     (the plugin's events)  (what exists)                                │
+  └────────────────────────── within a second, for ever ◀───────────────────────────────────┘
 
-The plugin also validates. A runtime goes on without a plugin that dies, or is late, while it is
-asked about a container; but it creates no container that a validator could not look at. So a
-container whose plugin was killed halfway fails, and is tried again. Runtimes that have no
-validators (before NRI 0.10) refuse the event: the plugin then does without. One that is known to
-have them only ended while it was joined: with it the plugin never does without.
+The plugin also validates. A runtime goes on without a plugin that dies or is late while it answers
+about a container; but it creates no container that a validator could not check. So the creation of
+a container fails, and is retried, if its plugin was killed in between. Runtimes without validators
+(before NRI 0.10) reject the event, and the plugin then goes on without it. A runtime whose version
+is known to have validators can only have stopped in that moment; with it the plugin always
+validates.
 """
 
 import asyncio
@@ -63,41 +64,40 @@ _VALIDATE = _mask(nri.VALIDATE_CONTAINER_ADJUSTMENT)
 
 
 class RuntimeHooks(Protocol):
-    """The plugin's questions to whoever knows about containers. `CallError` refuses a container."""
+    """Answers the plugin's questions about containers. `CallError` refuses a container."""
 
     async def synchronize(
         self, pods: list[nri.PodSandbox], containers: list[nri.Container]
     ) -> None:
-        """These are all that there are; called first after each registration."""
+        """Receive all existing pods and containers; called first after each registration."""
         ...
 
     async def create_container(
         self, pod: nri.PodSandbox, container: nri.Container
     ) -> nri.ContainerAdjustment:
-        """The changes to a container that is being created."""
+        """Return the changes to a container that is being created."""
         ...
 
     def validate(
         self, pod: nri.PodSandbox, container: nri.Container, adjust: nri.ContainerAdjustment
     ) -> str:
-        """Why this must not be how the container is adjusted by all plugins; "" for nothing."""
+        """Return why the container must not be created as all plugins adjusted it; "" to accept."""
         ...
 
     def pod_event(self, event: int, pod: nri.PodSandbox) -> None:
-        """A pod's sandbox was started, stopped or removed."""
+        """Note that a pod's sandbox was started, stopped or removed."""
         ...
 
 
 class PluginOptions(msgspec.Struct, frozen=True):
-    """`name`, `index`: by which the runtime knows and orders plugins. `first_delay_s`,
-    `most_delay_s`: between attempts to connect. `register_s`: for the runtime to answer.
+    """`name`, `index`: identify the plugin and its order. `first_delay_s`, `most_delay_s`: between
+    attempts to connect. `register_s`: timeout of the registration. `patience`: the part of the
+    runtime's own timeout after which a container is refused: a late answer is ignored, and the
+    runtime drops the plugin.
 
-    `patience`: the part of the runtime's own time-out after which a container is refused: a late
-    answer counts for nothing, and the runtime drops a plugin that gives one.
-
-    `mark`: an annotation of each container that was asked about, for a plugin that comes after
-    (`node/supervisor/guard.py`); "" for none. `creations_only`: is told of nothing but containers
-    that are created.
+    `mark`: an annotation added to each container answered for, which a later plugin checks
+    (`node/supervisor/guard.py`); "" for none. `creations_only`: receive only creations of
+    containers.
     """
 
     name: str = PLUGIN
@@ -111,11 +111,11 @@ class PluginOptions(msgspec.Struct, frozen=True):
 
 
 class NriPlugin:
-    """Run `run()` as a task. `connected` says whether the runtime asks about its containers now.
+    """Run `run()` as a task. `connected` is True while the runtime asks about its containers.
 
-    `registrations` and `losses` count beginnings and ends of that, `problem` says why the last
-    attempt failed ("" while connected). `times` are those of the answers about containers.
-    `registered` is set by the first registration; `listeners` hear of each.
+    `registrations` and `losses` count connections gained and lost; `problem` says why the last
+    attempt failed ("" while connected). `times` are the durations of answers about containers.
+    `registered` is set by the first registration; `listeners` are called after each.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class NriPlugin:
         self._containers: list[nri.Container] = []
 
     async def run(self) -> None:
-        """Be connected, until cancelled."""
+        """Stay connected until cancelled."""
         delay_s = self.options.first_delay_s
         while True:
             try:
@@ -152,7 +152,7 @@ class NriPlugin:
             delay_s = min(2 * delay_s, self.options.most_delay_s)
 
     async def _connect(self) -> str:
-        """One connection, from its beginning to its end; why it ended."""
+        """Hold one connection from beginning to end; return why it ended."""
         self._configured = self._synchronized = False
         self._pods, self._containers = [], []
         reader, writer = await asyncio.open_unix_connection(str(self._socket))
@@ -179,7 +179,7 @@ class NriPlugin:
         )
         sure = self.options.creations_only or has_validators(self.runtime)
         if self._rejections >= _MOST_REJECTIONS and not sure:
-            # Once may be a runtime that just ends.
+            # A single rejection may come from a runtime that is stopping.
             self._rejections = 0
             self.validates = not self.validates
             without = "with" if self.validates else "without"

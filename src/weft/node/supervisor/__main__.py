@@ -1,4 +1,4 @@
-"""The supervisor's process: `weft agent --supervised` replaces itself by it."""
+"""The supervisor's process, which replaces that of `weft agent --supervised`."""
 
 import argparse
 import asyncio
@@ -23,7 +23,7 @@ log = logging.getLogger("weft.agent")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run it; the exit code."""
+    """Run the supervisor; return the exit code."""
     parser = argparse.ArgumentParser(prog="weft.node.supervisor", description=__doc__)
     parser.add_argument("--lock", type=Path, required=True)
     parser.add_argument("--guard", type=Path, help="the NRI socket; none: containers are not kept")

@@ -1,7 +1,7 @@
-"""The right to deliver on a node: of two agents there, one has it, and the other stands by.
+"""The right to deliver on a node: of two agents there, one holds it, and the other is on standby.
 
-A lock of the kernel's on a file, held by a supervisor and its agent together (one open file). It is
-free as soon as both have ended, however they did.
+It is a file lock, held by a supervisor and its agent together (one open file), and is free as soon
+as both have ended, for any reason.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _LOOK_S = 0.02
 
 
 class DeliveryLock:
-    """Not held at first. `fd` is the open file, which an agent may inherit."""
+    """The lock, not held at first. `fd` is the open file, which an agent may inherit."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -26,7 +26,7 @@ class DeliveryLock:
 
     @classmethod
     def at(cls, file: Path) -> "DeliveryLock":
-        """The lock on this file, which is made where there is none."""
+        """Open the lock on this file, creating the file if needed."""
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             return cls(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -34,7 +34,7 @@ class DeliveryLock:
             raise BadInputError(str(file), f"can't be locked: {error.strerror}") from error
 
     def take(self) -> bool:
-        """Take it, if nobody else holds it; whether it is held now."""
+        """Try to take the lock; return True if it is held now."""
         if not self.held:
             try:
                 fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -44,7 +44,7 @@ class DeliveryLock:
         return True
 
     async def taken(self) -> None:
-        """Return once it is held."""
+        """Wait until the lock is held."""
         if not self.take():
             log.info("stands by: another agent delivers on this node until it has ended")
         while not self.take():

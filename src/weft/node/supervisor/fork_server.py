@@ -1,12 +1,12 @@
-"""Starts agents by forking a process that has imported already all that an agent needs.
+"""Starts agents quickly, by forking a process that has already imported what an agent needs.
 
-    supervisor ──▶ server: the agent's own command, up to where it would begin
-               "start" ──▶ forks: the child goes on as the agent
-        its process id ◀── and later its exit code
+supervisor ──▶ server: the agent's own command, up to where it would begin
+      "start" ──▶ forks: the child goes on as the agent
+      its process id ◀── and later its exit code
 
-Imports are most of what a start costs. They are shared memory of server and agent; the server has
-one thread, opens nothing, and waits. Whoever dies takes those below along: the kernel tells the
-agent of its server's end, and the server of its supervisor's.
+Imports take most of the time of a start. Server and agent share their memory; the server has one
+thread, opens nothing, and waits. A process that dies takes those below along: the kernel signals
+the agent when its server dies, and the server when its supervisor does.
 """
 
 import asyncio
@@ -33,11 +33,12 @@ class Running(Protocol):
     """A process that was started; `asyncio.subprocess.Process` is one."""
 
     async def wait(self) -> int:
-        """Its exit code once it has ended; negative: the signal that killed it."""
+        """Wait for the end; return the exit code, or minus the number of the signal that killed
+        it."""
         ...
 
     def terminate(self) -> None:
-        """Tell it to end."""
+        """Tell the process to end."""
         ...
 
 
@@ -54,7 +55,7 @@ async def spawn(
 
 
 class ForkServer:
-    """The supervisor's side. `command` speaks the other one: `begin_when_told`."""
+    """The supervisor's side; `command` must call the other side, `begin_when_told`."""
 
     def __init__(
         self, command: Sequence[str], more: Mapping[str, str], fds: Sequence[int] = ()
@@ -65,7 +66,7 @@ class ForkServer:
         self._asks: asyncio.StreamWriter | None = None
 
     async def start(self) -> Running:
-        """Start an agent; the server too, where none is. OSError if that can't be started."""
+        """Start an agent, and the server if none runs. OSError if that fails."""
         if self._server is None or self._server.returncode is not None:
             await self._begin()
         server, asks = self._server, self._asks
@@ -78,11 +79,11 @@ class ForkServer:
         return server if pid is None else _Forked(pid, self)
 
     async def ended(self, pid: int) -> int:
-        """The exit code of the agent that runs; its server's, where that was killed."""
+        """Return the exit code of the agent that runs; the server's if the server was killed."""
         code = await self._number()
         if code is not None:
             return code
-        await _gone(pid)  # told by the kernel; the next one must not find it
+        await _gone(pid)  # the kernel ends it too; the next agent must not find it
         assert self._server is not None
         return await self._server.wait()
 
@@ -107,7 +108,7 @@ class ForkServer:
         self._answers, self._asks = await asyncio.open_connection(sock=ours)
 
     async def _number(self) -> int | None:
-        """The server's next word; None if it ended without one."""
+        """Return the server's next answer; None if it ended without one."""
         try:
             return int(await self._answers.readline() or b"none")
         except (ConnectionError, ValueError):
@@ -129,14 +130,17 @@ class _Forked:
 
 
 async def _gone(pid: int) -> None:
-    """Return once no process has this id, or another than the one that has it now."""
+    """Return once the process with this id has ended."""
     with contextlib.suppress(ProcessLookupError), process_end(pid) as (_, ended):
         await ended.wait()
 
 
 def begin_when_told(environment: MutableMapping[str, str], modules: Sequence[str] = ()) -> None:
-    """Return in a new process each time that the supervisor asks for an agent; at once where there
-    is no supervisor. The server itself, which imports `modules`, ends here with its supervisor."""
+    """Return in a new process each time the supervisor requests an agent; at once without a
+    supervisor.
+
+    The server itself, which imports `modules`, exits here with its supervisor.
+    """
     fd = environment.pop(_FD, "")
     if not fd:
         return
@@ -145,9 +149,9 @@ def begin_when_told(environment: MutableMapping[str, str], modules: Sequence[str
     _die_with_parent(signal.SIGKILL)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in handlers:
-        signal.signal(number, signal.SIG_IGN)  # a terminal tells everybody: agents end first
+        signal.signal(number, signal.SIG_IGN)  # a terminal signals all: agents end first
     gc.collect()
-    gc.freeze()  # what is shared stays so
+    gc.freeze()  # keeps shared memory pages shared
     with socket.socket(fileno=int(fd)) as channel:
         while channel.recv(len(_START)):
             server, pid = os.getpid(), os.fork()
@@ -165,5 +169,6 @@ def begin_when_told(environment: MutableMapping[str, str], modules: Sequence[str
 
 
 def _die_with_parent(number: int) -> None:
-    """An agent whose supervisor was killed is told to end: the next one would find two."""
+    """Have the kernel send this signal when the parent dies: the next supervisor must not find two
+    agents."""
     _libc.prctl(_PR_SET_PDEATHSIG, number)

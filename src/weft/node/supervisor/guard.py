@@ -1,13 +1,13 @@
 """Refuses containers of pods with a share about which the agent was not asked.
 
-NRI goes on without a plugin that is away. The guard is a plugin too, comes after the agent, and
-lives in another process:
+NRI goes on without a plugin that is away. The guard is another plugin, ordered after the agent, in
+another process:
 
-    runtime ──▶ 60-weft        the share, and the agent's mark on the container
+runtime ──▶ 60-weft        the share, and the agent's mark on the container
             ──▶ 61-weft-guard  no mark, and the pod has a share: refused; the kubelet tries again
 
-The mark is a secret of the two, so no manifest can have it. While another agent delivers on this
-node (it is to be replaced by ours), its guard looks, and ours does not.
+The mark is a secret of the two, so no manifest can contain it. While another agent delivers on this
+node (which ours is to replace), only that agent's guard checks.
 """
 
 import logging
@@ -28,7 +28,7 @@ _WHY = "the agent of this node is away: the container waits for its share"
 
 
 class ShareGuard:
-    """A `RuntimeHooks`. `mark` is the agent's; `on_duty` tells whether to look."""
+    """A `RuntimeHooks`. `mark` is the agent's; `on_duty` says whether to check."""
 
     def __init__(self, mark: str, on_duty: Callable[[], bool]) -> None:
         self.refused = 0
@@ -37,12 +37,12 @@ class ShareGuard:
     async def synchronize(
         self, pods: list[nri.PodSandbox], containers: list[nri.Container]
     ) -> None:
-        """Nothing: containers that are there already are the agent's to look at."""
+        """Do nothing: the agent checks containers that already exist."""
 
     async def create_container(
         self, pod: nri.PodSandbox, container: nri.Container
     ) -> nri.ContainerAdjustment:
-        """Change nothing; `CallError` keeps a container from starting."""
+        """Change nothing; `CallError` prevents the container from starting."""
         asked = container.annotations.get(ASKED) == self._mark
         if not asked and says_ours(pod) and self._on_duty():
             self.refused += 1
@@ -56,8 +56,8 @@ class ShareGuard:
     def validate(
         self, pod: nri.PodSandbox, container: nri.Container, adjust: nri.ContainerAdjustment
     ) -> str:
-        """Nothing is asked of it."""
+        """Not supported: a guard does not register for validation."""
         raise WeftError("a guard does not validate")
 
     def pod_event(self, event: int, pod: nri.PodSandbox) -> None:
-        """Nothing is told to it."""
+        """Do nothing: a guard receives no pod events."""

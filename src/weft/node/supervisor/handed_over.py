@@ -1,4 +1,4 @@
-"""Hands things from a supervisor to its agent, by way of the environment.
+"""Passes values from a supervisor to its agent through the environment.
 
 WEFT_MARK     the mark of containers about which the agent was asked
 WEFT_LOCK_FD  the open file of the `DeliveryLock`
@@ -21,14 +21,14 @@ class HandedOver(msgspec.Struct, frozen=True):
     lock: DeliveryLock
 
     def environment(self) -> dict[str, str]:
-        """The variables that tell it."""
+        """Return the environment variables that carry the values."""
         return {_MARK: self.mark, _LOCK_FD: str(self.lock.fd)}
 
 
 def handed_over(environment: MutableMapping[str, str]) -> HandedOver | None:
-    """Find out what this process was handed, None where it has no supervisor.
+    """Return what this process was handed; None if it has no supervisor.
 
-    It is taken out: what the agent starts inherits neither.
+    The variables are removed, so that processes started by the agent do not inherit them.
     """
     mark, fd = environment.pop(_MARK, ""), environment.pop(_LOCK_FD, "")
     if not mark or not fd:

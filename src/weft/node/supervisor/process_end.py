@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def process_end(pid: int) -> Iterator[tuple[int, asyncio.Event]]:
-    """The process as a file descriptor, which no later one of its id can take over, and an event
-    that is set once it has ended; `ProcessLookupError` where none has this id."""
+    """Provide the process as a file descriptor, safe against reuse of its id, and an event that is
+    set once the process has ended; `ProcessLookupError` if there is none."""
     fd = os.pidfd_open(pid)
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
     loop.add_reader(fd, ended.set)

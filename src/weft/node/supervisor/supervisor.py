@@ -1,9 +1,9 @@
-"""Runs the agent, and again at once where something kills it.
+"""Runs the agent, and restarts it if it is killed.
 
 start ──▶ runs ──▶ killed by a signal ──▶ start: at once, then after 0.25, 0.5 … 5 s
-              ├──▶ ended by itself ─────▶ ends with its code: it had a reason (a configuration
-              │                           that is refused, a driver that needs a new container)
-              └──▶ SIGTERM to us ───────▶ it is told too, and waited for
+            ├──▶ ended by itself ─────▶ ends with its code: it had a reason (a configuration
+            │                           that is refused, a driver that needs a new container)
+            └──▶ SIGTERM to us ───────▶ forwarded to the agent, which is waited for
 """
 
 import asyncio
@@ -20,8 +20,8 @@ log = logging.getLogger("weft.agent")
 
 
 class SupervisorOptions(msgspec.Struct, frozen=True):
-    """`first_delay_s`, `most_delay_s`: before an agent is started again that was killed soon after
-    its start. `well_s`: after so long it counts as well."""
+    """`first_delay_s`, `most_delay_s`: limits of the delay before an agent that was killed soon
+    after its start is started again. `well_s`: after this long a start counts as successful."""
 
     first_delay_s: float = 0.25
     most_delay_s: float = 5.0
@@ -29,7 +29,7 @@ class SupervisorOptions(msgspec.Struct, frozen=True):
 
 
 class Supervisor:
-    """Runs what `start` starts; OSError of it ends this."""
+    """Runs what `start` starts; an OSError from it ends the supervisor."""
 
     def __init__(
         self, start: Callable[[], Awaitable[Running]], options: SupervisorOptions | None = None
@@ -38,7 +38,8 @@ class Supervisor:
         self._start, self._options = start, options or SupervisorOptions()
 
     async def run(self, stop: asyncio.Event) -> int:
-        """Until the agent ends by itself, or `stop` is set; the exit code, as a shell tells it."""
+        """Run until the agent ends by itself or `stop` is set; return the exit code as a shell
+        would."""
         soon = 0
         while True:
             began_s = time.monotonic()
@@ -57,7 +58,7 @@ class Supervisor:
                 pass
 
     def _delay_s(self, soon: int) -> float:
-        """The time to wait after so many ends soon after a start, one after the other."""
+        """Return the delay after this many consecutive ends soon after a start."""
         if soon < 2:
             return 0.0
         options = self._options
