@@ -1,4 +1,4 @@
-"""The command line: each command is a small composition root over the other rooms.
+"""The command line: each command connects parts of the other packages.
 
-In: options, files, tables, exit codes. Out: anything another host would need too.
+In: options, files, tables, exit codes. Out: anything that another process would need too.
 """

@@ -1,4 +1,4 @@
-"""Files that a cluster's configuration names and that are not on this machine."""
+"""Files that a cluster's configuration names but that do not exist on this machine."""
 
 import os
 from typing import TYPE_CHECKING
@@ -12,8 +12,11 @@ if TYPE_CHECKING:
 
 
 def without_absent(config: "Configuration") -> "Configuration":
-    """The cluster's configuration without the files that it names and that cannot be read here: the
-    scheduler has them in its container. Says on stderr which they are."""
+    """Remove from a cluster's configuration the files that cannot be read here, with a warning on
+    stderr.
+
+    The scheduler has those files in its container.
+    """
     from weft.host.prediction_files import OWN_FILES
 
     settings = config.interference
@@ -24,7 +27,7 @@ def without_absent(config: "Configuration") -> "Configuration":
     files = " and ".join(f"{field} {name}" for field, name in absent.items())
     are, they = ("are", "they predict") if len(absent) > 1 else ("is", "it predicts")
     print_warning(
-        f"{files} of the cluster's configuration {are} not here: goes on without what {they}"
+        f"{files} of the cluster's configuration {are} not here: ignored, with what {they}"
     )
     unnamed = {field.partition(".")[2]: "" for field in absent}
     return replace(config, interference=replace(settings, **unnamed))

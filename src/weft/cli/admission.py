@@ -12,7 +12,7 @@ from weft.model.errors import BadInputError
 
 
 class PolicySet(StrEnum):
-    """Which policies."""
+    """Which policies to print."""
 
     schedule = "schedule"
     protect = "protect"
@@ -26,12 +26,12 @@ _SCHEDULER = Option(
 )
 _AGENT = Option(
     metavar="USER",
-    help="The same of agents, each for its own node.  "
+    help="An agent's user, which may write its own node; may be given several times.  "
     "[default: system:serviceaccount:weft-system:weft-agent]",
 )
 _PLUGIN = Option(
     metavar="USER",
-    help="A user that writes pods and nodes as an original's device plugin or scheduler.",
+    help="The user of another system's device plugin or scheduler; writes pods and nodes.",
 )
 
 
@@ -39,8 +39,8 @@ def admission(
     only: Annotated[
         PolicySet | None,
         Option(
-            help="schedule: who schedules pods that name no scheduler; protect: who may write "
-            "where a pod's GPUs are.  [default: both]"
+            help="schedule: sets schedulerName of GPU pods that have none; protect: limits who may "
+            "write which GPUs a pod has.  [default: both]"
         ),
     ] = None,
     scheduler_name: Annotated[
@@ -53,18 +53,18 @@ def admission(
         str,
         Option(
             metavar="NAMESPACE/SERVICE",
-            help="Before Kubernetes 1.36: where `weft webhook` answers, in the policy's place.",
+            help="Before Kubernetes 1.36: the Service of `weft webhook`, instead of the policy.",
         ),
     ] = "",
     ca_file: Annotated[
-        Path | None, Option(help="PEM of the authority of the webhook's certificate.")
+        Path | None, Option(help="The authority of the webhook's certificate, PEM.")
     ] = None,
 ) -> None:
     """Print the admission policies as YAML, for kubectl apply.
 
-    Pods of namespaces labelled weft.dev/schedule=enabled that ask for GPUs and name no scheduler
-    become Weft's (MutatingAdmissionPolicy, Kubernetes 1.36). Annotations that say which GPUs are
-    whose may be written by schedulers and agents alone (ValidatingAdmissionPolicy, 1.30).
+    Pods in namespaces labelled weft.dev/schedule=enabled that request GPUs and name no scheduler
+    get Weft's schedulerName (MutatingAdmissionPolicy, Kubernetes 1.36). Only schedulers and agents
+    may write annotations that say which GPUs a pod has (ValidatingAdmissionPolicy, 1.30).
     """
     _check_users({"--scheduler": scheduler, "--agent": agent, "--plugin": plugin})
     import yaml
@@ -84,14 +84,16 @@ def admission(
 
 
 def _check_users(named: dict[str, list[str] | None]) -> None:
-    """A service account by its own name alone would be somebody else, and nobody be let in."""
+    """Refuse a service account without its prefix or namespace: that user would not exist."""
     for option, users in named.items():
         for user in users or ():
             name = user.removeprefix("system:serviceaccount:")
             of_account = name != user
             if not user or user != user.strip() or (of_account and name.count(":") != 1):
                 form = "system:serviceaccount:NAMESPACE:NAME"
-                raise BadInputError(option, f"{user!r} is no user; a service account is {form}")
+                raise BadInputError(
+                    option, f"{user!r} is not a user name; a service account is {form}"
+                )
 
 
 def _webhook(place: str, authority: Path | None) -> dict[str, object]:
@@ -101,32 +103,36 @@ def _webhook(place: str, authority: Path | None) -> dict[str, object]:
     if not (namespace and slash and service) or "/" in service:
         raise BadInputError("--webhook", f"is {place!r}; write NAMESPACE/SERVICE, with --ca-file")
     if authority is None:
-        raise BadInputError("--ca-file", "is missing: the API server asks over TLS alone")
+        raise BadInputError("--ca-file", "is missing: the API server calls webhooks only over TLS")
     try:
         text = raw_bytes(authority)
     except OSError as error:
         raise BadInputError("--ca-file", f"{authority}: {error.strerror}") from error
     if b"BEGIN CERTIFICATE" not in text:
-        raise BadInputError("--ca-file", f"{authority} is no PEM certificate")
+        raise BadInputError("--ca-file", f"{authority} is not a PEM certificate")
     return webhook_configuration(namespace, service, text)
 
 
 def webhook(
-    certificate_file: Annotated[Path, Option(help="PEM; for SERVICE.NAMESPACE.svc.")],
-    key_file: Annotated[Path, Option(help="Its key.")],
+    certificate_file: Annotated[
+        Path, Option(help="The certificate for SERVICE.NAMESPACE.svc, PEM.")
+    ],
+    key_file: Annotated[Path, Option(help="The certificate's key, PEM.")],
     scheduler_name: Annotated[
         str, Option(help="The schedulerName that pods get in namespaces that opted in.")
     ] = "weft",
-    address: Annotated[str, Option(help="Where to listen.")] = "0.0.0.0",
-    port: Annotated[int, Option(min=0, max=65535, help="0: a free one.")] = 9443,
+    address: Annotated[str, Option(help="The address to listen on.")] = "0.0.0.0",
+    port: Annotated[
+        int, Option(min=0, max=65535, help="The port to listen on; 0 is any free one.")
+    ] = 9443,
     log_level: logs.Log = logs.LogLevel.INFO,
     log_format: logs.Format = logs.LogFormat.TEXT,
 ) -> None:
-    """Set schedulerName where the API server cannot by itself: before Kubernetes 1.36.
+    """Set schedulerName by a webhook, where the API server cannot do so by policy (before 1.36).
 
-    Answers the API server about pods of namespaces labelled weft.dev/schedule=enabled. While
-    nobody answers, pods are created as they are. `weft admission --webhook` prints what the API
-    server must know; the chart does both.
+    Answers the API server about pods in namespaces labelled weft.dev/schedule=enabled. While no
+    webhook answers, pods are created unchanged. `weft admission --webhook` prints the configuration
+    that the API server needs; the chart installs both.
     """
     import uvloop
 

@@ -1,4 +1,4 @@
-"""`weft adopt`: takes a living cluster over from other GPU schedulers, and gives it back."""
+"""`weft adopt`: takes over a running cluster from other GPU schedulers, and back."""
 
 import logging
 from pathlib import Path
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from weft.cluster.adoption.plan import AdoptionPlan, AdoptionProblem, AdoptionWish
     from weft.kube.client import ApiClient
 
-_DryRun = Annotated[bool, Option("--dry-run", help="Write nothing, which is so without --yes.")]
-_Yes = Annotated[bool, Option("--yes", help="Write: label the namespaces, once that is recorded.")]
+_DryRun = Annotated[bool, Option("--dry-run", help="Write nothing (the default without --yes).")]
+_Yes = Annotated[bool, Option("--yes", help="Label the namespaces, after recording their state.")]
 _Undo = Annotated[bool, Option("--undo", help="Put back what --yes changed.")]
 _Namespaces = Annotated[
     list[str] | None,
@@ -31,7 +31,7 @@ _Namespaces = Annotated[
         "[default: those whose pods ask for GPUs and name no scheduler]",
     ),
 ]
-_Quiet = Annotated[bool, Option("-q", "--quiet", help="Only pods that are not plainly adopted.")]
+_Quiet = Annotated[bool, Option("-q", "--quiet", help="Show only pods whose state is not adopted.")]
 
 
 def adopt(
@@ -45,12 +45,12 @@ def adopt(
     context: Context = "",
     output: Output = ListOutput.table,
 ) -> None:
-    """Say how each running GPU pod would be charged, and how to switch to Weft and back.
+    """Show how each running GPU pod would be charged, and how to switch to Weft and back.
 
     Reads the marks of Elastic GPU, gpushare, Co-scheML, Alnair, Genius, Kube-Knots and HAMi as the
     scheduler does. No pod is changed, restarted or evicted. With --yes namespaces are labelled
-    weft.dev/schedule=enabled, what they were is kept in the ConfigMap kube-system/weft-adoption.
-    Exit code 1: something must be mended first; then nothing is written.
+    weft.dev/schedule=enabled; their former state is kept in the ConfigMap
+    kube-system/weft-adoption. Exit code 1: something must be fixed first, and nothing was written.
     """
     if dry_run and yes:
         raise BadInputError("--dry-run", "contradicts --yes; leave one of the two out")
@@ -85,14 +85,15 @@ def _wish(namespaces: "Sequence[str]", config: Path | None) -> "AdoptionWish":
 async def _planned(
     client: "ApiClient", wish: "AdoptionWish", writes: bool
 ) -> "tuple[AdoptionPlan | None, Sequence[AdoptionProblem]]":
-    """The plan (None: not enough may be read), and what must be mended before anything else."""
+    """Return the plan (None if too little may be read), and what must be fixed before anything is
+    written."""
     from weft.cluster import rights
     from weft.cluster.adoption import plan
 
     lacking = await plan.lacking_rights(client, rights.ADOPT)
     if lacking is not None:
         return None, (lacking,)
-    logging.getLogger("weft").addHandler(logging.NullHandler())  # the table says it all
+    logging.getLogger("weft").addHandler(logging.NullHandler())  # the table shows the same
     objects = await plan.read_cluster(client)
     planned = plan.plan_of(objects, plan.account_for(client, objects, wish), wish)
     problems = planned.problems

@@ -1,4 +1,4 @@
-"""`weft agent`: what runs on each GPU node; composed in `host/agent.py`."""
+"""`weft agent`: the process on each GPU node; composed in `host/agent.py`."""
 
 import os
 import socket
@@ -16,19 +16,23 @@ NODE_NAME = "NODE_NAME"
 SUPERVISED = "--supervised"
 NOTE = "runtime-configuration.json"
 AT_THE_START = ("weft.host.device_plugins", "weft.node.cri.trial")
-"""Modules that an agent imports while it starts, beside what composes it."""
+"""Modules that an agent imports only after its start, to be loaded in advance by a supervisor's
+server."""
 
 
 NodeName = Annotated[
     str, Option(help="The node's name in Kubernetes.  [default: NODE_NAME, the host's name]")
 ]
 Devices = Annotated[
-    str, Option(metavar="nvml|FILE", help="The node's GPUs: the driver's, or played by a file.")
+    str, Option(metavar="nvml|FILE", help="The node's GPUs: the driver's, or simulated by a file.")
 ]
 NriSocket = Annotated[Path, Option(help="The container runtime's NRI socket.")]
 Listen = Annotated[
     str,
-    Option(metavar="ADDRESS:PORT", help="Health and metrics.  [default: as configured, :9400]"),
+    Option(
+        metavar="ADDRESS:PORT",
+        help="Address of health and metrics.  [default: as configured, :9400]",
+    ),
 ]
 DevicePlugins = Annotated[
     bool, Option("--device-plugins", help="Deliver through the kubelet: for nodes without NRI.")
@@ -40,33 +44,41 @@ Cdi = Annotated[
 CdiFolder = Annotated[Path, Option(help="Where the runtime looks for CDI specifications.")]
 PodResources = Annotated[Path, Option(help="The kubelet's pod resources socket.")]
 CriSocket = Annotated[
-    Path, Option(help="The container runtime's CRI socket, to try whether containers wait for us.")
+    Path,
+    Option(
+        help="The container runtime's CRI socket, to test that it fails closed without the agent."
+    ),
 ]
 ConfigureRuntime = Annotated[
     bool,
     Option(
         "--configure-runtime",
-        help="Have containerd wait for us where it doesn't: write a drop-in, restart it.",
+        help="Configure containerd to fail closed without the agent: write a drop-in, restart it.",
     ),
 ]
 Supervised = Annotated[
     bool,
     Option(
         SUPERVISED,
-        help="Start again at once if killed, and keep containers from starting meanwhile.",
+        help="Restart the agent if it is killed, and refuse containers with a share meanwhile.",
     ),
 ]
 Lock = Annotated[
-    Path, Option(help="With --supervised: locked by the one agent that delivers on this node.")
+    Path,
+    Option(
+        help="With --supervised: a lock file, so that one agent at a time delivers on this node."
+    ),
 ]
 Cleanup = Annotated[
-    bool, Option("--cleanup", help="Take all that the agent wrote off the node, and end.")
+    bool, Option("--cleanup", help="Remove everything that the agent wrote to the node, and exit.")
 ]
-AllNodes = Annotated[bool, Option("--all-nodes", help="With --cleanup: off every node.")]
+AllNodes = Annotated[bool, Option("--all-nodes", help="With --cleanup: on every node.")]
 
 NodePod = Annotated[
     Path | None,
-    Option(help="With --all-nodes: a pod for nodes whose containerd agents have configured."),
+    Option(
+        help="With --all-nodes: manifest of a pod that restores containerd where it was configured."
+    ),
 ]
 
 
@@ -92,7 +104,7 @@ def agent(
     log_level: logs.Log = logs.LogLevel.INFO,
     log_format: logs.Format = logs.LogFormat.TEXT,
 ) -> None:
-    """Give each container of this node the GPU share that its pod's Binding promised.
+    """Give each container of this node the GPU share that its pod's Binding assigned.
 
     Run one on each GPU node, as root: it registers with the container runtime (NRI).
     """
@@ -137,7 +149,8 @@ def agent(
             handed=handed_over(os.environ),
             configuring=lock.parent / NOTE if configure_runtime else None,
         )
-        # Reading GPUs is a thread's work: whoever creates a container must not wait 5 ms for it.
+        # GPUs are read in a thread: without this the creation of a container could wait 5 ms for
+        # it.
         sys.setswitchinterval(0.000_5)
         uvloop.run(host(settings, hosting))
 
@@ -145,7 +158,7 @@ def agent(
 def _become_supervisor(
     lock: Path, guarded: Path | None, level: str, form: str, node: str
 ) -> NoReturn:
-    """Go on as the small process that runs this one's command, without --supervised, as another."""
+    """Replace this process by the supervisor, which runs the same command without --supervised."""
     options = ["--lock", str(lock), "--node", node, f"--log={level}", f"--log-format={form}"]
     options += ["--guard", str(guarded)] if guarded is not None else []
     own = [word for word in sys.orig_argv[1:] if word != SUPERVISED]
@@ -154,10 +167,12 @@ def _become_supervisor(
 
 
 def _address(text: str, address: str, port: int) -> tuple[str, int]:
-    """Where to listen: as the option says, else as configured."""
+    """Return the address and port from the option, or as configured."""
     if not text:
         return address, port
     host, colon, number = text.rpartition(":")
     if not colon or not number.isdecimal() or int(number) > 65_535:
-        raise BadInputError("--listen", f"{text!r} is no address; write one such as 0.0.0.0:9400")
+        raise BadInputError(
+            "--listen", f"{text!r} is not an address; write one such as 0.0.0.0:9400"
+        )
     return host.strip("[]") or "0.0.0.0", int(number)

@@ -1,4 +1,4 @@
-"""`weft agent --cleanup`: takes what agents wrote off nodes, and their files off this machine."""
+"""`weft agent --cleanup`: removes what agents wrote to nodes, and their files on this machine."""
 
 from pathlib import Path
 
@@ -20,12 +20,12 @@ from weft.node.containerd.putting_back import RuntimeHere, RuntimeThere
 from weft.node.device_plugin.cdi_files import CdiFiles
 
 PODS_WAIT_S = 150.0
-"""For pods on nodes that restart containerd: the chart's Job may take 280 s in all."""
+"""Seconds for pods that restart containerd on nodes: the chart's Job may take 280 s in all."""
 
 
 class CleanupOptions(msgspec.Struct, frozen=True):
-    """Options of the command line: this machine's `cdi_folder` and `cri_socket`, the configuration,
-    and a pod for other nodes."""
+    """Options of the command line: this machine's `cdi_folder` and `cri_socket`, the configuration
+    file, and the manifest of a pod for other nodes."""
 
     cdi_folder: Path
     cri_socket: Path
@@ -36,8 +36,8 @@ class CleanupOptions(msgspec.Struct, frozen=True):
 def clean_up(
     node: str, kubeconfigs: tuple[Path, ...], context: str, options: CleanupOptions
 ) -> None:
-    """Clean all nodes ("") or this one, and say how many had anything; the files of this machine
-    go, too."""
+    """Clean this node, or all nodes (""), and print how many had anything; also delete the agent's
+    files on this machine."""
     settings = read(options.config) if options.config is not None else Configuration()
     endpoint = load_endpoint(context, paths=kubeconfigs)
     count = uvloop.run(_clean(endpoint, node, options, mps=settings.agent.mps))

@@ -1,4 +1,4 @@
-"""`weft cluster`: what a cluster's GPUs could still take."""
+"""`weft cluster`: what a cluster's idle GPUs can still be used for."""
 
 import datetime
 from typing import TYPE_CHECKING
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from weft.cluster.state.stranding import StrandedModel
 
 cluster_app = Typer(
-    help="What a cluster's GPUs could still take, and what keeps them idle.", no_args_is_help=True
+    help="What a cluster's idle GPUs can still be used for; what strands them.",
+    no_args_is_help=True,
 )
 
 
 @cluster_app.callback()
-def _about() -> None:
-    """Describes the command: what a cluster's GPUs could still take, and what keeps them idle."""
+def _about() -> None: ...
 
 
 @cluster_app.command("stranded")
@@ -34,10 +34,11 @@ def stranded(
     context: Context = "",
     output: Output = ListOutput.table,
 ) -> None:
-    """Say how much of the idle GPU could be used at all, and by what the rest is stranded.
+    """Show how much of the idle GPUs could be used by usual pods, and what strands the rest.
 
-    By the shapes of the GPU pods there are, 95 % of them: shares that none of these fill, slots
-    for pods of several GPUs, nodes that take none of them, GPU models, CPU and memory beside.
+    Usual pods are the shapes of 95 % of the present GPU pods. Idle GPU is stranded by shares that
+    none of these fill, slots for pods of several GPUs, nodes that take none of them, GPU models,
+    and missing CPU or memory.
     """
     from weft.cluster.control.typical_pods import usual_shapes
     from weft.cluster.state.stranding import stranded_by_model
@@ -51,7 +52,7 @@ def stranded(
 
 
 def state_of(snapshot: "Path | None", kubeconfig: "Path | None", context: str) -> "SnapshotState":
-    """The cluster's state, from a file or from the cluster itself as it is now."""
+    """Return the cluster's state, from a file or read from the cluster now."""
     from weft.cli.absent_files import without_absent
     from weft.cli.policies import registry
     from weft.cli.snapshot import asked

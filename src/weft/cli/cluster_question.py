@@ -1,4 +1,4 @@
-"""Asks a cluster's API server for a command, and ends it with one line where that cannot answer."""
+"""Runs a command's queries to a cluster's API server; an error becomes one line."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def endpoint_of(kubeconfig: Path | None, context: str) -> "Endpoint":
-    """The API server that --kubeconfig and --context name."""
+    """Return the API server that --kubeconfig and --context name."""
     from weft.kube.config import load
 
     return load(context, paths=(kubeconfig,) if kubeconfig else ())
@@ -24,7 +24,8 @@ def endpoint_of(kubeconfig: Path | None, context: str) -> "Endpoint":
 def answer(
     kubeconfig: Path | None, context: str, question: "Callable[[ApiClient], Awaitable[T]]"
 ) -> T:
-    """The answer to `question`; `BadInputError` naming the cluster where it is not answered."""
+    """Run `question` with a client and return its result; `BadInputError` names the cluster on
+    failure."""
     from weft.kube.client import ApiClient, ClientOptions
 
     endpoint = endpoint_of(kubeconfig, context)

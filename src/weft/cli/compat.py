@@ -1,11 +1,11 @@
-"""`weft-compat`, the image's entry point: starts Weft as the originals' programs were started.
+"""`weft-compat`, the image's entry point: starts Weft with the original systems' command lines.
 
-Their names, arguments and environment become a command of Weft and a configuration; old flags that
-mean nothing here are named in a warning. Anything else is `weft`'s own command line.
+Their program names, arguments and environment become a Weft command and a configuration; flags
+without effect here are named in a warning. Any other command line is `weft`'s own.
 
-    elastic-gpu-scheduler, gpushare-sche-extender, flags or PORT alone   weft extender serve
-    genius, kube-scheduler                                              weft scheduler
-    elastic-gpu-agent, gpushare-device-plugin-v2                        weft agent --device-plugins
+elastic-gpu-scheduler, gpushare-sche-extender, only flags or PORT   weft extender serve
+genius, kube-scheduler                                              weft scheduler
+elastic-gpu-agent, gpushare-device-plugin-v2                        weft agent --device-plugins
 """
 
 import logging
@@ -41,7 +41,7 @@ LEVELS = {
     "CRITICAL": LogLevel.ERROR,
     "ALERT": LogLevel.ERROR,
 }
-"""gpushare's names of LOG_LEVEL and Co-scheML's."""
+"""The values of LOG_LEVEL in gpushare and Co-scheML."""
 _DEBUG_FROM = 4
 
 _KLOG_SWITCHES = (
@@ -63,7 +63,7 @@ _NOT_NEEDED = {
     **dict.fromkeys(_KLOG, ""),
     "mode": "",
     "leader-elect": "",
-    **dict.fromkeys(  # kube-scheduler's, of which Alnair's and Genius' are made
+    **dict.fromkeys(  # of kube-scheduler, on which Alnair and Genius are based
         ("authentication-kubeconfig", "authorization-kubeconfig", "authentication-skip-lookup"),
         "Weft asks the API server as its own service account",
     ),
@@ -84,11 +84,11 @@ _NOT_NEEDED = {
     "instancePort": "see telemetry.names",
     "sync-period": "see telemetry.intervalSeconds",
 }
-"""Flags that are taken and do nothing; those with a text say why in a warning."""
+"""Flags that are accepted and ignored; a text is the reason, given in a warning."""
 
 
 class Started(NamedTuple):
-    """A command line of Weft, its configuration if it has one of its own, and what to warn of."""
+    """A Weft command line, its configuration if needed, and warnings."""
 
     words: list[str]
     configuration: dict[str, Any] | None
@@ -98,7 +98,7 @@ class Started(NamedTuple):
 
 
 def translate(program: str, words: Sequence[str], environment: Mapping[str, str]) -> Started:
-    """Translates how an original's program was started into what Weft is to do."""
+    """Translate the command line of an original program into one of Weft."""
     rest = list(words)
     name = Path(program).name
     if rest and rest[0] == "weft":
@@ -119,7 +119,7 @@ def translate(program: str, words: Sequence[str], environment: Mapping[str, str]
 
 
 def _is_weft(words: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """True for Weft's own command line: a command, its help or version, or nothing at all."""
+    """Return True for Weft's own command line: a command, help or version, or no words at all."""
     if not words:
         return "PORT" not in environment
     own = ("--help", "--version", "--install-completion", "--show-completion")
@@ -127,7 +127,7 @@ def _is_weft(words: Sequence[str], environment: Mapping[str, str]) -> bool:
 
 
 def _flags(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Flags as Go's programs read them: one dash or two, `=` or the next word."""
+    """Parse flags as Go programs do: one dash or two, value after `=` or in the next word."""
     flags, warnings = dict[str, str](), list[str]()
     left = list(words)
     while left:
@@ -143,7 +143,7 @@ def _flags(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _level(flags: dict[str, str], environment: Mapping[str, str], warnings: list[str]) -> LogLevel:
-    """How much to log: klog's -v before LOG_LEVEL."""
+    """Return the log level: klog's -v takes precedence over LOG_LEVEL."""
     verbosity = flags.pop("v", "")
     if verbosity.isdecimal():
         return LogLevel.DEBUG if int(verbosity) >= _DEBUG_FROM else LogLevel.INFO
@@ -154,7 +154,7 @@ def _level(flags: dict[str, str], environment: Mapping[str, str], warnings: list
 
 
 def _format(flags: dict[str, str], warnings: list[str]) -> LogFormat:
-    """How to log: kube-scheduler's --logging-format."""
+    """Return the log format from kube-scheduler's --logging-format."""
     said = flags.pop("logging-format", LogFormat.TEXT.value)
     if said in list(LogFormat):
         return LogFormat(said)
@@ -165,7 +165,8 @@ def _format(flags: dict[str, str], warnings: list[str]) -> LogFormat:
 def _extender(
     flags: dict[str, str], environment: Mapping[str, str], warnings: list[str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Elastic GPU's, gpushare's and Co-scheML's: all three paths on one port, open to all."""
+    """Translate Elastic GPU's, gpushare's and Co-scheML's: all three paths on one port, open to
+    all."""
     words = ["extender", "serve"]
     port = environment.get("PORT", "")
     extender: dict[str, Any] = {"address": "0.0.0.0", "anyoneMayBind": True}
@@ -188,7 +189,8 @@ def _extender(
 def _scheduler(
     flags: dict[str, str], environment: Mapping[str, str], warnings: list[str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Genius' and Alnair's own kube-schedulers: the built-in profiles have their schedulerNames."""
+    """Translate Genius' and Alnair's own kube-schedulers: built-in profiles have their
+    schedulerNames."""
     if file := flags.pop("config", ""):
         hint = "carry it over with `weft config import`, and start `weft scheduler --config`"
         warnings.append(f"--config={file}: kube-scheduler's form is not read; {hint}")
@@ -198,7 +200,8 @@ def _scheduler(
 def _agent(
     flags: dict[str, str], environment: Mapping[str, str], warnings: list[str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """The originals' device plugins, whose mounts suffice for delivery through the kubelet."""
+    """Translate the originals' device plugins; their mounts suffice for delivery through the
+    kubelet."""
     words = ["agent", "--device-plugins"]
     if name := flags.pop("nodeName", "") or environment.get("NODE_NAME", ""):
         words += ["--node-name", name]
@@ -213,7 +216,7 @@ _COMMANDS = {_EXTENDER: _extender, _SCHEDULER: _scheduler, _AGENT: _agent}
 
 
 def _kubeconfig(flags: dict[str, str]) -> list[str]:
-    """The kubeconfig that a flag names; KUBECONFIG is read by every command itself."""
+    """Return the option for a kubeconfig flag; every command reads KUBECONFIG itself."""
     path = flags.pop("kubeconf", "") or flags.pop("kubeconfig", "")
     return ["--kubeconfig", path] if path else []
 
@@ -226,7 +229,7 @@ def _unused(flag: str, value: str) -> str:
 
 
 def main() -> None:
-    """Entry point of the image."""
+    """Run the image's entry point."""
     from weft.cli.main import main as weft_main
 
     try:
@@ -246,7 +249,8 @@ def main() -> None:
 
 
 def _in_memory(configuration: Mapping[str, Any]) -> str:
-    """The path of a file with it: the image's root may not be written."""
+    """Return the path of an in-memory file with the configuration: the image's root may be
+    read-only."""
     import yaml
 
     descriptor = os.memfd_create("weft.yaml", 0)

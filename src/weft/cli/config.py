@@ -1,4 +1,4 @@
-"""`weft config`: check a configuration file, see the defaults; and why they are so."""
+"""`weft config`: checks a configuration file, shows the defaults and their reasons."""
 
 import sys
 from enum import StrEnum
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ImportOutput(StrEnum):
-    """The form of a configuration that was carried over."""
+    """The output format of an imported configuration."""
 
     yaml = "yaml"
     json = "json"
@@ -27,7 +27,7 @@ config_app = Typer(help="The configuration file: check it, see its defaults.", n
 
 @config_app.command("check")
 def check(file: Annotated[Path, Argument(help="The configuration file, YAML.")]) -> None:
-    """Read the file as the scheduler would; exit 1 names the field that is wrong."""
+    """Read the file as the scheduler would; exit code 1 with the field that is wrong."""
     from weft.cli.policies import registry
     from weft.cluster.config.made_profiles import profiles
     from weft.cluster.config.read import read
@@ -40,7 +40,7 @@ def check(file: Annotated[Path, Argument(help="The configuration file, YAML.")])
 
 
 def _check_extender(settings: "ExtenderSettings", where: str) -> None:
-    """Checks its certificate and interference table, as it reads them when it starts."""
+    """Check its certificate and interference table, which are otherwise read at the start."""
     from weft.cli.policies import registry
     from weft.cluster.extender.setup import listening_of, routes_of
     from weft.cluster.http.tls import server_tls
@@ -59,7 +59,7 @@ def _check_extender(settings: "ExtenderSettings", where: str) -> None:
 
 
 def _check_telemetry(settings: "TelemetrySettings", where: str) -> None:
-    """Checks its certificates, token and password, as they are read when it starts."""
+    """Check its certificates, token and password, which are otherwise read at the start."""
     from weft.cluster.telemetry.metric_sources import access_of
 
     try:
@@ -83,11 +83,11 @@ def import_old(
         ImportOutput, Option("--output", "-o", help="yaml: two documents; json: one object.")
     ] = ImportOutput.yaml,
 ) -> None:
-    """Carry over the configuration of an original, or of an older kube-scheduler.
+    """Convert the configuration of another GPU scheduler, or of an older kube-scheduler.
 
-    Prints a KubeSchedulerConfiguration v1 and a WeftConfiguration, each where the file has
-    something for it; what neither can say goes to standard error, with the reason.
-    Exit 0: all is carried over; 3: some lines are not; 1: the file cannot be read.
+    Prints a KubeSchedulerConfiguration v1 and a WeftConfiguration, each if the file has settings
+    for it; settings that neither supports go to standard error, with the reason. Exit code 0:
+    everything was converted; 3: some settings were not; 1: the file cannot be read.
     """
     import yaml
 
@@ -110,7 +110,7 @@ def import_old(
 
 @config_app.command("defaults")
 def defaults() -> None:
-    """Print the default configuration as a file, with the reason of each setting."""
+    """Print the default configuration as a file, with the reason for each setting."""
     from weft.cluster.config.form import Configuration
     from weft.cluster.config.show import as_yaml
 
@@ -124,7 +124,7 @@ def explain_setting(
     ] = "",
     output: Output = ListOutput.table,
 ) -> None:
-    """Say what a setting does, and why its default is what it is."""
+    """Explain a setting, and the reason for its default."""
     from weft.cluster.config import show
 
     known = show.explain(path)

@@ -1,4 +1,4 @@
-"""`weft explain`, of pods live or from a decisions file, and `weft replay`."""
+"""`weft explain`, for live pods or from a decisions file, and `weft replay`."""
 
 import sys
 from pathlib import Path
@@ -48,10 +48,10 @@ def explain_pod(
     policy: PolicyFiles = [],  # noqa: B006 - typer's way of a list default
     output: Output = ListOutput.table,
 ) -> None:
-    """Why here; or why nowhere, and the smallest change that would make the pod fit.
+    """Explain why a pod is where it is; or why nowhere, and the smallest change that would help.
 
-    Of a running `weft scheduler`; with --decisions of a file that a simulation wrote, with
-    --snapshot of a cluster's state.
+    Asks a running `weft scheduler`; with --decisions reads a file of a simulation or scheduler,
+    with --snapshot a cluster's state.
     """
     for option, file in (("--decisions", decisions), ("--snapshot", snapshot)):
         if file is not None and (url or kubeconfig or context or service != DEFAULT_SERVICE):
@@ -106,7 +106,7 @@ def _explain_from_snapshot(path: Path, name: str, output: ListOutput) -> None:
 
 
 def _explained(path: Path, name: str) -> "Explanation":
-    """Explains NAMESPACE/NAME, or NAME where one pod alone has it."""
+    """Explain NAMESPACE/NAME, or NAME if only one pod has it."""
     import asyncio
 
     from weft.cli.snapshot_files import open_snapshot
@@ -151,10 +151,10 @@ def replay(
     policy: PolicyFiles = [],  # noqa: B006
     output: Output = ListOutput.table,
 ) -> None:
-    """Decide a decisions file again, checking that it is as it was written.
+    """Decide a decisions file again, and check that it is unchanged.
 
-    Exit 1 at the first decision that is not the same, or line that is not the one written there;
-    3 if all that is whole was decided alike, but the file's end is missing.
+    Exit code 1 at the first decision that differs, or the first line that was changed; 3 if all
+    complete lines gave equal decisions, but the file's end is missing.
     """
     import msgspec
 
@@ -187,7 +187,7 @@ def _print_verdict(verdict: "ReplayResult", *, whole: bool) -> None:
 
 
 def _print_difference(verdict: "ReplayResult") -> None:
-    """Which decision differs, about which pod, and how."""
+    """Print which decision differs, for which pod, and how."""
     from weft.core.record.difference import differences
 
     record = verdict.was or verdict.now
@@ -203,7 +203,7 @@ def _print_difference(verdict: "ReplayResult") -> None:
 
 
 def _json_of(verdict: "ReplayResult") -> dict[str, object]:
-    """The verdict with its differences in words."""
+    """Return the verdict for JSON, with its differences in words."""
     import msgspec
 
     from weft.core.record.difference import differences

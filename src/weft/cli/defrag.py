@@ -1,4 +1,4 @@
-"""`weft defrag`: which pods to move so that another finds a place, or less GPU is stranded."""
+"""`weft defrag`: which pods to move to make room for another, or to reduce stranded GPU."""
 
 import os
 import socket
@@ -31,14 +31,16 @@ if TYPE_CHECKING:
 
 defrag_app = Typer(help="Move pods to make room for a pending one.", no_args_is_help=True)
 
-_Pod = Annotated[str, Option(help="NAMESPACE/NAME of a waiting pod.")]
-_Gpus = Annotated[int, Option(min=0, max=64, help="Instead: a pod of so many GPUs.")]
-_GpuMilli = Annotated[int, Option(min=1, max=1000, help="Thousandths of each GPU.")]
-_CpuMilli = Annotated[int, Option(min=0, max=10**9, help="With --gpus: CPU, thousandths.")]
-_Stranded = Annotated[bool, Option("--stranded", help="Instead: less GPU stranded.")]
-_MostMoves = Annotated[int, Option(min=1, max=1000, help="Pods to move at most.")]
+_Pod = Annotated[str, Option(help="NAMESPACE/NAME of a pending pod to make room for.")]
+_Gpus = Annotated[
+    int, Option(min=0, max=64, help="Instead of --pod: a new pod with this many GPUs.")
+]
+_GpuMilli = Annotated[int, Option(min=1, max=1000, help="With --gpus: thousandths of each GPU.")]
+_CpuMilli = Annotated[int, Option(min=0, max=10**9, help="With --gpus: milli-CPU.")]
+_Stranded = Annotated[bool, Option("--stranded", help="Instead of --pod: reduce stranded GPU.")]
+_MostMoves = Annotated[int, Option(min=1, max=1000, help="The most pods to move.")]
 _MostTrials = Annotated[
-    int, Option(min=1, max=1_000_000, help="Moves of pods to try at most, for room.")
+    int, Option(min=1, max=1_000_000, help="The most moves to try, to make room.")
 ]
 
 
@@ -61,10 +63,11 @@ def plan(
     context: Context = "",
     output: Output = ListOutput.table,
 ) -> None:
-    """Find the fewest pods to move so that a pod fits, or so that stranded GPUs fall by most.
+    """Find the fewest pods to move to make room for a pod, or to reduce stranded GPU the most.
 
-    Nothing is moved. Never latency-critical pods, nor those that no controller makes anew or that
-    Weft did not place; disruption budgets are kept. Each plan was played on the state.
+    Moves nothing. Plans never include latency-critical pods, pods that no controller recreates, or
+    pods that Weft did not place; disruption budgets are respected. Each plan was tried on the
+    state.
     """
     wish = DefragWish(pod, gpus, gpu_milli, cpu_milli, stranded, most_moves, most_trials)
     wish.check()
@@ -85,19 +88,20 @@ def apply(
     most_moves: _MostMoves = 3,
     most_trials: _MostTrials = 3_000,
     yes: Annotated[
-        bool, Option("--yes", help="Evict the pods; without it nothing is done.")
+        bool, Option("--yes", help="Evict the pods; without it nothing is moved.")
     ] = False,
     wait_s: Annotated[
-        float, Option(min=1, help="Seconds that a pod may take to go, and to be placed anew.")
+        float, Option(min=1, help="Seconds to wait for a pod to end, and to be placed again.")
     ] = 300.0,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     output: Output = ListOutput.table,
 ) -> None:
-    """Move the pods of such a plan, one at a time; without --yes, say what would be moved.
+    """Move the pods of a plan, one at a time; without --yes only show the plan.
 
-    A pod is evicted, and the next one only when it was placed anew where the plan said. It stops
-    where it was not, the cluster changed, or a disruption budget refuses: what is left is said.
+    After an eviction, the next one follows only when the pod was placed where the plan said. It
+    stops if it was not, the cluster changed, or a disruption budget refuses, and prints what is
+    left.
     """
     wish = DefragWish(pod, gpus, gpu_milli, cpu_milli, stranded, most_moves, most_trials)
     wish.check()
@@ -107,12 +111,12 @@ def apply(
 
 
 MOST_MOVES_FOR_ROOM = 8
-"""Sets of more pods are too many to try."""
+"""Larger sets of pods are too many to try."""
 
 
 class DefragWish(NamedTuple):
-    """The room that is wanted: for a waiting `pod` (NAMESPACE/NAME), for a pod still to come, or,
-    with `stranded`, wherever GPUs are stranded."""
+    """What to make room for: a pending `pod` (NAMESPACE/NAME), a new pod with `gpus`, or, with
+    `stranded`, usual pods wherever GPU is stranded."""
 
     pod: str
     gpus: int
@@ -123,7 +127,7 @@ class DefragWish(NamedTuple):
     most_trials: int
 
     def check(self) -> None:
-        """Raise `BadInputError` unless it is one of the three."""
+        """Raise `BadInputError` unless exactly one of the three is given."""
         if bool(self.pod) + bool(self.gpus) + self.stranded != 1:
             problem = "name a waiting pod, or give --gpus, or --stranded, one of them"
             raise BadInputError("--pod", problem)
@@ -133,7 +137,7 @@ class DefragWish(NamedTuple):
 
 
 class DefragPlan(NamedTuple):
-    """A plan, of the kind that was wished for, on the state that it was made of."""
+    """A plan for the wanted kind of room, and the state for which it was made."""
 
     state: "SnapshotState"
     movable: "MovablePods"
@@ -149,18 +153,18 @@ class DefragPlan(NamedTuple):
         return result.moves if result is not None else ()
 
     def name_of(self, uid: str) -> str:
-        """NAMESPACE/NAME of a pod."""
+        """Return NAMESPACE/NAME of a pod."""
         pod = self.state.live.pods.by_uid(uid)
         return f"{pod.metadata.namespace}/{pod.metadata.name}" if pod else uid
 
     def as_json(self) -> dict[str, object]:
-        """The plan, and which pods may not be moved."""
+        """Return the plan for JSON, and how many pods may not be moved, by reason."""
         result = self.less_stranded or self.room
         return {"plan": result, "searched_all": not self.cut_off, "stay": self.movable.stay}
 
 
 def planned(state: "SnapshotState", wish: DefragWish) -> DefragPlan:
-    """The plan that the wish asks for. Disruption budgets that may not be read are an error."""
+    """Make the plan. `BadInputError` if disruption budgets may not be read."""
     from weft.cluster.control.typical_pods import usual_shapes
     from weft.cluster.snapshot.movable_pods import movable_pods
     from weft.core.engine.making_room import RoomSearch
@@ -221,7 +225,7 @@ def _made_up(wish: DefragWish) -> "PodRequest":
 
 
 def show(plan: DefragPlan) -> None:
-    """The moves, and what they cost and bring."""
+    """Print the moves, and what they cost and achieve."""
     if plan.moves:
         table = table_with("move|from|to")
         for move in plan.moves:
@@ -237,7 +241,7 @@ def show(plan: DefragPlan) -> None:
 
 
 def print_json(plan: DefragPlan, **more: object) -> None:
-    """The same for programs."""
+    """Print the plan as JSON."""
     print(json_text(plan.as_json() | more))
 
 
@@ -269,7 +273,7 @@ def _cost(moves: int, lost_gpu_s: float) -> str:
 
 
 class Moved(NamedTuple):
-    """A pod that was moved, and the one in its place."""
+    """A pod that was moved, and the pod that replaced it."""
 
     pod: str
     successor: str
@@ -278,7 +282,7 @@ class Moved(NamedTuple):
 
 
 class _Cluster(NamedTuple):
-    """Where it is done, and how long each step may take."""
+    """The cluster on which to move pods, and the time limit of each step."""
 
     kubeconfig: Path | None
     context: str
@@ -294,7 +298,7 @@ def carry_out(
     yes: bool,
     output: ListOutput,
 ) -> bool:
-    """Show the plan and, with `yes`, do it; whether all that was to be done is done."""
+    """Show the plan and, with `yes`, carry it out; return False if it stopped early."""
     if output is not ListOutput.json:
         show(plan)
     moved: list[Moved] = []
@@ -321,7 +325,7 @@ def _moved_all(
     moved: list[Moved],
     output: ListOutput,
 ) -> str:
-    """Why it stopped, "" if all went as planned. What was moved is added to `moved`."""
+    """Move the pods; return why it stopped, "" if all went as planned. Appends to `moved`."""
     from weft.cluster.eviction.moving import move
 
     for number, step in enumerate(plan.moves):
@@ -343,7 +347,7 @@ def _moved_all(
 
 
 def _changed(plan: DefragPlan, done: int, cluster: _Cluster) -> str:
-    """Why the rest of the plan does not hold on the cluster as it is now; "" if it does."""
+    """Return why the rest of the plan does not fit the present cluster; "" if it does."""
     from weft.cluster.snapshot.movable_pods import movable_pods
     from weft.core.engine.move_trials import MoveTrials
 
@@ -373,12 +377,12 @@ def _changed(plan: DefragPlan, done: int, cluster: _Cluster) -> str:
 
 
 def _is_real(plan: DefragPlan) -> bool:
-    """Tells whether the pod that room is made for is one of the cluster's."""
+    """Return True if room is made for an existing pod of the cluster."""
     return plan.wanted is not None and plan.state.live.pods.by_uid(plan.wanted.uid) is not None
 
 
 def _waits(plan: DefragPlan, state: "SnapshotState") -> bool:
-    """Tells whether that pod waits for a place now."""
+    """Return True if that pod is pending now."""
     if plan.wanted is None:
         return False
     pod = state.live.pods.by_uid(plan.wanted.uid)
@@ -386,7 +390,8 @@ def _waits(plan: DefragPlan, state: "SnapshotState") -> bool:
 
 
 def _has_its_place(plan: DefragPlan, cluster: _Cluster) -> str:
-    """Why the waiting pod did not get the place that was made; "" if it did, or there is none."""
+    """Return why the pending pod did not get the place that was made; "" if it did, or there is no
+    such pod."""
     from weft.cluster.eviction.moving import placed_on
 
     wanted, room = plan.wanted, plan.room
@@ -405,9 +410,9 @@ _ENDS_WITHIN_S = 10.0
 
 @contextmanager
 def moving_turn(kubeconfig: Path | None, context: str) -> "Iterator[MovingTurn]":
-    """The turn, held on a thread while pods are moved on this one; given back at the end.
+    """Hold the right to move pods, on a thread while this one moves them; release it at the end.
 
-    Raises `BadInputError` where the cluster does not answer, or this user may not have leases.
+    Raises `BadInputError` if the cluster does not answer, or this user may not write leases.
     """
     from weft.cluster.eviction.moving_turn import MovingTurn
 
@@ -417,7 +422,7 @@ def moving_turn(kubeconfig: Path | None, context: str) -> "Iterator[MovingTurn]"
     def hold() -> None:
         try:
             answer(kubeconfig, context, turn.hold)
-        except Exception as error:  # told on the other thread
+        except Exception as error:  # raised on the other thread
             failed.append(error)
         finally:
             turn.settled.set()

@@ -1,4 +1,4 @@
-"""`weft doctor`: what is wrong with a cluster or a GPU node, and the remedy."""
+"""`weft doctor`: finds what is wrong with a cluster or a GPU node, and suggests remedies."""
 
 import asyncio
 import os
@@ -26,26 +26,26 @@ _Here = Annotated[
     bool | None,
     Option(
         "--machine/--no-machine",
-        help="Look at this machine as a GPU node.  [default: where it has a kubelet]",
+        help="Check this machine as a GPU node.  [default: if it has a kubelet]",
     ),
 ]
 _NodeName = Annotated[
-    str, Option(help="This machine's name as a node.  [default: NODE_NAME, the host's name]")
+    str, Option(help="This machine's node name.  [default: NODE_NAME, the host's name]")
 ]
-_Root = Annotated[Path, Option(help="Where this machine's files are, from inside a container.")]
+_Root = Annotated[Path, Option(help="The machine's root directory, as mounted in a container.")]
 _Devices = Annotated[
     str,
     Option(
         metavar="nvml|FILE",
-        help="The machine's GPUs: the driver's, or played by a file.  "
-        "[default: as the agent here has them, nvml]",
+        help="The machine's GPUs: the driver's, or simulated by a file.  "
+        "[default: as this machine's agent, nvml]",
     ),
 ]
 
 
 class _KnownNode(NamedTuple):
-    """This machine on the API server: its pods by UID (None: nothing), and the resources
-    that Weft's agent advertises."""
+    """What the API server says about this machine: its pods by UID (None if unknown), and the
+    resources that Weft's agent advertises."""
 
     pods: "dict[str, MachinePod] | None" = None
     advertised: frozenset[str] = frozenset()
@@ -64,10 +64,10 @@ def doctor(
     context: Context = "",
     output: Output = ListOutput.table,
 ) -> None:
-    """Check cluster and machine for what keeps shares from containers; exit code 1 if any is wrong.
+    """Check cluster and machine for problems that keep shares from containers; exit code 1 if any.
 
-    Each finding comes with its remedy. On a GPU node run it as root; in the agent's pod:
-    kubectl -n weft-system exec POD -- weft doctor.
+    Each finding has a remedy. Run it as root on a GPU node, or in the agent's pod: kubectl -n
+    weft-system exec POD -- weft doctor.
     """
     name = node_name or os.environ.get("NODE_NAME", "") or socket.gethostname()
     here = machine if machine is not None else (root / _KUBELET).is_dir()
@@ -82,7 +82,7 @@ def doctor(
 async def _cluster(
     kubeconfig: Path | None, context: str, node: str
 ) -> "tuple[list[DoctorFinding], _KnownNode]":
-    """Findings about the cluster, and what it says of this node."""
+    """Return findings about the cluster, and what it says about this node."""
     from weft.cluster.reading.finding import wrong
     from weft.kube.client import ApiClient, ClientOptions
     from weft.model import WeftError
@@ -131,7 +131,7 @@ async def _asked(
         pods.visible_devices(read, EXEMPT),
         await pods.variables_from_elsewhere(client, (n.metadata.name for n in read.gpu_nodes)),
     ]
-    if not inside:  # an agent may not look
+    if not inside:  # an agent has no right to read claims and policies
         findings += claim_findings(read.claims, read.pods)
         findings += await admission(client)
     own = next((n.advertised for n in read.gpu_nodes if n.metadata.name == node), frozenset())
@@ -139,14 +139,14 @@ async def _asked(
 
 
 def _names() -> frozenset[str]:
-    """The schedulerNames that are Weft's unless a configuration says otherwise."""
+    """Return the schedulerNames of the default configuration."""
     from weft.cluster.config.form import Configuration
 
     return frozenset(profile.scheduler_name for profile in Configuration().profiles)
 
 
 def _pods_of(read: "ClusterReading", node: str) -> "dict[str, MachinePod]":
-    """The node's pods by UID: who asks for GPUs in any system's words may see some."""
+    """Return the node's pods by UID; a pod that requests GPUs in any dialect may see some."""
     from weft.dialects.dialect import DialectSettings
     from weft.dialects.foreign import foreign_requests
     from weft.dialects.registry import parse_pod
@@ -161,7 +161,7 @@ def _pods_of(read: "ClusterReading", node: str) -> "dict[str, MachinePod]":
         try:
             asks = bool(parse_pod(pod, DialectSettings()).shape.gpu_requests)
         except BadInputError:
-            asks = True  # it asks, in words that contradict each other
+            asks = True  # it does request GPUs, but contradicts itself
         may_see = asks or meta.namespace in EXEMPT or bool(foreign_requests(pod))
         pods[uid_on_node(pod)] = MachinePod(f"{meta.namespace}/{meta.name}", may_see)
     return pods
@@ -185,7 +185,7 @@ def _machine(
 
 
 def _reader(devices: str, node: str, proc: Path) -> "DeviceReader":
-    """The GPUs that are named; else those that the agent which runs here has."""
+    """Return a reader of the named GPUs; by default of those that this machine's agent uses."""
     from weft.node.doctor.machine import played_for_agent
 
     played = Path(devices) if devices not in ("", "nvml") else None
@@ -208,7 +208,7 @@ def _show(findings: "list[DoctorFinding]", output: ListOutput) -> None:
 
 
 def print_findings(findings: "list[DoctorFinding]") -> None:
-    """A line each, and one for its remedy."""
+    """Print one line per finding, and one for its remedy."""
     table = table_with("||")
     for finding in findings:
         table.add_row(f"{finding.level:<6}", finding.check, finding.text)

@@ -1,4 +1,4 @@
-"""`weft experiment`: experiments that a file describes."""
+"""`weft experiment`: runs experiments described by files."""
 
 import os
 import sys
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 experiment_app = Typer(help="Experiments that a file describes.", no_args_is_help=True)
 EXIT_ABSENT = 3
-"""Data is absent, or cells are missing: nothing is wrong, and not all of it is there."""
+"""Exit code: data is absent or cells are missing, but nothing is wrong."""
 SHOWN = (
     "jct_mean_s",
     "jct_p99_s",
@@ -47,16 +47,16 @@ SHOWN = (
     "failed_pods",
     "ooms",
 )
-"""Measures of the table; JSON and CSV have all."""
+"""The measures in the table; JSON and CSV have all."""
 JOB_BYTES, SECOND_BYTES, CELL_BYTES = 90, 40, 16_384
-"""The most that a cell takes: a Job's row, a second of all cards', and files that are empty."""
+"""Upper limits of a cell's disk use, in bytes: per Job, per second of GPU samples, and fixed."""
 
 _File = Annotated[
     Path,
     Argument(metavar="FILE", help="An experiment, or a folder with experiment.yaml; `-` is stdin."),
 ]
 _Simulated = Annotated[
-    bool, Option("--simulated", help="An experiment on a cluster: simulate it instead.")
+    bool, Option("--simulated", help="Simulate an experiment that is described for a cluster.")
 ]
 _Out = Annotated[
     Path | None, Option(help="The folder of its runs. [default: build/experiments/NAME]")
@@ -64,15 +64,15 @@ _Out = Annotated[
 
 
 class ReportLayout(StrEnum):
-    """Layouts of results beside the page."""
+    """Layouts of results other than the page."""
 
     ECE = "ece"
 
 
 class OpenedExperiment(NamedTuple):
-    """An experiment's file, its cells, and what runs them; None where data is absent.
+    """An experiment's file, its cells, and what runs them (`work`; None if data is absent).
 
-    `live`: on a cluster, where one turn comes after another.
+    `live`: it runs on a cluster, where cells run one after another.
     """
 
     live: bool
@@ -104,7 +104,7 @@ def init(
         int | None, Option(min=1, max=options.MOST_SEEDS, help="How many workloads are drawn.")
     ] = None,
 ) -> None:
-    """Print an experiment to change: every field with its default, and what it means.
+    """Print an experiment file to edit: every field with its default, and its meaning.
 
     At a terminal it asks for what is not given.
     """
@@ -118,7 +118,7 @@ def init(
 
 
 def _asked(wishes: Wishes) -> tuple[str, Wishes]:
-    """The workload, and what differs, as the user answers on stderr: stdout is for the file."""
+    """Ask the user on stderr for the workload and other choices; stdout is for the file."""
     from typer import prompt
 
     kinds = ", ".join(TEMPLATES)
@@ -141,14 +141,14 @@ def check(
     file: _File,
     out: _Out = None,
     try_s: Annotated[
-        float, Option(min=0, help="Seconds to try cells for, to say how long all take.")
+        float, Option(min=0, help="Seconds to try some cells, to estimate the time of all.")
     ] = 10.0,
     jobs: options.Jobs = None,
     simulated: _Simulated = False,
 ) -> None:
-    """Check an experiment, and say how many cells, how much time and disk it takes.
+    """Check an experiment, and estimate its number of cells, time and disk space.
 
-    Exit code 3 where its data is absent. On a cluster it reads the kubeconfig and tries no turn.
+    Exit code 3 if its data is absent. For a cluster it reads the kubeconfig but runs nothing.
     """
     from weft.lab.experiment.run.execution import cost_of_cells
     from weft.lab.experiment.spec.experiment import axes_of
@@ -191,11 +191,10 @@ def run(
     ] = "",
     simulated: _Simulated = False,
 ) -> None:
-    """Run an experiment's cells that are still to run; on a cluster, one turn after another.
+    """Run the missing cells of an experiment; on a cluster, one after another.
 
-    Stop it (Ctrl-C) whenever you want: started again, it goes on with the cells that are missing.
-    Exit code 3 where its data is absent, or cells are marked: their numbers are not to be relied
-    on.
+    You can stop it (Ctrl-C) at any time: the same command continues with the missing cells. Exit
+    code 3 if its data is absent, or cells are marked as unreliable.
     """
     from weft.lab.experiment.run.execution import run_missing
     from weft.lab.experiment.run.store import marks_of
@@ -235,9 +234,9 @@ def report(
     ] = None,
     output: options.ResultsOutput = SimulateOutput.table,
 ) -> None:
-    """Compare an experiment's schedulers, from the cells that are there.
+    """Compare an experiment's schedulers, using the cells that have run.
 
-    Exit code 3 where cells are missing, or marked and left out.
+    Exit code 3 if cells are missing, or marked and left out.
     """
     from weft.lab.experiment.run.store import read_store
     from weft.lab.experiment.spec.experiment import plan
@@ -287,7 +286,7 @@ def _write(
 
 
 def warn_of_marks(marked: Mapping[str, tuple[str, ...]]) -> None:
-    """Say why numbers of these cells are not to be relied on."""
+    """Warn of the reasons why these cells' numbers are unreliable."""
     for folder, marks in marked.items():
         for mark in marks:
             print_warning(f"{folder} is marked, and left out of comparisons: {mark}")
@@ -306,7 +305,7 @@ def _open(file: Path, out: Path | None, *, simulated: bool) -> OpenedExperiment:
     if file.is_dir():
         file = file / "experiment.yaml"
     spec = read_spec(file)
-    data = data_paths(spec, file.parent.absolute())  # workers may run elsewhere
+    data = data_paths(spec, file.parent.absolute())  # workers may have another working directory
     live, make_policy = spec.cluster is not None and not simulated, registry().from_spec
     try:
         runner: Runner = (
@@ -322,7 +321,9 @@ def _open(file: Path, out: Path | None, *, simulated: bool) -> OpenedExperiment:
         return OpenedExperiment(live, spec, plan(spec), store, None)
     if live:
         assert spec.cluster is not None
-        endpoint_of(spec.cluster)  # its kubeconfig and context are there; nobody is asked yet
+        endpoint_of(
+            spec.cluster
+        )  # raises if the kubeconfig or context is missing; connects to nothing
     sources = {} if live else sources_of(spec, make_policy)
     stored = stored_experiment(spec, data, simulated=not live, sources=sources)
     store = RunStore(folder, stored)
@@ -330,7 +331,7 @@ def _open(file: Path, out: Path | None, *, simulated: bool) -> OpenedExperiment:
 
 
 def library_versions() -> dict[str, str]:
-    """Versions that go into a run's manifest."""
+    """Return the versions recorded in a run's manifest."""
     import platform
     from importlib.metadata import version
 
@@ -366,7 +367,7 @@ _DIFFERENCE_COLUMNS = {
     "change_low": "low",
     "change_high": "high",
 }
-"""Each column and its field of a difference."""
+"""Each column, and the field of a difference that it shows."""
 
 
 def _print_results(spec: "ExperimentSpec", results: "ExperimentResults") -> None:
@@ -398,19 +399,20 @@ def _print_results(spec: "ExperimentSpec", results: "ExperimentResults") -> None
 
 
 def runner_on_cluster(spec: "ExperimentSpec", data: Mapping[str, Path]) -> "Runner":
-    """The runner that carries out its cells on its cluster."""
+    """Build the runner that runs the cells on their cluster."""
     from weft.lab.experiment.spec.cluster import ClusterJobs
     from weft.lab.trial.runner import ClusterRunner
 
     assert spec.cluster is not None
-    assert isinstance(spec.workload, ClusterJobs)  # as `read_spec` has seen
+    assert isinstance(spec.workload, ClusterJobs)  # ensured by `read_spec`
     return ClusterRunner(spec.name, spec.workload, spec.cluster, data.get("models"), status_line())
 
 
 def _how_long(spec: "ExperimentSpec", work: "CellWork", cells: Sequence["PlannedCell"]) -> str:
-    """Estimates time and disk of the turns among `cells` that are still to run.
+    """Estimate time and disk space of the cells that still have to run on the cluster.
 
-    Time is the mean of turns that ran; without any, at least what arrivals and `runSeconds` say.
+    The time is the mean of those that ran; if none did, a lower limit from arrivals and
+    `runSeconds`.
     """
     from weft.lab.trial.runner import ClusterRunner
 
@@ -443,15 +445,15 @@ def _how_long(spec: "ExperimentSpec", work: "CellWork", cells: Sequence["Planned
 
 
 def _ran_s(store: "RunStore", cells: Sequence["PlannedCell"]) -> list[float]:
-    """How long those of the turns took that the folder's manifest has."""
+    """Return how long those cells took that are in the folder's manifest, seconds."""
     manifest = store.manifest()
     timings = manifest.cells if manifest is not None else {}
     return [timings[cell.folder].wall_s for cell in cells if cell.folder in timings]
 
 
 def _least_s(jobs: Sequence["PlannedJob"]) -> float:
-    """A turn's length where every Job gets its GPUs at once; to the last arrival, where Jobs do not
-    say how long they run."""
+    """Return the least duration, seconds: if every Job gets its GPUs at once; up to the last
+    arrival if Jobs do not state their run time."""
     return max(job.arrival_s + (job.run_s or 0.0) for job in jobs)
 
 
@@ -464,10 +466,10 @@ _Folder = Annotated[Path, Argument(help="The folder of an experiment's runs.")]
 def compare(
     first: _Folder, second: _Folder, output: options.ResultsOutput = SimulateOutput.table
 ) -> None:
-    """Compare two results cell by cell: differences of SECOND to FIRST on the same seeds.
+    """Compare two results cell by cell: differences of SECOND from FIRST on the same seeds.
 
-    Cells that one of them marks are left out, and told on stderr. Exit code 3 where no cell is in
-    both.
+    Cells that one of them marks are left out, with a note on stderr. Exit code 3 if they have no
+    cell in common.
     """
     from weft.lab.experiment.run.store import read_store
     from weft.lab.experiment.statistics.two_results import compare_two
@@ -545,9 +547,9 @@ def reproduce(
     ),
     jobs: options.Jobs = None,
 ) -> None:
-    """Run published experiments, as far as cells are missing, and check what came of them.
+    """Run the missing cells of published experiments, and check the results.
 
-    Exit code 1 where a result is not as expected, 3 where data is absent.
+    Exit code 1 if a result is not as expected, 3 if data is absent.
     """
     from weft.cli.policies import registry
     from weft.cluster.state.manifests import read_pods
@@ -577,7 +579,7 @@ def reproduce(
 
 
 def _write_pages(reproduction: "Reproduction", versions: str) -> str:
-    """Each experiment's own page; the figure that stands for all of them."""
+    """Write each experiment's own page; return the figure that represents them."""
     from weft.lab.experiment.pages.experiment_page import page_figure, write_experiment_report
 
     shown = ""
@@ -603,7 +605,7 @@ def _print_checks(done: "list[Reproduction]") -> None:
 
 
 def _print_assumed(done: "list[Reproduction]") -> None:
-    """Headlines under each assumption: what they rest on."""
+    """Print the headlines under each assumption."""
     table = table_with("experiment|headline|assumed|>result")
     shown = [(reproduction.name, *each) for reproduction in done for each in reproduction.assumed()]
     for name, headline, rows in shown:

@@ -1,4 +1,4 @@
-"""`weft extender`: what is said about the extender form of Weft."""
+"""`weft extender`: Weft as an extender of kube-scheduler."""
 
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated
@@ -13,10 +13,12 @@ from weft.cli.scheduler import configuration, run, with_extender
 if TYPE_CHECKING:
     from weft.cluster.extender.scheduler_config import TlsFiles
 
-# kube-scheduler multiplies scores by it; up to here no product leaves its 64 bits.
+# kube-scheduler multiplies scores by the weight; up to this no product overflows 64 bits.
 _MOST_WEIGHT = 2**31 - 1
 
-_Authority = Annotated[Path | None, Option(help="Authority of Weft's certificate; makes it HTTPS.")]
+_Authority = Annotated[
+    Path | None, Option(help="The authority of Weft's certificate; makes kube-scheduler use HTTPS.")
+]
 _Certificate = Annotated[
     Path | None, Option(help="kube-scheduler's own certificate, with --key-file.")
 ]
@@ -24,7 +26,7 @@ _Profiles = Annotated[
     bool,
     Option(
         "--profiles/--no-profiles",
-        help="Whether kube-scheduler takes the pods of the systems' schedulerNames.",
+        help="Whether kube-scheduler also serves the schedulerNames of these systems.",
     ),
 ]
 extender_app = Typer(no_args_is_help=True)
@@ -32,7 +34,7 @@ extender_app = Typer(no_args_is_help=True)
 
 @extender_app.callback()
 def root() -> None:
-    """Weft beside the stock kube-scheduler, as its extender."""
+    """Weft as an extender of the stock kube-scheduler."""
 
 
 @extender_app.command("serve")
@@ -42,7 +44,7 @@ def serve(
     context: options.Context = "",
     port: Annotated[
         int | None,
-        Option(min=0, max=65535, help="Where to listen.  [default: as configured, 39999]"),
+        Option(min=0, max=65535, help="The port to listen on.  [default: as configured, 39999]"),
     ] = None,
     address: options.Address = "",
     priority: options.Priority = None,
@@ -54,10 +56,10 @@ def serve(
     log_level: logs.Log = logs.LogLevel.INFO,
     log_format: logs.Format = logs.LogFormat.TEXT,
 ) -> None:
-    """Answer kube-scheduler, and schedule no pods by schedulerName.
+    """Answer kube-scheduler as its extender; schedule no pods by schedulerName.
 
-    `weft scheduler --extender-port` does both on one ledger; never run both commands beside each
-    other but with the same lease.
+    `weft scheduler --extender-port` does both on one ledger; run both commands only with the same
+    lease.
     """
     from msgspec.structs import replace
 
@@ -77,16 +79,16 @@ def config(
         str, Option(help="Systems whose pods Weft serves, separated by commas.")
     ] = "weft,elastic,gpushare,alnair",
     url: Annotated[
-        str, Option(help="Where kube-scheduler reaches Weft, without a path.")
+        str, Option(help="Weft's URL for kube-scheduler, without a path.")
     ] = "http://127.0.0.1:39999",
     ca_file: _Authority = None,
     cert_file: _Certificate = None,
-    key_file: Annotated[Path | None, Option(help="Its key.")] = None,
+    key_file: Annotated[Path | None, Option(help="The certificate's key.")] = None,
     server_name: Annotated[
-        str, Option(help="The name in Weft's certificate, where the URL has another.")
+        str, Option(help="The name in Weft's certificate, if it differs from the URL's.")
     ] = "",
     weight: Annotated[
-        int, Option(min=1, max=_MOST_WEIGHT, help="Of Weft's scores beside the others.")
+        int, Option(min=1, max=_MOST_WEIGHT, help="Weight of Weft's scores among the plugins'.")
     ] = 1,
     timeout_s: Annotated[int, Option(min=1, max=3_600, help="How long one call may take.")] = 30,
     unreported: Annotated[
@@ -100,8 +102,8 @@ def config(
 ) -> None:
     """Print a KubeSchedulerConfiguration v1 with Weft as its extender.
 
-    One entry serves all systems, for kube-scheduler allows one extender that binds. Merge it into
-    the file that kube-scheduler is started with (`--config`).
+    One entry serves all systems, because kube-scheduler allows only one extender that binds. Merge
+    it into the file with which kube-scheduler is started (`--config`).
     """
     import yaml
 
@@ -120,14 +122,15 @@ def config(
 
 
 def _warn_of_open_door(url: str, tls: "TlsFiles | None") -> None:
-    """Weft answers other machines by certificate alone, unless its configuration says otherwise."""
+    """Warn if Weft would refuse kube-scheduler: other machines need a client certificate by
+    default."""
     from weft.cluster.http.access import is_loopback
 
     if is_loopback(urlsplit(url).hostname or "") or (tls is not None and tls.certificate):
         return
     lacking = "--cert-file and --key-file" if tls else "--ca-file, --cert-file and --key-file"
     print_warning(
-        f"without {lacking} Weft turns kube-scheduler away, unless it is on the "
+        f"without {lacking} Weft refuses kube-scheduler, unless it is on the "
         "same machine or extender.anyoneMayBind is true in Weft's configuration"
     )
 
@@ -143,7 +146,7 @@ def _warn(twice: list[str]) -> None:
 def _tls(
     url: str, authority: Path | None, certificate: Path | None, key: Path | None, server_name: str
 ) -> "TlsFiles | None":
-    """The files as they will be on kube-scheduler's machine; None for plain HTTP."""
+    """Return the files as they will be on kube-scheduler's machine; None for plain HTTP."""
     from weft.cluster.extender.scheduler_config import TlsFiles
     from weft.model import BadInputError
 

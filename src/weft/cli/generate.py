@@ -12,7 +12,7 @@ from weft.lab.simulate.generate_shapes import WorkloadMix
 from weft.model.errors import BadInputError
 
 _File = Annotated[str, Argument(metavar="FILE", help="The file to write; - is standard output.")]
-_Output = Annotated[str, Option("--output", "-o", help="What to write: csv, and nothing else yet.")]
+_Output = Annotated[str, Option("--output", "-o", help="The format to write: only csv.")]
 _FORMATS = ("csv", "json", "table")
 Seed = Annotated[int, Option(help="The same seed gives the same file.")]
 
@@ -23,16 +23,16 @@ generate_app = Typer(help="Make a synthetic cluster or workload.", no_args_is_he
 def nodes(
     file: _File = "-",
     gpus: Annotated[
-        int | None, Option(help="Exactly so many GPUs in all.  [default: 6212]", show_default=False)
+        int | None, Option(help="The total number of GPUs.  [default: 6212]", show_default=False)
     ] = None,
-    count: Annotated[int | None, Option(help="So many nodes, instead of --gpus.")] = None,
+    count: Annotated[int | None, Option(help="The number of nodes, instead of --gpus.")] = None,
     seed: Seed = 42,
     output: _Output = "csv",
 ) -> None:
-    """Make a cluster: a node list in openb CSV.
+    """Generate a cluster: a node list in openb CSV.
 
-    Models, GPUs per node, CPU and memory come in the proportions of a published production
-    cluster (Alibaba's cluster-trace-gpu-v2023), scaled to the size asked for.
+    Models, GPUs per node, CPU and memory come in the proportions of a published production cluster
+    (Alibaba's cluster-trace-gpu-v2023), scaled to the requested size.
     """
     from weft.lab.simulate.generate import generate_nodes
 
@@ -43,10 +43,12 @@ def nodes(
 @generate_app.command("pods")
 def pods(
     file: _File = "-",
-    gpus: Annotated[int, Option(help="GPUs of the cluster these pods are for.")] = 6212,
+    gpus: Annotated[int, Option(help="GPUs of the cluster for these pods.")] = 6212,
     count: Annotated[
         int | None,
-        Option(help="So many pods.  [default: as many as ask for all --gpus]", show_default=False),
+        Option(
+            help="The number of pods.  [default: as many as request all --gpus]", show_default=False
+        ),
     ] = None,
     mix: Annotated[
         WorkloadMix,
@@ -59,14 +61,14 @@ def pods(
     load: Annotated[
         float,
         Option(
-            help="Arrival rate × GPUs × lifetime over --gpus: how busy the pods' own times would "
-            "keep the cluster. For `weft simulate --timed`."
+            help="Arrival rate × GPUs × lifetime over --gpus: the part of the cluster that pods "
+            "would keep busy with `weft simulate --timed`."
         ),
     ] = 0.8,
     seed: Seed = 42,
     output: _Output = "csv",
 ) -> None:
-    """Make a workload: a pod list in openb CSV, with arrival, start and end times.
+    """Generate a workload: a pod list in openb CSV, with arrival, start and end times.
 
     Sizes, quality of service and the heavy-tailed lifetimes follow the statistics of a published
     production trace (Alibaba's cluster-trace-gpu-v2023).
@@ -78,19 +80,20 @@ def pods(
 
 
 def _place(file: str, output: str, kind: str) -> str:
-    """The file to write. --output named it once: what can be nothing else is still taken so."""
+    """Return the file to write. A file given to --output, as in earlier versions, is still
+    accepted."""
     if output == "csv":
         return file
     if file != "-" or output in _FORMATS or not ("." in output or "/" in output or output == "-"):
-        problem = "is no form of it; write csv, and a file without an option: "
+        problem = "is not a format; write csv, and a file without an option: "
         raise BadInputError(f"--output {output}", problem + f"weft generate {kind} {kind}.csv")
     instead = f"weft generate {kind} {output}"
-    print_remark(f"--output is for the form; a file goes so: {instead}")
+    print_remark(f"--output names the format; to write a file: {instead}")
     return output
 
 
 def _write(file: str, text: str) -> None:
-    """To a file, whole or not at all, or to standard output."""
+    """Write to standard output, or atomically to a file."""
     if file == "-":
         sys.stdout.write(text)
         return

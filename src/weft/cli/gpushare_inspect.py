@@ -1,8 +1,8 @@
-"""`kubectl inspect gpushare`: the original's own table, byte for byte, for scripts that read it.
+"""`kubectl inspect gpushare`: the original's table, byte for byte, for scripts that parse it.
 
-As the original it reads the nodes' allocatable and the pods' annotations, and knows nothing of real
-use: `weft inspect` does. Where the original's order is left to chance (Go's maps), it is by name
-and index here.
+Like the original it reads the nodes' allocatable and the pods' annotations, and does not know real
+use (see `weft inspect`). Where the original's order is random (Go's maps), it is by name and index
+here.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 USAGE = "usage: kubectl inspect gpushare [-d] [NODE]"
 PENDING = -1
-"""The column of pods that say no GPU."""
+"""The column of pods that name no GPU."""
 
 
 class SharedNode(NamedTuple):
-    """A node in gpushare's words: units of memory in all, and who holds how many of which GPU."""
+    """A node as gpushare counts it: memory units in total, and each pod's units by GPU."""
 
     name: str
     address: str
@@ -41,18 +41,18 @@ class SharedNode(NamedTuple):
     pods: tuple["SharedPod", ...]
 
     def used(self, gpu: int) -> int:
-        """Units that pods hold of this GPU."""
+        """Return the units that pods hold of this GPU."""
         return sum(pod.units.get(gpu, 0) for pod in self.pods)
 
     @property
     def indexes(self) -> list[int]:
-        """Every GPU that the node or a pod names, those without one last."""
+        """Every GPU that the node has or a pod names; `PENDING` last."""
         named = set(range(self.gpus)).union(*(pod.units for pod in self.pods))
         return sorted(named - {PENDING}) + [PENDING] * (PENDING in named)
 
     @property
     def pending(self) -> bool:
-        """True if some pod says no GPU."""
+        """True if some pod names no GPU."""
         return any(PENDING in pod.units for pod in self.pods)
 
     @property
@@ -70,7 +70,7 @@ class SharedPod(NamedTuple):
 
 
 def main() -> None:
-    """Entry point of `kubectl-inspect-gpushare`."""
+    """Run `kubectl-inspect-gpushare`."""
     arguments = sys.argv[1:]
     details = "-d" in arguments or "--d" in arguments
     names = [text for text in arguments if not text.startswith("-")]
@@ -100,7 +100,7 @@ async def _tell(name: str, details: bool) -> str:
 
 
 async def shared_nodes(client: "ApiClient", name: str = "") -> list[SharedNode]:
-    """The nodes that share GPUs; the one of this name, whatever it has."""
+    """Read the nodes that share GPUs; only the named one if `name` is given."""
     from weft.kube.codec import NODES, PODS
     from weft.kube.services import everything
 
@@ -115,7 +115,7 @@ async def shared_nodes(client: "ApiClient", name: str = "") -> list[SharedNode]:
 
 
 def summary_of(nodes: Sequence[SharedNode]) -> str:
-    """A line a node."""
+    """Format one line per node."""
     most = max((node.gpus for node in nodes), default=0)
     pending = any(node.pending for node in nodes)
     heads = ["NAME", "IPADDRESS", *(f"GPU{gpu}(Allocated/Total)" for gpu in range(most))]
@@ -138,7 +138,7 @@ def summary_of(nodes: Sequence[SharedNode]) -> str:
 
 
 def details_of(nodes: Sequence[SharedNode]) -> str:
-    """A table a node, a line a pod."""
+    """Format one table per node, with one line per pod."""
     text, dashes, used_in_all = "", 0, 0
     for node in nodes:
         heads = ["NAME", "NAMESPACE", *(f"GPU{gpu}(Allocated)" for gpu in range(node.gpus))]
@@ -157,7 +157,7 @@ def details_of(nodes: Sequence[SharedNode]) -> str:
 
 
 def _by_gpu(node: SharedNode) -> list[SharedPod]:
-    """Each pod once, where its first GPU is."""
+    """Return each pod once, ordered by its first GPU."""
     order = {gpu: place for place, gpu in enumerate(node.indexes)}
     return sorted(node.pods, key=lambda pod: min(order[gpu] for gpu in pod.units))
 
@@ -178,7 +178,7 @@ def _percent(used: int, total: int) -> int:
 
 
 def _unit(nodes: Sequence[SharedNode]) -> str:
-    """The unit of the first node that says how many GPUs it has."""
+    """Return the unit of the first node that reports GPUs."""
     return next((gpushare_unit_of(node.per_gpu) for node in nodes if node.gpus), "")
 
 
@@ -202,7 +202,8 @@ def _node(node: "KubeNode", pods: "Sequence[Pod]") -> SharedNode:
 
 
 def _units(pod: PodManifest, asked: int) -> dict[int, int]:
-    """Units by GPU: from gpushare 2.0's annotation, else all on the GPU that is named."""
+    """Return units by GPU: from gpushare 2.0's annotation, else all on the GPU in the older
+    annotation."""
     import msgspec
 
     annotations = pod.metadata.annotations or {}

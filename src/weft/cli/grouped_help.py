@@ -1,4 +1,4 @@
-"""Help that lists commands by task, each with its whole sentence; what is wrong with a value."""
+"""Help that lists commands by task, and errors that explain wrong values."""
 
 import re
 from typing import Any
@@ -18,19 +18,19 @@ MOVED = {
     "experiment overprovision": "weft experiment run examples/experiments/lending.yaml",
     "experiment interference": "weft experiment run examples/experiments/interference.yaml",
 }
-"""Commands of Weft 0.1, and what does the same now."""
+"""Commands of Weft 0.1, and what replaces them."""
 
-_PREFIX = "Value error, "  # of the library that typer checks with
+_PREFIX = "Value error, "  # added by the library that typer validates with
 
 
 class CommandGroup(TyperGroup):
-    """Commands by `rich_help_panel`, in the order in which the panels come first.
+    """Lists commands by `rich_help_panel`, in the order in which the panels first occur.
 
-    As plain text: the boxes that typer makes of panels cost 20 of 80 columns, and need Rich.
+    As plain text: typer's boxes cost 20 of 80 columns, and need Rich.
     """
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Each command's first sentence, wrapped and never cut."""
+        """Write each command's first sentence, wrapped and never truncated."""
         tasks: dict[str, list[tuple[str, str]]] = {}
         longest = max(map(len, self.commands))
         for name in self.list_commands(ctx):
@@ -44,14 +44,14 @@ class CommandGroup(TyperGroup):
                 formatter.write_dl(commands)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As typer does; of a command that has moved, say where to."""
+        """Resolve the command as typer does; for one that has moved, name its replacement."""
         now = MOVED.get(f"{ctx.info_name} {args[0]}")
         if now is not None:
             ctx.fail(f"No such command {args[0]!r}: write `{now}` instead.")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """As typer does; what is wrong with a value is said in words, with the value."""
+        """Invoke as typer does, but explain a wrong value in words."""
         try:
             return super().invoke(ctx)
         except BadParameter as error:
@@ -66,18 +66,18 @@ class CommandGroup(TyperGroup):
 
 
 def _number_in_words(error: BadParameter) -> str:
-    """A wrong number in words, with its bound; "" where something else is wrong."""
-    errors = getattr(error.__cause__, "errors", list)  # of the library that typer checks with
+    """Explain a wrong number and its bound; "" for any other error."""
+    errors = getattr(error.__cause__, "errors", list)  # of the library that typer validates with
     for wrong in errors():
         value, bounds = str(wrong.get("input"))[:_MOST_SHOWN], wrong.get("ctx", {})
         if "le" in bounds:
-            return f"{value} is too much; at most {_plain(bounds['le'])} is possible"
+            return f"{value} is too large; the maximum is {_plain(bounds['le'])}"
         if "ge" in bounds:
-            return f"{value} is too little; at least {_plain(bounds['ge'])} is possible"
+            return f"{value} is too small; the minimum is {_plain(bounds['ge'])}"
         if wrong.get("type") in ("int_parsing", "int_from_float", "int_parsing_size"):
-            return f"{value!r} is no whole number"
+            return f"{value!r} is not a whole number"
         if wrong.get("type") == "float_parsing":
-            return f"{value!r} is no number"
+            return f"{value!r} is not a number"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""`weft inspect`: what was promised of each GPU, and what is really used."""
+"""`weft inspect`: the memory promised on each GPU, and its real use."""
 
 import sys
 import time
@@ -32,8 +32,10 @@ _From = Annotated[
         help="A metrics server, or exporters' pages with {address} or {node}, instead of agents.",
     ),
 ]
-_Watch = Annotated[bool, Option("-w", "--watch", help="Look again and again, until interrupted.")]
-_Interval = Annotated[float, Option(min=0.1, max=3600, help="Seconds between looks.")]
+_Watch = Annotated[bool, Option("-w", "--watch", help="Repeat until interrupted.")]
+_Interval = Annotated[
+    float, Option(min=0.1, max=3600, help="With --watch: seconds between two readings.")
+]
 
 _CLEAR = "\x1b[H\x1b[2J"
 
@@ -50,10 +52,10 @@ def inspect(
     context: Context = "",
     output: Output = ListOutput.table,
 ) -> None:
-    """Show what was promised of each GPU, and what is really used.
+    """Show what was promised of each GPU, and its real use.
 
-    Real use is asked of the agents on the nodes, through the API server's proxy. Without agents,
-    and without --metrics-from, promises are shown alone.
+    Real use is read from the agents on the nodes, through the API server's proxy. Without agents
+    and without --metrics-from, only promises are shown.
     """
     from weft.cluster.reading.promises import inspect_cluster
 
@@ -65,7 +67,7 @@ def inspect(
         except BadInputError as error:
             if not looked:
                 raise
-            sys.stderr.write(f"weft: {error}; looks again\n")
+            sys.stderr.write(f"weft: {error}; trying again\n")
         else:
             looked = True
             if watch and output is ListOutput.table and sys.stdout.isatty():
@@ -122,7 +124,7 @@ def _show(inspected: "ClusterReport", details: bool, namespace: str, output: Lis
 
 
 def _gpus(inspected: "ClusterReport", used: bool) -> "TextTable":
-    """A line a GPU."""
+    """Build a table with one line per GPU."""
     of_use = "|>used MiB|>util %|>SM %" if used else ""
     table = table_with(f"node|>GPU|model|>MiB|>promised MiB{of_use}|>cores %|>pods")
     for node in inspected.nodes:
@@ -142,7 +144,7 @@ def _gpus(inspected: "ClusterReport", used: bool) -> "TextTable":
 
 
 def _pods(inspected: "ClusterReport", namespace: str, used: bool) -> "TextTable":
-    """A line a pod and GPU, and one for what others use of the GPU."""
+    """Build a table with one line per pod and GPU, and one for processes outside these pods."""
     of_use = "|>used MiB|>util %" if used else ""
     table = table_with(f"node|>GPU|namespace|pod|>promised MiB{of_use}|>cores %|state")
     for node in inspected.nodes:

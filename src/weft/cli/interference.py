@@ -1,4 +1,4 @@
-"""`weft interference`: learn who slows whom down, say how well, predict; and why."""
+"""`weft interference`: learns which applications slow each other down, evaluates and predicts."""
 
 import os
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from weft.model.interference_table import InterferenceTable
 
 interference_app = Typer(
-    help="Who slows whom down on a shared GPU: learn it, examine it, predict.",
+    help="How applications slow each other down on a shared GPU: learn, evaluate, predict.",
     no_args_is_help=True,
 )
 
@@ -32,11 +32,12 @@ _ModelFile = Annotated[
     Path, Argument(help="A file of `train`, or a table of slowdowns (Co-scheML's form).")
 ]
 _GpuModel = Annotated[str, Option(help="Only this GPU model.")]
-_Isolation = Annotated[str, Option(help="Only this way of sharing: time-slicing, mps.")]
+_Isolation = Annotated[str, Option(help="Only this isolation: time-slicing or mps.")]
 _Why = Annotated[
     bool,
     Option(
-        "--why", help="Beside one other: rung, nearest measured pairs, and what adds how much, too."
+        "--why",
+        help="For one other application: also method, nearest measured pairs, contributions.",
     ),
 ]
 
@@ -46,7 +47,7 @@ def train(
     to: Annotated[Path, Option(help="The file to write the model to.")],
     source: _Source = [],  # noqa: B006 - typer's way of a list default
 ) -> None:
-    """Learn a predictor for each GPU model and way of sharing in the data."""
+    """Train a predictor for each GPU model and isolation in the data."""
     one_thread()
     import weft
     from weft.files.reading import pack
@@ -81,7 +82,7 @@ def evaluate(
     gpu_model: _GpuModel = "",
     split: Annotated[
         list[str],
-        Option(help="random, new pair, new application, new GPU or several others; repeat."),
+        Option(help="random, new pair, new application, new GPU or several others; repeatable."),
     ] = [],  # noqa: B006
     seeds: Annotated[int, Option(min=1, max=1_000, help="Draws of each random split.")] = 5,
     report: Annotated[
@@ -90,7 +91,7 @@ def evaluate(
     png: Annotated[bool, Option("--png", help="Plots as PNG too.")] = False,
     output: Output = ListOutput.table,
 ) -> None:
-    """Keep measurements back in five ways, and say how well they are predicted."""
+    """Evaluate predictions on held-out measurements, split in five ways."""
     from weft.cli.interference_tables import print_results, unexamined, write_figures
     from weft.host.interference_files import read_measured
     from weft.interference.evaluate import SPLITS, Examination, examine
@@ -123,14 +124,19 @@ def evaluate(
 
 def predict(
     model: _ModelFile,
-    target: Annotated[str, Argument(help="Who is slowed down; without: everybody.")] = "",
-    others: Annotated[list[str] | None, Argument(help="Who runs beside it.")] = None,
+    target: Annotated[
+        str, Argument(help="The application that is slowed down.  [default: all]")
+    ] = "",
+    others: Annotated[
+        list[str] | None, Argument(help="The applications that share its GPU.")
+    ] = None,
     gpu_model: _GpuModel = "",
     isolation: _Isolation = "",
     why: _Why = False,
     output: Output = ListOutput.table,
 ) -> None:
-    """Predict one pod beside others, and say why; or the whole table that policies get."""
+    """Predict one application's slowdown next to others; or print the whole table that policies
+    get."""
     import msgspec
 
     from weft.cli.interference_tables import print_pairs, print_reasons
@@ -179,16 +185,16 @@ for _command in (train, evaluate, predict):
 
 
 def one_thread() -> None:
-    """Sums over several threads are rounded otherwise than over one, and the file would show it.
+    """Make sums reproducible: over several threads they are rounded differently.
 
-    Nothing is lost: the matrices are small. It counts from the first time NumPy is loaded.
+    Nothing is lost, as the matrices are small. Must be called before NumPy is first loaded.
     """
     for library in ("OMP", "OPENBLAS", "MKL", "BLIS"):
         os.environ[f"{library}_NUM_THREADS"] = "1"
 
 
 def _cells(measured: "Sequence[Measurements]") -> "list[tuple[Measurements, str, str]]":
-    """Each GPU model and way of sharing once; two sources of one are not mixed."""
+    """Return each GPU model and isolation once; refuse two sources of the same."""
     owner: dict[tuple[str, str], Measurements] = {}
     for dataset in measured:
         for cell in dataset.cells():
@@ -217,7 +223,7 @@ def _said_of(cell: "PredictorCell") -> str:
 def _predictors(
     file: "PredictorFile", path: Path, gpu_model: str, isolation: str
 ) -> "list[Predictor]":
-    """One of each GPU model: of the way of sharing that was asked for, or of its first."""
+    """Return one predictor per GPU model: for the named isolation, or for its first."""
     from weft.interference.ladder import Predictor
     from weft.interference.trees import available
 
@@ -280,7 +286,7 @@ def _print_static(
 
 
 def _note_unknown(model: "PredictorFile | StaticTable", path: Path, names: Sequence[str]) -> None:
-    """Say on stderr which of these names the file does not know: they may be misspelt."""
+    """Warn on stderr of names that the file does not know, which may be misspelt."""
     from weft.interference.model_file import PredictorFile
 
     known = (
@@ -299,7 +305,7 @@ def _note_unknown(model: "PredictorFile | StaticTable", path: Path, names: Seque
 
 
 def _note_no_trees(cell: "Measurements", place: str) -> None:
-    """Say on stderr where profiles are there to learn from, and LightGBM is not."""
+    """Note on stderr if profiles could be learnt from but LightGBM is missing."""
     from weft.interference import trees
     from weft.interference.features import Applications, profile_columns
 
@@ -311,7 +317,7 @@ def _note_no_trees(cell: "Measurements", place: str) -> None:
 
 
 def _check_place(path: Path) -> None:
-    """`BadInputError` where no file can be written there: before the work, not after it."""
+    """Raise `BadInputError` before the work if no file can be written there."""
     if path.is_dir():
         raise BadInputError(str(path), "cannot be written: Is a directory; name a file")
     if not path.parent.is_dir():
@@ -319,7 +325,7 @@ def _check_place(path: Path) -> None:
 
 
 def _write_whole(path: Path, body: bytes) -> None:
-    """`writing.write_whole`; `BadInputError` where that fails."""
+    """Write atomically; `BadInputError` if that fails."""
     try:
         writing.write_whole(path, body)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Predictions and examinations as tables for people."""
+"""Predictions and evaluations as tables for people."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ FIGURE = "calibration"
 
 
 def print_results(results: "Sequence[ExaminationResult]") -> None:
-    """A line for each method of each split."""
+    """Print one line for each method of each split."""
     table = table_with(
         "source|GPU model|split|method|>n|>MAE|>MAPE %|>R²|>p95|>held %|>of 95 %|>calibrated %"
         "|>width|>in hindsight|>in sample"
@@ -54,7 +54,8 @@ def unexamined(
     splits: Sequence[str],
     gpu_model: str,
 ) -> Iterator[str]:
-    """Notes on what was not examined, or has no baseline beside it, and why: a sentence each."""
+    """Yield a sentence for everything that was not evaluated, or has no baseline, with the
+    reason."""
     from weft.interference.evaluate import SPLITS, WHY_NOT
     from weft.interference.features import utilisation
 
@@ -77,7 +78,7 @@ def unexamined(
 
 
 def print_pairs(view: "InterferenceView", gpu_models: Sequence[str], names: Sequence[str]) -> None:
-    """A line for each ordered pair on each GPU model."""
+    """Print one line for each ordered pair on each GPU model."""
     table = table_with("GPU model|victim|beside|>slowdown|>at most|from")
     for model in gpu_models:
         for target in names:
@@ -90,7 +91,7 @@ def print_pairs(view: "InterferenceView", gpu_models: Sequence[str], names: Sequ
 
 
 def print_reasons(target: str, others: Sequence[str], reasons: "PredictionReasons") -> None:
-    """The prediction, and what stands behind it."""
+    """Print the prediction, and what it is based on."""
     prediction = reasons.prediction
     sure = "calibrated" if prediction.calibrated else "uncalibrated"
     times = f" ({prediction.times} times)" if prediction.times else ""
@@ -114,7 +115,7 @@ def print_reasons(target: str, others: Sequence[str], reasons: "PredictionReason
 
 
 def write_figures(results: "Sequence[ExaminationResult]", folder: Path, png: bool) -> None:
-    """A calibration plot for each GPU model of each source, and the numbers as JSON."""
+    """Write a calibration plot for each GPU model of each source, and the numbers as JSON."""
     from weft.lab.experiment.pages.line_figures import calibration
     from weft.lab.experiment.pages.pictures import check_matplotlib, to_png, to_svg
 

@@ -1,6 +1,6 @@
-"""How daemons log: lines for people, or one JSON object a line (`--log-format json`).
+"""How daemons log: text lines, or one JSON object per line (`--log-format json`).
 
-What a line is: `kube/log_lines.py`. Nothing else reaches stderr then: Python's warnings,
+`kube/log_lines.py` defines a line. In JSON nothing else is written to stderr: Python's warnings,
 tracebacks of threads and the error that ends the process are lines too.
 """
 
@@ -29,7 +29,7 @@ class LogLevel(StrEnum):
 
 
 class LogFormat(StrEnum):
-    """How a line looks."""
+    """The format of log lines."""
 
     TEXT = "text"
     JSON = "json"
@@ -42,7 +42,7 @@ Format = Annotated[
 
 
 def set_up(log_format: LogFormat, level: LogLevel = LogLevel.INFO, *, node: str = "") -> None:
-    """Log to stderr like this from now on."""
+    """Configure logging to stderr."""
     from weft.kube.log_lines import TEXT_FORM, JsonFormatter  # for daemons alone
 
     if log_format is LogFormat.TEXT:
@@ -58,7 +58,7 @@ def set_up(log_format: LogFormat, level: LogLevel = LogLevel.INFO, *, node: str 
 
 @contextlib.contextmanager
 def daemon(log_format: LogFormat, level: LogLevel, *, node: str = "") -> Iterator[None]:
-    """Log like this in here; in JSON an error that ends the process is the last line."""
+    """Configure logging; with JSON, an error that ends the process is the last line."""
     set_up(log_format, level, node=node)
     if log_format is LogFormat.TEXT:
         yield

@@ -1,4 +1,4 @@
-"""`weft`: the commands, and how errors end."""
+"""`weft`: the commands, and the handling of errors."""
 
 import errno
 import os
@@ -41,14 +41,14 @@ def root(
         Option("--version", help="Print the version and exit.", callback=_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Options that come before the command."""
+    """Handle the options that precede a command."""
 
 
 INTERRUPTED = 130
-"""The exit code after Ctrl-C; of commands that clean up, after SIGTERM too."""
+"""Exit code after Ctrl-C; for commands that clean up, after SIGTERM too."""
 
 READER_GONE = 141
-"""The exit code where nobody reads the output any more (`| head`), as of other tools."""
+"""Exit code if the reader of the output has ended (`| head`), as in other tools."""
 
 _Commands = dict[str, Typer | Callable[..., None]]
 
@@ -145,21 +145,21 @@ _register()
 
 @cache
 def _commands() -> Any:
-    """The command with all below it: making it takes longer than most of them run."""
+    """Build the command tree once: building it takes longer than most commands run."""
     return get_command(app)
 
 
 def _check_arguments(argv: list[str]) -> None:
-    """Bytes that are no text could be neither shown nor asked about."""
+    """Refuse arguments that are not valid text, which could neither be shown nor looked up."""
     for text in argv:
         if not is_text(text):
             raise BadInputError(ascii(text), "is no UTF-8 text; give the file or pod another name")
 
 
 def main() -> None:
-    """Entry point: bad input is one line on stderr and exit 1, never a traceback."""
-    # Matrices are small: a second thread of BLAS waits more than it works, and on a busy machine
-    # learning takes ten times as long with it.
+    """Run `weft`: bad input gives one line on stderr and exit code 1, never a traceback."""
+    # Matrices are small: further BLAS threads mostly wait, and on a busy machine they make learning
+    # ten times slower.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     standard_streams.prepare()
     try:
@@ -176,7 +176,7 @@ def main() -> None:
 
 
 def _exit_code() -> int | str | None:
-    """Run the command; what is wrong is said on stderr."""
+    """Run the command, print errors on stderr, and return the exit code."""
     try:
         _check_arguments(sys.argv)
         _commands()()
@@ -190,7 +190,7 @@ def _exit_code() -> int | str | None:
             raise
         return _refused(str(BadInputError(error.filename or "a file", what_may_help(error))))
     except SystemExit as ended:
-        # Typer makes this of Ctrl-C.
+        # typer turns Ctrl-C into this exit code
         return _interrupted() if ended.code == INTERRUPTED else ended.code
     return 0
 

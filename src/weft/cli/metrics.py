@@ -1,4 +1,4 @@
-"""`weft metrics`: what Weft would see of the GPUs now, and what to mend where it is too little."""
+"""`weft metrics`: what Weft sees of the GPUs now, and how to fix missing metrics."""
 
 import math
 import time
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 
 _Url = Annotated[str, Option(help="A metrics server.  [default: as configured]")]
-_Cluster = Annotated[bool, Option("--cluster", help="Compare with the GPUs that the cluster has.")]
+_Cluster = Annotated[
+    bool, Option("--cluster", help="Compare with the GPUs of the cluster's nodes.")
+]
 _Check = Annotated[
     bool,
-    Option("--check", help="Say what is missing, late or contradictory, and the remedy, instead."),
+    Option("--check", help="Instead report what is missing, late or contradictory, with remedies."),
 ]
 
 
@@ -38,9 +40,9 @@ def metrics(
     cluster: _Cluster = False,
     output: Output = ListOutput.table,
 ) -> None:
-    """List what Weft sees of each GPU now; with --check say what is missing.
+    """List what Weft sees of each GPU now; with --check report what is missing.
 
-    Without --cluster, --kubeconfig or --context, GPUs are those that the metrics' labels name.
+    Without --cluster, --kubeconfig or --context, the GPUs are those named in the metrics' labels.
     """
     looked = _looked(config, url, kubeconfig, context, cluster)
     if check:
@@ -52,7 +54,7 @@ def metrics(
 def _looked(
     config: Path | None, url: str, kubeconfig: Path | None, context: str, cluster: bool
 ) -> "ScrapeReport":
-    """One look at what the options name; `BadInputError` where they name nothing."""
+    """Read the named source once; `BadInputError` if none is named."""
     import asyncio
 
     from msgspec.structs import replace
@@ -79,7 +81,7 @@ def _looked(
 async def _look(
     settings: "TelemetrySettings", where: tuple[Path | None, str] | None
 ) -> "ScrapeReport":
-    """One look, further back than a usual one; at `where` is the cluster, if it is asked."""
+    """Read once, over a longer range than usual; `where` is the cluster if it is needed."""
     from weft.cluster.telemetry.metric_sources import NO_CLUSTER, SourceContext
     from weft.kube.client import ApiClient
     from weft.telemetry.meaning.join import Devices
@@ -98,7 +100,7 @@ async def _look(
 async def _read(
     settings: "TelemetrySettings", around: "SourceContext", devices: "Devices | None"
 ) -> "ScrapeReport":
-    """The source's report; without `devices` they are those that it reports."""
+    """Read the source; without `devices`, the GPUs are those that it reports."""
     from weft.cluster.telemetry.metric_sources import aliases_of, source_of
     from weft.telemetry.feed.completeness import ScrapeReport, discover
     from weft.telemetry.feed.window import MetricWindow
@@ -128,7 +130,7 @@ async def _read(
 
 
 def _notes(where: str, errors: list[str]) -> "list[CompletenessFinding]":
-    """Notes on who was asked, and who did not answer."""
+    """Return notes on the sources that were asked, and those that did not answer."""
     from weft.telemetry.feed.completeness import CompletenessFinding
 
     silent = [f"no answer: {error}" for error in dict.fromkeys(errors)]
@@ -139,7 +141,7 @@ def _notes(where: str, errors: list[str]) -> "list[CompletenessFinding]":
 
 
 class NodeAddresses(NamedTuple):
-    """The cluster's nodes; node → InternalIP of those with GPUs; every other word for a node."""
+    """The cluster's nodes; the InternalIP of those with GPUs; and node names by address."""
 
     nodes: "list[Node]"
     addresses: dict[str, str]
@@ -147,7 +149,7 @@ class NodeAddresses(NamedTuple):
 
 
 async def _cluster(client: "ApiClient") -> NodeAddresses:
-    """The nodes, as the API shows them."""
+    """Read the nodes from the API server."""
     from weft.dialects.inventory import inventory
     from weft.kube.codec import NODES
     from weft.kube.services import everything
@@ -164,7 +166,7 @@ async def _cluster(client: "ApiClient") -> NodeAddresses:
 
 
 def _rows(looked: "ScrapeReport") -> list[dict[str, Any]]:
-    """One entry a GPU: the newest of every metric, its age and whether it counts."""
+    """Return one entry per GPU: each metric's newest value, its age and its state."""
     from weft.core.framework.signals import FRESH, STALE
     from weft.telemetry.feed.doubts import freshness_of
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, each declared once."""
+"""Options shared by several commands, each declared once."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -14,7 +14,7 @@ from weft.model.errors import BadInputError
 Output = Annotated[ListOutput, Option("--output", "-o", help="What to print.")]
 ResultsOutput = Annotated[SimulateOutput, Option("--output", "-o", help="What to print.")]
 MOST_SEEDS, LARGEST_SEED = 10_000, 1 << 53
-"""As in an experiment's file."""
+"""The same limits as in an experiment's file."""
 
 Workloads = Annotated[int, Option(min=1, max=MOST_SEEDS, help="How many workloads.")]
 Jobs = Annotated[
@@ -23,13 +23,14 @@ Jobs = Annotated[
 ]
 PolicyFiles = Annotated[
     list[str],
-    Option(metavar="FILE.py:Class", help="A policy on record that came from a file; repeatable."),
+    Option(metavar="FILE.py:Class", help="The file of a recorded policy; repeatable."),
 ]
 ConfigFile = Annotated[Path | None, Option(help="The configuration file.  [default: built in]")]
 Kubeconfig = Annotated[
-    Path | None, Option(help="Which cluster.  [default: KUBECONFIG, the pod's own, ~/.kube/config]")
+    Path | None,
+    Option(help="The kubeconfig.  [default: KUBECONFIG, the pod's own, ~/.kube/config]"),
 ]
-Context = Annotated[str, Option(help="Of the kubeconfig.  [default: its current]")]
+Context = Annotated[str, Option(help="A context of the kubeconfig.  [default: its current one]")]
 LeaderElect = Annotated[
     bool | None,
     Option(
@@ -42,19 +43,19 @@ HttpPort = Annotated[
     Option(
         min=0,
         max=65535,
-        help="Health, metrics and explain; 0 is any free one.  [default: as configured, 10259]",
+        help="Port of health, metrics, explain; 0: any free one.  [default: as configured, 10259]",
     ),
 ]
 Address = Annotated[
     str, Option(help="The extender's address.  [default: as configured, 127.0.0.1]")
 ]
 OriginalPorts = Annotated[
-    bool, Option("--original-ports", help="The extender also on 39999 and 12345.")
+    bool, Option("--original-ports", help="Also serve the extender on 39999 and 12345.")
 ]
 
 
 class ElasticPriority(StrEnum):
-    """Elastic GPU's `-priority`."""
+    """The values of Elastic GPU's `-priority`."""
 
     BINPACK = "binpack"
     SPREAD = "spread"
@@ -69,20 +70,20 @@ Priority = Annotated[
 ]
 Decisions = Annotated[
     Path | None,
-    Option(help="Put every event and decision on record in this file, for `weft replay`."),
+    Option(help="Record every event and decision in this file, for `weft replay`."),
 ]
 DecisionsMib = Annotated[
     int,
     Option(
         min=0,
         max=1 << 30,
-        help="The most MiB of that file and its signals together; then the record ends. 0: no end.",
+        help="The largest size of that file with its signals; then recording ends. 0: no limit.",
     ),
 ]
 MOST_MIB = 10_240
 
 
 def read_once(inputs: Sequence[Path]) -> None:
-    """`BadInputError` where several of a command's files are standard input."""
+    """Raise `BadInputError` if several of a command's files are standard input."""
     if inputs.count(STDIN) > 1:
         raise BadInputError(str(STDIN), "is read once; name files for all options but one")

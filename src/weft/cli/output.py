@@ -1,4 +1,4 @@
-"""Choices of output that several commands share, and how values and tables are printed."""
+"""Output choices shared by several commands, and printing of values and tables."""
 
 import csv
 import os
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class ListOutput(StrEnum):
-    """A list for people or for programs."""
+    """Output formats of a list."""
 
     table = "table"
     json = "json"
 
 
 class SimulateOutput(StrEnum):
-    """The form of the results."""
+    """Output formats of results."""
 
     table = "table"
     json = "json"
@@ -27,14 +27,15 @@ class SimulateOutput(StrEnum):
 
 
 def json_text(value: object, indent: int = 1) -> str:
-    """Any value of ours as JSON that a person can read too, without a last newline."""
+    """Format a value as readable JSON, without a final newline."""
     import msgspec
 
     return msgspec.json.format(msgspec.json.encode(value), indent=indent).decode()
 
 
 def table_with(headers: str) -> "TextTable":
-    """An empty table, its headers separated by "|"; ">" before one: its column holds numbers."""
+    """Create an empty table with headers separated by "|"; ">" before one marks a column of
+    numbers."""
     from weft.cli.text_table import TableColumn, TextTable
 
     return TextTable(
@@ -46,31 +47,31 @@ def table_with(headers: str) -> "TextTable":
 
 
 def print_csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """A header and its rows on standard output, None as an empty cell."""
+    """Print a header and its rows on standard output; None is an empty cell."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(rows)
 
 
 def print_warning(text: str) -> None:
-    """A warning on stderr, where it is in no output's way."""
+    """Print a warning on stderr, so that it does not mix with output."""
     print(f"weft: warning: {text}", file=sys.stderr)
 
 
 def print_remark(text: str) -> None:
-    """Something worth knowing on stderr, where it is in no output's way."""
+    """Print a note on stderr, so that it does not mix with output."""
     print(f"weft: note: {text}", file=sys.stderr)
 
 
 def print_note(text: str) -> None:
-    """A sentence below a table, wrapped between words as the table is."""
+    """Print a sentence below a table, wrapped between words as the table is."""
     note = table_with("")
     note.add_row(text)
     print_table(note)
 
 
 def print_table(table: "TextTable") -> None:
-    """Within the terminal, or within COLUMNS; elsewhere a line a row, however long."""
+    """Print a table within the terminal's width or COLUMNS; otherwise one line per row."""
     from rich.console import Console
 
     console = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
@@ -80,7 +81,7 @@ def print_table(table: "TextTable") -> None:
 
 
 def duration_text(seconds: float) -> str:
-    """Seconds as people say it: 80 s, 12 min, 3.4 h."""
+    """Format seconds for people: 80 s, 12 min, 3.4 h."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3_600:.1f} h"

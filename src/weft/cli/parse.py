@@ -1,7 +1,7 @@
-"""`weft parse FILE…`: how Weft reads each pod in a manifest, and what it would write for it.
+"""`weft parse FILE…`: shows how Weft reads each pod in a manifest, and what it would write for it.
 
-Good documents are printed on stdout. Bad ones, and what pods ask that Weft does not place, are
-named on stderr one line each; any of these makes the exit code 1, as does finding no pod.
+Pods are printed on stdout. Invalid documents, and requests that Weft does not place, are named on
+stderr, one line each; any of these, or finding no pod, makes the exit code 1.
 """
 
 import sys
@@ -31,7 +31,7 @@ NO_PODS = "has no pods; give a Pod, a workload with a pod template, or a list of
 
 
 class ParseOutput(StrEnum):
-    """The form of the results."""
+    """Output formats of the results."""
 
     TABLE = "table"
     JSON = "json"
@@ -46,7 +46,7 @@ class Unit(StrEnum):
 
 
 class CompatMode(StrEnum):
-    """Choice of keeping the originals' quirks."""
+    """Whether to reproduce the original systems' quirks."""
 
     SANE = "sane"
     EXACT = "exact"
@@ -58,7 +58,7 @@ def parse(
         ParseOutput, Option("--output", "-o", help="A table for people, or JSON.")
     ] = ParseOutput.TABLE,
     gpushare_unit: Annotated[
-        Unit, Option(help="What one aliyun.com/gpu-mem is; auto goes by the number.")
+        Unit, Option(help="The size of one aliyun.com/gpu-mem; auto decides by the number.")
     ] = Unit.AUTO,
     volcano_memory_factor: Annotated[
         int, Option(min=1, max=1_048_576, help="MiB that one volcano.sh/vgpu-memory is.")
@@ -67,17 +67,18 @@ def parse(
         CompatMode, Option(help="exact keeps the original systems' quirks.")
     ] = CompatMode.SANE,
     interference_table: Annotated[
-        bool, Option(help="Read gpushare pods as where an interference table is configured.")
+        bool,
+        Option(
+            help="Read gpushare pods as Co-scheML's, as if an interference table were configured."
+        ),
     ] = False,
     quiet: Annotated[
-        bool, Option("--quiet", "-q", help="No warnings, and nothing of what would be written.")
+        bool, Option("--quiet", "-q", help="Print neither warnings nor what would be written.")
     ] = False,
 ) -> None:
-    """Show how Weft reads each pod: dialect, request per container, warnings, what it writes.
-
-    Exit code 1: something could not be read, or asks for GPUs in words that Weft does not place;
-    or there is no pod in any file.
-    """
+    """Show how Weft reads each pod: dialect, request per container, warnings, what it writes. Exit
+    code 1: something could not be read, requests GPUs in a way that Weft does not place, or no file
+    has a pod."""
     settings = DialectSettings(
         gpushare_unit=gpushare_unit.value,
         interference_table=interference_table,
@@ -100,7 +101,7 @@ def parse(
         print(f"weft: error: {error}", file=sys.stderr)
     if output is ParseOutput.JSON:
         print(json_text([reading.row for reading in readings], indent=2))
-    elif readings:  # a header over nothing would look like an answer
+    elif readings:  # a header without rows would look like a result
         _print_table(readings, quiet=quiet)
     if errors:
         raise Exit(1)
@@ -109,8 +110,8 @@ def parse(
 def read_file(
     file: str, settings: DialectSettings, readings: list[PodReading], errors: list[BadInputError]
 ) -> None:
-    """Add a reading for every pod in `file`, an error for every document that has none to give,
-    and one for what a pod asks and is not placed."""
+    """Append a reading for every pod in `file`, an error for every document without any, and one
+    for each request that Weft does not place."""
     from weft.cluster.state.manifests import load, pods_in, split
     from weft.files.reading import read_text
 
@@ -140,13 +141,13 @@ def read_file(
 
 
 def _at(place: str, error: BadInputError) -> BadInputError:
-    """The same error with its document named, on one line."""
+    """Return the error with its document named, on one line."""
     where = f"{place}: {error.where}" if error.where else place
     return BadInputError(where, " ".join(error.problem.split()))
 
 
 def read_pod(file: str, pod: "ManifestPod", settings: DialectSettings) -> PodReading:
-    """The reading of one pod, or `BadInputError` naming the field, its value and the way out."""
+    """Read one pod; `BadInputError` names the field, its value and the remedy."""
     from weft.cluster.state import pod_reader
     from weft.cluster.state.manifests import manifest_of, replicas_of
     from weft.cluster.state.pod_reader import UnknownVolumes

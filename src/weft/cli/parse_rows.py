@@ -1,4 +1,4 @@
-"""Rows of `weft parse`, one for each pod: for programs, as a table, and in total."""
+"""Rows of `weft parse`, one for each pod: as JSON, as a table, and their total."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class NotPlaced(msgspec.Struct, frozen=True):
-    """A request that Weft does not place, its containers (none: the pod), and the reason."""
+    """A request that Weft does not place: its containers (none: the whole pod), and the reason."""
 
     name: str
     containers: tuple[str, ...]
@@ -24,12 +24,12 @@ class NotPlaced(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, request: ForeignRequest) -> "NotPlaced":
-        """From what was found in the pod."""
+        """Convert a request found in the pod."""
         return cls(request.name, request.containers, request.text)
 
 
 class Written(msgspec.Struct, frozen=True):
-    """The annotations and labels that Weft writes into a pod's Binding."""
+    """The annotations and labels that Weft writes with a pod's Binding."""
 
     annotations: dict[str, str]
     labels: dict[str, str]
@@ -38,8 +38,8 @@ class Written(msgspec.Struct, frozen=True):
 class Row(msgspec.Struct, frozen=True):
     """One pod, or the pods of one workload, in the output.
 
-    `namespace` is None where the manifest names none. `replicas` run at once, None of a DaemonSet.
-    `needs_env` is what each container needs to use its GPUs; whatever delivers on its node sets it.
+    `namespace` is None if the manifest names none. `replicas` run at once, None for a DaemonSet.
+    `needs_env` is what each container needs to use its GPUs; the node's agent or plugin sets it.
     """
 
     file: str
@@ -57,7 +57,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def full_name(self) -> str:
-        """`Deployment/web`, with its namespace before it where there is one."""
+        """`Deployment/web`, with its namespace in front if it has one."""
         return "/".join(filter(None, (self.namespace, self.kind, self.name)))
 
 
@@ -74,14 +74,14 @@ def reading_of(
     foreign: Sequence[ForeignRequest],
     preview: PodAnnotations,
 ) -> PodReading:
-    """`row_of` are the fields that say which pods they are."""
+    """Build a reading; `row_of` are the fields that identify the pods."""
     row = Row(
         **row_of,
         dialect=None if request.dialect == "none" else request.dialect,
         containers=[_container(container) for container in request.containers],
         shared_by_containers=request.shared_by_containers,
         not_placed=[NotPlaced.of(each) for each in foreign],
-        # What is not placed is said once, and as an error.
+        # requests that are not placed are reported once, as errors
         warnings=[each for each in request.warnings if each not in {f.text for f in foreign}],
         writes=Written(preview.annotations, preview.labels),
         needs_env=preview.env,
@@ -102,7 +102,7 @@ def _container(container: ContainerRequest) -> dict[str, Any]:
 
 
 def table_of(rows: Sequence[Row]) -> "TextTable":
-    """A line for each container."""
+    """Build a table with one line per container."""
     headers = "POD|>REPLICAS|DIALECT|CONTAINER|>GPUS|MEMORY|>CORES"
     named = any(row.namespace for row in rows)
     table = table_with(f"NAMESPACE|{headers}" if named else headers)
@@ -122,7 +122,7 @@ def _cells(container: dict[str, Any], not_placed: Sequence[NotPlaced]) -> tuple[
     memory, gpus = GpuMemoryRequest(**container["memory"]), container["gpus"]
     if not gpus:
         name = container["name"]
-        # What the pod itself asks (an annotation, a claim) is any container's.
+        # A request of the pod itself (annotation, ResourceClaim) counts for each container.
         asked = [each.name for each in not_placed if not each.containers or name in each.containers]
         return (name, "?", ", ".join(asked), "-") if asked else (name, "0", "-", "-")
     milli = container["gpu_milli"]
@@ -131,7 +131,7 @@ def _cells(container: dict[str, Any], not_placed: Sequence[NotPlaced]) -> tuple[
 
 
 def written_lines(row: Row) -> list[str]:
-    """Lists what Weft writes for the pod, and what it leaves to others."""
+    """List what Weft writes for the pod, and what its containers need from others."""
     lines = []
     for kind, values in (("annotation", row.writes.annotations), ("label", row.writes.labels)):
         lines += [f"writes {kind} {key}={value}" for key, value in values.items()]
@@ -146,7 +146,7 @@ NEEDS_NOTE = (
 
 
 def total_line(readings: Sequence[PodReading]) -> str:
-    """How many pods run at once, and what they ask of GPUs together."""
+    """Return how many pods run at once, and what GPUs they request in total."""
     placed = [r for r in readings if r.row.replicas is not None]
     a_node = [r for r in readings if r.row.replicas is None]
     pods = sum(r.row.replicas or 0 for r in placed)

@@ -1,4 +1,4 @@
-"""`weft policies`, and the registry with third-party plugins that other commands use."""
+"""`weft policies`, and the registry with third-party plugins for other commands."""
 
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
@@ -11,11 +11,12 @@ if TYPE_CHECKING:
 
 
 _said: set[str] = set()
-"""Complaints of plugins that this process has printed: commands make several registries."""
+"""Problems of plugins that this process has already printed: commands create several registries."""
 
 
 def registry() -> "PolicyRegistry":
-    """All policies: Weft's own and those of installed packages (entry points `weft.policies`).
+    """Create a registry with Weft's policies and those of installed packages (entry points
+    `weft.policies`).
 
     A plugin that cannot be loaded is named on stderr, once, and left out; the others work.
     """
@@ -34,7 +35,7 @@ def registry() -> "PolicyRegistry":
 
 
 def policies(output: Output = ListOutput.table) -> None:
-    """List the policies there are, and why one is unsafe where it is."""
+    """List the available policies, with warnings for unsafe ones."""
     described = registry().describe()
     if output is ListOutput.json:
         print(json_text(described))

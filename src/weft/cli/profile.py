@@ -1,4 +1,4 @@
-"""`weft profile`: what applications are like, where that is kept, in and out."""
+"""`weft profile`: profiles of applications: listing, storing, importing and exporting them."""
 
 import asyncio
 import re
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from weft.lab.profiling.stores import Change, ProfileStore
 
 profile_app = Typer(
-    help="What applications are like: measured, or found in history.", no_args_is_help=True
+    help="Profiles of applications: measured, or from metrics history.", no_args_is_help=True
 )
 
 _File = Annotated[Path | None, Option("--file", help="Keep profiles in this file.")]
@@ -32,11 +32,11 @@ _ConfigMap = Annotated[
 ]
 
 _NAME = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
-"""As Kubernetes has them."""
+"""A Kubernetes name."""
 
 
 class StoreLocation(NamedTuple):
-    """The store that the command line names."""
+    """The store named on the command line."""
 
     file: Path | None
     config_map: str
@@ -44,12 +44,12 @@ class StoreLocation(NamedTuple):
     context: str
 
     def check(self) -> None:
-        """`BadInputError` where it names no store, or two."""
+        """Raise `BadInputError` unless exactly one store is named."""
         if (self.file is None) == (not self.config_map):
-            advice = "say where profiles are kept: one of the two"
+            advice = "name one of the two, where profiles are kept"
             raise BadInputError("--file, --config-map", advice)
         if self.config_map and not re.fullmatch(f"{_NAME}/{_NAME}", self.config_map):
-            raise BadInputError("--config-map", f"{self.config_map!r} is no NAMESPACE/NAME")
+            raise BadInputError("--config-map", f"{self.config_map!r} is not NAMESPACE/NAME")
 
 
 def list_(
@@ -59,7 +59,7 @@ def list_(
     context: Context = "",
     output: Output = ListOutput.table,
 ) -> None:
-    """List the applications that are known, a line for each GPU model and way of sharing."""
+    """List the known applications, one line for each GPU model and isolation."""
     dataset = asyncio.run(_load(StoreLocation(file, config_map, kubeconfig, context)))
     print_dataset(dataset, output)
 
@@ -72,7 +72,7 @@ def show(
     context: Context = "",
     output: Output = ListOutput.table,
 ) -> None:
-    """Show all that is known of one application: features, and runs beside others."""
+    """Show everything known of one application: features, and runs next to others."""
     from weft.interference.dataset import about_application
 
     everything = asyncio.run(_load(StoreLocation(file, config_map, kubeconfig, context)))
@@ -81,19 +81,20 @@ def show(
         known = {name for run in everything.corun for name in (run.target, *run.aggressors)}
         near = nearest(application, known | {solo.application for solo in everything.solo})
         hint = f"did you mean {near!r}? " if near else ""
-        problem = f"is not known here; {hint}`weft profile list` shows who is"
+        problem = f"is not known here; {hint}`weft profile list` shows known applications"
         raise BadInputError(application, problem)
     print_application(dataset, application, output)
 
 
 def import_(
-    datasets: Annotated[list[Path], Argument(help="Datasets: of measure, or of export.")],
+    datasets: Annotated[list[Path], Argument(help="Datasets written by measure or export.")],
     file: _File = None,
     config_map: _ConfigMap = "",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
 ) -> None:
-    """Add datasets to those that are kept; what they say of the same replaces what was there."""
+    """Add datasets to the stored profiles; entries for the same application and GPU are
+    replaced."""
     from weft.lab.profiling import files
 
     datasets_read = [files.read(path) for path in datasets]
@@ -114,7 +115,7 @@ def export(
     kubeconfig: Kubeconfig = None,
     context: Context = "",
 ) -> None:
-    """Write everything that is kept as one dataset."""
+    """Write all stored profiles as one dataset."""
     from weft.interference.dataset import encode
     from weft.lab.profiling import files
 
@@ -127,7 +128,7 @@ def export(
 
 @asynccontextmanager
 async def store_of(place: StoreLocation) -> "AsyncIterator[ProfileStore]":
-    """The store; errors of the API server become one line."""
+    """Open the store; errors of the API server become a `BadInputError`."""
     import msgspec
 
     from weft.kube.client import ApiClient
@@ -147,18 +148,18 @@ async def store_of(place: StoreLocation) -> "AsyncIterator[ProfileStore]":
     except (ApiError, LostError, NotSentError) as error:
         raise BadInputError(f"ConfigMap {place.config_map}", str(error)) from error
     except msgspec.DecodeError as error:
-        problem = f"{endpoint.url}: is no answer of an API server: {error}"
+        problem = f"{endpoint.url}: is not an API server's answer: {error}"
         raise BadInputError(f"ConfigMap {place.config_map}", problem) from error
 
 
 async def update_store(place: StoreLocation, change: "Change") -> "tuple[Dataset, str]":
-    """Change what is kept; all of it as it is then, and where."""
+    """Change the stored profiles; return all of them, and where they are."""
     async with store_of(place) as store:
         return await store.change(change), store.where
 
 
 def print_stored(dataset: "Dataset", where: str) -> None:
-    """Says on stderr what is kept now."""
+    """Print on stderr what is stored now."""
     print(
         f"weft: {where}: {len(dataset.solo)} profiles, {len(dataset.corun)} co-runs, "
         f"{len(dataset.infeasible)} infeasible",

@@ -1,4 +1,4 @@
-"""`weft profile collect`: profiles out of a metrics server's history."""
+"""`weft profile collect`: profiles from a metrics server's history."""
 
 import asyncio
 import re
@@ -24,16 +24,25 @@ if TYPE_CHECKING:
 _ConfigMap = Annotated[str, Option(help="Add them to this ConfigMap.", metavar="NAMESPACE/NAME")]
 _Step = Annotated[
     float,
-    Option("--step-s", min=1.0, max=86_400, help="Seconds between two samples: as it is scraped."),
+    Option(
+        "--step-s", min=1.0, max=86_400, help="Seconds between two samples; the scrape interval."
+    ),
 ]
 _Settle = Annotated[
-    float, Option("--settle-s", min=0.0, max=86_400, help="Seconds alone before anything counts.")
+    float,
+    Option(
+        "--settle-s", min=0.0, max=86_400, help="Seconds alone on the GPU before samples count."
+    ),
 ]
-_Least = Annotated[float, Option("--least-s", min=0.0, help="Seconds alone that a profile needs.")]
+_Least = Annotated[
+    float, Option("--least-s", min=0.0, help="Seconds alone on the GPU that a profile needs.")
+]
 _Progress = Annotated[
     str, Option(help="The counter of iterations that applications export.", metavar="METRIC")
 ]
-_Cluster = Annotated[bool, Option("--cluster", help="Ask the cluster who holds which GPU now.")]
+_Cluster = Annotated[
+    bool, Option("--cluster", help="Ask the cluster which pod holds which GPU now.")
+]
 
 
 def collect(
@@ -51,9 +60,9 @@ def collect(
     config_map: _ConfigMap = "",
     output: Output = ListOutput.table,
 ) -> None:
-    """Find how applications behave, in the times in which they had a GPU to themselves.
+    """Find how applications behave in the periods when they had a GPU to themselves.
 
-    Prints what was found; keeps it too where --file or --config-map says where.
+    Prints the profiles; stores them too if --file or --config-map is given.
     """
     from weft.cli.profile import StoreLocation, print_stored, update_store
     from weft.lab.profiling.history import HistorySpan
@@ -71,7 +80,9 @@ def collect(
     collected = asyncio.run(_collect(settings, span, (kubeconfig, context) if asks else None))
     print_dataset(collected.dataset, output)
     _say_left_out(collected, span)
-    if keeps and collected.dataset.solo:  # last: where it cannot be kept, it has been seen
+    if (
+        keeps and collected.dataset.solo
+    ):  # last, so that the result has been printed even if it cannot be stored
         print_stored(
             *asyncio.run(update_store(place, lambda stored: stored.merged(collected.dataset)))
         )
@@ -118,7 +129,7 @@ async def _known(kubeconfig: Path | None, context: str) -> "ClusterRecord":
     except (ApiError, LostError, NotSentError) as error:
         raise BadInputError("the cluster", str(error)) from error
     except msgspec.DecodeError as error:
-        raise BadInputError("the cluster", f"is no answer of an API server: {error}") from error
+        raise BadInputError("the cluster", f"is not an API server's answer: {error}") from error
 
 
 def _say_done(share: float) -> None:
@@ -128,7 +139,7 @@ def _say_done(share: float) -> None:
 
 
 def _say_left_out(collected: "CollectedProfiles", span: "HistorySpan") -> None:
-    """Says on stderr what was alone and yet became no profile."""
+    """Print on stderr which pods ran alone but gave no profile."""
     for name, seconds in sorted(collected.short.items()):
         needed = f"a profile needs {span.least_s:.0f}"
         print(f"weft: {name}: alone for {seconds:.0f} s; {needed}", file=sys.stderr)

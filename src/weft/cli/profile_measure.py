@@ -1,4 +1,4 @@
-"""`weft profile measure`: workloads alone and in pairs, on a GPU that is ours meanwhile."""
+"""`weft profile measure`: measures workloads alone and in pairs, on a GPU used exclusively."""
 
 import sys
 from enum import StrEnum
@@ -13,37 +13,38 @@ from weft.cli.profile_tables import print_dataset
 
 
 class Isolation(StrEnum):
-    """The way in which residents share the GPU."""
+    """How residents share the GPU."""
 
     time_slicing = "time-slicing"
     mps = "mps"
 
 
 class Device(StrEnum):
-    """The device that the workloads run on."""
+    """The device on which the workloads run."""
 
     cuda = "cuda"
     cpu = "cpu"
 
 
 _Folder = Annotated[
-    Path, Argument(help="Where runs.jsonl and dataset.json go; a second start goes on there.")
+    Path,
+    Argument(help="The folder for runs.jsonl and dataset.json; a second start continues there."),
 ]
 _Workloads = Annotated[list[str], Option(help="A workload; repeat for several.  [default: all]")]
-_Isolations = Annotated[list[Isolation], Option(help="How to share; repeat for both.")]
+_Isolations = Annotated[list[Isolation], Option(help="The isolation; repeat for both.")]
 _Budget = Annotated[
-    float, Option("--budget-s", min=0.0, help="Seconds for all of it; 0 is without end.")
+    float, Option("--budget-s", min=0.0, help="Seconds for the whole measurement; 0: no limit.")
 ]
 _Window = Annotated[
-    float, Option("--window-s", min=0.1, max=600, help="Seconds of a measuring window.")
+    float, Option("--window-s", min=0.1, max=600, help="Seconds of each measuring window.")
 ]
 _Warm = Annotated[
-    float, Option("--warm-s", min=0.0, max=600, help="Seconds of warm-up before one.")
+    float, Option("--warm-s", min=0.0, max=600, help="Seconds of warm-up before each window.")
 ]
 _Python = Annotated[
     str, Option(help="A Python that has PyTorch.  [default: the one that runs Weft]")
 ]
-_Device = Annotated[Device, Option(help="cpu tries everything out; it measures no GPU.")]
+_Device = Annotated[Device, Option(help="cpu is for trying out; it measures no GPU.")]
 
 
 def measure(
@@ -51,7 +52,12 @@ def measure(
     workload: _Workloads = [],  # noqa: B006 - typer's way of a list default
     isolation: _Isolations = [Isolation.time_slicing],  # noqa: B006
     runs: Annotated[
-        int, Option(min=1, max=1_000, help="Of each solo and pair; their median counts.")
+        int,
+        Option(
+            min=1,
+            max=1_000,
+            help="Runs of each workload alone and of each pair; the median counts.",
+        ),
     ] = 3,
     budget_s: _Budget = 0.0,
     window_s: _Window = 3.0,
@@ -59,12 +65,12 @@ def measure(
     gpu: Annotated[str, Option(help="Which GPU, by index or UUID.")] = "0",
     python: _Python = "",
     device: _Device = Device.cuda,
-    tiny: Annotated[bool, Option("--tiny", help="Tiny sizes, to try everything out.")] = False,
+    tiny: Annotated[bool, Option("--tiny", help="Tiny sizes, for trying out.")] = False,
     output: Output = ListOutput.table,
 ) -> None:
-    """Measure workloads alone and in pairs on a GPU: rates, features, and who does not fit.
+    """Measure workloads alone and in pairs on a GPU: rates, features, and pairs that do not fit.
 
-    Nothing else may run on the GPU meanwhile. What was measured is kept at once.
+    Nothing else may run on the GPU meanwhile. Each measurement is stored at once.
     """
     from weft.lab.profiling.campaign import CampaignSettings
     from weft.lab.profiling.machine import MachineOptions

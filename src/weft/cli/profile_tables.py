@@ -19,7 +19,7 @@ _COLUMNS = {
 
 
 def print_dataset(dataset: "Dataset", output: ListOutput) -> None:
-    """One line a profile; how much else is known, below."""
+    """Print one line per profile, then pairs that did not fit."""
     if output is ListOutput.json:
         _print_json(dataset)
         return
@@ -52,7 +52,7 @@ def print_dataset(dataset: "Dataset", output: ListOutput) -> None:
 
 
 def print_application(dataset: "Dataset", application: str, output: ListOutput) -> None:
-    """Prints its features, mean and p95, then its speed beside others, and theirs."""
+    """Print its features, mean and p95, then its speed next to others, and theirs."""
     if output is ListOutput.json:
         _print_json(dataset)
         return

@@ -1,16 +1,16 @@
-"""Progress on stderr, for people who watch; nothing is said where it is no terminal."""
+"""Progress on stderr, shown only at a terminal."""
 
 import sys
 from collections.abc import Callable
 
 
 def on_terminal() -> bool:
-    """True if a person is watching."""
+    """Return True if stderr is a terminal."""
     return sys.stderr.isatty()
 
 
 def status_line() -> Callable[[str], None]:
-    """Tells what is being done, each text in the place of the one before."""
+    """Return a function that shows a text in place of the one before."""
     if not on_terminal():
         return lambda _text: None
 
@@ -21,7 +21,8 @@ def status_line() -> Callable[[str], None]:
 
 
 def bar(cells: int) -> Callable[[str, int, int], None] | None:
-    """A bar over `cells` runs; call it with (policy, seed, runs done). None where nobody waits."""
+    """Return a function that advances a bar over `cells` runs, called with (policy, seed, runs
+    done); None if there is no terminal or only one run."""
     if cells < 2 or not on_terminal():
         return None
     import atexit
@@ -34,7 +35,7 @@ def bar(cells: int) -> Callable[[str, int, int], None] | None:
     progress = Progress(*columns, console=Console(stderr=True), transient=True)
     task = progress.add_task("simulating", total=cells)
     progress.start()
-    atexit.register(progress.stop)  # the terminal gets its cursor back, however this ends
+    atexit.register(progress.stop)  # restores the cursor, however the process ends
 
     def update(policy: str, seed: int, done: int) -> None:
         progress.update(task, completed=done, description=f"{policy}, seed {seed}")

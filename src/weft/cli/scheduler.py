@@ -1,7 +1,8 @@
-"""`weft scheduler`: both forms in one process on one ledger; composed in `host/scheduler.py`.
+"""`weft scheduler`: scheduler and extender in one process with one ledger; composed in
+`host/scheduler.py`.
 
-Pods whose schedulerName is one of the profiles' are scheduled here; where an extender port is
-given, kube-scheduler may ask about all others on the same accounts.
+Pods whose schedulerName belongs to a profile are scheduled here; with an extender port,
+kube-scheduler can ask about all other pods on the same ledger.
 """
 
 import logging
@@ -39,7 +40,7 @@ def scheduler(
 ) -> None:
     """Schedule a cluster's pods, by schedulerName and, with --extender-port, for kube-scheduler.
 
-    Several processes may run: one leads, by a Lease, the others are ready to follow.
+    Several replicas may run: one leads, by a Lease, and the others stand by.
     """
     from weft.host.plan import Hosting
 
@@ -57,7 +58,7 @@ def scheduler(
 def configuration(
     path: Path | None, leader_elect: bool | None = None, http_port: int | None = None
 ) -> "Configuration":
-    """The file's settings, or the built-in ones, with what the command line says otherwise."""
+    """Return the file's settings, or the built-in ones, with the command line's overrides."""
     from msgspec.structs import replace
 
     from weft.cluster.config.form import Configuration
@@ -78,7 +79,7 @@ def with_extender(
     original_ports: bool,
     priority: options.ElasticPriority | None,
 ) -> "Configuration":
-    """The extender as the command line says; a port switches it on."""
+    """Apply the extender's options; a port enables it."""
     from msgspec.structs import replace
 
     from weft.cluster.config.bounds import check_again
@@ -99,7 +100,7 @@ def with_extender(
 
 
 def run(settings: "Configuration", hosting: "Hosting") -> None:
-    """Host until told to stop. Lost leadership is exit code 1."""
+    """Run until SIGTERM or SIGINT; exit code 1 if leadership was lost."""
     import uvloop
 
     from weft.cli.policies import registry
@@ -109,5 +110,5 @@ def run(settings: "Configuration", hosting: "Hosting") -> None:
     try:
         uvloop.run(host(settings, registry(), hosting))
     except LeadershipLostError as error:
-        log.error("%s; ending, to be started anew", error)
+        log.error("%s; exiting, to be restarted", error)
         raise Exit(1) from error

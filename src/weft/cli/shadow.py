@@ -1,4 +1,4 @@
-"""`weft shadow`: a configuration read-only beside what runs."""
+"""`weft shadow`: compares a configuration's choices, read-only, with the running scheduler's."""
 
 import asyncio
 import datetime
@@ -29,17 +29,17 @@ def shadow(
     config: Annotated[Path, Option(help="The configuration to try, your own or an imported one.")],
     duration: Annotated[
         str,
-        Option("--for", help="As 10m or 1h30m, then sum up.  [default: until Ctrl-C]"),
+        Option("--for", help="How long, such as 10m or 1h30m.  [default: until Ctrl-C]"),
     ] = "",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     output: Output = ListOutput.table,
 ) -> None:
-    """Watch what binds pods now, and say beside each binding what a configuration would choose.
+    """Watch how pods are bound now, and print what a configuration would choose instead.
 
-    For each pod that asks for GPUs or names one of its profiles: both places, GPU allocation,
-    fragmentation and expected slowdown with either. It writes nothing and takes no lease. Sums up
-    at the end, or at Ctrl-C.
+    For each pod that requests GPUs or names one of the profiles: both places, GPU allocation,
+    fragmentation and expected slowdown of each. It writes nothing and takes no lease. Prints a
+    summary at the end, or at Ctrl-C.
     """
     from msgspec.structs import replace
 
@@ -49,7 +49,7 @@ def shadow(
     seconds = _seconds(duration)
     settings = read(config)
     endpoint = endpoint_of(kubeconfig, context)
-    if not endpoint.inside:  # the heartbeats are where the agents are
+    if not endpoint.inside:  # the heartbeats are in the agents' namespace
         endpoint = replace(endpoint, namespace=SYSTEM_NAMESPACE)
     run = ShadowRun(config, output)
     try:
@@ -64,16 +64,18 @@ def shadow(
 def _seconds(text: str) -> float | None:
     match = _FOR.fullmatch(text)
     if match is None or (text and not any(match.groups())):
-        raise BadInputError("--for", f"{text!r} is no duration; write one as 90s, 10m or 1h30m")
+        raise BadInputError(
+            "--for", f"{text!r} is not a duration; write one such as 90s, 10m or 1h30m"
+        )
     hours, minutes, seconds = (int(part or 0) for part in match.groups())
     total = 3600 * hours + 60 * minutes + seconds
     if text and not total:
-        raise BadInputError("--for", "is no time at all; write at least 1s")
+        raise BadInputError("--for", "is zero; write at least 1s")
     return float(total) if text else None
 
 
 class ShadowRun:
-    """One run: prints each binding as it is seen."""
+    """One run, which prints each binding when it is seen."""
 
     def __init__(self, where: Path, output: ListOutput) -> None:
         self._where, self._output = where, output
@@ -81,7 +83,7 @@ class ShadowRun:
     async def run(
         self, settings: "Configuration", endpoint: "Endpoint", seconds: float | None
     ) -> "ShadowSummary":
-        """Until the time is over, or it is told to stop; `WeftError` where that cannot be."""
+        """Run for the given time, or until SIGTERM or SIGINT; `WeftError` if that is impossible."""
         from weft.cli.policies import registry
         from weft.cluster.shadow.watch import unreadable_lists
         from weft.host.shadow import ShadowListeners, watch
@@ -115,7 +117,7 @@ class ShadowRun:
             print(_row("time", "pod", "choice", "seen", "own", "fragments, slowdown"), flush=True)
 
     def show(self, comparison: "BindingComparison") -> None:
-        """One line."""
+        """Print one comparison as a line."""
         import msgspec
 
         now = datetime.datetime.now(datetime.UTC)
@@ -143,7 +145,7 @@ def _place(place: "ComparedPlace") -> str:
 
 
 def _differs(comparison: "BindingComparison") -> str:
-    """Names the difference to its own choice; "" for none."""
+    """Describe how the configuration's own choice differs; "" if it does not."""
     seen, own = comparison.seen, comparison.own
     if own is None:
         return comparison.why
@@ -158,7 +160,7 @@ def _differs(comparison: "BindingComparison") -> str:
 
 
 def sum_up(summary: "ShadowSummary", output: ListOutput) -> None:
-    """Print what there was in all."""
+    """Print the summary."""
     import msgspec
 
     if output is ListOutput.json:

@@ -1,4 +1,4 @@
-"""`weft simulate`: policies on a trace."""
+"""`weft simulate`: compares policies on a trace."""
 
 import math
 import os
@@ -106,8 +106,8 @@ _Decisions = Annotated[
 _Interference = Annotated[
     Path | None,
     Option(
-        help="How much applications slow each other down (JSON table), for policies that ask; the "
-        "pod list's column application says which is which."
+        help="How much applications slow each other down (JSON table), for policies that use it; "
+        "the pod list's column application names each pod's application."
     ),
 ]
 _Mystic = Annotated[
@@ -115,7 +115,7 @@ _Mystic = Annotated[
 ]
 _Bound = Annotated[
     bool,
-    Option("--bound", help="Say what was possible: a bound that no policy can exceed at the end."),
+    Option("--bound", help="Also compute an upper bound that no policy can exceed."),
 ]
 _BoundDemand = Annotated[
     float | None,
@@ -127,14 +127,13 @@ _BoundDemand = Annotated[
 ]
 _BoundLimit = Annotated[
     float | None,
-    Option(show_default=False, help="With --bound: seconds for each, at most.  [default: 180]"),
+    Option(show_default=False, help="With --bound: time limit of each, seconds.  [default: 180]"),
 ]
 _BoundsIn = Annotated[
     Path | None,
     Option(
         show_default=False,
-        help="With --bound: folder in which bounds are kept and found again.  [default: the "
-        "user's cache]",
+        help="With --bound: folder that caches bounds.  [default: the user's cache]",
     ),
 ]
 _Learn = Annotated[
@@ -150,19 +149,19 @@ _HalfLife = Annotated[
         min=1,
         max=1e9,
         show_default=False,
-        help="With --learn and times: seconds after which a pod that came counts half.  [default: "
+        help="With --learn and times: seconds after which an arrival counts half.  [default: "
         "never]",
     ),
 ]
 _Strict = Annotated[
     bool,
-    Option("--strict", help="Refuse a policy that would run without inputs it decides by."),
+    Option("--strict", help="Refuse a policy that would run without inputs it needs."),
 ]
 _Timing = Annotated[
     bool,
     Option(
         "--timing/--no-timing",
-        help="Print cpu_s and wall_s; without them equal runs print equal bytes.",
+        help="Print cpu_s and wall_s; without them, equal runs print equal output.",
     ),
 ]
 
@@ -198,7 +197,7 @@ def simulate(
     """Place a workload on a cluster with one or more policies and measure how well it packs.
 
     Pods arrive in random order up to 130 % demand, and stay (FGD, ATC'23). --timed replays a
-    trace's times, --decisions-from a day on record; --snapshot goes on from a state.
+    trace's times, --decisions-from a recorded day; --snapshot continues from a cluster's state.
     """
     _check_options(demand, timed, compress, png, report)
     start = _start(decisions_from, snapshot)
@@ -220,7 +219,7 @@ def simulate(
 
 
 def _usual_seeds(*, once: bool) -> int | None:
-    """One where more would be another question or take long; None: as many as are usual."""
+    """Return 1 where more seeds make no sense or take long; None for the usual number."""
     return 1 if once else None
 
 
@@ -257,7 +256,7 @@ def _completed(
     *,
     keeps_holdings: bool,
 ) -> "RunGrid":
-    """With what policies are told, and with the one run's decisions file, if one is wanted."""
+    """Add the inputs of policies, and the decisions file of a single run if wanted."""
     import msgspec
 
     scenario = _with_inputs(grid.scenario, interference, mystic)
@@ -269,7 +268,7 @@ def _completed(
 
 
 def _learning(grid: "RunGrid", learn: bool, half_life: float | None) -> "RunGrid":
-    """With policies that know only what came so far, if that is wanted."""
+    """Let policies learn only from past arrivals, if wanted."""
     import msgspec
 
     if half_life is not None and not (learn and grid.mode == "timed" and half_life < math.inf):
@@ -281,7 +280,9 @@ def _learning(grid: "RunGrid", learn: bool, half_life: float | None) -> "RunGrid
 
 def _given(path: Path | None, option: str) -> Path:
     if path is None:
-        raise BadInputError(option, "is missing: name a file, or a day on record, --decisions-from")
+        raise BadInputError(
+            option, "is missing: name a file, or a recorded day with --decisions-from"
+        )
     return path
 
 
@@ -292,8 +293,8 @@ def _start(decisions_from: Path | None, snapshot: Path | None) -> "SimulationSta
 
 
 def _tell_lacks(lacks: dict[str, list[str]], *, strict: bool, in_table: bool) -> None:
-    """Refuse policies that would run without inputs they decide by, or warn of them: a table says
-    so itself."""
+    """Refuse or warn of policies that would run without inputs they need; a table marks them
+    itself."""
     from weft.lab.experiment.statistics.ranking import lacking_notes
 
     notes = lacking_notes(lacks)
@@ -306,7 +307,7 @@ def _tell_lacks(lacks: dict[str, list[str]], *, strict: bool, in_table: bool) ->
 def _with_inputs(
     scenario: "Scenario", interference: Path | None, mystic: Path | None
 ) -> "Scenario":
-    """With what policies are told beside the cluster and the pods."""
+    """Add the policies' inputs other than the cluster and the pods."""
     import msgspec
 
     from weft.host.interference_files import read_interference, read_mystic
@@ -323,9 +324,9 @@ def _check_options(
     demand: float | None, timed: bool, compress: float, png: bool, report: Path | None
 ) -> None:
     if demand is not None and not math.isfinite(demand):
-        raise BadInputError("--demand", f"{demand} is no number to reach; write a finite one")
+        raise BadInputError("--demand", f"{demand} is not a finite number; write one")
     if not math.isfinite(compress):
-        raise BadInputError("--compress", f"{compress} is no pace; write a finite number")
+        raise BadInputError("--compress", f"{compress} is not a finite number; write one")
     if timed and demand is not None:
         raise BadInputError("--timed", "replays the trace as it came; leave --demand out")
     if compress != 1.0 and not timed:
@@ -335,7 +336,8 @@ def _check_options(
 
 
 def _check_files(given: list[Path | None], decisions: Path | None, report: Path | None) -> None:
-    """Before anything long is run: nothing we read is overwritten, and the report has a folder."""
+    """Check before a long run that no input is overwritten, and that the report's folder is
+    writable."""
     inputs = [path for path in given if path]
     options.read_once(inputs)
     if decisions is not None and decisions.resolve() in [path.resolve() for path in inputs]:
@@ -370,7 +372,7 @@ def _grid(
         raise BadInputError("--order", "is of arrivals without times; leave --timed or it out")
     known = registry()
     for name in policies:
-        known.from_spec(name)  # a wrong name fails before a long file is read
+        known.from_spec(name)  # report a wrong name before reading a long file
     scenario = read_scenario(nodes, pods, timed=timed)
     names, make = tuple(dict.fromkeys(policies)), known.from_spec
     mode: Literal["inflation", "timed"] = "timed" if timed else "inflation"
@@ -415,7 +417,7 @@ def _print(results: "SimulationResults", output: SimulateOutput) -> None:
 
 
 class SimulationStart(NamedTuple):
-    """A decisions file, or a snapshot; no path: a trace instead."""
+    """A decisions file or a snapshot to start from; without a path, a trace is used."""
 
     path: Path | None
     of_snapshot: bool = False
@@ -426,7 +428,7 @@ class SimulationStart(NamedTuple):
         return "--snapshot" if self.of_snapshot else "--decisions-from"
 
     def check(self, trace: Path | None, seeds: int, times: bool, demand: float | None) -> None:
-        """Checks that no nodes, pods, times or seed are given beside its own: `BadInputError`."""
+        """Raise `BadInputError` if options for nodes, pods, times or seeds are given as well."""
         if trace is not None:
             raise BadInputError(self.option, f"is a cluster and a workload; leave {trace} out")
         if seeds != 1:
@@ -437,7 +439,7 @@ class SimulationStart(NamedTuple):
             raise BadInputError(self.option, f"{as_is}; leave --timed, --compress and --demand out")
 
     def grid(self, policies: list[str], timing: bool) -> "RunGrid":
-        """Every policy once; what must be known of the start goes to stderr."""
+        """Build a grid that runs every policy once; notes about the start go to stderr."""
         from weft.cli.policies import registry
         from weft.lab.experiment.run.trace_runs import RunGrid
         from weft.lab.experiment.statistics.ranking import ONE_DAY, ONE_STATE
@@ -494,7 +496,7 @@ def write_simulation_report(
     png: bool,
     timing: bool,
 ) -> None:
-    """Write the page and its figures, and say where it is."""
+    """Write the page and its figures, and print its path."""
     from weft.lab.experiment.pages.report import ReportTexts, write_report
 
     models = Counter(gpu.model for node in scenario.nodes for gpu in node.gpus)
@@ -508,8 +510,8 @@ def write_simulation_report(
 
 
 def how_made(arguments: Sequence[str], *, timing: bool) -> "HowMade":
-    """The command line, versions, host and date; the latter two differ from run to run, so that
-    they are left out with the timings."""
+    """Return the command line, versions, host and date; without `timing` the last two are left out,
+    as they differ from run to run."""
     import numpy
     import scipy
 

@@ -1,4 +1,4 @@
-"""`weft simulate --bound`: what was possible beside what policies reached."""
+"""`weft simulate --bound`: an upper bound next to what policies achieved."""
 
 import math
 import os
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class BoundOptions(NamedTuple):
-    """The options of the bound, as they were given."""
+    """The options of the bound, as given."""
 
     bound: bool
     demand: float | None
@@ -25,7 +25,7 @@ class BoundOptions(NamedTuple):
     folder: Path | None
 
     def check(self, *, grows: bool) -> None:
-        """Refuse options that say nothing here; `grows`: pods come and never leave."""
+        """Refuse options without effect; `grows`: pods arrive and never leave."""
         for option, value in (
             ("--bound-demand", self.demand),
             ("--bound-limit-s", self.limit_s),
@@ -34,16 +34,16 @@ class BoundOptions(NamedTuple):
             if value is not None and not self.bound:
                 raise BadInputError(option, "only means something with --bound; add it")
             if isinstance(value, float) and not (math.isfinite(value) and value > 0):
-                raise BadInputError(option, f"{value} is no number above 0")
+                raise BadInputError(option, f"{value} is not a number above 0")
         if self.bound and not grows:
             raise BadInputError(
                 "--bound",
-                "is of pods that come and never leave; leave --timed, --decisions-from and "
+                "is for pods that arrive and never leave; leave --timed, --decisions-from and "
                 "--snapshot out",
             )
 
     def bounded(self, results: "SimulationResults", grid: "RunGrid") -> "SimulationResults":
-        """The results, with the bound of each run if wanted; bounds found are kept."""
+        """Return the results, with the bound of each run if wanted; computed bounds are cached."""
         if not self.bound:
             return results
         from weft.lab.bound.of_runs import LIMIT_S, BoundSettings, RunBounds, with_bounds
@@ -63,13 +63,13 @@ class BoundOptions(NamedTuple):
 
 
 def _usual_folder() -> Path:
-    """Where the user's programs keep what they can make again."""
+    """Return the folder for bounds in the user's cache."""
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "weft" / "bounds"
 
 
 class _Progress:
-    """A bar over the searches: of each, how much of the gap it began with is closed."""
+    """A bar over the searches; shows the range in which each bound lies."""
 
     def __init__(self, runs: int, limit_s: float) -> None:
         self.watch: Watch | None = None
@@ -97,6 +97,6 @@ class _Progress:
         self._bar.update(self._task, completed=self._done + part, description=text)
 
     def end(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self.watch is not None:
             self._bar.stop()

@@ -1,4 +1,4 @@
-"""`weft snapshot`: a live cluster's state into one file."""
+"""`weft snapshot`: writes a live cluster's state to a file."""
 
 import datetime
 from pathlib import Path
@@ -41,7 +41,7 @@ _Config = Annotated[
     ),
 ]
 _Anonymous = Annotated[
-    bool, Option("--anonymous", help="Hash names, each alike wherever it stands; the key is lost.")
+    bool, Option("--anonymous", help="Replace names by hashes, consistently; the key is not kept.")
 ]
 
 
@@ -54,11 +54,12 @@ def snapshot(
     context: Context = "",
     output: Output = ListOutput.table,
 ) -> None:
-    """Write what Weft decides by on a cluster into one file, to look at it elsewhere.
+    """Write a cluster's state, as far as Weft decides by it, to a file for use elsewhere.
 
-    Nodes, pods, volumes, disruption budgets, priority classes and the configuration. Secrets are
-    never read; environment values, arguments, images and annotations that are no GPU scheduler's
-    are left out. `weft explain pod --snapshot` and `weft simulate --snapshot` read it.
+    Includes nodes, pods, volumes, disruption budgets, priority classes and the configuration.
+    Secrets are never read; environment values, arguments, images and annotations other than GPU
+    schedulers' are left out. `weft explain pod --snapshot` and `weft simulate --snapshot` read the
+    file.
     """
     if objects and (kubeconfig or context):
         raise BadInputError(objects, "is what the cluster said; leave out --kubeconfig, --context")
@@ -74,7 +75,7 @@ def snapshot(
         taken = anonymous(taken)
     _write(taken, file)
     for kind in captured.unread:
-        print_warning(f"{kind}: was not to be read, and is left out")
+        print_warning(f"{kind}: may not be read, and is left out")
     for name in captured.broken[:_MOST_BROKEN]:
         print_warning(f"{name}: cannot be read, and is left out")
     _say(taken, file, output)
@@ -102,7 +103,7 @@ def _given(objects: str) -> "CapturedObjects":
 
 
 async def asked(client: "ApiClient", path: Path | None) -> "tuple[CapturedObjects, Configuration]":
-    """Reads the cluster's objects, and the configuration: the file's, else the one in use there."""
+    """Read the cluster's objects, and the configuration: from the file, else from the cluster."""
     from weft.cluster.config.read import decode
     from weft.cluster.snapshot.capture import captured, configuration_text
 

@@ -1,8 +1,8 @@
-"""Snapshots as commands read them.
+"""Opens snapshots for commands.
 
 state = open_snapshot(Path("snapshot.json"))
 state.engine.ledger        who holds what; state.nodes, state.bound, state.pending()
-state.live                 the cluster as a scheduler sees it that has just started
+state.live                 the cluster as a newly started scheduler sees it
 """
 
 import logging
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from weft.cluster.snapshot.state import SnapshotState
 
 SYSTEM_NAMESPACE, MANIFEST_NAME, MANIFEST_KEY = "weft-system", "weft-config", "weft.yaml"
-"""Where Weft's own manifests have the configuration: a ConfigMap, and its key."""
+"""The ConfigMap, and its key, that hold the configuration in Weft's own manifests."""
 
 SnapshotFile = Annotated[
     Path | None,
@@ -28,17 +28,20 @@ SnapshotFile = Annotated[
 
 
 def open_snapshot(path: Path, config: "Configuration | None" = None) -> "SnapshotState":
-    """The state in this file: nodes, pods, ledger and engine, filled as a scheduler's that starts.
+    """Return the state in this file: nodes, pods, ledger and engine, as a newly started scheduler
+    has them.
 
-    `config` decides instead of the configuration in the snapshot. `BadInputError` for a file that
-    is cut off, of another version, or no snapshot. What the snapshot lacks is said on stderr.
+    `config` replaces the configuration in the snapshot. `BadInputError` for a file that is
+    truncated, of another version, or no snapshot. What the snapshot lacks is printed on stderr.
     """
     from weft.cli.policies import registry
     from weft.cluster.snapshot.file import read
     from weft.cluster.snapshot.state import snapshot_state
     from weft.host.plan import reading_cluster
 
-    logging.getLogger("weft").addHandler(logging.NullHandler())  # who asks is told, no log
+    logging.getLogger("weft").addHandler(
+        logging.NullHandler()
+    )  # the command reports problems itself
     snapshot = read(path)
     _tell(snapshot, path)
     chosen = config or snapshot_configuration(snapshot, path)
@@ -47,7 +50,7 @@ def open_snapshot(path: Path, config: "Configuration | None" = None) -> "Snapsho
 
 
 def snapshot_configuration(snapshot: "ClusterSnapshot", path: Path) -> "Configuration":
-    """The configuration that was in use where the snapshot was taken."""
+    """Return the configuration that was in use when the snapshot was taken."""
     from weft.cluster.snapshot.configuration import configuration_of
 
     return configuration_of(snapshot.configuration, str(path))

@@ -1,7 +1,7 @@
-"""Standard output and error of a command: their faults are told apart from those of other files.
+"""Standard output and error of a command: their errors are distinguished from those of other files.
 
-`print` raises `OSError` where a disk is full, but so does everything else. Here a fault of standard
-output is an `OutputError`: what was to be printed is lost, and nothing else is wrong.
+`print` raises `OSError` if a disk is full, but so do all file operations. Here an error of standard
+output is an `OutputError`: the output is lost, and nothing else is wrong.
 """
 
 import errno
@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 
 class OutputError(Exception):
-    """Standard output took no more: `error` is the operating system's."""
+    """Standard output cannot be written; `error` is the operating system's error."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(str(error))
@@ -20,27 +20,28 @@ class OutputError(Exception):
 
 
 class _Output(io.RawIOBase):
-    """Bytes to a file descriptor; None where it was closed before we began."""
+    """Writes bytes to a file descriptor; None if it was closed before the process began."""
 
     def __init__(self, descriptor: int | None, *, optional: bool) -> None:
         self._descriptor, self._broken, self._optional = descriptor, False, optional
 
     def writable(self) -> bool:
-        """True: for nothing else is it made."""
+        """Return True."""
         return True
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """Return the descriptor."""
         if self._descriptor is None:
             raise io.UnsupportedOperation("fileno")
         return self._descriptor
 
     def isatty(self) -> bool:
-        """True if it is a terminal."""
+        """Return True if it is a terminal."""
         return self._descriptor is not None and os.isatty(self._descriptor)
 
     def write(self, body: Any) -> int | None:
-        """How much was written; after a fault all, or Python would complain again at the end."""
+        """Write bytes; after an error pretend success, as Python would otherwise complain again at
+        exit."""
         if self._broken:
             return len(body)
         try:
@@ -57,9 +58,9 @@ class _Output(io.RawIOBase):
 
 
 def prepare() -> None:
-    """Standard output raises `OutputError`; what standard error does not take is dropped.
+    """Make standard output raise `OutputError`, and drop what standard error does not accept.
 
-    Both take any text. Left alone where they are no streams of the process, as in tests.
+    Both accept any text. Streams that are not the process' own, as in tests, are left alone.
     """
     if sys.stdout is sys.__stdout__:
         sys.stdout = _stream(sys.__stdout__, optional=False)
@@ -67,7 +68,7 @@ def prepare() -> None:
         sys.stderr = _stream(sys.__stderr__, optional=True)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # whatever a name holds, it is shown
+            stream.reconfigure(errors="backslashreplace")  # show any name, whatever it contains
 
 
 def _stream(before: TextIO | None, *, optional: bool) -> io.TextIOWrapper:

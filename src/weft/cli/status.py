@@ -1,4 +1,4 @@
-"""`weft status`: who leads, what runs where, why pods wait, what is wrong and what to do next."""
+"""`weft status`: the leader, versions, nodes, pending pods, problems and the next command."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,10 +22,10 @@ def status(
     context: Context = "",
     output: Output = ListOutput.table,
 ) -> None:
-    """Say how Weft is doing on a cluster; exit code 1 if something is wrong.
+    """Show the state of Weft on a cluster; exit code 1 if something is wrong.
 
-    Who leads, versions, nodes by delivery and isolation, pods by reason, what is wrong and the
-    next command. Reads the API server only: nodes, pods, the Lease, events.
+    Shows the leader, versions, nodes by delivery and isolation, pods by reason, problems and the
+    next command. Reads only the API server: nodes, pods, the Lease, events.
     """
     from weft.cluster.reading.status import status_of
 

@@ -1,14 +1,14 @@
-"""Text in columns as Go's text/tabwriter aligns it: byte for byte, trailing blanks too.
+"""Aligns text in columns as Go's text/tabwriter does: byte for byte, with trailing blanks.
 
-A cell ends with a tab; what stands behind a line's last tab is in no column. A column's width is
-that of its widest cell among consecutive lines that have the column, and a gap.
+A cell ends with a tab; text after a line's last tab is in no column. A column is as wide as its
+widest cell among consecutive lines that have the column, plus a gap.
 """
 
 from collections.abc import Iterator, Sequence
 
 
 def aligned(text: str, gap: int = 2) -> str:
-    """The text, every tab replaced by blanks (`NewWriter(…, 0, 0, gap, ' ', 0)`)."""
+    """Return the text with every tab replaced by blanks (`NewWriter(…, 0, 0, gap, ' ', 0)`)."""
     lines = [line.split("\t") for line in text.split("\n")]
     widths: list[list[int]] = [[0] * (len(line) - 1) for line in lines]
     for column in range(max(map(len, lines)) - 1):
@@ -24,7 +24,8 @@ def aligned(text: str, gap: int = 2) -> str:
 
 
 def _blocks(lines: Sequence[Sequence[str]], column: int) -> Iterator[tuple[int, int]]:
-    """(first line, the one behind the last) wherever consecutive lines have this column."""
+    """Yield (first line, line after the last) for each run of consecutive lines with this
+    column."""
     first = None
     for row, line in enumerate([*lines, ()]):
         if column < len(line) - 1:

@@ -20,7 +20,7 @@ _AT_THE_END = (
 CSV_COLUMNS = (*_FIRST, "gpu_asked_at_100_percent", *_AT_THE_END, *_LAST)
 _CSV_FIELDS = (*_FIRST, "at_100_percent", *_AT_THE_END, *_LAST)
 POSSIBLE = "possible_percent"
-"""With `--bound`, at the end."""
+"""The last column with `--bound`."""
 TIMED_CSV_COLUMNS = {
     "queue_mean_s": "waits.mean_s",
     "queue_p50_s": "waits.p50_s",
@@ -34,12 +34,12 @@ TIMED_CSV_COLUMNS = {
     "mean_allocation_percent": "waits.mean_allocation_percent",
     "end_s": "waits.end_s",
 }
-"""In timed mode, in place of what is so at the end: each column, named as in experiments, and its
-field."""
+"""Columns of timed runs, which replace those of the end state: each named as in experiments, with
+its field."""
 
 
 def print_csv(results: SimulationResults) -> None:
-    """One line a run."""
+    """Print one line per run."""
     if is_timed(results):
         columns: Iterable[str] = (*_FIRST, *TIMED_CSV_COLUMNS, *_LAST)
         fields = attrgetter(*_FIRST, *TIMED_CSV_COLUMNS.values(), *_LAST)
@@ -53,7 +53,7 @@ def print_csv(results: SimulationResults) -> None:
 
 
 def print_results(results: SimulationResults) -> None:
-    """One row a policy, best first as the report ranks them; what to know of it below."""
+    """Print one row per policy, best first as in the report, then notes."""
     timed = is_timed(results)
     table = table_with("policy|>seeds|" + (_TIMED_COLUMNS if timed else _COLUMNS))
     of_policy = {summary.policy: summary for summary in results.summary}

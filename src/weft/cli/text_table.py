@@ -1,8 +1,8 @@
-"""Tables that fit the terminal: nothing in them is cut, no name and no number is broken.
+"""Tables that fit the terminal: nothing is truncated, and no name or number is broken.
 
-Too wide a table wraps its headers, then its texts between words. Then what many rows begin with
-becomes a heading, or the table comes in parts, each with the texts that say what its rows are
-about, or a row at a time.
+A table that is too wide first wraps its headers, then its texts between words. Then beginnings
+shared by many rows become headings, or the table is split into parts, each with the columns that
+identify its rows, or it is printed row by row.
 """
 
 import itertools
@@ -16,7 +16,7 @@ _MOST_FOR_KEYS = 0.6
 
 
 class TableColumn(NamedTuple):
-    """Its header, and whether it holds numbers, which are justified right and never wrapped."""
+    """A header, and whether the column holds numbers, which are right-aligned and never wrapped."""
 
     header: str
     right: bool = False
@@ -30,11 +30,11 @@ class TextTable:
         self.rows: list[list[str]] = []
 
     def add_row(self, *cells: str) -> None:
-        """One row more, a cell for each column."""
+        """Add a row with a cell for each column."""
         self.rows.append([shown(cell) for cell in cells])
 
     def lines(self, width: int | None) -> Iterator[tuple[str, bool]]:
-        """(line, whether it is a header) within this width; None: however wide it gets."""
+        """Yield (line, whether it is a header) within this width; None: no limit."""
         widths = self._widths(width)
         if widths is not None:
             yield from self._drawn(widths)
@@ -52,7 +52,7 @@ class TextTable:
             yield from self._row_by_row(width)
 
     def _widths(self, width: int | None) -> list[int] | None:
-        """Each column's width; None where the table cannot be made so narrow."""
+        """Return each column's width; None if the table cannot be made that narrow."""
         natural = [max(map(_cells, column)) for column in self._texts()]
         if width is None or _total(natural) <= width:
             return natural
@@ -66,7 +66,7 @@ class TextTable:
         return None
 
     def _texts(self) -> list[list[str]]:
-        """Every column's header and cells."""
+        """Return every column's header and cells."""
         return [
             [column.header, *(row[i] for row in self.rows)] for i, column in enumerate(self.columns)
         ]
@@ -79,7 +79,8 @@ class TextTable:
             yield from ((line, False) for line in self._row(row, widths))
 
     def _row(self, cells: Sequence[str], widths: Sequence[int], low: bool = False) -> Iterator[str]:
-        """A row in as many lines as its longest cell needs, at the bottom of them where `low`."""
+        """Yield the lines of a row, as many as its longest cell needs; aligned at the bottom if
+        `low`."""
         wrapped = [_wrapped(cell, width) for cell, width in zip(cells, widths, strict=True)]
         height = max(map(len, wrapped))
         for lines in wrapped:
@@ -93,14 +94,15 @@ class TextTable:
         return range(1, len(self.columns))
 
     def _repeats(self) -> bool:
-        """True if rows begin with few texts, so that each can be a heading."""
+        """Return True if rows have few distinct beginnings, so that each can be a heading."""
         first = {row[0] for row in self.rows if row[0]}
         return (
             len(self.columns) > 2 and not self.columns[0].right and len(first) * 2 <= len(self.rows)
         )
 
     def _grouped(self, width: int) -> Iterator[tuple[str, bool]]:
-        """Turns common beginnings into headings; a row without one belongs to the last."""
+        """Yield the table with shared beginnings as headings; a row without one belongs to the last
+        heading."""
         begins: list[str] = []
         for row in self.rows:
             begins.append(row[0] or (begins[-1] if begins else ""))
@@ -115,7 +117,8 @@ class TextTable:
             yield from group._with(self._rest).lines(width)
 
     def _parts(self, width: int) -> "list[TextTable]":
-        """The same rows in several tables, each with the first columns; [] where these are wide."""
+        """Split the columns into several tables, each with the first columns; [] if these are too
+        wide."""
         keys = next((i for i, column in enumerate(self.columns) if column.right), 0)
         least = [
             max(map(_cells, _unbreakable(column, texts, wrap_texts=True)))
@@ -140,7 +143,7 @@ class TextTable:
         return part
 
     def _row_by_row(self, width: int) -> Iterator[tuple[str, bool]]:
-        """Each row as lines of header and value, below its first cell."""
+        """Yield each row as lines of header and value, below its first cell."""
         headers = [_cells(column.header) for column in self.columns[1:]]
         indent = max(headers, default=0) + 2 * _GAP
         for row in self.rows:
@@ -158,7 +161,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _grown(least: Sequence[int], natural: Sequence[int], width: int) -> list[int]:
-    """The least widths and what is left, to whoever lacks most."""
+    """Distribute the remaining width to the columns that lack most."""
     widths = list(least)
     for _ in range(width - _total(widths)):
         lacks = [wanted - has for wanted, has in zip(natural, widths, strict=True)]
@@ -167,7 +170,7 @@ def _grown(least: Sequence[int], natural: Sequence[int], width: int) -> list[int
 
 
 def _unbreakable(column: TableColumn, texts: Sequence[str], wrap_texts: bool) -> Iterator[str]:
-    """Yields the texts that must stay on one line: words of the header, numbers, words of texts."""
+    """Yield the texts that must stay on one line: words of the header, numbers, words of texts."""
     header, *cells = texts
     yield from header.split() or [""]
     for cell in cells:
@@ -175,7 +178,7 @@ def _unbreakable(column: TableColumn, texts: Sequence[str], wrap_texts: bool) ->
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Lines broken between words; a longer word stays whole."""
+    """Break text into lines between words; a longer word stays whole."""
     if _cells(text) <= width:
         return [text]
     return textwrap.wrap(text, max(width, 1), break_long_words=False, break_on_hyphens=False)
@@ -187,12 +190,12 @@ def _padded(text: str, width: int, column: TableColumn) -> str:
 
 
 def shown(text: str) -> str:
-    """Nothing in it gives a terminal orders, or breaks the line."""
+    """Escape characters that control a terminal or break the line."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _cells(text: str) -> int:
-    """How many columns of a terminal it takes."""
+    """Return how many columns of a terminal the text takes."""
     from rich.cells import cell_len
 
     return cell_len(text)

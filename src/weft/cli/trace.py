@@ -1,4 +1,4 @@
-"""`weft trace from-cluster` and `from-prometheus`: what a cluster runs, to simulate it."""
+"""`weft trace from-cluster` and `from-prometheus`: record a cluster's pods to simulate them."""
 
 import asyncio
 from collections import Counter
@@ -52,10 +52,10 @@ def from_cluster(
     context: Context = "",
     output: Output = ListOutput.table,
 ) -> None:
-    """Write the nodes and pods that a cluster has now, as `weft simulate` reads them.
+    """Write the present nodes and pods of a cluster, as `weft simulate` reads them.
 
-    Pods that ended and were deleted are not there any more: for arrivals and durations of a day
-    ask a metrics server, `weft trace from-prometheus`.
+    Pods that ended and were deleted are missing: for the arrivals and durations of a day use a
+    metrics server, `weft trace from-prometheus`.
     """
     from weft.cli.scheduler import configuration
     from weft.cluster.state.observed import observe
@@ -78,23 +78,25 @@ def from_cluster(
 def from_prometheus(
     config: ConfigFile = None,
     url: Annotated[str, Option(help="A metrics server.  [default: as configured]")] = "",
-    hours: Annotated[float, Option(min=0.01, max=8_760, help="How long a time to write.")] = 24.0,
+    hours: Annotated[float, Option(min=0.01, max=8_760, help="Hours to cover.")] = 24.0,
     end: Annotated[
-        str, Option(help="Its end, as 2026-03-01T18:00:00Z.  [default: now]", show_default=False)
+        str,
+        Option(
+            help="The end of that time, such as 2026-03-01T18:00:00Z.  [default: now]",
+            show_default=False,
+        ),
     ] = "",
     step_s: Annotated[
         float,
-        Option(
-            "--step-s", min=1.0, max=3_600, help="How exactly a deleted pod's end is looked up."
-        ),
+        Option("--step-s", min=1.0, max=3_600, help="Precision of a deleted pod's end, seconds."),
     ] = 30.0,
     nodes: _NodesFile = Path("nodes.csv"),
     pods: _PodsFile = Path("pods.csv"),
     output: Output = ListOutput.table,
 ) -> None:
-    """Write a day of a cluster, with arrivals and durations, out of a metrics server's history.
+    """Write a day of a cluster, with arrivals and durations, from a metrics server's history.
 
-    It must have scraped kube-state-metrics; GPU memory is DCGM's, or GPU feature discovery's.
+    It must have scraped kube-state-metrics; GPU memory comes from DCGM or GPU feature discovery.
     """
     from weft.cli.scheduler import configuration
     from weft.cluster.state.observed import observe
@@ -113,7 +115,7 @@ def from_prometheus(
 
 
 def _reading(config: "Configuration") -> "tuple[DialectSettings, list[InventoryFallback]]":
-    """How the scheduler of this configuration reads pods, and nodes that nobody describes."""
+    """Return how this configuration's scheduler reads pods, and nodes without an inventory."""
     from weft.dialects.dialect import DialectSettings
     from weft.dialects.inventory import InventoryFallback
 
@@ -143,13 +145,13 @@ async def _ask(kubeconfig: Path | None, context: str) -> "tuple[list[KubeNode], 
     except (ApiError, LostError, NotSentError) as error:
         raise BadInputError("the cluster", str(error)) from error
     except msgspec.DecodeError as error:
-        raise BadInputError("the cluster", f"is no answer of an API server: {error}") from error
+        raise BadInputError("the cluster", f"is not an API server's answer: {error}") from error
 
 
 def write_trace(
     seen: "ObservedCluster", origin_s: float, files: TraceFiles, output: ListOutput
 ) -> None:
-    """Write both files, and say what is in them."""
+    """Write both files, and print what is in them."""
     from weft.lab.simulate.openb_own import usual_card_mib
     from weft.lab.simulate.openb_writing import nodes_csv, pods_csv
 

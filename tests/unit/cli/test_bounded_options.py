@@ -48,15 +48,19 @@ def test_every_count_has_a_bound() -> None:
 @pytest.mark.parametrize(
     ("option", "value", "problem"),
     [
-        ("--seeds", "99999999999", "99999999999 is too much; at most 10,000 is possible"),
-        ("--seeds", "0", "0 is too little; at least 1 is possible"),
-        ("--seeds", "-3", "-3 is too little; at least 1 is possible"),
-        ("--seeds", "1e3", "'1e3' is no whole number"),
-        ("--seeds", "9" * 5_000, "is no whole number"),
-        ("--first-seed", "9" * 30, "9" * 30 + " is too much; at most 9,007,199,254,740,992 is"),
-        ("--jobs", "99999999999", "99999999999 is too much; at most 1,024 is possible"),
-        ("--compress", "fast", "'fast' is no number"),
-        ("--half-life", "1e300", "1e300 is too much; at most 1,000,000,000 is possible"),
+        ("--seeds", "99999999999", "99999999999 is too large; the maximum is 10,000"),
+        ("--seeds", "0", "0 is too small; the minimum is 1"),
+        ("--seeds", "-3", "-3 is too small; the minimum is 1"),
+        ("--seeds", "1e3", "'1e3' is not a whole number"),
+        ("--seeds", "9" * 5_000, "is not a whole number"),
+        (
+            "--first-seed",
+            "9" * 30,
+            "9" * 30 + " is too large; the maximum is 9,007,199,254,740,992",
+        ),
+        ("--jobs", "99999999999", "99999999999 is too large; the maximum is 1,024"),
+        ("--compress", "fast", "'fast' is not a number"),
+        ("--half-life", "1e300", "1e300 is too large; the maximum is 1,000,000,000"),
     ],
 )
 def test_a_wrong_number_names_the_option_the_value_and_the_bound(

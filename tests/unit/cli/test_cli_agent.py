@@ -22,8 +22,11 @@ current-context: a
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("--listen", "9400"), "--listen: '9400' is no address; write one such as 0.0.0.0:9400"),
-        (("--listen", "[::]:99999"), "--listen: '[::]:99999' is no address"),
+        (
+            ("--listen", "9400"),
+            "--listen: '9400' is not an address; write one such as 0.0.0.0:9400",
+        ),
+        (("--listen", "[::]:99999"), "--listen: '[::]:99999' is not an address"),
         (("--all-nodes",), "--all-nodes: is for --cleanup: add it, or leave this out"),
         (("--devices", "none.yaml"), "none.yaml: cannot be read: No such file or directory"),
         (("--config", "none.yaml"), "none.yaml: cannot be read: No such file or directory"),

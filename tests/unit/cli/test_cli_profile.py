@@ -102,15 +102,15 @@ def test_import_adds_and_export_gives_it_back(weft: Weft, kept: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("list",), "--file, --config-map: say where profiles are kept"),
-        (("list", "--config-map", "profiles"), "--config-map: 'profiles' is no NAMESPACE/NAME"),
+        (("list",), "--file, --config-map: name one of the two, where profiles are kept"),
+        (("list", "--config-map", "profiles"), "--config-map: 'profiles' is not NAMESPACE/NAME"),
         (
             ("list", "--config-map", "kube-system/.."),
-            "--config-map: 'kube-system/..' is no NAMESPACE",
+            "--config-map: 'kube-system/..' is not NAMESPACE",
         ),
         (
             ("list", "--config-map", "d/My Profiles"),
-            "--config-map: 'd/My Profiles' is no NAMESPACE",
+            "--config-map: 'd/My Profiles' is not NAMESPACE",
         ),
         (("show", "nobody", "--file", "KEPT"), "nobody: is not known here"),
         (("import", "none.json", "--file", "KEPT"), "none.json: cannot be read"),
@@ -125,11 +125,11 @@ def test_import_adds_and_export_gives_it_back(weft: Weft, kept: Path, tmp_path: 
         (("list", "--config-map", "d/p", "--kubeconfig", "none"), "none"),
         (
             ("collect", "--url", "http://127.0.0.1:1", "--config-map", "p"),
-            "'p' is no NAMESPACE/NAME",
+            "'p' is not NAMESPACE/NAME",
         ),
         (
             ("collect", "--url", "http://127.0.0.1:1", "--config-map", "d/p", "--file", "KEPT"),
-            "--file, --config-map: say where profiles are kept: one of the two",
+            "--file, --config-map: name one of the two, where profiles are kept",
         ),
         (("list", "--file", "none.json"), "none.json: is not there"),
         (("export", "--file", "none.json"), "none.json: is not there"),
@@ -220,7 +220,7 @@ def test_what_is_no_api_server_is_told_in_one_line(weft: Weft, tmp_path: Path) -
         ):
             said = weft("profile", *words, "--kubeconfig", config)
             assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
-            assert "is no answer of an API server" in said.err
+            assert "is not an API server's answer" in said.err
     finally:
         server.shutdown()
         thread.join()

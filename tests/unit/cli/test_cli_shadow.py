@@ -29,10 +29,10 @@ def config(weft: Weft) -> Path:
 @pytest.mark.parametrize(
     ("duration", "said"),
     [
-        ("ten", "--for: 'ten' is no duration; write one as 90s, 10m or 1h30m"),
-        ("10", "'10' is no duration"),
-        ("0s", "is no time at all"),
-        ("1m1h", "is no duration"),
+        ("ten", "--for: 'ten' is not a duration; write one such as 90s, 10m or 1h30m"),
+        ("10", "'10' is not a duration"),
+        ("0s", "is zero"),
+        ("1m1h", "is not a duration"),
     ],
 )
 def test_a_bad_duration_is_one_error(weft: Weft, config: Path, duration: str, said: str) -> None:

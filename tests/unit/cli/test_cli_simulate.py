@@ -317,8 +317,8 @@ def test_a_wrong_policy_is_told_before_files_are_read(weft: Weft) -> None:
             ("--policy", "spread", "--decisions", "x"),
             "--decisions: takes one policy and one seed; run them one by one",
         ),
-        (("--demand", "inf"), "--demand: inf is no number to reach; write a finite one"),
-        (("--timed", "--compress", "inf"), "--compress: inf is no pace; write a finite number"),
+        (("--demand", "inf"), "--demand: inf is not a finite number; write one"),
+        (("--timed", "--compress", "inf"), "--compress: inf is not a finite number; write one"),
     ],
 )
 def test_options_that_clash(weft: Weft, options: tuple[object, ...], error: str) -> None:
@@ -406,9 +406,9 @@ def test_the_bound_is_told_in_points_in_json_in_csv_and_in_the_report(weft: Weft
 
 def test_options_of_the_bound_that_say_nothing_are_refused(weft: Weft) -> None:
     assert weft.error("--policy", "fgd", "--bound-demand", 0.9).startswith("--bound-demand: ")
-    assert weft.error("--policy", "fgd", "--bound", "--timed").startswith("--bound: is of pods ")
+    assert weft.error("--policy", "fgd", "--bound", "--timed").startswith("--bound: is for pods ")
     wrong = weft.error("--policy", "fgd", "--bound", "--bound-limit-s", "nan")
-    assert wrong == "--bound-limit-s: nan is no number above 0"
+    assert wrong == "--bound-limit-s: nan is not a number above 0"
     more = ("--policy", "fgd", "--bound", "--bounds-in", weft.folder, "--bound-demand", 1.3)
     assert weft.error(*more).startswith("--bound-demand: no policy can place all pods up to it")
 

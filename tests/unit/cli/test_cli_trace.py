@@ -117,4 +117,4 @@ def test_what_a_recorded_day_has_itself_is_refused(
 
 def test_without_a_cluster_it_is_said_what_to_name(weft: Weft) -> None:
     told = weft("simulate", "--policy", "fgd", "--nodes", weft.nodes)
-    assert "--pods: is missing: name a file, or a day on record, --decisions-from" in told.err
+    assert "--pods: is missing: name a file, or a recorded day with --decisions-from" in told.err

@@ -287,7 +287,7 @@ def test_watch_goes_on_after_a_look_that_was_not_answered(
     of_this_thread(monkeypatch, sleep)
     said = weft("inspect", "--watch")
     assert (len(waits), said.code) == (3, 130)
-    assert said.err.count("looks again") == 1
+    assert said.err.count("trying again") == 1
     assert said.out.count(A100) == 4  # two GPUs, twice
     cluster.fault("status", method="GET", path="/nodes", code=403)
     assert weft("inspect", "--watch").code == 1

@@ -50,7 +50,7 @@ limited."""
 
 
 class NotAttributedError(WeftError):
-    """It is unknown whose the devices are, or what that container gets."""
+    """The devices' container, or what it gets, is unknown now."""
 
 
 class HeldSource(Protocol):
@@ -95,7 +95,7 @@ class LikelyContainer(NamedTuple):
 
 
 class AttributionWorld(NamedTuple):
-    """What attribution uses and informs.
+    """The environment of attribution: its sources, and whom it informs.
 
     `grant` makes what a record's container gets. `objection` says why a pod's record must not be
     applied now, given the records of other pods that hold devices, "" for nothing. `on_refused` is
