@@ -211,6 +211,6 @@ def test_files_of_the_schedulers_pod_are_gone_without(
     else:
         assert lines == [
             "weft: warning: interference.table /data/table.json and interference.mystic "
-            "/data/mystic.json of the cluster's configuration are not here: ignored, with what they "
-            "predict"
+            "/data/mystic.json of the cluster's configuration are not here: ignored, with what "
+            "they predict"
         ]
