@@ -104,10 +104,7 @@ def agent(
     log_level: logs.Log = logs.LogLevel.INFO,
     log_format: logs.Format = logs.LogFormat.TEXT,
 ) -> None:
-    """Give each container of this node the GPU share that its pod's Binding assigned.
-
-    Run one on each GPU node, as root: it registers with the container runtime (NRI).
-    """
+    """Deliver GPU shares to this node's containers, through NRI; run as root on each GPU node."""
     if all_nodes and not cleanup:
         raise BadInputError("--all-nodes", "is for --cleanup: add it, or leave this out")
     name = node_name or os.environ.get(NODE_NAME, "") or socket.gethostname().lower()

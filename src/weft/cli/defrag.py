@@ -115,7 +115,7 @@ MOST_MOVES_FOR_ROOM = 8
 
 
 class DefragWish(NamedTuple):
-    """What to make room for: a pending `pod` (NAMESPACE/NAME), a new pod with `gpus`, or, with
+    """A pod to make room for: a pending `pod` (NAMESPACE/NAME), a new pod with `gpus`, or, with
     `stranded`, usual pods wherever GPU is stranded."""
 
     pod: str

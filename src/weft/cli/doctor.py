@@ -44,7 +44,7 @@ _Devices = Annotated[
 
 
 class _KnownNode(NamedTuple):
-    """What the API server says about this machine: its pods by UID (None if unknown), and the
+    """The API server's view of this machine: its pods by UID (None if unknown), and the
     resources that Weft's agent advertises."""
 
     pods: "dict[str, MachinePod] | None" = None

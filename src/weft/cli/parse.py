@@ -46,7 +46,7 @@ class Unit(StrEnum):
 
 
 class CompatMode(StrEnum):
-    """Whether to reproduce the original systems' quirks."""
+    """True to reproduce the original systems' quirks."""
 
     SANE = "sane"
     EXACT = "exact"
