@@ -27,7 +27,7 @@ MISSING = re.compile(
     r"next release|(honour|form|there|line|possible) yet\b|does not exist yet",
     re.IGNORECASE,
 )
-NO_PREEMPTION = "no preemption in this form yet"
+NO_PREEMPTION = "Weft alone does not preempt"
 REASONS = (ROOT / "docs" / "reference" / "reasons.md").read_text()
 LIST = REASONS.partition("## What Weft alone does not honour")[2]
 TERM = {"topologyKey": "zone", "labelSelector": {}}

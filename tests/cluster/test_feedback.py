@@ -207,14 +207,14 @@ def test_who_slows_a_critical_pod_down_goes_and_stays_away_also_after_a_crash(
         pair(now, "open", "noisy-0")
         pair(now, "held", "noisy-guarded", labels={"app": "guarded"})
         applications.does(serve_open=ALONE_PER_S, serve_held=ALONE_PER_S)
-        until_explained(now, "serve-open", "broken in 0 of the last 3 looks")
+        until_explained(now, "serve-open", "broken in 0 of the last 3 windows")
         assert not [
             one for one in now.api.list("Event", now.namespace) if one["reason"] == "SlowedDown"
         ]
         applications.does(serve_open=ALONE_PER_S / 2, serve_held=ALONE_PER_S / 2)
         text = now.until_told("noisy-0", "SlowedDown")
         assert text.startswith(f"evicted: {now.namespace}/serve-open on GPU 0 was ")
-        assert "times slower than alone, and 1.10 is allowed, in 2 of the last 3 looks" in text
+        assert "times slower than alone (allowed: 1.10) in 2 of the last 3 windows" in text
         now.until_gone("noisy-0")
         assert "disruption budget" in now.until_told("noisy-guarded", "EvictionBlocked")
         plane.api.wait_for(observed, "ConfigMap", SYSTEM, timeout_s=20)

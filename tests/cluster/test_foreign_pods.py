@@ -52,7 +52,10 @@ def test_a_pod_bound_by_hand_is_reported_and_its_share_is_given_to_nobody(
             {"elasticgpu.io/assumed": "true", "elasticgpu.io/container-main": "0"},
         )
         on_pod = api.wait_for(said("foreign", "Overbooked"), "Event", namespace, timeout_s=15)
-        assert "bound to node-0 by someone else than Weft: GPU 0 there may hold more" in on_pod
+        assert (
+            "bound to node-0 by another scheduler than Weft: GPU 0 there may be overbooked"
+            in on_pod
+        )
         on_node = api.wait_for(said("node-0", "Overbooked"), "Event", "default", timeout_s=15)
         assert f"GPU 0 holds {CARD_MIB // 2:,} MiB more than it has" in on_node
         assert f"{namespace}/foreign" in on_node
@@ -122,7 +125,7 @@ def test_of_two_pods_that_weft_placed_on_one_card_the_later_bound_is_evicted(
             double_book(control_plane, namespace)
         text = api.wait_for(double_booked, "Event", namespace, timeout_s=15)
         assert text == (
-            f"evicted: GPU 0 of node node-0 was given away twice; beside {namespace}/z-first, "
+            f"evicted: GPU 0 of node node-0 was booked twice; beside {namespace}/z-first, "
             f"bound before, {20_000 - CARD_MIB:,} of its {CARD_MIB:,} MiB are missing"
         )
         assert deleting(control_plane, namespace, "a-later")

@@ -208,7 +208,7 @@ def test_explain_needs_nobody_who_keeps_endpoints(
         control_plane.api.wait_for(all_bound(2), "Pod", namespace, timeout_s=30)
         said = explain(kubeconfig, f"{namespace}/p", *service)
         assert said.returncode == 1
-        assert "there is no such Service, or nobody keeps its endpoints" in said.stderr
+        assert "there is no such Service, or it has no endpoints" in said.stderr
         assert f"no pod of {namespace} is labelled weft.dev/role=leader" in said.stderr
         leads = {"metadata": {"labels": {"weft.dev/role": "leader"}}}
         control_plane.api.patch("Pod", "weft-scheduler", leads, namespace)

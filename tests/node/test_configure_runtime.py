@@ -83,7 +83,7 @@ def test_it_waits_afterwards_and_no_longer_once_that_is_put_back(
     with configuring(node, gpus, tmp_path) as process:
         offer = offered(node, lambda offer: offer.fail_closed and offer.drop_in)
         assert offer.drop_in == str(drop_in)
-        process.until("containerd waits for the agent now")
+        process.until("containerd now fails closed without the agent")
         assert process.metrics()["weft_agent_fail_closed"] == 1
     assert unit.started == 1
     with configuring(node, gpus, tmp_path):  # the next agent finds it so
@@ -105,7 +105,7 @@ def test_what_it_may_not_change_it_leaves_alone_and_says(
     drop_in.write_text("version = 3\n")
     with configuring(node, gpus, tmp_path):
         offer = offered(node, lambda offer: NAME in offer.open_because)
-        assert f"{drop_in} is not as the agent wrote it" in offer.open_because
+        assert f"{drop_in} was edited since the agent wrote it" in offer.open_because
     assert drop_in.read_text() == "version = 3\n"
     drop_in.unlink()
     node.containerd.configure(validator=False)
@@ -124,5 +124,5 @@ def test_what_another_file_undoes_is_not_even_tried(
     )
     with configuring(node, gpus, tmp_path):
         offer = offered(node, lambda offer: "zz.toml" in offer.open_because)
-        assert "is read last and has NRI off" in offer.open_because
+        assert "is read last and disables NRI" in offer.open_because
     assert unit.started == 0

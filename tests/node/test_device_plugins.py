@@ -23,7 +23,7 @@ from weft.node.agent.pod_on_node import PodOnNode
 from weft.node.agent.reconciler import differences
 from weft.node.device_plugin.kubelet_api import PodResourcesClient
 
-TAKEN = "the kubelet has its device plugin"
+TAKEN = "its device plugin is registered with the kubelet"
 OTHERS = """
 # ours: an init container whose devices go on to the next, a sidecar, and one without
 apiVersion: v1

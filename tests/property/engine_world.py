@@ -229,7 +229,7 @@ class World:
         self.hits["typical pods learnt"] += 1
 
     def look(self, random: Random) -> None:
-        """The GPUs are looked at: what exporters tell, or nothing of some of them."""
+        """The reading GPU telemetry: what exporters tell, or nothing of some of them."""
         gpus = tuple((one.name, gpu.index) for one in self.nodes.values() for gpu in one.gpus)
         self._signals += 1
         columns = {}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _DryRun = Annotated[bool, Option("--dry-run", help="Write nothing (the default without --yes).")]
 _Yes = Annotated[bool, Option("--yes", help="Label the namespaces, after recording their state.")]
-_Undo = Annotated[bool, Option("--undo", help="Put back what --yes changed.")]
+_Undo = Annotated[bool, Option("--undo", help="Revert what --yes changed.")]
 _Namespaces = Annotated[
     list[str] | None,
     Option(
@@ -160,7 +160,7 @@ def _show(
             print_note(note)
     if problems:
         print()
-        print_note("Nothing is written before this is mended:")
+        print_note("Nothing is written until this is fixed:")
         for problem in problems:
             print_note(f"  {problem.object}: {problem.field}: {problem.problem}")
             print_note(f"    → {problem.remedy}")
@@ -169,7 +169,7 @@ def _show(
         print()
         for change in changes:
             print_note(f"namespace {change.namespace}: {change.text}")
-        print_note("weft adopt --undo puts this back." if changes else "Nothing was to be changed.")
+        print_note("weft adopt --undo puts this back." if changes else "Nothing had to be changed.")
     elif plan is not None:
         _show_commands("To switch:", switch_commands(plan))
         _show_commands("To roll back:", roll_back_commands(plan))
@@ -207,28 +207,28 @@ def _notes(plan: "AdoptionPlan") -> list[str]:
 
     notes = []
     for gpu in plan.account.overfull:
-        why = "their marks say so" if gpu.sure else "some of it may be on other GPUs"
+        why = "as their annotations say" if gpu.sure else "some of it may be on other GPUs"
         notes.append(
             f"GPU {gpu.gpu} of {gpu.node}: {gpu.charged_mib:,} MiB of {gpu.has_mib:,} are charged "
-            f"to {', '.join(gpu.pods)} ({why}); Weft puts nothing more there until it fits."
+            f"to {', '.join(gpu.pods)} ({why}); Weft places no more pods there until it fits."
         )
     for node, pods in guessed_pods(plan).items():
         names = ", ".join(pod.full_name for pod in pods)
         notes.append(
-            f"Keep shares off {node} until these have ended, for nobody says which of its GPUs "
-            f"they have: {names}. kubectl cordon {node} keeps all new pods off."
+            f"Keep shares off {node} until these have ended, since no record says which of its "
+            f"GPUs they have: {names}. kubectl cordon {node} keeps all new pods off."
         )
     if plan.waiting:
         notes.append(
             f"{len(plan.waiting)} pods wait for another scheduler ({plan.waiting[0]}): a pod's "
-            "schedulerName cannot be changed; let them be placed first, or make them anew."
+            "schedulerName cannot be changed; let them be placed first, or recreate them."
         )
     if plan.unread:
         notes.append(f"Not read, for you may not: {', '.join(plan.unread)}.")
     if plan.opt_in and plan.minor < 36:
         notes.append(
-            f"Kubernetes 1.{plan.minor} does not heed the label by itself (1.36 does): install the "
-            "chart, whose webhook does, or run `weft webhook`."
+            f"Kubernetes 1.{plan.minor} does not apply the label by itself (1.36 does): install "
+            "the chart, whose webhook does, or run `weft webhook`."
         )
     return notes
 
@@ -248,6 +248,6 @@ def _show_undone(changes: "Sequence[OptInChange]", dry_run: bool, output: ListOu
         for change in changes:
             print_note(f"namespace {change.namespace}: {would}{change.text}")
         if not changes:
-            print_note("Nothing is on record: there is nothing to put back.")
+            print_note("No change is recorded: there is nothing to revert.")
     if any(not change.done for change in changes):
         raise Exit(1)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from weft.cluster.state.stranding import StrandedModel
 
 cluster_app = Typer(
-    help="What a cluster's idle GPUs can still be used for; what strands them.",
+    help="Show what a cluster's idle GPUs can still be used for, and what strands them.",
     no_args_is_help=True,
 )
 

@@ -39,5 +39,5 @@ def answer(
     except BadInputError:
         raise
     except WeftError as error:
-        problem = f"{error}; name another cluster with --kubeconfig and --context, or see what "
-        raise BadInputError(endpoint.url, problem + "weft doctor says") from error
+        problem = f"{error}; name another cluster with --kubeconfig and --context, or run "
+        raise BadInputError(endpoint.url, problem + "weft doctor") from error

@@ -133,7 +133,7 @@ def _flags(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     while left:
         word = left.pop(0)
         if not word.startswith("-"):
-            warnings.append(f"{word}: taken for nothing; the originals have no such argument")
+            warnings.append(f"{word}: ignored; the original programs have no such argument")
             continue
         name, equals, value = word.lstrip("-").partition("=")
         if not equals and name not in _SWITCHES and left and not left[0].startswith("-"):
@@ -149,7 +149,7 @@ def _level(flags: dict[str, str], environment: Mapping[str, str], warnings: list
         return LogLevel.DEBUG if int(verbosity) >= _DEBUG_FROM else LogLevel.INFO
     said = environment.get("LOG_LEVEL", "info")
     if said.upper() not in LEVELS:
-        warnings.append(f"LOG_LEVEL={said}: not one of {', '.join(LEVELS)}; INFO is taken")
+        warnings.append(f"LOG_LEVEL={said}: not one of {', '.join(LEVELS)}; using INFO")
     return LEVELS.get(said.upper(), LogLevel.INFO)
 
 
@@ -158,7 +158,7 @@ def _format(flags: dict[str, str], warnings: list[str]) -> LogFormat:
     said = flags.pop("logging-format", LogFormat.TEXT.value)
     if said in list(LogFormat):
         return LogFormat(said)
-    warnings.append(f"--logging-format={said}: not one of {', '.join(LogFormat)}; text is taken")
+    warnings.append(f"--logging-format={said}: not one of {', '.join(LogFormat)}; using text")
     return LogFormat.TEXT
 
 
@@ -172,9 +172,9 @@ def _extender(
     extender: dict[str, Any] = {"address": "0.0.0.0", "anyoneMayBind": True}
     extender["port"] = int(port) if port.isdigit() else DEFAULT_PORT
     if port and not port.isdigit():
-        warnings.append(f"PORT={port}: no number; {DEFAULT_PORT} is taken, as the original did")
+        warnings.append(f"PORT={port}: not a number; using {DEFAULT_PORT}, like the original")
     if not environment.get("THREADNESS", "1").isdigit():
-        warnings.append(f"THREADNESS={environment['THREADNESS']}: no number; Weft needs none")
+        warnings.append(f"THREADNESS={environment['THREADNESS']}: not a number; ignored")
     if priority := flags.pop("priority", ""):
         if priority not in ("binpack", "spread", "random"):
             raise BadInputError("-priority", f"is {priority}; write binpack, spread or random")
@@ -207,7 +207,7 @@ def _agent(
         words += ["--node-name", name]
     unit = flags.pop("memory-unit", "")
     if unit and unit not in ("GiB", "MiB"):
-        warnings.append(f"--memory-unit={unit}: GiB is taken, as the original did")
+        warnings.append(f"--memory-unit={unit}: using GiB, like the original")
     config = {"gpushareUnit": unit if unit == "MiB" else "GiB"} if unit else {}
     return [*words, *_kubeconfig(flags)], config
 
@@ -223,7 +223,7 @@ def _kubeconfig(flags: dict[str, str]) -> list[str]:
 
 def _unused(flag: str, value: str) -> str:
     if flag not in _NOT_NEEDED:
-        return f"-{flag}={value}: no flag of the originals that Weft knows; it is left out"
+        return f"-{flag}={value}: not a flag of the original programs; ignored"
     why = _NOT_NEEDED[flag]
     return f"-{flag}={value}: not needed; {why}" if why and value != "false" else ""
 

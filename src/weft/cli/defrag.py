@@ -210,7 +210,7 @@ def _waiting(state: "SnapshotState", name: str) -> "PodRequest":
         return known[name]
     near = nearest(name, list(known))
     hint = f"; did you mean {near!r}?" if near else ""
-    raise BadInputError("--pod", f"no pod {name!r} waits for a place{hint}")
+    raise BadInputError("--pod", f"no pod {name!r} is pending{hint}")
 
 
 def _made_up(wish: DefragWish) -> "PodRequest":
@@ -262,7 +262,7 @@ def _makes_room(plan: DefragPlan) -> str:
             return "No plan found yet: raise --most-trials or --most-moves."
         return "No plan has so few moves: raise --most-moves."
     if not room.moves:
-        return f"It fits on {room.node} as it is: nothing need be moved."
+        return f"It fits on {room.node} already: no pod has to be moved."
     least = "" if room.smallest else "; not all sets were tried, so fewer may do"
     return f"Then it fits on {room.node}. Cost: {_cost(len(room.moves), room.lost_gpu_s)}{least}."
 
@@ -364,7 +364,7 @@ def _changed(plan: DefragPlan, done: int, cluster: _Cluster) -> str:
         wanted = None  # it has its place already
     played = trials.play(wanted, [step.uid for step in rest], waits=waits)
     if played is None:
-        return "the cluster changed: the pods that are left to move would find no place"
+        return "the cluster changed: the remaining pods to move would fit nowhere"
     for step, now in zip(rest, played.moves, strict=True):
         if (step.from_node, step.to_node) != (now.from_node, now.to_node):
             name = plan.name_of(step.uid)
@@ -372,7 +372,9 @@ def _changed(plan: DefragPlan, done: int, cluster: _Cluster) -> str:
                 f"the cluster changed: {name} would go to {now.to_node}, and not to {step.to_node}"
             )
     if wanted is not None and plan.room is not None and played.node != plan.room.node:
-        return f"the cluster changed: there would be room on {played.node}, not {plan.room.node}"
+        return (
+            f"the cluster changed: there would now be room on {played.node}, not {plan.room.node}"
+        )
     return ""
 
 

@@ -212,9 +212,9 @@ def run(
         ran = run_missing(opened.work, cells, where, library_versions(), bar)
     except KeyboardInterrupt:
         there = f"{len(store.done(cells))} of {len(cells)} cells are in {store.folder}"
-        print(f"weft: {there}; the same command goes on with the others", file=sys.stderr)
+        print(f"weft: {there}; the same command continues with the others", file=sys.stderr)
         raise
-    print(f"{ran} cells run, {len(cells) - ran} were there: {opened.store.folder}")
+    print(f"{ran} cells run, {len(cells) - ran} already done: {opened.store.folder}")
     marked = marks_of(store.records(cells))
     if marked:
         warn_of_marks(marked)
@@ -392,7 +392,7 @@ def _print_results(spec: "ExperimentSpec", results: "ExperimentResults") -> None
     for text in [*results.in_words, *results.notes]:
         print_note(text)
     if model := model_of_time(spec):
-        print_note(f"It rests on: {model[:1].lower()}{model[1:]}")
+        print_note(f"It assumes: {model[:1].lower()}{model[1:]}")
 
 
 # --- turns on a cluster ---------------------------------------------------------------------------

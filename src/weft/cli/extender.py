@@ -138,8 +138,8 @@ def _warn_of_open_door(url: str, tls: "TlsFiles | None") -> None:
 def _warn(twice: list[str]) -> None:
     if twice:
         print_warning(
-            f"`weft scheduler` schedules these too: {', '.join(twice)}. Beside this "
-            "configuration run `weft extender serve`, or leave them out with --no-profiles"
+            f"`weft scheduler` schedules these too: {', '.join(twice)}. Either run "
+            "`weft extender serve` with this configuration, or leave them out with --no-profiles"
         )
 
 

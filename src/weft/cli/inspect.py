@@ -114,7 +114,7 @@ def _show(inspected: "ClusterReport", details: bool, namespace: str, output: Lis
         print(json_text(inspected, indent=2))
         return
     if not inspected.nodes:
-        print("No node of this cluster has GPUs that Weft knows of.")
+        print("No node of this cluster has GPUs known to Weft.")
         return
     used = bool(inspected.source)
     table = _pods(inspected, namespace, used) if details else _gpus(inspected, used)
@@ -178,16 +178,16 @@ def _notes(inspected: "ClusterReport") -> list[str]:
             problems.setdefault(node.problem, []).append(node.name)
     if not inspected.source:
         notes.append(
-            "Promised alone: nobody tells what is really used. Install Weft's agent "
+            "Requested amounts only, since no source reports actual use. Install Weft's agent "
             "(deploy/agent.yaml), or name a metrics server with --metrics-from."
         )
     else:
         notes += [f"Real use unknown on {', '.join(of)}: {text}." for text, of in problems.items()]
-    notes += [f"Not all was told: {text}" for text in inspected.problems]
+    notes += [f"Incomplete: {text}" for text in inspected.problems]
     notes += [text for node in inspected.nodes for text in troubles_of(node)]
     unplaced = [pod for node in inspected.nodes for pod in node.unplaced]
     if unplaced:
-        notes.append(f"Nobody says which GPU these pods have: {', '.join(unplaced)}.")
+        notes.append(f"No record says which GPU these pods have: {', '.join(unplaced)}.")
     return notes
 
 

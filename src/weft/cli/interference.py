@@ -148,7 +148,7 @@ def predict(
 
     source, table = read_model(model), None
     if why and not (target and others and len(others) == 1):
-        raise BadInputError("--why", "is of one application beside one other; name both")
+        raise BadInputError("--why", "needs an application and one co-resident; name both")
     if why and not isinstance(source, PredictorFile):
         raise BadInputError(str(model), "is a table of slowdowns: its numbers are given, not made")
     if target and isinstance(source, PredictorFile):
@@ -239,11 +239,11 @@ def _predictors(
         if isolation and isolation not in ways:
             raise BadInputError("--isolation", unknown(isolation, ways, f"{path} has"))
         known = ", ".join(" ".join(filter(None, (c.gpu_model, c.isolation))) for c in file.cells)
-        problem = f"knows nothing of that GPU model and way of sharing; it has {known}"
+        problem = f"has no data on that GPU model and way of sharing; it has {known}"
         raise BadInputError(str(path), problem)
     if any(cell.learned and cell.learned.trees for cell in cells.values()) and not available():
         print_remark(
-            f"{path} was learnt with LightGBM, which is not installed: its say is "
+            f"{path} was learnt with LightGBM, which is not installed: its predictions are "
             f"left out, and no bound is calibrated; {install_extra('interference')}"
         )
     return [Predictor(cell) for cell in cells.values()]
@@ -259,7 +259,7 @@ def _predictor(file: "PredictorFile", path: Path, gpu_model: str, isolation: str
 
 def _others(target: str, others: "list[str] | None") -> list[str]:
     if not others:
-        raise BadInputError(target, "beside whom? Name one application or more behind it")
+        raise BadInputError(target, "needs co-residents; name one application or more after it")
     return others
 
 
@@ -298,10 +298,7 @@ def _note_unknown(model: "PredictorFile | StaticTable", path: Path, names: Seque
         if name not in known:
             near = nearest(name, known)
             hint = f" (did you mean {near!r}?)" if near else ""
-            print_remark(
-                f"{path} knows no application {name!r}{hint}; it is predicted as "
-                "one that nobody knows"
-            )
+            print_remark(f"{path} has no application {name!r}{hint}; it is predicted as unknown")
 
 
 def _note_no_trees(cell: "Measurements", place: str) -> None:
@@ -311,7 +308,7 @@ def _note_no_trees(cell: "Measurements", place: str) -> None:
 
     if not trees.available() and len(profile_columns(Applications(cell.solos).columns)) >= 2:
         print_remark(
-            f"{place} has profiles, but LightGBM is not installed: its say is "
+            f"{place} has profiles, but LightGBM is not installed: its predictions are "
             f"left out; {install_extra('interference')}"
         )
 

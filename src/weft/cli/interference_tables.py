@@ -72,7 +72,7 @@ def unexamined(
             blind = sum(math.isnan(utilisation(solo)) for solo in solos)
             if blind:
                 yield (
-                    f"{place}: no sum of utilisation to stand beside: of {blind} of "
+                    f"{place}: no comparison with the sum of utilisation: for {blind} of "
                     f"{len(solos)} applications it is not known"
                 )
 
@@ -108,7 +108,7 @@ def print_reasons(target: str, others: Sequence[str], reasons: "PredictionReason
         for name, value in reasons.trees:
             print(f"  {value:+.3f}  {name}")
     if reasons.nearest:
-        print("The most alike of what was measured:")
+        print("The most similar measured pairs:")
         for near in reasons.nearest:
             pair = f"{near.target} beside {near.other}"
             print(f"  {near.likeness:.2f}  {pair}: speed {near.speed:.3f}")

@@ -71,7 +71,7 @@ def daemon(log_format: LogFormat, level: LogLevel, *, node: str = "") -> Iterato
         log.critical("%s", error)
         raise Exit(1) from error
     except Exception as error:
-        log.critical("ended by a mistake in Weft: %s", error, exc_info=error)
+        log.critical("ended by an error in Weft: %s", error, exc_info=error)
         raise Exit(1) from error
 
 

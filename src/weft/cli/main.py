@@ -153,7 +153,7 @@ def _check_arguments(argv: list[str]) -> None:
     """Refuse arguments that are not valid text, which could neither be shown nor looked up."""
     for text in argv:
         if not is_text(text):
-            raise BadInputError(ascii(text), "is no UTF-8 text; give the file or pod another name")
+            raise BadInputError(ascii(text), "is not UTF-8 text; give the file or pod another name")
 
 
 def main() -> None:

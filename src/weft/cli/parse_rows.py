@@ -141,7 +141,7 @@ def written_lines(row: Row) -> list[str]:
 
 
 NEEDS_NOTE = (
-    "what a container needs, weft agent sets on its node; without the agent a device plugin must"
+    "weft agent sets on the node what a container needs; without the agent a device plugin has to"
 )
 
 

@@ -48,7 +48,7 @@ _Cluster = Annotated[
 def collect(
     config: ConfigFile = None,
     url: Annotated[str, Option(help="A metrics server.  [default: as configured]")] = "",
-    hours: Annotated[float, Option(min=0.01, max=87_600, help="How far back to look.")] = 24.0,
+    hours: Annotated[float, Option(min=0.01, max=87_600, help="How far back to read.")] = 24.0,
     step_s: _Step = 15.0,
     settle_s: _Settle = 60.0,
     least_s: _Least = 300.0,
@@ -74,7 +74,7 @@ def collect(
     settings = _telemetry(config, url)
     end_s = time.time()
     if progress and not re.fullmatch("[a-zA-Z_:][a-zA-Z0-9_:]*", progress):
-        raise BadInputError("--progress", f"{progress!r} is no name of a metric")
+        raise BadInputError("--progress", f"{progress!r} is not a metric name")
     span = HistorySpan(end_s - 3_600 * hours, end_s, step_s, settle_s, least_s, progress)
     asks = cluster or ((kubeconfig is not None or bool(context)) and not config_map)
     collected = asyncio.run(_collect(settings, span, (kubeconfig, context) if asks else None))
@@ -146,8 +146,8 @@ def _say_left_out(collected: "CollectedProfiles", span: "HistorySpan") -> None:
     if collected.nameless:
         (namespace, pod), *_ = sorted(collected.nameless)
         print(
-            f"weft: {len(collected.nameless)} pods are no known application, as {namespace}/{pod}: "
-            f"annotate them with {APPLICATION}",
+            f"weft: {len(collected.nameless)} pods belong to no known application, such as "
+            f"{namespace}/{pod}: annotate them with {APPLICATION}",
             file=sys.stderr,
         )
     if not (collected.dataset.solo or collected.short or collected.nameless):

@@ -44,7 +44,7 @@ _Warm = Annotated[
 _Python = Annotated[
     str, Option(help="A Python that has PyTorch.  [default: the one that runs Weft]")
 ]
-_Device = Annotated[Device, Option(help="cpu is for trying out; it measures no GPU.")]
+_Device = Annotated[Device, Option(help="cpu is for a trial; it measures no GPU.")]
 
 
 def measure(

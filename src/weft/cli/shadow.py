@@ -57,7 +57,7 @@ def shadow(
     except BadInputError:
         raise
     except WeftError as error:
-        raise BadInputError(endpoint.url, f"{error}; see what weft doctor says") from error
+        raise BadInputError(endpoint.url, f"{error}; run weft doctor") from error
     sum_up(summary, output)
 
 

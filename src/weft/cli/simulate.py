@@ -122,7 +122,7 @@ _BoundDemand = Annotated[
     Option(
         show_default=False,
         help="With --bound: demand up to which all pods must be taken.  [default: up to the first "
-        "that the policy turned away]",
+        "that the policy rejected]",
     ),
 ]
 _BoundLimit = Annotated[
@@ -474,14 +474,14 @@ def _of_state(path: Path) -> "tuple[Scenario, Arrivals, Iterable[str]]":
     pending, bad = state.pending()
     notes = [f"pod {pod.name} is left out: {pod.why}" for pod in bad]
     if not pending:
-        raise BadInputError(str(path), "has no pod that waits for a place: nothing to decide")
+        raise BadInputError(str(path), "has no pending pod: nothing to decide")
     limits = state.engine.ledger.limits
     start = HeldStart(state.nodes, state.events(), pending, state.usual(), limits)
     scenario, arrivals = scenario_of(start, state.engine.seed)
     gpus = sum(len(node.gpus) for node in state.nodes)
     head = (
         f"taken {state.snapshot.taken_at}: {len(state.nodes):,} nodes with {gpus:,} GPUs, "
-        f"{len(state.bound):,} pods stay where they are, {len(pending):,} wait"
+        f"{len(state.bound):,} pods stay in place, {len(pending):,} wait"
     )
     return scenario, arrivals, [head, *notes]
 

@@ -62,7 +62,7 @@ def snapshot(
     file.
     """
     if objects and (kubeconfig or context):
-        raise BadInputError(objects, "is what the cluster said; leave out --kubeconfig, --context")
+        raise BadInputError(objects, "is the cluster's state; leave out --kubeconfig, --context")
     if objects:
         captured, settings = _given(objects), _configured(config)
     else:
@@ -112,7 +112,7 @@ async def asked(client: "ApiClient", path: Path | None) -> "tuple[CapturedObject
     if path is None:
         text = await configuration_text(client, SYSTEM_NAMESPACE, MANIFEST_NAME, MANIFEST_KEY)
         if not text:
-            echo(f"weft: {where}: not found; the built-in configuration is taken", err=True)
+            echo(f"weft: {where}: not found; using the built-in configuration", err=True)
     config = decode(text.encode(), where) if text else _configured(path)
     return await captured(client, config), config
 

@@ -70,7 +70,7 @@ def _show(report: "StatusReport") -> None:
     troubles.sort(key=lambda finding: finding.level != "wrong")
     print()
     if not troubles:
-        print_note("Nothing is wrong.")
+        print_note("No problem found.")
         return
     print_findings(troubles)
 

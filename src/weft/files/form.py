@@ -35,7 +35,7 @@ def read_document(
         document = load(text)
     except BrokenYamlError as error:
         at = "" if error.line is None else f"line {error.line + 1}"
-        raise BadInputError(place(where, at), f"is no YAML: {error}") from None
+        raise BadInputError(place(where, at), f"is not YAML: {error}") from None
     except BadInputError as error:
         raise BadInputError(place(where, error.where), error.problem) from None
     if not isinstance(document, dict):

@@ -30,7 +30,7 @@ _REMEDIES = {
     errno.ENOENT: "make its folder, or name another",
     errno.ENOTDIR: "what should be its folder is a file; name another",
     errno.ENAMETOOLONG: "name a shorter one",
-    errno.ELOOP: "its links go in a circle; name another",
+    errno.ELOOP: "its symbolic links form a cycle; name another",
 }
 
 

@@ -66,7 +66,7 @@ def load(text: str | bytes, first_line: int = 0) -> Any:
     except RecursionError:
         raise _too_deep() from None
     except UnicodeError:
-        raise BrokenYamlError("it is no UTF-8 text") from None
+        raise BrokenYamlError("it is not UTF-8 text") from None
     except (yaml.YAMLError, ValueError) as error:
         raise BrokenYamlError(" ".join(str(error).split())) from None
     except (AttributeError, LookupError, TypeError):  # PyYAML's, on a !!tag its value can't have

@@ -95,7 +95,8 @@ def _client(hosting: AgentHosting) -> ApiClient:
 def _end_for_driver(stop: asyncio.Event) -> None:
     if not stop.is_set():
         log.warning(
-            "a driver was installed whose library is not seen here: ends, to be started anew"
+            "a driver was installed, but this process cannot see its library: exiting, "
+            "to be restarted"
         )
         stop.set()
 
@@ -110,10 +111,12 @@ def reader_of(hosting: AgentHosting, on_late_driver: Callable[[], None]) -> Devi
     try:
         return NvmlReader()
     except NoDriverError as error:
-        log.error("%s: goes on without GPUs, and looks again every second", error)
+        log.error("%s: continuing without GPUs, and trying again every second", error)
         return NvmlReader(on_late_driver=on_late_driver)
     except DeviceError as error:
-        raise BadInputError("--devices nvml", f"{error}; name a file that plays GPUs") from error
+        raise BadInputError(
+            "--devices nvml", f"{error}; name a file that simulates GPUs"
+        ) from error
 
 
 class Composition:

@@ -115,4 +115,4 @@ class NodeAgent:
                 while not self._pods.synced.is_set() and not self._pods.problem:
                     await asyncio.sleep(_LOOKS_AGAIN_S)
         except TimeoutError:
-            log.warning("goes on without waiting longer for GPUs and pods")
+            log.warning("GPUs and pods are still unknown: starting anyway")

@@ -74,7 +74,7 @@ class SettledMemory:
         """Collect once, then freeze all remaining objects."""
         gc.collect()
         gc.freeze()
-        return "memory is settled"
+        return "garbage collection skips objects read so far"
 
     async def close(self) -> None:
         """Do nothing: the process ends."""
@@ -100,7 +100,7 @@ class TypicalPodsPart(Background):
 
     def __init__(self, typical: TypicalInput) -> None:
         self._input = typical
-        super().__init__("typical pods are counted", self._input.run)
+        super().__init__("counting usual pods", self._input.run)
 
     async def start(self) -> str:
         """Count now, and then periodically."""

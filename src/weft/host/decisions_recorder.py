@@ -35,7 +35,7 @@ class Recording(Background):
     """
 
     def __init__(self, live: ClusterView, header: Header, path: Path, most_mib: int = 0) -> None:
-        super().__init__(f"decisions go to {path}", self._write_for_ever, self._end)
+        super().__init__(f"recording decisions in {path}", self._write_for_ever, self._end)
         self._live, self._header, self._path = live, header, path
         self._waiting: list[bytes | DecisionLine] = []
         self._size = 0
@@ -102,8 +102,8 @@ class Recording(Background):
                 self._live.faults.task("recording decisions", error)
             why = _said(error)
             if isinstance(error, FullError):
-                why += ", all that --decisions-mib allows; the next process begins a new file"
-            log.error("decisions are not recorded any more: %s: %s", self._path, why)
+                why += ", the limit of --decisions-mib; the next process begins a new file"
+            log.error("decisions are no longer recorded: %s: %s", self._path, why)
 
     async def _end(self) -> None:
         await self._write()
@@ -167,7 +167,7 @@ class Recording(Background):
         file = FileIO(self._path, "r+")
         if file.seek(0, os.SEEK_END) != self._written:
             file.close()
-            raise OSError(0, "somebody else wrote to the file, or put another in its place")
+            raise OSError(0, "another process changed or replaced the file")
         return file
 
 

@@ -43,7 +43,7 @@ def read_measured(paths: Sequence[Path], sources: Sequence[str]) -> list[Measure
     if not any(cells.runs for cells in measured):
         raise BadInputError(
             ", ".join(map(str, paths)),
-            "hold no application beside another; measure some with `weft profile measure`",
+            "have no run of one application with another; measure some with `weft profile measure`",
         )
     return measured
 
@@ -82,7 +82,9 @@ def read_predictor(body: bytes, place: str) -> PredictorFile:
     try:
         plain = unpack(body, place)
     except UNREADABLE as error:
-        raise BadInputError(place, f"is no model of `weft interference train`: {error}") from None
+        raise BadInputError(
+            place, f"is not a model of `weft interference train`: {error}"
+        ) from None
     return model_file.decode(plain, place)
 
 
@@ -102,7 +104,7 @@ def table_in(body: bytes, place: str) -> InterferenceTable:
         numbers = msgspec.convert(decoded, dict[str, dict[str, float]])
         return from_static(1, slowdowns(numbers, place))
     except _BAD as error:
-        raise BadInputError(place, f"is no table of interference: {error}") from None
+        raise BadInputError(place, f"is not a table of interference: {error}") from None
 
 
 def distances_in(body: bytes, place: str) -> dict[str, dict[str, float]]:
@@ -110,7 +112,7 @@ def distances_in(body: bytes, place: str) -> dict[str, dict[str, float]]:
     try:
         return msgspec.json.decode(body, type=dict[str, dict[str, float]])
     except _BAD as error:
-        raise BadInputError(place, f"is no table of distances: {error}") from None
+        raise BadInputError(place, f"is not a table of distances: {error}") from None
 
 
 def predicted_table(model: PredictorFile) -> InterferenceTable:

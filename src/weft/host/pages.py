@@ -130,7 +130,7 @@ class Pages:
 
     def unlistenable(self, error: OSError) -> BadInputError:
         """Return the error for a port that cannot be opened."""
-        where, way_out = f"{self.address}:{self.port}", "choose another one; 0 is any that is free"
+        where, way_out = f"{self.address}:{self.port}", "choose another port; 0 means any free one"
         return BadInputError(where, f"can't be listened on ({error}); {way_out}")
 
     def collecting(self, collector: Collector) -> AbstractContextManager[None]:

@@ -90,7 +90,7 @@ def process_of(
     served = [
         *_predictions(plan, live, observer, solos),
         ServedPart(TypicalPodsPart(typical)),
-        ServedPart(Background("stranded GPUs are counted", stranded.run), (stranded,)),
+        ServedPart(Background("counting stranded GPUs", stranded.run), (stranded,)),
         ServedPart(SettledMemory()),
         *_gpu_watch(plan, live, source, observer),
         *_extender(plan, live),
@@ -156,7 +156,7 @@ def _gpu_watch(
     collectors: list[Collector] = [TelemetryMetrics(loop)]
     if observer is not None:
         collectors.append(SlowdownMetrics(observer))
-    part = Background("GPUs are looked at", loop.run, source.close)
+    part = Background("reading GPU telemetry", loop.run, source.close)
     return [ServedPart(part, tuple(collectors))]
 
 

@@ -65,7 +65,7 @@ class StatusPages(Pages):
     def unlistenable(self, error: OSError) -> BadInputError:
         """Return an error that names the wrong setting."""
         if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-            what = f"is no address of this machine ({error}); write one, or 0.0.0.0 for all"
+            what = f"is not an address of this machine ({error}); write one, or 0.0.0.0 for all"
             return BadInputError(f"http.address {self.address}", what)
         way_out = "set http.port in the configuration to a free one, or 0 for any"
         return BadInputError(f"http.port {self.port}", f"can't be listened on ({error}); {way_out}")

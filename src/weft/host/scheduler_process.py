@@ -96,7 +96,7 @@ class SchedulerProcess:
         done, _ = await asyncio.wait({draining}, timeout=drain_s)
         await self._shell.end(draining)
         if not done:
-            log.warning("ended with writes under way; who starts next reads what became of them")
+            log.warning("ended with unfinished writes; the next process reads their outcome")
         elif self.elector is not None:
             await self.elector.release()
         log.info("stopped")

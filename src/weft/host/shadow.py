@@ -87,5 +87,5 @@ def parts_of(plan: SchedulerPlan, live: EngineCluster) -> list[Part]:
     if source is not None:
         options, aliases = options_of(config.telemetry, config.limits), aliases_of(config.telemetry)
         loop = TelemetryLoop(live, source, None, options, aliases)
-        parts.append(Background("GPUs are looked at", loop.run, source.close))
+        parts.append(Background("reading GPU telemetry", loop.run, source.close))
     return parts

@@ -60,7 +60,7 @@ class Background:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         """Log a failure: the process goes on without this part."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            text = "broke off, and goes on with the next start: %s"
+            text = "failed, and runs again only after a restart: %s"
             log = logging.getLogger("weft.scheduler")
             log.error(text, self.what or "work in the background", exc_info=error)
 
@@ -101,7 +101,7 @@ class Kept:
             except (OSError, WeftError) as error:
                 self._log.error("%s: %s", self.name, error)
             except Exception:
-                self._log.exception("%s broke; it is started anew", self.name)
+                self._log.exception("%s failed, and is restarted", self.name)
             self._broken[self.name] += 1
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _MOST_AGAIN_S)

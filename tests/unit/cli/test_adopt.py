@@ -72,8 +72,8 @@ conflicting: ml/odd: it asks for 4 aliyun.com/gpu-mem: its node counts in GiB, i
 larger is charged that its card can hold.
 ambiguous: ml/train: does not say which of its node's GPUs it has: the last idle cards of its node
 are taken to be its.
-Keep shares off b until these have ended, for nobody says which of its GPUs they have: ml/train.
-kubectl cordon b keeps all new pods off.
+Keep shares off b until these have ended, since no record says which of its GPUs they have:
+ml/train. kubectl cordon b keeps all new pods off.
 
 To switch:
   kubectl -n kube-system scale deployment/gpushare-schd-extender --replicas=0
@@ -186,7 +186,7 @@ def test_it_is_recorded_labelled_and_put_back(weft: Weft, cluster: FakeApiServer
     assert (said.code, labels_of(cluster, "ml")) == (0, {"team": "ml"})
     with pytest.raises(ApiRefusal):
         cluster.get("configmaps", "weft-adoption", "kube-system")
-    assert weft("adopt", "--undo").out.startswith("Nothing is on record")
+    assert weft("adopt", "--undo").out.startswith("No change is recorded")
     assert {name.split()[1] for name in writes(cluster)} == {"namespaces", "configmaps"}
 
 
@@ -289,7 +289,7 @@ def test_an_old_api_server_and_one_that_does_not_heed_labels(
     assert refused(weft, cluster) == [("API server: version", "is 1.29")]
     monkeypatch.setitem(api_server.VERSION, "minor", "34")
     said = weft("adopt")
-    assert "Kubernetes 1.34 does not heed the label by itself" in said.out
+    assert "Kubernetes 1.34 does not apply the label by itself" in said.out
     assert "weft admission --only schedule" not in said.out
 
 

@@ -89,11 +89,11 @@ def test_the_table_names_moves_and_cost_and_wrong_wishes_are_refused(weft: Weft)
     assert said.out.split()[:3] == ["move", "from", "to"]
     assert "Cost: 1 pod, " in said.out
     fits = weft("defrag", "plan", "--gpus", 1, "--gpu-milli", 100, "--snapshot", state)
-    assert "nothing need be moved" in fits.out
+    assert "no pod has to be moved" in fits.out
     neither = weft("defrag", "plan", "--snapshot", state)
     assert "name a waiting pod, or give --gpus" in neither.err
     nobody = weft("defrag", "plan", "--pod", "ml/x", "--snapshot", state)
-    assert "no pod 'ml/x' waits for a place" in nobody.err
+    assert "no pod 'ml/x' is pending" in nobody.err
 
 
 @pytest.mark.parametrize(

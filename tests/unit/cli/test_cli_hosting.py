@@ -125,7 +125,7 @@ async def test_a_table_that_changes_while_it_runs_decides_from_then_on(
                     add_pod(server, "train")
                 table.write_text("{")  # costs nothing but a warning
                 await until(lambda: "put a good file there" in caplog.text)
-                assert f"weft.yaml: interference.table: {table}: is no table" in caplog.text
+                assert f"weft.yaml: interference.table: {table}: is not a table" in caplog.text
                 assert not schedules or not node_of(server, "train")
                 table.write_text(json.dumps(WELL))
                 await until(lambda: "files changed and were read again" in caplog.text)

@@ -162,9 +162,7 @@ def test_a_name_that_nobody_knows_is_said_to_be_unknown(weft: Weft, folder: Path
         "json",
     )
     assert json.loads(said.out)["rung"] == "unknown"
-    assert (
-        "knows no application 'lm (batch size 9)' (did you mean 'lm (batch size 8)'?)" in said.err
-    )
+    assert "has no application 'lm (batch size 9)' (did you mean 'lm (batch size 8)'?)" in said.err
 
 
 def test_a_model_is_written_whole_or_not_at_all(
@@ -235,7 +233,7 @@ def test_evaluate_says_what_it_could_not_examine(weft: Weft, tmp_path: Path) -> 
     assert said.code == 1
     assert "one T4 mps: 'new GPU' is not examined: no other GPU model" in said.err
     assert "one T4 mps: 'new pair' is not examined: what is left to learn from" in said.err
-    assert "no sum of utilisation to stand beside: of 2 of 2 applications" in said.err
+    assert "no comparison with the sum of utilisation: for 2 of 2 applications" in said.err
     assert "error: " in said.err
 
 
@@ -288,7 +286,7 @@ def test_a_static_table_predicts_too(weft: Weft, tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["predict", "model", "cnn (batch size 8)", "x"], "--gpu-model: is needed: "),
-        (["predict", "model", "cnn (batch size 8)", "--gpu-model", "big"], "beside whom?"),
+        (["predict", "model", "cnn (batch size 8)", "--gpu-model", "big"], "needs co-residents"),
         (["predict", "model", "--gpu-model", "H100"], "--gpu-model: 'H100' is unknown; "),
         (["predict", "nowhere"], "cannot be read: No such file"),
         (["predict", "data.json"], "is no table of slowdowns"),

@@ -206,4 +206,4 @@ def test_simulate_tells_mystics_distances(
         "simulate", "--nodes", nodes, "--pods", pods, "--policy", "coscheml", "--mystic", far
     )
     assert said.code == 1
-    assert f"--mystic: {far}: is no table of distances" in said.err
+    assert f"--mystic: {far}: is not a table of distances" in said.err

@@ -44,7 +44,7 @@ def test_words_that_are_no_text_are_one_error() -> None:
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "weft: error: '\\udcff.yaml': is no UTF-8 text; give the file or pod another name\n"
+        "weft: error: '\\udcff.yaml': is not UTF-8 text; give the file or pod another name\n"
     )
 
 

@@ -104,7 +104,7 @@ def test_a_record_runs_no_file_that_nobody_named(weft: Weft, mine: Path) -> None
         assert said.err == f"weft: error: {path}: {problem}\n"
     assert not ran.exists()
     said = weft("replay", path, "--policy", "fgd")
-    assert "--policy fgd: is no file; write FILE.py:Class" in said.err
+    assert "--policy fgd: is not a file; write FILE.py:Class" in said.err
 
 
 def test_a_changed_file_is_told_and_its_differences_shown(weft: Weft, mine: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_changed_file_is_told_and_its_differences_shown(weft: Weft, mine: Path
     mine.write_text(policy_file("-query.node_kind"))
     said = weft("replay", path, "--policy", "mine.py")
     assert said.code == 1
-    assert "note: policy mine is another than decided: mine.py:Mine (sha256 " in said.err
+    assert "note: policy mine differs from the one that decided: mine.py:Mine (sha256 " in said.err
     head, header, *rows = said.out.splitlines()
     assert head.startswith("decision ")
     assert " differs, of pod default/p" in head
@@ -139,7 +139,11 @@ def test_a_changed_file_is_told_and_its_differences_shown(weft: Weft, mine: Path
             "policy mine.py:Mien: there is no class 'Mien'; did you mean 'Mine'?",
         ),
         ("./mine.py:Xyz", "", "there is no class 'Xyz'; it has Mine"),
-        ("./mine.py:Other", "class Other: pass", "Other is no policy; derive a class from weft."),
+        (
+            "./mine.py:Other",
+            "class Other: pass",
+            "Other is not a policy; derive a class from weft.",
+        ),
         ("./mine.py:Mine.x", "", "there is no class 'Mine.x'; did you mean 'Mine'?"),
         ("./mine.py", "import nowhere", "policy mine.py, line 14: ModuleNotFoundError: No module"),
         ("./mine.py", "1 / 0", "policy mine.py, line 14: ZeroDivisionError: division by zero"),

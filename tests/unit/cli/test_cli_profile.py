@@ -115,7 +115,10 @@ def test_import_adds_and_export_gives_it_back(weft: Weft, kept: Path, tmp_path: 
         (("show", "nobody", "--file", "KEPT"), "nobody: is not known here"),
         (("import", "none.json", "--file", "KEPT"), "none.json: cannot be read"),
         (("export", "BELOW", "--file", "KEPT"), "cannot be written"),
-        (("collect", "--url", "http://x", "--progress", "a b"), "--progress: 'a b' is no name"),
+        (
+            ("collect", "--url", "http://x", "--progress", "a b"),
+            "--progress: 'a b' is not a metric name",
+        ),
         (
             ("measure", "OUT", "--workload", "chess"),
             "--workload: 'chess' is unknown; write one of resnet-train",

@@ -58,7 +58,7 @@ def test_a_bad_configuration_and_a_silent_cluster_are_one_error(weft: Weft, conf
     )
     told = weft("shadow", "--config", config, "--kubeconfig", kubeconfig)
     assert (told.code, told.err.count("\n")) == (1, 1)
-    assert "see what weft doctor says" in told.err
+    assert "run weft doctor" in told.err
 
 
 def test_what_differs_stands_beside_both_places(

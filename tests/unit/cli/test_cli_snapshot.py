@@ -110,7 +110,7 @@ def test_waiting_pods_find_places_beside_those_that_hold_some(weft: Weft, snapsh
     run = json.loads(said.out)["runs"][0]
     assert (run["failed_pods"], run["pods"]) == (1, 9), "a disk of its own; no GPU, and not ours"
     assert run["gpu_allocation_percent"] > 50
-    assert "0 pods stay where they are, 9 wait" in said.err
+    assert "0 pods stay in place, 9 wait" in said.err
 
 
 def test_a_pod_is_explained_and_its_nearest_name_said(weft: Weft, snapshot: Path) -> None:

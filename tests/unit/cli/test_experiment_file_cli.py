@@ -43,7 +43,7 @@ def test_a_new_user_prints_checks_runs_and_compares(
     assert all(len(line) <= 80 for line in said.out.splitlines())
     assert "exclusive" in said.out
     assert "Fewer than 5 seeds: no intervals" in said.out
-    assert "It rests on: slowdowns as measured" in said.out
+    assert "It assumes: slowdowns as measured" in said.out
     page = tmp_path / "page"
     found = json.loads(weft("experiment", "report", out, "-o", "json", "--page", page).out)
     html = (page / "report.html").read_text("utf-8")

@@ -135,7 +135,7 @@ def test_details_show_each_pod_and_what_others_use(weft: Weft, cluster: FakeApiS
 def test_without_agents_promises_alone_and_said_so(weft: Weft, cluster: FakeApiServer) -> None:
     said = weft("inspect")
     assert "used MiB" not in said.out
-    assert "Promised alone: nobody tells what is really used." in said.out
+    assert "Requested amounts only, since no source reports actual use." in said.out
     assert "28,000" in said.out
     rows = [line.split() for line in weft("inspect", "--details").out.splitlines()[1:3]]
     assert rows == [
@@ -186,7 +186,7 @@ def test_pods_that_an_original_placed_are_read_by_their_annotations(
     )
     assert node["unplaced"] == ["default/nowhere"]
     assert node["agent"]["isolation"] == ["none", "mps"]
-    assert "Nobody says which GPU these pods have: default/nowhere." in weft("inspect").out
+    assert "No record says which GPU these pods have: default/nowhere." in weft("inspect").out
 
 
 def test_a_copied_record_promises_nothing(weft: Weft, cluster: FakeApiServer) -> None:
@@ -239,7 +239,7 @@ def test_nodes_by_name_and_one_that_is_not_there(weft: Weft, cluster: FakeApiSer
 
 def test_a_cluster_without_gpus(weft: Weft, cluster: FakeApiServer) -> None:
     cluster.remove("nodes", "a", "")
-    assert weft("inspect").out == "No node of this cluster has GPUs that Weft knows of.\n"
+    assert weft("inspect").out == "No node of this cluster has GPUs known to Weft.\n"
 
 
 def of_this_thread(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) -> None:

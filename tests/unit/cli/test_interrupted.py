@@ -103,7 +103,7 @@ def test_an_experiment_keeps_the_cells_that_are_done(
     words = ["experiment", "run", str(file), "--out", str(out), "--jobs", "2"]
     said = ended(words, told, 2, signal.SIGINT, whole_group=True)
     assert said == (
-        f"weft: 2 of 4 cells are in {out}; the same command goes on with the others\n"
+        f"weft: 2 of 4 cells are in {out}; the same command continues with the others\n"
         "weft: interrupted\n"
     )
     assert json.loads((out / "manifest.json").read_text())["cells"]

@@ -79,7 +79,7 @@ by-name   mps, none      1      1     2  80,920        20,000
 pods     count  oldest         reason
 running      1  default/train
 
-Nothing is wrong.
+No problem found.
 """
 
 TROUBLED = """\

@@ -377,7 +377,11 @@ WRONG = {
         one_gpu_is_left, "inspect", ("GPU 0 of a is gone", "default/train"), "", 0
     ),
     "a GPU that is gone, by status": Wrong(
-        one_gpu_is_left, "status", ("default/train", "GPU 0", "does not show"), "weft inspect a", 1
+        one_gpu_is_left,
+        "status",
+        ("default/train", "GPU 0", "no longer reports"),
+        "weft inspect a",
+        1,
     ),
     "a GPU that is promised twice": Wrong(
         double_booked,
@@ -427,7 +431,7 @@ WRONG = {
     "a placement that was edited": Wrong(
         edited_placement,
         "doctor",
-        ("default/train", "not as Weft wrote them"),
+        ("default/train", "differ from what Weft wrote"),
         "--show-managed-fields",
         1,
     ),

@@ -146,7 +146,7 @@ PENDING = {
     ),
     "a schedulerName that is not Weft's": Waiting(
         {MEMORY: 1_000},
-        ("none of Weft's profiles", "wefft"),
+        ("not one of Weft's profiles", "wefft"),
         "weft",
         spec={"schedulerName": "wefft"},
     ),
@@ -205,9 +205,9 @@ def holder(name: str, on: str, held: Json) -> Json:
 
 BOUND = {
     "without-marks": ("does not say which of its node's GPUs it has", "bound"),
-    "on-a-lost-gpu": ("GPU 7", "does not show any more"),
+    "on-a-lost-gpu": ("GPU 7", "no longer reports"),
     "unreadable": ("cannot be read as it is now", "weft.dev/class"),
-    "edited": ("not as Weft wrote them", "1,000"),
+    "edited": ("differ from what Weft wrote", "1,000"),
 }
 
 

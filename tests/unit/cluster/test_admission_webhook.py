@@ -100,9 +100,9 @@ def test_each_request_gets_its_status() -> None:
         (["--webhook", "weft-system", "--ca-file", "CA"], "NAMESPACE/SERVICE"),
         (["--ca-file", "CA"], "NAMESPACE/SERVICE"),
         (["--webhook", "a/b", "--ca-file", "missing.pem"], "missing.pem"),
-        (["--webhook", "a/b", "--ca-file", "NOT"], "no PEM certificate"),
+        (["--webhook", "a/b", "--ca-file", "NOT"], "not a PEM certificate"),
         (["--plugin", "system:serviceaccount:gpushare-device-plugin"], "NAMESPACE:NAME"),
-        (["--scheduler", ""], "no user"),
+        (["--scheduler", ""], "not a user name"),
     ],
 )
 def test_what_would_never_work_is_refused(words: list[str], says: str, tmp_path: Path) -> None:

@@ -66,7 +66,8 @@ async def test_the_borrower_is_evicted_with_the_reason_in_numbers(
         (text,) = await until(lambda: made.told("BorrowedMemoryNeeded"))
         assert text == (
             "evicted: the pods of GPU 0 need 16,000 MiB of its 16,000, of which 512 stay free; "
-            "d/lender grew from 6,000 to 10,000 MiB; it had borrowed 5,000 MiB, and goes first"
+            "d/lender grew from 6,000 to 10,000 MiB; it had borrowed 5,000 MiB, so it "
+            "is evicted first"
         )
         (line,) = (
             line

@@ -39,7 +39,7 @@ async def test_where_the_plugin_put_it_is_where_it_is_charged() -> None:
         (text,) = await until(lambda: made.told("PlacementMoved"))
         assert text == (
             f"alnair's agent gave it GPU {1 - chosen} ({GPU_ID}), Weft had chosen GPU "
-            f"{chosen}. It is charged where it is, and nobody is evicted for it"
+            f"{chosen}. It is charged where it runs, and no pod is evicted for it"
         )
         half = CARD_MIB * 8 // 16
         assert (used(made)[chosen], used(made)[1 - chosen]) == (0, half)

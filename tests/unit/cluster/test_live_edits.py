@@ -64,7 +64,9 @@ async def test_an_edit_frees_nothing_and_is_told(how: str, key: str) -> None:
         waits = refusals(made)
         edit(made, "p", EDITS[how], key)
         (text,) = await until(lambda: made.told("PlacementDoubted"))
-        assert text.startswith("its marks are not as Weft wrote them, or say less than it asks")
+        assert text.startswith(
+            "its marks differ from what Weft wrote, or state less than it requests"
+        )
         before = used(made)
         assert before[gpu] == CARD_MIB
         assert sum(before) == CARD_MIB

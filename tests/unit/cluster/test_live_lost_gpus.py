@@ -45,8 +45,8 @@ async def test_a_pod_of_a_lost_gpu_is_charged_to_no_other_and_comes_back_with_it
         shows(made, 1)
         (text,) = await until(lambda: made.told("GPULost"))
         assert text == (
-            "was placed on GPU 1 of node n, which the node does not show any more: its share "
-            "of it is kept for when it is back, and charged to no other GPU"
+            "was placed on GPU 1 of node n, which the node no longer reports: its share "
+            "stays reserved there, and is charged to no other GPU"
         )
         (notice,) = [one for one in made.notices if one.reason == "GPULost"]
         assert notice.pod

@@ -271,7 +271,7 @@ async def test_who_is_bound_past_his_scheduler_is_told_and_goes_where_it_is_aske
         blocked = made.server.fault("status", path="eviction", code=429, times=1)
         made.server.add("pods", pod("mine", 1, nodeName="n"))
         (text,) = await until(lambda: made.told("BoundPastScheduler"))
-        assert "was bound past its scheduler" in text
+        assert "was bound without its scheduler" in text
         assert made.parts.past_scheduler.here == {made.uid("mine")}
         if treatment == "evict":
             await until(lambda: made.deleting("mine"))

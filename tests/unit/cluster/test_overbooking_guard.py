@@ -46,7 +46,7 @@ async def test_of_two_that_weft_placed_on_one_card_the_later_is_evicted_once() -
         assert not made.deleting("first")
         (text,) = made.told("DoubleBooked")
         assert text == (
-            "evicted: GPU 0 of node n was given away twice; beside d/first, bound before, "
+            "evicted: GPU 0 of node n was booked twice; beside d/first, bound before, "
             "4,000 of its 16,000 MiB are missing"
         )
         assert made.server.requests["POST pods/eviction"] == 1
@@ -80,7 +80,7 @@ async def test_a_disruption_budget_is_waited_for() -> None:
         bind(made.server, "first", 0, seconds_ago(30))
         bind(made.server, "later", 0, seconds_ago(10))
         (text, *_) = await until(lambda: made.told("EvictionBlocked"))
-        assert "is to be evicted, but: " in text
+        assert "Its eviction is blocked: " in text
         assert made.client.limit.delay_s() == 0  # and bindings do not wait for it
         await until(lambda: budget.hits >= 2)
         made.server.faults.forget()
@@ -95,7 +95,7 @@ async def test_a_pod_of_someone_else_is_told_and_never_evicted() -> None:
         add(made, "foreign")
         bind(made.server, "foreign", None, seconds_ago(0))
         (on_pod, on_node) = await until(lambda: made.told("Overbooked")[::-1])
-        assert on_pod.startswith("bound to n by someone else than Weft: GPU 0 there may hold")
+        assert on_pod.startswith("bound to n by another scheduler than Weft: GPU 0 there may be")
         assert "GPU 0 may hold up to 4,000 MiB more than it has (d/ours, d/foreign)" in on_node
         about = [notice.pod and notice.pod.metadata.name for notice in made.notices]
         assert about == [None, "foreign"]
@@ -129,7 +129,7 @@ async def test_what_a_smaller_node_explains_is_left_alone() -> None:
         await until(lambda: len(made.live.engine.ledger.holdings) == 2)
         made.server.update("nodes", "n", {"metadata": {"annotations": gpus(2, 15_000)}})
         (text,) = await until(lambda: made.told("DoubleBooked"))
-        assert text.endswith("not evicted: its node has shown larger or more GPUs than now")
+        assert text.endswith("not evicted: its node has reported larger or more GPUs than now")
         await settled(made)
         made.parts.guard.check()
         assert made.parts.guard._tasks == {}

@@ -102,7 +102,7 @@ def test_predictions_that_make_no_sense_are_no_table(tmp_path: Path) -> None:
     nan, worst = np.full((1, 3, 3), np.nan), np.full((1, 3, 3), 9, dtype=np.int8)
     for wrong in ({"mean": nan.tobytes()}, {"upper": nan.tobytes()}, {"tier": worst.tobytes()}):
         path.write_bytes(msgspec.json.encode(msgspec.structs.replace(TABLE, **wrong)))
-        with pytest.raises(BadInputError, match=r"told\.json: is no table of interference"):
+        with pytest.raises(BadInputError, match=r"told\.json: is not a table of interference"):
             files.read()
     path.write_bytes(msgspec.json.encode(TABLE))
     assert files.read().interference == TABLE

@@ -19,8 +19,8 @@ async def test_who_slows_a_critical_pod_down_goes_with_the_reason_and_is_kept_aw
         await until(lambda: made.deleting("train"))
         (text,) = await until(lambda: made.told("SlowedDown"))
         assert text.startswith(
-            "evicted: d/serve on GPU 0 was 2.00 times slower than alone, and 1.10 is allowed, "
-            "in 2 of the last 3 looks"
+            "evicted: d/serve on GPU 0 was 2.00 times slower than alone (allowed: 1.10) "
+            "in 2 of the last 3 windows"
         )
         assert not made.deleting("serve")
         assert made.parts.evictor.slowdown_counts == {"evicted": 1, "blocked": 0, "failed": 0}
@@ -256,7 +256,7 @@ async def test_one_look_asks_for_both_and_tells_both(caplog: pytest.LogCaptureFi
             await loop.refresh()
             await loop.refresh()
             assert loop.errors == {("progress", "timeout"): 2}
-            assert made.live.engine.signals.source.why == ""  # GPUs are looked at all the same
+            assert made.live.engine.signals.source.why == ""  # reading GPU telemetry all the same
     assert caplog.text.count("metrics: progress: no answer in 10 s") == 1
 
 

@@ -1,4 +1,4 @@
-"""Pods that hold GPUs and cannot end by themselves."""
+"""Pods that hold GPUs and are stuck: on dead nodes, or long past their deletion."""
 
 import datetime
 from typing import Any

@@ -160,12 +160,12 @@ async def test_a_system_that_another_plugin_serves_is_left_alone(caplog) -> None
         assert w.status["capacity"]["aliyun.com/gpu-mem"] == "30"
         assert w.status["capacity"]["alnair/vgpu-memory"] == "48"
         assert "gpushare" not in accounting.dialects
-        assert "is served here by another device plugin" in caplog.text
+        assert "is served by another device plugin" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("allocatable", "why"),
-    [("2", "nvidia.com/gpu is served"), ("0", "remembers another device plugin that is gone")],
+    [("2", "nvidia.com/gpu is served"), ("0", "remembers a removed device plugin")],
 )
 async def test_own_refuses_while_another_plugin_serves_it(allocatable: str, why: str) -> None:
     settings = AccountingSettings(dialects=(), own=("nvidia.com/gpu",))

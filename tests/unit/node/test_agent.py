@@ -72,7 +72,7 @@ async def test_a_part_that_breaks_is_started_anew_and_all_clean_up(
     assert (faulty.cleaned, steady.cleaned) == (1, 1)
     told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert told[:4] == [
-        "faulty broke; it is started anew",
+        "faulty failed, and is restarted",
         "faulty: no socket",
         "faulty: no GPU",
         "faulty ended",

@@ -235,7 +235,9 @@ async def test_a_pod_that_the_default_scheduler_bound_is_told_the_way_out(tmp_pa
         await world.start_agent()
         world.add_pod("a", {"weft.dev/gpu-memory": "1000"})
         why = await refused(world, world.sandbox("a"))
-        assert "nobody says which GPU of this node is the pod's: default-scheduler placed it" in why
+        assert (
+            "no record says which GPU of this node is the pod's: default-scheduler placed it" in why
+        )
         assert "label its namespace weft.dev/schedule=enabled" in why
         assert "weft.dev/schedule=enabled" in await world.event("GPUShareRefused")
 
@@ -299,7 +301,7 @@ async def test_a_record_that_its_author_changed_before_it_was_used_is_refused(
         await world.create(world.sandbox("a"))  # the agent has seen it
         await world.runtime.stop_pod(pod)
         edited = world.bound("a", world.record("uid-a", mib=40_000))
-        assert "not what the pod was seen with at first" in await refused(world, edited)
+        assert "differs from the one that the pod had at first" in await refused(world, edited)
 
 
 async def test_who_asks_for_nothing_and_was_given_a_gpu_unheard_is_evicted(tmp_path: Path) -> None:

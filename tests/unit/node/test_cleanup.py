@@ -143,7 +143,7 @@ async def test_an_agents_own_account_cleans_its_node_and_leaves_the_heartbeat_it
         assert await Cleanup(client, "a").run() == 1
         assert found(server, "a") == before
         assert server.get("leases", "weft-agent-a", SYSTEM)
-        assert "node a: its heartbeat stays: " in caplog.text
+        assert "node a: its heartbeat Lease cannot be deleted: " in caplog.text
         with pytest.raises(BadInputError, match=r"403"):  # all nodes' need all rights
             await Cleanup(client).run()
 

@@ -82,9 +82,9 @@ NRI_OFF = '[plugins."io.containerd.nri.v1.nri"]\ndisable = true\n'
         ({"config.toml": "a = '\udcff'"}, "config.toml can't be parsed ('utf-8'"),
         ({"config.toml": "version = 3\n"}, "imports no folder of drop-ins: add imports = ["),
         ({"config.toml": "version = 3\nimports = ['own.toml']\n"}, "imports no folder"),
-        ({"config.toml": "version = 3\nimports = 'conf.d/*.toml'\n"}, "imports is no list"),
+        ({"config.toml": "version = 3\nimports = 'conf.d/*.toml'\n"}, "imports is not a list"),
         ({"config.toml": "imports = ['conf.d/*.toml']\n"}, "is of version 1: `containerd config"),
-        ({"conf.d/zz.toml": NRI_OFF}, "conf.d/zz.toml is read last and has NRI off"),
+        ({"conf.d/zz.toml": NRI_OFF}, "conf.d/zz.toml is read last and disables NRI"),
         ({"conf.d/a.toml": "x ="}, "conf.d/a.toml can't be parsed"),
         ({"conf.d/a.toml": "disabled_plugins = ['nri']"}, "a.toml: disabled_plugins names NRI"),
     ],
@@ -121,7 +121,7 @@ def test_a_file_that_somebody_edited_is_neither_changed_nor_removed(
     drop_in.path.write_text(edit.format(drop_in.path.read_text()))
     before = drop_in.path.read_bytes()
     for change in (drop_in.write, drop_in.remove):
-        with pytest.raises(RuntimeConfigError, match="is not as the agent wrote it: it stays"):
+        with pytest.raises(RuntimeConfigError, match="was edited since the agent wrote it"):
             change()
     assert drop_in.path.read_bytes() == before
 
@@ -253,11 +253,11 @@ async def test_what_does_not_help_is_taken_back_and_not_tried_again(tmp_path: Pa
     node.helps = False
     async with running(node) as part:
         await until(lambda: part.problem)
-        assert "is taken back: with it the runtime created a container" in part.problem
+        assert "was removed again: with it the runtime created a container" in part.problem
         assert (part.drop_in, node.begun, node.drop_in.exists()) == (None, 3, False)
     async with running(node) as part:  # the next agent
         await until(lambda: part.problem)
-        assert "is taken back" in part.problem
+        assert "was removed again" in part.problem
         assert part.restarts == 0
     node.helps = True
     node.config.write_text(node.config.read_text() + "# mended\n")
@@ -270,7 +270,7 @@ async def test_a_containerd_that_does_not_start_with_it_starts_without(tmp_path:
     node.starts_with_drop_in = False
     async with running(node, come_back_s=1) as part:
         await until(lambda: part.problem)
-        assert "is taken back: containerd was not back 1 s after" in part.problem
+        assert "was removed again: containerd was not back 1 s after" in part.problem
         assert not node.drop_in.exists()
         await until(lambda: node.begun == 2)
 
@@ -282,7 +282,7 @@ async def test_a_containerd_that_nobody_starts_again_is_said(
     node.starts = 1
     async with running(node, come_back_s=0.5) as part:
         await until(lambda: part.problem)
-        assert "it is not back without it either: start it (systemctl start" in part.problem
+        assert "it did not come back without it either: start it (systemctl start" in part.problem
         assert not node.drop_in.exists()
     told = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert len(told) == 1
@@ -330,7 +330,7 @@ async def test_other_runtimes_are_told_their_lines(
 
 
 def test_what_serves_the_socket_is_found_by_the_kernel(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeConfigError, match="nobody answers at"):
+    with pytest.raises(RuntimeConfigError, match="nothing answers at"):
         daemon_at(tmp_path / "none.sock")
     socket = tmp_path / "s.sock"
     process = subprocess.Popen([sys.executable, "-c", PLAYED, str(socket)])

@@ -32,7 +32,7 @@ def test_a_device_node_has_its_numbers() -> None:
 
 def test_what_is_no_device_node_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(MissingNodeError, match="is no device node"):
+    with pytest.raises(MissingNodeError, match="is not a device node"):
         device_node(str(tmp_path / "file"))
     with pytest.raises(MissingNodeError, match=r"/none: No such file"):
         device_node(str(tmp_path / "none"))

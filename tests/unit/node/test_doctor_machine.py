@@ -144,7 +144,7 @@ def test_other_gpu_plugins_on_the_machine(tmp_path: Path) -> None:
     path = tmp_path / machine.DEVICE_PLUGINS / machine.CHECKPOINT
     put(path, json.dumps({"Data": data, "Checksum": 1}))
     found = machine.other_plugins(tmp_path, ("aliyun.com/gpu-mem",))
-    assert (found.level, found.text) == ("advice", "somebody else serves nvidia.com/gpu")
+    assert (found.level, found.text) == ("advice", "another device plugin serves nvidia.com/gpu")
     put(path, "{")
     assert "not known" in machine.other_plugins(tmp_path, ()).text
 
@@ -179,4 +179,4 @@ def test_containers_that_may_not_be_looked_into_are_told(
 
     monkeypatch.setattr(Path, "iterdir", refused)
     found = machine.without_share(tmp_path, {})
-    assert (found.level, found.text) == ("advice", "1 containers may not be looked into")
+    assert (found.level, found.text) == ("advice", "1 containers could not be checked")

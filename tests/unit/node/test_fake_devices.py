@@ -158,7 +158,7 @@ processes:
         ),
         (
             "gpus: [{model: x, memoryMiB: 9, uuid: u, count: 2}]",
-            "gpus[0].uuid: 'u' is more than one card's",
+            "gpus[0].uuid: 'u' is used for several cards",
         ),
         (
             "gpus: [{model: x, memoryMiB: 9, paths: ['{pid}']}]",
@@ -174,7 +174,7 @@ processes:
         ),
         (
             "gpus: [{model: x, memoryMiB: 9, use: [{seconds: 1, values: {power_w: .nan}}]}]",
-            "values.power_w: nan is no measurement",
+            "values.power_w: nan is not a valid measurement",
         ),
         ("processes: [{gpu: 0, memoryMiB: 1}]", "processes[0]: names one of pid, pod"),
         (
@@ -186,7 +186,7 @@ processes:
             "gpus[0].count: 2,000 is more than 1,024; write that at most",
         ),
         ("kind: Other", "line 3, kind: is written twice"),
-        ("gpus: [", "is no YAML"),
+        ("gpus: [", "is not YAML"),
     ],
 )
 def test_a_wrong_file_is_told_by_field_and_value(tmp_path: Path, text: str, said: str) -> None:

@@ -133,7 +133,7 @@ def test_containers_without_a_share_get_nothing(isolation: NodeIsolation) -> Non
 def test_instances_isolate_themselves(isolation: NodeIsolation) -> None:
     for mode in ("mig", ""):
         assert isolation.additions(record(mode, (3_070, 5_000, 1_000)), "main").env == {}
-    with pytest.raises(IsolationError, match="GPU 0 is no MIG instance"):
+    with pytest.raises(IsolationError, match="GPU 0 is not a MIG instance"):
         isolation.additions(record("mig", (3_070, 5, 5), (0, 5, 5)), "main")
     with pytest.raises(IsolationError, match="GPU 3070 is a MIG instance; MPS runs on whole cards"):
         isolation.additions(record("mps", (3_070, 5, 5)), "main")
@@ -144,8 +144,8 @@ def test_a_mode_that_the_node_lacks_is_refused_with_a_reason(watch: DeviceWatch)
     assert bare.offered() == ("none", "time-slicing", "mig")
     for mode, reason in (
         ("mps", "MPS is off on this node"),
-        ("hook", "HAMi-core's library is not there: none is named"),
-        ("sandbox", "'sandbox' is no isolation that this agent knows: none, time-slicing, mig"),
+        ("hook", "HAMi-core's library is missing: no path is set"),
+        ("sandbox", "'sandbox' is not an isolation mode of this agent: none, time-slicing, mig"),
     ):
         with pytest.raises(IsolationError, match=reason):
             bare.additions(record(mode, (0, 5, 5)), "main")
@@ -163,7 +163,7 @@ async def test_what_is_offered_follows_what_is_there(
     written(tmp_path, "gpus: [{model: A, memoryMiB: 9}]")
     await watch.read()
     assert isolation.offered() == ("none", "time-slicing")
-    with pytest.raises(IsolationError, match="MPS is not there: it died"):
+    with pytest.raises(IsolationError, match="MPS is not available: it died"):
         isolation.additions(record("mps", (0, 5, 5)), "main")
 
 

@@ -130,7 +130,7 @@ async def test_who_asks_and_for_which_tenant(tmp_path: Path) -> None:
 def test_a_missing_file_is_told_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"telemetry.authorityFile: cannot read"):
         Prometheus(PrometheusOptions("https://p", authority_file=str(tmp_path / "none")))
-    with pytest.raises(BadInputError, match=r"telemetry.url: 'p:9090' is no http"):
+    with pytest.raises(BadInputError, match=r"telemetry.url: 'p:9090' is not an http"):
         Prometheus(PrometheusOptions("p:9090"))
 
 
@@ -170,7 +170,7 @@ async def test_an_answer_without_end_is_cut_off() -> None:
     [
         (200, "<html>", "garbage", "no answer to a query"),
         (401, "", "refused", "check the credentials"),
-        (403, "", "refused", "not let in"),
+        (403, "", "refused", "access denied"),
         (302, "", "status", "302"),
         (503, "upstream is down", "status", "503: upstream is down"),
         (

@@ -88,7 +88,7 @@ def _asks(text: msgspec.Raw) -> bool:
     try:
         pod = msgspec.json.decode(text, type=PodManifest)
     except UNDECODABLE as error:
-        log.warning("a pod that cannot be read is left as it is: %s", error)
+        log.warning("a pod that cannot be read is admitted unchanged: %s", error)
         return False
     if pod.spec.scheduler_name not in ("", DEFAULT_SCHEDULER):
         return False
@@ -108,7 +108,7 @@ class WebhookServer:
             _LIMITS,
             problem=_problem,
             unreadable=_problem,
-            turned_away=lambda why: log.warning("a connection was turned away: %s", why),
+            turned_away=lambda why: log.warning("a connection was refused: %s", why),
             log=log,
         )
 

@@ -44,7 +44,7 @@ class ExtenderMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics with their present values."""
         yield counter(REQUESTS, "Requests answered.", self.requests, "path", "verb", "result")
-        yield counter(REJECTED, "Requests turned away unread.", self.rejected, "why")
+        yield counter(REJECTED, "Requests refused unread.", self.rejected, "why")
         text = "From the last byte of a request to the answer's first."
         durations = HistogramMetricFamily(DURATION, text, labels=("path", "verb"))
         bounds = (*map(str, BUCKETS_S), "+Inf")

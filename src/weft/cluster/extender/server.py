@@ -187,7 +187,7 @@ class ExtenderServer:
         if path.startswith("/debug/pprof"):
             raise _TurnedAwayError(404, "pprof", _NO_PPROF)
         if served is None:
-            raise _TurnedAwayError(404, "path", f"there is nothing at {path[:200]}")
+            raise _TurnedAwayError(404, "path", f"no page at {path[:200]}")
         if request.method != "POST":
             raise _TurnedAwayError(405, "method", "send a POST")
         body = await self._read(request)
@@ -225,7 +225,7 @@ class ExtenderServer:
                         raise _TurnedAwayError(413, "size", too_large)
                     buffered = self._reading_bytes + self._server.sending_bytes
                     if buffered > options.most_buffered_bytes:
-                        raise _TurnedAwayError(503, "busy", "too much at once; come again")
+                        raise _TurnedAwayError(503, "busy", "too many requests at once; try again")
         except TimeoutError as error:
             raise _TurnedAwayError(408, "slow", "the request did not come in time") from error
         except (web.RequestPayloadError, ConnectionError) as error:
@@ -244,16 +244,16 @@ class ExtenderServer:
             async with asyncio.timeout(self.options.bind_timeout_s):
                 return await asyncio.shield(work)
         except TimeoutError:
-            text = "the binding is not settled yet; it is being looked after"
+            text = "the binding's outcome is not known yet; Weft is checking it"
             return ExtenderReply(route.bind_failure, encode(ErrorAnswer(text)), failed=True)
 
 
 _NO_PPROF = (
-    "Weft is no Go program and has no pprof; /metrics has durations, and `py-spy top --pid` on "
+    "Weft is not a Go program and has no pprof; /metrics has durations, and `py-spy top --pid` on "
     "the process shows where time goes"
 )
 _SHUT = (
-    "come by loopback, or show a client certificate that extender.clientAuthorityFile signed (then "
+    "use loopback, or present a client certificate that extender.clientAuthorityFile signed (then "
     "loopback is not enough): docs/howto/run-the-extender.md"
 )
 _OPEN = frozenset({"/healthz", "/livez", "/readyz", "/version"})

@@ -66,7 +66,7 @@ def _auto(table: str, known: Collection[str]) -> str:
         return GPUSHARE
     if COSCHEML in known:
         return COSCHEML
-    log.warning("%s is not used: there is no policy %s; %s decides", table, COSCHEML, GPUSHARE)
+    log.warning("%s is ignored: there is no policy %s; %s decides", table, COSCHEML, GPUSHARE)
     return GPUSHARE
 
 

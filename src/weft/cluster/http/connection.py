@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-UNREADABLE = "this is no HTTP request that Weft can read"
+UNREADABLE = "this is not an HTTP request that Weft can read"
 
 
 class LimitedConnection(web.RequestHandler):

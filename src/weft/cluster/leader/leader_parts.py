@@ -79,17 +79,17 @@ class LeaderParts:
         live.parts += (self.evictor, self.guard, self.past_scheduler, self.started, self.units)
 
     def _keep(self, command: Learnt | PeakLearnt) -> None:
-        with self.live.faults.beside("keeping what was learnt"):
+        with self.live.faults.beside("writing learnt peaks"):
             self.oom_history.learnt(command)
 
     def _slowed(self, slowed: SlowdownReason) -> None:
         for hook in self.live.hooks.slowdown_evictions:
-            with self.live.faults.beside("telling of an eviction"):
+            with self.live.faults.beside("reporting an eviction"):
                 hook(slowed)
 
     def _peak_mib(self, uid: str) -> int:
         most_mib = 0
         for peak_mib in self.live.hooks.peaks:
-            with self.live.faults.beside("asking what a pod used"):
+            with self.live.faults.beside("reading what a pod used"):
                 most_mib = max(most_mib, peak_mib(uid))
         return most_mib

@@ -159,7 +159,7 @@ def _check_ours(body: bytes, where: str) -> None:
     except (msgspec.DecodeError, RecursionError):
         answer = None
     if not isinstance(answer, dict) or not {"namespace", "name", "state"} <= answer.keys():
-        problem = "is no Weft scheduler: its answer explains no pod; check host, port and path"
+        problem = "is not a Weft scheduler: its answer explains no pod; check host, port and path"
         raise BadInputError(where, problem)
 
 
@@ -181,12 +181,12 @@ def _problem(response: ApiResponse, source: SchedulerAddress) -> str:
     """Say what the proxy's error means, and what to do."""
     message = _said(response)
     if source.url:
-        return f"is no Weft scheduler: it answers {message}"
+        return f"is not a Weft scheduler: it answers {message}"
     way_out = {
         401: "the API server does not know you; check the kubeconfig's credentials",
         403: "you need the right to list pods and get pods/proxy there, or to get services/proxy, "
         "or a port-forward and --url",
-        404: "there is no such Service, or nobody keeps its endpoints; name the scheduler's "
+        404: "there is no such Service, or it has no endpoints; name the scheduler's "
         "Service with --service, or its address with --url",
         503: "no scheduler answers behind it: is one running and ready?",
     }.get(response.code, "reach the scheduler by a port-forward and --url")

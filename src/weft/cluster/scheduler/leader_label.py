@@ -42,7 +42,7 @@ class LeaderLabel:
             )
             others = [pod.metadata.name for pod in PODS.decode_page(answer, SkippedObjects()).items]
         except (ApiError, LostError, NotSentError, msgspec.DecodeError) as error:
-            log.warning("which pod calls itself leader can't be read: %s", error)
+            log.warning("the pods labelled as leader can't be read: %s", error)
             return False
         labelled = [await self._label(name, FOLLOWER) for name in others if name != self._name]
         return await self._label(self._name, LEADER) and all(labelled)

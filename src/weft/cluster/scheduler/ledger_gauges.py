@@ -72,7 +72,11 @@ class LedgerGauges:
         ]
         return [
             ("weft_ledger_gpus", "GPUs of the node, MIG instances left out.", self._sums(cards)),
-            ("weft_ledger_gpus_out_of_service", "GPUs that take no pod: reported broken.", broken),
+            (
+                "weft_ledger_gpus_out_of_service",
+                "GPUs that are reported broken and take no pod.",
+                broken,
+            ),
             ("weft_ledger_gpu_memory_capacity_mib", "GPU memory of the node, MiB.", memory),
             ("weft_ledger_gpu_cores_capacity_milli", "GPU cores, thousandths of a GPU.", cores),
         ]
@@ -82,7 +86,7 @@ class LedgerGauges:
         idle = table.idle.take(self._rows).tolist()
         return [
             *self._steady,
-            ("weft_ledger_gpus_idle", "GPUs in service that no pod holds a share of.", idle),
+            ("weft_ledger_gpus_idle", "GPUs in service without a share held.", idle),
             ("weft_ledger_gpu_memory_used_mib", _MEMORY_USED, self._sums(table.memory_used)),
             ("weft_ledger_gpu_cores_used_milli", _CORES_USED, self._sums(table.milli_used)),
             ("weft_ledger_gpu_holdings", holdings, self._sums(table.pods)),

@@ -47,7 +47,7 @@ class SchedulerMetrics:
         self._deciding_s: dict[str, float] = {}
         self._attempt = _histogram(
             "scheduler_scheduling_attempt_duration_seconds",
-            "One try: deciding, and binding where a place was found.",
+            "One attempt: deciding, and binding if a placement was found.",
             _ATTEMPT_S,
             ("result", "profile"),
         )
@@ -56,12 +56,12 @@ class SchedulerMetrics:
         )
         self._sli = _histogram(
             "scheduler_pod_scheduling_sli_duration_seconds",
-            "From a pod's first try to its binding, by how many tries it took (16: or more).",
+            "From a pod's first attempt to its binding, by number of attempts (16: or more).",
             _SLI_S,
             ("attempts",),
         )
         self._tries = _histogram(
-            "scheduler_pod_scheduling_attempts", "Tries that a bound pod took.", [1, 2, 4, 8, 16]
+            "scheduler_pod_scheduling_attempts", "Attempts that a bound pod took.", [1, 2, 4, 8, 16]
         )
         live.on_decision.append(self._on_decision)
 
@@ -111,7 +111,7 @@ class SchedulerMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics with their present values; a group that fails is left out."""
-        with self._live.faults.beside("forgetting pods that are gone"):
+        with self._live.faults.beside("removing ended pods"):
             self._forget_the_gone()
         parts = {
             "attempts": self._tried,
@@ -130,7 +130,7 @@ class SchedulerMetrics:
                 yield from families()
 
     def _tried(self) -> Iterator[Metric]:
-        tries = "Tries by result (scheduled, unschedulable, error)."
+        tries = "Attempts by result (scheduled, unschedulable, error)."
         yield counter("scheduler_schedule_attempts", tries, self._attempts, "result", "profile")
         for histogram in (self._attempt, self._decision, self._sli, self._tries):
             for family in histogram.collect():
@@ -141,7 +141,7 @@ class SchedulerMetrics:
         yield gauge("weft_namespace_gpus_held", "GPUs that its pods hold.", held, "namespace")
         nodes = self._live.nodes.objects
         agents = {name: 1 for name, n in nodes.items() if AGENT in (n.metadata.annotations or {})}
-        text = "1 for a node whose agent says that it delivers shares there."
+        text = "1 for a node whose agent reports that it delivers shares."
         yield gauge("weft_node_agent", text, agents, "node")
 
     def _namespace(self, uid: str) -> str:
@@ -183,18 +183,18 @@ class SchedulerMetrics:
         yield gauge("leader_election_master_status", "1 while this process leads.", leads, "name")
         outcomes = dict(live.binder.counts)
         retries = outcomes.pop("version_retries", 0)
-        yield counter("weft_binds", "Bindings, by what became of them.", outcomes, "outcome")
-        again = "Bindings sent again: the pod's version had moved."
+        yield counter("weft_binds", "Bindings by outcome.", outcomes, "outcome")
+        again = "Bindings sent again because the pod's version had changed."
         yield counter("weft_bind_version_retries", again, retries)
 
     def _pods(self) -> Iterator[Metric]:
         live, parts = self._live, self._parts
-        reading = "Mistakes of Weft's own in reading a pod."
+        reading = "Errors in Weft itself while reading a pod."
         yield counter("weft_pod_faults", reading, live.pods.faults)
-        deciding = "Decisions and answers that a mistake of Weft's own broke off."
+        deciding = "Decisions and answers that an error in Weft itself ended."
         yield counter("weft_decision_faults", deciding, live.faults.count)
-        yield gauge("weft_pods_bad", "Pods of ours that contradict themselves.", len(live.pods.bad))
-        assumed = "Bound pods that do not say which GPUs they have."
+        yield gauge("weft_pods_bad", "Weft's pods that contradict themselves.", len(live.pods.bad))
+        assumed = "Bound pods without a record of their GPUs."
         yield gauge("weft_pods_assumed", assumed, len(live.pods.assumed))
         claims = live.pods.claims
         held = {"assumed": len(claims.assumed), "known": claims.holders - len(claims.assumed)}
@@ -203,37 +203,39 @@ class SchedulerMetrics:
         wrong = {"claims": len(claims.problems), "pools": len(live.nodes.slices.problems)}
         text = "ResourceClaims and pools of ResourceSlices that are not as they should be."
         yield gauge("weft_claims_doubted", text, wrong, "kind")
-        doubted = "Bound pods whose marks are in doubt, by the reason of the event that says so."
+        doubted = "Bound pods whose marks are doubtful, by the reason of their event."
         told = Counter(doubt.reason for each in live.pods.doubts.values() for doubt in each)
         reasons = {reason: told[reason] for reason in DOUBTS}
         yield gauge("weft_pods_doubted", doubted, reasons, "reason")
-        past = "Pods of our schedulers that were bound without them, and hold GPUs."
+        past = "Pods with GPUs and a schedulerName of Weft that Weft did not bind."
         yield gauge("weft_pods_past_scheduler", past, len(parts.past_scheduler.here))
-        stuck = "Pods that hold GPUs and cannot end by themselves."
+        stuck = "Pods that hold GPUs and are stuck: on dead nodes, or long past their deletion."
         yield gauge("weft_pods_stuck", stuck, len(live.stuck()))
-        overbooked = "GPUs that hold more than they have."
+        overbooked = "GPUs with more charged to them than they have."
         yield gauge("weft_gpus_overbooked", overbooked, parts.guard.overbooked)
-        yield gauge("weft_ready", "1 once everything there was has been read.", int(live.ready))
+        yield gauge(
+            "weft_ready", "1 once the cluster's initial state has been read.", int(live.ready)
+        )
 
     def _evictions(self) -> Iterator[Metric]:
         parts = self._parts
         evicted = "Pods evicted from overbooked GPUs, by outcome."
         yield counter("weft_evictions", evicted, parts.evictor.double_booked_counts, "outcome")
-        recalls = "Borrowers of GPU memory asked to go, by outcome."
+        recalls = "Borrowers of GPU memory evicted, by outcome."
         yield counter("weft_recalls", recalls, parts.evictor.borrower_counts, "outcome")
-        slowed = "Pods asked to go for others' speed, by outcome."
+        slowed = "Pods evicted to speed up others, by outcome."
         yield counter("weft_slowness_evictions", slowed, parts.evictor.slowdown_counts, "outcome")
 
     def _oom_history(self) -> Iterator[Metric]:
         """Yield the metrics of workloads that ran out of GPU memory."""
         live, parts = self._live, self._parts
-        writes = "Writes of what out-of-memory ends taught, by outcome."
+        writes = "Writes of what was learnt from out-of-memory ends, by outcome."
         yield counter("weft_lessons_writes", writes, parts.oom_history.counts, "outcome")
-        ends = "Containers seen to end for want of GPU memory."
+        ends = "Containers that ran out of GPU memory."
         yield counter("weft_out_of_gpu_memory", ends, parts.ends.count)
-        charged = "Workloads that are charged by what such ends taught."
+        charged = "Workloads that are charged by such ends."
         yield gauge("weft_lessons", charged, len(live.engine.oom_history.known))
-        unreadable = "Keys of their ConfigMap that could not be read."
+        unreadable = "Keys of the ConfigMap of these workloads that could not be read."
         yield gauge("weft_lessons_unreadable", unreadable, len(parts.oom_history.unreadable))
 
     def _watches(self) -> Iterator[Metric]:
@@ -242,7 +244,7 @@ class SchedulerMetrics:
         listed = "Times a resource was listed from the start."
         yield counter("weft_watch_lists", listed, lists, "resource")
         resumes = {name: watch.plan.resumes for name, watch in watches.items()}
-        resumed = "Times a watch that ended or broke was resumed."
+        resumed = "Times a watch that ended or failed was resumed."
         yield counter("weft_watch_resumes", resumed, resumes, "resource")
         skips = {name: watch.skips.counts.get(name, 0) for name, watch in watches.items()}
         skipped = "Objects that could not be read."

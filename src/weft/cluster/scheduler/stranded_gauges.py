@@ -44,7 +44,7 @@ class StrandedGauges:
 
     def collect(self) -> Iterator[Metric]:
         """Yield the last result; nothing before the first."""
-        usable = "Idle GPUs that the pods there usually are could use."
+        usable = "Idle GPUs that usual pods could use."
         yield gauge("weft_gpus_usable", usable, self._usable)
         stranded = "Idle GPUs that usual pods cannot use, by what strands them."
         yield gauge("weft_gpus_stranded", stranded, self._by, "by")

@@ -11,16 +11,16 @@ def overbooked_in_words(overbooked: Iterable[OverbookedGpu], holders: Iterable[s
     """Name GPUs that are overbooked; `holders` are the names of the pods that hold shares of
     them."""
     gpus = "; ".join(map(str, overbooked))
-    return f"{gpus} ({', '.join(holders)}); nothing more is given away there until that ends"
+    return f"{gpus} ({', '.join(holders)}); Weft places no more pods there until that ends"
 
 
 def bound_by_others_in_words(node: str, gpus: Iterable[int], assumed: str) -> str:
     """Text of the event of a pod that another scheduler bound; `assumed`: how its share was
     guessed."""
     return (
-        f"bound to {node} by someone else than Weft: GPU {', '.join(map(str, gpus))} there may "
-        f"hold more than it has. Its share is counted{f' ({assumed})' if assumed else ''} and "
-        "given to nobody else until it ends"
+        f"bound to {node} by another scheduler than Weft: GPU {', '.join(map(str, gpus))} there "
+        f"may be overbooked. Its share is charged{f' ({assumed})' if assumed else ''} "
+        "until it ends"
     )
 
 
@@ -36,14 +36,15 @@ def edited_in_words(edited: str) -> str:
     """Text of the event of a pod whose annotations Weft did not write; `edited` names the
     differences."""
     return (
-        f"its marks are not as Weft wrote them, or say less than it asks: {edited}. What two of "
-        "them agree on counts, else the larger amount on each GPU; nobody else is evicted for it"
+        f"its marks differ from what Weft wrote, or state less than it requests: {edited}. It is "
+        "charged what two of them agree on, else the larger amount on each GPU; no "
+        "other pod is evicted for it"
     )
 
 
 def moved_in_words(moved: str) -> str:
     """Text of the event of a pod whose marks name another node or GPU than the pod is on."""
-    return f"{moved}. It is charged where it is, and nobody is evicted for it"
+    return f"{moved}. It is charged where it runs, and no pod is evicted for it"
 
 
 def changed_in_words(names: Iterable[str]) -> str:
@@ -72,30 +73,30 @@ def undue_in_words(problem: str, *, charged: bool) -> str:
     them; otherwise the agent ignores the record.
     """
     outcome = (
-        "it asks for no GPU, and is charged those that the record names: the agent of its node may "
-        "be one that gives it these"
+        "it requests no GPU, but is charged those in the record, because its node's agent may "
+        "deliver them"
         if charged
-        else "by it the node's agent gives the pod no GPU"
+        else "the node's agent ignores it and gives the pod no GPU"
     )
-    return f"{problem}: {outcome}. Look who wrote the annotation, and delete the pod"
+    return f"{problem}: {outcome}. Find out who wrote the annotation, and delete the pod"
 
 
 def lost_in_words(gpus: Iterable[int], node: str) -> str:
     """Text of the event of a pod on GPUs that its node no longer reports."""
     return (
-        f"was placed on GPU {', '.join(map(str, gpus))} of node {node}, which the node does not "
-        "show any more: its share of it is kept for when it is back, and charged to no other GPU"
+        f"was placed on GPU {', '.join(map(str, gpus))} of node {node}, which the node no "
+        "longer reports: its share stays reserved there, and is charged to no other GPU"
     )
 
 
 def past_scheduler_in_words(assumed: str, *, evicts: bool) -> str:
     """Text of the event of a pod whose author set `nodeName`; `assumed`: how its share was
     guessed."""
-    end = "it is evicted" if evicts else "nobody else is evicted for it"
-    return f"was bound past its scheduler, without Weft's record: it {assumed}; {end}"
+    end = "it is evicted" if evicts else "no other pod is evicted for it"
+    return f"was bound without its scheduler and without Weft's record: it {assumed}; {end}"
 
 
-MARKED_LATE = "Weft's marks came to it after it was bound; nobody else is evicted for them"
+MARKED_LATE = "Weft's marks were added after it was bound; no other pod is evicted for them"
 
 # --- units of memory on a node ---
 
@@ -104,27 +105,27 @@ def other_unit_in_words(resource: str, counts: str, wanted: str) -> str:
     """Text of the event of a node that counts a resource in another unit than the configuration
     says."""
     return (
-        f"counts {resource} in {counts}, but gpushareUnit is {wanted}: pods that ask for it "
-        "are kept off, and those there are charged the larger that its cards can hold; "
-        f"write gpushareUnit: auto, or --memory-unit={wanted} for its device plugin"
+        f"counts {resource} in {counts}, but gpushareUnit is {wanted}: pods that request it "
+        "are refused there, and running ones are charged in the larger unit that its cards can "
+        f"hold; write gpushareUnit: auto, or --memory-unit={wanted} for its device plugin"
     )
 
 
 def switched_unit_in_words(resource: str, counts: str) -> str:
     """Text of the event of a node whose unit changed while pods may be running on it."""
     return (
-        f"counts {resource} in {counts} now, and did not before: pods there whose marks do "
-        f"not say their unit are charged in {counts}; better delete what was placed before"
+        f"counts {resource} in {counts} now, unlike before: pods there whose marks do "
+        f"not name a unit are charged in {counts}; delete the pods that were placed before"
     )
 
 
 # --- evictions carried out, or not ---
 
-NOT_LEADING = "this process does not lead"
+NOT_LEADING = "this process is not the leader"
 NOT_PLACED = "Weft did not place it"
 LEASE_ENDS = "the lease ends too soon"
 MEMORY_NEEDED = "its memory is needed"
-TOO_MANY_REQUESTS = "the API server says 429"
+TOO_MANY_REQUESTS = "the API server answered 429"
 
 
 def evicted_in_words(why: str) -> str:
@@ -134,7 +135,7 @@ def evicted_in_words(why: str) -> str:
 
 def blocked_in_words(why: str, blocked: str, then: str) -> str:
     """Text of the event of a pod that the API server refuses to evict at present."""
-    return f"{why}. It is to be evicted, but: {blocked}{then}"
+    return f"{why}. Its eviction is blocked: {blocked}{then}"
 
 
 TRIED_AGAIN = "; tried again"

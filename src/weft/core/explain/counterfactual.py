@@ -183,7 +183,7 @@ def values_of(
 def in_words(gpu: GpuReadings) -> str:
     """Format the readings that have a value, or say that there are none."""
     known = [_value(reading) for reading in gpu.readings if reading.value is not None]
-    return ", ".join(known) or "nothing is known of it"
+    return ", ".join(known) or "no readings"
 
 
 def unit_of(column: str) -> str:

@@ -58,9 +58,10 @@ def _candidates(explanation: Explanation) -> list[str]:
 def _score_lines(explanation: Explanation) -> list[str]:
     if not explanation.score_parts:
         return []
-    head = "  the score of this place:"
+    head = "  the score of this placement:"
     if explanation.decision is UNSET:
-        head = f"  parts of its score worked out now, not of the {explanation.score:,} of then:"
+        recorded = f"{explanation.score:,}"
+        head = f"  parts of its score computed now, not those of its recorded score {recorded}:"
     return [head, *(f"    {part}" for part in explanation.score_parts)]
 
 
@@ -70,7 +71,7 @@ def _metrics_lines(explanation: Explanation) -> list[str]:
     if read is None:
         return []
     is_now = bool(explanation.node) and explanation.decision is UNSET
-    read_at = f"looked at {read.looked_s:.0f} s before"
+    read_at = f"read {read.looked_s:.0f} s before"
     lines = [f"  metrics of GPU {gpu.gpu}, {read_at}: {in_words(gpu)}" for gpu in read.gpus]
     if read.kept_out_gpus:
         gpus = gpus_in_words(read.kept_out_gpus)
@@ -88,7 +89,7 @@ def _place_in_words(without: AlternativePlacement, place: AlternativePlacement) 
         return "nowhere" if place.node else "nowhere either"
     gpus = sorted({share.gpu for share in without.shares})
     if without.node == place.node and gpus == sorted({share.gpu for share in place.shares}):
-        return "the same place"
+        return "the same placement"
     return without.node + (", GPU " + ", ".join(map(str, gpus)) if gpus else "")
 
 
@@ -105,15 +106,15 @@ def _progress_lines(progress: ObservedProgress | None) -> list[str]:
         )
     elif progress.source:
         lines.append(
-            f"  progress: nobody counts it; by its GPU's SM_ACTIVE {progress.slowdown:.2f} times "
-            "slower than alone, a guess on which nobody acts"
+            f"  progress: not reported; by its GPU's SM_ACTIVE {progress.slowdown:.2f} times "
+            "slower than alone, an estimate that causes no eviction"
         )
     if progress.p99_ms and progress.slo_ms:
         late = "late" if progress.p99_ms > progress.slo_ms else "in time"
         lines.append(f"  p99 {progress.p99_ms:.4g} ms, SLO {progress.slo_ms:.4g} ms: {late}")
     if progress.bound and progress.windows:
         looks = (
-            f"{progress.broken} of the last {progress.windows} look{'s' * (progress.windows > 1)}"
+            f"{progress.broken} of the last {progress.windows} window{'s' * (progress.windows > 1)}"
         )
         lines.append(f"  at most {progress.bound:.2f} times slower is allowed; broken in {looks}")
     lines += [f"  {progress.withheld}"] * bool(progress.withheld)
@@ -128,13 +129,13 @@ def _progress_lines(progress: ObservedProgress | None) -> list[str]:
 def _changes(explanation: Explanation) -> list[str]:
     if explanation.state != "pending" or explanation.candidates:
         return []
-    more = [] if explanation.searched else ["  there was no time to try all that could help"]
+    more = [] if explanation.searched else ["  time ran out before every change was tried"]
     if explanation.changes:
         each = [f"    - {change.text}" for change in explanation.changes]
         return ["  it would fit, if you", *each, *more]
     if explanation.searched:
         return ["  no single change of the pod, and no one pod's end, would make it fit"]
-    return ["  nothing that was tried would make it fit", *more]
+    return ["  none of the changes tried would make it fit", *more]
 
 
 def _stuck_lines(stuck: tuple[StuckPod, ...]) -> list[str]:
@@ -146,7 +147,5 @@ def _stuck_lines(stuck: tuple[StuckPod, ...]) -> list[str]:
             f"{pod.why}{since}"
         )
     if any(pod.dead_node for pod in stuck):
-        lines.append(
-            "  where the node is dead for certain, free its GPUs: kubectl delete pod --force"
-        )
+        lines.append("  if the node is certainly dead, free its GPUs: kubectl delete pod --force")
     return lines

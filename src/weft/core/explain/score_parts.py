@@ -54,8 +54,7 @@ def _completion(facts: Facts, shares: tuple[Share, ...]) -> str:
     if not left:
         return f"completes {gpus} exactly"
     return (
-        f"leaves {left / 10:.0f} % of {gpus}, worth {worth / 10:.0f} % of a GPU to the shares "
-        "that usually come"
+        f"leaves {left / 10:.0f} % of {gpus}, worth {worth / 10:.0f} % of a GPU to the usual pods"
     )
 
 
@@ -69,7 +68,7 @@ def _models(facts: Facts, shares: tuple[Share, ...]) -> str:
 def _slots(facts: Facts, shares: tuple[Share, ...]) -> str:
     before, after = int(facts["before"]), int(facts["after"])
     if after < before:
-        return f"{before - after} of {before} idle GPUs less for pods of several GPUs"
+        return f"{before - after} of {before} idle GPUs fewer for pods with several GPUs"
     article = "an" if after in (8, 11, 18) else "a"
     return f"keeps {article} {after}-GPU slot free" if after > 1 else ""
 
@@ -82,7 +81,7 @@ def _beside(facts: Facts, shares: tuple[Share, ...]) -> str:
         for name, key in (("CPU", "cpu"), ("memory", "memory"))
         if max(float(facts[f"{key}_short"]), float(facts[f"{key}_short_before"])) >= 0.05
     ]
-    told = "CPU and memory suffice for the GPUs left"
+    told = "CPU and memory are enough for the GPUs left"
     if short:
         told = "eases: " * (float(facts["points"]) > 0) + "short of " + " and ".join(short)
     return told + (_learnt(float(facts["turnover"])) if "turnover" in facts else "")
@@ -93,8 +92,8 @@ def _learnt(turnover: float) -> str:
     learnt."""
     setting = "as living" if turnover >= 0.5 else "as inflation" if not turnover else "between both"
     return (
-        f" (learnt turnover {turnover:.0%}: of what pods hold, so much took the place of what "
-        f"others freed; it decides {setting})"
+        f" (learnt turnover {turnover:.0%}: the part of what pods hold that replaced what "
+        f"others freed; objective: {setting})"
     )
 
 
@@ -105,7 +104,7 @@ def _packing(facts: Facts, shares: tuple[Share, ...]) -> str:
 def _load(facts: Facts, shares: tuple[Share, ...]) -> str:
     gpu, load = shares[int(facts["position"])].gpu, float(facts["load"])
     if load >= 0:
-        return f"GPU {gpu} is measured {load:.0%} loaded"
+        return f"GPU {gpu} has a measured load of {load:.0%}"
     return f"GPU {gpu}'s load is not measured; {float(facts['unpromised']):.0%} of it is free"
 
 

@@ -16,17 +16,17 @@ from weft.core.explain.explanation import StuckPod
 from weft.core.framework.connection import ChosenLinks
 from weft.model import Reason, Share
 
-BOUNDED = "not every way to place its GPU shares was looked at: another may be better"
+BOUNDED = "not every placement of its GPU shares was tried: another may be better"
 
 _STUCK_SHOWN = 3
 
 # --- the extender's answers ---
 
 NOT_READY = "Weft is still reading the cluster; ask again"
-NO_LEASE = "this Weft process's lease runs out before the binding could be written; ask again"
+NO_LEASE = "this Weft process's lease would expire before the binding is written; ask again"
 UNKNOWN_NODE = "node is not known to Weft yet"
-UNANSWERED = "the API server did not answer; whether the pod is bound is being looked up"
-CHANGED = "the pod changed meanwhile"
+UNANSWERED = "the API server did not answer; Weft is checking whether the pod is bound"
+CHANGED = "the pod changed during the decision"
 
 # --- a pod's state ---
 
@@ -34,9 +34,9 @@ _STATES = {
     "bad": "contradicts itself and waits until it is changed: {}",
     "ended": "is over ({}) and holds nothing",
     "deleted": "is being deleted and was never bound",
-    "gated": "is not to be scheduled before its gates are gone: {}",
+    "gated": "has scheduling gates: {}",
     "unsupported": "waits: {}",
-    "not ours": "waits for the scheduler {}, which is none of Weft's profiles here",
+    "not ours": "waits for the scheduler {}, which is not one of Weft's profiles here",
     "bound": "is bound on {}",
     "binding": "is being bound on {}",
     # Of a decisions file:
@@ -45,8 +45,8 @@ _STATES = {
     **dict.fromkeys(("pending", "faulted"), "{}"),
 }
 NOWHERE = "fits nowhere"
-ROOM_NOW = "waits for its next try: there is room for it now"
-FOLLOWS = "this process does not lead: the leader decides"
+ROOM_NOW = "has room now and waits for its next attempt"
+FOLLOWS = "this process is not the leader; the leader decides"
 
 
 def state_in_words(state: str, why: str = "") -> str:
@@ -69,8 +69,8 @@ def chosen_in_words(record: Record, policies: Iterable[str]) -> str:
 def bound_by_in_words(scheduler_name: str, ours: bool) -> str:
     """Say who bound a pod that this process did not place."""
     if ours:
-        return "Weft bound it before this process led"
-    return f"{scheduler_name} bound it, or its maker named the node"
+        return "Weft bound it before this process became leader"
+    return f"{scheduler_name} bound it, or its author set nodeName"
 
 
 # --- notes on a pod's state ---
@@ -78,7 +78,7 @@ def bound_by_in_words(scheduler_name: str, ours: bool) -> str:
 
 def node_gone_in_words(node: str) -> str:
     """Note on a pod whose node is gone."""
-    return f"node {node} is gone: the pod's GPUs are nobody's until it is back"
+    return f"node {node} is gone: the pod's GPUs are not charged until it is back"
 
 
 def served_in_words(scheduler_names: Iterable[str]) -> str:
@@ -97,7 +97,7 @@ def preemption_in_words(names: Iterable[str], priority: int, way_out: str) -> st
     """Note on a pod that preemption would help: kube-scheduler would preempt, Weft alone does
     not."""
     return (
-        f"no preemption in this form yet: ending {', '.join(names)}, of lower priority than this "
+        f"Weft alone does not preempt: ending {', '.join(names)}, of lower priority than this "
         f"pod's {priority}, would make room. End it yourself, or {way_out}"
     )
 
@@ -185,7 +185,7 @@ def decision_notes(record: Record, name: Callable[[str], str] = str) -> list[str
 def links_in_words(links: ChosenLinks) -> str:
     """Say how the pod's GPUs are connected, and which better connection was not available."""
     had = (
-        f"GPUs {_listed(links.gpus)} are connected by {links.path} at the weakest, between GPUs "
+        f"GPUs {_listed(links.gpus)} have {links.path} as their weakest link, between GPUs "
         f"{_listed(links.between)}: {links.gbps:g} GB/s"
     )
     numa = f", over {links.numa_nodes} NUMA nodes" if links.numa_nodes > 1 else ""
@@ -208,7 +208,7 @@ def harvest_in_words(harvest: Harvest, name: Callable[[str], str] = str) -> str:
     lenders = ", ".join(
         f"{name(lender.uid)} (idle {lender.idle_mib:,} MiB)" for lender in harvest.lenders
     )
-    lenders = lenders or "nobody known"
+    lenders = lenders or "unknown pods"
     text = f"harvested {harvest.harvested_mib:,} MiB of GPU {harvest.gpu}: of {lenders}"
     if harvest.expected_mib:
         text += (
@@ -227,7 +227,7 @@ def eviction_in_words(eviction: Eviction, name: Callable[[str], str] = str) -> s
         f"the pods of GPU {eviction.gpu} need {eviction.need_mib:,} MiB of its "
         f"{eviction.card_mib:,}, of which {eviction.reserve_mib:,} stay free"
         f"{f'; {grew}' if grew else ''}; it had borrowed {eviction.borrowed_mib:,} MiB, "
-        "and goes first"
+        "so it is evicted first"
     )
 
 
@@ -237,21 +237,19 @@ def slowed_in_words(slowed: SlowdownReason, name: Callable[[str], str] = str) ->
     if slowed.rule == "together":
         return (
             f"the pods of GPU {slowed.gpu} together get {slowed.together:.2f} GPUs' worth done, "
-            "less than one alone would; of those that may go it came last"
+            "less than one alone would; of those that may be evicted it was bound last"
         )
     measured = (
         "was late for its SLO"
         if slowed.rule == "late"
-        else (
-            f"was {slowed.slowdown:.2f} times slower than alone, and {slowed.bound:.2f} is allowed,"
-        )
+        else (f"was {slowed.slowdown:.2f} times slower than alone (allowed: {slowed.bound:.2f})")
     )
     hope = (
         f"without this pod it is expected to be {slowed.speedup:.2f} times faster"
         if slowed.speedup >= 1.005
-        else "of those beside it this pod may go, though nobody predicted it"
+        else "this pod is the one beside it that may be evicted; its effect is not predicted"
     )
-    looks = f"{slowed.windows} of the last {WINDOWS} looks"
+    looks = f"{slowed.windows} of the last {WINDOWS} windows"
     return f"{pod} on GPU {slowed.gpu} {measured} in {looks}; {hope}"
 
 
@@ -269,14 +267,14 @@ def double_booking_in_words(
         )
     lacks = " and ".join(lacking) or "a card and its MIG instance cannot both be held"
     beside = ", ".join(map(name, conflict.beside))
-    twice = f"GPU {conflict.gpu} of node {node} was given away twice"
+    twice = f"GPU {conflict.gpu} of node {node} was booked twice"
     return f"{twice}; beside {beside}, bound before, {lacks}"
 
 
 _EXCUSES: dict[Excuse, str] = {
-    "shrunk-node": "its node has shown larger or more GPUs than now",
+    "shrunk-node": "its node has reported larger or more GPUs than now",
     "larger-card": "its node must have had larger GPUs when it was placed",
-    "undated": "nobody says when it was bound",
+    "undated": "it is not recorded when it was bound",
     "long-ago": "it was bound {} minutes ago, and has been left running since",
 }
 

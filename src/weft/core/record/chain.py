@@ -51,7 +51,7 @@ class ChainCheck:
         """Say what is wrong with the line that `follows` refused; `following` is the next line."""
         before = self.lines
         if line == self._line:
-            return f"stands twice: it is line {before} again"
+            return f"repeats line {before}"
         if following[-_TAIL:] == FIELD + linked(self._last, following[:-_TAIL]) + b'"}\n':
             return f"does not belong here: line {before + 2} follows line {before}"
         if not before or not is_chained(line):

@@ -173,7 +173,7 @@ class DecisionLines:
     def take(self, size: int) -> None:
         """Count bytes that are about to be written; `FullError` if they exceed the limit."""
         if self._most and self.size + size + _END_BYTES > self._most:
-            raise FullError(0, f"it and its signals would be more than {self._most >> 20:,} MiB")
+            raise FullError(0, f"the file and its signals would exceed {self._most >> 20:,} MiB")
         self.size += size
 
     def mark(self) -> ChainMark:

@@ -44,7 +44,7 @@ def explain(path: Path, name: str, create: Callable[..., Any]) -> Explanation:
     except _ReachedError:
         pass
     other_uids = tuple(uid for uid in last if uid != record.uid)
-    then = became.get(record.uid, "nothing is on record yet") if record.outcome == LEAVES else ""
+    then = became.get(record.uid, "nothing is recorded yet") if record.outcome == LEAVES else ""
     explanation = _explain(engine, RecordedDecision(pods[record.uid], record, other_uids, then), on)
     notes = (*explanation.notes, f"the file: {doubt}") if doubt else explanation.notes
     return replace(explanation, notes=notes)

@@ -64,7 +64,7 @@ class PolicyRegistry(Registry):
         for file in files:
             match = _SPEC.fullmatch(file)
             if match is None or not _is_file(match["file"]):
-                problem = "is no file; write FILE.py:Class, of a policy that the header names"
+                problem = "is not a file; write FILE.py:Class, for a policy in the header"
                 raise BadInputError(f"--policy {file}", problem)
             self.add(PolicyFile(Path(match["file"]), match["name"] or ""))
         notes = []
@@ -76,7 +76,8 @@ class PolicyRegistry(Registry):
             now = (policy.origin if policy else None) or PolicyOrigin()
             if (now.sha256, now.version) != (then.sha256, then.version):
                 notes.append(
-                    f"policy {use.name} is another than decided: {_place(now)}, was {_place(then)}"
+                    f"policy {use.name} differs from the one that decided: {_place(now)}, "
+                    f"was {_place(then)}"
                 )
         return notes
 
@@ -167,7 +168,7 @@ def _class_of(module: ModuleType, file: PolicyFile) -> type[Policy]:
         hint = f"did you mean {near!r}?" if near else f"it has {', '.join(own) or 'none'}"
         raise BadInputError(f"policy {file}", f"there is no class {name!r}; {hint}")
     if not (isinstance(chosen, type) and issubclass(chosen, Policy)):
-        problem = f"{name} is no policy; {_HOW}"
+        problem = f"{name} is not a policy; {_HOW}"
         if policies:
             problem += f", as {', '.join(policies)} is"
         raise BadInputError(f"policy {file}", problem)

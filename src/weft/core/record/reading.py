@@ -184,10 +184,10 @@ def _peek(file: BinaryIO, where: str) -> bytes:
 
 def _ended(file: BinaryIO, path: Path, end: EndRecord, check: FileCheck) -> None:
     if read_line(file, str(path)):
-        raise BadInputError(f"{path}, line {check.lines + 1}", "stands behind the end record")
+        raise BadInputError(f"{path}, line {check.lines + 1}", "follows the end record")
     check.state, check.end = "verified", end.end
     if end.end == "full":
-        check.why = "the record ends early: it was as large as --decisions-mib allows"
+        check.why = "the record ends early: it reached the limit of --decisions-mib"
     elif end.end == "failed":
         check.why = f"the record ends early: {end.why}"
 

@@ -109,7 +109,7 @@ class Unpacker:
         """Return the snapshot; `SideError` where its blob is missing or damaged."""
         path = self._folder / signals.blob
         if not _NAME.fullmatch(signals.blob):
-            raise SideError(f"{signals.blob!r} is no name of a blob")
+            raise SideError(f"{signals.blob!r} is not a blob name")
         try:
             packed = raw_bytes(path)
         except OSError as error:
@@ -120,7 +120,7 @@ class Unpacker:
             blob = msgspec.msgpack.decode(inflate(packed), type=SnapshotBlob)
             self._before = self._joined(signals, blob)
         except (zlib.error, msgspec.DecodeError, ValueError, KeyError, TypeError) as error:
-            raise SideError(f"blob {path} is of another form: {error}") from None
+            raise SideError(f"blob {path} has an unknown format: {error}") from None
         return self._before
 
     def _joined(self, kept_signals: SignalsKept, blob: SnapshotBlob) -> SignalsSnapshot:

@@ -134,8 +134,8 @@ def switched_on(node: NodeManifest, settings: AccountingSettings) -> tuple[str, 
         served = foreign.intersection(_names_of((name,), settings.units))
         if served:
             log.warning(
-                "%s is served here by another device plugin: nothing of %s is advertised; remove "
-                "that plugin and restart the agent to have it",
+                "%s is served by another device plugin: no resource of %s is advertised; remove "
+                "that plugin and restart the agent to change this",
                 ", ".join(sorted(served)),
                 name,
             )
@@ -147,12 +147,12 @@ def switched_on(node: NodeManifest, settings: AccountingSettings) -> tuple[str, 
         if resource in foreign:
             raise ForeignPluginError(
                 f"{resource} is served on this node by another device plugin: the later of two "
-                "would win, silently; remove that plugin, or start without --own"
+                "would silently win; remove that plugin, or start without --own"
             )
         if resource in remembered:
             raise ForeignPluginError(
-                f"{resource}: the kubelet still remembers another device plugin that is gone; it "
-                "forgets it five minutes after its end, and the agent can start then"
+                f"{resource}: the kubelet still remembers a removed device plugin; it "
+                "forgets it five minutes after its end, and then the agent can start"
             )
         chosen.append(_NVIDIA)
     return tuple(chosen)
@@ -286,7 +286,7 @@ class Accounting:
                 await self._patch(body)
             except (ApiError, LostError, NotSentError) as error:
                 self.counts["failed"] += 1
-                log.warning("the node's resources are not written: %s", error)
+                log.warning("writing the node's resources failed: %s", error)
                 if not isinstance(error, NotFoundError):
                     await self._client.clock.sleep(self._backoff.next_s())
                     self._wake.set()
@@ -336,8 +336,8 @@ class Accounting:
         withheld = frozenset(capacity) - plugins - {GPU_COUNT}
         for name in sorted(withheld - self._withheld):
             log.error(
-                "%s is not advertised: its %d units are more than the %d that a kubelet takes from "
-                "a device plugin; switch NRI on, or count in a larger unit",
+                "%s is not advertised: its %d units are more than the %d that a kubelet accepts "
+                "from a device plugin; enable NRI, or use a larger unit",
                 name,
                 capacity[name],
                 MOST_IDS,

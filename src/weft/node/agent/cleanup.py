@@ -84,7 +84,7 @@ class Cleanup:
                 return len(cleaned)
             if clock.monotonic() >= until:
                 raise BadInputError(
-                    "weft agent --cleanup", f"{'; '.join(problems)}; mend that, and run it again"
+                    "weft agent --cleanup", f"{'; '.join(problems)}; fix that, and run it again"
                 )
             await clock.sleep(_LOOK_S)
 
@@ -172,7 +172,7 @@ class Cleanup:
                 raise
             # An agent's own account, the only one that may write its node while the policies exist:
             # its heartbeat ended with it, and has no effect on a node that offers nothing.
-            said = "node %s: its heartbeat stays: %s"
+            said = "node %s: its heartbeat Lease cannot be deleted: %s"
             log.warning(said, self._node, error, extra=about(node=self._node))
             return []
         names = ((lease, lease.metadata.name) for lease in found)
@@ -186,7 +186,7 @@ class Cleanup:
         path = NODES.of("", name, "status")
         text = msgspec.json.encode(body)
         await self._client.call("PATCH", path, text, content_type=MERGE_PATCH)
-        said = "node %s: what its agent wrote is taken off"
+        said = "node %s: removed what its agent wrote"
         log.info(said, name, extra=about(node=name))
 
 

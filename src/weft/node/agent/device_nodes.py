@@ -55,7 +55,7 @@ def device_node(path: str) -> DeviceNode:
     kinds = {stat.S_IFCHR: "c", stat.S_IFBLK: "b"}
     kind = kinds.get(stat.S_IFMT(status.st_mode))
     if kind is None:
-        raise MissingNodeError(f"{path} is no device node")
+        raise MissingNodeError(f"{path} is not a device node")
     major, minor = os.major(status.st_rdev), os.minor(status.st_rdev)
     mode = stat.S_IMODE(status.st_mode)
     return DeviceNode(path, kind, major, minor, mode, status.st_uid, status.st_gid)
@@ -132,7 +132,7 @@ class CdiSpecs:
         for name in sorted(conflicts):
             del self._nodes[name]
             text = f"{CDI_KIND}={name} is in two specifications of one folder"
-            self._problem(f"{text}: the runtime resolves it to nothing", before)
+            self._problem(f"{text}: the runtime does not resolve it", before)
 
     def _problem(self, text: str, known: Collection[str] = ()) -> None:
         self.problems.append(text)
@@ -187,7 +187,7 @@ def _read(file: _File) -> _Specification:
     named = [each for each in listed if isinstance(each, dict) and "name" in each]
     nodes_of = {str(each["name"]): _nodes_of(spec) | _nodes_of(each) for each in named}
     if len(nodes_of) < len(named):
-        return _Specification(problem=f"{file.path} has a device twice: runtimes skip it")
+        return _Specification(problem=f"{file.path} names a device twice: runtimes skip it")
     return _Specification(nodes_of)
 
 

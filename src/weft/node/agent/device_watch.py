@@ -84,7 +84,7 @@ class DeviceWatch:
     async def run(self) -> None:
         """Read periodically until cancelled, then close the reader."""
         if self.fake:
-            log.warning("these GPUs are a fake: a file plays them")
+            log.warning("these GPUs are simulated by a file")
         try:
             while True:
                 await self.read()
@@ -94,7 +94,7 @@ class DeviceWatch:
                 async with asyncio.timeout(_CLOSE_S):
                     await self.ask(lambda reader: reader.close())
             except (TimeoutError, DeviceError) as error:
-                log.warning("GPUs were not let go: %s", error or "no answer")
+                log.warning("closing the GPU reader failed: %s", error or "no answer")
             self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _tell(self, devices: tuple[GpuDevice, ...]) -> None:

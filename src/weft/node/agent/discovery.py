@@ -119,7 +119,7 @@ class Discovery:
                 wait_s, retry_s = self._look_again_s, RETRY_S
             except _FAILED as error:
                 self.failures += 1
-                text = "node %s: GPUs are not written: %s"
+                text = "node %s: writing its GPUs failed: %s"
                 log.warning(text, self._node, error, extra=about(node=self._node))
                 wait_s, retry_s = retry_s, min(2 * retry_s, MOST_RETRY_S)
             await self._something(version, wait_s)

@@ -98,6 +98,6 @@ class Evictions:
 
     def _spare(self, pod: PodName, why: str) -> None:
         self.counts[SPARED] += 1
-        text = f"{why}; nobody would make it anew, so it is not evicted: delete it"
+        text = f"{why}; no controller would recreate it, so it is not evicted: delete it"
         log.warning("pod %s: %s", pod, text, extra=about(pod))
         self._events.warn(pod, NOT_EVICTED, f"{text}, or set agent.evictBarePods")

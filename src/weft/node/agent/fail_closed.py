@@ -61,7 +61,7 @@ class FailClosed:
         if self.holds or self.trial is None:
             return ""
         if self.trial.outcome == "closed":
-            return "the runtime asks no plugin to validate"
+            return "the runtime does not let plugins validate containers"
         return self.trial.text
 
     async def run(self) -> None:
@@ -90,7 +90,7 @@ class FailClosed:
                 how_to_close(self._plugin.runtime),
             )
         elif trial != before:
-            log.info("no container starts without the agent where it is required: tried")
+            log.info("tested: no container that requires the agent starts without it")
         self.registered.set()
         for listen in self.listeners:
             listen()

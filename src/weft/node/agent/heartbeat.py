@@ -66,7 +66,7 @@ class Heartbeat:
             self.failures += 1
             problem = str(error)
         if problem and problem != self._problem:
-            log.warning("the heartbeat is not written: %s", problem)
+            log.warning("writing the heartbeat failed: %s", problem)
         self._problem = problem
         return not problem
 

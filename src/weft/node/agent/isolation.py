@@ -102,7 +102,7 @@ class NodeIsolation:
         adder = self._adders.get(mode)
         if adder is None:
             modes = ", ".join(self.offered())
-            raise IsolationError(f"{mode!r} is no isolation that this agent knows: {modes}")
+            raise IsolationError(f"{mode!r} is not an isolation mode of this agent: {modes}")
         return adder(subject)
 
     def prune(self, pods: Collection[str], now_s: float) -> None:
@@ -138,7 +138,7 @@ class NodeIsolation:
         for part in container.parts:
             if part.device.mig is None:
                 raise IsolationError(
-                    f"GPU {part.device.gpu.index} is no MIG instance, and the pod asks for mig"
+                    f"GPU {part.device.gpu.index} is not a MIG instance, but the pod requests mig"
                 )
         return IsolationAdditions()
 
@@ -146,7 +146,7 @@ class NodeIsolation:
         if self._mps is None:
             raise IsolationError("MPS is off on this node")
         if not self._mps.ready:
-            raise IsolationError(f"MPS is not there: {self._mps.problem}")
+            raise IsolationError(f"MPS is not available: {self._mps.problem}")
         for part in container.parts:
             if part.device.mig is not None:
                 index = part.device.gpu.index
@@ -166,7 +166,7 @@ class NodeIsolation:
     def _hook_additions(self, container: "_Container") -> IsolationAdditions:
         library = self._options.hook_library
         if not self._has_hook():
-            raise IsolationError(f"HAMi-core's library is not there: {library or 'none is named'}")
+            raise IsolationError(f"HAMi-core's library is missing: {library or 'no path is set'}")
         env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         for i, part in enumerate(container.parts):
             if part.memory_mib:

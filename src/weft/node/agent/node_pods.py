@@ -138,7 +138,7 @@ class NodePods:
             return pod.problem
         if pod.record is not None and not pod.derived:
             same = pod.record == record
-            return "" if same else f"{DELIVERY} is not what the pod was seen with at first"
+            return "" if same else f"{DELIVERY} differs from the one that the pod had at first"
         meta = msgspec.structs.replace(pod.manifest.metadata, annotations=dict(annotations))
         return self._why_not_due(record, msgspec.structs.replace(pod.manifest, metadata=meta))
 
@@ -310,7 +310,7 @@ def nobody_says(scheduler_name: str) -> str:
     """Explain why a bound pod gets nothing if no record and no mark names its GPUs."""
     if scheduler_name in ("", DEFAULT_SCHEDULER):
         why = (
-            f"{DEFAULT_SCHEDULER} placed it, which gives no shares away; label its namespace "
+            f"{DEFAULT_SCHEDULER} placed it, which assigns no GPU shares; label its namespace "
             f"{SCHEDULE}={SCHEDULE_ENABLED}, or write schedulerName: weft, and create it again"
         )
     else:
@@ -318,7 +318,7 @@ def nobody_says(scheduler_name: str) -> str:
             f"it names the scheduler {scheduler_name} and was not placed by Weft; create it again "
             "with a schedulerName of Weft's, and without nodeName"
         )
-    return f"nobody says which GPU of this node is the pod's: {why}"
+    return f"no record says which GPU of this node is the pod's: {why}"
 
 
 def uid_on_node(manifest: PodManifest) -> str:

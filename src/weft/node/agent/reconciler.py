@@ -172,7 +172,7 @@ class Reconciler:
             except WeftError as error:
                 self.failures += 1
                 if not self._failing:
-                    log.warning("what the kubelet counts is not compared: %s", error)
+                    log.warning("comparing the kubelet's devices with records failed: %s", error)
                 self._failing = str(error)
             await asyncio.sleep(self._period_s)
 

@@ -136,7 +136,9 @@ class UsageWatch:
             problem = str(error)
         if problem != self._problem:
             self._problem = problem
-            log.log(logging.WARNING if problem else logging.INFO, problem or "use is read again")
+            log.log(
+                logging.WARNING if problem else logging.INFO, problem or "GPU use can be read again"
+            )
         if problem:
             return
         self.took_s = self._now_s() - began_s

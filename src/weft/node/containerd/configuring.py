@@ -115,22 +115,24 @@ class ContainerdConfiguring:
         again."""
         drop_in.write()
         self._write(_Tried(pending=str(drop_in.path), of=of))
-        log.warning("restarts containerd, to have it wait for the agent: %s", drop_in.path)
+        log.warning(
+            "restarting containerd, so that it fails closed without the agent: %s", drop_in.path
+        )
         try:
             trial = await self._restarted(daemon)
         except RuntimeConfigError as error:
             drop_in.remove()
             self._forget()
-            raise RuntimeConfigError(f"{error}; {drop_in.path} is taken back") from None
+            raise RuntimeConfigError(f"{error}; {drop_in.path} was removed again") from None
         if trial is not None and trial.outcome == "closed":
             self._forget()
-            log.info("containerd waits for the agent now: %s", drop_in.path)
+            log.info("containerd now fails closed without the agent: %s", drop_in.path)
             return drop_in.path
         drop_in.remove()
         within_s = self._options.come_back_s
         why = f"with it {trial.text}" if trial is not None else _not_back(within_s)
-        text = f"{drop_in.path} is taken back: {why}"
-        text = f"{text}; it is tried again when containerd's configuration or version is another"
+        text = f"{drop_in.path} was removed again: {why}"
+        text = f"{text}; it is tried again when containerd's configuration or version changes"
         self._write(_Tried(refused=text, of=of))
         try:
             if trial is None:
@@ -141,7 +143,7 @@ class ContainerdConfiguring:
             text = f"{text}; then: {error}"
         else:
             if trial is None:
-                text = f"{text}; it is not back without it either: start it (systemctl start "
+                text = f"{text}; it did not come back without it either: start it (systemctl start "
                 text += "containerd)"
         raise RuntimeConfigError(text)
 
@@ -179,12 +181,12 @@ class ContainerdConfiguring:
         except RuntimeConfigError as error:
             self._say(str(error))
         else:
-            self._say(f"{pending} is taken back: {_not_back(self._options.come_back_s)}")
+            self._say(f"{pending} was removed again: {_not_back(self._options.come_back_s)}")
         self._forget()
 
     def _say(self, problem: str) -> None:
         if problem != self.problem:
-            log.error("containerd is not configured to wait for the agent: %s", problem)
+            log.error("containerd is not configured to fail closed without the agent: %s", problem)
         self.problem = problem
 
     def _read(self) -> _Tried:

@@ -35,7 +35,7 @@ class Daemon:
         except ProcessLookupError:
             pass
         except PermissionError as error:
-            text = f"containerd may not be told to end ({error.strerror})"
+            text = f"containerd may not be sent SIGTERM ({error.strerror})"
             raise RuntimeConfigError(f"{text}: AppArmor or SELinux confines the agent") from None
         except TimeoutError:
             text = f"containerd (process {self.pid}) has not ended {within_s:.0f} s after SIGTERM"
@@ -54,7 +54,9 @@ def daemon_at(at: Path, proc: Path = Path("/proc")) -> Daemon:
         raise RuntimeConfigError(f"{at} is served by {words[0] or 'nobody'}, not by containerd")
     config = _option(words)
     if not config.is_absolute():
-        raise RuntimeConfigError(f"containerd reads {config}, which depends on where it was begun")
+        raise RuntimeConfigError(
+            f"containerd reads {config}, which depends on its working directory"
+        )
     return Daemon(pid, config)
 
 
@@ -67,7 +69,7 @@ def _server_of(at: Path) -> int:
             client.connect(str(at))
             told = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     except OSError as error:
-        raise RuntimeConfigError(f"nobody answers at {at}: {error.strerror or error}") from None
+        raise RuntimeConfigError(f"nothing answers at {at}: {error.strerror or error}") from None
     return int(_CREDENTIALS.unpack(told)[0])
 
 

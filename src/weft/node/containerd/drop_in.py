@@ -56,7 +56,7 @@ class DropIn(msgspec.Struct, frozen=True):
         head, mark, rest = there.partition(_DIGEST)
         told, _, text = rest.partition("\n")
         if not head.startswith(_HEAD) or not mark or told != _digest(text):
-            text = "is not as the agent wrote it: it stays; move it away, or put it back as it was"
+            text = "was edited since the agent wrote it, so it is kept; move it away, or restore it"
             raise RuntimeConfigError(f"{self.path} {text}")
         return True
 
@@ -109,7 +109,7 @@ def drop_in_of(config: Path) -> DropIn:
         raise RuntimeConfigError(text)
     patterns = main.get("imports", [])
     if not isinstance(patterns, list) or not all(isinstance(each, str) for each in patterns):
-        raise RuntimeConfigError(f"{config}: imports is no list of paths")
+        raise RuntimeConfigError(f"{config}: imports is not a list of paths")
     for pattern in (_absolute(config, each) for each in patterns):
         folder, files = Path(pattern).parent, Path(pattern).name
         if fnmatch.fnmatchcase(NAME, files) and not glob.has_magic(str(folder)):
@@ -136,12 +136,12 @@ def _check_others(config: Path, patterns: list[str], ours: Path) -> None:
             continue
         read = _read(file)
         if any(name in read.get("disabled_plugins", []) for name in _NRI_NAMES):
-            raise RuntimeConfigError(f"{file}: disabled_plugins names NRI: take it out")
+            raise RuntimeConfigError(f"{file}: disabled_plugins names NRI: remove it")
         section = read.get("plugins", {}).get(_NRI, {})
         later = later or (file.parent == ours.parent and file.name > NAME)
         off = section.get("disable") is True
         if later and (off or section.get("default_validator", {}).get("enable") is False):
-            raise RuntimeConfigError(f"{file} is read last and has NRI off: take that out of it")
+            raise RuntimeConfigError(f"{file} is read last and disables NRI: remove that setting")
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def _read(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise RuntimeConfigError(f"{file} can't be read: {_said(error)}") from None
     except ValueError as error:  # from TOML or UTF-8
-        text = f"{file} can't be parsed ({error}): containerd would not start with it; mend it"
+        text = f"{file} can't be parsed ({error}): containerd would not start with it; fix it"
         raise RuntimeConfigError(text) from None
 
 

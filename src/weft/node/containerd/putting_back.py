@@ -32,7 +32,7 @@ class RuntimeHere:
         """Remove the drop-in and restart containerd; return why that was impossible, or ""."""
         try:
             if not DropIn(Path(drop_in), "").remove():
-                return f"{drop_in} is not to be seen here: run weft agent --cleanup on the node"
+                return f"{drop_in} is not visible here: run weft agent --cleanup on the node"
             before = daemon_at(self._socket)
             await before.end(self._end_s)
             await self._back(before.pid)

@@ -133,14 +133,14 @@ class Attribution:
         try:
             answers = await self._answers(await self._narrowed(resource, size))
         except (NotGrantedError, KubeletError, KubeletRecordError) as error:
-            log.warning("%s: %s: nothing is handed out", resource, error)
+            log.warning("%s: %s: no GPU is handed out", resource, error)
             answers = []
         if answers and all(answer == answers[0] for answer in answers):
             self.counts[GUESSED] += 1
             return answers[0]
         log.warning(
-            "%s: %d devices may be for %d containers that get different things: nothing is visible "
-            "to the one that it is",
+            "%s: %d devices may be for any of %d containers with different shares: no GPU is "
+            "visible to the container",
             resource,
             size,
             len(answers),
@@ -262,7 +262,7 @@ class Attribution:
             raise NotAttributedError(f"weft: pod {holder.pod} is not known yet")
         name = _name_of(pod)
         if pod.record is None:
-            raise self._refusal(name, pod.problem or "nobody says which share is the pod's")
+            raise self._refusal(name, pod.problem or "no record says which share is the pod's")
         if why := self._world.objection(pod, self._others(holder)):
             raise self._refusal(name, why)
         try:
@@ -281,7 +281,8 @@ class Attribution:
             self.counts[WRONG] += 1
             text = (
                 f"container {holder.container} was given {given.get(VISIBLE, 'nothing')[:80]!r}, "
-                f"its record says {own[VISIBLE][:80]!r}: the kubelet did not tell whose it was"
+                f"its record says {own[VISIBLE][:80]!r}: the kubelet did not say which "
+                "container it was for"
             )
             self._world.on_wrong(name, text)
             raise NotAttributedError(f"weft: {text}")

@@ -202,7 +202,7 @@ class DevicePlugins:
             if server.lost() or another:
                 await server.restart()
                 self.registrations += 1
-                log.info("%s: the kubelet has its device plugin", name)
+                log.info("%s: its device plugin is registered with the kubelet", name)
         self._kubelet = kubelet
         if self.registrations != before:
             self._on_registered()
@@ -211,4 +211,4 @@ class DevicePlugins:
         try:
             self._attribution.tidy()
         except (KubeletRecordError, OSError) as error:
-            log.warning("CDI files are not tidied: %s", error)
+            log.warning("removing unused CDI files failed: %s", error)

@@ -116,7 +116,7 @@ async def register(folder: Path, request: plugin.RegisterRequest, timeout_s: flo
         try:
             await call(request, timeout=timeout_s)
         except aio.AioRpcError as error:
-            raise KubeletError(f"the kubelet does not register: {_said(error)}") from None
+            raise KubeletError(f"the kubelet refused the registration: {_said(error)}") from None
 
 
 class PodResourcesClient:

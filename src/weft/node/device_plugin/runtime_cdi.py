@@ -44,5 +44,5 @@ async def runtime_of(client: ApiClient, node: str) -> str:
             if node_info.container_runtime_version:
                 return node_info.container_runtime_version
         except (ApiError, LostError, NotSentError, msgspec.DecodeError) as error:
-            log.warning("which container runtime this is cannot be read: %s", error)
+            log.warning("the node's container runtime cannot be read: %s", error)
         await asyncio.sleep(_AGAIN_S)

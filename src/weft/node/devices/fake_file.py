@@ -136,7 +136,9 @@ def _check_card(card: FakeGpu, where: str, uuids: list[str]) -> None:
         wrong = f"{card.reserved_mib} is all that the card has ({card.memory_mib}); write less"
         raise BadInputError(f"{where}.reservedMiB", wrong)
     if card.uuid and (card.count > 1 or uuids.count(card.uuid) > 1):
-        raise BadInputError(f"{where}.uuid", f"{card.uuid!r} is more than one card's; name it once")
+        raise BadInputError(
+            f"{where}.uuid", f"{card.uuid!r} is used for several cards; use it once"
+        )
     if (mig_mib := sum(m.count * m.memory_mib for m in card.mig)) > card.memory_mib:
         wrong = f"{mig_mib} MiB in all are more than the card has ({card.memory_mib})"
         raise BadInputError(f"{where}.mig", wrong)
@@ -152,4 +154,4 @@ def _check_card(card: FakeGpu, where: str, uuids: list[str]) -> None:
             if name not in _METRICS:
                 raise BadInputError(field, unknown(name, sorted(_METRICS)))
             if not (math.isfinite(value) and value >= 0):
-                raise BadInputError(field, f"{value} is no measurement; write 0 or more")
+                raise BadInputError(field, f"{value} is not a valid measurement; write 0 or more")

@@ -146,7 +146,7 @@ def kubelet_sockets(root: Path) -> DoctorFinding:
         mend = "start the kubelet; in a container mount /var/lib/kubelet's folders of these"
         return wrong(check, f"no socket of a kubelet: {', '.join(missing)}", mend)
     if missing:
-        return advice(check, f"missing: {missing[0]}", "what uses it is switched off by this")
+        return advice(check, f"missing: {missing[0]}", "features that use it are disabled")
     return good(check, "its sockets for device plugins and pod resources are there")
 
 
@@ -167,11 +167,11 @@ def other_plugins(root: Path, own: Collection[str]) -> DoctorFinding:
     )
     if others:
         mend = (
-            "two who hand out the same GPUs know nothing of each other: keep such nodes apart by "
+            "two plugins that hand out the same GPUs do not coordinate: separate such nodes by "
             "label, or remove that plugin's DaemonSet from nodes with Weft's agent"
         )
-        return advice(check, f"somebody else serves {', '.join(others)}", mend)
-    return good(check, "nobody else serves GPUs")
+        return advice(check, f"another device plugin serves {', '.join(others)}", mend)
+    return good(check, "no other device plugin serves GPUs")
 
 
 class MachinePod(NamedTuple):
@@ -187,7 +187,7 @@ def without_share(proc: Path, pods: Mapping[str, MachinePod] | None) -> DoctorFi
     owners, unseen = _seeing(proc)
     seen = {owner.pod_uid for owner in owners}
     if pods is None:
-        text = f"{len(seen)} pods see GPUs; who has a share the API server does not say"
+        text = f"{len(seen)} pods see GPUs; which of them have a share is unknown"
         return advice(check, text, "weft doctor needs a kubeconfig here, and --node-name")
     stranger = MachinePod("", may_see=False)
     strangers = sorted(
@@ -201,7 +201,7 @@ def without_share(proc: Path, pods: Mapping[str, MachinePod] | None) -> DoctorFi
         )
         return wrong(check, f"see GPUs without a share: {', '.join(strangers[:10])}", mend)
     if unseen:
-        text = f"{unseen} containers may not be looked into"
+        text = f"{unseen} containers could not be checked"
         return advice(check, text, "run it as root, in a container with hostPID and SYS_PTRACE")
     return good(check, f"{len(seen)} pods see GPUs, each with a share or exempt")
 

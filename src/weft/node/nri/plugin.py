@@ -165,7 +165,7 @@ class NriPlugin:
             ).SerializeToString()
             await connection.call(RUNTIME_SERVICE, "RegisterPlugin", request, options.register_s)
             await reading
-            return "it closed the connection"
+            return "the runtime closed the connection"
         finally:
             self.connected = False
             reading.cancel()

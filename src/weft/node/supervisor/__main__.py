@@ -26,7 +26,9 @@ def main(arguments: Sequence[str]) -> int:
     """Run the supervisor; return the exit code."""
     parser = argparse.ArgumentParser(prog="weft.node.supervisor", description=__doc__)
     parser.add_argument("--lock", type=Path, required=True)
-    parser.add_argument("--guard", type=Path, help="the NRI socket; none: containers are not kept")
+    parser.add_argument(
+        "--guard", type=Path, help="the NRI socket; without it, containers are not refused"
+    )
     parser.add_argument("--log", default="info")
     parser.add_argument("--log-format", choices=("text", "json"), default="text")
     parser.add_argument("--node", default="")

@@ -46,6 +46,6 @@ class DeliveryLock:
     async def taken(self) -> None:
         """Wait until the lock is held."""
         if not self.take():
-            log.info("stands by: another agent delivers on this node until it has ended")
+            log.info("standing by: another agent delivers on this node")
         while not self.take():
             await asyncio.sleep(_LOOK_S)

@@ -57,7 +57,7 @@ class Prometheus:
         self.options, self.aliases = options, aliases
         self._url = options.url.rstrip("/")
         if not re.match(r"https?://[^/\s]+", options.url):
-            what = f"{shown_url(options.url)!r} is no http:// or https:// URL"
+            what = f"{shown_url(options.url)!r} is not an http:// or https:// URL"
             raise BadInputError("telemetry.url", what)
         if shown_url(options.url) != options.url:
             what = f"{shown_url(options.url)!r} names a user or a password: write them in files"
@@ -147,7 +147,7 @@ def _check(status: int, body: bytes, where: str) -> None:
     """Raise `TelemetryError` unless the answer is usable; an API error carries its reason in
     JSON."""
     if status in {401, 403}:
-        raise TelemetryError("refused", f"{where}: {status}: not let in; check the credentials")
+        raise TelemetryError("refused", f"{where}: {status}: access denied; check the credentials")
     if status == 200:
         return
     if body.lstrip().startswith(b"{"):

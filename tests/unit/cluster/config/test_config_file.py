@@ -126,7 +126,7 @@ def test_default_profiles_can_be_made() -> None:
             "compat: {elastic: lax}",
             "weft.yaml: compat.elastic: Invalid enum value 'lax'; write one of 'exact', 'sane'",
         ),
-        ("a: [", "weft.yaml: line 4: is no YAML"),
+        ("a: [", "weft.yaml: line 4: is not YAML"),
     ],
 )
 def test_a_wrong_file_is_told_by_field(text: str, told: str) -> None:

@@ -298,7 +298,7 @@ async def test_an_answer_does_not_wait_for_ever() -> None:
             await answer.read()
         async with session.post("/scheduler/bind", data=bind_args("a", "n1")) as answer:
             assert answer.status == 500
-            assert "not settled" in (await answer.json())["Error"]
+            assert "not known yet" in (await answer.json())["Error"]
         asyncio.get_running_loop().call_later(0.2, world.may_bind.set)
     assert len(world.bound) == 1, "closing waits for it"
 

@@ -263,7 +263,7 @@ async def test_a_pod_that_only_the_watch_saw_can_be_bound() -> None:
         (AlreadyBound("n2"), "bound to n2"),
         (Gone("there is no such pod"), "no such pod"),
         (Gated(("hold",)), "gates: hold"),
-        (NotLeader(), "this Weft process's lease runs out"),
+        (NotLeader(), "this Weft process's lease would expire"),
     ],
 )
 async def test_what_became_of_the_binding_is_said(outcome: Outcome, says: str) -> None:

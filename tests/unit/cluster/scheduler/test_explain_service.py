@@ -33,7 +33,10 @@ async def test_a_pod_that_others_bound_says_what_is_charged() -> None:
             "it does not say which of its node's GPUs it has: its share is charged on every card "
             "of its node",
         )
-        assert "Weft bound it before this process led" in (await cluster.explain("ours")).text
+        assert (
+            "Weft bound it before this process became leader"
+            in (await cluster.explain("ours")).text
+        )
 
 
 async def test_a_pod_whose_marks_contradict_its_node_says_so() -> None:
@@ -125,7 +128,7 @@ async def test_preemption_that_would_help_is_said_to_be_missing() -> None:
             uid = add_pod(cluster.server, name, 12_000, priority=priority, preemptionPolicy=policy)
             await cluster.until(lambda uid=uid: uid in cluster.live.engine.queue)
         (note,) = (await cluster.explain("wants")).notes
-        assert note.startswith("no preemption in this form yet: ending d/low, of lower priority")
+        assert note.startswith("Weft alone does not preempt: ending d/low, of lower priority")
         assert "kube-scheduler with Weft as its extender" in note
         assert (await cluster.explain("polite")).notes == ()
         assert (await cluster.explain("small")).notes == ()
@@ -146,7 +149,7 @@ async def test_a_pod_that_waits_though_there_is_room_names_the_best_nodes() -> N
         assert sorted(one.node for one in found.candidates) == ["a", "b"]
         assert found.candidates[0].score >= found.candidates[1].score
         assert found.candidates[0].scores == {"best-fit": found.candidates[0].score}
-        assert found.notes == ("this process does not lead: the leader decides",)
+        assert found.notes == ("this process is not the leader; the leader decides",)
         await cluster.live.lead()
         await cluster.until(lambda: cluster.bound("p"))
         assert (await cluster.explain("p")).node == found.candidates[0].node

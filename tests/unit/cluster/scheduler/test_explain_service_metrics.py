@@ -57,7 +57,7 @@ async def test_a_bound_pod_tells_what_was_measured_when_it_was_placed() -> None:
         assert found.metrics.without is not None
         assert found.metrics.without.node == "a"
         text = await text_of(cluster, "p")
-        assert "metrics of GPU 0, looked at " in text
+        assert "metrics of GPU 0, read " in text
         assert "s before: sm_active_ratio 0.125 STALE, dram_active_ratio 0.125 STALE" in text
         assert "without metrics, decided again now: a, GPU 0" in text
         assert msgspec.json.decode(msgspec.json.encode(found), type=type(found)) == found
@@ -74,7 +74,9 @@ async def test_parts_of_a_bound_pods_score_are_said_to_be_of_now() -> None:
         await cluster.until(lambda: cluster.bound("q"))
         score = (await cluster.explain("p")).score
         lines = (await text_of(cluster, "p")).splitlines()
-        at = lines.index(f"  parts of its score worked out now, not of the {score:,} of then:")
+        at = lines.index(
+            f"  parts of its score computed now, not those of its recorded score {score:,}:"
+        )
         assert "leaves 38 % of GPU 0" in lines[at + 1]
 
 

@@ -173,7 +173,7 @@ def test_by_its_address(
         "  note: 1 GPU held by pods of dead nodes: d/ghost",
         "  note: not ready: dead; kubectl describe node dead says why",
         "  stuck: d/ghost holds 1 GPU of dead: its node is not ready",
-        "  where the node is dead for certain, free its GPUs: kubectl delete pod --force",
+        "  if the node is certainly dead, free its GPUs: kubectl delete pod --force",
     ]
     code, said = explain(capsys, monkeypatch, "d/p", "--url", url)
     assert "  is bound on n, GPU 0 (0 % of cores, 10,000 MiB); profile weft (best-fit)" in said
@@ -250,7 +250,7 @@ def test_what_is_wrong_on_the_way_is_said_with_a_way_out(
 ) -> None:
     way = ("d/p", "--kubeconfig", kubeconfig, "--service")
     for service, want in (
-        ("other/weft:1", "404 no such thing; there is no such Service, or nobody keeps its endp"),
+        ("other/weft:1", "404 no such thing; there is no such Service, or it has no endpoints"),
         ("weft-system/busy:10259", "503 no such thing; no scheduler answers behind it"),
         ("weft", "--service: 'weft': write NAMESPACE/NAME:PORT"),
     ):
@@ -259,7 +259,7 @@ def test_what_is_wrong_on_the_way_is_said_with_a_way_out(
     for url, want in (
         ("http://127.0.0.1:1", "does not answer"),
         ("here", "write http://HOST:PORT"),
-        (kubeconfig.read_text().split('"')[1], "is no Weft scheduler"),
+        (kubeconfig.read_text().split('"')[1], "is not a Weft scheduler"),
     ):
         code, said = explain(capsys, monkeypatch, "d/p", "--url", url)
         assert (code, want in said) == (1, True), said
@@ -327,7 +327,7 @@ def test_another_server_is_told_in_one_line(
     assert code == 1
     assert told.count("\n") == 1
     assert told.startswith(f"weft: error: {url}")
-    assert "is no Weft scheduler" in told or "does not answer" in told
+    assert "is not a Weft scheduler" in told or "does not answer" in told
 
 
 def test_who_may_not_know_is_told_what_would_help(

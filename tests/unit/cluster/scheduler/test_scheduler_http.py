@@ -167,7 +167,7 @@ async def test_garbage_behind_a_request_costs_only_its_own_connection() -> None:
     async with world(PagesOptions(idle_timeout_s=0.5, close_s=0.2)) as cluster:
         whole = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
         said = await raw(cluster.pages.port, whole + b"\x00\x01\r\n\r\n")
-        assert b"this is no HTTP request" in said
+        assert b"this is not an HTTP request" in said
         assert b"x00" not in said
         assert b"200 OK" in await raw(cluster.pages.port, whole + b"GET /healthz HTT")
         assert await cluster.get("/healthz") == (200, "ok")
@@ -207,5 +207,5 @@ async def test_a_wrong_address_is_not_called_a_port_problem(address: str) -> Non
             address=address,
             port=0,
         )
-        with pytest.raises(BadInputError, match=f"^http.address {address}: is no address"):
+        with pytest.raises(BadInputError, match=f"^http.address {address}: is not an address"):
             await pages.start()

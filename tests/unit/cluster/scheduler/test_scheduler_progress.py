@@ -69,7 +69,7 @@ def test_progress_in_words() -> None:
         apart=(SeparatedPair("train", "T4", 1_440.0), SeparatedPair("", "", 59.0)),
     ) == [
         "  progress: 61.3 a second, 96 alone: 1.57 times slower, 9 s ago",
-        "  at most 1.10 times slower is allowed; broken in 1 of the last 3 looks",
+        "  at most 1.10 times slower is allowed; broken in 1 of the last 3 windows",
         "  nobody goes: why",
         "  kept apart from train on T4 for 24 min",
         "  kept apart from pods of no known application for 59 s",
@@ -79,8 +79,8 @@ def test_progress_in_words() -> None:
 def test_guesses_latencies_and_problems_in_words() -> None:
     seen = {"source": "sm-active", "slowdown": 1.3, "p99_ms": 93.0, "slo_ms": 80.0}
     assert lines_of(**seen, problem="wrong") == [
-        "  progress: nobody counts it; by its GPU's SM_ACTIVE 1.30 times slower than alone, a "
-        "guess on which nobody acts",
+        "  progress: not reported; by its GPU's SM_ACTIVE 1.30 times slower than alone, an "
+        "estimate that causes no eviction",
         "  p99 93 ms, SLO 80 ms: late",
         "  note: wrong",
     ]

@@ -167,7 +167,7 @@ async def test_a_record_that_has_its_size_ends_whole_and_scheduling_goes_on(
     kept = path.read_text().count("SignalsKept")
     assert len(files) == 1 + kept
     assert 0 < kept < 6
-    (said,) = [r.getMessage() for r in caplog.records if "not recorded any more" in r.getMessage()]
+    (said,) = [r.getMessage() for r in caplog.records if "no longer recorded" in r.getMessage()]
     assert "1 MiB" in said
     assert "--decisions-mib" in said
 
@@ -218,7 +218,7 @@ async def test_a_file_that_somebody_else_writes_to_is_left_alone(
         add_pod(server, "q")
         await until(lambda: node_of(server, "q") == "n")
     assert path.read_bytes().endswith(b"theirs\n")
-    assert "somebody else wrote to the file, or put another in its place" in caplog.text
+    assert "another process changed or replaced the file" in caplog.text
 
 
 def test_without_a_bound_nothing_ends_the_record(tmp_path: Path) -> None:

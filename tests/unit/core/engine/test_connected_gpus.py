@@ -147,7 +147,7 @@ def test_a_record_says_which_links_were_had_and_lost() -> None:
     first = placed(engine, pod("two", gpus=2))
     assert first is not None
     assert decision_notes(first) == [
-        "GPUs 0 and 1 are connected by NV4 at the weakest, between GPUs 0 and 1: 80 GB/s; "
+        "GPUs 0 and 1 have NV4 as their weakest link, between GPUs 0 and 1: 80 GB/s; "
         "no 2 GPUs of the node are connected better"
     ]
     engine.handle(PodGone("two"), 0)
@@ -155,7 +155,7 @@ def test_a_record_says_which_links_were_had_and_lost() -> None:
     second = placed(engine, pod("late", gpus=2))
     assert second is not None
     assert decision_notes(second) == [
-        "GPUs 1 and 3 are connected by NODE at the weakest, between GPUs 1 and 3: 10 GB/s; "
+        "GPUs 1 and 3 have NODE as their weakest link, between GPUs 1 and 3: 10 GB/s; "
         "NV4 of GPUs 0 and 1 (80 GB/s) was lost: GPU 0 is taken"
     ]
 

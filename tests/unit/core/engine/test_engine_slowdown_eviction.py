@@ -264,8 +264,8 @@ def test_what_it_says_is_for_people() -> None:
     life = served()
     ((_, why),) = (life.look(lc=1.3) or life.look(lc=1.3)).items()
     assert slowed_in_words(why, {"lc": "default/lc"}.__getitem__) == (
-        "default/lc on GPU 0 was 1.30 times slower than alone, and 1.10 is allowed, in 2 of the "
-        "last 3 looks; without this pod it is expected to be 1.35 times faster"
+        "default/lc on GPU 0 was 1.30 times slower than alone (allowed: 1.10) in 2 of the "
+        "last 3 windows; without this pod it is expected to be 1.35 times faster"
     )
 
 

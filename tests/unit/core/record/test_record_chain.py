@@ -110,7 +110,7 @@ def test_an_untouched_file_is_verified_packed_or_not(whole: bytes, tmp_path: Pat
     ("change", "said"),
     [
         (lambda ls: [*ls[:9], *ls[10:]], "line 10: does not follow line 9: it was changed, or a"),
-        (lambda ls: [*ls[:9], ls[8], *ls[9:]], "line 10: stands twice: it is line 9 again"),
+        (lambda ls: [*ls[:9], ls[8], *ls[9:]], "line 10: repeats line 9"),
         (
             lambda ls: [*ls[:9], ls[10], ls[9], *ls[11:]],
             "line 10: does not belong here: line 11 follows line 9",
@@ -118,7 +118,7 @@ def test_an_untouched_file_is_verified_packed_or_not(whole: bytes, tmp_path: Pat
         (lambda ls: [*ls[:9], ls[9][:50] + b"\n", *ls[10:]], "line 10: was changed"),
         (lambda ls: [ls[0].replace(b"best", b"beat"), *ls[1:]], "line 1: was changed"),
         (lambda ls: [ls[0].replace(b"v3", b"v2"), *ls[1:]], "line 1: was changed"),
-        (lambda ls: [*ls, ls[-1]], "stands behind the end record"),
+        (lambda ls: [*ls, ls[-1]], "follows the end record"),
         (lambda ls: ls[1:], "line 1: not a decisions header"),
     ],
 )

@@ -81,7 +81,7 @@ def test_an_eviction_is_decided_again_and_explained(tmp_path: Path) -> None:
     assert verdict.identical
     assert verdict.decisions == 3
     text = "\n".join(lines_of(explain(path, "borrower", create)))
-    assert "asked to leave a, GPU 0 (0 % of cores, 5,000 MiB); nothing is on record yet" in text
+    assert "asked to leave a, GPU 0 (0 % of cores, 5,000 MiB); nothing is recorded yet" in text
     assert "lender grew from 3,000 to 7,000 MiB; it had borrowed 4,000 MiB" in text
 
 
@@ -96,9 +96,9 @@ def test_a_file_of_other_limits_is_not_identical(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("events", "then"),
     [
-        ([], "nothing is on record yet"),
+        ([], "nothing is recorded yet"),
         ([NotEvicted("borrower", "a budget says no")], "it stayed: a budget says no"),
-        ([NotEvicted("another", "x")], "nothing is on record yet"),
+        ([NotEvicted("another", "x")], "nothing is recorded yet"),
         ([PodGone("borrower")], "it is gone"),
         ([NotEvicted("borrower", "later"), PodGone("borrower")], "it is gone"),
     ],

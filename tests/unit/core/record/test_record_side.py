@@ -123,7 +123,7 @@ def test_what_is_missing_changed_or_cut_off_is_one_error_that_names_it(folder: P
     path.unlink()
     with pytest.raises(SideError, match=f"{two.blob}: No such file"):
         read_again(folder, one, two)
-    with pytest.raises(SideError, match="passwd' is no name of a blob"):
+    with pytest.raises(SideError, match="passwd' is not a blob name"):
         read_again(folder, SignalsKept(1, 1, "../../etc/passwd"))
 
 

@@ -54,10 +54,10 @@ def recorded(path: Path, policy: str, job_class: str, slowdown: float, looks: in
 
 
 WORDS = {
-    "latency-critical": "web on GPU 0 was 3.00 times slower than alone, and 1.10 is allowed, in 2 "
-    "of the last 3 looks; without this pod it is expected to be 1.01 times faster",
+    "latency-critical": "web on GPU 0 was 3.00 times slower than alone (allowed: 1.10) in 2 "
+    "of the last 3 windows; without this pod it is expected to be 1.01 times faster",
     "batch": "the pods of GPU 0 together get 0.67 GPUs' worth done, less than one alone would; of "
-    "those that may go it came last",
+    "those that may be evicted it was bound last",
 }
 
 

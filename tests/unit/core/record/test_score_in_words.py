@@ -37,13 +37,13 @@ def test_a_share_that_completes_a_gpu_keeps_the_slot() -> None:
     words = _words(shape(milli=500), 0)
     assert "completes GPU 0 exactly" in words
     assert "keeps an 8-GPU slot free" in words
-    assert "CPU and memory suffice for the GPUs left" in words
+    assert "CPU and memory are enough for the GPUs left" in words
 
 
 def test_a_share_on_an_idle_gpu_takes_it_from_the_slot() -> None:
     words = _words(shape(milli=300), 1)
     assert "leaves 70 % of GPU 1, worth 50 % of a GPU" in words
-    assert "1 of 8 idle GPUs less for pods of several GPUs" in words
+    assert "1 of 8 idle GPUs fewer for pods with several GPUs" in words
 
 
 def test_it_says_for_how_many_gpus_cpu_runs_short() -> None:
@@ -75,9 +75,9 @@ def test_it_says_what_turnover_was_learnt_and_how_it_decides(turnover: float, sa
         policy.take_turnover(turnover)
         question = PlacementQuestion(PodRequest("p", "p", shape(milli=500)), profile, 1)
         words = "\n".join(score_in_words(engine, question, "a", (Share(0, 0, 0, 500),)))
-        told = f"learnt turnover {says}: of what pods hold, so much took the place of what others"
+        told = f"learnt turnover {says}: the part of what pods hold that replaced what others"
         assert (told in words) == (not _fixed(policy))
-        assert (f"it decides {setting}" in words) == (not _fixed(policy))
+        assert (f"objective: {setting}" in words) == (not _fixed(policy))
 
 
 def _fixed(policy: object) -> bool:
@@ -99,6 +99,9 @@ def test_auto_says_what_is_stranded_and_the_load() -> None:
         lines = score_in_words(engine, question, "a", (Share(0, gpu, 0, 500),))
         points[gpu] = sum(float(line.partition(":")[0]) for line in lines)
         assert any(line.endswith(f"completes GPU {gpu} exactly") for line in lines)
-        said = ["GPU 0 is measured 33% loaded", "GPU 1's load is not measured; 50% of it is free"]
+        said = [
+            "GPU 0 has a measured load of 33%",
+            "GPU 1's load is not measured; 50% of it is free",
+        ]
         assert any(line.endswith(said[gpu]) for line in lines), lines
     assert max(points.values()) == pytest.approx(score - 50_000, abs=2)
