@@ -246,7 +246,7 @@ def report(
     results = stored_results(spec, store, plan(spec))
     for option in ["--pdf"] * pdf + ["--layout"] * (layout is not None):
         if page is None:
-            raise BadInputError(option, "goes into the folder of --page; name one")
+            raise BadInputError(option, "is written into the folder of --page; name one")
     if page is not None:
         _write(page, spec, results, store, pdf=pdf, layout=layout)
     if output is SimulateOutput.json:

@@ -55,7 +55,7 @@ def pods(
         Option(
             help="default: the trace's shares of a GPU, whole GPUs and CPU-only pods; multigpu: "
             "with many pods of 2, 4 and 8 GPUs; shared: shares of a GPU only; spec: a third of "
-            "the GPU pods insist on models."
+            "the GPU pods require GPU models."
         ),
     ] = WorkloadMix.DEFAULT,
     load: Annotated[

@@ -104,7 +104,7 @@ def print_reasons(target: str, others: Sequence[str], reasons: "PredictionReason
         for name, value in reasons.parts:
             print(f"  {value:+.3f}  {name}")
     if reasons.trees:
-        print("The trees' log slowdown is made most of all of:")
+        print("Features with the largest part in the trees' log slowdown:")
         for name, value in reasons.trees:
             print(f"  {value:+.3f}  {name}")
     if reasons.nearest:

@@ -50,7 +50,7 @@ def scheduler(
             settings, extender_port, extender_address, original_ports, extender_priority
         )
         if original_ports and not settings.extender.enabled:
-            raise BadInputError("--original-ports", "goes with --extender-port; add it")
+            raise BadInputError("--original-ports", "needs --extender-port; add it")
         paths = (kubeconfig,) if kubeconfig else ()
         run(settings, Hosting(paths, context, str(config or ""), decisions, decisions_mib))
 

@@ -75,7 +75,7 @@ _Timed = Annotated[
     ),
 ]
 _Compress = Annotated[
-    float, Option(min=0.001, help="With --timed: arrivals come this much faster.")
+    float, Option(min=0.001, help="With --timed: make arrivals this many times faster.")
 ]
 _Seeds = Annotated[
     int | None,
@@ -288,7 +288,9 @@ def _given(path: Path | None, option: str) -> Path:
 
 def _start(decisions_from: Path | None, snapshot: Path | None) -> "SimulationStart":
     if decisions_from is not None and snapshot is not None:
-        raise BadInputError("--snapshot", "is a start, as --decisions-from is; leave one out")
+        raise BadInputError(
+            "--snapshot", "also sets the start, like --decisions-from; leave one out"
+        )
     return SimulationStart(decisions_from or snapshot, of_snapshot=snapshot is not None)
 
 
@@ -424,7 +426,7 @@ class SimulationStart(NamedTuple):
 
     @property
     def option(self) -> str:
-        """The option that names it."""
+        """The option that names the start."""
         return "--snapshot" if self.of_snapshot else "--decisions-from"
 
     def check(self, trace: Path | None, seeds: int, times: bool, demand: float | None) -> None:

@@ -1,4 +1,4 @@
-"""Strict forms of Weft's files: errors name the field, its value and what is allowed."""
+"""Strict schemas of Weft's files: errors name the field, its value and what is allowed."""
 
 import math
 import re

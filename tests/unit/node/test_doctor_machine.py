@@ -65,7 +65,10 @@ def test_cdi_specifications_of_other_gpus_are_named_with_the_remedy(tmp_path: Pa
         ]
         put(tmp_path / file, json.dumps({"kind": "nvidia.com/gpu", "devices": devices}))
 
-    assert found()[:2] == ("good", "no specification names these GPUs: they come as device nodes")
+    assert found()[:2] == (
+        "good",
+        "no specification names these GPUs: they are passed as device nodes",
+    )
     spec("var/run/cdi/nvidia.json", _0="/dev/nvidia0", _1="/dev/nvidia1")
     put(tmp_path / "var/run/cdi/weft-delivery-0.json", "{")
     assert found()[:2] == ("good", "2 of 2 GPUs and instances have names")

@@ -154,7 +154,7 @@ processes:
         ("gpus: [{model: x, memoryMiB: 0}]", "fake.yaml: gpus[0].memoryMiB: 0 must be 1 or more"),
         (
             "gpus: [{model: x, memoryMiB: 9, reservedMiB: 9}]",
-            "gpus[0].reservedMiB: 9 is all that the card has (9)",
+            "gpus[0].reservedMiB: 9 is the card's whole memory (9)",
         ),
         (
             "gpus: [{model: x, memoryMiB: 9, uuid: u, count: 2}]",

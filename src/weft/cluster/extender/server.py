@@ -227,7 +227,7 @@ class ExtenderServer:
                     if buffered > options.most_buffered_bytes:
                         raise _TurnedAwayError(503, "busy", "too many requests at once; try again")
         except TimeoutError as error:
-            raise _TurnedAwayError(408, "slow", "the request did not come in time") from error
+            raise _TurnedAwayError(408, "slow", "the request did not arrive in time") from error
         except (web.RequestPayloadError, ConnectionError) as error:
             raise _TurnedAwayError(400, "broken", "the request's body is broken") from error
         finally:

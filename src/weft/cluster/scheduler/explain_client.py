@@ -183,7 +183,7 @@ def _problem(response: ApiResponse, source: SchedulerAddress) -> str:
     if source.url:
         return f"is not a Weft scheduler: it answers {message}"
     way_out = {
-        401: "the API server does not know you; check the kubeconfig's credentials",
+        401: "the API server rejects the credentials of the kubeconfig; check them",
         403: "you need the right to list pods and get pods/proxy there, or to get services/proxy, "
         "or a port-forward and --url",
         404: "there is no such Service, or it has no endpoints; name the scheduler's "

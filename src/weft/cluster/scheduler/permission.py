@@ -31,8 +31,8 @@ ACCOUNT = "weft-explain"
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){2}")
 _NOBODY = (
-    "explains pods only to those who may: `weft explain` with a kubeconfig whose user may create "
-    f"tokens of the service account {ACCOUNT}, or with --url by a port-forward "
+    "explains pods only to authorized users: `weft explain` with a kubeconfig whose user may "
+    f"create tokens of the service account {ACCOUNT}, or with --url by a port-forward "
     "(docs/howto/explain-a-decision.md)"
 )
 
@@ -95,9 +95,9 @@ class Permission:
             async with turn, self._asking, asyncio.timeout(self._limits.timeout_s):
                 return await self._refusal(token, path)
         except TimeoutError:
-            return PermissionRefusal(503, "the API server does not say in time whether you may")
+            return PermissionRefusal(503, "the API server did not answer in time whether you may")
         except (ApiError, LostError, NotSentError, msgspec.DecodeError) as error:
-            return PermissionRefusal(503, f"the API server does not say whether you may: {error}")
+            return PermissionRefusal(503, f"the API server did not answer whether you may: {error}")
         finally:
             self._waiting[address] -= 1
             if not self._waiting[address]:
@@ -107,7 +107,7 @@ class Permission:
         user = await user_of(self._client, token, AUDIENCE)
         if user is None:
             return PermissionRefusal(
-                401, f"{_NOBODY}: the API server knows no such token for {AUDIENCE}"
+                401, f"{_NOBODY}: the API server rejects the token for {AUDIENCE}"
             )
         if not await may_get(self._client, user, path):
             return PermissionRefusal(

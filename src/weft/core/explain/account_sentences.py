@@ -51,13 +51,13 @@ def changed_in_words(names: Iterable[str]) -> str:
     """Marks of another system's that were edited since the pod was bound."""
     return (
         f"{', '.join(names)} changed after it was bound: what they said when it was first seen "
-        "counts, and nobody else is evicted for it"
+        "counts, and no other pod is evicted for it"
     )
 
 
 def contradictory_in_words(marks: str) -> str:
     """Another system's marks that cannot be true."""
-    return f"{marks}. At least what it may hold is charged, and nobody else is evicted for it"
+    return f"{marks}. At least what it may hold is charged, and no other pod is evicted for it"
 
 
 def unreadable_in_words(why: str, charged: str) -> str:

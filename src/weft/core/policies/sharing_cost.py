@@ -345,7 +345,7 @@ class Weights(NamedTuple):
 MIX = Weights(0.6, 0.2, 0.2)
 """Weights where interference is predicted."""
 NO_MIX = Weights(0.0, 1.0, 1.0)
-"""Weights where it is not."""
+"""Weights where interference is not predicted."""
 MOST = 4
 """Larger sets are not predicted."""
 UNKNOWN_VALUE = 0.5

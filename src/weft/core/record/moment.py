@@ -131,7 +131,7 @@ def _find(
             else:
                 names.add(f"{pod.namespace}/{pod.name}")
         elif isinstance(line.event, NotEvicted):
-            became[line.event.uid] = f"it stayed: {line.event.why or 'nobody says why'}"
+            became[line.event.uid] = f"it stayed: {line.event.why or 'no reason was recorded'}"
         elif isinstance(line.event, PodGone):
             became[line.event.uid] = "it is gone"
         for record in line.records:

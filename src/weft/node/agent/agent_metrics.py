@@ -28,7 +28,9 @@ class DeliveryMetrics(Collector):
         yield counter("weft_agent_containers", text, self._delivery.counts, "outcome")
         text = "Pods that hold a share of a GPU of this node."
         yield gauge("weft_agent_pods_with_share", text, len(self._delivery.held))
-        text = "Containers that saw GPUs which nobody gave them, as they started without an agent."
+        text = (
+            "Containers that saw GPUs not assigned to them, because they started without an agent."
+        )
         yield counter("weft_agent_strangers", text, self._delivery.strangers)
         text = "Evictions of pods that ran without their share, by what became of them."
         yield counter("weft_agent_evictions", text, self._evictions.counts, "outcome")
@@ -45,7 +47,7 @@ class PartMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the present metrics."""
-        text = "Parts of the agent that broke and were started anew."
+        text = "Parts of the agent that failed and were restarted."
         yield counter("weft_agent_part_restarts", text, self._broken, "part")
 
 

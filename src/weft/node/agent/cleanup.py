@@ -50,7 +50,7 @@ class RuntimeConfiguration(Protocol):
         ...
 
     async def under_way(self) -> Collection[str]:
-        """Return the nodes on which another cleanup has already begun this."""
+        """Return the nodes on which another cleanup already restores the runtime."""
         ...
 
 

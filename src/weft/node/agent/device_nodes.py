@@ -104,7 +104,7 @@ class CdiSpecs:
             if name not in self._told:
                 self._told.add(name)
                 nodes = (", ".join(sorted(each)) for each in (brought, _gpu_nodes(device.paths)))
-                text = f"{CDI_KIND}={name} brings {next(nodes) or 'no device node'}"
+                text = f"{CDI_KIND}={name} has {next(nodes) or 'no device node'}"
                 self._problem(f"{text}, GPU {device.gpu.index} is {next(nodes) or 'without'}")
         return ""
 

@@ -22,7 +22,7 @@ from weft.node.nri.plugin import NriPlugin
 log = logging.getLogger("weft.agent")
 
 GONE_S = 120.0
-"""An upgrade of a runtime takes less time, including unpacking its packages."""
+"""Longer than an upgrade of the runtime takes, including unpacking its packages."""
 _LOOK_S = 1.0
 
 

@@ -64,7 +64,7 @@ class UsageMetrics:
         yield gauge("weft_agent_over_share_mib", text, over, "gpu", "namespace", "pod")
         text = "Times that a pod began to hold more of a GPU than its share."
         yield counter("weft_agent_over_share_reports", text, guard.reports)
-        text = "Pods evicted for it, where that is configured."
+        text = "Pods evicted for exceeding their share, where that is configured."
         yield counter("weft_agent_over_share_evictions", text, dict(guard.evictions), "outcome")
 
     def _gpus(self, node_use: NodeUse) -> Iterator[Metric]:

@@ -208,4 +208,4 @@ class ContainerdConfiguring:
 
 
 def _not_back(within_s: float) -> str:
-    return f"containerd was not back {within_s:.0f} s after it was told to end"
+    return f"containerd was not back {within_s:.0f} s after SIGTERM"

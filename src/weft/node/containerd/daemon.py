@@ -51,7 +51,7 @@ def daemon_at(at: Path, proc: Path = Path("/proc")) -> Daemon:
         text = f"the process behind {at} isn't seen ({error.strerror}): hostPID is needed"
         raise RuntimeConfigError(text) from None
     if Path(words[0]).name != NAME:
-        raise RuntimeConfigError(f"{at} is served by {words[0] or 'nobody'}, not by containerd")
+        raise RuntimeConfigError(f"{at} is served by {words[0] or 'no process'}, not by containerd")
     config = _option(words)
     if not config.is_absolute():
         raise RuntimeConfigError(

@@ -50,7 +50,7 @@ class RuntimeHere:
                 while not self._is_back(before):
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError:
-            text = f"containerd was not back {self._come_back_s:.0f} s after it was told to end"
+            text = f"containerd was not back {self._come_back_s:.0f} s after SIGTERM"
             raise RuntimeConfigError(f"{text}: systemctl start containerd") from None
 
     def _is_back(self, before: int) -> bool:

@@ -160,7 +160,7 @@ class Attribution:
             # An init container's devices are reused by a later container of its pod.
             if not holders:
                 raise NotAttributedError(
-                    "the kubelet's record does not say whose devices these are"
+                    "the kubelet's record does not say which pod has these devices"
                 )
             for holder in holders:
                 await self._start(holder)

@@ -133,7 +133,7 @@ def _check(file: FakeFile) -> None:
 
 def _check_card(card: FakeGpu, where: str, uuids: list[str]) -> None:
     if card.reserved_mib >= card.memory_mib:
-        wrong = f"{card.reserved_mib} is all that the card has ({card.memory_mib}); write less"
+        wrong = f"{card.reserved_mib} is the card's whole memory ({card.memory_mib}); write less"
         raise BadInputError(f"{where}.reservedMiB", wrong)
     if card.uuid and (card.count > 1 or uuids.count(card.uuid) > 1):
         raise BadInputError(

@@ -117,7 +117,7 @@ class NvmlReader:
         )
 
     def close(self) -> None:
-        """Release NVML."""
+        """Shut NVML down for this process."""
         self._let_go()
 
     # --- the library ---

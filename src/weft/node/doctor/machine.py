@@ -41,7 +41,7 @@ def driver(open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
         with closing(reader):
             devices, version = reader.devices(), reader.driver_version()
     except DeviceError as error:
-        return wrong(check, str(error), "see what nvidia-smi and dmesg say of the driver")
+        return wrong(check, str(error), "check the driver with nvidia-smi and dmesg")
     cards = [device for device in devices if device.gpu.parent is None]
     faults = [f"GPU {d.gpu.index}: {d.fault}" for d in devices if d.fault]
     if not cards:
@@ -97,12 +97,12 @@ def cdi(root: Path, open_reader: Callable[[], DeviceReader]) -> DoctorFinding:
         more = len(specs.problems) - _MOST_PROBLEMS
         text = "; ".join(specs.problems[:_MOST_PROBLEMS]) + (f"; {more} more" if more > 0 else "")
         mend = (
-            "nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml writes it anew; remove the "
-            "others. Such GPUs come as device nodes, without the driver's libraries"
+            "nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml writes it again; remove the "
+            "others. Such GPUs are passed as device nodes, without the driver's libraries"
         )
         return advice(check, text, mend)
     if not named:
-        return good(check, "no specification names these GPUs: they come as device nodes")
+        return good(check, "no specification names these GPUs: they are passed as device nodes")
     return good(check, f"{named} of {len(devices)} GPUs and instances have names")
 
 
@@ -147,7 +147,7 @@ def kubelet_sockets(root: Path) -> DoctorFinding:
         return wrong(check, f"no socket of a kubelet: {', '.join(missing)}", mend)
     if missing:
         return advice(check, f"missing: {missing[0]}", "features that use it are disabled")
-    return good(check, "its sockets for device plugins and pod resources are there")
+    return good(check, "its sockets for device plugins and pod resources exist")
 
 
 def other_plugins(root: Path, own: Collection[str]) -> DoctorFinding:
@@ -197,7 +197,7 @@ def without_share(proc: Path, pods: Mapping[str, MachinePod] | None) -> DoctorFi
         mend = (
             "they use GPUs that Weft promises to others: take NVIDIA_VISIBLE_DEVICES=all out of "
             "their images, or the nvidia runtime from being the default; with the agent's NRI "
-            "plugin they get none when they start anew"
+            "plugin they get none when they restart"
         )
         return wrong(check, f"see GPUs without a share: {', '.join(strangers[:10])}", mend)
     if unseen:

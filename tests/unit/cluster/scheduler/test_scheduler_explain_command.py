@@ -342,4 +342,4 @@ def test_who_may_not_know_is_told_what_would_help(
     assert "may not get /explain/pods/other/p (RBAC, nonResourceURLs)" in said
     code, said = explain(capsys, monkeypatch, "d/p", "--url", f"http://{host}:{scheduler.port}")
     assert code == 1
-    assert "explains pods only to those who may: `weft explain` with a kubeconfig" in said
+    assert "explains pods only to authorized users: `weft explain` with a kubeconfig" in said
