@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from weft.cluster.reading.claims import ClaimObjects
 from weft.cluster.reading.reading import HowToRead
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pod_reader import read_bound
@@ -74,9 +75,13 @@ def account_of(
     pods: Iterable[Pod],
     reading: HowToRead,
     clock: Clock,
+    claims: ClaimObjects | None = None,
 ) -> ClusterAccount:
     """Take everything in, as a scheduler does that starts: its views, on a ledger of their own."""
+    claims = claims or ClaimObjects()
     known = NodeView(reading.rules, lends=reading.settings.lends)
+    for each in claims.slices:
+        known.take_slice(Added(each))
     for node in nodes:
         known.take_node(Added(node))
     for config_map in config_maps:
@@ -86,14 +91,20 @@ def account_of(
     view = PodView(
         (), known, VolumeView(), ledger, reading.settings, on_bad=lambda pod, why: None, clock=clock
     )
+    for device_class in claims.classes:
+        view.claims.take_class(Added(device_class))
+    for claim in claims.claims:
+        _hear(ledger, view.claim_moved(*view.claims.take(Added(claim))))
     bound = [pod for pod in pods if pod.spec.node_name and not pod.ended]
     for pod in bound:
         _hear(ledger, view.in_safe_order([view.update(pod)]))
     bound.sort(key=lambda pod: (pod.metadata.namespace, pod.metadata.name))
-    accounts = [_account(pod, view, reading.settings) for pod in bound]
+    accounts = [
+        None if view.claims.covered(pod) else _account(pod, view, reading.settings) for pod in bound
+    ]
     with_gpus = tuple(node for node in new if node.gpus)
     known_accounts = [account for account in accounts if account is not None]
-    overfull = tuple(_overfull(with_gpus, known_accounts))
+    overfull = tuple(_overfull(with_gpus, [*known_accounts, *_claim_accounts(view, new)]))
     known_accounts = [_with_overfull(account, overfull) for account in known_accounts]
     return ClusterAccount(with_gpus, tuple(known_accounts), overfull, ledger)
 
@@ -138,6 +149,17 @@ def _account(pod: Pod, view: PodView, settings: DialectSettings) -> PodAccount |
         why,
         unreadable,
     )
+
+
+def _claim_accounts(view: PodView, nodes: Iterable[Node]) -> Iterator[PodAccount]:
+    """The claims as if they were pods: they fill GPUs, and are not adopted."""
+    for node in nodes:
+        for holder in sorted(view.claims.holders_on(node.name)):
+            placement = view.decided(holder)
+            state: AccountState = "ambiguous" if holder in view.claims.assumed else "adopted"
+            namespace, _, name = view.name_of(holder).partition("/")
+            shares = placement.shares if placement is not None else ()
+            yield PodAccount(namespace, name, holder, node.name, "", state, shares)
 
 
 def _overfull(nodes: Iterable[Node], pods: Sequence[PodAccount]) -> Iterator[OverfullGpu]:

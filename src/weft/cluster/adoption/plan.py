@@ -16,6 +16,7 @@ from weft.cluster.adoption.originals import (
     release_of,
     scheduler_configurations,
 )
+from weft.cluster.reading.claims import ClaimObjects, read_claims
 from weft.cluster.reading.finding import some
 from weft.cluster.reading.objects import read_objects
 from weft.cluster.reading.reading import HowToRead
@@ -68,6 +69,7 @@ class ClusterObjects(NamedTuple):
     broken: Sequence[tuple[str, ObjectMeta]]
     minor: int
     unread: Sequence[str]
+    claims: ClaimObjects = ClaimObjects()
 
 
 class AdoptionPlan(NamedTuple):
@@ -124,6 +126,7 @@ async def read_cluster(client: ApiClient) -> ClusterObjects:
         broken=[(kind, meta) for kind, meta in read.broken if kind in kinds],
         minor=minor,
         unread=read.unread,
+        claims=await read_claims(client),
     )
 
 
@@ -177,7 +180,9 @@ def guessed_pods(plan: AdoptionPlan) -> dict[str, list[PodAccount]]:
 
 def account_for(client: ApiClient, objects: ClusterObjects, wish: AdoptionWish) -> ClusterAccount:
     """The account of every pod's charge."""
-    return account_of(objects.nodes, objects.config_maps, objects.pods, wish.reading, client.clock)
+    return account_of(
+        objects.nodes, objects.config_maps, objects.pods, wish.reading, client.clock, objects.claims
+    )
 
 
 def _asks(pod: Pod, settings: DialectSettings) -> bool:

@@ -154,13 +154,13 @@ class Evictor:
     def _why(self, command: Evict) -> _Why:
         record = command.record
         if isinstance(record.double_booked, DoubleBooking):
-            text = double_booking_in_words(record.double_booked, record.node, self._name)
+            text = double_booking_in_words(record.double_booked, record.node, self._pods.name_of)
             return _Why(DOUBLE, text, self.double_booked_counts, record.seq, TRIED_AGAIN)
         if record.slowed is not None:
-            text = slowed_in_words(record.slowed, self._name)
+            text = slowed_in_words(record.slowed, self._pods.name_of)
             return _Why(SLOWED, text, self.slowdown_counts, record.seq)
         eviction = record.eviction
-        text = eviction_in_words(eviction, self._name) if eviction else MEMORY_NEEDED
+        text = eviction_in_words(eviction, self._pods.name_of) if eviction else MEMORY_NEEDED
         return _Why(BORROWED, text, self.borrower_counts, record.seq)
 
     async def _evict(self, pod: Pod, why: _Why) -> EvictionOutcome:
@@ -188,12 +188,8 @@ class Evictor:
     def _failed(self, pod: Pod, why: _Why, error: Exception) -> NotEvicted:
         why.counts["failed"] += 1
         uid, text = pod.metadata.uid, "%s can't be evicted now: %s (%s)"
-        log.warning(text, self._name(uid), error, why.text, extra=_fields(pod, why))
+        log.warning(text, self._pods.name_of(uid), error, why.text, extra=_fields(pod, why))
         return NotEvicted(uid, str(error), refused=False)
-
-    def _name(self, uid: str) -> str:
-        pod = self._pods.by_uid(uid)
-        return uid if pod is None else f"{pod.metadata.namespace}/{pod.metadata.name}"
 
 
 def _fields(pod: Pod, why: _Why) -> dict[str, str | int]:

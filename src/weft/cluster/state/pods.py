@@ -180,7 +180,9 @@ class PodView:
         pod = self._by_uid.get(uid)
         return uid if pod is None else f"{pod.metadata.namespace}/{pod.metadata.name}"
 
-    def claim_moved(self, events: list[Event], nodes: Collection[str], claim: Key) -> list[Event]:
+    def claim_moved(
+        self, events: list[Event], nodes: Collection[str], claim: Key = ("", "")
+    ) -> list[Event]:
         """The events of claims, and of pods by these: `nodes` are those whose GPUs claims hold
         otherwise than before, and `claim` gives its pod its extended resources."""
         self._to_guess.update(nodes)

@@ -48,7 +48,7 @@ class SliceGpu(msgspec.Struct, frozen=True, gc=False):
 
     `node` is "" where it is on no one node. `memory_mib` and `cores` are 0 where it does not say;
     `number` is its index, −1 likewise. `sets` are the counter sets that it takes from.
-    `is_part`: it says itself that it is cut from another. `numa` −1: unknown.
+    `is_part`: it says itself that it is cut from another.
     """
 
     node: str
@@ -58,7 +58,6 @@ class SliceGpu(msgspec.Struct, frozen=True, gc=False):
     memory_bytes: int = 0
     cores: int = 0
     model: str = ""
-    numa: int = -1
     number: int = -1
     parent_uuid: str = ""
     sets: tuple[str, ...] = ()
@@ -110,7 +109,7 @@ def local(name: str) -> str:
 def is_read(name: str) -> bool:
     """True for an attribute, or a capacity, that says something here."""
     known = ("uuid", "parentuuid", "type", *_PCI, *_NUMBERS, *_MODELS, *MEMORY, *CORES)
-    return local(name) in known or local(name).startswith("numa")
+    return local(name) in known
 
 
 def read_device(driver: str, device: SliceDevice, node: str) -> SliceGpu | None:
@@ -123,7 +122,6 @@ def read_device(driver: str, device: SliceDevice, node: str) -> SliceGpu | None:
     if not named and not (memory and (uuid or pci)):
         return None
     parent = _text(says, "parentuuid")
-    numa = next((value for name, value in says.items() if name.startswith("numa")), None)
     return SliceGpu(
         node,
         uuid,
@@ -132,7 +130,6 @@ def read_device(driver: str, device: SliceDevice, node: str) -> SliceGpu | None:
         memory,
         _amount(driver, device.capacity, CORES),
         next((_text(says, name) for name in _MODELS if name in says), ""),
-        _number(numa),
         next((_number(says[name]) for name in _NUMBERS if name in says), -1),
         parent,
         tuple(sorted({use.counter_set for use in device.consumes_counters or ()})),
