@@ -14,6 +14,7 @@ from typing import NamedTuple
 from weft.dialects.dialect import DialectSettings, PodAnnotations
 from weft.dialects.registry import dialect, parse_pod, read_bound
 from weft.dialects.shares import by_container, decode, parts_of, placement_of, subject_of
+from weft.dialects.system import BaseDialect
 from weft.model import (
     BadInputError,
     Gpu,
@@ -49,8 +50,9 @@ def written(
     request: PodRequest, placement: Placement, node: Node, now_ns: int, *, most_permille: int
 ) -> WrittenPlacement:
     """Make the marks and the record of a placement; for the arguments see `record_of`."""
-    marks = dialect(request.dialect).write(request, placement, node, now_ns)
-    record = record_of(request, placement, node, marks.env, most_permille=most_permille)
+    system = dialect(request.dialect)
+    marks = system.write(request, placement, node, now_ns)
+    record = _record(system, request, placement, node, marks.env, most_permille)
     return WrittenPlacement(marks, record)
 
 
@@ -67,10 +69,21 @@ def record_of(
     `env` is the environment by container, as `registry.write` gives it. `most_permille` says how
     much of a GPU's memory the ledger promises to all pods together, in thousandths.
     """
+    return _record(dialect(request.dialect), request, placement, node, env, most_permille)
+
+
+def _record(
+    system: BaseDialect,
+    request: PodRequest,
+    placement: Placement,
+    node: Node,
+    env: Mapping[str, dict[str, str]],
+    most_permille: int,
+) -> DeliveryRecord | None:
     if not placement.shares:
         return None
     gpus = {share.gpu: _gpu_of(node, share) for share in placement.shares}
-    if dialect(request.dialect).pod_asks_as_one:
+    if system.pod_asks_as_one:
         parts = by_container(request, placement)
     else:
         parts = parts_of(request, placement, node, gpus)
