@@ -44,6 +44,7 @@ class Recording(Background):
         self._written = 0
         self.failed = ""
         self._fault: Exception | None = None
+        self._under_way: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
         """Begin a new file; the previous one is kept as `.previous`. `BadInputError` if that
@@ -94,6 +95,11 @@ class Recording(Background):
         self._waiting, self._size = [], 0
         if self.failed or not (lines or self._fault):
             return
+        self._under_way = asyncio.create_task(self._append_or_say(lines, size))
+        await asyncio.shield(self._under_way)
+
+    async def _append_or_say(self, lines: list[bytes | DecisionLine], size: int) -> None:
+        """Append them; log once why nothing more is recorded, where that fails."""
         try:
             await asyncio.to_thread(self._append, lines, size)
         except Exception as error:
@@ -106,6 +112,8 @@ class Recording(Background):
             log.error("decisions are no longer recorded: %s: %s", self._path, why)
 
     async def _end(self) -> None:
+        if self._under_way is not None:  # who was cancelled may have left lines to a thread
+            await self._under_way
         await self._write()
         if not self.failed:
             await asyncio.to_thread(self._close)

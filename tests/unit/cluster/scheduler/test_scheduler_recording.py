@@ -1,8 +1,11 @@
 """Decisions of a running scheduler on record: replayed alike, and a full disk ends no scheduler."""
 
+import asyncio
 import contextlib
 import resource
+import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -219,6 +222,32 @@ async def test_a_file_that_somebody_else_writes_to_is_left_alone(
         await until(lambda: node_of(server, "q") == "n")
     assert path.read_bytes().endswith(b"theirs\n")
     assert "another process changed or replaced the file" in caplog.text
+
+
+async def test_lines_that_wait_for_a_thread_when_the_process_ends_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancelled before the thread began with them, and in front of those that came later."""
+    monkeypatch.setattr("weft.host.decisions_recorder._EVERY_S", 0.01)
+    path, free = tmp_path / "decisions.jsonl", threading.Event()
+    async with recorded(path) as (recording, server, _live):
+        threads = ThreadPoolExecutor(1)
+        asyncio.get_running_loop().set_default_executor(threads)
+        threads.submit(free.wait)
+        add_pod(server, "p")
+        await until(lambda: node_of(server, "p") == "n" and threads._work_queue.qsize() == 1)
+        end = recording._last
+        assert end is not None
+
+        async def end_once_it_is_free() -> None:
+            free.set()
+            await end()
+
+        recording._last = end_once_it_is_free
+    header, lines = read(path)
+    verdict = replay(header, lines, built_in().create)
+    assert verdict.identical, verdict
+    assert (verdict.decisions, lines.check.state) == (1, "verified")
 
 
 def test_without_a_bound_nothing_ends_the_record(tmp_path: Path) -> None:
