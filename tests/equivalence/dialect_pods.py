@@ -25,6 +25,9 @@ ASKING: dict[str, Object] = {
         "annotations": {"gpu-fraction": "0.5"},
     },
     "volcano": {"limits": {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "2000"}},
+    "koordinator": {
+        "limits": {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "4Gi"}
+    },
     "nvidia": {"limits": {"nvidia.com/gpu": "2"}},
     "none": {"limits": {}},
 }

@@ -24,7 +24,16 @@ from fakes import api_writes
 from fakes.api_access import TokenReviewer
 from fakes.api_faults import ApiFaults, Fault
 from fakes.api_http import FakeConnection, Request, listen
-from fakes.api_store import CLAIMS_GROUP, KINDS, ApiRefusal, Json, Key, ObjectStore, ResourceKind
+from fakes.api_store import (
+    CLAIMS_GROUP,
+    DEVICES_GROUP,
+    KINDS,
+    ApiRefusal,
+    Json,
+    Key,
+    ObjectStore,
+    ResourceKind,
+)
 from fakes.api_watch import FakeWatch, Selection
 from weft.kube.client import MERGE_PATCH, STRATEGIC_PATCH
 
@@ -40,6 +49,7 @@ class FakeApiServer:
     `serving` is the request that is being carried out, for whoever listens to the store. Clients
     without sockets (`api_memory`) come in by `take`, while it is `reachable`. `pages` are what
     servers behind its proxy say, by path. `has_claims`: it serves resource.k8s.io/v1.
+    `has_devices`: Koordinator's CRD is installed.
     """
 
     def __init__(
@@ -49,6 +59,7 @@ class FakeApiServer:
         tls: ssl.SSLContext | None = None,
         bookmark_s: float = 0,
         has_claims: bool = False,
+        has_devices: bool = False,
     ) -> None:
         self.store = ObjectStore()
         self.faults = ApiFaults()
@@ -59,7 +70,7 @@ class FakeApiServer:
         self.on_request: Callable[[Request], None] | None = None
         self.serving: Request | None = None
         self.reachable = True
-        self.has_claims = has_claims
+        self.has_claims, self.has_devices = has_claims, has_devices
         self.url = ""
         self._tls = tls
         self._bookmark_s = bookmark_s
@@ -238,10 +249,11 @@ class FakeApiServer:
             return 201, review
         group = parts[1] if parts[0] == "apis" and len(parts) > 1 else ""
         parts = parts[2:] if parts[0] == "api" else parts[3:]
-        if group == CLAIMS_GROUP and self.has_claims and not parts:
+        optional = {CLAIMS_GROUP: self.has_claims, DEVICES_GROUP: self.has_devices}
+        if optional.get(group) and not parts:
             names = [kind.resource for kind in KINDS if kind.group == group]
             return 200, {"kind": "APIResourceList", "resources": [{"name": n} for n in names]}
-        if group == CLAIMS_GROUP and not self.has_claims:
+        if not optional.get(group, True):
             parts = []
         namespace = ""
         if len(parts) > 2 and parts[0] == "namespaces":
@@ -334,7 +346,7 @@ def _no_such_method() -> ApiRefusal:
 
 
 def _prefix(kind: ResourceKind) -> str:
-    return f"/apis/{kind.group}/v1/" if kind.group else "/api/v1/"
+    return f"/apis/{kind.api_version}/" if kind.group else "/api/v1/"
 
 
 async def _serve_for_ever(port: int) -> None:

@@ -32,10 +32,11 @@ class ResourceKind(NamedTuple):
     @property
     def api_version(self) -> str:
         """`coordination.k8s.io/v1`."""
-        return f"{self.group}/v1" if self.group else "v1"
+        version = "v1alpha1" if self.group == DEVICES_GROUP else "v1"
+        return f"{self.group}/{version}" if self.group else version
 
 
-CLAIMS_GROUP = "resource.k8s.io"
+CLAIMS_GROUP, DEVICES_GROUP = "resource.k8s.io", "scheduling.koordinator.sh"
 KINDS = (
     ResourceKind("pods", "Pod"),
     ResourceKind("nodes", "Node", namespaced=False),
@@ -49,6 +50,7 @@ KINDS = (
     ResourceKind("resourceslices", "ResourceSlice", CLAIMS_GROUP, namespaced=False),
     ResourceKind("deviceclasses", "DeviceClass", CLAIMS_GROUP, namespaced=False),
     ResourceKind("resourceclaims", "ResourceClaim", CLAIMS_GROUP),
+    ResourceKind("devices", "Device", DEVICES_GROUP, namespaced=False),
     ResourceKind("priorityclasses", "PriorityClass", "scheduling.k8s.io", namespaced=False),
     ResourceKind("poddisruptionbudgets", "PodDisruptionBudget", "policy"),
     ResourceKind("leases", "Lease", "coordination.k8s.io"),

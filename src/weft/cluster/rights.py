@@ -29,6 +29,10 @@ CLAIMS = _rights("list watch", *_KINDS, group=_CLAIMS)
 """Beside `SCHEDULER`, where the API server has ResourceClaims. Who lacks them counts no claims."""
 
 
+DEVICES = _rights("list watch", "devices", group="scheduling.koordinator.sh")
+"""Beside `SCHEDULER`, where Koordinator's CRD is installed."""
+
+
 def of_lease(namespace: str, name: str) -> tuple[ResourceRight, ...]:
     """The rights of a scheduler that leads by this Lease, beside `SCHEDULER`."""
     own = ResourceRight("get", "leases", _LEASES, namespace, name)
@@ -49,6 +53,8 @@ STATUS = _rights("list", "nodes", "pods")
 """`weft status`, for people: role weft-inspect, as for the next."""
 STATUS_CLAIMS = _rights("list", *_KINDS, group=_CLAIMS)
 """Beside `STATUS` and `DOCTOR`, where the API server has ResourceClaims."""
+STATUS_DEVICES = _rights("list", "devices", group="scheduling.koordinator.sh")
+"""The same, where Koordinator's CRD is installed."""
 DOCTOR = (*STATUS, *_rights("get", "pods/proxy"))
 """`weft inspect` and `weft doctor`."""
 ADOPT = (*STATUS, *_rights("list", "namespaces", "configmaps"))

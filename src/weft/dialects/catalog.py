@@ -11,6 +11,7 @@ from weft.dialects.genius import GeniusDialect
 from weft.dialects.gpushare import Gpushare
 from weft.dialects.hami import Hami
 from weft.dialects.kai import Kai
+from weft.dialects.koordinator import Koordinator
 from weft.dialects.kubeknots import Kubeknots
 from weft.dialects.nvidia import Nvidia
 from weft.dialects.plain import Plain
@@ -31,6 +32,7 @@ ALL: tuple[BaseDialect, ...] = (
     Kubeknots(),
     Kai(),
     Volcano(),
+    Koordinator(),
     Nvidia(),
 )
 NONE = Plain()

@@ -48,11 +48,6 @@ _SYSTEMS = (
     ForeignSystem(re.compile(r"amd\.com/(?:gpu$|[a-z]+_nps)"), "AMD's device plugin's"),
     ForeignSystem(re.compile(r"gpu\.intel\.com/"), "Intel's device plugin's"),
     ForeignSystem(
-        re.compile(r"koordinator\.sh/(?:shared-)?gpu"),
-        "Koordinator's",
-        "leave the pod to schedulerName koord-scheduler",
-    ),
-    ForeignSystem(
         re.compile(r"tencent\.com/vcuda-"),
         "Tencent's GPU manager's",
         "leave the pod to a scheduler with its extender, gpu-admission",

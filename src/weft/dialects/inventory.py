@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec import UNSET
 
-from weft.dialects import alnair, elastic, gpushare, node_links, nvidia, volcano, weft
+from weft.dialects import alnair, elastic, gpushare, koordinator, node_links, nvidia, volcano, weft
 from weft.dialects.catalog import is_gpu_resource
 from weft.dialects.node_gpus import (
     InventorySource,
@@ -211,7 +211,11 @@ def _combine(sources: Sequence[InventorySource], warnings: list[str]) -> tuple[G
         if gpu.parent is None:
             if place < count:
                 cards = [source.cards[place] for source in sources]
-                gpus.append(_sized(gpu, cards, sources, warnings))
+                sized = _sized(gpu, cards, sources, warnings)
+                if first.name == koordinator.SOURCE:  # which has no models
+                    model = next((card.model for card in cards if card.model), "")
+                    sized = msgspec.structs.replace(sized, model=model)
+                gpus.append(sized)
             place += 1
         elif any(instance.index == gpu.parent for instance in gpus):
             gpus.append(gpu)

@@ -75,6 +75,7 @@ INCLUDES = {
     "kubeknots": ("nvidia",),
     "kai": ("nvidia",),
     "volcano": ("nvidia",),
+    "koordinator": ("nvidia",),
 }
 
 

@@ -11,7 +11,7 @@ from weft.cluster.admission.cel import is_one_of
 from weft.cluster.admission.protection import ASSIGNMENT
 from weft.dialects.catalog import ALL, ASKING_LABELS, RESOURCES
 from weft.dialects.dialect import DialectSettings
-from weft.dialects.registry import dialect, parse_pod, write
+from weft.dialects.registry import parse_pod, write
 from weft.dialects.resources import PodWords
 from weft.dialects.shares import placement_of, share_on
 from weft.dialects.system import BaseDialect
@@ -38,8 +38,8 @@ def test_what_a_placement_writes_is_protected(system: str) -> None:
     marks = write(request, placement_of(request, NODE, shares), NODE, 1)
     assert marks.annotations
     others = [key for key in (*marks.annotations, *marks.labels) if not covered(key)]
-    # The schedulers of systems that go on beside Weft write theirs, too.
-    assert bool(others) == (dialect(system).served_by_itself and system != "kai")
+    # Volcano's scheduler goes on beside Weft, and writes the same.
+    assert bool(others) == (system == "volcano")
     assert not any(key.startswith("weft.dev/") for key in others)
 
 

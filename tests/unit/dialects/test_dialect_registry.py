@@ -26,6 +26,7 @@ def test_all_are_in_one_place_with_their_ties():
         "kubeknots": "first",
         "kai": "first",
         "volcano": "first",
+        "koordinator": "first",
         "nvidia": "first",
     }
     assert all(registry.dialect(name) is d for name, d in found.items())

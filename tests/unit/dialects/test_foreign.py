@@ -19,7 +19,6 @@ from weft.dialects.foreign import foreign_requests, foreign_resource
         ("amd.com/cpx_nps4", "AMD's device plugin's", False),
         ("gpu.intel.com/i915", "Intel's device plugin's", False),
         ("gpu.intel.com/xe", "Intel's device plugin's", False),
-        ("koordinator.sh/gpu-core", "schedulerName koord-scheduler", True),
         ("tencent.com/vcuda-core", "Tencent's GPU manager's", True),
     ],
 )

@@ -86,6 +86,8 @@ def account_of(
         known.take_node(Added(node))
     for config_map in config_maps:
         known.take_config_map(Added(config_map))
+    for device in reading.devices.values():
+        known.take_device(Added(device))
     new, _ = known.changed()
     ledger = Ledger(new)
     view = PodView(

@@ -1,4 +1,4 @@
-"""Finds who else schedules GPU pods and hands out GPUs: the five systems', HAMi, NVIDIA."""
+"""Finds who else schedules GPU pods and hands out GPUs: the dialects' systems, and NVIDIA."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -91,6 +91,11 @@ _KNOWN: tuple[tuple[re.Pattern[str], str, Role], ...] = tuple(
         (r"genius-scheduler|genius[^/]*:", "genius", "scheduler"),
         (r"hami.*device-plugin", "hami", "device plugin"),
         (r"hami-scheduler|(?:^|/)hami:", "hami", "scheduler"),
+        (r"(?:^|/)kai-scheduler", "kai", "scheduler"),
+        (r"volcano-(?:vgpu-)?device-plugin", "volcano", "device plugin"),
+        (r"volcano-scheduler|vc-scheduler", "volcano", "scheduler"),
+        (r"koord-scheduler", "koordinator", "scheduler"),
+        (r"koordlet", "koordinator", "device plugin"),
         (r"nvidia.*device-plugin|(?:^|/)k8s-device-plugin", "nvidia", "device plugin"),
     )
 )

@@ -1,6 +1,7 @@
 """Plans the adoption of a cluster, and lists what speaks against it. Nothing is written here."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from weft.cluster.admission.scheduling import DEFAULT_SCHEDULER
@@ -21,8 +22,10 @@ from weft.cluster.reading.finding import some
 from weft.cluster.reading.objects import read_objects
 from weft.cluster.reading.reading import HowToRead
 from weft.cluster.rights import HOW_TO_GET
+from weft.cluster.state.koordinator_devices import devices_by_node
 from weft.cluster.state.pod_reader import not_placed, read_bound
 from weft.dialects.dialect import DialectSettings
+from weft.dialects.koordinator import KoordinatorDevice
 from weft.kube.access import ResourceRight
 from weft.kube.client import ApiClient
 from weft.kube.codec import CONFIG_MAPS, NODES, PODS, MetaOnly, Resource
@@ -70,6 +73,7 @@ class ClusterObjects(NamedTuple):
     minor: int
     unread: Sequence[str]
     claims: ClaimObjects = ClaimObjects()
+    devices: Mapping[str, KoordinatorDevice] = MappingProxyType({})
 
 
 class AdoptionPlan(NamedTuple):
@@ -115,6 +119,7 @@ async def read_cluster(client: ApiClient) -> ClusterObjects:
     """Read everything that there is to know; raises what the client raises."""
     needed = ("node", "pod", "namespaces", "configmaps")
     minor, read = await minor_of(client), await read_objects(client, WANTED, needed)
+    devices = await devices_by_node(client)
     kinds = ("node", "pod")
     return ClusterObjects(
         nodes=read.of["node"],
@@ -125,8 +130,9 @@ async def read_cluster(client: ApiClient) -> ClusterObjects:
         daemon_sets=read.of["daemonsets"],
         broken=[(kind, meta) for kind, meta in read.broken if kind in kinds],
         minor=minor,
-        unread=read.unread,
+        unread=(*read.unread, *(("devices",) if devices is None else ())),
         claims=await read_claims(client),
+        devices=devices or {},
     )
 
 
@@ -180,8 +186,9 @@ def guessed_pods(plan: AdoptionPlan) -> dict[str, list[PodAccount]]:
 
 def account_for(client: ApiClient, objects: ClusterObjects, wish: AdoptionWish) -> ClusterAccount:
     """The account of every pod's charge."""
+    how = wish.reading._replace(devices=objects.devices)
     return account_of(
-        objects.nodes, objects.config_maps, objects.pods, wish.reading, client.clock, objects.claims
+        objects.nodes, objects.config_maps, objects.pods, how, client.clock, objects.claims
     )
 
 

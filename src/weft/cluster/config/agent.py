@@ -26,7 +26,7 @@ class AgentSettings(Section, frozen=True):
     dialects: Annotated[
         tuple[str, ...],
         "whose resources the node advertises; none: all that have some of their own, but for those "
-        "that another device plugin serves there",
+        "of Volcano, and those that another device plugin serves there",
     ] = ()
     older_spellings: Annotated[
         bool,

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from weft.cluster.control.claim_feeds import ClaimFeeds
+from weft.cluster.control.device_feed import device_feed
 from weft.cluster.control.fault_log import FaultLog
 from weft.cluster.control.interface import (
     Attempt,
@@ -72,6 +73,7 @@ from weft.dialects.delivery import written
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
 from weft.dialects.inventory import InventoryFallback
+from weft.dialects.koordinator import Koordinator
 from weft.dialects.node_links import LinksRule
 from weft.kube.bind import (
     AlreadyBound,
@@ -267,7 +269,9 @@ class EngineCluster:
         """Take in everything there is, and keep up with it. Deciding begins with `lead`."""
         client, nodes = self._client, self._nodes
         broken, changed = nodes.take_config_map, self._nodes_changed
-        await self._stream.start(*await self._claims.feeds())
+        await self._stream.start(
+            *await self._claims.feeds(), *await device_feed(client, nodes, changed)
+        )
         await self._stream.start(
             self._node_feed,
             WatchFeed(client, CONFIG_MAPS, broken, changed, UNHEALTHY_NAMESPACE),
@@ -448,6 +452,8 @@ class EngineCluster:
     def _request(self, command: Bind, version: str) -> BindRequest:
         name, pod = command.placement.node, self._pods.by_uid(command.pod.uid)
         node = self._nodes.nodes.get(name, Node(name))  # of one that is gone nothing is sent
+        if command.pod.dialect == Koordinator.name:
+            node = self._pods.there(name) or node  # its marks call cards otherwise
         now_ns = int(self._client.clock.wall().timestamp() * 1e9)
         closed = partial(self._nodes.closed_to, name, command.pod.shape.constraints)
         limits = self.engine.ledger.limits
@@ -544,17 +550,23 @@ class EngineCluster:
         for check in self.hooks.nodes:
             check(new, gone)
         # What its pods hold first: the engine decides as soon as it hears of a node.
+        renamed, self._nodes.renamed = self._nodes.renamed, set()
+        for name in sorted(renamed.difference(node.name for node in new)):
+            self._hear_of(self._pods.on_node(name))
         for node in new:
             self._touched(node.name)
             self._claims.node_changed(node.name)
             here = self._pods.on_node(node.name)
             self._seen_bound(here)
-            events = [self._pods.update(pod) for pod in here]
-            for event in self._pods.in_safe_order(events):
-                self.handle(event)
+            self._hear_of(here)
         if new or gone:
             self.handle(NodesChanged(new, gone))
         self._check_accounts()
+
+    def _hear_of(self, pods: Sequence[Pod]) -> None:
+        """Charge these anew: their node shows something else."""
+        for event in self._pods.in_safe_order([self._pods.update(pod) for pod in pods]):
+            self.handle(event)
 
     def _check_accounts(self) -> None:
         self._accounts_moved = False

@@ -9,6 +9,7 @@ import msgspec
 
 from weft.cluster.reading.finding import DoctorFinding, advice, good, some, wrong
 from weft.cluster.reading.reading import ClusterReading, SystemNode
+from weft.cluster.rights import HOW_TO_GET
 from weft.cluster.state.bound_share import (
     BoundShare,
     Doubt,
@@ -16,10 +17,10 @@ from weft.cluster.state.bound_share import (
     held_by,
     with_record,
 )
+from weft.cluster.state.koordinator_devices import named
 from weft.dialects.delivery import derived_record
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.evidence import marked
-from weft.dialects.kai import card_names
 from weft.dialects.registry import parse_pod
 from weft.kube.client import ApiClient
 from weft.kube.codec import Resource
@@ -33,6 +34,10 @@ from weft.model.manifest import Api
 
 _CHECK = "pods' GPUs"
 _LOST = "GPULost"
+_UNREAD = (
+    "which cards Koordinator's pods have cannot be said: may not list "
+    "devices.scheduling.koordinator.sh"
+)
 _STARTS_S = 60
 """So long a bound pod may only be starting: its images come, its volumes are mounted."""
 _MENDS = {
@@ -54,7 +59,7 @@ def holders(
     """Lists what is wrong with bound pods' GPUs. `names` are Weft's schedulerNames."""
     settings = cluster.how.settings
     shown = {node.metadata.name: node for node in cluster.gpu_nodes}
-    nodes = _named({n: cluster.inventory(node) for n, node in shown.items()}, cluster.pods)
+    nodes = _named({n: cluster.inventory(node) for n, node in shown.items()}, cluster)
     found: dict[tuple[str, str], list[DoctorFinding]] = {}
     for pod in sorted(cluster.pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name)):
         node = nodes.get(pod.spec.node_name)
@@ -67,19 +72,20 @@ def holders(
                 hangs = _hangs(pod, shown[node.name], settings, now)
                 finding = _unplaced(pod, names, hangs)
                 found.setdefault((_scheduler(pod), finding.level), []).append(finding)
-    return [_with_more(each) for each in found.values()] or [
+    unread = [advice(_CHECK, _UNREAD, HOW_TO_GET)] if cluster.devices_unread else []
+    return [*unread, *(_with_more(each) for each in found.values())] or [
         good(_CHECK, "each bound pod says which GPUs it has")
     ]
 
 
-def _named(nodes: Mapping[str, Node], pods: Iterable[Pod]) -> dict[str, Node]:
-    """The nodes with what their pods say of their cards."""
+def _named(nodes: Mapping[str, Node], cluster: ClusterReading) -> dict[str, Node]:
+    """The nodes with what other systems call their cards."""
     there: dict[str, list[Pod]] = {}
-    for pod in pods:
+    for pod in cluster.pods:
         if not pod.ended:
             there.setdefault(pod.spec.node_name, []).append(pod)
     return {
-        name: msgspec.structs.replace(node, called=card_names(there.get(name, ())))
+        name: named(node, there.get(name, ()), cluster.how.devices.get(name))
         for name, node in nodes.items()
     }
 

@@ -14,10 +14,11 @@ import msgspec
 from weft.cluster.reading.claims import NO_CLAIMS, ReadClaims
 from weft.cluster.reading.reading import AGENTS, HowToRead, read_cluster
 from weft.cluster.state.claims import ClaimView, beside_claims
+from weft.cluster.state.koordinator_devices import named
 from weft.dialects.delivery import derived_record
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.inventory import inventory
-from weft.dialects.kai import card_names
+from weft.dialects.koordinator import reported_by
 from weft.dialects.registry import read_bound
 from weft.kube.client import ApiClient
 from weft.kube.pods import Pod
@@ -124,7 +125,7 @@ async def inspect_cluster(client: ApiClient, wish: InspectWish) -> ClusterReport
         if name not in kube_nodes:
             raise BadInputError("node", f"there is no node {name}")
     chosen = [kube_nodes[name] for name in wish.names or sorted(kube_nodes)]
-    nodes, seen = promises(chosen, read.pods, wish.how, read.claims)
+    nodes, seen = promises(chosen, read.pods, read.how, read.claims)
     inspected = ClusterReport(nodes, "", [])
     if nodes:
         await _look(
@@ -150,13 +151,14 @@ def promises(
             there.setdefault(pod.spec.node_name, []).append(pod)
     reports, nodes = [], []
     for each in kube_nodes:
-        slices = claims.source(each.metadata.name)
+        device = how.devices.get(each.metadata.name)
+        slices = claims.source(each.metadata.name) or reported_by(device)
         node = inventory(each, rules=how.rules, slices=slices)[0]
         if node.gpus:
             nodes.append(node)
             here = [_beside(pod, claims.view) for pod in there.get(node.name, [])]
-            named = msgspec.structs.replace(node, called=card_names(here))
-            reports.append(_inspected(each, named, here, how.settings))
+            seen = named(node, here, device)
+            reports.append(_inspected(each, seen, here, how.settings))
             _add_claims(reports[-1], claims.view)
     return reports, nodes
 

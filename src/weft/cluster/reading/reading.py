@@ -1,14 +1,17 @@
 """Reads a cluster's objects once, for every question about it; Secrets are never asked for."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from weft.cluster.config.form import Configuration
 from weft.cluster.reading.claims import NO_CLAIMS, ReadClaims, read_claims, taken_in
 from weft.cluster.reading.finding import DoctorFinding, good, wrong
 from weft.cluster.rights import HOW_TO_GET
+from weft.cluster.state.koordinator_devices import devices_by_node
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.inventory import InventoryFallback, inventory
+from weft.dialects.koordinator import KoordinatorDevice, reported_by
 from weft.kube.access import ResourceRight
 from weft.kube.client import ApiClient
 from weft.kube.codec import PODS, Resource
@@ -53,10 +56,12 @@ SYSTEM_NODES = Resource("/api/v1", "nodes", SystemNode)
 
 
 class HowToRead(NamedTuple):
-    """How nodes and pods are read: as the scheduler's configuration says."""
+    """How nodes and pods are read: as the scheduler's configuration says. `devices` are
+    Koordinator's, by node."""
 
     settings: DialectSettings = DialectSettings(gpushare_unit="node")
     rules: Sequence[InventoryFallback] = ()
+    devices: Mapping[str, KoordinatorDevice] = MappingProxyType({})
 
 
 def how_to_read(config: Configuration) -> HowToRead:
@@ -75,7 +80,8 @@ def how_to_read(config: Configuration) -> HowToRead:
 
 class ClusterReading(NamedTuple):
     """Nodes, pods, agents and claims as the API shows them. `gpu_nodes` are those with GPUs that
-    Weft knows of; on `blind_nodes` the agent says of none that it is in service."""
+    Weft knows of; on `blind_nodes` the agent says of none that it is in service.
+    `devices_unread`: Koordinator's Devices are there, and may not be read."""
 
     how: HowToRead
     nodes: Sequence[SystemNode]
@@ -84,16 +90,20 @@ class ClusterReading(NamedTuple):
     pods: Sequence[Pod]
     agents: Sequence[ServingPod]
     claims: ReadClaims = NO_CLAIMS
+    devices_unread: bool = False
 
     def inventory(self, node: SystemNode) -> Node:
         """The node as Weft sees it."""
         slices = self.claims.source(node.metadata.name)
+        slices = slices or reported_by(self.how.devices.get(node.metadata.name))
         return inventory(node, rules=self.how.rules, slices=slices)[0]
 
 
 async def read_cluster(client: ApiClient, how: HowToRead, *, agents: bool = True) -> ClusterReading:
     """Asks the API server; raises what the client raises. Without `agents` their pods are not."""
     nodes = await everything(client, SYSTEM_NODES)
+    devices = await devices_by_node(client)
+    how = how._replace(devices=devices or {})
     read = ClusterReading(
         how,
         nodes,
@@ -102,6 +112,7 @@ async def read_cluster(client: ApiClient, how: HowToRead, *, agents: bool = True
         pods=await everything(client, PODS),
         agents=await everything(client, SERVING_PODS, selector=AGENTS) if agents else (),
         claims=taken_in(await read_claims(client), nodes, how.rules),
+        devices_unread=devices is None,
     )
     return read._replace(gpu_nodes=[node for node in nodes if read.inventory(node).gpus])
 

@@ -114,7 +114,7 @@ async def status_of(client: ApiClient, wish: StatusWish) -> StatusReport:
     leader = await _leader(client, wish)
     read = await read_cluster(client, wish.how)
     schedulers = await _schedulers(client)
-    reports, _ = promises(read.gpu_nodes, read.pods, wish.how, read.claims)
+    reports, _ = promises(read.gpu_nodes, read.pods, read.how, read.claims)
     pods = await _pods(client, read.pods, wish)
     ready = sum(pod.ready for pod in schedulers)
     findings = [

@@ -11,6 +11,7 @@ import msgspec
 
 from weft.cluster.snapshot.file import lean
 from weft.cluster.snapshot.form import KINDS, OF_CLAIMS, ClusterSnapshot
+from weft.cluster.state.koordinator_devices import DEVICES_PATH
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
 from weft.kube.access import OWN_REVIEWS
 from weft.kube.client import JSON, ApiClient
@@ -73,6 +74,8 @@ class SnapshotClient(ApiClient):
         urgent: bool = False,
     ) -> bytes:
         """The list at this path, whole."""
+        if path == DEVICES_PATH:
+            raise NotFoundError(ApiStatus(code=404, message="the snapshot has no Devices"))
         if path == API_PATH and not self._has_claims:
             raise NotFoundError(ApiStatus(code=404, message="the snapshot has no claims"))
         if path == API_PATH:

@@ -1,8 +1,9 @@
 """Nodes: what the API shows of them, made the engine's nodes, a batch at a time.
 
-A node is five things here: the Node object, the ConfigMap that names its broken GPUs, the Lease by
-which its agent says that it delivers, the ResourceSlices of its GPUs, and whether a pod on it keeps
-others away. Any of them may change it; `changed` says what is new for the engine.
+A node is six things here: the Node object, the ConfigMap that names its broken GPUs, the Lease by
+which its agent says that it delivers, the ResourceSlices of its GPUs, Koordinator's Device, and
+whether a pod on it keeps others away. Any of them may change it; `changed` says what is new for the
+engine.
 """
 
 import datetime
@@ -20,6 +21,7 @@ from weft.core.framework.feasibility import closed_to
 from weft.dialects.catalog import RESOURCES
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX
 from weft.dialects.inventory import InventoryFallback, inventory, taints_of
+from weft.dialects.koordinator import KoordinatorDevice, minor_names, reported_by
 from weft.dialects.node_links import LinksRule
 from weft.kube.dra import ResourceSlice
 from weft.kube.structs import ConfigMap, KubeNode, Lease
@@ -43,8 +45,9 @@ class NodeView:
     (MiB and thousandths by index): what is too much there may have been right when it was placed.
     That ends when they are as large again, or gone. `objects` are the nodes as the API shows them.
     `counted` are the gpushare units that a node has shown (MiB; 0: none), by its name.
-    `slices` are the ResourceSlices. `lends`: whether pods may be promised more than cards have; see
-    `DialectSettings`.
+    `slices` are the ResourceSlices, `renamed` the nodes of which Koordinator says other minor
+    numbers than when it was emptied last. `lends`: whether pods may be promised more than cards
+    have; see `DialectSettings`.
     """
 
     def __init__(
@@ -61,6 +64,9 @@ class NodeView:
         self.counted: dict[str, set[int]] = {}
         self.not_ready: set[str] = set()
         self.slices = SliceView()
+        self.renamed: set[str] = set()
+        self._minors: dict[str, dict[str, str]] = {}
+        self._devices: dict[str, KoordinatorDevice] = {}
         self._rules, self._links = rules, links
         self._accounted = RESOURCES if lends else ()
         self._unhealthy: dict[str, str] = {}
@@ -118,6 +124,20 @@ class NodeView:
         self._dirty |= nodes & self.objects.keys()
         return pool
 
+    def take_device(self, change: Change[KoordinatorDevice]) -> None:
+        """A Device of Koordinator's came, changed or went."""
+        device = change.object  # type: ignore[union-attr]
+        name = device.metadata.name
+        before = self._minors.pop(name, {})
+        if isinstance(change, Deleted):
+            self._devices.pop(name, None)
+        else:
+            self._devices[name] = device
+            self._minors[name] = minor_names(device)
+        if before != self._minors.get(name, {}):
+            self.renamed.add(name)
+        self._dirty.add(name)
+
     def keep_away(self, node: str, uid: str, keys: Collection[str]) -> None:
         """Over which topologyKeys this pod keeps others away (required anti-affinity)."""
         self._away.keep(node, uid, keys)
@@ -131,8 +151,10 @@ class NodeView:
         return f"{name}: {TEXT[code]}" if code else ""
 
     def called(self, name: str, names: CardNames) -> Node | None:
-        """The node, with these names of its cards."""
-        node = self.nodes.get(name)
+        """The node, with these names of its cards, and Koordinator's."""
+        node, minors = self.nodes.get(name), self._minors.get(name)
+        if minors:
+            names = replace(names, cards=names.cards | minors)
         return node if node is None or names == _UNNAMED else replace(node, called=names)
 
     @property
@@ -199,7 +221,7 @@ class NodeView:
             unhealthy=self._unhealthy.get(name, ""),
             accounted=self._accounted,
             links=self._links,
-            slices=cards.source,
+            slices=cards.source or reported_by(self._devices.get(name)),
         )
         warnings += cards.problems
         if warnings != self.warnings.get(name, ()):
