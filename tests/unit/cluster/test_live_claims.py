@@ -235,3 +235,29 @@ async def test_who_may_not_list_claims_is_told_so_once(caplog: pytest.LogCapture
             assert used(made, 0) == (0, 0)
     (text,) = [r.getMessage() for r in caplog.records if "ResourceClaims" in r.getMessage()]
     assert "may not watch resourceclaims" in text
+
+
+async def test_a_partition_that_a_claim_holds_keeps_its_card_from_others() -> None:
+    bare = node()
+    del bare["metadata"]["annotations"]["weft.dev/inventory"]
+    uses = {"consumesCounters": [{"counterSet": "set-0", "counters": {}}]}
+    whole, part = device("gpu-0", **uses), device("gpu-0-mig-1g-0", memory_mib=2_000, **uses)
+    shown = slice_of("n", [whole, part, device("gpu-1")])
+    async with world(shown, claim("x", result("gpu-0-mig-1g-0")), nodes=(bare,)) as made:
+        assert used(made, 2) == (2_000, 1000)
+
+        assert await placed(made, "a", 1_000) == 1
+        refused = refusals(made)
+        made.server.add("pods", pod("b", 16_000))
+        await until(lambda: "b" in refused)
+        made.server.remove("resourceclaims", "x", "d")
+        await until(lambda: made.server.get("pods", "b", "d")["spec"].get("nodeName"))
+        assert made.live.pods.decided(made.uid("b")).shares[0].gpu == 0
+
+
+async def test_a_partition_on_a_node_whose_agent_shows_its_card_takes_its_part_of_it() -> None:
+    uses = {"consumesCounters": [{"counterSet": "set-0", "counters": {}}]}
+    part = device("gpu-0-mig-1g-0", "MIG-1", memory_mib=2_000, **uses)
+    shown = slice_of("n", [device("gpu-0", **uses), part, device("gpu-1")])
+    async with world(shown, claim("x", result("gpu-0-mig-1g-0"))) as made:
+        assert used(made, 0) == (2_000, 125)
