@@ -67,7 +67,7 @@ def unexamined(
             place = " ".join(filter(None, (dataset.source, *cell)))
             for split in splits or SPLITS[:4]:
                 if (dataset.source, *cell, split) not in examined:
-                    yield f"{place}: {split!r} is not examined: {WHY_NOT[split]}"
+                    yield f"{place}: {split!r} is not evaluated: {WHY_NOT[split]}"
             solos = dataset.cell(*cell).solos
             blind = sum(math.isnan(utilisation(solo)) for solo in solos)
             if blind:

@@ -332,7 +332,7 @@ def _check_options(
     if timed and demand is not None:
         raise BadInputError("--timed", "replays the trace as it came; leave --demand out")
     if compress != 1.0 and not timed:
-        raise BadInputError("--compress", "only means something with --timed; add it")
+        raise BadInputError("--compress", "has an effect only with --timed; add it")
     if png and report is None:
         raise BadInputError("--png", "needs --report DIR to know where the figures go")
 

@@ -32,7 +32,7 @@ class BoundOptions(NamedTuple):
             ("--bounds-in", self.folder),
         ):
             if value is not None and not self.bound:
-                raise BadInputError(option, "only means something with --bound; add it")
+                raise BadInputError(option, "has an effect only with --bound; add it")
             if isinstance(value, float) and not (math.isfinite(value) and value > 0):
                 raise BadInputError(option, f"{value} is not a number above 0")
         if self.bound and not grows:

@@ -214,7 +214,7 @@ def _say(
         print(json_text(said))
         return
     memory = sum(gpu.memory_mib for gpu in gpus)
-    print(f"{files.nodes}: {len(seen.nodes):,} nodes, {len(gpus):,} GPUs, {memory:,} MiB of them")
+    print(f"{files.nodes}: {len(seen.nodes):,} nodes, {len(gpus):,} GPUs with {memory:,} MiB")
     ended = sum(row.deleted_s is not None for row in rows)
     print(f"{files.pods}: {len(rows):,} pods, {ended:,} of them ended")
     table = table_with("dialect|>pods|>GPUs asked")

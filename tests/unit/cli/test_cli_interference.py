@@ -231,8 +231,8 @@ def test_evaluate_says_what_it_could_not_examine(weft: Weft, tmp_path: Path) -> 
     one.write_bytes(encode(Dataset(API_VERSION, KIND, {}, (), runs)))
     said = weft("interference", "evaluate", one)
     assert said.code == 1
-    assert "one T4 mps: 'new GPU' is not examined: no other GPU model" in said.err
-    assert "one T4 mps: 'new pair' is not examined: what is left to learn from" in said.err
+    assert "one T4 mps: 'new GPU' is not evaluated: no other GPU model" in said.err
+    assert "one T4 mps: 'new pair' is not evaluated: what is left to learn from" in said.err
     assert "no comparison with the sum of utilisation: for 2 of 2 applications" in said.err
     assert "error: " in said.err
 

@@ -307,7 +307,7 @@ def test_a_wrong_policy_is_told_before_files_are_read(weft: Weft) -> None:
             ("--timed", "--order", "x"),
             "--order: is of arrivals without times; leave --timed or it out",
         ),
-        (("--compress", 2), "--compress: only means something with --timed; add it"),
+        (("--compress", 2), "--compress: has an effect only with --timed; add it"),
         (("--png",), "--png: needs --report DIR to know where the figures go"),
         (
             ("--seeds", 2, "--decisions", "x"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from commands import Weft
-from dialect_pods import node, pods
+from dialect_pods import ASKING, node, pods
 from inspected_cluster import served
 
 CANARY = "canary-5f1d"
@@ -68,7 +68,7 @@ def snapshot(weft: Weft, objects: Path) -> Path:
     path = weft.folder / "snapshot.json"
     said = weft("snapshot", path, "--from", objects)
     assert (said.code, said.err) == (0, "")
-    assert said.out.startswith(f"{path}: 2 nodes, 10 pods (0 on nodes), ")
+    assert said.out.startswith(f"{path}: 2 nodes, {len(ASKING)} pods (0 on nodes), ")
     return path
 
 
@@ -96,7 +96,9 @@ def test_a_snapshot_is_gzipped_where_its_name_says_so(
     weft: Weft, objects: Path, snapshot: Path
 ) -> None:
     packed = weft.folder / "snapshot.json.gz"
-    assert json.loads(weft("snapshot", packed, "--from", objects, "-o", "json").out)["pods"] == 10
+    assert json.loads(weft("snapshot", packed, "--from", objects, "-o", "json").out)["pods"] == len(
+        ASKING
+    )
 
     def without_time(text: bytes) -> Any:
         return {**json.loads(text), "takenAt": ""}
@@ -108,9 +110,12 @@ def test_a_snapshot_is_gzipped_where_its_name_says_so(
 def test_waiting_pods_find_places_beside_those_that_hold_some(weft: Weft, snapshot: Path) -> None:
     said = weft("simulate", "--snapshot", snapshot, "--policy", "binpack", "-o", "json")
     run = json.loads(said.out)["runs"][0]
-    assert (run["failed_pods"], run["pods"]) == (1, 9), "a disk of its own; no GPU, and not ours"
+    waiting = len(ASKING) - 2  # two request no GPU: "none", and "kai" without its annotation
+    assert (run["failed_pods"], run["pods"]) == (1, waiting), (
+        "a disk of its own; no GPU, and not ours"
+    )
     assert run["gpu_allocation_percent"] > 50
-    assert "0 pods stay in place, 9 wait" in said.err
+    assert f"0 pods stay in place, {waiting} wait" in said.err
 
 
 def test_a_pod_is_explained_and_its_nearest_name_said(weft: Weft, snapshot: Path) -> None:

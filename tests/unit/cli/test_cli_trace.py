@@ -25,7 +25,7 @@ def test_a_clusters_nodes_and_pods_are_simulated(weft: Weft, objects: Path) -> N
     said = weft(*written(weft, "from-cluster", objects))
     assert (said.code, said.err) == (0, "")
     assert said.out.splitlines()[:2] == [
-        f"{weft.folder}/n.csv: 2 nodes, 8 GPUs, 129,280 MiB of them",
+        f"{weft.folder}/n.csv: 2 nodes, 8 GPUs with 129,280 MiB",
         f"{weft.folder}/p.csv: {len(ASKING)} pods, 0 of them ended",
     ]
     trace = ("--nodes", weft.folder / "n.csv", "--pods", weft.folder / "p.csv")

@@ -24,7 +24,7 @@ from weft.model.nearest import unknown
 Pairing = Literal["cheapest", "fifo", "gpu-util", "mystic"]
 PAIRINGS = ("cheapest", "fifo", "gpu-util", "mystic")
 MOST = 2
-"""Most pods on a GPU."""
+"""The maximum number of pods on a GPU."""
 
 UTILISATION_PERCENT = {
     "LAMMPS": 25.0,

@@ -261,7 +261,7 @@ TRAINING = 0.90
 """GPU utilisation expected of a pod without predictions."""
 CALM_SM = 0.3
 Most = Annotated[int, msgspec.Meta(ge=1, le=1024)]
-"""Most pods on a GPU."""
+"""The maximum number of pods on a GPU."""
 POINTS = 1_000_000
 """Points for a value of 1; fgd's 0 to 100 only decide between equals."""
 

@@ -14,7 +14,7 @@ from weft.model import Shape, interference_table
 from weft.model.interference_table import NO_INTERFERENCE, InterferenceTable, InterferenceView
 
 MOST = 2
-"""Most pods on a GPU."""
+"""The maximum number of pods on a GPU."""
 LIMIT = 2
 """Most points of a pair."""
 POOR_SPEED, FAIR_SPEED = 0.85, 0.95

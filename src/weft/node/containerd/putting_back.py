@@ -41,7 +41,7 @@ class RuntimeHere:
         return ""
 
     async def under_way(self) -> Collection[str]:
-        """Return nothing: no other cleanup runs on this machine."""
+        """Return no nodes: no other cleanup runs on this machine."""
         return ()
 
     async def _back(self, before: int) -> None:
