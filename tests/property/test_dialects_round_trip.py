@@ -38,12 +38,21 @@ HAMI = limits(
     }
 )
 WEFT = limits(**{"weft.dev/gpu-memory": 900, "weft.dev/gpu-cores": 40, "weft.dev/gpu-count": 2})
+VOLCANO = limits(
+    **{
+        "volcano.sh/vgpu-number": 3,
+        "volcano.sh/vgpu-memory": 900,
+        "volcano.sh/vgpu-cores": 40,
+        "volcano.sh/vgpu-memory-percentage": 40,
+    }
+)
 OWN_MARKS = {
     "elastic": ELASTIC,
     "gpushare": limits(**{MEM: 5}),
     "coscheml": limits(**{MEM: 5}),
     "alnair": ALNAIR,
     "hami": HAMI,
+    "volcano": VOLCANO,
 }
 WEFTS_MARK = {**OWN_MARKS, "weft": WEFT, "nvidia": limits(**{"nvidia.com/gpu": 3})}
 

@@ -13,6 +13,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from weft.dialects.dialect import DialectSettings, PodAnnotations, UnitSettings
 from weft.dialects.hami import (
     NOUSE_TYPE,
@@ -132,6 +134,11 @@ class Volcano(BaseDialect):
             factor = settings.volcano_memory_factor
             asks = [_ask(s, factor, notes) if s.role == "main" else None for s in words.slots]
             layout, shared = per_container(words.slots, asks), False
+        # Sidecars count as init containers: its marks list the main ones alone.
+        roles = zip(words.slots, layout.containers, strict=True)
+        layout = layout._replace(
+            containers=tuple(replace(each, init=slot.role != "main") for slot, each in roles)
+        )
         shape = Shape(devices=_rule(words), isolation=_isolation(words))
         return build(words, self.name, layout, shape=shape, shared=shared, warnings=notes)
 

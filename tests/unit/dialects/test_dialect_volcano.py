@@ -202,3 +202,9 @@ def test_a_register_that_cannot_be_is_ignored_with_a_warning(text):
     found, warnings = registered(text)
     assert found.gpus == ()
     assert ["node-vgpu-register" in warning for warning in warnings] == [True]
+
+
+def test_marks_list_the_main_containers_alone():
+    request = parsed(ask(NUMBER, 1, "a"), init=[box("i"), box("s", sidecar=True)])
+    marks = write(request, place(request, ON, 1), ON, 0)
+    assert marks.annotations[IDS] == "GPU-1,NVIDIA,16160,0:"
