@@ -282,7 +282,7 @@ def test_a_scheduler_that_is_not_in_the_path_is_told_with_what_mends_it(
         run = command("run", file, "--out", tmp_path / "out")
         done = subprocess.run(run, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 1
-    assert "scheduler gpushare: is not in the path" in done.stderr
+    assert "scheduler gpushare: does not bind" in done.stderr
     assert "without the annotation ALIYUN_COM_GPU_MEM_IDX" in done.stderr
     assert "systemctl restart extender" in done.stderr
     assert control_plane.api.list("Namespace", **EXPERIMENT) == []

@@ -208,7 +208,7 @@ async def test_a_server_that_is_gone_does_not_say_what_time_it_is(played: Played
     gone = played.site.options(url="https://127.0.0.1:1")
     async with Prometheus(gone) as source:
         (mark,) = await prometheus_clock_marks(source, offset_of(0, 1.0, 0, 0), SystemClock())
-    assert mark.startswith("Prometheus does not say what time it is: "), mark
+    assert mark.startswith("cannot read Prometheus' clock: "), mark
 
 
 async def test_gpus_that_the_cluster_does_not_have_are_counted(played: Played) -> None:

@@ -1,9 +1,9 @@
-"""Slowdown of pods that share a GPU: learnt from measurements, with a bound.
+"""Predicts how much pods that share a GPU slow each other down, with an upper bound.
 
     records ─▶ features ─▶ committee (kernel models) ─┐
                        └─▶ trees (LightGBM) ──────────┴─▶ calibration ─▶ ladder ─▶ table
 
-In: what was measured (`records`, `sources`), the rungs of the ladder (`history`, `committee`,
+In: measurements (`records`, `public_datasets`), the rungs of the ladder (`history`, `committee`,
 `trees`, `additive`), how far a bound must lie (`calibration`), predictors as files
 (`model_file`), how good they are (`left_out`, `evaluate`), and the policies' `table`.
 Out: measuring (`lab/profiling/`), files' paths and commands (`cli/`), what follows

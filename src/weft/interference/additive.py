@@ -1,7 +1,9 @@
-"""Sums what a target suffers and what the other inflicts: third rung, baseline, correction.
+"""The additive model of slowdown: what a target suffers plus what its neighbours inflict.
 
-ln(slowdown of v beside a) = μ + s_v + i_a        ridge, λ = 1, μ free
-"""
+It is the ladder's third rung, a baseline of the evaluation, and the form of the correction by
+observed progress. Ridge regression with λ = 1 and a free μ:
+
+    ln(slowdown of v next to a) = μ + s_v + i_a"""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,16 +16,18 @@ RIDGE = 1.0
 
 
 class AdditiveModel(msgspec.Struct, frozen=True):
-    """Fitted: the middle, and by application what it suffers and what it inflicts."""
+    """Fitted coefficients: the mean, and per application what it suffers and what it inflicts."""
 
     middle: float
     suffers: tuple[float, ...]
     inflicts: tuple[float, ...]
     spread: float = 0.0
-    """90th percentile of what it erred upwards where pairs were left out."""
+    """90th percentile of measured minus predicted log slowdown over left-out pairs, at least 0."""
 
     def predict(self, samples: PairSamples) -> Floats:
-        """Predict pairs by index; applications that came later have nothing of their own."""
+        """Predict each pair, given by application index.
+
+        Applications newer than the model have coefficients of 0."""
         most = 1 + max(samples.target.max(initial=0), samples.other.max(initial=0))
         later = np.zeros(max(0, int(most) - len(self.suffers)))
         suffers, inflicts = np.r_[self.suffers, later], np.r_[self.inflicts, later]
@@ -31,7 +35,7 @@ class AdditiveModel(msgspec.Struct, frozen=True):
 
 
 def fit(samples: PairSamples, values: Floats, count: int, ridge: float = RIDGE) -> AdditiveModel:
-    """Fit `values` (log slowdowns, or speeds) over `count` applications."""
+    """Fit `values` (log slowdowns, or speeds) of the sampled pairs over `count` applications."""
     known = np.zeros((len(samples), 2 * count))
     rows = np.arange(len(samples))
     known[rows, samples.target] += 1.0
@@ -46,7 +50,7 @@ def fit(samples: PairSamples, values: Floats, count: int, ridge: float = RIDGE) 
 
 
 def with_spread(samples: PairSamples, count: int, folds: int = 5) -> AdditiveModel:
-    """Fitted to log slowdowns, with its 90 % spread over left out pairs."""
+    """Fit to log slowdowns, and estimate the 90 % spread by leaving pairs out."""
     slower = -np.log(samples.speed)
     known = np.unique(samples.pair, return_inverse=True)[1]
     fold = np.random.default_rng(19).permutation(int(known.max(initial=-1)) + 1)[known] % folds
@@ -62,7 +66,7 @@ def with_spread(samples: PairSamples, count: int, folds: int = 5) -> AdditiveMod
 
 
 class Residuals(msgspec.Struct, frozen=True):
-    """Progress seen: what was measured, less what had been predicted, in log slowdown."""
+    """One observation: measured log slowdown minus the predicted one."""
 
     target: str
     others: tuple[str, ...]
@@ -70,7 +74,8 @@ class Residuals(msgspec.Struct, frozen=True):
 
 
 class Correction:
-    """Correction of every mean by observed progress of the target and of those beside it."""
+    """Corrections to predicted means, fitted to observed progress of targets and their
+    neighbours."""
 
     def __init__(self, seen: Iterable[Residuals] = ()) -> None:
         observed = tuple(seen)
@@ -90,7 +95,7 @@ class Correction:
             )
 
     def of(self, target: str, others: Sequence[str]) -> float:
-        """The term to add to the log slowdown; 0 for those nobody observed."""
+        """Return the term to add to the log slowdown; applications without observations add 0."""
         count = len(self.names)
         term = self._weights[self._at[target]] if target in self._at else 0.0
         for other in others:

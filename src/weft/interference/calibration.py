@@ -1,12 +1,12 @@
-"""Calibrates bounds: nine of ten measurements stay within.
+"""Calibrates bounds so that nine of ten measurements stay within them.
 
-Split-conformal by groups: each sample is predicted without its group (its pair, its application,
-its family), and its error is taken in units of what the model itself thought possible. A quantile
-of these scores is the factor. With few groups the plain quantile is too low, since new groups
-differ more than samples do; so the level is the one at which the quantile over the other groups
-covers, on average, nine of ten of the group that was left out, and the factor is widened as for any
-estimate from few.
-"""
+Split-conformal by groups: each sample is predicted by a model that has not seen its group (its
+pair, its application or its family), and its error is divided by the deviation that the model
+predicted. A quantile of these scores is the factor by which predicted deviations are multiplied.
+With few groups the plain quantile is too low, since new groups differ more than samples of one
+group do. So the level is the lowest one at which the quantile over the other groups covers, on
+average, nine of ten samples of the group that was left out, and the factor is widened as for any
+estimate from few values."""
 
 from collections.abc import Sequence
 from statistics import NormalDist
@@ -18,18 +18,18 @@ from weft.interference.features import Floats, Ints
 
 COVERAGE = 0.9
 LEAST_GROUPS = 9
-"""From fewer groups no bound for the next one holds in nine of ten whatever their differences are
-like: it would have to lie beyond the worst of them. Bounds are then called uncalibrated."""
+"""With fewer groups, no finite factor covers the next group in nine of ten cases for every
+distribution: the bound would have to lie beyond the worst group. Such bounds are called
+uncalibrated."""
 LEVELS = (0.8, 0.85, 0.875, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99)
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """Factors on the model's deviation, by what is new about a pair.
+    """Factors on the model's predicted deviation, by what is new about a pair.
 
-    `pair`: nothing but the pair. `size`: an application of a known family. `target`: the victim's
-    family. `other`: the other's alone. `families` were there to learn `target` and `other` from,
-    `applications` for `size`.
-    """
+    `pair`: only the pair is new. `size`: an application of a known family is new. `target`: the
+    target's family is new. `other`: only the neighbour's family is new. `families` counts the
+    families that `target` and `other` were calibrated on, `applications` those for `size`."""
 
     pair: float = 1.2816
     size: float = 1.2816
@@ -38,27 +38,31 @@ class Calibration(msgspec.Struct, frozen=True):
     families: int = 0
     applications: int = 0
     several: float = 1.2816
-    """On the trees' deviation beside several others; out of `companies` that were left out."""
+    """Factor for the trees' deviation with several neighbours, calibrated on `companies` sets that
+    were left out."""
     companies: int = 0
 
     @property
     def new_families(self) -> bool:
-        """True if bounds on new families are calibrated."""
+        """True if there were enough families to calibrate bounds for a new family."""
         return self.families >= LEAST_GROUPS
 
     @property
     def new_companies(self) -> bool:
-        """True if bounds on new sets of co-residents of known applications are calibrated."""
+        """True if there were enough sets of co-located applications to calibrate bounds for a new
+        set."""
         return self.companies >= LEAST_GROUPS
 
     @property
     def new_sizes(self) -> bool:
-        """True if bounds on new applications of known families are."""
+        """True if there were enough applications to calibrate bounds for a new application of a
+        known family."""
         return self.applications >= LEAST_GROUPS
 
 
 def quantile(scores: Floats, weights: Floats, level: float) -> float:
-    """The smallest score at which the weights below and at it reach `level` of all."""
+    """Return the smallest score for which scores up to it carry at least `level` of the total
+    weight."""
     order = np.argsort(scores)
     reached = np.cumsum(weights[order]) / weights.sum()
     at = min(int(np.searchsorted(reached, level - 1e-12)), len(scores) - 1)
@@ -66,7 +70,8 @@ def quantile(scores: Floats, weights: Floats, level: float) -> float:
 
 
 def factor_of(scores: Sequence[Floats], coverage: float = COVERAGE) -> float:
-    """The factor for scores by group, each weighted by its samples. Never below 0."""
+    """Return the calibration factor for scores by group; each sample counts alike. Never below
+    0."""
     nonempty = [group for group in scores if len(group)]
     if not nonempty:
         return 1.2816
@@ -76,10 +81,11 @@ def factor_of(scores: Sequence[Floats], coverage: float = COVERAGE) -> float:
 
 
 def few_groups(groups: int) -> float:
-    """Factor by which a bound for a new group is wider, learnt from so few groups.
+    """Return the factor by which bounds for a new group are widened when learnt from `groups`
+    groups.
 
-    The width of Student's prediction interval by a bell curve's: t(0.9, G − 1)·√(1 + 1/G) ÷ z(0.9).
-    """
+    It is the width of Student's prediction interval over that of the normal distribution: t(0.9, G
+    − 1)·√(1 + 1/G) ÷ z(0.9)."""
     if groups < 2:
         return 3.0
     z, free = NormalDist().inv_cdf(COVERAGE), groups - 1
@@ -95,7 +101,7 @@ def _level(groups: Sequence[Floats], coverage: float) -> float:
 
 
 def _held_out(groups: Sequence[Floats], level: float) -> float:
-    """Share of samples within the bound that all other groups set."""
+    """Return the share of samples that lie within the bound set by all other groups."""
     within = total = 0
     for at, group in enumerate(groups):
         others = np.concatenate([rest for number, rest in enumerate(groups) if number != at])
@@ -105,10 +111,10 @@ def _held_out(groups: Sequence[Floats], level: float) -> float:
 
 
 def scores_of(speed: Floats, predicted: Floats, deviation: Floats) -> Floats:
-    """Deviations by which each sample was slower than predicted."""
+    """Return by how many predicted deviations each sample was slower than predicted."""
     return np.asarray((predicted - speed) / np.maximum(deviation, 1e-6))
 
 
 def by_group(scores: Floats, group: Ints) -> list[Floats]:
-    """Scores split by their group's number."""
+    """Split scores by their group's number."""
     return [scores[group == name] for name in np.unique(group)]

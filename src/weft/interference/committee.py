@@ -1,9 +1,9 @@
-"""Choosing kernels: many are drawn, each is judged by what it leaves out, the best few vote.
+"""Chooses kernels: many are drawn at random, each is judged by leave-out errors, the best few vote.
 
-Two committees, for two questions. `near`: both applications are known, their pair is new (judged by
-leaving pairs out). `far`: one of them is of a family nobody measured (judged by leaving families
-out). A kernel that is good at one is often poor at the other.
-"""
+There are two committees, for two questions. `near`: both applications are known and only their pair
+is new; kernels are judged by leaving pairs out. `far`: one application is of a family that was not
+measured; kernels are judged by leaving families out. A kernel that is good at one question is often
+poor at the other."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -16,20 +16,22 @@ from weft.interference.features import RATE, Applications, Bools, Floats, Ints, 
 from weft.interference.kernel import ApplicationSpace, KernelSettings, KernelSide, LeftOutScores
 
 MEMBERS, FAR_MEMBERS = 5, 10
-"""How many vote. There are few families to judge by: there more kernels, none of them bred."""
+"""Kernels per committee. There are few families to judge `far` kernels by, so more of them vote,
+and only randomly drawn ones."""
 DRAWN, BRED = 60, 40
 MOST_JUDGED = 500
-"""Samples that kernels are judged on: the cube of it is what judging costs."""
+"""Samples that kernels are judged on, at most: the time to judge grows with their cube."""
 
 Ticks = Callable[[int, int], None]
 
 
 def no_ticks(_done: int, _of: int) -> None:
-    """Report no progress."""
+    """Ignore progress: the default when no caller asks for it."""
 
 
 class Effort(NamedTuple):
-    """Effort of a training: kernels drawn, kernels bred from the best; who hears of it."""
+    """Effort of a training: kernels drawn at random, kernels bred from the best, and a progress
+    callback."""
 
     drawn: int = DRAWN
     bred: int = BRED
@@ -37,7 +39,8 @@ class Effort(NamedTuple):
 
 
 class SampleGroup(NamedTuple):
-    """Samples that touch one family (or application): all of them, and which are its victims."""
+    """Samples that involve one family (or application), and which of them have it as their
+    target."""
 
     name: int
     samples: Ints
@@ -45,7 +48,7 @@ class SampleGroup(NamedTuple):
 
 
 class JudgedKernel(NamedTuple):
-    """A kernel with its errors: leaving pairs out, and in sum leaving each family out."""
+    """A kernel with its errors: with pairs left out, and per family with that family left out."""
 
     settings: KernelSettings
     near: float
@@ -53,22 +56,23 @@ class JudgedKernel(NamedTuple):
 
 
 class Committees(NamedTuple):
-    """The kernels that vote on known applications, and on new ones.
+    """Kernels that vote on known applications (`near`) and on new ones (`far`).
 
-    `apart`: who would vote on new ones, had this family (by number) had no vote.
-    """
+    `apart`: by family number, the `far` committee as elected without that family's errors."""
 
     near: tuple[KernelSettings, ...]
     far: tuple[KernelSettings, ...]
     apart: Mapping[int, tuple[KernelSettings, ...]] = MappingProxyType({})
 
     def without(self, family: int) -> tuple[KernelSettings, ...]:
-        """The committee that may be judged by what it says of a family."""
+        """Return the `far` committee that was elected without this family, so that it can be judged
+        on it."""
         return self.apart.get(family, self.far)
 
 
 def groups_of(samples: PairSamples, label: Ints) -> list[SampleGroup]:
-    """By the label of applications: a sample is in its victim's and in its other's group."""
+    """Group samples by label of their applications; a sample is in its target's and its neighbour's
+    group."""
     groups = []
     for name in np.unique(label[np.r_[samples.target, samples.other]]):
         targets = label[samples.target] == name
@@ -78,7 +82,8 @@ def groups_of(samples: PairSamples, label: Ints) -> list[SampleGroup]:
 
 
 def labels_of(applications: Applications, samples: PairSamples) -> Ints:
-    """Families, or applications where there are fewer than three families."""
+    """Return each application's family, or its own number where samples span fewer than three
+    families."""
     used = np.unique(np.r_[samples.target, samples.other])
     if len(np.unique(applications.family[used])) >= 3:
         return applications.family
@@ -86,7 +91,7 @@ def labels_of(applications: Applications, samples: PairSamples) -> Ints:
 
 
 def without_pairs(fitted: kernel.Inverse, samples: PairSamples) -> LeftOutScores:
-    """Predictions of each sample without its pair, in the samples' order."""
+    """Predict each sample with its pair left out, in the samples' order."""
     order = np.argsort(samples.pair, kind="stable")
     _, begins, sizes = np.unique(samples.pair[order], return_index=True, return_counts=True)
     speed, deviation = np.empty(len(samples)), np.empty(len(samples))
@@ -100,7 +105,7 @@ USUAL = Effort()
 
 
 def elect(applications: Applications, samples: PairSamples, effort: Effort = USUAL) -> Committees:
-    """The two committees for a training set; the same set elects the same ones."""
+    """Elect both committees for a training set. The same training set elects the same kernels."""
     space = ApplicationSpace(applications, kernel.scales_of(applications))
     rng = np.random.default_rng(20)
     if len(samples) > MOST_JUDGED:
@@ -157,7 +162,7 @@ def _judge(
 
 
 def _column_choices(columns: Sequence[str]) -> list[tuple[str, ...]]:
-    """Sets of columns worth trying; nothing at all where nothing is known."""
+    """Return the sets of columns worth trying; one empty set where no column is known."""
     looked = features.profile_columns(columns)
     choices = [
         tuple(name for name in wanted if name in columns)
@@ -184,7 +189,7 @@ def _draw(rng: np.random.Generator, columns: tuple[str, ...]) -> KernelSettings:
 
 
 def _breed(rng: np.random.Generator, parent: KernelSettings) -> KernelSettings:
-    """The parent with every number moved a little."""
+    """Return a copy of the parent with each number changed slightly at random."""
 
     def moved(value: float) -> float:
         return value * float(np.exp(rng.normal(0, 0.35)))
@@ -199,7 +204,7 @@ def _breed(rng: np.random.Generator, parent: KernelSettings) -> KernelSettings:
 
 
 class Committee:
-    """Kernels fitted to all samples; what they say is their mean."""
+    """Kernels fitted to all samples; a prediction is the mean of theirs."""
 
     def __init__(
         self, kernels: Sequence[KernelSettings], space: ApplicationSpace, samples: PairSamples
@@ -216,5 +221,5 @@ class Committee:
 
 
 def mean_of(votes: Sequence[LeftOutScores]) -> LeftOutScores:
-    """Combine several predictions."""
+    """Average several predictions."""
     return LeftOutScores(*(np.mean(numbers, axis=0) for numbers in zip(*votes, strict=True)))

@@ -1,11 +1,10 @@
-"""The dataset as a file: what applications do alone, what is left beside others, what cannot run.
+"""The interference dataset as a file: applications alone, co-located, and combinations that fail.
 
     {"apiVersion": "weft.dev/v1", "kind": "InterferenceDataset", "solo": […], "corun": […], …}
 
-Plain JSON of one version; unknown fields are an error, so that a misspelt one is not a silent gap.
-Features have the names of `telemetry/meaning/metric_names`; rates are iterations a second, and
-nothing where nobody counted them.
-"""
+Plain JSON of one version; unknown fields are an error, so that a misspelt field does not go
+unnoticed. Features have the names of `telemetry/meaning/metric_names`; rates are iterations per
+second, and absent where they were not counted."""
 
 import codecs
 import math
@@ -24,23 +23,24 @@ OUT_OF_MEMORY = "out-of-memory"
 TIME_SLICING, MPS = "time-slicing", "mps"
 ISOLATIONS = (TIME_SLICING, MPS)
 BLANK = 2.0**53
-"""From here on a value is what DCGM writes where it has none."""
+"""DCGM writes values from here on where it has no reading."""
 _ROUNDED = 0.02
-"""So far outside of 0 to 1 a share may be by rounding, or by counters read a little late."""
+"""A ratio may lie this far outside 0 to 1, through rounding or counters that are read slightly
+late."""
 
 
 class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A feature over the steady state."""
+    """Mean and 95th percentile of a feature over the steady state."""
 
     mean: float
     p95: float
 
 
 class SoloProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An application alone on a GPU: the median of `runs` runs, or of so many windows.
+    """An application alone on a GPU: medians over `runs` runs, or over that many windows.
 
-    `memory_mib` is what it held, `peak_mib` the most of it. `seconds` were looked at in all.
-    """
+    `memory_mib` is the GPU memory held, `peak_mib` the largest. `seconds` is the total time
+    observed."""
 
     application: str
     gpu_model: str
@@ -55,17 +55,20 @@ class SoloProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Names the entry: there is one of each."""
+        """The entry's identity: a dataset has at most one entry with this key."""
         return self.application, self.gpu_model, self.isolation
 
     @property
     def place(self) -> str:
-        """The entry, in words."""
+        """The entry's name in error messages."""
         return f"{self.application or '-'} on {self.gpu_model} {self.isolation}".strip()
 
 
 class CoLocationSample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`target` beside `aggressors` (sorted); `speed` is its rate by its rate alone, medians."""
+    """`target` co-located with `aggressors` (sorted). `speed` is its rate divided by its rate
+    alone.
+
+    Both are medians of `runs` runs."""
 
     target: str
     aggressors: tuple[str, ...]
@@ -77,18 +80,19 @@ class CoLocationSample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
     @property
     def key(self) -> tuple[str, tuple[str, ...], str, str]:
-        """Names the entry: there is one of each."""
+        """The entry's identity: a dataset has at most one entry with this key."""
         return self.target, self.aggressors, self.gpu_model, self.isolation
 
     @property
     def place(self) -> str:
-        """The entry, in words."""
+        """The entry's name in error messages."""
         beside = ", ".join(self.aggressors)
         return f"{self.target} beside {beside} on {self.gpu_model} {self.isolation}".strip()
 
 
 class Infeasible(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Applications that did not run together (or one, alone): which one failed, and why."""
+    """Applications that did not run together (or one that did not run alone): which one failed, and
+    why."""
 
     applications: tuple[str, ...]
     gpu_model: str
@@ -99,7 +103,7 @@ class Infeasible(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
     @property
     def key(self) -> tuple[tuple[str, ...], str, str]:
-        """Names the entry: there is one of each."""
+        """The entry's identity: a dataset has at most one entry with this key."""
         return self.applications, self.gpu_model, self.isolation
 
 
@@ -110,7 +114,7 @@ class Dataset(
     omit_defaults=True,
     rename={"api_version": "apiVersion"},
 ):
-    """Everything that is known; `about` says where it was measured, in words."""
+    """All measurements of one file; `about` describes where they were taken."""
 
     api_version: str = msgspec.field(default="")
     kind: str = msgspec.field(default="")
@@ -120,7 +124,8 @@ class Dataset(
     infeasible: tuple[Infeasible, ...] = ()
 
     def merged(self, other: "Dataset") -> "Dataset":
-        """Both; where they speak of the same, `other` is right."""
+        """Return the entries of both datasets; for the same key, the entry of `other` replaces
+        ours."""
         solo, corun = _later(self.solo, other.solo), _later(self.corun, other.corun)
         infeasible = _later(self.infeasible, other.infeasible)
         return Dataset(API_VERSION, KIND, self.about | other.about, solo, corun, infeasible)
@@ -130,7 +135,7 @@ EMPTY = Dataset(API_VERSION, KIND)
 
 
 def about_application(dataset: Dataset, application: str) -> Dataset:
-    """The entries that speak of one application."""
+    """Return the entries that involve this application."""
     solo = tuple(profile for profile in dataset.solo if profile.application == application)
     corun = tuple(run for run in dataset.corun if application in (run.target, *run.aggressors))
     infeasible = tuple(entry for entry in dataset.infeasible if application in entry.applications)
@@ -138,10 +143,11 @@ def about_application(dataset: Dataset, application: str) -> Dataset:
 
 
 def measured(dataset: Dataset, source: str) -> Measurements:
-    """Training data of predictors: features as `name.mean` and `name.p95`, speeds, what failed.
+    """Convert to training data for predictors: features as `name.mean` and `name.p95`, speeds,
+    failures.
 
-    Only what ran out of memory together is forbidden: a crash says nothing of co-residents.
-    """
+    Only sets that ran out of memory together become forbidden: a crash says nothing about
+    co-location."""
     solos = []
     for profile in dataset.solo:
         known: dict[str, float] = {}
@@ -159,18 +165,19 @@ def measured(dataset: Dataset, source: str) -> Measurements:
 
 
 def encode(dataset: Dataset) -> bytes:
-    """Encode as JSON for people, entries in a fixed order."""
+    """Encode as indented JSON, entries in a fixed order."""
     whole = EMPTY.merged(dataset)
     return msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
 
 
 def decode(body: bytes, where: str) -> Dataset:
-    """`BadInputError` says what is wrong, and where in it."""
+    """Decode a dataset; `where` names it in errors. Raises `BadInputError` with the field and the
+    fault."""
     try:
         document = msgspec.json.decode(body.removeprefix(codecs.BOM_UTF8))
         dataset = msgspec.convert(with_todays_names(document, FORMER_NAMES), Dataset)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInputError(where, f"is no dataset: {error}") from error
+        raise BadInputError(where, f"is not an interference dataset: {error}") from error
     if (dataset.api_version, dataset.kind) != (API_VERSION, KIND):
         form = f"{dataset.api_version or '-'}/{dataset.kind or '-'}"
         expected = f"this Weft reads apiVersion {API_VERSION}, kind {KIND}"
@@ -183,7 +190,7 @@ def decode(body: bytes, where: str) -> Dataset:
     for number, solo in enumerate(dataset.solo):
         if solo.key in known:
             at = f"{where}, solo[{number}] ({solo.place})"
-            raise BadInputError(at, "stands twice; keep one")
+            raise BadInputError(at, "is listed twice; keep one")
         known.add(solo.key)
     return dataset
 
@@ -194,7 +201,7 @@ def _sensible(wrong: Iterable[tuple[str, str]], where: str) -> None:
 
 
 def _solo_says(profile: SoloProfile) -> Iterable[tuple[str, str]]:
-    """Each field that makes no sense, and why."""
+    """Yield each field with a senseless value, and what is wrong with it."""
     if not profile.application:
         yield "application", "is empty; name it"
     if profile.rate_per_s is not None and profile.rate_per_s < 0:
@@ -209,7 +216,7 @@ def _solo_says(profile: SoloProfile) -> Iterable[tuple[str, str]]:
                 yield f"features.{name}.{statistic}", f"{value!r} is DCGM's blank; leave it out"
             if name.endswith("_ratio") and not -_ROUNDED <= value <= 1 + _ROUNDED:
                 share = f"write {value / 100:g} for {value:g} %, and " if value > 0 else ""
-                wrong = f"{value!r} is no share of 1; {share}leave out what nobody measured"
+                wrong = f"{value!r} is not between 0 and 1; {share}leave out what was not measured"
                 yield f"features.{name}.{statistic}", wrong
 
 
@@ -217,17 +224,17 @@ def _corun_says(sample: CoLocationSample) -> Iterable[tuple[str, str]]:
     if not sample.target:
         yield "target", "is empty; name it"
     if not sample.aggressors:
-        yield "aggressors", "names nobody; alone it is an entry of solo"
+        yield "aggressors", "is empty; an application alone belongs in solo"
     if not all(sample.aggressors):
         yield "aggressors", "one of them is empty; name it"
     if sample.rate_per_s is not None and sample.rate_per_s < 0:
         yield "rate_per_s", f"{sample.rate_per_s!r} is no rate; leave it out where nobody counted"
     if not 0 <= sample.speed <= FASTEST:
         share = f"; write {sample.speed / 100:g} for {sample.speed:g} %" if sample.speed > 0 else ""
-        wrong = f"{sample.speed!r} is no speed: its rate by its rate alone, 1 for no loss{share}"
+        wrong = f"{sample.speed!r} is not a rate divided by the rate alone (1 for no loss){share}"
         yield "speed", wrong
     if sample.runs < 1:
-        yield "runs", f"{sample.runs!r} is no number of runs; write 1 or more"
+        yield "runs", f"{sample.runs!r} is below 1; write the number of runs"
 
 
 Entry = TypeVar("Entry", bound=SoloProfile | CoLocationSample | Infeasible)

@@ -1,10 +1,9 @@
-"""The examination: five ways of keeping measurements back, and what was predicted of those.
+"""Evaluates predictors: five ways of holding measurements back, and scores of what is predicted.
 
-`random`: single measurements (the same pair the other way round may be known). `new pair`: half of
-the pairs. `new application`: a whole family, as victim and as neighbour; asked are the pairs in
-which it is the victim. `new GPU`: everything on this GPU model, predicted as on another one.
-`several others`: half of the sets of three and more, where any were measured.
-"""
+`random`: single measurements (the pair in the other order may be known). `new pair`: half of the
+pairs. `new application`: a whole family, as target and as neighbour; the pairs in which it is the
+target are predicted. `new GPU`: everything on this GPU model, predicted from another model.
+`several others`: half of the sets of three or more applications, where any were measured."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -32,18 +31,17 @@ WHY_NOT = {
 """Why a split may have no result."""
 UNSEEN_MODEL = 1.5
 FEWEST_SEVERAL = 20
-"""Measurements beside several others that are worth examining."""
+"""Measurements with several neighbours below which that split is skipped."""
 Progress = Callable[[str], None]
 
 
 class ExaminationResult(msgspec.Struct, frozen=True):
-    """Result of one split of one cell. `methods` has `weft` and the baselines.
+    """Result of one split of one cell. `methods` scores `weft` and the baselines.
 
-    `interval` is the coverage's 95 % interval over families, `curve` wanted and reached
-    coverage; `errors` the split's MAE of each part (seed, family, other GPU) by its name;
-    `calibrated` the share of bounds that were said to be. `in_sample_width` would have covered nine
-    of ten of what was learnt from: no bound on what is new comes near it.
-    """
+    `interval` is the coverage's 95 % interval over families, `curve` pairs of nominal and reached
+    coverage, `errors` the MAE by part of the split (seed, family, other GPU), `calibrated` the
+    share of bounds that were reported as calibrated. `in_sample_width` is the width that covers
+    nine of ten training samples: a lower limit for bounds on new samples."""
 
     source: str
     gpu_model: str
@@ -58,10 +56,9 @@ class ExaminationResult(msgspec.Struct, frozen=True):
 
 
 class Examination(NamedTuple):
-    """Thoroughness: seeds of the random splits, effort of each training, who hears of it.
+    """How to evaluate: seeds of the random splits, training effort, and a progress callback.
 
-    Of one GPU model only, where one is named.
-    """
+    With `gpu_model`, only that GPU model is evaluated."""
 
     seeds: int = 5
     effort: Effort = USUAL
@@ -70,7 +67,7 @@ class Examination(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A training and what it is asked."""
+    """One training and test set of a split."""
 
     name: str
     train: Bools
@@ -78,7 +75,7 @@ class _Part(NamedTuple):
 
 
 class _Said(NamedTuple):
-    """Predictions of one part, by us and by the baselines."""
+    """Predictions for one part of a split, by Weft and by the baselines."""
 
     name: str
     scored: ScoredSamples
@@ -89,7 +86,9 @@ class _Said(NamedTuple):
 def examine(
     measured: Measurements, how: Examination, splits: Sequence[str] = SPLITS
 ) -> list[ExaminationResult]:
-    """Every cell of one source by itself. Cells with too little to learn from give nothing."""
+    """Evaluate every cell (GPU model and isolation) of one source separately.
+
+    Cells and splits with too little to learn from give no result."""
     results = []
     for gpu_model, isolation in measured.cells():
         if how.gpu_model not in ("", gpu_model):
@@ -130,10 +129,9 @@ def _split(cell: Measurements, split: str, how: Examination) -> ExaminationResul
 def _ours(
     cell: Measurements, train: Sequence[CoLocatedRun], test: PairSamples, split: str, effort: Effort
 ) -> tuple[SpeedPrediction, float] | None:
-    """Predictions learnt from `train` of `test`, and the width that would do for `train` itself.
+    """Learn from `train` and predict `test`; return it with the width that covers 90 % of `train`.
 
-    New families are known alone, as pods to come.
-    """
+    For a new family, the predictor knows its solo profiles only, as it would for a pod to come."""
     seen = {name for run in train for name in (run.target, *run.others)}
     new = split == "new application"
     solos = [solo for solo in cell.solos if solo.application in seen or not new]
@@ -176,7 +174,7 @@ def _parts(
 def _new_gpu(
     measured: Measurements, cell: Measurements, how: Examination
 ) -> ExaminationResult | None:
-    """The same pairs on another GPU model, as they are; bounds are widened."""
+    """Predict pairs from each other GPU model's predictor, unchanged, with widened bounds."""
     ((gpu_model, isolation),) = cell.cells()
     folds = []
     for other_model, other_isolation in measured.cells():
@@ -203,11 +201,11 @@ def _new_gpu(
 
 
 def _several(cell: Measurements, how: Examination) -> ExaminationResult | None:
-    """Pairs and half of the larger sets are known; beside what pairs alone say of the others.
+    """Learn from all pairs and half of the larger sets, and predict the other half.
 
-    `product of pairs` multiplies the speeds that are known or predicted of single neighbours,
-    `worst pair` takes the lowest, `pairs and hinge` is what is said where no larger one is known.
-    """
+    Baselines: `product of pairs` multiplies the speeds predicted with each single neighbour, `worst
+    pair` takes the lowest of them, `pairs and hinge` is what the ladder says without larger
+    sets."""
     larger = [run for run in cell.runs if len(run.others) > 1]
     if len(larger) < FEWEST_SEVERAL:
         return None

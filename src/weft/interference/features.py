@@ -1,8 +1,7 @@
-"""Applications as numbers: what a kernel compares, and what a tree asks about.
+"""Features of applications, for kernels and for trees.
 
-Numbers are centred on the applications of the training set. What is not known is NaN to trees and
-the average to kernels.
-"""
+Numbers are centred on the applications of the training set. An unknown number is NaN for trees and
+the average for kernels."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -26,11 +25,11 @@ UTILISATION = (
     "gpu_util_ratio",
     "memory_copy_ratio",
 )
-"""Shares of a unit that add up when two use it."""
+"""Ratios of a GPU unit's time that add up when two applications use the unit."""
 
 
 class PairSamples(msgspec.Struct, frozen=True):
-    """Ordered pairs with their speed, by application index, [n]. `pair` is equal both ways."""
+    """Ordered pairs with their speed, by application index, [n]."""
 
     target: Ints
     other: Ints
@@ -41,17 +40,17 @@ class PairSamples(msgspec.Struct, frozen=True):
 
     @property
     def pair(self) -> Ints:
-        """A number for each unordered pair."""
+        """A number per sample that is the same for both orders of a pair, [n]."""
         low, high = np.minimum(self.target, self.other), np.maximum(self.target, self.other)
         return np.asarray(low * (int(high.max(initial=0)) + 1) + high)
 
     def take(self, chosen: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> "PairSamples":
-        """Some of them."""
+        """Return the chosen samples, by index or mask."""
         return PairSamples(self.target[chosen], self.other[chosen], self.speed[chosen])
 
 
 class Applications:
-    """Applications of one GPU model in a fixed order, with raw columns, [K, columns]."""
+    """Applications of one GPU model in a fixed order, with their features, [K, columns]."""
 
     def __init__(self, solos: Iterable[SoloRun], columns: Sequence[str] | None = None) -> None:
         self.solos = tuple(solos)
@@ -68,7 +67,7 @@ class Applications:
         ).reshape(len(rows), len(self.columns))
 
     def samples(self, runs: Iterable[CoLocatedRun]) -> PairSamples:
-        """Runs with one other, as indices; others' speeds are of another kind."""
+        """Return runs with exactly one neighbour as index pairs; longer runs are left out."""
         pairs = [run for run in runs if len(run.others) == 1]
         target = np.array([self.index[run.target] for run in pairs], np.int64)
         other = np.array([self.index[run.others[0]] for run in pairs], np.int64)
@@ -76,7 +75,7 @@ class Applications:
 
 
 def numbers_of(run: SoloRun) -> dict[str, float]:
-    """Numbers known of an application alone."""
+    """Return the known features of an application's solo run."""
     numbers = {name: value for name, value in run.features.items() if np.isfinite(value)}
     if run.rate_per_s > 0:
         numbers[RATE] = float(np.log(run.rate_per_s))
@@ -88,7 +87,8 @@ def numbers_of(run: SoloRun) -> dict[str, float]:
 
 
 def columns_of(rows: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
-    """Columns that at least half of the applications have, and that are not all the same."""
+    """Return the columns that at least half of the applications have and that differ between
+    them."""
     names = sorted({name for row in rows for name in row})
     return tuple(
         name
@@ -99,17 +99,18 @@ def columns_of(rows: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
 
 
 def profile_columns(columns: Sequence[str]) -> tuple[str, ...]:
-    """Columns measured on the GPU, means only."""
+    """Return the columns with means of GPU metrics."""
     return tuple(name for name in columns if name.endswith(".mean"))
 
 
 def utilisation(run: SoloRun) -> float:
-    """Share of the GPU's time that an application takes alone; NaN where not measured."""
+    """Return the share of the GPU's time that an application uses alone; NaN if not measured."""
     return _first_mean(run, "gpu_util_ratio", "sm_active_ratio", "graphics_active_ratio")
 
 
 def memory_activity(run: SoloRun) -> float:
-    """Share of time its memory is busy alone; NaN where not measured."""
+    """Return the share of time in which the GPU's memory is busy with an application alone; NaN if
+    not measured."""
     return _first_mean(run, "memory_copy_ratio", "dram_active_ratio")
 
 
@@ -119,7 +120,7 @@ def _first_mean(solo: SoloRun, *names: str) -> float:
 
 
 def pair_columns(columns: Sequence[str]) -> tuple[str, ...]:
-    """The names of what `pair_rows` makes."""
+    """Return the column names of `pair_rows`."""
     shares = [name for name in columns if name.removesuffix(".mean") in UTILISATION]
     names = [f"victim {name}" for name in columns]
     names += [f"others' sum of {name}" for name in columns]
@@ -129,8 +130,8 @@ def pair_columns(columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def pair_rows(raw: Floats, columns: Sequence[str], targets: Ints, others: Ints) -> Floats:
-    """A row for each victim and those beside it, [n] and [n, others]: own numbers, the others' sum
-    and largest, overlaps."""
+    """Return one row per target with its neighbours, given as [n] and [n, others] indices: the
+    target's features, the neighbours' sum and maximum, and overlaps."""
     shares = [at for at, name in enumerate(columns) if name.removesuffix(".mean") in UTILISATION]
     own, beside = raw[targets], raw[others]
     summed, largest = beside.sum(axis=1), beside.max(axis=1)

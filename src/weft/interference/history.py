@@ -1,4 +1,5 @@
-"""The first rung: what the very same neighbours were measured to do, at least three times."""
+"""The ladder's first rung: the slowdown measured with exactly these neighbours, three times or
+more."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -11,13 +12,15 @@ from weft.interference.records import CoLocatedRun
 LEAST = 3
 ALPHA = 0.3
 NOISE = 0.02
-"""Log slowdown by which repeats of a measurement differ at least (twins in public sets do)."""
+"""Smallest difference in log slowdown to expect between repeats of a measurement (as between
+duplicates in public datasets)."""
 DEVIATIONS = 1.2816 * 1.4826
-"""From the median absolute deviation to what one of ten exceeds, for a bell curve."""
+"""Turns a median absolute deviation into the deviation that one of ten values exceeds, for a normal
+distribution."""
 
 
 class RememberedSlowdown(NamedTuple):
-    """Log slowdown and its bound, out of so many measurements."""
+    """Mean log slowdown and its upper bound, from `times` measurements."""
 
     mean: float
     upper: float
@@ -25,14 +28,14 @@ class RememberedSlowdown(NamedTuple):
 
 
 class RecentMean(msgspec.Struct):
-    """Newest mean and all values of one victim beside the same others."""
+    """Moving mean and recent values of one target with the same neighbours."""
 
     mean: float
     values: list[float]
 
 
 class History:
-    """Measured log slowdowns by (victim, others); of one GPU model and way of sharing."""
+    """Measured log slowdowns by (target, neighbours), for one GPU model and isolation."""
 
     MOST = 50
 
@@ -42,7 +45,7 @@ class History:
             self.saw(run.target, run.others, -float(np.log(run.speed)), run.runs)
 
     def saw(self, target: str, others: Sequence[str], value: float, times: int = 1) -> None:
-        """Add a measurement, or the median of several: it counts as often, up to 50."""
+        """Add a measurement. A median of `times` runs counts that often, up to `MOST`."""
         recent = self._kept.setdefault((target, tuple(sorted(others))), RecentMean(value, []))
         for _ in range(min(times, self.MOST)):
             recent.mean += ALPHA * (value - recent.mean)
@@ -50,19 +53,19 @@ class History:
         del recent.values[: -self.MOST]
 
     def memory(self, target: str, others: Sequence[str]) -> RecentMean | None:
-        """All that is remembered of it, however often it was measured."""
+        """Return all that is stored for this target and these neighbours, or None."""
         return self._kept.get((target, tuple(sorted(others))))
 
     def put(self, target: str, others: Sequence[str], memory: RecentMean) -> None:
-        """Remember what another history did."""
+        """Store what another history recorded for this target and these neighbours."""
         self._kept[target, tuple(sorted(others))] = memory
 
     def forget(self, target: str, others: Sequence[str]) -> None:
-        """Forget all measurements of it."""
+        """Forget all measurements of this target with these neighbours."""
         self._kept.pop((target, tuple(sorted(others))), None)
 
     def of(self, target: str, others: Sequence[str]) -> RememberedSlowdown | None:
-        """The mean and its error; None below three measurements."""
+        """Return the mean and its bound, or None with fewer than three measurements."""
         recent = self._kept.get((target, tuple(sorted(others))))
         if recent is None or len(recent.values) < LEAST:
             return None
@@ -73,6 +76,6 @@ class History:
 
 
 def _median(values: list[float]) -> float:
-    """As NumPy's, in a hundredth of the time for so few."""
+    """Return the median; for lists this short a hundred times as fast as NumPy's."""
     ordered, half = sorted(values), len(values) // 2
     return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2

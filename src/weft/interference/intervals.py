@@ -1,10 +1,9 @@
-"""95 % intervals of means, of ratios of means, and p-values: Student's t, over few values.
+"""95 % intervals of means and ratios of means, and p-values, by Student's t over few values.
 
-Values that tie say too little of how far they lie apart: no interval is narrower than the one of
-values that lie as far apart as rounding two values to the measure's resolution makes their
-difference. How often they hold the truth is in docs/explanation/intervals.md, and tested.
-Experiments use them over seeds, predictions' scores over families of applications.
-"""
+Equal values say too little about their spread. So no interval is narrower than if the values
+differed by the error of rounding two values to the measure's resolution. How often intervals
+contain the true value is in docs/explanation/intervals.md, and tested. Experiments use them over
+seeds, evaluations of predictors over families of applications."""
 
 import math
 from collections.abc import Sequence
@@ -15,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 ENOUGH_FOR_INTERVAL = 5
-"""Below so many values an interval would be wider than all that was seen, or too short."""
+"""With fewer values an interval would be wider than all values seen, or too short."""
 _ROUNDING = 1e-9
-"""Values that lie closer together than so much of themselves are equal but for rounding."""
+"""Values whose relative difference is smaller than this count as equal."""
 Floats = NDArray[np.float64]
 
 
 def mean_interval(values: Sequence[float], resolution: float = 0.0) -> tuple[float, float] | None:
-    """Ends of the mean's 95 % interval; None below `ENOUGH_FOR_INTERVAL` values."""
+    """Return the ends of the mean's 95 % interval; None with fewer than `ENOUGH_FOR_INTERVAL`
+    values."""
     count = len(values)
     if count < ENOUGH_FOR_INTERVAL:
         return None
@@ -32,11 +32,10 @@ def mean_interval(values: Sequence[float], resolution: float = 0.0) -> tuple[flo
 
 
 def p_value(values: Sequence[float], resolution: float = 0.0) -> float | None:
-    """The probability of a mean as far from 0 without any effect, two-sided; None below
-    `ENOUGH_FOR_INTERVAL` values.
+    """Return the two-sided probability of a mean this far from 0 if there is no effect.
 
-    It is below 5 % exactly where the interval leaves out 0.
-    """
+    None with fewer than `ENOUGH_FOR_INTERVAL` values. It is below 5 % exactly if the interval
+    excludes 0."""
     from scipy.special import stdtr  # heavy
 
     count = len(values)
@@ -49,13 +48,13 @@ def p_value(values: Sequence[float], resolution: float = 0.0) -> float | None:
 
 
 def least_deviation(resolution: float) -> float:
-    """The standard deviation that values have at least, as an interval takes it: that of the
-    rounding error of a difference of two values."""
+    """Return the smallest standard deviation that an interval assumes: that of the rounding error
+    of a difference of two values."""
     return resolution / math.sqrt(6)
 
 
 def _mean_and_error(values: Sequence[float], resolution: float) -> tuple[float, float]:
-    """The mean, and its standard error."""
+    """Return the mean and its standard error."""
     count = len(values)
     mean = sum(values) / count
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
@@ -71,8 +70,8 @@ def _student(degrees_of_freedom: int) -> float:
 
 
 class RatioOfMeans(msgspec.Struct, frozen=True):
-    """Moments of paired values and their baseline: means, their variances and covariance, and the
-    least standard error of the mean of value − R × baseline."""
+    """Moments of paired values and baselines: their means, the means' variances and covariance, and
+    the smallest standard error to assume for the mean of value − R × baseline."""
 
     count: int
     mean: float
@@ -83,8 +82,8 @@ class RatioOfMeans(msgspec.Struct, frozen=True):
     least_error: float
 
     def interval(self) -> tuple[float, float] | None:
-        """Ends of Fieller's 95 % interval: all ratios R for which the mean of value − R × baseline,
-        pair by pair, may be 0. None where the baseline's own mean may be."""
+        """Return the ends of Fieller's 95 % interval: all ratios R for which the mean of value − R
+        × baseline may be 0. None if the baseline's own mean may be 0."""
         student = _student(self.count - 1)
         # Its ends are the roots in R of (mean − R mean_base)² = t² (var − 2 R cov + R² var_base).
         square = student**2
@@ -100,7 +99,7 @@ class RatioOfMeans(msgspec.Struct, frozen=True):
 
 
 def ratio_of_means(measured: Floats, base: Floats, resolution: float = 0.0) -> RatioOfMeans:
-    """The interval of a ratio of means, from at least two pairs."""
+    """Return the moments for the interval of a ratio of means, from at least two pairs."""
     count = len(measured)
     (var, cov), (_, var_base) = (np.cov(measured, base) / count).tolist()
     rounding = _ROUNDING * float(np.abs(measured).max(initial=0.0))

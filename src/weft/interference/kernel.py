@@ -1,14 +1,13 @@
-"""A Gaussian process over ordered pairs of applications, and leaving groups out of it exactly.
+"""A Gaussian process over ordered pairs of applications, with exact leave-group-out predictions.
 
-What a victim suffers beside another is: a base, what the victim is sensitive to, what the other
-inflicts, and how the two fit together. Each is smooth over how alike applications are: the same
-one, one of the same family at a near batch size, or one with like numbers alone.
+A target's loss with a neighbour is a base, what the target is sensitive to, what the neighbour
+inflicts, and how the two interact. Each part is smooth over how similar applications are: the same
+one, one of the same family at a similar batch size, or one with similar features.
 
     k((v, a), (v', a')) = base + s·V(v, v') + i·A(a, a') + p·V(v, v')·A(a, a')
 
-With K⁻¹ at hand, what the model would have said of a group B of samples without them is
-y_B − (K⁻¹_BB)⁻¹ (K⁻¹y)_B: cross-validation costs one inverse, whatever the groups.
-"""
+With K⁻¹ computed, the prediction for a group B of samples by a model without B is y_B − (K⁻¹_BB)⁻¹
+(K⁻¹y)_B: cross-validation costs one inverse, however the groups are chosen."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -28,7 +27,7 @@ Link = Literal["speed", "log"]
 
 
 class KernelSide(msgspec.Struct, frozen=True):
-    """Likeness of two applications as targets, or as those beside them: weights and lengths."""
+    """Similarity of two applications as targets, or as neighbours: weights and length scales."""
 
     lengths: tuple[float, ...]
     numbers: float = 1.0
@@ -40,7 +39,7 @@ class KernelSide(msgspec.Struct, frozen=True):
 
 
 class KernelSettings(msgspec.Struct, frozen=True):
-    """Settings of a kernel: its columns, both sides, weights of the parts, and the noise."""
+    """Settings of a kernel: its columns, both sides, the weights of its parts, and the noise."""
 
     columns: tuple[str, ...]
     target: KernelSide
@@ -53,7 +52,7 @@ class KernelSettings(msgspec.Struct, frozen=True):
 
 
 class Scales(msgspec.Struct, frozen=True):
-    """Centre and spread of each column over the training set's applications."""
+    """Mean and standard deviation of each column over the training set's applications."""
 
     columns: tuple[str, ...]
     centre: tuple[float, ...]
@@ -61,7 +60,7 @@ class Scales(msgspec.Struct, frozen=True):
 
 
 def scales_of(applications: Applications) -> Scales:
-    """Scales of these applications, each counted once."""
+    """Return the scales of these applications, each counted once."""
     raw = applications.raw
     if raw.shape[1] == 0 or raw.shape[0] == 0:
         return Scales(applications.columns, (), ())
@@ -71,7 +70,7 @@ def scales_of(applications: Applications) -> Scales:
 
 
 class ApplicationSpace:
-    """Applications as kernels see them; numbers that are not known are average."""
+    """Applications as kernels see them: standardised features, with unknown ones at the average."""
 
     def __init__(self, applications: Applications, scales: Scales) -> None:
         raw = applications.raw
@@ -85,7 +84,7 @@ class ApplicationSpace:
         self.batch_gap = (batch[:, None] - batch) ** 2
 
     def alike(self, side: KernelSide, columns: Sequence[str]) -> Floats:
-        """[K, K]."""
+        """Return the similarity of all pairs of applications for one side, [K, K]."""
         at = [self.columns[name] for name in columns]
         numbers = self.numbers[:, at]
         scaled = numbers / np.array(side.lengths)
@@ -102,14 +101,14 @@ class ApplicationSpace:
 
 
 class KernelParts(NamedTuple):
-    """Both sides' likeness of all applications, [K, K] each."""
+    """Similarity of all pairs of applications, as targets and as neighbours, [K, K] each."""
 
     target: Floats
     other: Floats
 
 
 def parts(space: ApplicationSpace, settings: KernelSettings) -> KernelParts:
-    """The parts of one kernel."""
+    """Return both similarity matrices of one kernel."""
     sides = (settings.target, settings.other)
     return KernelParts(*(space.alike(side, settings.columns) for side in sides))
 
@@ -120,7 +119,7 @@ BASE = 0.5
 def between(
     settings: KernelSettings, likeness: KernelParts, left: PairSamples, right: PairSamples
 ) -> Floats:
-    """The kernel, [len(left), len(right)]."""
+    """Return the kernel between two lists of samples, [len(left), len(right)]."""
     v = likeness.target[:, right.target].take(left.target, axis=0)
     kernel: Floats = likeness.other[:, right.other].take(left.other, axis=0)
     # BASE + s·v + (i + p·v)·a, in place: the arrays are large, and memory is what this costs.
@@ -132,13 +131,13 @@ def between(
 
 
 def itself(settings: KernelSettings, likeness: KernelParts, of: PairSamples) -> Floats:
-    """The kernel's diagonal, [n]."""
+    """Return the kernel of each sample with itself (the kernel matrix' diagonal), [n]."""
     v, a = likeness.target[of.target, of.target], likeness.other[of.other, of.other]
     return np.asarray(BASE + settings.suffers * v + settings.inflicts * a + settings.fits * v * a)
 
 
 class LinkedTarget(NamedTuple):
-    """Speeds as the process sees them: centre and spread after the link."""
+    """Transforms speeds for the process: link function, then centre and spread."""
 
     link: Link
     centre: float
@@ -146,12 +145,13 @@ class LinkedTarget(NamedTuple):
     fastest: float
 
     def seen(self, speed: Floats) -> Floats:
-        """Speeds to the process' numbers."""
+        """Transform speeds to the process' scale."""
         linked = np.log(np.maximum(speed, SLOWEST)) if self.link == "log" else speed
         return np.asarray((linked - self.centre) / self.spread)
 
     def speed(self, mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
-        """Back: speeds and their standard deviations."""
+        """Transform means and deviations of the process back to speeds and their standard
+        deviations."""
         linked, width = mean * self.spread + self.centre, deviation * self.spread
         if self.link == "log":
             linked = np.exp(np.minimum(linked, np.log(self.fastest)))
@@ -160,21 +160,22 @@ class LinkedTarget(NamedTuple):
 
 
 def target_of(link: Link, speed: Floats) -> LinkedTarget:
-    """The target for the speeds of a training set."""
+    """Return the transformation for the speeds of a training set."""
     linked = np.log(np.maximum(speed, SLOWEST)) if link == "log" else speed
     spread = float(linked.std()) or 1.0
     return LinkedTarget(link, float(linked.mean()), spread, max(1.0, float(speed.max())))
 
 
 class LeftOutScores(NamedTuple):
-    """Predictions of samples that were left out: speed, and its standard deviation."""
+    """Predictions for samples that were left out of training: speed and its standard deviation, [n]
+    each."""
 
     speed: Floats
     deviation: Floats
 
 
 class Inverse(NamedTuple):
-    """K⁻¹ of training samples, K⁻¹y, and how speeds are seen."""
+    """K⁻¹ over the training samples, K⁻¹y, the transformed speeds y, and their transformation."""
 
     inverse: Floats
     weights: Floats
@@ -183,7 +184,8 @@ class Inverse(NamedTuple):
 
 
 def inverse_of(settings: KernelSettings, likeness: KernelParts, samples: PairSamples) -> Inverse:
-    """By way of Cholesky; `LinAlgError` where the kernel is not positive."""
+    """Fit a kernel by Cholesky. Raises `LinAlgError` if the kernel matrix is not positive
+    definite."""
     target = target_of(settings.link, samples.speed)
     kernel = between(settings, likeness, samples, samples)
     kernel[np.diag_indices_from(kernel)] += settings.noise + _JITTER
@@ -193,7 +195,8 @@ def inverse_of(settings: KernelSettings, likeness: KernelParts, samples: PairSam
 
 
 def _inverted(matrix: Floats) -> Floats:
-    """Invert a positive matrix, at half the work of any; `LinAlgError` where it is not."""
+    """Invert a positive definite matrix, at half the cost of a general inverse; else
+    `LinAlgError`."""
     if not len(matrix):
         return matrix.copy()
     half, failed = lapack.dpotrf(matrix, lower=1, clean=1)
@@ -207,7 +210,7 @@ def _inverted(matrix: Floats) -> Floats:
 
 
 def speeds_left_out(fitted: Inverse, groups: Sequence[Ints]) -> list[Floats]:
-    """The speeds of `left_out` alone: a third of the work."""
+    """Return only the speeds of `left_out`, at a third of its cost."""
     speeds = []
     for group in groups:
         _, moved, failed = lapack.dposv(
@@ -221,7 +224,7 @@ def speeds_left_out(fitted: Inverse, groups: Sequence[Ints]) -> list[Floats]:
 
 
 def left_out(fitted: Inverse, groups: Sequence[Ints]) -> list[LeftOutScores]:
-    """Predict each group without it. Groups may overlap."""
+    """Predict each group with its samples left out. Groups may overlap."""
     scores = []
     for group in groups:
         block = _inverted(fitted.inverse[np.ix_(group, group)])
@@ -232,7 +235,8 @@ def left_out(fitted: Inverse, groups: Sequence[Ints]) -> list[LeftOutScores]:
 
 
 def small_left_out(fitted: Inverse, groups: Floats) -> LeftOutScores:
-    """Predict many groups of the same size, [g, size] indices, each without it, all at once."""
+    """Predict many groups of one size, [g, size] indices, each with its samples left out, all at
+    once."""
     at = groups.astype(np.int64)
     block = np.linalg.inv(fitted.inverse[at[:, :, None], at[:, None, :]])
     mean = fitted.seen[at] - np.einsum("gij,gj->gi", block, fitted.weights[at])
@@ -241,7 +245,8 @@ def small_left_out(fitted: Inverse, groups: Floats) -> LeftOutScores:
 
 
 class GaussianProcess:
-    """A fitted kernel. At most `most` samples span it; more are projected onto those."""
+    """A fitted kernel. At most `most` samples are its basis; further samples are projected onto
+    them."""
 
     def __init__(
         self,
@@ -273,7 +278,7 @@ class GaussianProcess:
         self._inverse = np.linalg.inv(own) - noise * middle
 
     def predict(self, likeness: KernelParts, asked: PairSamples) -> LeftOutScores:
-        """Speed and standard deviation (of a measurement) for each asked pair."""
+        """Return speed and standard deviation (of one measurement) for each pair of `asked`."""
         targets, row = np.unique(asked.target, return_inverse=True)
         others, column = np.unique(asked.other, return_inverse=True)
         size, kinds = len(self.basis), len(np.unique(self.basis.other))
@@ -286,7 +291,7 @@ class GaussianProcess:
         return LeftOutScores(*self.target.speed(mean, np.sqrt(left + self.settings.noise)))
 
     def _each(self, likeness: KernelParts, asked: PairSamples) -> tuple[Floats, Floats]:
-        """The mean, and how much of the variance is known, of pair after pair."""
+        """Return the mean, and how much of the variance is explained, pair by pair."""
         mean, known = np.empty(len(asked)), np.empty(len(asked))
         for begin in range(0, len(asked), _CHUNK):
             part = slice(begin, begin + _CHUNK)
@@ -297,12 +302,12 @@ class GaussianProcess:
         return mean, known
 
     def _every(self, likeness: KernelParts, targets: Ints, others: Ints) -> tuple[Floats, Floats]:
-        """The same of all victims beside all others, [V, A].
+        """Return the mean and how much of the variance is explained for all targets × neighbours,
+        [V, A].
 
-        What a pair has in common with one of the basis is u + w·A, u and w the victim's alone. So
-        sums over the basis are made once for each victim and each other in the basis, not for each
-        pair that is asked about.
-        """
+        The covariance of a pair with a basis sample is u + w·A, where u and w depend on the target
+        alone. So sums over the basis are computed once per target and basis neighbour, not once per
+        pair."""
         order = np.argsort(self.basis.other, kind="stable")
         kinds, begins = np.unique(self.basis.other[order], return_index=True)
         weights, inverse = self.weights[order], self._inverse[np.ix_(order, order)]

@@ -1,14 +1,14 @@
-"""The ladder: for a victim beside others, the best rung that can say something.
+"""The ladder: predicts a target's slowdown with its neighbours by the best rung that applies.
 
-    1 measured    these very neighbours, three times or more
-    2 learned     both applications were measured with others, or are known alone
-    3 additive    both were measured with others, too few for more
-    4 hinge       nobody was measured, but everybody's utilisation is known
+    1 measured    this target with exactly these neighbours, three times or more
+    2 learned     all were measured in other pairs, or have solo profiles
+    3 additive    all were measured in other pairs, too few for the learned rung
+    4 hinge       no pairs measured, but everyone's utilisation is known
     5 unknown     nothing is known
 
-Beside several, log slowdowns of the single others add up, and so do their bounds, and what the
-hinge says that all lose together beyond the pairs; except where as many were learnt from.
-"""
+With several neighbours, the log slowdowns of the single neighbours add up, and so do their bounds,
+plus the hinge's loss for all together beyond its pairs; unless the learned rung saw sets as
+large."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -29,7 +29,7 @@ RUNGS: tuple[Rung, ...] = ("measured", "learned", "additive", "hinge", "unknown"
 
 
 class PredictorCell(msgspec.Struct, frozen=True):
-    """A predictor of one GPU model in one way of sharing, as plain data."""
+    """Plain data of a predictor for one GPU model and isolation."""
 
     gpu_model: str
     isolation: str
@@ -41,11 +41,11 @@ class PredictorCell(msgspec.Struct, frozen=True):
 
 
 class SlowdownPrediction(msgspec.Struct, frozen=True):
-    """Log slowdown, what at most one of ten exceeds, and where it comes from.
+    """Predicted log slowdown, the bound that one of ten measurements exceeds, and the rung it comes
+    from.
 
-    `upper` is +inf where the two must not share. `calibrated` says whether held-out groups stood
-    behind the bound.
-    """
+    `upper` is +inf where the applications must not share a GPU. `calibrated` is true if the bound
+    was calibrated on held-out groups."""
 
     mean: float
     upper: float
@@ -55,12 +55,14 @@ class SlowdownPrediction(msgspec.Struct, frozen=True):
 
     @property
     def slowdown(self) -> float:
-        """Factor by which it takes longer."""
+        """Factor by which the target takes longer."""
         return float(np.exp(self.mean))
 
 
 def fit(measured: Measurements, effort: Effort = USUAL) -> PredictorCell:
-    """Fit to what was measured in one cell; other cells' entries are an error."""
+    """Fit a predictor to the measurements of one cell (GPU model and isolation).
+
+    `ValueError` if they are of several cells."""
     ((gpu_model, isolation),) = measured.cells() or [("", "")]
     if measured.runs:
         measured = measured.cell(gpu_model, isolation)
@@ -79,10 +81,11 @@ def fit(measured: Measurements, effort: Effort = USUAL) -> PredictorCell:
 
 
 class Predictor:
-    """A cell that can be asked. Observed progress corrects it as it comes."""
+    """Answers predictions of a cell, and corrects them by observed progress."""
 
     def __init__(self, cell: PredictorCell, extra: Sequence[SoloRun] = ()) -> None:
-        """`extra`: applications that are known alone, but were not there to learn from."""
+        """Prepare the cell; `extra` are applications with solo profiles that were not in its
+        training set."""
         self.cell = cell
         known = {solo.application for solo in cell.solos}
         extra = tuple(solo for solo in extra if solo.application not in known)
@@ -99,7 +102,9 @@ class Predictor:
             self.applications = self.speaker.asked(extra)
 
     def saw(self, target: str, others: Sequence[str], speed: float) -> None:
-        """Progress that was observed: its rate by its rate alone. What is none teaches nothing."""
+        """Add observed progress: `speed` is the target's rate divided by its rate alone.
+
+        A speed that is not finite and above 0 is ignored."""
         if not (np.isfinite(speed) and speed > 0):
             return
         slower = -float(np.log(max(speed, SLOWEST)))
@@ -109,7 +114,7 @@ class Predictor:
         self.history.saw(target, others, slower)
 
     def predict(self, target: str, others: Sequence[str]) -> SlowdownPrediction:
-        """Predict one beside others; nobody beside it: no slowdown."""
+        """Predict the slowdown of a target with these neighbours; without neighbours it is none."""
         if not others:
             return SlowdownPrediction(0.0, 0.0, "measured", True)
         known = self.history.of(target, others)
@@ -125,7 +130,7 @@ class Predictor:
         return prediction
 
     def rung_of(self, target: str, other: str) -> Rung:
-        """The rung below history that speaks of a pair."""
+        """Return the rung that predicts a pair whose history is too short."""
         if self.speaker is not None and self._said_alone(target) and self._said_alone(other):
             return "learned"
         if self.cell.additive is not None and {target, other} <= self._measured:
@@ -140,7 +145,8 @@ class Predictor:
         return "unknown"
 
     def pairs(self, names: Sequence[str]) -> list[list[SlowdownPrediction]]:
-        """Every name beside every name."""
+        """Predict every application with every application as its one neighbour,
+        [target][other]."""
         learned = [
             (target, other)
             for target in names
@@ -170,7 +176,7 @@ class Predictor:
         return prediction
 
     def _said_alone(self, name: str) -> bool:
-        """True if the learned rung knows anything of it: pairs, a family, or numbers."""
+        """Tell whether the learned rung knows pairs, a family or features of an application."""
         solo = self.solos.get(name)
         if solo is None:
             return False
@@ -196,8 +202,8 @@ class Predictor:
         )
 
     def _beyond(self, target: str, others: Sequence[str]) -> float:
-        """Loss of all together by the hinge beyond that of its pairs: two who are harmless one by
-        one may fill the card."""
+        """Return the log slowdown that the hinge predicts for all together beyond the sum of its
+        pairs: neighbours that are harmless one by one may fill the GPU together."""
         known = [self.solos.get(name) for name in (target, *others)]
         solos = [solo for solo in known if solo is not None]
         if len(solos) < len(known):
@@ -260,10 +266,10 @@ def _predictions(guess: SpeedPrediction) -> list[SlowdownPrediction]:
 
 
 def _sum(predictions: Sequence[SlowdownPrediction], beyond: float) -> SlowdownPrediction:
-    """Single others' log slowdowns and bounds together, on the worst rung among them.
+    """Add up log slowdowns and bounds of single neighbours; the result has the worst rung among
+    them.
 
-    Never calibrated: no larger set was held back to see how far off this is.
-    """
+    It is never calibrated: no larger sets were held back to measure the error of adding up."""
     return SlowdownPrediction(
         sum(prediction.mean for prediction in predictions) + beyond,
         sum(prediction.upper for prediction in predictions) + beyond,

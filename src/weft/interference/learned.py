@@ -1,9 +1,8 @@
-"""The second rung: what is learnt from measured pairs of one GPU model, with calibrated bounds.
+"""The ladder's second rung: learnt from measured pairs of one GPU model, with calibrated bounds.
 
-Committees of kernels speak for every set; where applications have profiles and LightGBM is
-installed, its quantiles have a say too, and on new families the additive form: as much as leaving
-pairs and families out shows to be best.
-"""
+Committees of kernels predict for every training set. Where applications have profiles and LightGBM
+is installed, quantile forests are averaged in, and for new families the additive model, with the
+weights that predict left-out pairs and families best."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -22,13 +21,13 @@ from weft.interference.records import SLOWEST, CoLocatedRun, SoloRun
 from weft.interference.trees import QuantileForests
 
 MOST_CALIBRATED = 700
-"""Samples that bounds are calibrated on."""
+"""Samples that bounds are calibrated on, at most."""
 LEAST_SAMPLES, LEAST_APPLICATIONS = 24, 4
-"""Fewer say nothing that the additive rung would not."""
+"""With fewer, this rung predicts no better than the additive one, and `learn` returns None."""
 
 
 class LearnedModel(msgspec.Struct, frozen=True):
-    """All that a fitted rung is, as plain data; the samples are kept by whoever fitted it."""
+    """A fitted rung as plain data. Its training samples are not in it."""
 
     scales: Scales
     near: tuple[KernelSettings, ...]
@@ -38,16 +37,16 @@ class LearnedModel(msgspec.Struct, frozen=True):
     near_share: float = 0.0
     far_share: float = 0.0
     many: bool = False
-    """True if the trees saw runs with several others, and may be asked about such."""
+    """True if the trees were trained on runs with several neighbours, and can predict such runs."""
     additive: AdditiveModel | None = None
-    """The additive form of speeds, where it has a say on new families."""
+    """The additive model of speeds; None where it has no weight for new families."""
     additive_share: float = 0.0
 
 
 def learn(
     solos: Sequence[SoloRun], runs: Sequence[CoLocatedRun], effort: Effort = USUAL
 ) -> LearnedModel | None:
-    """Learn from measurements; None where too few are."""
+    """Learn from measurements; None where there are too few."""
     applications = Applications(solos)
     samples = applications.samples(runs)
     used = np.unique(np.r_[samples.target, samples.other])
@@ -93,7 +92,7 @@ def _rows_of(applications: Applications, runs: Sequence[CoLocatedRun]) -> Floats
 
 
 def _some(samples: PairSamples) -> PairSamples:
-    """Whole pairs, few enough that leaving them out stays quick."""
+    """Return samples of whole pairs, few enough that leave-out predictions stay fast."""
     if len(samples) <= MOST_CALIBRATED:
         return samples
     pairs = np.random.default_rng(21).permutation(np.unique(samples.pair))
@@ -101,7 +100,7 @@ def _some(samples: PairSamples) -> PairSamples:
 
 
 class SpeedPrediction(NamedTuple):
-    """Predicted speed and its lower bound, [n], and whether that bound is calibrated, [n]."""
+    """Predicted speeds, their lower bounds, and whether each bound is calibrated, [n] each."""
 
     speed: Floats
     lowest: Floats
@@ -109,7 +108,7 @@ class SpeedPrediction(NamedTuple):
 
 
 class LearnedPredictor:
-    """A fitted rung with its samples, ready to be asked about known applications and others."""
+    """A fitted rung with its training samples, ready to predict known and other applications."""
 
     def __init__(
         self, learned: LearnedModel, solos: Sequence[SoloRun], runs: Sequence[CoLocatedRun]
@@ -129,11 +128,12 @@ class LearnedPredictor:
         )
 
     def asked(self, extra: Sequence[SoloRun]) -> Applications:
-        """The training set's applications, and behind them others that are asked about."""
+        """Return the training set's applications, followed by `extra` ones to predict."""
         return Applications((*self.known.solos, *extra), self.columns)
 
     def kind_of(self, applications: Applications) -> Ints:
-        """0 measured, 1 new but of a known family, 2 new: for each application."""
+        """Return for each application: 0 measured, 1 new but of a known family, 2 of a new
+        family."""
         kinds = [
             0 if at in self._measured else 1 if family in self._families else 2
             for at, family in enumerate(applications.families)
@@ -172,7 +172,8 @@ class LearnedPredictor:
     def together(
         self, applications: Applications, target: int, others: Sequence[int]
     ) -> SpeedPrediction | None:
-        """Predict one beside several at once; None where none so large were learnt from."""
+        """Predict one target with several neighbours at once; None if no run with as many was
+        learnt from."""
         if self.trees is None or not self.learned.many or len(others) > self._most:
             return None
         targets, beside = np.array([target]), np.array([list(others)])

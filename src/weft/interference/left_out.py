@@ -1,9 +1,8 @@
-"""Predictions of samples left out of training: each voice's weight, and how wide bounds are.
+"""Predicts samples left out of training, to weight committees and forests and calibrate bounds.
 
-Whatever is chosen by leaving families out must not be judged on the very families that chose it:
-it would look better there than on the next one. So each family is spoken of by the committee that
-the other families elected, with the shares that the others gave.
-"""
+What is chosen by leaving families out must not be judged on the families that chose it: it would
+look better there than on a new family. So each family is predicted by the committee and the shares
+that the other families elected."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -27,14 +26,14 @@ from weft.interference.records import CoLocatedRun
 from weft.interference.trees import QUANTILES, QuantileForests
 
 SHARES = (0.0, 0.5, 1.0)
-"""The parts of a prediction that another voice may have."""
+"""Weights that a second model may get in a prediction."""
 _FOLDS, _BUNDLES = 6, 8
 _FROM_QUANTILES = 2 * 1.2816
 
 
 class VoteShares(NamedTuple):
-    """The trees' part where families are known (`near`) and where not (`far`), and the additive
-    form's part of the latter: of the speed alone, for it does not know how sure it is."""
+    """The forests' weight for known families (`near`) and new ones (`far`), and the additive
+    model's weight for new families: in the speed only, since it predicts no deviation."""
 
     near: float = 0.0
     far: float = 0.0
@@ -42,7 +41,7 @@ class VoteShares(NamedTuple):
 
 
 class HeldOutSamples(NamedTuple):
-    """Samples that are left out in turn: pair by pair, by application, by family."""
+    """Samples, and the groups by which they are left out: applications (`sizes`) and families."""
 
     applications: Applications
     samples: PairSamples
@@ -50,12 +49,12 @@ class HeldOutSamples(NamedTuple):
     families: list[SampleGroup]
 
     def speeds(self, group: SampleGroup) -> Floats:
-        """Speeds of the group's samples."""
+        """Return the measured speeds of the group's samples."""
         return self.samples.speed[group.samples]
 
 
 class LeftOutPredictions(NamedTuple):
-    """A voice's predictions of each pair, each application, each family without them."""
+    """One model's predictions for each pair, application and family, made without it."""
 
     pairs: LeftOutScores
     sizes: list[LeftOutScores]
@@ -63,14 +62,14 @@ class LeftOutPredictions(NamedTuple):
 
 
 def held_of(applications: Applications, samples: PairSamples) -> HeldOutSamples:
-    """Every group of these samples."""
+    """Group these samples by application and by family."""
     sizes = groups_of(samples, np.arange(len(applications.names)))
     families = groups_of(samples, labels_of(applications, samples))
     return HeldOutSamples(applications, samples, sizes, families)
 
 
 def by_kernels(held: HeldOutSamples, chosen: Committees) -> LeftOutPredictions:
-    """The committees; of each family the one that was elected without its vote."""
+    """Predict by the committees; each family by the committee that was elected without it."""
     space = ApplicationSpace(held.applications, kernel.scales_of(held.applications))
     pairs, sizes = [], []
     for settings in chosen.near:
@@ -90,7 +89,7 @@ def by_kernels(held: HeldOutSamples, chosen: Committees) -> LeftOutPredictions:
 
 
 def by_additive(held: HeldOutSamples) -> list[Floats]:
-    """Speeds of each family by the additive form without it."""
+    """Predict each family's speeds by an additive model fitted without that family."""
     speeds = []
     for group in held.families:
         inside = np.ones(len(held.samples), dtype=np.bool_)
@@ -105,7 +104,7 @@ def by_additive(held: HeldOutSamples) -> list[Floats]:
 
 
 class Forests:
-    """LightGBM's voice: it costs a fit for whatever is left out."""
+    """Leave-out predictions by LightGBM, which must fit anew for each part that is left out."""
 
     def __init__(self, held: HeldOutSamples) -> None:
         samples, applications = held.samples, held.applications
@@ -116,14 +115,14 @@ class Forests:
         self._slower = -np.log(samples.speed)
 
     def _without(self, out: Bools) -> LeftOutScores:
-        if out.all():  # every sample is of the group: then one middle of all of them speaks
+        if out.all():  # nothing is left to fit: predict the quantiles of all samples
             usual = np.quantile(self._slower, QUANTILES)
             return spoken(np.repeat(usual[:, None], len(out), axis=1))
         fitted = QuantileForests.fitted(self._rows[~out], self._slower[~out])
         return spoken(fitted.predict(self._rows[out]))
 
     def pairs(self) -> LeftOutScores:
-        """Predict each pair without it."""
+        """Predict each pair by forests that were fitted without it."""
         samples = self._held.samples
         speed, deviation = np.empty(len(samples)), np.empty(len(samples))
         fold = np.unique(samples.pair, return_inverse=True)[1] % _FOLDS
@@ -132,7 +131,8 @@ class Forests:
         return LeftOutScores(speed, deviation)
 
     def groups(self, groups: Sequence[SampleGroup]) -> list[LeftOutScores]:
-        """Bundles of groups are left out together: a forest costs too much for each alone."""
+        """Predict each group without it, in bundles of groups: fitting for each group would take
+        too long."""
         count = len(self._held.samples)
         by_group: dict[int, LeftOutScores] = {}
         for bundle in (groups[at::_BUNDLES] for at in range(min(_BUNDLES, len(groups)))):
@@ -149,26 +149,26 @@ class Forests:
 
 
 def spoken(quantiles: Floats) -> LeftOutScores:
-    """Quantiles of log slowdown as speed and deviation."""
+    """Turn quantiles of log slowdown, [3, n], into speed and deviation."""
     speed = np.exp(-quantiles[1])
     return LeftOutScores(speed, speed * (quantiles[2] - quantiles[0]) / _FROM_QUANTILES + 1e-3)
 
 
 def blend(first: LeftOutScores, other: LeftOutScores, share: float) -> LeftOutScores:
-    """`share` of the other."""
+    """Average speed and deviation, with weight `share` for `other`."""
     return LeftOutScores(*((1 - share) * a + share * b for a, b in zip(first, other, strict=True)))
 
 
 def number_of(first: LeftOutScores, other: LeftOutScores, share: float) -> LeftOutScores:
-    """`share` of the other's speed. How sure it is remains the first's: forests are as sure of
-    what is like nothing that they saw as of the rest."""
+    """Average the speed with weight `share` for `other`, but keep the deviation of `first`: forests
+    are as confident about applications unlike any they saw as about the rest."""
     return LeftOutScores((1 - share) * first.speed + share * other.speed, first.deviation)
 
 
 def calibrated(
     held: HeldOutSamples, kernels: LeftOutPredictions, forests: Forests | None
 ) -> tuple[VoteShares, Calibration]:
-    """Everybody's say, and how far bounds must lie with it."""
+    """Choose the models' weights, and calibrate the bounds of the weighted prediction."""
     near, pairs, sizes = 0.0, kernels.pairs, kernels.sizes
     trees = kernels.families
     if forests is not None:
@@ -193,8 +193,10 @@ def calibrated(
 def with_companies(
     pairs: Calibration, runs: Sequence[CoLocatedRun], rows: Floats, slower: Floats
 ) -> Calibration:
-    """And how far bounds must lie beside several others: forests without each sixth of the larger
-    sets. As it was, where none was measured."""
+    """Calibrate bounds with several neighbours too, by forests fitted without a sixth of the larger
+    sets.
+
+    Returns `pairs` unchanged if no set of three or more was measured."""
     companies = [tuple(sorted((run.target, *run.others))) for run in runs]
     larger = np.array([len(members) > 2 for members in companies])
     if not larger.any():
@@ -217,7 +219,8 @@ def with_companies(
 
 
 class _Errors(NamedTuple):
-    """Mean error of each family's victims, [trees' share, additive's share, family]; how many."""
+    """Mean error over each family's targets, [forests' weight, additive weight, family], and their
+    number."""
 
     mean: Floats
     samples: Floats
@@ -242,8 +245,11 @@ def _errors(
 
 
 def _shares(errors: _Errors, rows: Ints) -> tuple[float, float]:
-    """The trees' by the least error over these families; the additive form's only where it is
-    ahead by more than a standard error over families: with few, the best of several is chance."""
+    """Return the forests' and the additive model's weights.
+
+    The forests' weight has the least error over these families. The additive model gets one only if
+    it is better by more than a standard error over families: with few, the best of several is
+    chance."""
     mean, samples = errors.mean[:, :, rows], errors.samples[rows]
     if samples.sum() == 0:
         return 0.0, 0.0

@@ -1,4 +1,5 @@
-"""Predictors as a file: plain JSON of one version, LightGBM's forests as its own text in it."""
+"""Predictors as a file: plain JSON of one version, which holds LightGBM's forests as LightGBM's
+text."""
 
 from collections.abc import Iterator
 
@@ -14,7 +15,7 @@ SCHEMA = "weft.dev/interference-model/v1"
 
 
 class PredictorFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Predictors of several GPU models, and what they were learnt from."""
+    """Predictors of several GPU models, and the sources they were learnt from."""
 
     schema: str
     weft: str
@@ -22,7 +23,7 @@ class PredictorFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cells: tuple[PredictorCell, ...]
 
     def cell(self, gpu_model: str, isolation: str = "") -> PredictorCell | None:
-        """The cell of a GPU model and a way of sharing, or of any where none is asked for."""
+        """Return the cell of a GPU model and isolation ("" for any), or None."""
         for cell in self.cells:
             if cell.gpu_model == gpu_model and isolation in ("", cell.isolation):
                 return cell
@@ -34,12 +35,13 @@ class _Schema(msgspec.Struct):
 
 
 def encode(model: PredictorFile) -> bytes:
-    """JSON; the same model gives the same bytes. NaN (not known) is written as null."""
+    """Encode as JSON; the same model gives the same bytes. NaN (unknown) is written as null."""
     return msgspec.json.encode(model)
 
 
 def decode(body: bytes, where: str) -> PredictorFile:
-    """`BadInputError` says what is wrong with the file."""
+    """Decode a model file; `where` names it in errors. Raises `BadInputError` with what is
+    wrong."""
     try:
         schema = msgspec.json.decode(body, type=_Schema).schema
         if schema != SCHEMA:
@@ -56,16 +58,18 @@ def decode(body: bytes, where: str) -> PredictorFile:
         RecursionError,
         _MisfitError,
     ) as error:
-        raise BadInputError(where, f"is no model of `weft interference train`: {error}") from None
+        raise BadInputError(
+            where, f"is not a model written by `weft interference train`: {error}"
+        ) from None
     return file
 
 
 class _MisfitError(Exception):
-    """Parts that cannot be of one model."""
+    """Parts of a model file contradict each other."""
 
 
 def _check(model: PredictorFile) -> None:
-    """Check that every part speaks of what the others have; `_MisfitError` says which does not."""
+    """Check that all parts are about the same applications and columns; raises `_MisfitError`."""
     if not model.cells:
         raise _MisfitError("it has no cells")
     for number, cell in enumerate(model.cells):
@@ -75,16 +79,16 @@ def _check(model: PredictorFile) -> None:
 
 
 def _said_of(cell: PredictorCell) -> Iterator[tuple[str, bool]]:
-    """Each possible fault, and whether it is absent."""
+    """Yield each possible fault, and whether the cell is free of it."""
     names = {solo.application for solo in cell.solos}
-    yield "an application stands twice in solos", len(names) == len(cell.solos)
+    yield "solos list an application twice", len(names) == len(cell.solos)
     for run in cell.runs:
-        yield "runs name who is not in solos", {run.target, *run.others} <= names
-        yield "runs have a speed of 0 or less, or nobody beside", run.speed > 0 < len(run.others)
+        yield "runs name an application that is not in solos", {run.target, *run.others} <= names
+        yield "runs have a speed of 0 or less, or no others", run.speed > 0 < len(run.others)
     for additive in (cell.additive, cell.learned.additive if cell.learned else None):
         if additive is not None:
             fits = len(additive.suffers) == len(additive.inflicts) == len(cell.solos)
-            yield "the additive form is of other applications", fits
+            yield "the additive model is not about the applications of solos", fits
     if cell.learned is None:
         return
     scales = cell.learned.scales
@@ -93,20 +97,23 @@ def _said_of(cell: PredictorCell) -> Iterator[tuple[str, bool]]:
     yield "learned has no kernels", bool(cell.learned.near and cell.learned.far)
     for kernel in (*cell.learned.near, *cell.learned.far):
         lengths = (*kernel.target.lengths, *kernel.other.lengths)
-        yield "a kernel looks at unknown columns", set(kernel.columns) <= set(scales.columns)
+        yield (
+            "a kernel uses columns that learned.scales lacks",
+            set(kernel.columns) <= set(scales.columns),
+        )
         yield (
             "a kernel has columns without lengths",
             (len(kernel.target.lengths) == len(kernel.other.lengths) == len(kernel.columns)),
         )
         yield "a kernel's noise or lengths are not above 0", min((kernel.noise, *lengths)) > 0
-    yield "LightGBM's text does not read", trees.readable(cell.learned.trees)
+    yield "LightGBM cannot read its text", trees.readable(cell.learned.trees)
 
 
 _UNKNOWN = "batch", "rate_per_s"
 
 
 def _known(value: object) -> object:
-    """Null back to NaN, where a number may be unknown."""
+    """Turn null back into NaN for fields that may be unknown."""
     if isinstance(value, dict):
         return {
             name: float("nan") if element is None and name in _UNKNOWN else _known(element)

@@ -35,34 +35,36 @@ from weft.model.interference_table import (
 SECOND_NS = 1_000_000_000
 BAN_NS = 30 * 60 * SECOND_NS
 KEEP_NS = 7 * 24 * 3600 * SECOND_NS
-"""A pair that was not seen for so long is forgotten: programs change, and what ran only once is
-nobody's business for ever. Weekly jobs are learnt anew if they come late."""
+"""A pair is forgotten if it was not seen for this long: programs change, and one-off jobs would
+otherwise be kept for ever. Jobs that come less often than weekly are learnt anew."""
 TELL_NS = 5 * 60 * SECOND_NS
-"""The table is told anew no more often, but for bans: everything that was decided on it is void."""
+"""Shortest time between two updates of the table, except for bans: an update invalidates all cached
+decisions."""
 MOVED = 0.02
-"""Log slowdown by which a pair must have moved to be worth telling."""
+"""Change of a pair's log slowdown that is worth an update of the table."""
 MOST_PAIRS, MOST_BANS, MOST_VALUES = 1_000, 1_000, 20
 MOST_NAMES = 128
-"""So many applications are corrected at most, the last ones seen; and so many that the base does
-not know get a place in the table, whose size is their number squared."""
+"""Applications that are corrected at most (the last ones seen), and that are added to the base
+table's own at most: the table's size is the square of their number."""
 MOST_MISSED = math.log(2.0)
-"""Log slowdown of one pair that may be put down to its applications: what is beyond is its own."""
+"""Log slowdown of one pair that may be attributed to its applications; what is beyond is the
+pair's."""
 MOST_SLOWDOWN = 100.0
 _CORRECTED = (PredictionTier.LEARNED, PredictionTier.ADDITIVE, PredictionTier.HINGE)
 _FAR = math.log(10 * MOST_SLOWDOWN)
 
 Key = tuple[str, str, tuple[str, ...]]
-"""(GPU model, victim, those beside it in order)."""
+"""(GPU model, target, its neighbours sorted)."""
 Apart = tuple[str, str, str]
-"""(GPU model, one, the other), these two in order."""
+"""(GPU model, application, other application), the two sorted."""
 _NOTHING: tuple[dict[Key, RememberedSlowdown], frozenset[Apart]] = ({}, frozenset())
 
 
 class ObservedPair(msgspec.Struct, frozen=True):
-    """Log slowdowns of `target` beside `others` on a GPU model: their moving mean, and the last.
+    """Log slowdowns of `target` with `others` on a GPU model: their moving mean, and the latest
+    values.
 
-    `seen_ns`: when it was seen last, since 1970; 0 is not known, and counts as now.
-    """
+    `seen_ns`: when it was last seen, in ns since 1970; 0 is unknown, and counts as now."""
 
     gpu_model: str
     target: str
@@ -82,7 +84,7 @@ class Ban(msgspec.Struct, frozen=True):
 
 
 class ObservationRecord(msgspec.Struct, frozen=True):
-    """Everything that was observed, as plain data, the last seen last."""
+    """All observations as plain data, the most recent last."""
 
     pairs: tuple[ObservedPair, ...] = ()
     bans: tuple[Ban, ...] = ()
@@ -95,7 +97,7 @@ def encode(record: ObservationRecord) -> str:
 
 
 def decode(text: str | bytes) -> ObservationRecord:
-    """Decode JSON; `msgspec.DecodeError` where it is of another form, or makes no sense."""
+    """Decode JSON; `msgspec.DecodeError` if its form is another or a value is out of range."""
     try:
         document = with_todays_names(msgspec.json.decode(text), FORMER_NAMES)
         record = msgspec.convert(document, ObservationRecord)
@@ -103,20 +105,21 @@ def decode(text: str | bytes) -> ObservationRecord:
         raise msgspec.DecodeError("is nested too deeply") from None
     for pair in record.pairs:
         if not pair.others or not pair.values:
-            raise msgspec.ValidationError(f"{pair.target[:100]!r}: nobody beside it, or no value")
+            raise msgspec.ValidationError(f"{pair.target[:100]!r}: it has no others, or no values")
         if not all(abs(value) <= _FAR for value in (pair.mean, *pair.values)):
-            raise msgspec.ValidationError(f"{pair.target[:100]!r}: a value makes no sense")
+            raise msgspec.ValidationError(f"{pair.target[:100]!r}: a value is out of range")
     return record
 
 
 class _Recent(History):
-    """Fewer values: they come each look, and are kept where room is small."""
+    """A history with fewer values per pair: they come with each poll, and are stored in a
+    ConfigMap."""
 
     MOST = MOST_VALUES
 
 
 class _Cells(NamedTuple):
-    """A table that grows: its GPU models, its classes, and [M, K+1, K+1] each."""
+    """A table under construction: its GPU models, its classes, and arrays of [M, K+1, K+1]."""
 
     models: list[str]
     classes: list[str]
@@ -126,10 +129,9 @@ class _Cells(NamedTuple):
 
 
 class ObservedSlowdowns:
-    """Observations over a base table. Times are of one clock that outlives the process (UTC).
+    """Observations on top of a base table. Times are UTC, so that they outlive the process.
 
-    `before` is what another process observed: this one goes on from there.
-    """
+    `before` is what an earlier process observed, to continue from."""
 
     def __init__(self, base: InterferenceTable, before: ObservationRecord | None = None) -> None:
         self._history: dict[str, History] = {}
@@ -150,20 +152,19 @@ class ObservedSlowdowns:
             self._put(ban.gpu_model, ban.application, ban.other, ban.until_ns)
 
     def rebase(self, base: InterferenceTable) -> None:
-        """Other predictions: what was told as observed goes over these now, and is due."""
+        """Replace the predictions underneath; if there are observations, an update is due."""
         self.base, self._view = base, InterferenceView(base)
         self._version = max(self._version, base.version)
         if self._told != _NOTHING:
             self._told = None
 
-    # --- what is seen ---
+    # --- observations ---
 
     def saw(self, gpu_model: str, target: str, others: Sequence[str], slowdown: float) -> None:
-        """Progress that was counted over one window in which the same pods ran all the time.
+        """Add the slowdown counted over one window in which the same pods ran throughout.
 
-        `others` are the applications beside it; alone it teaches nothing, and neither does a
-        number that is no slowdown.
-        """
+        `others` are the target's neighbours. Ignored without neighbours, and if `slowdown` is not
+        finite and above 0."""
         if not others or not (math.isfinite(slowdown) and slowdown > 0.0):
             return
         value = math.log(min(max(slowdown, 1.0 / MOST_SLOWDOWN), MOST_SLOWDOWN))
@@ -171,19 +172,19 @@ class ObservedSlowdowns:
         self._of(gpu_model).saw(*key[1:], value)
         self._seen[key] = self._of(gpu_model).of(*key[1:])
         self._seen.move_to_end(key)
-        self._seen_ns[key] = 0  # until somebody says what time it is
+        self._seen_ns[key] = 0  # unknown until the next call that passes the time
         if len(self._seen) > MOST_PAIRS:
             self._forget(next(iter(self._seen)))
 
     def ban(self, gpu_model: str, application: str, other: str, now_ns: int) -> None:
-        """Keep these two apart for 30 minutes.
+        """Keep these two applications off one GPU for 30 minutes.
 
-        Pods without an application are not: those that share no more than that are too many.
-        """
+        Ignored if either is "": pods without an application have nothing else in common."""
         self._put(gpu_model, application, other, now_ns + BAN_NS)
 
     def bans(self, now_ns: int) -> tuple[Ban, ...]:
-        """Bans in force. A clock that went back makes none longer than it was meant to be."""
+        """Return the bans in force. If the clock went back, no ban lasts longer than 30 minutes
+        from now."""
         for key, until_ns in list(self._bans.items()):
             if until_ns <= now_ns:
                 del self._bans[key]
@@ -208,17 +209,19 @@ class ObservedSlowdowns:
         self._of(key[0]).forget(*key[1:])
 
     def _forget_old(self, now_ns: int) -> None:
-        """A clock that went back keeps nothing for longer than it was meant to be."""
+        """Forget pairs not seen for `KEEP_NS`; if the clock went back, they count as seen now."""
         for key, seen_ns in list(self._seen_ns.items()):
             self._seen_ns[key] = min(seen_ns or now_ns, now_ns)
             if now_ns - self._seen_ns[key] >= KEEP_NS:
                 self._forget(key)
 
-    # --- what is told ---
+    # --- the table for policies ---
 
     def due(self, now_ns: int) -> InterferenceTable | None:
-        """The patched table, where it is time to tell it: at once where a ban began or ended,
-        each five minutes where pairs moved. Its version is higher than the last one's."""
+        """Return the patched table if an update is due, else None.
+
+        It is due at once when a ban began or ended, and every five minutes if pairs moved. Each
+        table has a higher version than the one before."""
         self._forget_old(now_ns)
         known, bans = self._with_room(self.bans(now_ns))
         if self._told is not None and bans == self._told[1]:
@@ -230,7 +233,7 @@ class ObservedSlowdowns:
         return self._patched(known, bans)
 
     def kept(self, now_ns: int) -> ObservationRecord:
-        """State that another process needs to go on from here."""
+        """Return the state from which another process can continue."""
         self._forget_old(now_ns)
         pairs = []
         for key in self._seen:
@@ -243,7 +246,7 @@ class ObservedSlowdowns:
     def _with_room(
         self, bans: Sequence[Ban]
     ) -> tuple[dict[Key, RememberedSlowdown], frozenset[Apart]]:
-        """Entries that have a place in the table: bans first, and the newest of both."""
+        """Return the entries that fit into the table: bans first, and the most recent of each."""
         base, names = set(self.base.classes), set[str]()
 
         def fits(*applications: str) -> bool:
@@ -282,7 +285,8 @@ class ObservedSlowdowns:
         return interference(self._version, cells.models, cells.classes, arrays, sources)
 
     def _cells(self, known: dict[Key, RememberedSlowdown], bans: frozenset[Apart]) -> _Cells:
-        """The base table with room for whatever else was seen: as what is told of the unknown."""
+        """Return the base table extended by observed applications, with its values for unknown
+        ones."""
         names = dict.fromkeys(self.base.classes)
         size, models = len(names), dict.fromkeys(self.base.gpu_models)
         models |= dict.fromkeys(sorted({key[0] for key in (*bans, *known)}))
@@ -303,7 +307,7 @@ class ObservedSlowdowns:
     def _correct(
         self, cells: _Cells, row: int, known: list[tuple[Key, RememberedSlowdown]]
     ) -> None:
-        """Move what was predicted by what was seen of the target, and of those beside it."""
+        """Shift predictions by what was observed of the target and of its neighbours."""
         at = {name: index for index, name in enumerate(cells.classes)}
         mean, tier = cells.mean[row], np.abs(cells.tier[row])
         seen: list[Residuals] = []
@@ -326,7 +330,8 @@ class ObservedSlowdowns:
 
 
 def _measured(cells: _Cells, cell: tuple[int, int, int], observed: RememberedSlowdown) -> None:
-    """Observations of a pair; what somebody stands for is only made worse by it."""
+    """Write the observation of a pair into its cell; a bound from a user's table is only ever
+    raised."""
     mean, upper = observed.mean, observed.upper
     if cells.tier[cell] == PredictionTier.TABLE:
         mean, upper = max(mean, cells.mean[cell]), max(upper, cells.upper[cell])
@@ -336,7 +341,7 @@ def _measured(cells: _Cells, cell: tuple[int, int, int], observed: RememberedSlo
 
 
 def _moved(published: dict[Key, RememberedSlowdown], known: dict[Key, RememberedSlowdown]) -> bool:
-    """True if any pair is worth telling again, or gone."""
+    """Tell whether any pair changed enough to be worth an update, or was forgotten."""
     return bool(published.keys() - known.keys()) or any(
         key not in published
         or abs(published[key].mean - slowdown.mean) > MOVED

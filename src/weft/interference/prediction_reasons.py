@@ -1,4 +1,4 @@
-"""Explains a prediction: the nearest measured pairs, and what each part adds."""
+"""Explains a prediction by the most similar measured pairs and by each part's contribution."""
 
 import msgspec
 import numpy as np
@@ -10,7 +10,7 @@ from weft.interference.learned import LearnedPredictor
 
 
 class NearestPair(msgspec.Struct, frozen=True):
-    """A measured pair, its speed, and how alike the kernel finds it (1: the same)."""
+    """A measured pair, its speed, and its similarity by the kernel (1: identical)."""
 
     target: str
     other: str
@@ -19,7 +19,8 @@ class NearestPair(msgspec.Struct, frozen=True):
 
 
 class PredictionReasons(msgspec.Struct, frozen=True):
-    """`parts` add up to the speed that the first kernel says; `trees` are in log slowdown."""
+    """Reasons for a prediction: `parts` add up to the first kernel's speed, `trees` are
+    contributions to log slowdown."""
 
     prediction: SlowdownPrediction
     nearest: tuple[NearestPair, ...] = ()
@@ -28,7 +29,7 @@ class PredictionReasons(msgspec.Struct, frozen=True):
 
 
 def because(predictor: Predictor, target: str, other: str, nearest: int = 5) -> PredictionReasons:
-    """Explain one pair. Below the learned rung there is nothing to say but the rung."""
+    """Explain one pair's prediction; other rungs than the learned one have no further reasons."""
     prediction = predictor.predict(target, [other])
     speaker = predictor.speaker
     if speaker is None or predictor.rung_of(target, other) != "learned":
@@ -69,7 +70,8 @@ def _nearest(
 def _parts(
     process: GaussianProcess, space: ApplicationSpace, asked: PairSamples
 ) -> tuple[tuple[str, float], ...]:
-    """The kernel's parts, in speed (in its logarithm where the kernel works on that)."""
+    """Return the contributions of the kernel's parts, in speed or, with a log link, in log
+    speed."""
     settings, basis, target = process.settings, process.basis, process.target
     likeness = parts(space, settings)
     v = likeness.target[asked.target[:, None], basis.target[None, :]][0]

@@ -1,7 +1,6 @@
-"""Measurements of others, read as text: Gavel's table of co-located jobs, Co-scheML's table.
+"""Reads public measurements: Gavel's table of co-located jobs, and slowdown tables as Co-scheML's.
 
-Nothing here opens a file: callers pass what they read, and say where it is from.
-"""
+Nothing here opens a file: callers pass the text and its name for errors."""
 
 import codecs
 import csv
@@ -16,9 +15,9 @@ from weft.model.errors import BadInputError
 from weft.model.number_text import decimal_number
 
 FORBIDDEN = -1.0
-"""Co-scheML's word for two applications that must not share."""
+"""Co-scheML's value for two applications that must not share a GPU."""
 MOST_SLOWDOWN = 1e6
-"""A pair slower than that stands still, and is to be forbidden."""
+"""A pair slower than this makes no progress; the table should forbid it instead."""
 
 _GAVEL = (
     "source",
@@ -34,10 +33,10 @@ _GAVEL = (
 
 
 def gavel(text: str, where: str) -> dict[str, Measurements]:
-    """Each campaign (`source`) by itself: they disagree by 0.2, and must not be mixed.
+    """Read Gavel's CSV into one `Measurements` per campaign (column `source`).
 
-    Speeds are co-run by solo rate, of feasible pairs, each once: two jobs alike are one sample.
-    """
+    Campaigns disagree by up to 0.2, so they must not be mixed. Speeds are co-located by solo rates
+    of feasible pairs; a job paired with itself gives one sample."""
     runs: dict[str, list[CoLocatedRun]] = {}
     solos: dict[str, dict[tuple[str, str], SoloRun]] = {}
     bad: dict[str, list[tuple[tuple[str, ...], str, str]]] = {}
@@ -52,7 +51,7 @@ def gavel(text: str, where: str) -> dict[str, Measurements]:
         if row["feasible"] not in {"0", "1"}:
             field = f"{where}, line {line}, field feasible"
             raise BadInputError(field, f"{row['feasible']!r}; write 1 or 0")
-        if row["feasible"] == "0":  # whatever was written of rates that nobody had
+        if row["feasible"] == "0":  # its rates are meaningless
             bad.setdefault(source, []).append(((a, b), gpu, ""))
             continue
         beside = [_number(row, name, where, line) for name in _GAVEL[6:8]]
@@ -104,7 +103,7 @@ def _rows(text: str, where: str) -> Iterator[tuple[int, Mapping[str, str]]]:
             line = reader.line_num
             if None in row or None in row.values():
                 at = f"{where}, line {line}"
-                raise BadInputError(at, "has another number of fields than line 1")
+                raise BadInputError(at, "has a different number of fields than line 1")
             yield line, {name: value.strip() for name, value in row.items()}
     except csv.Error as error:
         raise BadInputError(f"{where}, line {reader.line_num}", f"is no CSV: {error}") from None
@@ -117,13 +116,15 @@ def _number(row: Mapping[str, str], name: str, where: str, line: int) -> float:
         value = math.nan
     if not math.isfinite(value) or value < 0:
         raise BadInputError(
-            f"{where}, line {line}, field {name}", f"{row[name]!r} is no rate; write digits 0 to 9"
+            f"{where}, line {line}, field {name}",
+            f"{row[name]!r} is not a rate; write digits 0 to 9",
         )
     return value
 
 
 class StaticTable(msgspec.Struct, frozen=True):
-    """Slowdown of `applications[i]` beside `applications[j]`; inf: forbidden, NaN: not said."""
+    """Slowdown of `applications[i]` next to `applications[j]`; inf: forbidden, NaN: not in the
+    table."""
 
     source: str
     applications: tuple[str, ...]
@@ -131,18 +132,18 @@ class StaticTable(msgspec.Struct, frozen=True):
 
 
 def static_table(text: str | bytes, where: str) -> StaticTable:
-    """Co-scheML's form, {victim: {other: slowdown}}; −1 forbids the two to share."""
+    """Read JSON of the form {target: {other: slowdown}}; −1 forbids the two to share a GPU."""
     body = text.encode() if isinstance(text, str) else text
     try:
         body = body.removeprefix(codecs.BOM_UTF8)
         rows = msgspec.json.decode(body, type=dict[str, dict[str, float]])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInputError(where, f"is no table of slowdowns: {error}") from None
+        raise BadInputError(where, f"is not a table of slowdowns: {error}") from None
     return slowdowns(rows, where)
 
 
 def slowdowns(rows: Mapping[str, Mapping[str, float]], where: str) -> StaticTable:
-    """The same, read already."""
+    """Check a decoded table of the form {target: {other: slowdown}}; `where` names it in errors."""
     names = tuple(dict.fromkeys([*rows, *(other for row in rows.values() for other in row)]))
     if not names:
         raise BadInputError(where, "names no application")
@@ -161,6 +162,7 @@ def _slowdown(value: float | None, where: str, target: str, other: str) -> float
     if not 1 / MOST_SLOWDOWN <= value <= MOST_SLOWDOWN:
         raise BadInputError(
             f"{where}, {target} beside {other}",
-            f"{value!r} is no slowdown; write how many times longer it takes, or -1 to forbid it",
+            f"{value!r} is not a slowdown; write how many times longer it takes, or -1 to "
+            "forbid it",
         )
     return value

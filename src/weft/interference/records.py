@@ -1,4 +1,4 @@
-"""Measurements of applications alone, and beside each other."""
+"""Measurements of applications alone and co-located, as predictors learn from them."""
 
 import math
 import re
@@ -7,12 +7,12 @@ from collections.abc import Iterable
 import msgspec
 
 SLOWEST = 0.01
-"""Speeds, measured and predicted, are at least this."""
+"""Lower limit of speeds, measured and predicted."""
 FASTEST = 2.0
-"""Nobody is measured twice as fast beside others as alone: the numbers are of two units."""
+"""Upper limit of measured speeds: a larger one means that the two rates have different units."""
 
 FORMER_NAMES = {"victim": "target", "one": "application"}
-"""Fields of files of Weft 0.1.0, and their names today."""
+"""Fields in files of Weft 0.1.0, and their names today."""
 
 _IN_BRACKETS = re.compile(r"^(?P<family>.*?)\s*\((?:[^()]*?(?P<batch>\d+)[^()]*|[^()]*)\)\s*$")
 _AT_END = re.compile(
@@ -23,10 +23,9 @@ _AT_END = re.compile(
 class SoloRun(msgspec.Struct, frozen=True):
     """An application alone on a GPU model.
 
-    `features` are 5.3's by name and statistic (`sm_active_ratio.mean`), what is not known left
-    out. `rate_per_s` is NaN where nobody counted. Applications of one `family` are the same
-    program at other sizes.
-    """
+    `features` are by metric and statistic (`sm_active_ratio.mean`); unknown ones are absent.
+    `rate_per_s` is NaN if not counted. Applications of one `family` are the same program at other
+    sizes."""
 
     application: str
     gpu_model: str
@@ -38,7 +37,7 @@ class SoloRun(msgspec.Struct, frozen=True):
 
 
 class CoLocatedRun(msgspec.Struct, frozen=True):
-    """`target` beside `others`: its rate by its rate alone, the median of `runs` runs."""
+    """`target` with `others`: its rate divided by its rate alone, the median of `runs` runs."""
 
     target: str
     others: tuple[str, ...]
@@ -49,7 +48,8 @@ class CoLocatedRun(msgspec.Struct, frozen=True):
 
 
 class Measurements(msgspec.Struct, frozen=True):
-    """All that one source knows; `forbidden` ran out of memory together, or may not share."""
+    """Measurements of one source; `forbidden` sets ran out of memory together, or must not share a
+    GPU."""
 
     source: str
     solos: tuple[SoloRun, ...] = ()
@@ -57,15 +57,14 @@ class Measurements(msgspec.Struct, frozen=True):
     forbidden: tuple[tuple[tuple[str, ...], str, str], ...] = ()
 
     def cells(self) -> list[tuple[str, str]]:
-        """(GPU model, isolation) of every run: each gets a predictor of its own."""
+        """Return (GPU model, isolation) of every run: each gets its own predictor."""
         return sorted({(run.gpu_model, run.isolation) for run in self.runs})
 
     def cell(self, gpu_model: str, isolation: str) -> "Measurements":
-        """Measurements on one GPU model in one way of sharing.
+        """Return the measurements on one GPU model with one isolation.
 
-        What stood still beside others counts as `SLOWEST`: 0 has no logarithm. Of who was only
-        measured beside others nothing is known alone but the name.
-        """
+        Speeds below `SLOWEST` count as `SLOWEST`, since 0 has no logarithm. Applications that were
+        only measured with others get a solo run without features."""
         at = (gpu_model, isolation)
         runs = [run for run in self.runs if (run.gpu_model, run.isolation) == at]
         solos = [solo for solo in self.solos if (solo.gpu_model, solo.isolation) == at]
@@ -79,16 +78,15 @@ class Measurements(msgspec.Struct, frozen=True):
         )
 
     def only(self, runs: Iterable[CoLocatedRun]) -> "Measurements":
-        """The same with fewer runs."""
+        """Return these measurements with `runs` in place of their runs."""
         return Measurements(self.source, self.solos, tuple(runs), self.forbidden)
 
 
 def family_and_batch(application: str) -> tuple[str, float]:
-    """Family and batch size out of a name: `ResNet-18 (batch size 64)`, `resnet-infer-64`.
+    """Parse family and batch size from a name: `ResNet-18 (batch size 64)`, `resnet-infer-64`.
 
-    A name that says neither is a family of its own; its batch size is NaN. A number at the end is
-    a size only behind two words or `bs`: `ResNet-18` is a network, and stays whole.
-    """
+    A name without a batch size is a family of its own, with NaN. A number at the end is a batch
+    size only after two words or `bs`: `ResNet-18` is a network, and stays whole."""
     inside = _IN_BRACKETS.match(application)
     if inside:
         return inside["family"], float(inside["batch"] or math.nan)
@@ -105,7 +103,8 @@ def solo(
     rate_per_s: float = math.nan,
     features: dict[str, float] | None = None,
 ) -> SoloRun:
-    """A `SoloRun` whose family and batch size are read off its name; features are NaN."""
+    """Make a `SoloRun` whose family and batch size are parsed from its name; NaN features are left
+    out."""
     family, batch = family_and_batch(application)
     known = {name: value for name, value in (features or {}).items() if math.isfinite(value)}
     return SoloRun(application, gpu_model, isolation, family, batch, rate_per_s, known)

@@ -1,4 +1,4 @@
-"""Scores of predictions: errors, coverage of the bound, and the baselines beside them."""
+"""Scores of predictions: errors, coverage of the bound, and baselines to compare with."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from weft.interference.intervals import ENOUGH_FOR_INTERVAL, ratio_of_means
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 ONE_SAMPLE = 1.0
-"""A family's hits differ by one sample at least."""
+"""The resolution of a family's number of covered samples: they are counted."""
 _AT_90 = NormalDist().inv_cdf(0.9)
 
 
@@ -22,9 +22,8 @@ class PredictionScore(msgspec.Struct, frozen=True):
     """Score of predicted against measured speeds.
 
     `coverage` is the share of speeds at or above their lower bound, `width` the mean distance of
-    the bound, `hindsight_width` the one width that would have covered nine of ten of these very
-    samples. NaN for baselines, which have no bound.
-    """
+    the bound from the prediction, `hindsight_width` the single width that would have covered 90 %
+    of these samples. These three are NaN for baselines, which have no bound."""
 
     samples: int
     mae: float
@@ -37,8 +36,10 @@ class PredictionScore(msgspec.Struct, frozen=True):
 
 
 class ScoredSamples(msgspec.Struct, frozen=True):
-    """Measured speeds with what was predicted of them; `family` is the victim's, by number, `sure`
-    whether the bound was said to be calibrated."""
+    """Measured speeds with their predictions and lower bounds, [n] each.
+
+    `family` is the number of the target's family, `sure` whether the bound is reported as
+    calibrated."""
 
     speed: Floats
     predicted: Floats
@@ -48,12 +49,12 @@ class ScoredSamples(msgspec.Struct, frozen=True):
 
     @property
     def mean_error(self) -> float:
-        """Mean absolute error."""
+        """Mean absolute error of the predicted speed."""
         return float(np.abs(self.predicted - self.speed).mean())
 
 
 def score(speed: Floats, predicted: Floats, lowest: Floats | None = None) -> PredictionScore:
-    """Score one method."""
+    """Score one method's predictions; `lowest` are its lower bounds, if it has any."""
     error = np.abs(predicted - speed)
     total = float(((speed - speed.mean()) ** 2).sum())
     r2 = 1.0 - float((error**2).sum()) / total if total > 0 else float("nan")
@@ -67,7 +68,8 @@ def score(speed: Floats, predicted: Floats, lowest: Floats | None = None) -> Pre
 
 
 def curve(samples: ScoredSamples) -> list[tuple[float, float]]:
-    """(wanted, reached) coverage where bounds are moved out and in along a bell curve."""
+    """Return (nominal, reached) coverage when bounds are rescaled as quantiles of a normal
+    distribution."""
     width = np.maximum(samples.predicted - samples.lowest, 1e-9)
     away = (samples.predicted - samples.speed) / width
     normal = NormalDist()
@@ -75,7 +77,7 @@ def curve(samples: ScoredSamples) -> list[tuple[float, float]]:
 
 
 def family_interval(samples: ScoredSamples) -> tuple[float, float]:
-    """95 % interval of coverage over families; NaN below five families."""
+    """Return the 95 % interval of coverage over families; NaN with fewer than five families."""
     names = np.unique(samples.family)
     if len(names) < ENOUGH_FOR_INTERVAL:
         return math.nan, math.nan
@@ -87,7 +89,8 @@ def family_interval(samples: ScoredSamples) -> tuple[float, float]:
 
 
 def sum_of_utilisation(applications: Applications, test: PairSamples) -> Floats | None:
-    """1 / max(1, sum of both utilisations); None where somebody's is not known."""
+    """Return 1 / max(1, sum of both utilisations) per sample; None if any utilisation is
+    unknown."""
     share = np.array([utilisation(solo) for solo in applications.solos])
     total = share[test.target] + share[test.other]
     return None if np.isnan(total).any() else np.asarray(1.0 / np.maximum(1.0, total))
@@ -96,10 +99,10 @@ def sum_of_utilisation(applications: Applications, test: PairSamples) -> Floats 
 def baselines(
     applications: Applications, train: PairSamples, test: PairSamples
 ) -> dict[str, Floats]:
-    """Each one's predictions for the test samples.
+    """Return each baseline's predictions for the test samples, by name.
 
-    Constant: the training set's mean speed. Ridge: speed as victim's plus other's number, λ = 1.
-    """
+    Constant: the training set's mean speed. Ridge: the additive model of speeds, λ = 1. Sum of
+    utilisation: only if all utilisations are known."""
     ridge = additive.fit(train, train.speed, len(applications.names)).predict(test)
     guesses = {"constant": np.full(len(test), float(train.speed.mean())), "ridge": ridge}
     summed = sum_of_utilisation(applications, test)
@@ -107,6 +110,6 @@ def baselines(
 
 
 def joined(parts: Sequence[ScoredSamples]) -> ScoredSamples:
-    """Several tests as one."""
+    """Concatenate several parts' samples."""
     columns = zip(*(astuple(part) for part in parts), strict=True)
     return ScoredSamples(*(np.concatenate(column) for column in columns))

@@ -1,4 +1,4 @@
-"""Makes the `InterferenceTable` that policies get, from predictors or from someone's table."""
+"""Builds the `InterferenceTable` that policies read, from predictors or from a user's table."""
 
 from collections.abc import Callable, Sequence
 
@@ -33,7 +33,9 @@ def from_predictors(
     sources: Sequence[str] = (),
     ticks: Callable[[int, int], None] | None = None,
 ) -> InterferenceTable:
-    """Every class beside every class on every predictor's GPU model."""
+    """Predict every class with every class on the GPU model of each predictor.
+
+    `ticks` is called with (predictors done, predictors) after each."""
     cards = []
     for number, predictor in enumerate(predictors, start=1):
         cards.append(_card(predictor.pairs(classes)))
@@ -57,11 +59,10 @@ def _card(pairs: list[list[SlowdownPrediction]]) -> tuple[Floats, Floats, Tiers]
 
 
 def _with_unknown(mean: Floats, upper: Floats, tier: Tiers) -> tuple[Floats, Floats, Tiers]:
-    """A last row and column for applications nobody knows.
+    """Append a last row and column for unknown applications.
 
-    They are taken to be like the others: their mean, and the bound that nine of ten of the others'
-    bounds stay below; at least what is said where nothing at all is known.
-    """
+    They are assumed to be like the known ones: with their mean, and the bound that 90 % of their
+    bounds stay below; at least the prediction for the case that nothing is known."""
     least = utilisation.unknown()
     rows = [_edge(mean[at], upper[at], least) for at in range(len(mean))]
     columns = [_edge(mean[:, at], upper[:, at], least) for at in range(len(mean))]
@@ -85,11 +86,10 @@ def _edge(mean: Floats, upper: Floats, least: tuple[float, float]) -> tuple[floa
 
 
 def from_static(version: int, table: StaticTable, gpu_model: str = ANY_MODEL) -> InterferenceTable:
-    """Someone's numbers as they are: the bound is the mean.
+    """Build the table from a user's numbers; each bound equals its mean.
 
-    Pairs that it leaves out, and applications that it does not know, are UNKNOWN: as the worst of
-    those it knows, at least as what is said where nothing at all is known.
-    """
+    Missing pairs and unknown applications are UNKNOWN: like the worst known pair, and at least the
+    prediction for the case that nothing is known."""
     slowdown = np.pad(np.array(table.slowdown), ((0, 1), (0, 1)), constant_values=np.nan)
     finite, never = np.isfinite(slowdown), np.isinf(slowdown)
     worst = float(np.log(slowdown[finite].max(initial=1.0)))

@@ -1,9 +1,8 @@
 """Gradient-boosted quantiles over solo profiles, where LightGBM is installed and profiles exist.
 
-Three small forests for the 10 %, 50 % and 90 % quantile of log slowdown, on the numbers of the
-victim and the sum and the largest of the others', so that any number of neighbours can be asked.
-Kept as LightGBM's own text.
-"""
+Three small forests predict the 10 %, 50 % and 90 % quantiles of log slowdown from the target's
+features and the sum and maximum of its neighbours', so that they work for any number of neighbours.
+They are stored as LightGBM's own text."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,7 +30,7 @@ _SETTINGS = {
 
 
 def available() -> bool:
-    """True if LightGBM is installed (Weft's extra `interference`), and its libraries are."""
+    """True if LightGBM (Weft's extra `interference`) and the libraries it needs are installed."""
     try:
         import lightgbm  # noqa: F401
     except (ImportError, OSError):
@@ -40,7 +39,8 @@ def available() -> bool:
 
 
 def readable(texts: Sequence[str]) -> bool:
-    """True if they are none, or three forests; without LightGBM as far as can be seen."""
+    """True if `texts` are empty or three forests; without LightGBM only their first line is
+    checked."""
     if not texts:
         return True
     if len(texts) != len(QUANTILES) or not all(text.startswith("tree\n") for text in texts):
@@ -57,21 +57,21 @@ def readable(texts: Sequence[str]) -> bool:
 
 
 class QuantileForests:
-    """The three forests."""
+    """The forests of the three quantiles."""
 
     def __init__(self, boosters: Sequence[Any]) -> None:
         self._boosters = boosters
 
     @classmethod
     def read(cls, texts: Sequence[str]) -> "QuantileForests":
-        """Read from what `texts` gave."""
+        """Read the forests from their `texts`."""
         import lightgbm
 
         return cls([lightgbm.Booster(model_str=text) for text in texts])
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The forests as text."""
+        """The forests in LightGBM's text form."""
         return tuple(booster.model_to_string() for booster in self._boosters)
 
     @classmethod
@@ -81,7 +81,7 @@ class QuantileForests:
 
         dataset = lightgbm.Dataset(rows, slower, params=_SETTINGS, free_raw_data=False)
         settings: list[dict[str, Any]] = [{**_SETTINGS, "alpha": alpha} for alpha in QUANTILES]
-        # Without `keep…` LightGBM would write each one out and read it back.
+        # Without keep_training_booster LightGBM would serialise each forest and parse it again.
         return cls(
             [
                 lightgbm.train(params, dataset, ROUNDS, keep_training_booster=True)
@@ -90,11 +90,12 @@ class QuantileForests:
         )
 
     def predict(self, rows: Floats) -> Floats:
-        """The quantiles of each row, in order, [3, n]."""
+        """Return the three quantiles of log slowdown for each row, sorted, [3, n]."""
         quantiles = np.array([np.asarray(b.predict(rows, num_threads=1)) for b in self._boosters])
         return np.sort(quantiles, axis=0)
 
     def contributions(self, row: Floats) -> Floats:
-        """Contribution of each column to the median of one row, [columns]; the base is left out."""
+        """Return each column's contribution to the median of one row, [columns], without the base
+        value."""
         contributions = self._boosters[1].predict(row[None], pred_contrib=True)
         return np.asarray(contributions, dtype=np.float64)[0, :-1]

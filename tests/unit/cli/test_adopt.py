@@ -200,8 +200,8 @@ def test_what_somebody_changed_since_is_left(weft: Weft, cluster: FakeApiServer)
     said = weft("adopt", "--undo")
     assert said.code == 1
     assert said.out.splitlines() == [
-        "namespace ml: left as it is: somebody changed its label since",
-        "namespace web: left as it is: it was made anew since",
+        "namespace ml: left unchanged: its label was changed by someone else since",
+        "namespace web: left unchanged: it was deleted and created again since",
     ]
 
 
@@ -274,7 +274,7 @@ def test_a_namespace_that_is_kept_out_and_one_that_is_not_there(
 ) -> None:
     cluster.update("namespaces", "ml", {"metadata": {"labels": {"weft.dev/schedule": "disabled"}}})
     where = "namespace ml: metadata.labels[weft.dev/schedule]"
-    assert refused(weft, cluster) == [(where, "is 'disabled': somebody keeps it out")]
+    assert refused(weft, cluster) == [(where, "is 'disabled': it is opted out")]
     said = weft("adopt", "-n", "mll")
     assert (said.code, "--namespace" in said.err, "ml" in said.err) == (1, True, True)
     assert weft("adopt", "--yes", "--dry-run").err.count("\n") == 1

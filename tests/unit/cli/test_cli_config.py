@@ -77,13 +77,13 @@ def shown(url: str) -> str:
 @pytest.mark.parametrize("url", URLS)
 def test_explain_refuses_what_is_no_url(weft: Weft, url: str) -> None:
     said = refused(weft, "explain", "pod", "x", "--url", url)
-    assert said.startswith(f"--url: {shown(url)!r} is no ")
+    assert said.startswith(f"--url: {shown(url)!r} is not a")
 
 
 @pytest.mark.parametrize("url", [*URLS, ""])
 def test_extender_config_refuses_what_is_no_url(weft: Weft, url: str) -> None:
     said = refused(weft, "extender", "config", "--url", url)
-    assert said.startswith(f"--url: {shown(url)!r} is no ")
+    assert said.startswith(f"--url: {shown(url)!r} is not a")
 
 
 @pytest.mark.parametrize("name", ["a/b/c", "", "/", "a/", "/a"])

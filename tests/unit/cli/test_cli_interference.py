@@ -289,8 +289,8 @@ def test_a_static_table_predicts_too(weft: Weft, tmp_path: Path) -> None:
         (["predict", "model", "cnn (batch size 8)", "--gpu-model", "big"], "needs co-residents"),
         (["predict", "model", "--gpu-model", "H100"], "--gpu-model: 'H100' is unknown; "),
         (["predict", "nowhere"], "cannot be read: No such file"),
-        (["predict", "data.json"], "is no table of slowdowns"),
-        (["train", "model", "--to", "x"], "is no dataset"),
+        (["predict", "data.json"], "is not a table of slowdowns"),
+        (["train", "model", "--to", "x"], "is not an interference dataset"),
         (
             ["train", "data.json", "--source", "no", "--to", "x"],
             "--source: 'no' is unknown; these files have ",

@@ -138,7 +138,7 @@ def test_import_adds_and_export_gives_it_back(weft: Weft, kept: Path, tmp_path: 
         (("export", "--file", "none.json"), "none.json: is not there"),
         (("show", "bert", "--file", "none.json"), "none.json: is not there"),
         (("measure", "KEPT", "--device", "cpu"), "runs.jsonl: cannot be written: "),
-        (("measure", "BELOW", "--device", "cpu"), "profiles.json is no folder"),
+        (("measure", "BELOW", "--device", "cpu"), "profiles.json is not a folder"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(

@@ -92,7 +92,7 @@ def test_files(weft: Weft) -> None:
 def test_columns(weft: Weft) -> None:
     weft.nodes.write_text(weft.nodes.read_text().replace("cpu_milli", "cpu_mili"))
     assert weft.error("--policy", "fgd").endswith(
-        "column cpu_milli is missing; did you mean it by 'cpu_mili'? Need sn, cpu_milli, "
+        "column cpu_milli is missing; is it the column 'cpu_mili'? Need sn, cpu_milli, "
         "memory_mib, gpu, model"
     )
 

@@ -150,7 +150,7 @@ def test_resources_of_other_gpu_plugins(weft: Weft, cluster: FakeApiServer) -> N
     one = findings(weft)[1]["other GPU plugins"]
     assert (one["level"], one["text"]) == (
         "advice",
-        "advertised beside Weft's agent: nvidia.com/gpu on b",
+        "advertised in addition to Weft's agent: nvidia.com/gpu on b",
     )
 
 

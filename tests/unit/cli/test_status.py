@@ -99,10 +99,10 @@ pending       1  default/other  waits for default-scheduler
 gated         1  default/gated  kueue
 failed        1  default/lost   UnexpectedAdmissionError
 
-wrong   scheduler  nobody leads: weft-scheduler-a_1 renewed the Lease last at
+wrong   scheduler  no leader: weft-scheduler-a_1 last renewed the Lease at
                    2026-01-01T00:00:00.000000Z
                    → kubectl -n weft-system logs weft-scheduler-b
-wrong   nodes      GPU 1 of b: 19,540 MiB more are promised than it has.
+wrong   nodes      GPU 1 of b: 19,540 MiB more are promised than the GPU has.
                    → weft inspect b --details
 wrong   pods       default/stuck is bound to a and cannot start: GPU GPU-a-1 is out of service
                    → kubectl -n default describe pod stuck
@@ -115,7 +115,7 @@ advice  agents'    agents run versions 0.1, 0.2
 advice  pods'      default/stuck is bound to a, and no annotation says which GPU it has: it was
         GPUs       bound by default-scheduler, which chooses none; Weft reserves the most that it
                    may hold
-                   → weft adopt says what each such pod is charged
+                   → weft adopt shows what each such pod is charged
 advice  pods       3 pods are pending, default/w for the most common reason
                    → weft explain pod default/w
 advice  pods       1 pod has failed, default/lost for the most common reason
@@ -217,7 +217,7 @@ def test_nothing_is_installed_yet(
         said = weft("status", "--kubeconfig", kubeconfig, "-o", "json")
     (one,) = [one for one in json.loads(said.out)["findings"] if one["level"] == "wrong"]
     assert said.code == 1
-    assert one["text"] == "none runs, and none ever held the Lease kube-system/weft"
+    assert one["text"] == "none runs, and the Lease kube-system/weft was never held"
     assert one["mend"] == "kubectl apply -f deploy/scheduler.yaml"
 
 

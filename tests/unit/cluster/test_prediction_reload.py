@@ -194,7 +194,7 @@ async def test_a_bad_file_is_told_once_and_changes_nothing(
             assert (made.tables(), reloader.loaded) == ([], before)
             (said,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
             place = f"weft.yaml: interference.table: {volume.path('table')}, serve beside train"
-            assert f"{place}: 0.0 is no slowdown; write how many times longer" in said
+            assert f"{place}: 0.0 is not a slowdown; write how many times longer" in said
             assert "put a good file there" in said
             volume.put(table=None, profiles=dataset(300))
             await reloader.reload()
@@ -206,7 +206,7 @@ async def test_a_bad_file_is_told_once_and_changes_nothing(
             volume.put(table=bad, profiles=dataset(300))
             await reloader.reload()  # told again: it was good meanwhile
             assert reloader.counts == {"applied": 1, "failed": 6}
-            assert sum("no slowdown" in one.getMessage() for one in caplog.records) == 2
+            assert sum("not a slowdown" in one.getMessage() for one in caplog.records) == 2
             (family,) = ReloadMetrics(reloader).collect()
             assert f"`{family.name}_total`" in (DOCS / "metrics.md").read_text()
             assert {(s.name, s.labels["result"]): s.value for s in family.samples} == {

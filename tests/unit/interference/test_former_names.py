@@ -62,7 +62,7 @@ def test_a_configuration() -> None:
     today = config_file.decode((head + new).encode(), "c")
     assert today.oom_history.name == "mine"
     assert config_file.decode((head + old).encode(), "c") == today
-    with pytest.raises(BadInputError, match="c: lessons: is called oomHistory now"):
+    with pytest.raises(BadInputError, match="c: lessons: is the former name of oomHistory"):
         config_file.decode((head + old + new).encode(), "c")
 
 

@@ -231,9 +231,9 @@ def test_a_model_file_gives_the_same_predictor_back(learned: PredictorCell) -> N
     ("body", "says"),
     [
         (b'{"schema":"weft.dev/interference-model/v0"}', "train it again"),
-        (b"\x1f\x8bbroken", "is no model"),
-        (b"[]", "is no model"),
-        (b"", "is no model"),
+        (b"\x1f\x8bbroken", "is not a model"),
+        (b"[]", "is not a model"),
+        (b"", "is not a model"),
     ],
 )
 def test_a_file_that_is_no_model_says_so(body: bytes, says: str) -> None:
@@ -311,9 +311,9 @@ def test_gavel_is_read_by_source_each_feasible_pair_once() -> None:
     ("old", "new", "says"),
     [
         (",feasible", "", "line 1: lacks the columns feasible"),
-        ("A,A,10,10", "A,A,ten,10", "line 2, field iso_a_steps_per_s: 'ten' is no rate"),
+        ("A,A,10,10", "A,A,ten,10", "line 2, field iso_a_steps_per_s: 'ten' is not a rate"),
         ("A,A,10,10,4", "A,A,10,10,0", "line 2: a feasible pair with a rate of 0"),
-        ("0.4,0.6,1", "0.4,0.6", "line 2: has another number of fields"),
+        ("0.4,0.6,1", "0.4,0.6", "line 2: has a different number of fields"),
     ],
 )
 def test_gavel_errors_name_line_and_field(old: str, new: str, says: str) -> None:
@@ -328,7 +328,7 @@ def test_a_static_table_is_taken_as_it_is_and_forbids() -> None:
     assert view.slowdown("V100", 0, [0]).tier is PredictionTier.TABLE
     assert view.slowdown("V100", 0, [1]).upper == math.inf
     assert view.slowdown("V100", view.unknown, [0]).tier is PredictionTier.UNKNOWN
-    with pytest.raises(BadInputError, match=r"t.json, a beside b.*no slowdown"):
+    with pytest.raises(BadInputError, match=r"t.json, a beside b.*not a slowdown"):
         static_table('{"a": {"b": 0}}', "t.json")
 
 

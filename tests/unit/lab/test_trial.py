@@ -269,7 +269,7 @@ def test_a_node_whose_exporter_is_silent_is_told_by_name(resource: str) -> None:
     nodes = nodes_of(a={resource: "2"}, b={resource: "2"}, c={"cpu": "8", resource: "0"})
     read = {Metric.POWER_W: cards_of([samples_of(POWER, {"a": 100})], nodes.names)}
     assert silent(read, nodes) == [
-        "Prometheus has no samples of power_w from node b; look at its target"
+        "Prometheus has no samples of power_w from node b; check its target"
     ]
     read = {Metric.POWER_W: cards_of([samples_of(POWER, {"a": 100, "b": 100})], nodes.names)}
     assert silent(read, nodes) == []
@@ -297,7 +297,7 @@ def test_cards_of_nodes_by_other_names_are_taken_and_that_is_told() -> None:
     assert sorted(cards.cards) == ["10.0.0.1/0", "10.0.0.2/0"]
     (mark,) = silent({Metric.POWER_W: cards}, nodes)
     assert "they name 10.0.0.1, Kubernetes a" in mark
-    assert "the samples of all cards were taken" in mark
+    assert "the samples of all GPUs were taken" in mark
     assert silent({Metric.POWER_W: cards_of([], nodes.names)}, nodes) == []  # `lost` says so
 
 

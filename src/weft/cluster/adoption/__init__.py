@@ -1,7 +1,6 @@
-"""Takes a living cluster over from the schedulers that filled it, and gives it back.
+"""Takes over a running cluster from the schedulers that filled it, and gives it back.
 
-In: what each pod there holds, by the very code that the scheduler reads it by; who else schedules
-and hands out GPUs; what speaks against beginning; the namespaces that opt in, recorded before they
-are changed. Printed by `weft adopt`.
-Out: pods: none is changed, restarted or evicted, for their own marks are what Weft reads.
-"""
+In: what each pod holds, read by the scheduler's own code; other schedulers and device plugins;
+problems to fix first; namespaces that opt in, recorded before they are changed. `weft adopt` prints
+it. Out: changes to pods: none is changed, restarted or evicted, since Weft reads their existing
+annotations."""

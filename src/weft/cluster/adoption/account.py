@@ -1,4 +1,4 @@
-"""Finds what a scheduler that starts now would charge each bound pod of a cluster."""
+"""Computes what a scheduler that starts now would charge each bound pod of a cluster."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
@@ -24,13 +24,13 @@ AccountState = Literal["adopted", "ambiguous", "conflicting"]
 
 
 class PodAccount(msgspec.Struct, frozen=True):
-    """The charge of a bound pod. `adopted`: its marks say it, and nothing contradicts them.
-    `ambiguous`: nobody says which GPUs it has; at least what it may hold is charged.
-    `conflicting`: its marks contradict its spec, its node or each other; the most is charged.
+    """The charge of a bound pod.
 
-    `unreadable` is the field that no dialect can read, and what is wrong with it; `why` says what
-    is wrong with the pod, "" for nothing.
-    """
+    `state`: `adopted`, its annotations say which GPUs it has, and nothing contradicts them;
+    `ambiguous`, nothing says which GPUs it has, so that at least what it may hold is charged;
+    `conflicting`, its annotations contradict its spec, its node or each other, so that the most is
+    charged. `unreadable` is a field that no dialect can read, and the fault; `why` is what is wrong
+    with the pod, or ""."""
 
     namespace: str
     name: str
@@ -44,12 +44,12 @@ class PodAccount(msgspec.Struct, frozen=True):
 
     @property
     def full_name(self) -> str:
-        """Namespace and name."""
+        """NAMESPACE/NAME."""
         return f"{self.namespace}/{self.name}"
 
 
 class OverfullGpu(NamedTuple):
-    """A GPU of which more is charged than it has. `sure`: by pods whose marks are not in doubt."""
+    """A GPU with more charged than it has; `sure` if pods in state `adopted` alone exceed it."""
 
     node: str
     gpu: int
@@ -60,8 +60,8 @@ class OverfullGpu(NamedTuple):
 
 
 class ClusterAccount(NamedTuple):
-    """The nodes with GPUs as Weft reads them, what each bound pod holds of them, and GPUs of which
-    more is charged than there is."""
+    """The GPU nodes as Weft reads them, each bound pod's charge, GPUs that are overcharged, and the
+    ledger."""
 
     nodes: tuple[Node, ...]
     pods: tuple[PodAccount, ...]
@@ -77,7 +77,7 @@ def account_of(
     clock: Clock,
     claims: ClaimObjects | None = None,
 ) -> ClusterAccount:
-    """Take everything in, as a scheduler does that starts: its views, on a ledger of their own."""
+    """Read all objects as a starting scheduler does, with its views, into a new ledger."""
     claims = claims or ClaimObjects()
     known = NodeView(reading.rules, lends=reading.settings.lends)
     for each in claims.slices:
@@ -120,7 +120,7 @@ def _hear(ledger: Ledger, events: Iterable[Event]) -> None:
 
 
 def _account(pod: Pod, view: PodView, settings: DialectSettings) -> PodAccount | None:
-    """None for a pod that holds no GPU and asks for none."""
+    """Return the pod's charge; None if it neither holds nor asks for a GPU."""
     meta = pod.metadata
     placement = view.decided(meta.uid)
     assumed, doubts = view.assumed.get(meta.uid, ""), view.doubts.get(meta.uid, ())
@@ -154,7 +154,7 @@ def _account(pod: Pod, view: PodView, settings: DialectSettings) -> PodAccount |
 
 
 def _claim_accounts(view: PodView, nodes: Iterable[Node]) -> Iterator[PodAccount]:
-    """The claims as if they were pods: they fill GPUs, and are not adopted."""
+    """Yield accounts of claims in the form of pods: they fill GPUs, and are not adopted."""
     for node in nodes:
         for holder in sorted(view.claims.holders_on(node.name)):
             placement = view.decided(holder)
@@ -165,7 +165,7 @@ def _claim_accounts(view: PodView, nodes: Iterable[Node]) -> Iterator[PodAccount
 
 
 def _overfull(nodes: Iterable[Node], pods: Sequence[PodAccount]) -> Iterator[OverfullGpu]:
-    """Each in order."""
+    """Yield overcharged GPUs, by node and index."""
     here: dict[tuple[str, int], list[tuple[PodAccount, Share]]] = {}
     for pod in pods:
         for share in pod.shares:
@@ -182,11 +182,13 @@ def _overfull(nodes: Iterable[Node], pods: Sequence[PodAccount]) -> Iterator[Ove
 
 
 def _with_overfull(pod: PodAccount, overfull: Iterable[OverfullGpu]) -> PodAccount:
-    """A pod that shares a GPU with others which together have more than there is contradicts
-    these."""
+    """Turn the pod into a conflicting one if it and others were certainly given more than a GPU
+    has."""
     for gpu in overfull:
         if gpu.sure and pod.state == "adopted" and pod.full_name in gpu.pods:
-            why = f"it and others were given more of GPU {gpu.gpu} of {gpu.node} than it has"
+            why = (
+                f"it and other pods were given more of GPU {gpu.gpu} on {gpu.node} than the GPU has"
+            )
             return msgspec.structs.replace(pod, state="conflicting", why=why)
     return pod
 

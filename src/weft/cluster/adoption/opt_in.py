@@ -1,8 +1,7 @@
-"""Labels namespaces so that Weft schedules their pods, and takes that back.
+"""Labels namespaces so that Weft schedules their pods, and undoes it.
 
-What is changed is recorded first, in a ConfigMap: whoever is broken off between the two finds
-there what was before. A change that somebody else made since is never overwritten.
-"""
+The previous labels are first recorded in a ConfigMap, so that they are known even if the command is
+interrupted. A label that was changed by others since is never overwritten."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -22,8 +21,8 @@ _ATTEMPTS = 4
 
 
 class OptInRecord(msgspec.Struct, frozen=True):
-    """A namespace as it was before: its UID, its label's value (None: without), whether it had any
-    labels at all; and the value that was written."""
+    """A namespace before the change: its UID, its label's value (None: not set), and whether it had
+    any labels; and the value that was written."""
 
     uid: str
     before: str | None
@@ -32,7 +31,7 @@ class OptInRecord(msgspec.Struct, frozen=True):
 
 
 class OptInChange(NamedTuple):
-    """The outcome for a namespace, in words; `done` is False where it was left as it is."""
+    """The outcome for a namespace; `done` is False if the namespace was left unchanged."""
 
     namespace: str
     text: str
@@ -40,13 +39,13 @@ class OptInChange(NamedTuple):
 
 
 async def opt_in(client: ApiClient, names: Iterable[str]) -> list[OptInChange]:
-    """Record what these namespaces are, then label them. May be run again after a break-off."""
+    """Record the namespaces' labels, then label them. Can be repeated after an interruption."""
     known = await _records(client)
     namespaces = {name: await client.get(NAMESPACES, "", name) for name in names}
     missing = {
         name: _record(namespace.metadata)
         for name, namespace in namespaces.items()
-        if name not in known or known[name].uid != namespace.metadata.uid  # made anew since
+        if name not in known or known[name].uid != namespace.metadata.uid  # recreated since
     }
     if missing:
         texts = {name: msgspec.json.encode(record).decode() for name, record in missing.items()}
@@ -61,7 +60,7 @@ async def opt_in(client: ApiClient, names: Iterable[str]) -> list[OptInChange]:
 
 
 async def undo(client: ApiClient, *, write: bool = True) -> list[OptInChange]:
-    """Put every namespace on record back as it was, then drop the record; or only tell."""
+    """Restore every recorded namespace and delete the record; with `write=False` only report."""
     records = await _records(client)
     changes = [await _put_back(client, name, records[name], write) for name in sorted(records)]
     if write and records.there:
@@ -69,7 +68,7 @@ async def undo(client: ApiClient, *, write: bool = True) -> list[OptInChange]:
     return changes
 
 
-_CHANGED = "left as it is: somebody changed its label since"
+_CHANGED = "left unchanged: its label was changed by someone else since"
 
 
 async def _put_back(client: ApiClient, name: str, record: OptInRecord, write: bool) -> OptInChange:
@@ -78,10 +77,12 @@ async def _put_back(client: ApiClient, name: str, record: OptInRecord, write: bo
     except NotFoundError:
         return OptInChange(name, "is gone", done=False)
     if namespace.metadata.uid != record.uid:
-        return OptInChange(name, "left as it is: it was made anew since", done=False)
+        return OptInChange(
+            name, "left unchanged: it was deleted and created again since", done=False
+        )
     value = (namespace.metadata.labels or {}).get(SCHEDULE)
     if value == record.before:
-        return OptInChange(name, "is as it was")
+        return OptInChange(name, "already has its previous label")
     if value != record.wrote or (
         write and not await _set(client, name, record, record.before, namespace)
     ):
@@ -90,7 +91,7 @@ async def _put_back(client: ApiClient, name: str, record: OptInRecord, write: bo
 
 
 class _Records(dict[str, OptInRecord]):
-    """The records by namespace, and the ConfigMap that holds them; `there`: it exists."""
+    """The records by namespace, and their ConfigMap; `there` is true if it exists."""
 
     def __init__(self, config_map: OwnConfigMap, texts: dict[str, str]) -> None:
         self.config_map, self.there = config_map, bool(texts)
@@ -99,7 +100,7 @@ class _Records(dict[str, OptInRecord]):
                 self[name] = msgspec.json.decode(text, type=OptInRecord)
             except msgspec.DecodeError as error:
                 where = f"configmap {SYSTEM_NAMESPACE}/{RECORD}: data[{name}]"
-                problem = f"{error}; mend it, or remove the key and label the namespace by hand"
+                problem = f"{error}; correct it, or remove the key and label the namespace by hand"
                 raise BadInputError(where, problem) from error
 
 
@@ -116,7 +117,7 @@ def _record(meta: ObjectMeta) -> OptInRecord:
 async def _set(
     client: ApiClient, name: str, record: OptInRecord, value: str | None, namespace: MetaOnly
 ) -> bool:
-    """Give the label this value, where it still is what the record knows; whether it has it."""
+    """Set the label if its value is still one that the record knows; returns whether it is set."""
     for _ in range(_ATTEMPTS):
         meta = namespace.metadata
         labels = dict(meta.labels or {})

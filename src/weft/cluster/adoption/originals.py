@@ -1,4 +1,4 @@
-"""Finds who else schedules GPU pods and hands out GPUs: the dialects' systems, and NVIDIA."""
+"""Finds other GPU schedulers and device plugins: those of the dialects' systems, and NVIDIA's."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -18,34 +18,34 @@ Role = Literal["scheduler", "device plugin"]
 
 
 class WorkloadContainer(Api, frozen=True, gc=False):
-    """A container, as far as it tells which program runs in it."""
+    """A container: the fields that identify the program it runs."""
 
     image: str = ""
     command: list[str] | None = None
 
 
 class WorkloadTemplateSpec(Api, frozen=True, gc=False):
-    """spec.template.spec."""
+    """The fields of spec.template.spec that are read."""
 
     containers: list[WorkloadContainer] | None = None
     service_account_name: str = ""
 
 
 class WorkloadTemplate(Api, frozen=True, gc=False):
-    """spec.template."""
+    """The fields of spec.template that are read."""
 
     spec: WorkloadTemplateSpec = WorkloadTemplateSpec()
 
 
 class WorkloadSpec(Api, frozen=True, gc=False):
-    """spec of a Deployment or DaemonSet; a DaemonSet has no `replicas`."""
+    """The spec of a Deployment or DaemonSet; a DaemonSet has no `replicas`."""
 
     replicas: int | None = None
     template: WorkloadTemplate = WorkloadTemplate()
 
 
 class KubeWorkload(Api, frozen=True, gc=False):
-    """A Deployment or DaemonSet, as far as one must know it to tell whose it is."""
+    """A Deployment or DaemonSet: the fields that identify its system."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: WorkloadSpec = WorkloadSpec()
@@ -56,8 +56,9 @@ DAEMON_SETS = Resource("/apis/apps/v1", "daemonsets", KubeWorkload)
 
 
 class Original(NamedTuple):
-    """A workload of another system: it schedules, or it hands out GPUs. `replicas` are a
-    Deployment's; `account` is its pods' service account."""
+    """A workload of another system that schedules or hands out GPUs.
+
+    `replicas` are a Deployment's; `account` is the service account of its pods."""
 
     system: str
     role: Role
@@ -69,12 +70,12 @@ class Original(NamedTuple):
 
     @property
     def user(self) -> str:
-        """The user that the API server knows its pods as."""
+        """User name of its pods at the API server."""
         return f"system:serviceaccount:{self.namespace}:{self.account}"
 
     @property
     def target(self) -> str:
-        """As kubectl names it."""
+        """KIND/NAME as kubectl takes it."""
         return f"{self.kind.lower()}/{self.name}"
 
 
@@ -99,13 +100,13 @@ _KNOWN: tuple[tuple[re.Pattern[str], str, Role], ...] = tuple(
         (r"nvidia.*device-plugin|(?:^|/)k8s-device-plugin", "nvidia", "device plugin"),
     )
 )
-"""By a part of a workload's name or of its containers' images; the first that fits."""
+"""Patterns for a workload's name or its containers' images; the first match counts."""
 
 
 def originals_of(
     deployments: Iterable[KubeWorkload], daemon_sets: Iterable[KubeWorkload]
 ) -> list[Original]:
-    """Those that are known, by kind, namespace and name."""
+    """Return the workloads of known systems, sorted by system, role, kind, namespace and name."""
     originals = []
     kinds = ("Deployment", deployments), ("DaemonSet", daemon_sets)
     for kind, workloads in kinds:
@@ -128,7 +129,7 @@ class HelmRelease(NamedTuple):
 
 
 def release_of(deployments: Iterable[KubeWorkload]) -> HelmRelease | None:
-    """The release whose Deployment runs Weft; None where there is no Weft, or helm knows nothing of
+    """Return the release whose Deployment runs Weft; None if there is none or helm did not install
     it."""
     for workload in deployments:
         marks = workload.metadata.annotations or {}
@@ -146,7 +147,7 @@ def _is_weft(workload: KubeWorkload) -> bool:
 def _known(workload: KubeWorkload) -> tuple[str, Role] | None:
     containers = workload.spec.template.spec.containers or ()
     if _is_weft(workload):
-        return None  # it may be installed under an original's name
+        return None  # Weft may be installed under an original's name
     names = [workload.metadata.name, *(c.image for c in containers)]
     for pattern, system, role in _KNOWN:
         if any(pattern.search(name.lower()) for name in names):
@@ -155,7 +156,7 @@ def _known(workload: KubeWorkload) -> tuple[str, Role] | None:
 
 
 def scheduler_configurations(config_maps: Iterable[ConfigMap]) -> list[str]:
-    """ConfigMaps ("namespace/name") that hold a scheduler's configuration that can be imported."""
+    """Return ConfigMaps ("namespace/name") with a scheduler configuration that can be imported."""
     configurations = []
     for config_map in config_maps:
         if any("kind" in text and "cheduler" in text for text in (config_map.data or {}).values()):
@@ -170,10 +171,9 @@ def scheduler_configurations(config_maps: Iterable[ConfigMap]) -> list[str]:
 
 
 def plugins_of(node: KubeNode) -> Mapping[str, tuple[str, ...]]:
-    """GPU resources of a node's allocatable by the device plugin that advertises them.
+    """Return the GPU resources in a node's allocatable, by the device plugin that advertises them.
 
-    HAMi's and Genius' pods ask by NVIDIA's resource, and the agent's own do not count.
-    """
+    HAMi's and Genius' pods use NVIDIA's resource; the resources of Weft's agent are left out."""
     marks = node.metadata.annotations or {}
     own = set(filter(None, marks.get(ADVERTISES, "").split(",")))
     plugins: dict[str, list[str]] = {}
@@ -186,7 +186,7 @@ def plugins_of(node: KubeNode) -> Mapping[str, tuple[str, ...]]:
 def _advertiser(resource: str) -> str:
     if resource.startswith("nvidia.com/"):
         return "nvidia"
-    # From the last on: gpushare's resource is Co-scheML's too.
+    # In reverse, as gpushare and Co-scheML share a resource, which counts as gpushare's.
     systems = (s for s in reversed(ALL) if s.resource_pattern)
     return next(s.name for s in systems if re.match(s.resource_pattern, resource))
 

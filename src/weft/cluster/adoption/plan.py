@@ -1,4 +1,4 @@
-"""Plans the adoption of a cluster, and lists what speaks against it. Nothing is written here."""
+"""Plans the adoption of a cluster, and lists problems that prevent it. Writes nothing."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -42,7 +42,7 @@ _MOST_NAMES = 5
 
 
 class AdoptionProblem(NamedTuple):
-    """Something that must be mended before anything is written: object, field, and the remedy."""
+    """A problem to fix before anything is written: object, field, fault and remedy."""
 
     object: str
     field: str
@@ -51,8 +51,8 @@ class AdoptionProblem(NamedTuple):
 
 
 class AdoptionWish(NamedTuple):
-    """Which namespaces opt in (none: where such pods are), which schedulerNames Weft serves, and
-    how nodes and pods are read."""
+    """A request to adopt namespaces (none: those with GPU pods), with Weft's schedulerNames and how
+    nodes and pods are read."""
 
     namespaces: Sequence[str] = ()
     names: Collection[str] = ("weft",)
@@ -60,8 +60,8 @@ class AdoptionWish(NamedTuple):
 
 
 class ClusterObjects(NamedTuple):
-    """The objects that were read. `minor` is the API server's version, 1.`minor`; `unread` what may
-    not be read, and is done without."""
+    """The objects that were read. `minor` is the API server's version 1.`minor`; `unread` lists
+    optional kinds that may not be read."""
 
     nodes: Sequence[KubeNode]
     pods: Sequence[Pod]
@@ -77,11 +77,10 @@ class ClusterObjects(NamedTuple):
 
 
 class AdoptionPlan(NamedTuple):
-    """The plan: `opt_in` are namespaces that get the label, by name.
+    """The plan. `opt_in` are the namespaces to label, by name.
 
-    `waiting` are pods that ask for GPUs of another scheduler and keep it: a pod's cannot change.
-    `release` is helm's, where it has installed Weft.
-    """
+    `waiting` are pending GPU pods of another scheduler, which they keep: spec.schedulerName is
+    immutable. `release` is the helm release that installed Weft, if any."""
 
     account: ClusterAccount
     opt_in: tuple[str, ...]
@@ -97,7 +96,7 @@ class AdoptionPlan(NamedTuple):
 async def lacking_rights(
     client: ApiClient, needed: Iterable[ResourceRight]
 ) -> AdoptionProblem | None:
-    """The rights that whoever asks has not."""
+    """Return a problem that lists the rights that the caller lacks, or None."""
     lacking = ", ".join(map(str, await lacking_of(client, needed)))
     if not lacking:
         return None
@@ -112,11 +111,11 @@ WANTED: Mapping[str, tuple[Resource[Any], str]] = {
     "namespaces": (NAMESPACES, ""),
     "configmaps": (CONFIG_MAPS, SYSTEM_NAMESPACE),
 }
-"""Done without: Deployments and DaemonSets, where they may not be read."""
+"""Kinds to read; Deployments and DaemonSets are optional."""
 
 
 async def read_cluster(client: ApiClient) -> ClusterObjects:
-    """Read everything that there is to know; raises what the client raises."""
+    """Read all objects; raises the client's errors."""
     needed = ("node", "pod", "namespaces", "configmaps")
     minor, read = await minor_of(client), await read_objects(client, WANTED, needed)
     devices = await devices_by_node(client)
@@ -137,7 +136,7 @@ async def read_cluster(client: ApiClient) -> ClusterObjects:
 
 
 def plan_of(objects: ClusterObjects, account: ClusterAccount, wish: AdoptionWish) -> AdoptionPlan:
-    """Plans the adoption of this cluster; `BadInputError`: there is no namespace of a name."""
+    """Plan the adoption; `BadInputError` if a named namespace does not exist."""
     asking = [pod for pod in objects.pods if not pod.ended and _asks(pod, wish.reading.settings)]
     labels = {
         namespace.metadata.name: namespace.metadata.labels or {} for namespace in objects.namespaces
@@ -171,7 +170,8 @@ def plan_of(objects: ClusterObjects, account: ClusterAccount, wish: AdoptionWish
 
 
 def guessed_pods(plan: AdoptionPlan) -> dict[str, list[PodAccount]]:
-    """Pods that are charged for some of their node's cards, and may have others, by node."""
+    """Return, by node, ambiguous pods that are charged some of the node's GPUs but may use
+    others."""
     cards = {
         node.name: {gpu.index for gpu in node.gpus if gpu.parent is None}
         for node in plan.account.nodes
@@ -185,7 +185,7 @@ def guessed_pods(plan: AdoptionPlan) -> dict[str, list[PodAccount]]:
 
 
 def account_for(client: ApiClient, objects: ClusterObjects, wish: AdoptionWish) -> ClusterAccount:
-    """The account of every pod's charge."""
+    """Return the charge of every pod and claim in these objects."""
     how = wish.reading._replace(devices=objects.devices)
     return account_of(
         objects.nodes, objects.config_maps, objects.pods, how, client.clock, objects.claims
@@ -203,7 +203,8 @@ def _asks(pod: Pod, settings: DialectSettings) -> bool:
 def _chosen(
     labels: dict[str, dict[str, str]], asking: Sequence[Pod], wish: AdoptionWish
 ) -> set[str]:
-    """Namespaces named, or those with pods that Weft would have got had they been opted in."""
+    """Return the named namespaces, or else those with GPU pods for Weft or the default
+    scheduler."""
     for name in wish.namespaces:
         if name not in labels:
             raise BadInputError("--namespace", unknown(name, labels))
@@ -218,7 +219,7 @@ def _scheduler(pod: Pod) -> str:
     return pod.spec.scheduler_name or DEFAULT_SCHEDULER
 
 
-# --- what speaks against it ----------------------------------------------------------------------
+# --- problems ------------------------------------------------------------------------------------
 
 
 def _version_problems(minor: int) -> Iterator[AdoptionProblem]:
@@ -230,8 +231,8 @@ def _version_problems(minor: int) -> Iterator[AdoptionProblem]:
 def _broken_objects(broken: Iterable[tuple[str, ObjectMeta]]) -> Iterator[AdoptionProblem]:
     for kind, meta in broken:
         name = f"{meta.namespace}/{meta.name}".strip("/")
-        problem = "is no object that Kubernetes' API describes: what it holds cannot be counted"
-        remedy = f"kubectl get {kind} {meta.name} -o yaml shows it; mend or delete it"
+        problem = "cannot be decoded as a Kubernetes object: what it holds cannot be counted"
+        remedy = f"kubectl get {kind} {meta.name} -o yaml shows it; correct or delete it"
         yield AdoptionProblem(f"{kind} {name}", "(all of it)", problem, remedy)
 
 
@@ -239,7 +240,7 @@ def _unreadable_pods(pods: Iterable[PodAccount]) -> Iterator[AdoptionProblem]:
     for pod in pods:
         if pod.unreadable is not None:
             field, problem = pod.unreadable
-            remedy = "let it end, or make it anew; until then it is charged all GPUs of its node"
+            remedy = "let it end, or create it again; until then it is charged all GPUs of its node"
             yield AdoptionProblem(f"pod {pod.full_name}", field, problem, remedy)
 
 
@@ -251,14 +252,14 @@ def _kept_out(
         if value != SCHEDULE_ENABLED:
             field = f"metadata.labels[{SCHEDULE}]"
             remedy = f"kubectl label namespace {name} {SCHEDULE}- , or name others with --namespace"
-            problem = f"is {value!r}: somebody keeps it out"
+            problem = f"is {value!r}: it is opted out"
             yield AdoptionProblem(f"namespace {name}", field, problem, remedy)
 
 
 def _two_schedulers(
     asking: Iterable[Pod], chosen: Collection[str], served: Collection[str]
 ) -> Iterator[AdoptionProblem]:
-    """Schedulers beside Weft in one namespace: each gives away what the other gave."""
+    """Yield namespaces that another scheduler serves too: both would give away the same GPUs."""
     others: dict[tuple[str, str], list[str]] = {}
     for pod in asking:
         meta, name = pod.metadata, _scheduler(pod)
@@ -291,12 +292,11 @@ def _some(names: Collection[str]) -> str:
     return some(names, _MOST_NAMES)
 
 
-# --- there and back -------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------
 
 
 def switch_commands(plan: AdoptionPlan) -> list[str]:
-    """Lists the commands in their order: the present distributor of GPUs stops, then Weft starts,
-    then namespaces opt in."""
+    """Return the commands in order: stop the present scheduler, start Weft, opt namespaces in."""
     commands = [
         f"kubectl -n {namespace} get configmap {name} -o yaml | weft config import -"
         for namespace, _, name in (name.partition("/") for name in plan.configurations)
@@ -313,7 +313,8 @@ def switch_commands(plan: AdoptionPlan) -> list[str]:
 
 
 def roll_back_commands(plan: AdoptionPlan) -> list[str]:
-    """The same backwards. Pods that Weft placed carry their system's marks, and stay."""
+    """Return the commands that undo the switch. Pods that Weft placed keep running, with
+    annotations that the original scheduler reads."""
     return ["weft adopt --undo", *_removing(plan)] + [
         f"kubectl -n {original.namespace} scale {original.target} --replicas={original.replicas}"
         for original in plan.originals
@@ -322,8 +323,8 @@ def roll_back_commands(plan: AdoptionPlan) -> list[str]:
 
 
 def _installing(plan: AdoptionPlan) -> list[str]:
-    """Weft, up to date: by helm where helm installed it, else by manifests, whose policies let the
-    device plugins that are there write on."""
+    """Return the commands that install or upgrade Weft, by helm if helm installed it, else by
+    manifests whose admission policies let the present device plugins write annotations."""
     if plan.release is not None:
         space, name = plan.release
         return [f"helm upgrade {name} deploy/chart --namespace {space} --reuse-values"]
@@ -334,8 +335,8 @@ def _installing(plan: AdoptionPlan) -> list[str]:
 
 
 def _marking(plan: AdoptionPlan) -> list[str]:
-    """Users that write marks on their nodes' pods, and go on doing so: scheduler.yaml's policies
-    do not know them."""
+    """Return the users of device plugins that annotate pods; scheduler.yaml's policies lack
+    them."""
     plugins = (one for one in plan.originals if one.role == "device plugin")
     return sorted({one.user for one in plugins if one.system != "nvidia"})
 

@@ -1,5 +1,5 @@
-"""The versioned configuration file: YAML in, frozen structs out, every setting with its reason.
+"""The versioned configuration file: YAML, decoded into frozen structs, with a reason for each
+setting.
 
-In: the file's form, its defaults and why they are so, what is wrong with a file. Out: what is done
-with a setting (the rooms that have it), command-line options, and the kubeconfig (`kube/`).
-"""
+In: the file's form, defaults with their reasons, and validation. Out: what a setting does (the
+packages that use it), command-line options, and the kubeconfig (`kube/`)."""

@@ -1,4 +1,4 @@
-"""Names and addresses as Kubernetes and the Internet spell them."""
+"""Validates names and addresses by the rules of Kubernetes and DNS."""
 
 import ipaddress
 import re
@@ -13,17 +13,17 @@ EVERYWHERE = ("0.0.0.0", "::")
 
 
 def is_label(text: str) -> bool:
-    """True if it is a DNS label (RFC 1123), as a namespace's name is."""
+    """Tell whether the text is a DNS label (RFC 1123), such as a namespace's name."""
     return _LABEL.fullmatch(text) is not None
 
 
 def is_subdomain(text: str) -> bool:
-    """True if it is a DNS subdomain (RFC 1123), as most objects' names are."""
+    """Tell whether the text is a DNS subdomain (RFC 1123), such as most objects' names."""
     return len(text) <= 253 and all(is_label(part) for part in text.split("."))
 
 
 def is_host(text: str) -> bool:
-    """True if it is an IP address or a host's name; `999.1.1.1` is neither."""
+    """Tell whether the text is an IP address or a host name; `999.1.1.1` is neither."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -33,7 +33,7 @@ def is_host(text: str) -> bool:
 
 
 def check_url(text: str, where: str) -> None:
-    """`BadInputError` unless it is http(s)://HOST[:PORT][/PATH], and nothing more."""
+    """Raise `BadInputError` unless the text is http(s)://HOST[:PORT][/PATH] and nothing more."""
     try:
         parts = urlsplit(text)
         good = (
@@ -48,7 +48,7 @@ def check_url(text: str, where: str) -> None:
     except ValueError:
         good = False
     if not good:
-        shown = f"{shown_url(text)!r} is no URL of a server; write http://HOST:PORT"
+        shown = f"{shown_url(text)!r} is not a server's URL; write http://HOST:PORT"
         if shown_url(text) != text:
-            shown += ", and name users and passwords in settings of their own"
+            shown += ", and put users and passwords into their own settings"
         raise BadInputError(where, shown)

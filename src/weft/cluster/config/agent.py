@@ -1,4 +1,4 @@
-"""Settings of the agent on each GPU node: what it advertises, hides, isolates, and reports."""
+"""Settings of the agent on each GPU node: what it advertises, hides, isolates and reports."""
 
 from typing import Annotated, Literal
 
@@ -16,57 +16,66 @@ class AgentSettings(Section, frozen=True):
         str, "all addresses, so that the kubelet's probes and Prometheus reach it"
     ] = "0.0.0.0"
     port: Annotated[
-        Port, "health, readiness, metrics; dcgm-exporter's own, so that who scrapes it finds this"
+        Port,
+        "health, readiness, metrics; dcgm-exporter's port, so that its scrape configuration fits",
     ] = 9_400
     exempt_namespaces: Annotated[
         tuple[str, ...],
-        "where containers that ask for no GPU see those that their image names; elsewhere they see "
+        "where a container without GPU request sees the GPUs that its image names; elsewhere it "
+        "sees "
         "none. kube-system, for agents that watch GPUs; add the GPU operator's, where it runs",
     ] = ("kube-system",)
     dialects: Annotated[
         tuple[str, ...],
-        "whose resources the node advertises; none: all that have some of their own, but for those "
-        "of Volcano, and those that another device plugin serves there",
+        "systems whose resources the node advertises; none: every system with its own resources, "
+        "except Volcano and those that another device plugin serves there",
     ] = ()
     older_spellings: Annotated[
         bool,
-        "whether Elastic GPU's resources are advertised under every name that is read; off, for "
-        "each is one more sum that means the same cards",
+        "whether Elastic GPU's resources are advertised under all their former names too; off, "
+        "since "
+        "each name adds the same GPUs to the node once more",
     ] = False
     own: Annotated[
         tuple[Literal["nvidia.com/gpu"], ...],
-        "resources that are advertised only where this names them; none, for whoever registers "
-        "nvidia.com/gpu last has it",
+        "resources that are advertised only if named here; none, since the plugin that last "
+        "registers "
+        "nvidia.com/gpu owns it",
     ] = ()
     strangers: Annotated[
         Literal["report", "evict"],
-        "what is done about containers that see GPUs which nobody gave them, as when they started "
-        "while no agent was there; report, for they may have run before Weft came",
+        "what to do about containers that see GPUs not given to them, for example because they "
+        "started "
+        "while the agent was away; report, since they may have run before Weft was installed",
     ] = "report"
     evict_bare_pods: Annotated[
         bool,
-        "whether pods that no controller makes anew are evicted too, where they run without their "
-        "share; off, for nothing would come back",
+        "whether pods without a controller are evicted too if they run without their "
+        "share; off, since nothing would recreate them",
     ] = False
     isolation: Annotated[
         Literal["", "none", "time-slicing", "mps", "hook", "mig"],
-        "of pods that do not say; empty: time-slicing, or mig on instances",
+        "isolation of pods that name none; empty: time-slicing, or mig on MIG instances",
     ] = ""
     mps: Annotated[
-        bool, "whether the agent runs NVIDIA's MPS daemon; off, for it changes how all GPUs are run"
+        bool,
+        "whether the agent runs NVIDIA's MPS daemon; off, since it changes how all GPUs are shared",
     ] = False
     hook_library: Annotated[
-        str, "HAMi-core's libvgpu.so on the node; empty offers no hook, for it has to be put there"
+        str,
+        "path of HAMi-core's libvgpu.so on the node; empty: no hook isolation, as Weft does not "
+        "ship it",
     ] = ""
     over_share_mib: Annotated[
         int,
         Meta(ge=0, le=MOST_GPU_MIB),
-        "how much GPU memory a pod may hold beyond its share before that is told; a CUDA context "
-        "takes 300 to 600 MiB that no manifest names",
+        "MiB of GPU memory that a pod may use beyond its share before it is reported; a CUDA "
+        "context "
+        "takes 300 to 600 MiB that manifests leave out",
     ] = 512
     over_share_seconds: Annotated[
-        float, Meta(ge=0, le=DAY_S), "how long that must last; short peaks harm nobody"
+        float, Meta(ge=0, le=DAY_S), "how long the excess must last; short peaks are harmless"
     ] = 10
     evict_over_share: Annotated[
-        bool, "whether such a pod is evicted; off, for what runs may be worth more"
+        bool, "whether such a pod is evicted; off, since its progress may be worth more"
     ] = False

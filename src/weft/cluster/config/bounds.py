@@ -1,4 +1,4 @@
-"""Bounds of the file's numbers, names and addresses, and what is said of a setting beyond them."""
+"""Validates the file's numbers, names and addresses against each other and their bounds."""
 
 from typing import Any
 
@@ -20,25 +20,26 @@ FORMER_NAMES = {"lessons": "oomHistory"}
 
 
 def from_builtins(document: Any) -> Configuration:
-    """The configuration that a file says, each setting within its bound.
+    """Convert a decoded file to a configuration, each setting within its bounds.
 
-    `lessons` is what Weft 0.1 called `oomHistory`.
-    """
+    `lessons` is Weft 0.1's name of `oomHistory`."""
     if isinstance(document, dict) and "lessons" in document:
         if "oomHistory" in document:
-            raise BadInputError("lessons", "is called oomHistory now, which is there too; drop it")
+            raise BadInputError(
+                "lessons", "is the former name of oomHistory, which is set too; remove lessons"
+            )
         document = todays_fields(document, FORMER_NAMES)
     return read_form(document, Configuration)
 
 
 def check_again(config: Configuration) -> None:
-    """Checks settings that were changed since they were read."""
+    """Check settings that were changed after they were read."""
     from_builtins(msgspec.to_builtins(config))
     check_bounds(config)
 
 
 def check_bounds(config: Configuration) -> None:
-    """Checks settings against each other; `BadInputError` with the field as its place."""
+    """Check settings against each other; `BadInputError` names the field."""
     stable, window = config.limits.stable_seconds, config.telemetry.window_seconds
     if stable > window:
         what = f"{stable:,} is more than {window:,}; write that at most"
@@ -52,10 +53,14 @@ def check_bounds(config: Configuration) -> None:
 def _check_names(config: Configuration) -> None:
     lease = config.lease
     if not is_subdomain(lease.name):
-        what = f"{lease.name!r} is no name of a Lease; write lower-case letters, digits, - and ."
+        what = (
+            f"{lease.name!r} is not a valid Lease name; write lower-case letters, digits, - and ."
+        )
         raise BadInputError("lease.name", what)
     if not is_label(lease.namespace):
-        what = f"{lease.namespace!r} is no namespace; write lower-case letters, digits and -"
+        what = (
+            f"{lease.namespace!r} is not a valid namespace; write lower-case letters, digits and -"
+        )
         raise BadInputError("lease.namespace", what)
     config_maps = (
         ("oomHistory.name", config.oom_history.name),
@@ -63,18 +68,20 @@ def _check_names(config: Configuration) -> None:
     )
     for field, name in config_maps:
         if name and not is_subdomain(name):
-            what = f"{name!r} is no name of a ConfigMap; write lower-case letters, digits, - and ."
+            what = (
+                f"{name!r} is not a valid ConfigMap name; write lower-case letters, digits, - and ."
+            )
             raise BadInputError(field, what)
     if config.oom_history.name and config.oom_history.name == config.interference.observed:
         raise BadInputError("interference.observed", "is oomHistory.name too; give it another name")
     for section, address in (("http", config.http.address), ("extender", config.extender.address)):
         if not is_host(address):
-            what = f"{address!r} is no IP address or host name; write 0.0.0.0 for all addresses"
+            what = f"{address!r} is not an IP address or host name; write 0.0.0.0 for all addresses"
             raise BadInputError(f"{section}.address", what)
 
 
 def _check_ports(config: Configuration) -> None:
-    """The two servers of one process need ports of their own; 0 is always a free one."""
+    """Check that the two servers of one process have different ports; 0 picks a free one."""
     http, extender = config.http, config.extender
     apart = http.address != extender.address and not {http.address, extender.address} & {
         *EVERYWHERE
@@ -90,7 +97,7 @@ def _check_ports(config: Configuration) -> None:
 
 
 def _check_door(extender: ExtenderSettings) -> None:
-    """Whoever is let in binds pods, of every namespace: other machines only by certificate."""
+    """Check the extender's clients: they may bind any pod, so remote ones need a certificate."""
     if not extender.enabled or is_loopback(extender.address):
         return
     if not (extender.client_authority_file or extender.anyone_may_bind):

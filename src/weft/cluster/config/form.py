@@ -1,7 +1,7 @@
-"""The form of the configuration file: each setting's type, bound, reason and default, in one place.
+"""The form of the configuration file: each setting's type, bounds, default and reason, in one
+place.
 
-A reason says what the setting does and why its default is what it is.
-"""
+A reason says what the setting does, and why its default was chosen."""
 
 import sys
 from typing import Annotated, Any, Literal
@@ -20,9 +20,10 @@ from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
 API_VERSION = "weft.dev/v1"
 KIND = "WeftConfiguration"
 MOST_WEIGHT = 1_000_000
-"""Scores of 0 to 100 times this, of as many policies as there may be, add up within 64 bits."""
+"""Upper limit of weights: scores of 0 to 100 times this, summed over all policies, fit into 64
+bits."""
 
-# `refused` and `above` are told instead of the bound itself; {} is the value.
+# Error messages use `refused` and `above` instead of the bound; {} is the value.
 Promise = Annotated[
     float,
     Meta(ge=1, le=10, extra={"refused": "{:g} is no limit; write 1 (as much as there is) to 10"}),
@@ -38,7 +39,7 @@ LookSeconds = Annotated[
 
 
 class PolicySettings(Section, frozen=True):
-    """One policy of a profile; the first one queues, breaks ties and picks devices."""
+    """One policy of a profile. The first one orders the queue, breaks ties and picks devices."""
 
     name: Annotated[
         str,
@@ -56,7 +57,7 @@ class PolicySettings(Section, frozen=True):
 
 
 class ProfileSettings(Section, frozen=True):
-    """Policies that decide for the pods of a schedulerName."""
+    """Policies that decide for the pods of one schedulerName."""
 
     scheduler_name: Annotated[str, "what a pod writes into spec.schedulerName to be decided here"]
     policies: Annotated[
@@ -94,7 +95,7 @@ class ClientSettings(Section, frozen=True):
 
 
 class LeaseSettings(Section, frozen=True):
-    """Leadership among several processes."""
+    """Leader election among several processes."""
 
     enabled: Annotated[
         bool,
@@ -117,8 +118,8 @@ class LeaseSettings(Section, frozen=True):
 
 
 class LimitsSettings(Section, frozen=True):
-    """Limits of a card's promised memory, in cards: 1 is what it has; and how long a pod
-    is held at what it asked."""
+    """How much of a GPU's memory may be promised, as a multiple of what it has, and how long a
+    pod's full request counts."""
 
     overcommit: Annotated[
         Promise,
@@ -148,7 +149,7 @@ class LimitsSettings(Section, frozen=True):
 
 
 class OomHistorySettings(Section, frozen=True):
-    """The ConfigMap, beside the Lease, of workloads that ran out of GPU memory."""
+    """The ConfigMap, in the Lease's namespace, of workloads that ran out of GPU memory."""
 
     name: Annotated[
         str,
@@ -159,7 +160,7 @@ class OomHistorySettings(Section, frozen=True):
 
 
 class InventoryRule(Section, frozen=True):
-    """GPUs of nodes that nobody else tells of; the first rule that fits a node is the node's."""
+    """GPUs of nodes that nothing else describes; the first matching rule counts."""
 
     count: Annotated[int, Meta(ge=1, le=MOST_GPUS), "how many cards each of these nodes has"]
     memory_mib: Annotated[
@@ -192,7 +193,7 @@ class HttpSettings(Section, frozen=True):
 
 
 class EventSettings(Section, frozen=True):
-    """Kubernetes events and conditions."""
+    """Kubernetes events and conditions that Weft writes."""
 
     interval_seconds: Annotated[
         float,
@@ -209,7 +210,7 @@ Compat = Literal["sane", "exact"]
 
 
 class CompatSettings(Section, frozen=True):
-    """Compatibility: exact decides as the original system did, flaws included."""
+    """Compatibility with the original systems: exact reproduces their decisions, flaws included."""
 
     elastic: Annotated[
         Compat,
@@ -240,7 +241,7 @@ DEFAULT_ROUTES = {
 
 
 class ExtenderSettings(Section, frozen=True):
-    """The service for kube-scheduler: whether, where and how it answers."""
+    """The extender service for kube-scheduler."""
 
     enabled: Annotated[bool, "whether kube-scheduler may ask; off, for nothing listens unasked"] = (
         False
@@ -289,8 +290,7 @@ class ExtenderSettings(Section, frozen=True):
 class OwnMetric(Section, frozen=True):
     """The meaning of an exporter's metric that Weft does not know; see docs/reference/telemetry.md.
 
-    `scale` makes the metric's unit Weft's own: 0.01 for percentages.
-    """
+    `scale` converts the metric's unit to Weft's: 0.01 for percentages."""
 
     name: Annotated[str, "of the exporter's metric"]
     metric: Annotated[str, "Weft's own name, such as sm_active_ratio"]
@@ -308,7 +308,7 @@ DEFAULT_EXPORTERS = (
 
 
 class TelemetrySettings(Section, frozen=True):
-    """The sources of GPU metrics, and how often and how far back Weft reads them."""
+    """The sources of GPU metrics, and how often and how far back they are read."""
 
     url: Annotated[
         str,
@@ -379,8 +379,8 @@ class TelemetrySettings(Section, frozen=True):
 
 
 class InterferenceSettings(Section, frozen=True):
-    """Predictions of how much applications slow each other down: one file, or none; and
-    how it is found out how fast pods really go, and where that is kept."""
+    """Predictions of how much applications slow each other down (at most one file), and how the
+    actual slowdown of pods is observed and stored."""
 
     table: Annotated[
         str,
@@ -420,7 +420,7 @@ class InterferenceSettings(Section, frozen=True):
 
     @property
     def predicted(self) -> bool:
-        """True if anything but the extender's own table is named."""
+        """True if predictions come from a file other than the extender's table."""
         return bool(self.table or self.model)
 
 

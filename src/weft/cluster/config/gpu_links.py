@@ -1,4 +1,4 @@
-"""Settings of how GPUs are connected, for nodes where nobody else tells."""
+"""Settings for how GPUs are connected, on nodes where nothing else reports it."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -12,7 +12,7 @@ from weft.model.gpu_links import GpuLinks, checked_links
 
 
 class GpuLinksRule(Section, frozen=True):
-    """How the GPUs of these nodes are connected; the first rule that fits a node is the node's."""
+    """How the GPUs of these nodes are connected; the first matching rule counts."""
 
     matrix: Annotated[
         tuple[str, ...],
@@ -30,14 +30,14 @@ class GpuLinksRule(Section, frozen=True):
     )
 
     def links(self, where: str) -> GpuLinks:
-        """The links; `BadInputError` at `where` for what cannot be."""
+        """Return the links; `BadInputError` at `where` if the matrix is invalid."""
         indexes = tuple(range(len(self.matrix)))
         links = GpuLinks(indexes, self.matrix, self.nvlink_generation, self.numa)
         return checked_links(links, where)
 
 
 def links_rules(rules: Sequence[GpuLinksRule]) -> list[LinksRule]:
-    """The rules as whoever reads nodes takes them; `BadInputError` names the first bad one."""
+    """Convert the rules for reading nodes; `BadInputError` names the first invalid one."""
     return [
         LinksRule(rule.links(f"gpuLinks[{at}].matrix"), rule.nodes, rule.labels)
         for at, rule in enumerate(rules)

@@ -1,4 +1,4 @@
-"""Makes the configuration's profiles: each one's policies, with the options that it says."""
+"""Creates the configuration's profiles with their policies and options."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,8 @@ from weft.model.nearest import unknown
 
 
 def maker(config: Configuration, registry: Registry) -> Callable[..., Policy]:
-    """`registry.create`, with `compat` as configured where no option of the policy says it."""
+    """Return `registry.create` with the configured `compat` as default, unless an option sets
+    it."""
 
     def create(name: str, **options: Any) -> Policy:
         system = registry.compat_system(name)
@@ -24,7 +25,7 @@ def maker(config: Configuration, registry: Registry) -> Callable[..., Policy]:
 
 
 def profiles(config: Configuration, registry: Registry, where: str = "") -> list[Profile]:
-    """The profiles with their policies made; `BadInputError` for unknown names and options."""
+    """Create the profiles with their policies; `BadInputError` for unknown names and options."""
     made, create = [], maker(config, registry)
     for i, profile in enumerate(config.profiles):
         plugins = []
@@ -40,7 +41,7 @@ def profiles(config: Configuration, registry: Registry, where: str = "") -> list
 
 
 def _check_policies(config: Configuration, registry: Registry, where: str) -> None:
-    """A route's policy must be one that can be made by its name alone."""
+    """Check that each route's policy can be created without options."""
     known = {BY_AUTO, BY_SCHEDULER_NAME, *(profile.scheduler_name for profile in config.profiles)}
     for path, policy in config.extender.routes.items():
         if policy not in known:

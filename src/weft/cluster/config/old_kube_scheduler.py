@@ -1,8 +1,7 @@
-"""Makes kube-scheduler's older configurations v1: fields that moved, plugins that were renamed.
+"""Converts older kube-scheduler configurations to v1: moved fields, renamed plugins.
 
-Plugins of Alnair and Genius were compiled into a kube-scheduler of their own. Their profiles become
-Weft's; what else the file says stays kube-scheduler's.
-"""
+Alnair's and Genius' plugins were compiled into their own kube-scheduler. Their profiles become
+Weft's; everything else stays kube-scheduler's."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,7 +22,7 @@ OUR_POLICY = {
     "vgpuscheduler": "alnair-cost-saving",
     "genius": "genius",
 }
-"""Plugins of the originals, by name in lower case, and the policies that took their place."""
+"""Weft's policies by the original plugin that they replace, its name in lower case."""
 
 _POINTS = _names(
     """
@@ -84,7 +83,7 @@ _NS_PER_S = 1_000_000_000
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """A line of the old file that nothing of today says: its place, its value, and why."""
+    """A setting of the old file that has no equivalent today: its place, its value, and why."""
 
     where: str
     value: str
@@ -92,10 +91,9 @@ class LeftOut(msgspec.Struct, frozen=True):
 
 
 class KubeSchedulerImport(msgspec.Struct, frozen=True):
-    """A configuration made v1 (None: all of it became Weft's), and what became of the rest.
+    """The v1 configuration (None if all of it became Weft's), and what else became of the file.
 
-    `weft_profiles`: policies by schedulerName. `extenders` are as they stand in it.
-    """
+    `weft_profiles`: policies by schedulerName. `extenders`: as in the v1 configuration."""
 
     configuration: dict[str, Any] | None
     weft_profiles: dict[str, str] = {}
@@ -104,7 +102,7 @@ class KubeSchedulerImport(msgspec.Struct, frozen=True):
 
 
 def import_policy(document: Mapping[str, Any], place: str) -> KubeSchedulerImport:
-    """A `--policy-config-file` (up to Kubernetes 1.22)."""
+    """Convert a `--policy-config-file` (up to Kubernetes 1.22)."""
     left_out: list[LeftOut] = []
     profile: dict[str, Any] = {"schedulerName": "default-scheduler"}
     scores = _priorities(document, place, left_out)
@@ -113,7 +111,7 @@ def import_policy(document: Mapping[str, Any], place: str) -> KubeSchedulerImpor
     for at, entry in entries(document, "predicates", place):
         name = str(entry.get("name", ""))
         if name not in _FILTERS_ON:
-            why = "there is no such filter any more; kube-scheduler's own filters are all on"
+            why = "this filter no longer exists; kube-scheduler's own filters are all enabled"
             left_out.append(LeftOut(at, name, why))
     if (weight := document.get("hardPodAffinitySymmetricWeight")) is not None:
         arguments = {
@@ -139,7 +137,7 @@ def import_policy(document: Mapping[str, Any], place: str) -> KubeSchedulerImpor
 
 
 def import_kube_scheduler(document: Mapping[str, Any], place: str) -> KubeSchedulerImport:
-    """A KubeSchedulerConfiguration of any version."""
+    """Convert a KubeSchedulerConfiguration of any version."""
     left_out: list[LeftOut] = []
     configuration: dict[str, Any] = {"apiVersion": V1, "kind": "KubeSchedulerConfiguration"}
     for key, value in document.items():
@@ -169,7 +167,7 @@ def import_kube_scheduler(document: Mapping[str, Any], place: str) -> KubeSchedu
 
 
 def _leases(value: Any, place: str, left_out: list[LeftOut]) -> Any:
-    """Only leases are left of the locks."""
+    """Replace the lock by leases, the only kind that is left."""
     if isinstance(value, Mapping) and value.get("resourceLock") not in (None, "leases"):
         where, lock = f"{place}.leaderElection.resourceLock", str(value["resourceLock"])
         left_out.append(LeftOut(where, lock, "only leases are left: it is leases now"))
@@ -180,7 +178,7 @@ def _leases(value: Any, place: str, left_out: list[LeftOut]) -> Any:
 def _profiles(
     document: Mapping[str, Any], place: str, ours: dict[str, str], left_out: list[LeftOut]
 ) -> list[dict[str, Any]]:
-    """The profiles that stay kube-scheduler's; those of the originals' plugins go to `ours`."""
+    """Return profiles that stay kube-scheduler's; profiles with originals' plugins go to `ours`."""
     profiles = []
     for where, profile in entries(document, "profiles", place):
         name = str(profile.get("schedulerName") or "default-scheduler")
@@ -205,7 +203,7 @@ def _profiles(
 
 
 def _policy_of(plugins: Mapping[str, Any], where: str) -> str | None:
-    """The policy that took the place of a plugin that this profile enables."""
+    """Return the policy that replaces a plugin enabled in this profile, or None."""
     for point in plugins:
         at = f"{where}.plugins"
         for _, plugin in entries(part(plugins, point, at), "enabled", f"{at}.{point}"):
@@ -215,8 +213,7 @@ def _policy_of(plugins: Mapping[str, Any], where: str) -> str | None:
 
 
 def _weights(plugins: Mapping[str, Any], where: str, policy: str, left_out: list[LeftOut]) -> None:
-    """Lists the plugins of kube-scheduler, and their weights, that a profile of Weft's cannot
-    say."""
+    """Record the plugins and weights that a Weft profile cannot express."""
     for point in plugins:
         place = f"{where}.plugins"
         for at, plugin in entries(part(plugins, point, place), "enabled", f"{place}.{point}"):
@@ -232,7 +229,7 @@ def _weights(plugins: Mapping[str, Any], where: str, policy: str, left_out: list
 
 
 def _profile(profile: Mapping[str, Any], where: str, left_out: list[LeftOut]) -> dict[str, Any]:
-    """A profile of kube-scheduler's own plugins, as v1 has it."""
+    """Convert a profile of kube-scheduler's own plugins to v1."""
     made: dict[str, Any] = {}
     for key, value in profile.items():
         if key == "plugins":
@@ -274,7 +271,8 @@ def _arguments(entry: Mapping[str, Any]) -> dict[str, Any]:
 def _priorities(
     document: Mapping[str, Any], place: str, left_out: list[LeftOut]
 ) -> list[dict[str, Any]] | None:
-    """Scoring plugins with the weights of the old priorities; None: it names none, all are on."""
+    """Return scoring plugins with the old priorities' weights; None if no priorities are given, so
+    that all plugins score."""
     if document.get("priorities") is None:
         return None
     scores: list[dict[str, Any]] = []
@@ -283,7 +281,7 @@ def _priorities(
         if name in _SCORING:
             scores.append({"name": _SCORING[name], "weight": entry.get("weight", 1)})
         else:
-            why = _GONE_PLUGINS.get(name, "there is no such score any more")
+            why = _GONE_PLUGINS.get(name, "this score no longer exists")
             left_out.append(LeftOut(at, name, why))
     return scores
 
@@ -296,7 +294,7 @@ def _extenders(
         fields = {}
         for key, value in extender.items():
             name = "enableHTTPS" if key == "enableHttps" else key
-            if name == "httpTimeout" and isinstance(value, int):  # a Policy counted nanoseconds
+            if name == "httpTimeout" and isinstance(value, int):  # a Policy has nanoseconds
                 fields[name] = f"{value / _NS_PER_S:g}s"
             elif name in _EXTENDER_FIELDS:
                 fields[name] = value
@@ -310,7 +308,8 @@ def _extenders(
 def entries(
     document: Mapping[str, Any], key: str, place: str
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each object of the list under this key, with its place."""
+    """Yield each object of the list under this key, with its place; `BadInputError` if it is no
+    list."""
     value = document.get(key)
     if value is not None and not isinstance(value, list):
         raise BadInputError(f"{place}.{key}", f"{_shown(value)} is no list")
@@ -322,7 +321,7 @@ def entries(
 
 
 def part(document: Mapping[str, Any], key: str, place: str) -> Mapping[str, Any]:
-    """The object under this key; an empty one where there is none."""
+    """Return the object under this key, empty if missing; `BadInputError` if it is no object."""
     value = document.get(key)
     if value is not None and not isinstance(value, Mapping):
         raise BadInputError(f"{place}.{key}", f"{_shown(value)} is no object")

@@ -1,10 +1,9 @@
-"""Carries over configurations written for the originals and for older kube-schedulers.
+"""Converts configurations of the original systems and of older kube-schedulers.
 
-In come `--policy-config-file` (kind Policy), KubeSchedulerConfiguration of any version, ConfigMaps
-that hold one of these, and Elastic GPU's load-aware policy. Out come a KubeSchedulerConfiguration
-v1 for what stays kube-scheduler's, a WeftConfiguration for what becomes Weft's, and each line that
-neither can say, with the reason.
-"""
+Input: `--policy-config-file` (kind Policy), KubeSchedulerConfiguration of any version, ConfigMaps
+with either, and Elastic GPU's load-aware policy. Output: a KubeSchedulerConfiguration v1 for what
+stays kube-scheduler's, a WeftConfiguration for what becomes Weft's, and each setting that neither
+can express, with the reason."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -25,13 +24,14 @@ from weft.model import BadInputError
 
 KUBE_SCHEDULER = "kubescheduler.config.k8s.io/"
 LOAD_AWARE = "nano-load-binpack"
-"""The policy that decides where Elastic GPU's load-aware policy is configured."""
+"""The policy that replaces Elastic GPU's load-aware policy."""
 _LOAD_METRICS = ("gpu_core_usage_avg", "gpu_memory_usage_avg")
 _ORIGINAL_PORTS = ("39999", "12345", "32766")
 
 
 class ImportedConfiguration(msgspec.Struct, frozen=True):
-    """An imported file: both configurations (None: it says nothing of it), and the rest."""
+    """The result of an import: both configurations (None if nothing goes there), and what was left
+    out."""
 
     kube_scheduler: dict[str, Any] | None
     weft: dict[str, Any] | None
@@ -39,7 +39,7 @@ class ImportedConfiguration(msgspec.Struct, frozen=True):
 
 
 class _Collected:
-    """The settings of all documents of one file."""
+    """Settings collected from all documents of one file."""
 
     def __init__(self) -> None:
         self.kube_scheduler: KubeSchedulerImport | None = None
@@ -50,7 +50,8 @@ class _Collected:
         self.known = False
 
     def take(self, imported: KubeSchedulerImport, place: str) -> None:
-        """A kube-scheduler's configuration; there is one process, so one of them counts."""
+        """Take a kube-scheduler's configuration; only the first of a file counts, as there is one
+        process."""
         self.known = True
         self.left_out += imported.left_out
         if self.kube_scheduler is not None:
@@ -68,7 +69,7 @@ class _Collected:
 
 
 def import_configuration(text: bytes, where: str) -> ImportedConfiguration:
-    """The configurations that this text becomes; `BadInputError` where it is none that is known."""
+    """Convert this text; `BadInputError` if it holds no scheduler configuration that is known."""
     collected = _Collected()
     for number, document in enumerate(_documents(text, where), 1):
         try:
@@ -90,7 +91,7 @@ def import_configuration(text: bytes, where: str) -> ImportedConfiguration:
 
 
 def _documents(text: bytes, where: str) -> Iterator[Any]:
-    """The documents of the file. JSON is YAML."""
+    """Yield the decoded documents of the file; JSON is valid YAML."""
     try:
         whole = text.decode()
     except UnicodeDecodeError as error:
@@ -143,7 +144,7 @@ def _take(document: Any, place: str, collected: _Collected) -> None:
 
 
 def _take_config_map(document: Mapping[str, Any], place: str, collected: _Collected) -> None:
-    """A ConfigMap's values may be configurations of their own."""
+    """Take the values of a ConfigMap that are configurations themselves."""
     for key, value in part(document, "data", place).items():
         at = f"{place}.data[{key}]"
         try:
@@ -162,7 +163,7 @@ def _is_load_aware(document: Mapping[str, Any]) -> bool:
 
 
 def _take_load_aware(document: Mapping[str, Any], place: str, collected: _Collected) -> None:
-    """Elastic GPU's load-aware policy: its two metrics are what the policy of that name reads."""
+    """Take Elastic GPU's load-aware policy: `LOAD_AWARE` reads the same two metrics."""
     collected.known = True
     collected.routes["/scheduler"] = LOAD_AWARE
     spec = document["spec"]
@@ -185,7 +186,8 @@ def _take_load_aware(document: Mapping[str, Any], place: str, collected: _Collec
 
 
 def _weft(collected: _Collected) -> dict[str, Any] | None:
-    """The WeftConfiguration, with what differs from the defaults alone."""
+    """Return the WeftConfiguration with the settings that differ from the defaults; None without
+    any."""
     if not collected.profiles and not collected.routes:
         return None
     configuration: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND}

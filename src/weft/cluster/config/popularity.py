@@ -1,4 +1,4 @@
-"""Settings of what usually comes: declared, or learnt from the pods that the API shows."""
+"""Settings for which pods usually come: declared, or learnt from the pods in the API."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ MOST_DAYS = 3650
 
 
 class UsualPods(Section, frozen=True):
-    """Pods of one kind that are expected."""
+    """One kind of pods to expect."""
 
     weight: Annotated[
         int,
@@ -40,7 +40,7 @@ class UsualPods(Section, frozen=True):
     models: Annotated[tuple[str, ...], "GPU models that they accept; none: any"] = ()
 
     def shape(self) -> Shape:
-        """The shape of such a pod's request."""
+        """Return the shape of such a pod's request."""
         shares = self.gpu_memory_mib or self.gpu_milli
         memory = GpuMemoryRequest("mib", self.gpu_memory_mib) if self.gpu_memory_mib else None
         request = (
@@ -57,7 +57,7 @@ class UsualPods(Section, frozen=True):
 
 
 class PopularitySettings(Section, frozen=True):
-    """The popular pods, for policies that keep room for them (least-stranding, auto, fgd)."""
+    """The usual pods, for policies that keep room for them (least-stranding, auto, fgd)."""
 
     half_life_seconds: Annotated[
         float,

@@ -1,7 +1,6 @@
-"""From a file to a `Configuration`; what is wrong is told by file, field and way out.
+"""Reads a configuration file; errors name file, field and remedy.
 
-Nothing that decides is imported here: the node's agent reads the same file.
-"""
+Nothing that decides is imported here: the node's agent reads the same file."""
 
 import re
 from pathlib import Path
@@ -26,7 +25,7 @@ _METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,199}")
 
 
 def read(path: Path) -> Configuration:
-    """The configuration in this file, checked as far as it can be without a cluster."""
+    """Read the configuration in this file, and check all that can be checked without a cluster."""
     text = read_bytes(path)
     config = decode(text, str(path))
     _check_files(config, str(path))
@@ -34,7 +33,7 @@ def read(path: Path) -> Configuration:
 
 
 def decode(text: bytes, where: str) -> Configuration:
-    """The configuration in this text; `where` names it in errors."""
+    """Decode a configuration; `where` names it in errors."""
     empty = "is empty; write apiVersion: weft.dev/v1 and what differs"
     document = read_document(text, where, API_VERSION, KIND, empty=empty)
     try:
@@ -60,7 +59,7 @@ def _check_profiles(config: Configuration, where: str) -> None:
 
 
 def _check(config: Configuration, where: str) -> None:
-    """Checks what the types and their bounds cannot say."""
+    """Check what types and bounds cannot express."""
     _check_profiles(config, where)
     try:
         check_bounds(config)
@@ -87,7 +86,7 @@ def _check_interference(interference: InterferenceSettings, where: str) -> None:
         ("latencyMetric", interference.latency_metric),
     ):
         if name and not _METRIC.fullmatch(name):
-            what = f"{name!r} is no metric's name; write letters, digits, _ and :"
+            what = f"{name!r} is not a metric name; write letters, digits, _ and :"
             raise BadInputError(place(where, f"interference.{field}"), what)
     if interference.latency_metric and interference.latency_metric == interference.progress_metric:
         at = place(where, "interference.latencyMetric")
@@ -98,7 +97,7 @@ def _check_extender(extender: ExtenderSettings, where: str) -> None:
     for path, policy in extender.routes.items():
         at = place(where, f"extender.routes[{path}]")
         if not _ROUTE.fullmatch(path):
-            raise BadInputError(at, f"{path!r} is no path; write one such as /weft")
+            raise BadInputError(at, f"{path!r} is not a path; write one such as /weft")
         if not policy:
             raise BadInputError(at, f"is empty; write a policy, {BY_SCHEDULER_NAME} or {BY_AUTO}")
     if not extender.routes:
@@ -112,7 +111,8 @@ def _check_extender(extender: ExtenderSettings, where: str) -> None:
 
 
 def _check_files(config: Configuration, where: str) -> None:
-    """Files that are named are there and can be read; what is in them is for who uses them."""
+    """Check that named files exist and can be read; their contents are checked where they are
+    used."""
     extender = config.extender
     for field, name, kind in (
         ("extender.certificateFile", extender.certificate_file, "a PEM file"),

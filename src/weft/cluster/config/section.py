@@ -1,4 +1,4 @@
-"""Base of all sections of the configuration file."""
+"""The port type and other basics of the configuration file's sections."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ from msgspec import Meta
 
 DAY_S = 86_400
 
-# `refused` and `above` are told instead of the bound itself; {} is the value.
+# Error messages use `refused` and `above` instead of the bound; {} is the value.
 Port = Annotated[
     int,
     Meta(

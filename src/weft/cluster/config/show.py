@@ -1,4 +1,4 @@
-"""The configuration for people: all defaults as a file, each setting with its reason."""
+"""Prints the configuration: all defaults as a file, and each setting with its reason."""
 
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from weft.model.nearest import nearest, unknown
 
 
 def _reasons(form: type[Section], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """(path, reason) of every setting of this form."""
+    """Yield (path, reason) of every setting of this form."""
     for field in msgspec.structs.fields(form):
         kind, path = field.type, prefix + field.encode_name
         if get_origin(kind) is Annotated:
@@ -30,12 +30,12 @@ REASONS = dict(_reasons(Configuration))
 
 
 def as_yaml(config: Configuration) -> str:
-    """The whole configuration as a file that means the same, each reason where it first counts."""
+    """Return the configuration as YAML, with each reason at the setting's first occurrence."""
     return "\n".join(_fields(msgspec.to_builtins(config), "", dict(REASONS))) + "\n"
 
 
 def _fields(fields: dict[str, Any], path: str, reasons: dict[str, str]) -> Iterator[str]:
-    """The lines of a mapping; each reason that is given is taken out of `reasons`."""
+    """Yield the lines of a mapping; each reason used is removed from `reasons`."""
     for name, value in fields.items():
         reason = reasons.pop(f"{path}{name}", "")
         for line in textwrap.wrap(reason, _WIDTH, break_on_hyphens=False):
@@ -52,7 +52,7 @@ def _fields(fields: dict[str, Any], path: str, reasons: dict[str, str]) -> Itera
 
 
 def _items(items: Iterable[Any], path: str, reasons: dict[str, str]) -> Iterator[str]:
-    """The lines of a list, its mappings in blocks."""
+    """Yield the lines of a list, its mappings in blocks."""
     for item in items:
         lines = list(_fields(item, path, reasons)) if isinstance(item, dict) else [_flow(item)]
         first = next(at for at, line in enumerate(lines) if not line.startswith("#"))
@@ -62,13 +62,13 @@ def _items(items: Iterable[Any], path: str, reasons: dict[str, str]) -> Iterator
 
 
 def settings() -> list[tuple[str, str, str]]:
-    """(path, default, reason) of every setting."""
+    """Return (path, default, reason) of every setting."""
     builtins = msgspec.to_builtins(Configuration())
     return [(path, _default(builtins, path), reason) for path, reason in REASONS.items()]
 
 
 def explain(path: str) -> list[tuple[str, str, str]]:
-    """The settings at and below this path; `BadInputError` where there is none."""
+    """Return the settings at and below this path; `BadInputError` if there is none."""
     below = [setting for setting in settings() if not path or _below(setting[0], path)]
     if not below:
         raise BadInputError("setting", _unknown(path))
@@ -76,7 +76,7 @@ def explain(path: str) -> list[tuple[str, str, str]]:
 
 
 def _unknown(path: str) -> str:
-    """The nearest whole path; else the nearest last word, wherever it is."""
+    """Return an error text that suggests the nearest path, or a path with the nearest last word."""
     near = nearest(path, REASONS)
     words = {name.rpartition(".")[2]: name for name in reversed(REASONS)}
     word = nearest(path.rpartition(".")[2], words)
@@ -90,7 +90,7 @@ def _below(path: str, asked: str) -> bool:
 
 
 def _default(builtins: Any, path: str) -> str:
-    """The default of a setting; those within lists and long lists have none to show."""
+    """Return a setting's default as text; "" for settings in lists and for long defaults."""
     if "[" in path:
         return ""
     for part in path.split("."):
@@ -100,5 +100,5 @@ def _default(builtins: Any, path: str) -> str:
 
 
 def _flow(value: Any) -> str:
-    """JSON, which is YAML on one line."""
+    """Return JSON, which is YAML on one line."""
     return msgspec.json.encode(value).decode()

@@ -1,4 +1,4 @@
-"""Checks of the section `telemetry` beyond types and bounds: addresses, files, names."""
+"""Checks the section `telemetry` beyond types and bounds: addresses, files, names."""
 
 import re
 from collections.abc import Iterator
@@ -27,16 +27,16 @@ _LABELS = re.compile(
 
 
 def check_telemetry(telemetry: TelemetrySettings) -> None:
-    """`BadInputError` with the field as its place."""
+    """Check the section; `BadInputError` names the field."""
     _check_times(telemetry)
     _check_sources(telemetry)
     _check_access(telemetry)
     if telemetry.selector and not _SELECTOR.fullmatch(telemetry.selector):
-        what = f'{telemetry.selector!r} is no selector; write what stands between {{}}: cluster="a"'
+        what = f'{telemetry.selector!r} is not a selector; write matchers without {{}}: cluster="a"'
         raise _bad("selector", what)
     for i, own in enumerate(telemetry.names):
         if not _METRIC_NAME.fullmatch(own.name):
-            raise _bad(f"names[{i}].name", f"{own.name!r} is no metric's name")
+            raise _bad(f"names[{i}].name", f"{own.name!r} is not a metric name")
         if own.metric not in list(Metric):
             raise _bad(f"names[{i}].metric", unknown(own.metric, Metric))
         if own.name in {earlier.name for earlier in telemetry.names[:i]}:
@@ -44,7 +44,7 @@ def check_telemetry(telemetry: TelemetrySettings) -> None:
 
 
 def telemetry_files(telemetry: TelemetrySettings) -> Iterator[tuple[str, str, str]]:
-    """(field, file or "", what it has to be) of every file that the section may name."""
+    """Yield (field, file name or "", description) of every file that the section may name."""
     for field, name, kind in (
         ("passwordFile", telemetry.password_file, "a file with a password"),
         ("bearerTokenFile", telemetry.bearer_token_file, "a file with a token"),
@@ -81,17 +81,17 @@ def _check_sources(telemetry: TelemetrySettings) -> None:
             check_url(page, "telemetry.exporters")
         except BadInputError:
             page = shown_url(telemetry.exporters)
-            what = f"{page!r} is no URL of a page; write http://{{address}}:9400/metrics"
+            what = f"{page!r} is not a page's URL; write http://{{address}}:9400/metrics"
             raise _bad("exporters", what) from None
     for i, namespace in enumerate(telemetry.namespaces):
         if not is_label(namespace):
-            what = f"{namespace!r} is no namespace; write lower-case letters, digits and -"
+            what = f"{namespace!r} is not a namespace; write lower-case letters, digits and -"
             raise _bad(f"namespaces[{i}]", what)
     if telemetry.discover == "exporters" and not telemetry.exporter_selectors:
         raise _bad("exporterSelectors", "is empty; name at least one")
     for i, selector in enumerate(telemetry.exporter_selectors):
         if not _LABELS.fullmatch(selector):
-            what = f"{selector!r} is no label selector; write app=dcgm-exporter"
+            what = f"{selector!r} is not a label selector; write app=dcgm-exporter"
             raise _bad(f"exporterSelectors[{i}]", what)
 
 
@@ -113,19 +113,21 @@ def _check_access(telemetry: TelemetrySettings) -> None:
         ("certificateFile", telemetry.certificate_file),
     ):
         if name and plain:
-            raise _bad(field, "says nothing to an http:// address; write https:// or leave it out")
+            raise _bad(
+                field, "has no effect for an http:// address; write https:// or leave it out"
+            )
     for name, text in telemetry.headers.items():
         at = f"headers[{name}]"
         if not _HEADER.fullmatch(name) or not (text.isascii() and text.isprintable()):
-            raise _bad(at, "is no HTTP header; write printable ASCII on one line")
+            raise _bad(at, "is not an HTTP header; write printable ASCII on one line")
         if _OF_CONNECTION.fullmatch(name.lower()):
-            raise _bad(at, "is the connection's own and not to be set; leave it out")
+            raise _bad(at, "is set by the connection itself; leave it out")
         if name.lower() == "authorization":
-            what = "would be in this file for all to read; write username or bearerTokenFile"
+            what = "would put a secret into this file; write username or bearerTokenFile"
             raise _bad(at, what)
     secret = telemetry.username or telemetry.bearer_token_file or telemetry.headers
     if telemetry.discover and secret and not telemetry.namespaces:
-        what = "is empty: anyone who may make a pod could ask for the credentials; name some"
+        what = "is empty: anyone who may create a pod could get the credentials; name some"
         raise _bad("namespaces", what)
 
 

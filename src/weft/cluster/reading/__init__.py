@@ -1,7 +1,6 @@
-"""One reading of a cluster as its API shows it, and what people are told of it.
+"""Reads a cluster through its API for `weft status`, `weft inspect` and `weft doctor`.
 
-In: nodes, pods and agents, read once for each question (`reading.py`); what is promised of each GPU
-and used of it; who leads; findings with their remedies, a small function each.
-Out: what a scheduler makes of the same objects (`cluster/state`, `cluster/adoption`); a node's own
-machine (`node/doctor`); how any of it is printed (`cli`).
-"""
+In: nodes, pods and agents, read once for all questions (`reading.py`); promised and used shares of
+each GPU; the leader; findings with their remedies, one small function each. Out: what a scheduler
+makes of the same objects (`cluster/state`, `cluster/adoption`); a node's own machine
+(`node/doctor`); printing (`cli`)."""

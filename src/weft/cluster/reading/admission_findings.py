@@ -1,4 +1,4 @@
-"""Checks of what the API server asks when a pod is created: Weft's policies, and its webhook."""
+"""Checks Weft's admission policies and its webhook."""
 
 import datetime
 import ssl
@@ -20,8 +20,8 @@ POLICIES = tuple(
     for policy in protection_policies(Writers())
     if policy["kind"] == "ValidatingAdmissionPolicy"
 )
-"""Without these whoever may write a pod or a node, or has an agent's token, says which GPUs are
-whose."""
+"""Policies without which anyone who may write pods or nodes, or has an agent's token, can assign
+GPUs by writing annotations."""
 SCHEDULING = "weft-schedule"
 _WEBHOOKS = "app.kubernetes.io/name=weft-webhook"
 _API = "/apis/admissionregistration.k8s.io/v1"
@@ -30,19 +30,19 @@ _SOON = datetime.timedelta(days=30)
 
 
 class NamedObject(Api, frozen=True, gc=False):
-    """An object of which only its being there matters."""
+    """An object of which only the name matters."""
 
     metadata: ObjectMeta = ObjectMeta()
 
 
 class WebhookClient(Api, frozen=True, gc=False):
-    """clientConfig of a webhook: the authority of its certificate, PEM in base64."""
+    """A webhook's clientConfig: the CA bundle for its certificate, PEM in base64."""
 
     ca_bundle: bytes = b""
 
 
 class AdmissionWebhook(Api, frozen=True, gc=False):
-    """One entry of webhooks."""
+    """One entry of a webhook configuration's webhooks."""
 
     name: str = ""
     client_config: WebhookClient = WebhookClient()
@@ -60,14 +60,15 @@ _WEBHOOK_CONFIGURATIONS = Resource(_API, "mutatingwebhookconfigurations", Webhoo
 
 
 async def admission(client: ApiClient) -> list[DoctorFinding]:
-    """Weft's policies are there; its webhook, if there is one, answers with a good certificate."""
+    """Check that Weft's policies exist, and that its webhook, if any, is ready with a valid
+    certificate."""
     try:
         there = {each.metadata.name for each in await everything(client, _POLICIES)}
         webhooks = await everything(client, _WEBHOOK_CONFIGURATIONS)
     except ApiError as error:
         if error.code not in (403, 404):
             raise
-        mend = "ask as somebody who may list admission policies and webhooks"
+        mend = "run this as a user who may list admission policies and webhooks"
         return [advice(_CHECK, f"not known: {error}", mend)]
     findings = []
     if missing := [name for name in POLICIES if name not in there]:
@@ -80,7 +81,7 @@ async def admission(client: ApiClient) -> list[DoctorFinding]:
     for each in webhooks:
         if each.metadata.name == SCHEDULING:
             findings += [*await _answers(client), *_certificates(client, each)]
-    return findings or [good(_CHECK, "policies are there")]
+    return findings or [good(_CHECK, "all policies exist")]
 
 
 async def _answers(client: ApiClient) -> list[DoctorFinding]:
@@ -91,15 +92,16 @@ async def _answers(client: ApiClient) -> list[DoctorFinding]:
         "no pod of weft-webhook is ready: pods that name no scheduler are created as they are, and "
         "default-scheduler binds them"
     )
-    mend = "kubectl get pods -A -l app.kubernetes.io/name=weft-webhook, and its log, say why"
+    mend = "see kubectl get pods -A -l app.kubernetes.io/name=weft-webhook, and its log"
     return [wrong(_CHECK, text, mend)]
 
 
 def _certificates(client: ApiClient, found: WebhookConfiguration) -> Iterator[DoctorFinding]:
     now = client.clock.wall()
     mend = (
-        "helm upgrade makes a new one, once the Secret weft-webhook-tls is deleted; else put one "
-        "there, and its authority into the MutatingWebhookConfiguration weft-schedule"
+        "delete the Secret weft-webhook-tls, then helm upgrade makes a new one; without helm, "
+        "put one "
+        "there, and its CA into the MutatingWebhookConfiguration weft-schedule"
     )
     for webhook in found.webhooks or ():
         ends = _ends(webhook.client_config.ca_bundle)
@@ -110,11 +112,13 @@ def _certificates(client: ApiClient, found: WebhookConfiguration) -> Iterator[Do
             text += "no scheduler are created as they are, and default-scheduler binds them"
             yield wrong(_CHECK, text, mend)
         elif ends <= now + _SOON:
-            yield advice(_CHECK, f"the certificate of {webhook.name} ends {ends:%Y-%m-%d}", mend)
+            yield advice(
+                _CHECK, f"the certificate of {webhook.name} expires at {ends:%Y-%m-%d}", mend
+            )
 
 
 def _ends(bundle: bytes) -> datetime.datetime | None:
-    """When the first of these authorities ends; None where nobody can say."""
+    """Return when the first of these certificates expires; None if they cannot be read."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(cadata=bundle.decode("ascii"))

@@ -1,4 +1,4 @@
-"""ResourceSlices and ResourceClaims of a cluster, read once, for questions about its GPUs."""
+"""Reads a cluster's ResourceSlices and ResourceClaims once, for questions about its GPUs."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -33,7 +33,7 @@ _MOST_NAMED = 4
 
 
 class ClaimObjects(NamedTuple):
-    """The objects as the API shows them. `unread` are kinds that may not be read."""
+    """API objects. `unread` lists the kinds that may not be read."""
 
     slices: Sequence[ResourceSlice] = ()
     classes: Sequence[DeviceClass] = ()
@@ -42,19 +42,20 @@ class ClaimObjects(NamedTuple):
 
 
 class ReadClaims(NamedTuple):
-    """The same, taken in as a scheduler does."""
+    """`ClaimObjects` in the form that the scheduler keeps them in."""
 
     slices: SliceView
     view: ClaimView
     unread: tuple[str, ...] = ()
 
     def source(self, node: str) -> InventorySource | None:
-        """The node's GPUs by slices."""
+        """Return the node's GPUs according to its slices."""
         return self.slices.cards(node).source
 
 
 async def read_claims(client: ApiClient) -> ClaimObjects:
-    """Asks the API server; raises what the client raises. Nothing, where it has no claims."""
+    """Read slices, classes and claims; empty if the API server lacks them. Raises the client's
+    errors."""
     if not await serves_claims(client):
         return ClaimObjects()
     wanted: dict[str, tuple[Resource[Any], str]] = {each.name: (each, "") for each in WATCHED}
@@ -70,7 +71,7 @@ async def read_claims(client: ApiClient) -> ClaimObjects:
 def taken_in(
     objects: ClaimObjects, nodes: Iterable[KubeNode], rules: Sequence[InventoryFallback]
 ) -> ReadClaims:
-    """Take all of it in, on these nodes."""
+    """Evaluate the objects against these nodes' GPUs."""
     slices, shown = SliceView(), {node.metadata.name: node for node in nodes}
     for each in objects.slices:
         slices.take(Added(each))
@@ -92,7 +93,7 @@ NO_CLAIMS = ReadClaims(SliceView(), ClaimView())
 
 
 def claim_findings(read: ReadClaims, pods: Iterable[Pod]) -> list[DoctorFinding]:
-    """Lists what is wrong with claims and slices; nothing where there are none."""
+    """Report problems of claims and slices; empty if there are none of either."""
     findings = []
     if read.unread:
         text = f"may not list {', '.join(read.unread)}: GPUs that claims hold are not shown"
@@ -127,6 +128,6 @@ def _finding(view: ClaimView, uid: str, problem: str) -> DoctorFinding:
 
 
 def _is_left(claim: ResourceClaim, pods: set[str]) -> bool:
-    """True if the claim is reserved for pods alone, and none of these is there."""
+    """Return whether the claim is reserved for pods only, and none of these exists."""
     users = claim.status.reserved_for or ()
     return bool(users) and all(u.resource == "pods" and u.uid not in pods for u in users)

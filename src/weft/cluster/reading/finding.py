@@ -1,4 +1,4 @@
-"""Findings of a check, in three levels."""
+"""Findings of checks, in three levels."""
 
 from collections.abc import Collection
 from typing import Literal, NamedTuple
@@ -7,10 +7,8 @@ _MOST_NAMES = 8
 
 
 class DoctorFinding(NamedTuple):
-    """`wrong` ends the command with 1; `advice` is worth a thought; `good` is as it should be.
-
-    `mend` says what to do.
-    """
+    """Result of one check. `wrong` makes the command exit with 1; `advice` deserves attention;
+    `good` is as it should be. `mend` is the remedy."""
 
     level: Literal["wrong", "advice", "good"]
     check: str
@@ -19,22 +17,22 @@ class DoctorFinding(NamedTuple):
 
 
 def good(check: str, text: str) -> DoctorFinding:
-    """As it should be."""
+    """Make a finding that all is as it should be."""
     return DoctorFinding("good", check, text)
 
 
 def advice(check: str, text: str, mend: str = "") -> DoctorFinding:
-    """Worth a thought."""
+    """Make a finding that deserves attention but is no error."""
     return DoctorFinding("advice", check, text, mend)
 
 
 def wrong(check: str, text: str, mend: str) -> DoctorFinding:
-    """Not as it must be."""
+    """Make a finding of an error, with its remedy."""
     return DoctorFinding("wrong", check, text, mend)
 
 
 def some(names: Collection[str], most: int = _MOST_NAMES) -> str:
-    """These names, or the first of them and how many more."""
+    """Join these names, sorted; beyond `most`, only the first ones and how many more there are."""
     shown = ", ".join(sorted(names)[:most])
     more = len(names) - most
     return f"{shown} and {more} more" if more > 0 else shown

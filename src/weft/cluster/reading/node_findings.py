@@ -1,4 +1,5 @@
-"""Findings about nodes, their agents, container runtimes and who else hands out their GPUs."""
+"""Findings about nodes: their agents, container runtimes, and other plugins that hand out their
+GPUs."""
 
 import datetime
 import re
@@ -23,14 +24,14 @@ ASSUMED = "elasticgpu.io/assumed"
 _HEARTBEATS = "agents' heartbeats"
 _DEFAULT_NAMESPACE = "weft-system"
 _CLOCKS_S = 46.0
-"""Clocks of nodes and of who asks differ: so much more than late is late beyond doubt."""
+"""Clocks of nodes and of this machine may differ by this much before a heartbeat counts as late."""
 LEAST_CONTAINERD = (1, 7)
 FAIL_CLOSED_CONTAINERD = (2, 2)
 _VERSION = re.compile(r"([a-z-]+)://v?(\d+)\.(\d+)")
 
 
 def agents_per_node(cluster: ClusterReading) -> DoctorFinding:
-    """Every node with GPUs has an agent that is ready."""
+    """Check that every node with GPUs has a ready agent."""
     check = "agents"
     if not cluster.gpu_nodes:
         return advice(
@@ -44,7 +45,7 @@ def agents_per_node(cluster: ClusterReading) -> DoctorFinding:
     unready = [name for name in names if name in there - ready]
     none = [name for name in names if name not in there]
     if unready:
-        mend = "kubectl -n weft-system describe pod of it, and its log, say why"
+        mend = "kubectl -n weft-system describe pod NAME, and see its log"
         return wrong(check, f"the agent is not ready on {some(unready)}", mend)
     if none:
         mend = (
@@ -56,8 +57,8 @@ def agents_per_node(cluster: ClusterReading) -> DoctorFinding:
 
 
 def offers(cluster: ClusterReading) -> DoctorFinding:
-    """Checks that the agents' offers are known, of one version, and closed where the runtime can
-    be."""
+    """Check that the agents' offers are readable, of one version, and fail closed where the runtime
+    can."""
     check = "agents' offers"
     offers: dict[str, AgentOffer] = {}
     broken = []
@@ -87,12 +88,13 @@ def offers(cluster: ClusterReading) -> DoctorFinding:
 
 
 def drivers(cluster: ClusterReading) -> DoctorFinding:
-    """Every agent sees GPUs: where its machine has no driver it runs on without any."""
+    """Check that every agent sees GPUs: without a driver an agent keeps running, but sees none."""
     check = "agents' drivers"
     blind = [node.metadata.name for node in cluster.blind_nodes]
     if blind:
         mend = (
-            "install NVIDIA's driver there, and see that nvidia-smi answers: the agent finds it by "
+            "install NVIDIA's driver there, and check that nvidia-smi works: the agent detects "
+            "it by "
             "itself; weft doctor on the node says more"
         )
         return wrong(check, f"the agent sees no GPU in service on {some(blind)}", mend)
@@ -100,7 +102,7 @@ def drivers(cluster: ClusterReading) -> DoctorFinding:
 
 
 def inventories(cluster: ClusterReading) -> DoctorFinding:
-    """Everybody who says which GPUs a node has says the same."""
+    """Check that all sources of a node's GPUs agree."""
     check = "GPUs of nodes"
     told = {}
     for node in cluster.gpu_nodes:
@@ -111,11 +113,11 @@ def inventories(cluster: ClusterReading) -> DoctorFinding:
         more = f" (and {len(told) - 1} more nodes)" if len(told) > 1 else ""
         mend = f"kubectl describe node {first}: remove what is out of date, or restart its plugin"
         return advice(check, f"{first}: {told[first]}{more}", mend)
-    return good(check, "nobody contradicts anybody")
+    return good(check, "all sources agree")
 
 
 def runtimes(cluster: ClusterReading) -> DoctorFinding:
-    """Container runtimes are new enough for delivery by name."""
+    """Check that container runtimes support delivery through NRI."""
     check = "container runtimes"
     old, open_ones, unknown = [], [], []
     for node in cluster.gpu_nodes:
@@ -141,7 +143,7 @@ def runtimes(cluster: ClusterReading) -> DoctorFinding:
 
 
 def other_resources(cluster: ClusterReading) -> DoctorFinding:
-    """GPU resources that somebody else advertises on nodes with an agent."""
+    """Find GPU resources that other plugins advertise on nodes with an agent."""
     check = "other GPU plugins"
     others: dict[str, list[str]] = {}
     for node in cluster.gpu_nodes:
@@ -152,15 +154,16 @@ def other_resources(cluster: ClusterReading) -> DoctorFinding:
     if others:
         text = "; ".join(f"{name} on {some(nodes)}" for name, nodes in sorted(others.items()))
         mend = (
-            "whoever advertises them hands out the same GPUs and knows nothing of shares: remove "
-            "that plugin there, or keep the two kinds of pods on nodes apart"
+            "another plugin hands out the same GPUs and knows nothing of shares: remove "
+            "it there, or keep the two kinds of pods on separate nodes"
         )
-        return advice(check, f"advertised beside Weft's agent: {text}", mend)
+        return advice(check, f"advertised in addition to Weft's agent: {text}", mend)
     return good(check, "none beside Weft's agent")
 
 
 def merged_labels(cluster: ClusterReading) -> DoctorFinding:
-    """Labels of a Binding reach the pod only where admission merges them; nothing relies on it."""
+    """Report whether a Binding's labels reach the pod: only admission merges them. Weft does not
+    need it."""
     check = "labels of Bindings"
     marked = [
         pod
@@ -194,7 +197,8 @@ def _some_of(amount: str | int | float) -> bool:
 
 
 async def heartbeats(client: ApiClient, cluster: ClusterReading) -> list[DoctorFinding]:
-    """One for each node whose agent is silent, or says that it does not deliver."""
+    """Report each node whose agent's heartbeat is late, or whose agent says that it does not
+    deliver."""
     leases: dict[str, Lease] = {}
     for namespace in {pod.metadata.namespace for pod in cluster.agents} or {_DEFAULT_NAMESPACE}:
         try:
@@ -203,7 +207,7 @@ async def heartbeats(client: ApiClient, cluster: ClusterReading) -> list[DoctorF
             if error.code != 403:
                 raise
             mend = "ask for the right to list leases there (ClusterRole weft-inspect has it)"
-            return [advice(_HEARTBEATS, f"not known: leases of {namespace} may not be read", mend)]
+            return [advice(_HEARTBEATS, f"unknown: you may not read leases in {namespace}", mend)]
         leases |= {lease.metadata.name: lease for lease in found}
     names = [node.metadata.name for node in cluster.gpu_nodes]
     silent = _silent({name: leases.get(HEARTBEAT_PREFIX + name) for name in names}, client)
@@ -211,8 +215,8 @@ async def heartbeats(client: ApiClient, cluster: ClusterReading) -> list[DoctorF
     for name, why in silent.items():
         where = f"--field-selector spec.nodeName={name}"
         mend = (
-            f"kubectl get pods -A -l app.kubernetes.io/name=weft-agent {where}, and its log, say "
-            "why; pods that wait there are placed elsewhere"
+            f"kubectl get pods -A -l app.kubernetes.io/name=weft-agent {where}, and its log, show "
+            "why; pending pods are placed on other nodes"
         )
         findings.append(wrong(_HEARTBEATS, f"{name} gets no pods with shares: {why}", mend))
     known = sum(HEARTBEAT_PREFIX + name in leases for name in names)
@@ -223,7 +227,7 @@ def _silent(leases: Mapping[str, Lease | None], client: ApiClient) -> dict[str, 
     now, silent = client.clock.wall(), {}
     for name, lease in leases.items():
         if lease is None:
-            continue  # an older agent, or none: another check says so
+            continue  # an older agent, or none: another check reports it
         renewed = lease.spec.renew_time or "it began"
         if not lease.spec.holder_identity:
             silent[name] = (

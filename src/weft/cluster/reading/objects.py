@@ -13,8 +13,8 @@ NOT_ALLOWED = (403, 404)
 
 
 class ReadObjects(NamedTuple):
-    """Objects by kind. `unread` are kinds that may not be read, `broken` objects that no form of
-    the API fits, by kind."""
+    """Objects by kind. `unread` lists kinds that may not be read, `broken` objects (by kind) that
+    could not be decoded."""
 
     of: Mapping[str, list[Any]]
     unread: tuple[str, ...]
@@ -26,10 +26,10 @@ async def read_objects(
     wanted: Mapping[str, tuple[Resource[Any], str]],
     needed: Collection[str] = (),
 ) -> ReadObjects:
-    """Reads all objects of these kinds, each of one namespace or ("") of all.
+    """Read all objects of these kinds, each from its namespace, or from all with "".
 
-    Raises what the client raises; where a kind may not be read, that it is noted, but for those
-    that are `needed`.
+    Raises the client's errors. A kind that may not be read goes to `unread`, unless it is
+    `needed`.
     """
     objects: dict[str, list[Any]] = {}
     unread: list[str] = []

@@ -1,5 +1,5 @@
-"""Findings of `weft status` and `weft doctor` about pods as the API shows them: the scheduler's own
-words of them, without asking it."""
+"""Findings of `weft status` and `weft doctor` about pods, from the API objects alone; a running
+scheduler would report the same."""
 
 import datetime
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -39,16 +39,16 @@ _UNREAD = (
     "devices.scheduling.koordinator.sh"
 )
 _STARTS_S = 60
-"""So long a bound pod may only be starting: its images come, its volumes are mounted."""
+"""Seconds that a bound pod may take to pull images and mount volumes before it counts as stuck."""
 _MENDS = {
     "UnitMismatch": "kubectl describe node {node}: its device plugin counts in another unit",
     "PlacementDoubted": "kubectl -n {namespace} get pod {name} -o yaml --show-managed-fields "
-    "says who edited it; create the pod anew",
+    "shows who edited it; create the pod again",
     "PlacementMoved": "nothing, or use an agent that takes Weft's choice",
     _LOST: "weft inspect {node}; see that the GPU is back, or delete the pod",
     "DeliveryDoubted": "kubectl -n {namespace} delete pod {name}; weft admission keeps others from "
     "writing such annotations",
-    "PodUnreadable": "mend its labels and annotations: weft parse says how they are read",
+    "PodUnreadable": "correct its labels and annotations: weft parse shows how they are read",
 }
 _HARMLESS = ("PlacementMoved", "UnitMismatch")
 
@@ -56,7 +56,7 @@ _HARMLESS = ("PlacementMoved", "UnitMismatch")
 def holders(
     cluster: ClusterReading, names: Collection[str], now: datetime.datetime
 ) -> list[DoctorFinding]:
-    """Lists what is wrong with bound pods' GPUs. `names` are Weft's schedulerNames."""
+    """Report bound pods whose GPUs are unknown or in doubt; `names` are Weft's schedulerNames."""
     settings = cluster.how.settings
     shown = {node.metadata.name: node for node in cluster.gpu_nodes}
     nodes = _named({n: cluster.inventory(node) for n, node in shown.items()}, cluster)
@@ -91,7 +91,7 @@ def _named(nodes: Mapping[str, Node], cluster: ClusterReading) -> dict[str, Node
 
 
 def _with_more(alike: list[DoctorFinding]) -> DoctorFinding:
-    """The first of several pods' findings that are alike, and how many more there are."""
+    """Return the first of several similar findings, with the number of further pods."""
     first, more = alike[0], len(alike) - 1
     said = f" (and {more} more pod{'s' * (more > 1)} likewise)" if more else ""
     return first._replace(text=first.text + said)
@@ -113,7 +113,7 @@ def _doubted(pod: Pod, doubt: Doubt) -> DoctorFinding:
 
 
 def _unplaced(pod: Pod, names: Collection[str], hangs: bool) -> DoctorFinding:
-    """A bound pod of which nobody says which GPU it has."""
+    """Report a bound pod that has no record of its GPUs."""
     meta, who = pod.metadata, _scheduler(pod)
     level = wrong if hangs else advice
     name = f"{meta.namespace}/{meta.name}"
@@ -121,12 +121,12 @@ def _unplaced(pod: Pod, names: Collection[str], hangs: bool) -> DoctorFinding:
     then = "its containers do not start" if hangs else "Weft reserves the most that it may hold"
     if who in names:
         by = f"it was bound past its scheduler {who}, as by spec.nodeName"
-        mend = "remove spec.nodeName from its manifest, and create it anew"
+        mend = "remove spec.nodeName from its manifest, and create it again"
         return level(_CHECK, f"{text}: {by}; {then}", mend)
-    mend = "weft adopt says what each such pod is charged"
+    mend = "weft adopt shows what each such pod is charged"
     if hangs:
         label = f"kubectl label namespace {meta.namespace} {SCHEDULE}={SCHEDULE_ENABLED}"
-        mend = f"{label}, or write schedulerName: weft into its manifest; then create it anew"
+        mend = f"{label}, or write schedulerName: weft into its manifest; then create it again"
     return level(_CHECK, f"{text}: it was bound by {who}, which chooses none; {then}", mend)
 
 
@@ -135,7 +135,8 @@ def _scheduler(pod: Pod) -> str:
 
 
 def _hangs(pod: Pod, shown: SystemNode, settings: DialectSettings, now: datetime.datetime) -> bool:
-    """True if the node's agent keeps it from starting: nobody else serves there what it asks."""
+    """Tell whether the node's agent keeps a pod from starting, as nothing else there serves its
+    resources."""
     if AGENT not in (shown.metadata.annotations or {}) or pod.status.phase == "Running":
         return False
     try:
@@ -148,7 +149,7 @@ def _hangs(pod: Pod, shown: SystemNode, settings: DialectSettings, now: datetime
 
 
 def _placed_by_other(pod: Pod, node: Node, settings: DialectSettings) -> bool:
-    """True if an original's agent or scheduler says which GPU it has."""
+    """Tell whether another system's agent or scheduler says which GPU the pod has."""
     if marked(pod):
         return False
     try:
@@ -158,7 +159,7 @@ def _placed_by_other(pod: Pod, node: Node, settings: DialectSettings) -> bool:
 
 
 def contradicting(cluster: ClusterReading) -> DoctorFinding:
-    """Checks that pending pods can be read: others are never placed."""
+    """Check that pending pods can be read: others are never placed."""
     check = "pending pods"
     broken: dict[str, str] = {}
     for pod in cluster.pods:
@@ -170,7 +171,7 @@ def contradicting(cluster: ClusterReading) -> DoctorFinding:
     if broken:
         first = min(broken)
         more = f" (and {len(broken) - 1} more pods)" if len(broken) > 1 else ""
-        mend = "mend its manifest: weft parse says how it is read"
+        mend = "correct its manifest: weft parse shows how it is read"
         return advice(
             check, f"{first} cannot be read, and is never placed{more}: {broken[first]}", mend
         )
@@ -178,7 +179,7 @@ def contradicting(cluster: ClusterReading) -> DoctorFinding:
 
 
 def visible_devices(cluster: ClusterReading, exempt: Collection[str]) -> DoctorFinding:
-    """No pod names its GPUs itself, past whoever gives them out."""
+    """Check that no manifest sets NVIDIA_VISIBLE_DEVICES, which bypasses the scheduler."""
     check, nodes = "manifests' GPUs", {*(node.metadata.name for node in cluster.gpu_nodes), ""}
     naming: Mapping[str, str] = {
         f"{pod.metadata.namespace}/{pod.metadata.name}": value
@@ -230,13 +231,13 @@ class EnvSource(Api, frozen=True, gc=False):
 
 
 class EnvContainer(Api, frozen=True, gc=False):
-    """A container, as far as its variables come from elsewhere."""
+    """A container: only its envFrom."""
 
     env_from: list[EnvSource] | None = None
 
 
 class EnvSpec(Api, frozen=True, gc=False):
-    """spec of such a pod."""
+    """A pod's spec: only its node and its containers."""
 
     node_name: str = ""
     containers: list[EnvContainer] | None = None
@@ -245,21 +246,21 @@ class EnvSpec(Api, frozen=True, gc=False):
 
 
 class EnvPod(Api, frozen=True, gc=False):
-    """A pod, as far as its containers' variables come from elsewhere."""
+    """A pod: only the envFrom of its containers."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: EnvSpec = EnvSpec()
 
 
 class EnvKeys(Api, frozen=True):
-    """A ConfigMap or Secret, as far as its keys go: values are not looked at."""
+    """A ConfigMap or Secret: only its keys; values are not decoded."""
 
     metadata: ObjectMeta = ObjectMeta()
     data: dict[str, msgspec.Raw] | None = None
 
 
 class EnvReference(NamedTuple):
-    """A source of a pod's variables, and the key in it that would name its GPUs."""
+    """A source of a pod's variables, and the key in it that would set its GPUs."""
 
     kind: Literal["configmaps", "secrets"]
     namespace: str
@@ -271,7 +272,7 @@ ENV_PODS = Resource("/api/v1", "pods", EnvPod)
 
 
 async def variables_from_elsewhere(client: ApiClient, gpu_nodes: Iterable[str]) -> DoctorFinding:
-    """No pod that is on a GPU node, or on none yet, is told so which GPUs it sees."""
+    """Check that no pod on a GPU node, or pending, gets NVIDIA_VISIBLE_DEVICES through envFrom."""
     check, nodes = "envFrom", {*gpu_nodes, ""}
     pods = [pod for pod in await everything(client, ENV_PODS) if pod.spec.node_name in nodes]
     naming = [set(references(pod)) for pod in pods]
@@ -294,12 +295,12 @@ async def variables_from_elsewhere(client: ApiClient, gpu_nodes: Iterable[str]) 
         )
     if unread:
         text = f"{unread} ConfigMaps and Secrets of pods could not be read"
-        return advice(check, text, "ask as somebody who may get them, or look there by hand")
+        return advice(check, text, "run this as a user who may get them, or check them by hand")
     return good(check, f"no pod has {VISIBLE} from a ConfigMap or Secret")
 
 
 def references(pod: EnvPod) -> Iterator[EnvReference]:
-    """Everything that may bring the variable to a container of this pod."""
+    """Yield each source that may set the variable in a container of this pod."""
     spec, namespace = pod.spec, pod.metadata.namespace
     lists = (spec.containers, spec.init_containers, spec.ephemeral_containers)
     containers = (container for each in lists for container in each or ())

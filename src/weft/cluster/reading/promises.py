@@ -1,8 +1,7 @@
-"""Gathers for `weft inspect` what a cluster promised of each GPU, and what is really used.
+"""Collects for `weft inspect` what is promised of each GPU, and what is used.
 
-Promises are in the API: a pod's delivery record, or what its system's annotations say. Real use is
-asked of the agents on the nodes through the API server's proxy, or of a metrics server.
-"""
+Promises come from the API: a pod's delivery record, or its system's annotations. Use comes from the
+agents, through the API server's proxy, or from a metrics server."""
 
 import math
 import time
@@ -41,10 +40,10 @@ _TIMEOUT_S = 5.0
 
 
 class PodOnGpu(msgspec.Struct):
-    """A pod on a GPU: promised MiB and thousandths, used MiB and share of time (None: not known).
+    """A pod on a GPU: promised MiB and thousandths, used MiB and share of time (None: unknown).
 
-    `by` says where the promise is from: the delivery record, or the system's own annotations. By a
-    claim it is no pod's, but the ResourceClaim's of this name.
+    `by` is the source of the promise: the delivery record, or the system's own annotations. If it
+    is "claim", the promise is a ResourceClaim's, and `name` is the claim's.
     """
 
     namespace: str
@@ -66,8 +65,8 @@ class PodOnGpu(msgspec.Struct):
 
 
 class GpuReport(msgspec.Struct):
-    """A GPU or MIG instance. Of `used_mib`, `others_mib` is what none of its pods is known to use:
-    that of pods without a share, and of processes of no pod."""
+    """A GPU or MIG instance. `others_mib` is the part of `used_mib` that belongs to none of its
+    `pods`: to pods without a share, and to processes outside pods."""
 
     index: int
     uuid: str
@@ -86,9 +85,10 @@ class GpuReport(msgspec.Struct):
 
 
 class NodeReport(msgspec.Struct):
-    """A node with GPUs; `agent` is what Weft's agent offers there, `problem` why its use is not
-    known. `unplaced` are pods of which nobody says which GPU they have, `gone` GPUs that pods hold
-    and the node does not show."""
+    """A node with GPUs; `agent` is its agent's offer, `problem` why its use is unknown.
+
+    `unplaced` are pods whose GPU is unknown, `gone` indexes of GPUs that pods hold but the node no
+    longer has."""
 
     name: str
     ready: bool
@@ -101,7 +101,7 @@ class NodeReport(msgspec.Struct):
 
 
 class ClusterReport(msgspec.Struct):
-    """The cluster's nodes with GPUs. `source` says who told the real use; "" for nobody."""
+    """The cluster's nodes with GPUs; `source` names the source of measured use, "" for none."""
 
     nodes: list[NodeReport]
     source: str
@@ -109,8 +109,8 @@ class ClusterReport(msgspec.Struct):
 
 
 class InspectWish(NamedTuple):
-    """The question: nodes by name (none: all), how pods and nodes are read, and how to make a
-    source of real use for the GPUs there are (None: the agents)."""
+    """A request to inspect nodes by name (none: all), with how pods and nodes are read, and a
+    factory of the source of measured use (None: the agents)."""
 
     names: Sequence[str] = ()
     how: HowToRead = HowToRead()
@@ -118,7 +118,7 @@ class InspectWish(NamedTuple):
 
 
 async def inspect_cluster(client: ApiClient, wish: InspectWish) -> ClusterReport:
-    """Everything as it is now. `BadInputError`: there is no node of a name."""
+    """Read the cluster's present state; `BadInputError` if a named node does not exist."""
     read = await read_cluster(client, wish.how, agents=False)
     kube_nodes = {node.metadata.name: node for node in read.nodes}
     for name in wish.names:
@@ -134,7 +134,7 @@ async def inspect_cluster(client: ApiClient, wish: InspectWish) -> ClusterReport
     return inspected
 
 
-# --- what was promised ---------------------------------------------------------------------------
+# --- promised -------------------------------------------------------------------------------------
 
 
 def promises(
@@ -143,8 +143,8 @@ def promises(
     how: HowToRead,
     claims: ReadClaims = NO_CLAIMS,
 ) -> tuple[list[NodeReport], list[Node]]:
-    """The shares that these pods and claims hold of those of these nodes that have GPUs; and the
-    nodes as Weft reads them."""
+    """Report what these pods and claims hold of these nodes' GPUs; returns the reports and the
+    nodes that have GPUs."""
     there: dict[str, list[Pod]] = {}
     for pod in pods:
         if not pod.ended:
@@ -203,7 +203,7 @@ def _inspected(
                 unplaced.append(f"{pod.metadata.namespace}/{pod.metadata.name}")
             continue
         for card in record.cards:
-            if card.gpu not in gpus:  # gone, and still promised
+            if card.gpu not in gpus:  # the GPU is gone, but the pod still holds it
                 missing = Gpu(card.gpu, 0, uuid=card.uuid, milli=0, in_service=False)
                 gpus[card.gpu] = _gpu(missing)
                 gone.append(card.gpu)
@@ -253,7 +253,8 @@ def _gpu(gpu: Gpu) -> GpuReport:
 def _record(
     pod: Pod, node: Node, settings: DialectSettings
 ) -> tuple[DeliveryRecord | None, Literal["record", "annotations", "nobody", "nothing"]]:
-    """The pod's record and its author; `nobody` for one that asks and is not placed."""
+    """Return the pod's record and its source; `nobody` if the pod asks for GPUs but nothing places
+    it."""
     text = (pod.metadata.annotations or {}).get(DELIVERY, "")
     try:
         record = decode_delivery(text) if text else None
@@ -285,7 +286,7 @@ def _address(node: KubeNode) -> str:
 
 
 def troubles_of(node: NodeReport) -> list[str]:
-    """Lists what is wrong with the node and its GPUs."""
+    """List what is wrong with the node and its GPUs."""
     troubles = [] if node.ready else [f"Node {node.name} is not ready."]
     if node.cordoned:
         troubles.append(f"Node {node.name} is cordoned: it takes no more pods.")
@@ -296,21 +297,23 @@ def troubles_of(node: NodeReport) -> list[str]:
     for gpu in node.gpus:
         if gpu.index in node.gone:
             holders = ", ".join(pod.full_name for pod in gpu.pods)
-            troubles.append(f"GPU {gpu.index} of {node.name} is gone, and {holders} has it.")
+            troubles.append(
+                f"GPU {gpu.index} of {node.name} is gone, but {holders} still holds it."
+            )
             continue
         beyond = gpu.promised_mib - gpu.memory_mib
         if beyond > 0:
             where = f"GPU {gpu.index} of {node.name}"
-            troubles.append(f"{where}: {beyond:,} MiB more are promised than it has.")
+            troubles.append(f"{where}: {beyond:,} MiB more are promised than the GPU has.")
     return troubles
 
 
 def _cut(node: NodeReport, gpu: GpuReport) -> bool:
-    """True for a card that serves by its MIG instances."""
+    """Tell whether the GPU is partitioned into MIG instances."""
     return any(each.parent == gpu.index for each in node.gpus)
 
 
-# --- what is used --------------------------------------------------------------------------------
+# --- used -----------------------------------------------------------------------------------------
 
 
 async def _look(
@@ -320,7 +323,7 @@ async def _look(
     addresses: Mapping[str, str],
     wish: InspectWish,
 ) -> None:
-    """Fill in what is used, as far as somebody tells."""
+    """Fill in measured use, as far as the source has it."""
     from weft.telemetry.meaning.join import Devices
 
     names = {node.name for node in nodes}
@@ -347,7 +350,8 @@ async def _look(
 
 
 async def _agents(client: ApiClient, inspected: ClusterReport) -> dict[str, str]:
-    """Node → page of its agent, by the API server's proxy; nodes without one are told so."""
+    """Return the agents' metrics URLs by node, through the API server's proxy; notes nodes without
+    one."""
     from weft.model import WeftError
 
     try:
@@ -425,7 +429,7 @@ def _fill_gpu(
     for pod in gpu.pods:
         name = pod.full_name
         mib = own.get((Metric.MEMORY_USED_MIB, name))
-        # Who tells of one pod tells of all: whom it does not name uses nothing.
+        # A source that reports any pod reports all of them: an unnamed pod uses nothing.
         pod.used_mib = round(mib) if mib is not None else 0 if by_pod or not used else None
         pod.util_ratio = own.get((Metric.GPU_UTIL_RATIO, name))
     known = [pod.used_mib for pod in gpu.pods]

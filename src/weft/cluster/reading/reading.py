@@ -1,4 +1,4 @@
-"""Reads a cluster's objects once, for every question about it; Secrets are never asked for."""
+"""Reads a cluster's objects once, for all questions about it; Secrets are never read."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -28,26 +28,26 @@ AGENTS = "app.kubernetes.io/name=weft-agent"
 
 
 class NodeSystem(Api, frozen=True, gc=False):
-    """status.nodeInfo."""
+    """The fields of status.nodeInfo that are read."""
 
     container_runtime_version: str = ""
     kubelet_version: str = ""
 
 
 class SystemStatus(KubeNodeStatus, frozen=True, gc=False):
-    """status of a node, with its software."""
+    """A node's status with its software versions."""
 
     node_info: NodeSystem = NodeSystem()
 
 
 class SystemNode(KubeNode, frozen=True, gc=False):
-    """A node, with its software."""
+    """A node with its software versions."""
 
     status: SystemStatus = SystemStatus()
 
     @property
     def advertised(self) -> frozenset[str]:
-        """The resources that Weft's agent advertises there."""
+        """Resources that Weft's agent advertises on this node."""
         text = (self.metadata.annotations or {}).get(ADVERTISES, "")
         return frozenset(filter(None, text.split(",")))
 
@@ -56,7 +56,7 @@ SYSTEM_NODES = Resource("/api/v1", "nodes", SystemNode)
 
 
 class HowToRead(NamedTuple):
-    """How nodes and pods are read: as the scheduler's configuration says. `devices` are
+    """Settings by which nodes and pods are read, from the scheduler's configuration. `devices` are
     Koordinator's, by node."""
 
     settings: DialectSettings = DialectSettings(gpushare_unit="node")
@@ -65,7 +65,7 @@ class HowToRead(NamedTuple):
 
 
 def how_to_read(config: Configuration) -> HowToRead:
-    """How a scheduler of this configuration reads pods and nodes."""
+    """Return the settings by which a scheduler with this configuration reads pods and nodes."""
     unit = config.gpushare_unit
     return HowToRead(
         DialectSettings(
@@ -79,9 +79,9 @@ def how_to_read(config: Configuration) -> HowToRead:
 
 
 class ClusterReading(NamedTuple):
-    """Nodes, pods, agents and claims as the API shows them. `gpu_nodes` are those with GPUs that
-    Weft knows of; on `blind_nodes` the agent says of none that it is in service.
-    `devices_unread`: Koordinator's Devices are there, and may not be read."""
+    """Nodes, pods, agents and claims. `gpu_nodes` have GPUs that Weft knows of; on `blind_nodes`
+    the agent reports no GPU in service. `devices_unread` is true if Koordinator's Devices exist
+    but may not be read."""
 
     how: HowToRead
     nodes: Sequence[SystemNode]
@@ -100,7 +100,8 @@ class ClusterReading(NamedTuple):
 
 
 async def read_cluster(client: ApiClient, how: HowToRead, *, agents: bool = True) -> ClusterReading:
-    """Asks the API server; raises what the client raises. Without `agents` their pods are not."""
+    """Read nodes, pods and, unless `agents` is False, the agents' pods; raises the client's
+    errors."""
     nodes = await everything(client, SYSTEM_NODES)
     devices = await devices_by_node(client)
     how = how._replace(devices=devices or {})
@@ -126,9 +127,13 @@ def _is_blind(node: SystemNode) -> bool:
 async def rights_finding(
     client: ApiClient, needed: Iterable[ResourceRight], whose: str
 ) -> DoctorFinding:
-    """Whoever asks may do what is needed."""
+    """Check that the caller has these rights."""
     check = f"rights of {whose}"
     if lacking := await lacking_of(client, needed):
-        mend = "deploy/agent.yaml grants the agent's" if whose == "the agent" else HOW_TO_GET
+        mend = (
+            "apply deploy/agent.yaml, which grants the agent's rights"
+            if whose == "the agent"
+            else HOW_TO_GET
+        )
         return wrong(check, f"may not {', '.join(map(str, lacking))}", mend)
-    return good(check, "all that is needed")
+    return good(check, "complete")

@@ -1,4 +1,4 @@
-"""Gathers how Weft is doing on a cluster, for `weft status`. Nothing is written."""
+"""Collects Weft's state on a cluster for `weft status`. Writes nothing."""
 
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,10 +35,9 @@ _SCHEDULERS_WARNING = "FailedScheduling"
 
 
 class LeaderStatus(msgspec.Struct):
-    """The leader: its Lease, the holder ("" for nobody), and whether it is being renewed.
+    """The leader: its Lease, the holder ("" if none), and whether the Lease is being renewed.
 
-    `known` is False where the Lease may not be read.
-    """
+    `known` is False if the Lease may not be read."""
 
     lease: str
     holder: str = ""
@@ -49,7 +48,8 @@ class LeaderStatus(msgspec.Struct):
 
 
 class VersionCount(msgspec.Struct):
-    """So many processes of a part run this: the tag of a scheduler's image, an agent's version."""
+    """How many processes of a part run a version: a scheduler's image tag, or an agent's
+    version."""
 
     part: str
     version: str
@@ -57,7 +57,7 @@ class VersionCount(msgspec.Struct):
 
 
 class NodeGroup(msgspec.Struct):
-    """Nodes with GPUs to which shares are delivered alike, and what is promised of them."""
+    """GPU nodes with the same delivery and isolation modes, and what is promised of their GPUs."""
 
     delivery: str
     isolation: tuple[str, ...]
@@ -69,8 +69,8 @@ class NodeGroup(msgspec.Struct):
 
 
 class PodGroup(msgspec.Struct):
-    """Pods that ask for GPUs, or are Weft's, of one state and reason; `oldest` is one of them, on
-    `node`."""
+    """Pods with GPU requests, or of Weft's profiles, in one state for one reason; `oldest` is the
+    oldest, on `node`."""
 
     state: str
     reason: str
@@ -80,7 +80,7 @@ class PodGroup(msgspec.Struct):
 
 
 class StatusReport(msgspec.Struct):
-    """Everything that `weft status` says."""
+    """All that `weft status` prints."""
 
     leader: LeaderStatus
     schedulers: int
@@ -92,12 +92,12 @@ class StatusReport(msgspec.Struct):
 
     @property
     def wrong(self) -> bool:
-        """True if something is not as it must be."""
+        """True if any finding is an error."""
         return any(finding.level == "wrong" for finding in self.findings)
 
 
 class StatusWish(NamedTuple):
-    """Where the Lease is, which schedulerNames are Weft's, and how pods and nodes are read."""
+    """Where the Lease is, Weft's schedulerNames, and how pods and nodes are read."""
 
     lease_namespace: str
     lease_name: str
@@ -106,7 +106,7 @@ class StatusWish(NamedTuple):
 
 
 async def status_of(client: ApiClient, wish: StatusWish) -> StatusReport:
-    """Everything as it is now; raises what the client raises."""
+    """Read the present state; raises the client's errors."""
     lacking = await rights_finding(client, STATUS, "yours")
     if lacking.level == "wrong":
         leader = LeaderStatus(f"{wish.lease_namespace}/{wish.lease_name}", known=False)
@@ -137,19 +137,20 @@ async def status_of(client: ApiClient, wish: StatusWish) -> StatusReport:
 
 
 async def _schedulers(client: ApiClient) -> list[ServingPod]:
-    """Weft's own pods that schedule: by their name, or, installed under an original's, by the role
-    that they give themselves."""
+    """Return Weft's scheduler pods: by name label, or, if installed under another name, by role
+    label."""
     by_name = await everything(client, SERVING_PODS, selector=SCHEDULERS)
     by_role = await everything(client, SERVING_PODS, selector=ROLE)
     pods = {(pod.metadata.namespace, pod.metadata.name): pod for pod in (*by_name, *by_role)}
     return [pods[key] for key in sorted(pods)]
 
 
-# --- who leads -----------------------------------------------------------------------------------
+# --- leader ---------------------------------------------------------------------------------------
 
 
 async def _leader(client: ApiClient, wish: StatusWish) -> LeaderStatus:
-    """A Lease that looks run out is looked at once more after its duration: clocks may differ."""
+    """Read the leader's status; if the Lease looks expired, read it again after its duration, since
+    clocks may differ."""
     status = LeaderStatus(f"{wish.lease_namespace}/{wish.lease_name}")
     try:
         lease = await _lease(client, wish)
@@ -188,21 +189,21 @@ def _renewed(lease: Lease, now: datetime.datetime) -> bool:
 def _leader_finding(leader: LeaderStatus, schedulers: Sequence[ServingPod]) -> DoctorFinding:
     check = "scheduler"
     if not leader.known:
-        mend = "ask for the right to get leases in that namespace"
-        return advice(check, f"Lease {leader.lease} may not be read: who leads is not known", mend)
+        mend = "get the right to get leases in that namespace"
+        return advice(check, f"you may not read Lease {leader.lease}: the leader is unknown", mend)
     unready = [pod for pod in schedulers if not pod.ready]
     if not leader.leads:
         if not schedulers and not leader.holder:
-            text = f"none runs, and none ever held the Lease {leader.lease}"
+            text = f"none runs, and the Lease {leader.lease} was never held"
             return wrong(check, text, "kubectl apply -f deploy/scheduler.yaml")
-        mend = "see the log of weft scheduler"
+        mend = "see the scheduler's log"
         if schedulers:
             meta = (unready or schedulers)[0].metadata
             mend = f"kubectl -n {meta.namespace} logs {meta.name}"
         if leader.holder:
-            text = f"nobody leads: {leader.holder} renewed the Lease last at {leader.renewed_at}"
+            text = f"no leader: {leader.holder} last renewed the Lease at {leader.renewed_at}"
             return wrong(check, text, mend)
-        return wrong(check, f"nobody leads: the Lease {leader.lease} is free", mend)
+        return wrong(check, f"no leader: the Lease {leader.lease} is free", mend)
     if unready:
         meta = unready[0].metadata
         mend = f"kubectl -n {meta.namespace} describe pod {meta.name}"
@@ -211,7 +212,7 @@ def _leader_finding(leader: LeaderStatus, schedulers: Sequence[ServingPod]) -> D
 
 
 def _two_leaders(schedulers: Sequence[ServingPod]) -> list[DoctorFinding]:
-    """Two that lead have Leases of different names, and bind the same pods."""
+    """Report several leaders: their Leases have different names, and they bind the same pods."""
     leading = [
         f"{pod.metadata.namespace}/{pod.metadata.name}"
         for pod in schedulers
@@ -220,7 +221,7 @@ def _two_leaders(schedulers: Sequence[ServingPod]) -> list[DoctorFinding]:
     if len(leading) < 2:
         return []
     text = (
-        f"{len(leading)} lead at the same time: {', '.join(leading)}: each gives the same GPUs away"
+        f"{len(leading)} lead at the same time: {', '.join(leading)}: they give away the same GPUs"
     )
     mend = (
         "uninstall all but one of these releases, or give them different schedulerNames and nodes"
@@ -228,7 +229,7 @@ def _two_leaders(schedulers: Sequence[ServingPod]) -> list[DoctorFinding]:
     return [wrong("scheduler", text, mend)]
 
 
-# --- what runs where -----------------------------------------------------------------------------
+# --- versions and nodes ---------------------------------------------------------------------------
 
 
 def _versions(
@@ -245,7 +246,7 @@ def _versions(
 
 
 def _tag(image: str) -> str:
-    """The image's tag, else the beginning of its digest; without both the image itself is named."""
+    """Return the image's tag, else the beginning of its digest, else the image's name."""
     name, _, digest = image.partition("@")
     tag = name.rpartition("/")[2].partition(":")[2]
     if tag or digest:
@@ -294,14 +295,16 @@ async def _pods(client: ApiClient, pods: Iterable[Pod], wish: StatusWish) -> lis
     return sorted(groups.values(), key=lambda g: (order[g.state], -g.count, g.reason))
 
 
-# The runtime's words while the agent that a pod requires is away; the agent's own of its account.
+# Parts of the container runtime's message when a required agent is away, and of the agent's message
+# when a GPU is already promised.
 _AGENT_AWAY = ("required plugin", "validator plugin")
 _ACCOUNT = "promised to pods that run"
 _STATES = ("running", "starting", "ending", "pending", "gated", "failed")
 
 
 def _concerns(pod: Pod, wish: StatusWish) -> bool:
-    """True if it asks for GPUs in anybody's words, or is Weft's to schedule."""
+    """Tell whether the pod asks for GPUs in any system's form, or has one of Weft's
+    schedulerNames."""
     if pod.spec.scheduler_name in wish.names:
         return True
     try:
@@ -313,7 +316,7 @@ def _concerns(pod: Pod, wish: StatusWish) -> bool:
 
 
 def _state(pod: Pod, message: str, names: frozenset[str]) -> tuple[str, str]:
-    """State and reason; `message` is the newest warning about the pod."""
+    """Return the pod's state and reason; `message` is the newest warning about the pod."""
     if pod.status.phase == "Failed":
         return "failed", pod.status.reason or message
     if pod.spec.node_name:
@@ -323,29 +326,30 @@ def _state(pod: Pod, message: str, names: frozenset[str]) -> tuple[str, str]:
     if pod.spec.scheduling_gates:
         return "gated", ", ".join(gate.name for gate in pod.spec.scheduling_gates)
     name = pod.spec.scheduler_name or "default-scheduler"
-    waits = "no scheduler has said anything yet" if name in names else f"waits for {name}"
+    waits = "no scheduler has reported anything yet" if name in names else f"waits for {name}"
     guess = "" if name in names or not pod.spec.scheduler_name else nearest(name, names)
     if guess and name != "default-scheduler":
-        waits += f", of which nothing is heard; did you mean {guess}?"
+        waits += f", which has not reported anything; did you mean {guess}?"
     return "pending", _condition(pod) or message or waits
 
 
 def _condition(pod: Pod) -> str:
-    """Why the scheduler left it pending, by its PodScheduled condition."""
+    """Return why the scheduler left the pod pending, from its PodScheduled condition, or ""."""
     said = (c for c in pod.status.conditions or () if c.type == "PodScheduled")
     return next((c.message or c.reason for c in said if c.status == "False"), "")
 
 
 def _silent(pod: Pod) -> bool:
-    """True if only an event can say why it does not run."""
+    """Tell whether only an event can say why the pod does not run."""
     if pod.spec.node_name:
         return pod.status.phase not in ("Running", "") and not pod.status.reason
     return not pod.spec.scheduling_gates and not _condition(pod)
 
 
 async def _told(client: ApiClient) -> Mapping[str, str]:
-    """The newest warning about each pod, by UID; none where events may not be read. Of what a
-    scheduler said before, the pod's condition tells."""
+    """Return the newest warning event for each pod, by UID; empty if events may not be read.
+
+    The scheduler's own warnings are left out: the pod's condition repeats the latest one."""
     try:
         events = await everything(client, TOLD_EVENTS)
     except ApiError:
@@ -389,7 +393,7 @@ def _cannot_start(group: PodGroup) -> str:
 
 
 def _start_mend(group: PodGroup) -> str:
-    """The command that shows what keeps it: the node's agent, its account, or the pod's events."""
+    """Return the command that shows what keeps the pods from starting."""
     if any(words in group.reason for words in _AGENT_AWAY):
         where = f"--field-selector spec.nodeName={group.node}"
         return f"kubectl get pods -A -l app.kubernetes.io/name=weft-agent {where}"

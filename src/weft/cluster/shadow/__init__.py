@@ -1,5 +1,4 @@
-"""A configuration read-only beside what runs: each binding seen, beside its own choice.
+"""Compares each binding seen on a live cluster with the choice of a configuration; writes nothing.
 
-In: the choice in the state right before a binding, and what it would change. Out: writing anything,
-deciding for anybody, what people see of it.
-"""
+In: the configuration's choice in the state right before a binding, and the effect of both places.
+Out: deciding or writing anything on the cluster, and printing."""

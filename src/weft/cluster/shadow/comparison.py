@@ -1,12 +1,11 @@
-"""Compares a binding with the choice that a configuration would have made, in the state before it.
+"""Compares a binding with the choice that a configuration would have made in the state before it.
 
-    allocation      what is held of GPUs: of each its cores, or its memory where that is more
-    fragmentation   FGD's measure over the cluster, as `weft simulate` reports it: what is free and
-                    too small for the pods there are
-    slowdown        the largest that the profile's policy expects, of the pod and those beside it
+    allocation      thousandths of GPUs held: per GPU the larger of its cores and its memory share
+    fragmentation   FGD's measure over the cluster, as `weft simulate` reports it: free capacity
+                    that is too small for the usual pods
+    slowdown        the largest that the profile's policy expects, of the pod and its neighbours
 
-Both places are tried on the same ledger, and taken back.
-"""
+Both places are tried on the same ledger and rolled back."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
@@ -26,11 +25,10 @@ _COUNT_ANEW = 200
 
 
 class ComparedPlace(msgspec.Struct, frozen=True):
-    """One of the two places, and the cluster with the pod there.
+    """One of the two places, and what the cluster is like with the pod there.
 
-    `gpus` by index; `allocation_milli` thousandths of a GPU that are held more; `slowdown` is None
-    where nobody expects one.
-    """
+    `gpus` are indexes; `allocation_milli` is how many thousandths of a GPU more are held;
+    `slowdown` is None if no slowdown is expected."""
 
     node: str
     gpus: tuple[int, ...]
@@ -40,10 +38,10 @@ class ComparedPlace(msgspec.Struct, frozen=True):
 
 
 class BindingComparison(msgspec.Struct, frozen=True):
-    """One binding beside the profile's own choice: None for nowhere, `why` says.
+    """A binding next to the profile's own choice (`own`: None if it fits nowhere, for the reason
+    `why`).
 
-    `assumed`: nobody says which GPUs the pod was given, and what is charged is a guess.
-    """
+    `assumed`: nothing says which GPUs the pod was given, so its charge is a guess."""
 
     namespace: str
     name: str
@@ -57,8 +55,10 @@ class BindingComparison(msgspec.Struct, frozen=True):
 
 
 class BindingComparer:
-    """Compares on one engine's ledger. `usual` are the shapes that come usually; they are counted
-    anew now and then."""
+    """Compares on the ledger of one engine.
+
+    `usual` returns the shapes of the usual pods, for fragmentation; it is called again now and
+    then."""
 
     def __init__(self, engine: Engine, usual: Callable[[], Iterable[Shape]]) -> None:
         self._engine, self._usual = engine, usual
@@ -68,7 +68,9 @@ class BindingComparer:
     def compare(
         self, pod: PodRequest, seen: Placement, *, assumed: bool = False
     ) -> BindingComparison:
-        """The pod as it waited, and the place that it was given; nothing of it is on the ledger."""
+        """Compare the place that a pod was given with the profile's choice.
+
+        `pod` is as it was while it waited; the ledger must not hold any of it."""
         engine = self._engine
         profile = engine.profile_of(pod)
         choice = would_place(engine, profile, pod)
@@ -90,7 +92,7 @@ class BindingComparer:
         )
 
     def would_place(self, pod: PodRequest) -> WouldPlace:
-        """The choice for a pod that waits."""
+        """Return the profile's choice for a waiting pod."""
         return would_place(self._engine, self._engine.profile_of(pod), pod)
 
     def _place(
@@ -117,7 +119,7 @@ class BindingComparer:
         )
 
     def _fragments_of(self, pod: PodRequest) -> NodeShares:
-        """The cluster's fragments, by the pods that there are."""
+        """Return the cluster's fragmentation with respect to the usual pods."""
         table, generation = self._engine.ledger.table, self._engine.ledger.generation
         self._since += 1
         stale = generation != self._generation or self._since >= _COUNT_ANEW
@@ -130,7 +132,7 @@ class BindingComparer:
         return self._nodes
 
     def _held_milli(self, row: int | None) -> int:
-        """Thousandths of the node's GPUs that are held."""
+        """Return the thousandths of the node's GPUs that are held."""
         if row is None:
             return 0
         table, held = self._engine.ledger.table, 0

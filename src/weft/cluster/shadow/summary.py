@@ -1,4 +1,4 @@
-"""Sums comparisons up."""
+"""Adds up comparisons of a shadow run."""
 
 from collections import Counter
 
@@ -8,12 +8,12 @@ from weft.cluster.shadow.comparison import BindingComparison
 
 
 class ShadowSummary(msgspec.Struct, frozen=True):
-    """Totals of a shadow. Differences are its own choice less what was seen.
+    """Totals of a shadow run. Differences are the configuration's choice minus the binding seen.
 
-    `bindings` by agreement; `allocation_milli` and `fragmentation_percent` (points, the mean of
-    bindings that have both places); `slowdown` the mean, of those for which both are expected, else
-    None. `waiting` pods waited at the end, of which it would place `would_place` at once.
-    """
+    `bindings` counts by agreement. `allocation_milli` is a sum, `fragmentation_percent` (points)
+    the mean over bindings that have both places, `slowdown` the mean over those with an expected
+    slowdown, None without any. At the end `waiting` pods were pending, of them `would_place` would
+    be placed at once. `unread` pods could not be compared."""
 
     seconds: float
     bindings: dict[str, int]
@@ -26,7 +26,7 @@ class ShadowSummary(msgspec.Struct, frozen=True):
 
 
 class ShadowTotals:
-    """Adds comparisons up."""
+    """Running totals of comparisons."""
 
     def __init__(self) -> None:
         self._agreements: Counter[str] = Counter()
@@ -35,7 +35,7 @@ class ShadowTotals:
         self._slowdown: list[float] = []
 
     def add(self, comparison: BindingComparison) -> None:
-        """One more."""
+        """Add one comparison."""
         seen, own = comparison.seen, comparison.own
         self._agreements[comparison.agrees] += 1
         self._allocation_milli -= seen.allocation_milli
@@ -47,7 +47,8 @@ class ShadowTotals:
             self._slowdown.append((own.slowdown or 1.0) - (seen.slowdown or 1.0))
 
     def summary(self, seconds: float, waits: tuple[int, int], unread: int) -> ShadowSummary:
-        """All so far. `waits`: how many wait, and how many of these would be placed."""
+        """Return the totals; `waits` is how many pods are pending, and how many of them would be
+        placed."""
         return ShadowSummary(
             round(seconds, 1),
             {kind: self._agreements[kind] for kind in _AGREEMENTS},

@@ -1,8 +1,7 @@
-"""Watches one cluster's bindings, and compares each with a configuration's own choice.
+"""Watches a cluster's bindings, and compares each with a configuration's own choice.
 
-The engine is asked right before it is told of a binding: its ledger is then as the binding met it,
-as far as the watch has shown. Nothing is decided here, and nothing written.
-"""
+The engine is asked just before it processes the binding's event: its ledger is then as it was
+before the binding, as far as the watch has shown. Nothing is decided or written here."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -34,10 +33,9 @@ _READS = (
 
 
 async def unreadable_lists(client: ApiClient) -> list[str]:
-    """Paths of what is to be watched and may not be listed: the watch would wait for ever.
+    """Return the paths of lists that the shadow watches but may not read, as the watch would hang.
 
-    It is tried, for asking what one may is a write.
-    """
+    It tries each list, because asking the API server for one's rights is a write request."""
     refused = []
     for path in _READS:
         try:
@@ -50,10 +48,10 @@ async def unreadable_lists(client: ApiClient) -> list[str]:
 
 
 class ShadowWatch:
-    """Hears of each new binding of a pod that asks for GPUs, or that a profile schedules.
+    """Compares each new binding of a pod that asks for GPUs, or whose scheduler is one of the
+    profiles.
 
-    `on_binding` is told each comparison; `unread` counts pods that could not be compared.
-    """
+    `on_binding` is called with each comparison; `unread` counts pods that could not be compared."""
 
     def __init__(self, live: ClusterView, on_binding: Callable[[BindingComparison], None]) -> None:
         self.unread = 0
@@ -62,7 +60,8 @@ class ShadowWatch:
         self._decide, live.decide = live.decide, self._before
 
     def could_place(self) -> tuple[int, int]:
-        """How many of the profiles' pods wait, and how many of these it would place now."""
+        """Return how many of the profiles' pods are pending, and how many of them could be placed
+        now."""
         waiting = map(self._asked, self._live.pods.pending())
         requests = [request for request in waiting if request is not None]
         fit = sum(self._comparer.would_place(pod).placement is not None for pod in requests)
@@ -76,9 +75,9 @@ class ShadowWatch:
             if uid not in live.engine.ledger.holdings and pod is not None:
                 try:
                     self._compare(pod, event)
-                except Exception as error:  # it costs this comparison, and no other
+                except Exception as error:  # one failed comparison must not end the watch
                     self.unread += 1
-                    log.error("a binding is not compared: %s", error, exc_info=error)
+                    log.error("could not compare a binding: %s", error, exc_info=error)
         return self._decide(event, now_ns)
 
     def _compare(self, pod: Pod, event: PodSeenBound) -> None:
@@ -90,7 +89,7 @@ class ShadowWatch:
             self._on_binding(self._comparer.compare(request, event.placement, assumed=assumed))
 
     def _asked(self, pod: Pod) -> PodRequest | None:
-        """The pod as it asked before it was bound."""
+        """Return the pod's request as it was before it was bound, or None if it cannot be read."""
         try:
             return self._live.parse(replace(pod, spec=replace(pod.spec, node_name="")))
         except BadInputError:

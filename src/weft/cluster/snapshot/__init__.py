@@ -1,5 +1,4 @@
-"""A live cluster's state in one file: what Weft decides by, and no more.
+"""A live cluster's state in one file: what influences Weft's decisions, and no more.
 
-In: the file's form, what is kept of each object, hashed names, the reader, which fills the same
-views, ledger and engine that a live cluster fills. Out: what people see of it, and simulations.
-"""
+In: the file's form, cutting objects down to it, anonymising, and loading a file into the views,
+ledger and engine that a live cluster has. Out: printing, and simulations."""

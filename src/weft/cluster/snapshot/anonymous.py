@@ -1,12 +1,9 @@
-"""A snapshot without names: what identifies is hashed, each text alike wherever it stands.
+"""Anonymises a snapshot: identifying texts are hashed, and equal texts get equal hashes.
 
-So owners, affinities, selectors, claims and marks lead where they led. Kept as they are: what the
-systems of GPU scheduling say in keys and values of their own, GPU models, amounts, times, numbers
-that selectors compare, Kubernetes' own keys.
-
-It goes over the file's JSON by the names of fields; a field that is not named here holds one of
-Kubernetes' own words, a number or a time.
-"""
+So owners, affinities, selectors, claims and annotations still refer to the same objects. Unchanged
+are the keys and values that GPU scheduling systems define, GPU models, amounts, times, numbers that
+selectors compare, and Kubernetes' own keys. The walk goes by field names of the file's JSON; any
+field that is not named here holds one of Kubernetes' own words, a number or a time."""
 
 import fnmatch
 import re
@@ -48,7 +45,7 @@ KEPT_WORDS = frozenset(
         RESERVATIONS,
     }
 )
-"""Words that say nothing of whose cluster it is."""
+"""Words that are not hashed, since they identify no cluster."""
 _NAMES = frozenset(
     {
         *("name", "nodeName", "nominatedNodeName", "claimName", "volumeName"),
@@ -64,7 +61,7 @@ _CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "Networ
 
 
 def anonymous(snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """The snapshot with names hashed, by a key that is forgotten."""
+    """Return the snapshot with names hashed by a random key that is not stored."""
     snapshot = replace(_by_name(snapshot), anonymous=True)
     in_order = {node.metadata.name for node in snapshot.nodes}
     in_order |= {pod.metadata.name for pod in snapshot.pods}
@@ -81,7 +78,8 @@ def _uuids(nodes: Iterable[NodeManifest]) -> Iterable[str]:
 
 
 def _by_name(snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """With a rule of `inventory:` for each node it is about: patterns know no hashed names."""
+    """Return the snapshot with one `inventory` rule per node: patterns would not match hashed
+    names."""
     rules: list[Json] = []
     for node in snapshot.nodes:
         labels = node.metadata.labels or {}
@@ -95,14 +93,14 @@ def _by_name(snapshot: ClusterSnapshot) -> ClusterSnapshot:
 
 
 class _Renaming:
-    """One walk over the document. What it returns is renamed as `names` says."""
+    """Walks a snapshot's JSON and replaces names by their pseudonyms."""
 
     def __init__(self, names: Pseudonyms) -> None:
         self._names, self._marks = names, Marks(names)
         self._compared: set[str] = set()
 
     def document(self, document: Json) -> Json:
-        """All of it."""
+        """Rename the whole document."""
         self._compared = set(_compared(document))
         for pod in document.get("pods", ()):
             for volume in pod.get("spec", {}).get("volumes", ()):
@@ -138,12 +136,13 @@ class _Renaming:
         if owners is not None:
             renamed["metadata"]["ownerReferences"] = [self._owner(o, template) for o in owners]
         for part in ("containerStatuses", "initContainerStatuses"):
-            if document.get("oomHistory"):  # what they taught is in there
+            if document.get("oomHistory"):  # the history already holds what these ends say
                 renamed.get("status", {}).pop(part, None)
         return renamed
 
     def _owner(self, owner: Json, template: str) -> Json:
-        """Its name leads to what is above it: so do the hashes."""
+        """Rename an owner so that its hash still shows which Deployment or CronJob it belongs
+        to."""
         name, kind = owner.get("name", ""), owner.get("kind", "")
         minute = _MINUTE.fullmatch(name) if kind == "Job" else None
         if template and name.endswith(f"-{template}") and name != f"-{template}":
@@ -169,7 +168,7 @@ class _Renaming:
         return renamed
 
     def _config_map(self, config_map: Json) -> Json:
-        """`unhealthy-gpu-NODE`."""
+        """Rename a ConfigMap named `unhealthy-gpu-NODE`."""
         meta = config_map["metadata"]
         node = meta["name"].removeprefix(UNHEALTHY_PREFIX)
         renamed = {**self._dict(meta), "name": UNHEALTHY_PREFIX + self._names.name(node)}
@@ -193,8 +192,9 @@ class _Renaming:
         return {**configuration, "profiles": profiles, "inventory": rules, "extender": extender}
 
     def _oom_history(self, known: dict[str, str]) -> dict[str, str]:
-        """Hides names of workloads that ran out of memory. Pods' peaks are left out: their keys are
-        made of what they asked and who they are."""
+        """Rename workloads that ran out of GPU memory.
+
+        Pods' peaks are left out: their keys are derived from requests and identities."""
         renamed = {}
         for key, text in known.items():
             try:
@@ -214,7 +214,7 @@ class _Renaming:
         return {key: self._value(key, inner) for key, inner in value.items()}
 
     def _value(self, key: str, value: Any) -> Any:
-        """The value of a field of this name."""
+        """Rename the value of a field by the field's name."""
         if (rename := _FIELDS.get(key)) is not None:
             return rename(self, value)
         if key in _NAMES and isinstance(value, str):
@@ -237,7 +237,7 @@ class _Renaming:
         return self._key(key), self._label_value(key, value)
 
     def _key(self, key: str) -> str:
-        """Kubernetes' and the systems' own are kept."""
+        """Rename a key, unless Kubernetes or a GPU scheduling system defines it."""
         domain, slash, _ = key.partition("/")
         kubernetes = slash and domain.endswith(("kubernetes.io", "k8s.io"))
         own = kubernetes or key in _OWN_KEYS or is_systems_own(key)
@@ -248,7 +248,7 @@ class _Renaming:
             return value
         if key in self._compared and value.lstrip("-").isdecimal():
             return value
-        # A volume's label may name several zones so.
+        # A volume's zone label joins several zones by "__".
         return "__".join(map(self._names.name, value.split("__")))
 
     def _resource(self, name: str) -> str:
@@ -281,7 +281,7 @@ class _Renaming:
         return {"values": [self._label_value(key, value) for value in term["values"]]}
 
     def _tainted(self, entries: list[Json]) -> list[Json]:
-        """Taints and tolerations."""
+        """Rename taints, or tolerations."""
         renamed = []
         for entry in entries:
             key, value = entry.get("key", ""), entry.get("value", "")
@@ -310,7 +310,7 @@ class _Renaming:
 
 
 def _compared(value: Any) -> Iterable[str]:
-    """Keys of labels that some selector compares as numbers."""
+    """Yield the label keys that some selector compares as numbers (Gt, Lt)."""
     if isinstance(value, dict):
         if value.get("operator") in ("Gt", "Lt") and isinstance(value.get("key"), str):
             yield value["key"]

@@ -1,5 +1,6 @@
-"""Takes a snapshot of a live cluster through its API, or of what kubectl wrote. Secrets are never
-asked for."""
+"""Takes a snapshot of a live cluster through its API, or of objects that kubectl wrote to a file.
+
+Secrets are never read."""
 
 import datetime
 from collections.abc import Iterable, Mapping
@@ -24,8 +25,8 @@ NEEDED = ("Node", "Pod")
 class CapturedObjects(NamedTuple):
     """A cluster's objects by the fields of `ClusterSnapshot`.
 
-    `unread` are kinds that may not be read; `broken` objects that could not be, by kind and name.
-    """
+    `unread` lists kinds that the caller may not read; `broken` objects that could not be decoded,
+    by kind and name."""
 
     objects: dict[str, list[Any]]
     oom_history: Mapping[str, str] = {}
@@ -34,8 +35,10 @@ class CapturedObjects(NamedTuple):
 
 
 async def captured(client: ApiClient, config: Configuration) -> CapturedObjects:
-    """Everything that Weft decides by. Raises what the client raises where nodes or pods may not
-    be read; what else may not is `unread`."""
+    """Read all objects that influence Weft's decisions.
+
+    Raises the client's error if nodes or pods may not be read; other forbidden kinds go to
+    `unread`."""
     has_claims = await serves_claims(client)
     wanted = {
         kind: (resource, UNHEALTHY_NAMESPACE if kind == "ConfigMap" else "")
@@ -68,7 +71,7 @@ async def _oom_history(
 
 
 async def configuration_text(client: ApiClient, namespace: str, name: str, key: str) -> str:
-    """The configuration file in this ConfigMap; "" where there is none, or it may not be read."""
+    """Return the configuration file in this ConfigMap; "" if it is missing or may not be read."""
     try:
         config_map = await client.get(CONFIG_MAPS, namespace, name)
     except NotFoundError:
@@ -83,7 +86,8 @@ async def configuration_text(client: ApiClient, namespace: str, name: str, key: 
 def snapshot_of(
     captured: CapturedObjects, config: Configuration, taken_at: datetime.datetime
 ) -> ClusterSnapshot:
-    """The snapshot of these objects, at this time (UTC), of what may be kept alone."""
+    """Build the snapshot of these objects, cut to what a snapshot may contain; `taken_at` is
+    UTC."""
     objects = {field: _in_order(captured.objects.get(field, ())) for field, _ in KINDS.values()}
     return kept(
         ClusterSnapshot(
@@ -101,5 +105,5 @@ def snapshot_of(
 
 
 def _in_order(objects: Iterable[Any]) -> tuple[Any, ...]:
-    """By namespace and name, as the API lists them."""
+    """Sort by namespace and name, as the API does."""
     return tuple(sorted(objects, key=lambda each: (each.metadata.namespace, each.metadata.name)))

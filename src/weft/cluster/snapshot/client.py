@@ -1,4 +1,4 @@
-"""An API client that answers from a snapshot: lists and watches, of which nothing more comes."""
+"""An API client that answers lists from a snapshot; its watches never report a change."""
 
 import asyncio
 import datetime
@@ -25,7 +25,7 @@ from weft.model import BadInputError
 
 
 class MomentClock:
-    """The moment of a snapshot, for ever."""
+    """A clock that stands still at the time of a snapshot."""
 
     def __init__(self, taken_at: str) -> None:
         try:
@@ -36,20 +36,20 @@ class MomentClock:
             self._at = self._at.replace(tzinfo=datetime.UTC)
 
     def monotonic(self) -> float:
-        """Its seconds since 1970."""
+        """Return the snapshot's time in seconds since 1970."""
         return self._at.timestamp()
 
     def wall(self) -> datetime.datetime:
-        """Its time of day, UTC."""
+        """Return the snapshot's time, UTC."""
         return self._at
 
     async def sleep(self, seconds: float) -> None:
-        """As asyncio does: no time passes for what is read here."""
+        """Sleep as asyncio does; this clock does not advance."""
         await asyncio.sleep(seconds)
 
 
 class SnapshotClient(ApiClient):
-    """Reads are of the snapshot's objects; there is nothing to write to."""
+    """Answers list requests from the snapshot's objects; refuses writes."""
 
     def __init__(self, snapshot: ClusterSnapshot) -> None:
         endpoint = Endpoint("http://snapshot.invalid", FixedCredentials())
@@ -73,7 +73,7 @@ class SnapshotClient(ApiClient):
         attempts: int = 0,
         urgent: bool = False,
     ) -> bytes:
-        """The list at this path, whole."""
+        """Return the complete list at this path; `BadInputError` for any other request."""
         if path == DEVICES_PATH:
             raise NotFoundError(ApiStatus(code=404, message="the snapshot has no Devices"))
         if path == API_PATH and not self._has_claims:
@@ -91,6 +91,6 @@ class SnapshotClient(ApiClient):
     async def stream(
         self, path: str, query: Mapping[str, str], inactivity_s: float
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """Nothing, for as long as it is waited for."""
+        """Wait for ever: a snapshot never changes."""
         await asyncio.Event().wait()
         yield aiohttp.StreamReader(None, 1)  # type: ignore[arg-type]

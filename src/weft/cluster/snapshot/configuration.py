@@ -1,4 +1,4 @@
-"""The part of a configuration that decides: no addresses, no files, nothing to log in with."""
+"""The part of a configuration that affects decisions: no addresses, files or credentials."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _FACTOR = "volcanoMemoryFactor"  # only where it is not 1: older snapshots have 
 
 
 def deciding_part(config: Configuration) -> dict[str, Any]:
-    """These settings, as the configuration file has them."""
+    """Return the settings that affect decisions, in the configuration file's form."""
     whole = lean(msgspec.to_builtins(config))
     extender = {"enabled": config.extender.enabled, "routes": dict(config.extender.routes)}
     factor = {_FACTOR: whole[_FACTOR]} if config.volcano_memory_factor != 1 else {}
@@ -28,12 +28,12 @@ def deciding_part(config: Configuration) -> dict[str, Any]:
 
 
 def configuration_of(document: dict[str, Any], where: str) -> Configuration:
-    """The configuration that a snapshot holds; `BadInputError` naming the field."""
+    """Read the configuration that a snapshot holds; `BadInputError` names the field."""
     try:
         config = from_builtins(document)
     except BadInputError as error:
         raise BadInputError(f"{where}, field configuration.{error.where}", error.problem) from None
     if deciding_part(config) != document:
-        wrong = "says more or less than a snapshot does; take the snapshot anew"
+        wrong = "has other settings than a snapshot of this version; take the snapshot again"
         raise BadInputError(f"{where}, field configuration", wrong)
     return config

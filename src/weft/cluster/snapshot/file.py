@@ -1,8 +1,7 @@
-"""From a snapshot to the file's bytes and back, strictly: what is read is what was written.
+"""Writes a snapshot to a file and reads it back, strictly: only what could be written can be read.
 
-A file that is cut off, of another form or version, or says what no snapshot says, is refused with
-one error that names the place.
-"""
+A file that is truncated, of another form or version, or with fields that no snapshot has, is
+refused with one error that names the place."""
 
 import gzip
 from functools import cache
@@ -19,32 +18,32 @@ from weft.model import BadInputError
 from weft.model.former_names import todays_fields
 
 FORMER_NAMES = {"lessons": "oomHistory"}
-"""Fields of snapshots of Weft 0.1, and their names today."""
+"""Fields in snapshots of Weft 0.1, and their names today."""
 _REMEDY = "take one with `weft snapshot`"
 
 
 def write(snapshot: ClusterSnapshot, path: Path) -> None:
-    """Write the file whole, gzipped where its name ends in .gz; OSError."""
+    """Write the file atomically, gzipped if its name ends in .gz; raises OSError."""
     body = encode(snapshot)
     write_whole(path, gzip.compress(body, mtime=0) if path.suffix == ".gz" else body)
 
 
 def encode(snapshot: ClusterSnapshot) -> bytes:
-    """The file's bytes: what may be kept, and of that what is not at its default."""
+    """Encode the snapshot, cut to what a file may contain, without fields at their defaults."""
     return msgspec.json.format(msgspec.json.encode(lean(kept(snapshot))), indent=1) + b"\n"
 
 
 def read(path: Path) -> ClusterSnapshot:
-    """The snapshot in this file, plain or gzipped; `BadInputError` where there is none."""
+    """Read the snapshot in this file, plain or gzipped; `BadInputError` if there is none."""
     return decode(read_text(path).encode(), str(path))
 
 
 def decode(body: bytes, where: str) -> ClusterSnapshot:
-    """The snapshot in this text; `where` names it in errors."""
+    """Decode a snapshot; `where` names it in errors."""
     try:
         document = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
-        wrong = f"is no snapshot, or cut off: {error}; {_REMEDY}"
+        wrong = f"is not a snapshot, or is truncated: {error}; {_REMEDY}"
         raise BadInputError(where, wrong) from None
     if not isinstance(document, dict) or document.get("kind") != KIND:
         kind = document.get("kind") if isinstance(document, dict) else None
@@ -57,16 +56,18 @@ def decode(body: bytes, where: str) -> ClusterSnapshot:
     try:
         snapshot = msgspec.convert(document, ClusterSnapshot)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise BadInputError(where, f"is not as `weft snapshot` writes it: {error}") from None
+        raise BadInputError(
+            where, f"is not in the form that `weft snapshot` writes: {error}"
+        ) from None
     difference = _first_difference(document, lean(kept(snapshot)))
     if difference is not None:
-        wrong = "is nothing that `weft snapshot` writes; leave it out, or take the snapshot anew"
+        wrong = "is not written by `weft snapshot`; remove it, or take the snapshot again"
         raise BadInputError(f"{where}, field {difference}", wrong)
     return snapshot
 
 
 def lean(value: Any) -> Any:
-    """As JSON's own kinds, without fields that are at their default."""
+    """Convert to JSON types, without fields at their defaults."""
     if isinstance(value, msgspec.Struct):
         fields = ((name, default, getattr(value, field)) for field, name, default in _of(value))
         return {name: lean(there) for name, default, there in fields if there != default}
@@ -83,7 +84,7 @@ def _of(value: msgspec.Struct) -> tuple[tuple[str, str, Any], ...]:
 
 @cache
 def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
-    """(attribute, name in JSON, default) of each field."""
+    """Return (attribute, name in JSON, default) of each field."""
     return tuple(
         (
             field.name,
@@ -97,7 +98,8 @@ def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
 
 
 def _first_difference(document: Any, written: Any, at: str = "") -> str | None:
-    """Where the document says something else than would be written; None where it does not."""
+    """Return the path of the first difference between the document and what would be written, or
+    None."""
     if document == written:
         return None
     if isinstance(document, dict) and isinstance(written, dict):

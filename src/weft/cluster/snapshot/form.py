@@ -1,8 +1,7 @@
 """The form of a snapshot: one JSON object, strict, versioned. See docs/reference/snapshot.md.
 
-Objects have Kubernetes' own fields, of these only what Weft reads; what is at its default is left
-out.
-"""
+Objects have Kubernetes' own field names, but only the fields that Weft reads; fields at their
+defaults are left out."""
 
 from typing import Any
 
@@ -32,7 +31,7 @@ KIND = "ClusterSnapshot"
 
 
 class PriorityClass(Api, frozen=True, gc=False):
-    """scheduling.k8s.io/v1 PriorityClass."""
+    """A scheduling.k8s.io/v1 PriorityClass."""
 
     metadata: ObjectMeta = ObjectMeta()
     value: int = 0
@@ -41,7 +40,7 @@ class PriorityClass(Api, frozen=True, gc=False):
 
 
 class DisruptionBudgetSpec(Api, frozen=True, gc=False):
-    """spec of a PodDisruptionBudget."""
+    """The spec of a PodDisruptionBudget."""
 
     selector: LabelSelector | None = None
     min_available: int | str | None = None
@@ -49,13 +48,13 @@ class DisruptionBudgetSpec(Api, frozen=True, gc=False):
 
 
 class DisruptionBudgetStatus(Api, frozen=True, gc=False):
-    """status of a PodDisruptionBudget: how many of its pods may be evicted now."""
+    """The status of a PodDisruptionBudget: how many of its pods may be evicted now."""
 
     disruptions_allowed: int = 0
 
 
 class DisruptionBudget(Api, frozen=True, gc=False):
-    """policy/v1 PodDisruptionBudget."""
+    """A policy/v1 PodDisruptionBudget."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: DisruptionBudgetSpec = DisruptionBudgetSpec()
@@ -63,13 +62,12 @@ class DisruptionBudget(Api, frozen=True, gc=False):
 
 
 class ClusterSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """A cluster at one moment. `taken_at` is RFC 3339, UTC; `weft` the version that wrote it.
+    """A cluster at one moment. `taken_at` is RFC 3339, UTC; `weft` is the version that wrote it.
 
-    `anonymous`: names are hashed. `configuration` is the part of a WeftConfiguration that decides.
-    `config_maps` are those that name broken GPUs; `oom_history` what Weft keeps of pods that ran
-    out of GPU memory, as its ConfigMap has it. `unread` are kinds of objects that could not be
-    read: there may have been some.
-    """
+    `anonymous`: names are hashed. `configuration` is the part of a WeftConfiguration that affects
+    decisions. `config_maps` are those that list broken GPUs; `oom_history` is Weft's ConfigMap of
+    pods that ran out of GPU memory. `unread` lists kinds that could not be read, so their objects
+    are missing."""
 
     api_version: str
     kind: str
@@ -111,7 +109,7 @@ KINDS: dict[str, tuple[str, Resource[Any]]] = {
     "DeviceClass": ("device_classes", DEVICE_CLASSES),
     "ResourceClaim": ("resource_claims", RESOURCE_CLAIMS),
 }
-OF_CLAIMS = ("ResourceSlice", "DeviceClass", "ResourceClaim")
-"""Those that an API server before Kubernetes 1.34 has not."""
+"""By Kubernetes kind: the field of `ClusterSnapshot`, and the API resource."""
 
-"""By Kubernetes' kind: the field of `ClusterSnapshot`, and where the API has them."""
+OF_CLAIMS = ("ResourceSlice", "DeviceClass", "ResourceClaim")
+"""Kinds that API servers before Kubernetes 1.34 lack."""

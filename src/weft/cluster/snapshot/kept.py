@@ -1,8 +1,7 @@
-"""Cuts objects to what Weft reads, for a snapshot: nothing that could be a secret.
+"""Cuts objects down to what Weft reads, so that a snapshot contains nothing that could be secret.
 
-Left out: environment values and arguments, images, messages, every annotation that is no system's
-of GPU scheduling, and `weft.dev/delivery`, which holds environment.
-"""
+Left out: values of environment variables, arguments, images, messages, all annotations that are not
+those of a GPU scheduling system, and `weft.dev/delivery`, which holds environment variables."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
@@ -35,7 +34,7 @@ from weft.model.manifest import EnvVar, ObjectMeta
 HARMLESS_ENV = ("", "none", "void")
 """Values that give a container no GPU."""
 _GPU_ENV = ("NVIDIA_VISIBLE_DEVICES", "LD_PRELOAD")
-"""Variables whose being there is told people: without a value they mean "some GPUs"."""
+"""Variables that are kept by name: without their value they mean "some GPUs"."""
 _OUT_OF_MEMORY = "CUDA out of memory"
 _NAMES = {
     *(name for s in ALL for name in (*s.resources, *s.written, *s.kept_marks, *s.written_on_nodes)),
@@ -44,16 +43,16 @@ _NAMES = {
     RESERVED_CARD,
 }
 DOMAINS = frozenset({RESOURCES.rstrip("/"), *(n.partition("/")[0] for n in _NAMES if "/" in n)})
-"""Before the slash of the systems' annotations, labels and resources."""
+"""Domains (before the slash) of GPU scheduling systems' annotations, labels and resources."""
 BARE = tuple(sorted({name.rstrip("*") for name in _NAMES if "/" not in name}))
-"""Beginnings of names without a domain."""
+"""Prefixes of such names that have no domain."""
 
 M = TypeVar("M", bound=ObjectMeta)
 V = TypeVar("V")
 
 
 def is_systems_own(key: str) -> bool:
-    """True if an annotation, label or resource is of a system of GPU scheduling."""
+    """Tell whether an annotation, label or resource is defined by a GPU scheduling system."""
     domain, slash, _ = key.partition("/")
     if not slash:
         return key.startswith(BARE)
@@ -61,7 +60,7 @@ def is_systems_own(key: str) -> bool:
 
 
 def kept(snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """The snapshot with what may be in a file, and no more; of such a file it changes nothing."""
+    """Return the snapshot cut down to what a file may contain; cutting twice changes nothing."""
     maps = (config_map for config_map in snapshot.config_maps if _names_broken_gpus(config_map))
     more: dict[str, Any] = {
         field: tuple(replace(each, metadata=_meta(each.metadata)) for each in objects)
@@ -173,7 +172,7 @@ def _containers(containers: Iterable[PodContainer] | None) -> list[PodContainer]
 
 
 def _environment(env: Iterable[EnvVar] | None) -> list[EnvVar] | None:
-    """Variables that name GPUs, without saying which."""
+    """Keep variables that give GPUs, without their values."""
     gpu_env = [variable for variable in env or () if variable.name in _GPU_ENV]
     return [
         variable if variable.value in HARMLESS_ENV else EnvVar(variable.name)
@@ -182,7 +181,7 @@ def _environment(env: Iterable[EnvVar] | None) -> list[EnvVar] | None:
 
 
 def _volume(volume: Volume) -> Volume:
-    """The volume's kind and its claim: the details of a disk may hold credentials."""
+    """Keep the volume's kind and claim; other details could hold credentials."""
     there: dict[str, Mapping[str, Any]] = {
         field: {}
         for field in ("ephemeral", "gce_persistent_disk", "aws_elastic_block_store", "iscsi", "rbd")
@@ -199,7 +198,7 @@ def _conditions(conditions: Iterable[Any]) -> list[TimedCondition]:
 
 
 def _ends(statuses: Iterable[ContainerStatus] | None) -> list[ContainerStatus] | None:
-    """Containers that ended for want of GPU memory, in words of ours."""
+    """Keep containers that ended for lack of GPU memory, with a fixed message."""
     ends = []
     for status in statuses or ():
         state, last = _end(status.state.terminated), _end(status.last_state.terminated)

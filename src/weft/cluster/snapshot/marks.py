@@ -1,4 +1,4 @@
-"""Renames what annotations of GPU systems name: pods, nodes, containers, applications, GPUs."""
+"""Renames what GPU systems' annotations refer to: pods, nodes, containers, applications, GPUs."""
 
 import json
 from typing import Any
@@ -28,7 +28,7 @@ from weft.model.annotations import (
 )
 
 _BY_CONTAINER = (elastic.CONTAINER, elastic.NANO_CONTAINER)
-"""Beginnings of annotations that end in a container's name."""
+"""Prefixes of annotations that end in a container's name."""
 _OTHERS = (
     *(ADVERTISES, AGENT, CLASS, EXPECTED_DURATION, FENCED_VERSION, GPU_MODEL, INVENTORY),
     *(ISOLATION, SLO_MS, SOLO_P99_MS, SOLO_RATE, TERM),
@@ -41,13 +41,13 @@ _BEGINNINGS = tuple(name.rstrip("*") for name in _OTHERS if name.endswith("*"))
 
 
 class Marks:
-    """Renames the annotations of one snapshot; what is not known here is left out."""
+    """Renames the annotations of one snapshot; unknown annotations are dropped."""
 
     def __init__(self, names: Pseudonyms) -> None:
         self._names = names
 
     def renamed(self, annotations: dict[str, str]) -> dict[str, str]:
-        """The annotations that are known, renamed."""
+        """Return the known annotations, renamed."""
         renamed = {}
         for key, text in annotations.items():
             beginning = next((begin for begin in _BY_CONTAINER if key.startswith(begin)), "")
@@ -72,7 +72,7 @@ class Marks:
         return None
 
     def _placement(self, text: str) -> str:
-        """A damaged one stays a damaged one."""
+        """Rename a placement; a malformed one stays malformed."""
         value = _object(text)
         if value is None:
             return "damaged"
@@ -94,7 +94,7 @@ class Marks:
         return json.dumps(known)
 
     def _allocation(self, text: str) -> str | None:
-        """`{"<container>": {"<gpu>": units}}`."""
+        """Rename the containers in `{"<container>": {"<gpu>": units}}`."""
         value = _object(text)
         if value is None:
             return None
@@ -110,7 +110,7 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 def _with_gpus(value: Any, names: Pseudonyms) -> Any:
-    """With every text, which names a GPU, hashed."""
+    """Hash every text in the value; each is a GPU's UUID."""
     if isinstance(value, list):
         return [_with_gpus(inner, names) for inner in value]
     return (

@@ -1,4 +1,5 @@
-"""Which bound pods may be moved: those that somebody makes anew, as disruption budgets allow."""
+"""Finds bound pods that may be moved: a controller recreates them, and disruption budgets allow
+it."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,11 +18,12 @@ from weft.model.request import LATENCY_CRITICAL
 
 _PRESENCE = ("Exists", "DoesNotExist")
 _TIED_KINDS = ("DaemonSet", "Node")
-"""Owners that make the pod anew on the same node, if at all."""
+"""Owners that recreate a pod on the same node, or not at all."""
 
 
 class MovablePods(NamedTuple):
-    """Pods that may be moved, how many each disruption budget lets go, and why others stay."""
+    """Pods that may be moved, evictions that each budget allows, and how many pods stay for which
+    reason."""
 
     pods: list[MovablePod]
     budgets: dict[str, int]
@@ -29,8 +31,8 @@ class MovablePods(NamedTuple):
 
 
 def movable_pods(state: SnapshotState) -> MovablePods:
-    """The bound pods that may be moved: none that is latency-critical, or that nobody makes
-    anew."""
+    """Find the bound pods that may be moved: not latency-critical ones, or ones without a
+    controller."""
     pods, stay = [], Counter[str]()
     budgets = state.snapshot.disruption_budgets
     for pod in state.bound:
@@ -57,7 +59,7 @@ def movable_pods(state: SnapshotState) -> MovablePods:
 
 
 def _made_anew(pod: Pod) -> Pod:
-    """The pod as its controller makes it again: without a node."""
+    """Return the pod as its controller would recreate it: without a node."""
     return replace(pod, spec=replace(pod.spec, node_name=""))
 
 
@@ -85,10 +87,10 @@ def _covers(budget: DisruptionBudget, pod: Pod) -> bool:
 
 
 def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """Tells whether a selector takes these labels; an empty one takes all, none takes nothing.
+    """Tell whether a selector matches these labels; an empty selector matches all, None matches
+    none.
 
-    An operator that nobody knows takes what it names: whoever asks is careful.
-    """
+    An unknown operator counts as matching, so that a budget is rather respected than missed."""
     if selector is None:
         return False
     wanted: Iterable[tuple[str, str]] = (selector.match_labels or {}).items()

@@ -1,7 +1,7 @@
-"""Hashed names: one for each, of a key that nobody keeps, and in the same order as the names.
+"""Pseudonyms by a random key that is not stored, in the same order as the names they replace.
 
-Order decides ties between nodes, pods and GPUs: hashed so, a snapshot decides as it did before.
-"""
+Order breaks ties between nodes, pods and GPUs: so an anonymised snapshot gives the same
+decisions."""
 
 import hashlib
 import itertools
@@ -13,11 +13,10 @@ _GPU = re.compile(r"\b(GPU|MIG)-[0-9A-Za-z-]+")
 
 
 class Pseudonyms:
-    """First it is told every name (each stays as it is), then, once `allot` was called, hashes.
+    """Collects every name first, returning it unchanged; after `allot`, returns pseudonyms.
 
-    `words` are those that say nothing of whose they are, `sorted_names` those whose order decides:
-    these are hashed, all of them. `uuids` are GPUs' that look like no UUID.
-    """
+    `words` are not hashed where `word` is asked for them. `sorted_names` are hashed in any case,
+    since their order matters. `uuids` are GPU UUIDs of unusual form."""
 
     def __init__(
         self, words: Iterable[str], sorted_names: Iterable[str], uuids: Iterable[str]
@@ -32,44 +31,45 @@ class Pseudonyms:
         self._composed: dict[str, tuple[str, ...]] = {}
 
     def name(self, text: str) -> str:
-        """The pseudonym of an object, container, key or value."""
+        """Return the pseudonym of an object, container, key or value."""
         if text in self._composed:
             return "-".join(map(self.name, self._composed[text]))
         return text if text in self._kept else self._of("name", text)
 
     def word(self, text: str) -> str:
-        """The pseudonym of a scheduler, kind, namespace or container: some mean something to
-        Weft."""
+        """Return the pseudonym of a scheduler, kind, namespace or container, unless Weft knows the
+        word."""
         return text if text in self._words else self.name(text)
 
     def uid(self, text: str) -> str:
-        """The pseudonym of an object's UID."""
+        """Return the pseudonym of an object's UID."""
         return self._of("uid", text) if text else text
 
     def composed(self, *parts: str) -> None:
-        """Names of these parts, with - between them, are made of the parts' hashes."""
+        """Declare that the name made of these parts, joined by "-", is built from the parts'
+        pseudonyms."""
         self._composed["-".join(parts)] = parts
         for part in parts:
             self.name(part)
 
     def gpus_in(self, text: str) -> str:
-        """The text with each GPU's UUID hashed."""
+        """Return the text with each GPU's UUID replaced by its pseudonym."""
         return self._uuids.sub(lambda match: self._of(_kind_of(match[0]), match[0]), text)
 
     def gpu(self, uuid: str) -> str:
-        """A GPU's UUID, whatever it looks like."""
+        """Return the pseudonym of a GPU's UUID of any form."""
         if not uuid or self._uuids.fullmatch(uuid):
             return self.gpus_in(uuid)
         return self._of("gpu", uuid)
 
     def allot(self) -> None:
-        """From now on they are hashed."""
+        """Assign pseudonyms to all names seen so far."""
         key = secrets.token_bytes(32)
         for kind, known in self._known.items():
             shape = _KINDS[kind]
             digests = {shape(_digest(key, kind, text, 0)) for text in known}
             again = 1
-            while len(digests) < len(known):  # as good as never: two were alike
+            while len(digests) < len(known):  # two digests collided, which is next to impossible
                 digests = {shape(_digest(key, kind, text, again)) for text in known}
                 again += 1
             self._known[kind] = dict(zip(sorted(known), sorted(digests), strict=True))
@@ -98,4 +98,4 @@ _KINDS: dict[str, Callable[[str], str]] = {
     "gpu": lambda digest: f"GPU-{_as_uuid(digest)}",
     "mig": lambda digest: f"MIG-{_as_uuid(digest)}",
 }
-"""How a digest is written."""
+"""How a digest is formatted for each kind of name."""

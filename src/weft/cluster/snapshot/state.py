@@ -1,13 +1,12 @@
-"""The state in a snapshot as the scheduler sees it: the same views, ledger and engine, filled.
+"""Loads a snapshot into the views, ledger and engine that a live scheduler has.
 
     state = snapshot_state(read(path), profiles_and_the_rest)      # see `weft.cli.snapshot_files`
     state.live.engine.ledger            who holds what
     state.live.engine.assess(…)         what fits where, and how it scores
     state.nodes, state.bound, state.pending()
 
-Nothing is decided: pods without a node are known, and not queued. What holds of a scheduler that
-has just started with this configuration on this cluster, holds here.
-"""
+Nothing is decided: pending pods are known but not queued. The state equals that of a scheduler that
+has just started with this configuration on this cluster."""
 
 import asyncio
 from collections.abc import Callable
@@ -30,48 +29,49 @@ from weft.model import BadInputError, Node, PodRequest, Shape
 
 
 class UnreadablePod(NamedTuple):
-    """A waiting pod that contradicts itself, and why."""
+    """A pending pod whose request cannot be read, and why."""
 
     name: str
     why: str
 
 
 class SnapshotState(NamedTuple):
-    """A snapshot, taken in. `live` is a `LiveCluster` that reads and never writes.
+    """A loaded snapshot. `live` is a `LiveCluster` that never writes.
 
-    `live.nodes` and `live.pods` are the views of nodes and pods, `live.nodes.nodes` the nodes as
-    the engine has them by name, `live.pods.pods` the API's pods by namespace and name,
-    `live.engine.ledger.holdings` each bound pod's placement by UID.
-    """
+    `live.nodes` and `live.pods` are the views of nodes and pods, `live.nodes.nodes` the engine's
+    nodes by name, `live.pods.pods` the API's pods by namespace and name, and
+    `live.engine.ledger.holdings` each bound pod's placement by UID."""
 
     snapshot: ClusterSnapshot
     parts: LeaderParts
 
     @property
     def live(self) -> EngineCluster:
-        """The cluster, which nothing moves any more."""
+        """The cluster, which no longer changes."""
         return self.parts.live
 
     @property
     def engine(self) -> Engine:
-        """The engine: its ledger, profiles, and answers to questions."""
+        """The engine: its ledger, profiles and assessments."""
         return self.live.engine
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes as the engine has them, by name."""
+        """The engine's nodes, sorted by name."""
         return tuple(node for _, node in sorted(self.live.nodes.nodes.items()))
 
     @property
     def bound(self) -> list[Pod]:
-        """The pods that hold something of a node, by namespace and name."""
+        """The pods that hold capacity of a node, sorted by namespace and name."""
         holdings = self.engine.ledger.holdings
         pods = sorted(self.live.pods.pods.items())
         return [pod for _, pod in pods if pod.metadata.uid in holdings]
 
     def pending(self) -> tuple[list[PodRequest], list[UnreadablePod]]:
-        """Pods that wait for a place and are one of the profiles', or ask for GPUs; the most
-        important first, then the oldest. And those of them that cannot be read."""
+        """Return pending pods of the profiles or with GPU requests, and those of them that cannot
+        be read.
+
+        Sorted by descending priority, then age."""
         requests, bad = [], []
         for pod in self._waiting():
             try:
@@ -89,8 +89,8 @@ class SnapshotState(NamedTuple):
         return sorted(waiting, key=lambda pod: (-(pod.spec.priority or 0), age(pod)))
 
     def events(self) -> list[Event]:
-        """The events that tell another engine with these nodes what is held, and what was
-        learnt."""
+        """Return the events that load holdings and the OOM history into another engine with these
+        nodes."""
         pods, learnt = self.live.pods, learnt_of(self.snapshot)
         seen: list[Event] = [learnt] if learnt is not None else []
         for uid, holding in sorted(self.engine.ledger.holdings.items()):
@@ -107,7 +107,8 @@ class SnapshotState(NamedTuple):
         return seen
 
     def usual(self) -> tuple[Shape, ...]:
-        """The shapes of the GPU pods there are, bound or not: what comes usually."""
+        """Return the shapes of all GPU pods that have not ended: an estimate of what usually
+        comes."""
         pods = (pod for pod in self.live.pods.pods.values() if not pod.ended)
         shapes = (typical_shape(pod, self.live.settings) for pod in pods)
         return tuple(shape for shape in shapes if shape is not None)
@@ -116,10 +117,9 @@ class SnapshotState(NamedTuple):
 def snapshot_state(
     snapshot: ClusterSnapshot, make: Callable[[ApiClient], LeaderParts]
 ) -> SnapshotState:
-    """Take the snapshot in, by the cluster that `make` makes on this client.
+    """Load the snapshot into the cluster that `make` builds on a client for it.
 
-    No event loop may run. Afterwards none runs, either.
-    """
+    Must not be called within an event loop; none runs afterwards."""
     return asyncio.run(_filled(snapshot, make))
 
 
@@ -135,15 +135,14 @@ async def _filled(
     await TypicalInput(live).count()
     await live.stop()
     live.ready = True
-    live.leadership.begin()  # its answers are those of who decides
+    live.leadership.begin()  # only a leader answers questions
     return SnapshotState(snapshot, parts)
 
 
 def learnt_of(snapshot: ClusterSnapshot) -> OomHistoryLearnt | None:
-    """The event that tells what Weft kept of pods that ran out of GPU memory.
+    """Return the event with the snapshot's OOM history and peaks, or None if it has none.
 
-    Keys that nobody can read are left out.
-    """
+    Keys that cannot be decoded are left out."""
     entries, peaks = [], tuple[PeakLearnt, ...]()
     for key, text in snapshot.oom_history.items():
         try:

@@ -1,5 +1,4 @@
-"""Upper bound of the GPU that any policy can give to a workload's pods.
+"""Upper bounds on the GPU capacity that any policy can allocate to a workload's pods.
 
-In: the relaxation of a cluster and its workload, prices that prove the bound, the search for them.
-Out: placing pods (the bound has no placement) and deciding anything live.
-"""
+In: a relaxation of cluster and workload, prices that prove a bound, and the search for them. Out:
+placing pods (a bound has no placement), and live decisions."""

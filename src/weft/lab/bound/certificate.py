@@ -1,9 +1,8 @@
-"""Prices that prove a bound: whatever they are, no set of pods that fits exceeds what they give.
+"""Proves a bound from prices: with any prices, no set of pods that fits exceeds the bound.
 
-Weak duality of the linear program (Lagrange): a pod is worth its GPU less the prices of its pieces,
-and each node no more than its dearest configuration. All sums are of integers, so that the bound
-is exactly what the prices prove.
-"""
+This is weak duality of the linear program (Lagrange): a pod contributes its GPU minus the prices of
+its pieces, and each node at most the price of its most expensive configuration. All sums are of
+integers, so the bound is exact."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -14,19 +13,19 @@ from weft.lab.bound.pricing import Dearest, dearest
 from weft.lab.bound.relaxation import Relaxation
 
 SCALE = 1 << 12
-"""Prices are whole numbers of this part of a thousandth of a GPU."""
+"""Prices are integers in units of 1/`SCALE` of a thousandth of a GPU."""
 
 
 class Proof(NamedTuple):
-    """The bound that no policy exceeds, thousandths of a GPU, and the dearest configurations that
-    prove it."""
+    """A bound in thousandths of a GPU, and the most expensive configurations, which prove it."""
 
     bound_milli: Fraction
     dearest: list[Dearest]
 
 
 def prove(relaxation: Relaxation, demanded: Demanded, prices: Sequence[int]) -> Proof:
-    """The bound that these prices (one a piece, in parts of `SCALE`, not negative) prove."""
+    """Return the bound that these prices prove: one per piece, in units of 1/`SCALE`, not
+    negative."""
     prices = [
         0 if piece.is_free else max(0, price)
         for piece, price in zip(relaxation.pieces, prices, strict=True)

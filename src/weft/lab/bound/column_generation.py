@@ -1,10 +1,10 @@
-"""Searches prices that prove a low bound: column generation with smoothed prices.
+"""Searches for prices that prove a low bound, by column generation with smoothed prices.
 
-The linear program over the configurations known says prices; the dearest configurations at prices
-between these and the best so far are added, until none would help. Each look gives a proof, so the
-search may end at any time with the best bound found.
-Sources: Gilmore and Gomory 1961 (column generation); Wentges 1997 (smoothed prices).
-"""
+The linear program over the known configurations gives prices. At a mix of these and the best prices
+so far, the most expensive configurations are added, until none improves the bound. Each step proves
+a bound, so the search may stop at any time with the best one.
+
+Sources: Gilmore and Gomory 1961 (column generation); Wentges 1997 (smoothed prices)."""
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -17,19 +17,19 @@ from weft.lab.bound.master import Demanded, Floats, NodeConfiguration, solve
 from weft.lab.bound.relaxation import Relaxation
 
 SMOOTHING = 0.7
-"""How much of the best prices goes into the next ones."""
+"""Weight of the best prices so far in the next prices."""
 MOST_CONFIGURATIONS = 2500
 ENOUGH = 2e-5
-"""Part of the cluster's GPU within which the bound is as low as this relaxation allows."""
+"""Fraction of the cluster's GPU capacity within which the bound counts as optimal for the
+relaxation."""
 _LOOKS = 3
-"""Times that one solution's prices are looked at, nearer to them each time."""
+"""Mixes tried per solution of the linear program, each with a lower weight of the best prices."""
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A bound (thousandths of a GPU) with the prices that prove it, in parts of `SCALE`.
+    """A bound (thousandths of a GPU) with the prices that prove it, in units of 1/`SCALE`.
 
-    `converged`: no other prices give one that is lower by more than `ENOUGH`.
-    """
+    `converged`: no other prices give a bound lower by more than `ENOUGH`. `looks` counts proofs."""
 
     bound_milli: Fraction
     prices: tuple[int, ...]
@@ -38,7 +38,8 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class BoundSearch:
-    """Searches bounds of one relaxation; configurations found for one demand serve the next."""
+    """Searches bounds of one relaxation; configurations found for one demand are reused for the
+    next."""
 
     def __init__(self, relaxation: Relaxation) -> None:
         self._relaxation = relaxation
@@ -57,10 +58,10 @@ class BoundSearch:
         go_on: Callable[[float, float], bool],
         start: Sequence[Sequence[int]] = (),
     ) -> Found:
-        """The lowest bound found while `go_on(bound, reached)` (thousandths of a GPU) says so.
+        """Return the lowest bound found while `go_on(bound, reached)` (thousandths of a GPU)
+        returns True.
 
-        `start` are prices to look at first, as earlier searches found them.
-        """
+        `start` are prices to try first, for example from earlier searches."""
         self._demanded = demanded
         self._best: tuple[Fraction, tuple[int, ...]] | None = None
         self._looks = 0
@@ -81,7 +82,7 @@ class BoundSearch:
             if not added and not converged:
                 if solution.missing < 1e-6:
                     break
-                self._missing_price *= 8  # all known and pods still missing: they must cost more
+                self._missing_price *= 8  # pods are missing still: raise their price
                 if self._missing_price > 1e9:
                     break
         bound, best = self._best or (Fraction(0), ())
@@ -93,7 +94,7 @@ class BoundSearch:
         return self._best[0]
 
     def _plain(self) -> list[int]:
-        """Each piece at the GPU that it is asked for."""
+        """Return start prices: each piece costs the GPU that it asks for."""
         prices = [0] * len(self._relaxation.pieces)
         for group in self._relaxation.groups:
             parts = sum(count for _, count in group.pieces)
@@ -102,7 +103,7 @@ class BoundSearch:
         return prices
 
     def _look_near(self, prices: Floats) -> bool:
-        """Look between the best prices and these; True if that found a configuration."""
+        """Try mixes of the best prices and these; True if a mix added a configuration."""
         assert self._best is not None
         for look in range(_LOOKS + 1):
             weight = 0.0 if look == _LOOKS else SMOOTHING * (1 - look / _LOOKS)
@@ -113,7 +114,7 @@ class BoundSearch:
         return False
 
     def _look(self, prices: Sequence[int]) -> bool:
-        """Prove the bound of these prices, keep the best; True if a configuration was new."""
+        """Prove the bound of these prices, and keep the best; True if a configuration was added."""
         proof = prove(self._relaxation, self._demanded, prices)
         self._looks += 1
         if self._best is None or proof.bound_milli < self._best[0]:
@@ -125,7 +126,8 @@ class BoundSearch:
         return len(self._known) > before
 
     def _forget(self, prices: Floats, node_prices: Floats) -> None:
-        """Drops of too many configurations those that these prices want least."""
+        """If there are too many configurations, drop those that are least useful at these
+        prices."""
         if len(self._known) <= MOST_CONFIGURATIONS:
             return
         lack = {

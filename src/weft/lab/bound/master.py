@@ -1,9 +1,8 @@
-"""The linear program over the configurations found so far, and its prices.
+"""Solves the linear program over the configurations found so far, and returns its prices.
 
-Maximise the GPU of the pods taken in: of each group at least those that must be in and at most
-those that arrived, their pieces within the configurations chosen, these no more than there are
-nodes of their type. Solved by HiGHS through SciPy.
-"""
+It maximises the GPU of the pods taken: of each group at least as many as must be taken and at most
+as many as arrived; their pieces must fit into the chosen configurations, and these into the number
+of nodes of each type. Solved by HiGHS through SciPy."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,15 +18,16 @@ Floats = npt.NDArray[np.float64]
 
 
 class NodeConfiguration(NamedTuple):
-    """Pieces that a node of a type can hold together: (index, how many)."""
+    """Pieces that one node of a type can hold together: (piece index, count)."""
 
     node_type: int
     pieces: tuple[tuple[int, float], ...]
 
 
 class MasterSolution(NamedTuple):
-    """GPU taken in (thousandths), `missing` pieces of pods that must be in and are not, the price
-    of each piece, of a node of each type, and how often each configuration is chosen."""
+    """The solution: GPU taken (thousandths); `missing`, the number of pieces that must be taken but
+    do not fit; the price of each piece and of a node of each type; and how often each configuration
+    is chosen."""
 
     taken_milli: float
     missing: float
@@ -37,7 +37,7 @@ class MasterSolution(NamedTuple):
 
 
 class Demanded(NamedTuple):
-    """How many pods of each group must be in, and how many there are to choose from."""
+    """Per group of pods, how many must be taken, and how many there are."""
 
     least: Sequence[int]
     most: Sequence[int]
@@ -49,10 +49,9 @@ def solve(
     configurations: Sequence[NodeConfiguration],
     missing_price: float,
 ) -> MasterSolution | None:
-    """The best mix of these configurations; each piece that is missing costs `missing_price`.
+    """Return the best mix of these configurations; each missing piece costs `missing_price`.
 
-    None where HiGHS gave up.
-    """
+    None if HiGHS finds no optimum."""
     groups, pieces = len(relaxation.groups), len(relaxation.pieces)
     width = groups + pieces + len(configurations)
     gain = np.zeros(width)
@@ -87,10 +86,10 @@ def solve(
 def _matrix(
     relaxation: Relaxation, configurations: Sequence[NodeConfiguration], size: tuple[int, int]
 ) -> csr_array:
-    """Rows: pieces taken in, less those missing and those that configurations hold; then nodes.
+    """Build the constraint matrix.
 
-    Columns: groups of pods, missing pieces, configurations.
-    """
+    Rows: pieces taken minus missing ones and those in configurations; then nodes. Columns: groups
+    of pods, missing pieces, configurations."""
     groups, pieces = len(relaxation.groups), len(relaxation.pieces)
     entries: list[tuple[int, int, float]] = []
     for at, group in enumerate(relaxation.groups):

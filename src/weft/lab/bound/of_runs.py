@@ -1,8 +1,7 @@
-"""Bounds of simulated runs: what any policy could reach that takes the pods that had to be taken.
+"""Bounds of simulated runs: what any policy could allocate that takes the same first pods.
 
-Whoever rejects pods freely can fill almost everything; so a run is compared with policies that
-take what it took before it first turned a pod away, or all pods up to a given demand.
-"""
+A policy that may reject any pod can fill almost everything. So a run is compared with policies that
+take all pods that it took before it first rejected one, or all pods up to a given demand."""
 
 import math
 import time
@@ -28,22 +27,23 @@ from weft.lab.simulate.scenario import Scenario
 from weft.model import BadInputError
 
 LIMIT_S = 180.0
-"""Seconds for one bound, after which the best one so far is taken."""
+"""Seconds of search per bound; then the best one found is used."""
 
 Watch = Callable[[PolicyRun, float, float], None]
-"""Told of a search as it goes: the run, the bound and what is reached, percent of capacity."""
+"""Called during a search with the run, the bound and the value reached, in percent of capacity."""
 
 
 class BoundSettings(NamedTuple):
-    """Seconds for one bound, and up to which demand (GPU over capacity) pods must be taken; None:
-    up to the first that the run turned away."""
+    """Seconds of search per bound, and the demand (GPU over capacity) up to which all pods must be
+    taken; None: up to the first pod that the run rejected."""
 
     limit_s: float = LIMIT_S
     demand: float | None = None
 
 
 class RunBounds:
-    """Bounds of the runs of one scenario; `not_saved` says why the last was not, "" if it was."""
+    """Bounds of one scenario's runs; `not_saved` is why the last bound could not be saved, or
+    ""."""
 
     def __init__(
         self,
@@ -60,7 +60,8 @@ class RunBounds:
         self._known: dict[Demanded, Found] = {}
 
     def of(self, run: PolicyRun, arrivals: Arrivals) -> PossibleAllocation:
-        """The bound of one run. `BadInputError` where the pods that must be in cannot be."""
+        """Return the bound of one run; `BadInputError` if the pods that must be taken cannot all
+        fit."""
         must = self._must_take(run, arrivals)
         demanded = Demanded(
             tuple(self._relaxation.counts(self._pods[row] for row in arrivals.pod_rows[:must])),
@@ -123,7 +124,7 @@ class RunBounds:
 def with_bounds(
     results: SimulationResults, orders: Sequence[Arrivals], bounds: RunBounds
 ) -> SimulationResults:
-    """The results with what was possible in each run, and a note on each policy."""
+    """Add to the results the bound of each run, and a note for each policy."""
     by_seed: Mapping[int, Arrivals] = {order.seed: order for order in orders}
     runs = [
         msgspec.structs.replace(run, possible=bounds.of(run, by_seed[run.seed]))
@@ -154,5 +155,5 @@ def _note(summary: PolicySummary, runs: Sequence[PolicyRun]) -> str:
         f"end, for policies that take all pods up to {demand:.1f} % demand"
     )
     if not all(bound.lowest for bound in own):
-        text += "; the time limit came first, so that less may be possible"
+        text += "; the time limit ended the search, so the true bound may be lower"
     return text

@@ -1,10 +1,9 @@
-"""The dearest configuration of each type of node at given prices, exactly.
+"""Computes the most expensive configuration of each node type at given prices, exactly.
 
-A configuration says which pieces a node holds together. Prices are integers and so is every sum:
-what comes out is the maximum itself, not a number near it. First a knapsack over levels and CPU
-tells what one GPU is worth with so much CPU, then one over GPUs, CPU and pods of several GPUs what
-a node is worth. How often a piece may be taken is not limited.
-"""
+A configuration says which pieces a node holds together. Prices and sums are integers, so the result
+is the exact maximum. A knapsack over levels and CPU gives the worth of one GPU with an amount of
+CPU; another over GPUs, CPU and multi-GPU pods gives the worth of a node. A piece may be used any
+number of times."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -19,21 +18,22 @@ Values = npt.NDArray[np.int64]
 
 
 class Dearest(NamedTuple):
-    """The most that a node of a type is worth, and pieces that are worth it: (index, how many)."""
+    """The highest worth of a node of a type, and pieces that reach it: (piece index, count)."""
 
     worth: int
     pieces: tuple[tuple[int, float], ...]
 
 
 class _Step(NamedTuple):
-    """From so much CPU on, this is worth so much."""
+    """A step of a rising function: from `cpu` on it has the value `worth`."""
 
     cpu: int
     worth: int
 
 
 class _Item(NamedTuple):
-    """A piece to pack: `piece` counts `part` of one, takes `level` of a GPU and `cpu` steps."""
+    """A piece to pack: `piece` counts as `part` of one, and takes `level` of a GPU and `cpu`
+    steps."""
 
     piece: int
     part: float
@@ -43,15 +43,14 @@ class _Item(NamedTuple):
 
     @property
     def step(self) -> _Step:
-        """Its CPU and its price."""
+        """The piece's CPU and price."""
         return _Step(self.cpu, self.price)
 
 
 def dearest(relaxation: Relaxation, prices: Sequence[int]) -> list[Dearest]:
-    """The dearest configuration of each type of node, in their order, at a price for each piece.
+    """Return the most expensive configuration of each node type, in order, for one price per piece.
 
-    Prices are not negative, and 0 for pieces that are free.
-    """
+    Prices must not be negative, and must be 0 for pieces that are free."""
     dearest_of: dict[int, Dearest] = {}
     by_class: dict[int, list[int]] = {}
     for at, node_type in enumerate(relaxation.node_types):
@@ -70,7 +69,7 @@ def dearest(relaxation: Relaxation, prices: Sequence[int]) -> list[Dearest]:
 
 
 class _ClassPricing:
-    """Tables that nodes of a class share: what one GPU is worth, and so many GPUs together."""
+    """Tables shared by nodes of a class: the worth of one GPU, and of several together."""
 
     def __init__(
         self, full: Sequence[int], accepted: Sequence[tuple[int, Piece, int]], most_cpu: int
@@ -89,7 +88,7 @@ class _ClassPricing:
         self._nodes: dict[tuple[int, ...], _NodeWorth] = {}
 
     def of(self, node_type: NodeType) -> Dearest:
-        """The dearest configuration of such a node."""
+        """Return the most expensive configuration of such a node."""
         mixed = len(node_type.gpus) > 1
         worth = self._torn if mixed else self._alone
         key: tuple[int, ...] = (mixed,)
@@ -103,7 +102,8 @@ class _ClassPricing:
         return Dearest(int(worth.tables[-1][node_type.cpu]), worth.pieces(node_type.cpu))
 
     def _one_gpu(self, kind: int, mixed: bool) -> "_OneGpu":
-        """Tears, on nodes of several kinds, pods of several GPUs into parts for one each."""
+        """Return the table of a GPU; on nodes of mixed kinds, multi-GPU pods are split into single
+        GPUs."""
         full = self._full[kind]
         items = [
             _Item(at, 1, piece.levels[kind], piece.cpu, price)
@@ -123,7 +123,8 @@ class _ClassPricing:
 
 
 def _undominated(items: Sequence[_Item]) -> list[_Item]:
-    """Those to which no other is better: no smaller in level and CPU and as dear."""
+    """Return the items for which no other has at most their level and CPU at the same or a higher
+    price."""
     undominated: list[_Item] = []
     for item in sorted(
         items, key=lambda candidate: (candidate.level, candidate.cpu, -candidate.price)
@@ -136,7 +137,7 @@ def _undominated(items: Sequence[_Item]) -> list[_Item]:
 
 
 class _OneGpu:
-    """`worth[l, c]`: the most that l levels of one GPU with c steps of CPU are worth."""
+    """`worth[l, c]`: the highest worth of l levels of one GPU with c steps of CPU."""
 
     def __init__(self, items: Sequence[_Item], full: int, most_cpu: int) -> None:
         self._items, self._full = _undominated(items), full
@@ -153,7 +154,7 @@ class _OneGpu:
         self.steps = _steps(self.worth[full])
 
     def pieces(self, cpu: int) -> list[tuple[int, float]]:
-        """Pieces that are worth it with so much CPU."""
+        """Return pieces that reach the highest worth with this much CPU."""
         taken, level = [], self._full
         while self.worth[level, cpu]:
             now = self.worth[level, cpu]
@@ -170,7 +171,7 @@ class _OneGpu:
 
 
 class _NodeWorth:
-    """`tables[g][c]`: the most that the first g GPUs with c steps of CPU are worth."""
+    """`tables[g][c]`: the highest worth of the first g GPUs with c steps of CPU."""
 
     def __init__(
         self, beside: Sequence[_Item], several: dict[int, list[_Item]], most_cpu: int
@@ -183,13 +184,13 @@ class _NodeWorth:
         self._gpus: list[_OneGpu] = []
 
     def without_several(self) -> "_NodeWorth":
-        """The same without pods of several GPUs."""
+        """Return a copy without multi-GPU pods."""
         other = copy(self)
         other._several = {}
         return other
 
     def with_gpu(self, gpu: _OneGpu) -> "_NodeWorth":
-        """The same with a GPU more."""
+        """Return a copy with one more GPU."""
         longer = copy(self)
         longer._gpus = [*self._gpus, gpu]
         last = self.tables[-1].copy()
@@ -202,7 +203,7 @@ class _NodeWorth:
         return longer
 
     def pieces(self, cpu: int) -> tuple[tuple[int, float], ...]:
-        """Pieces that are worth what all the GPUs with so much CPU are."""
+        """Return pieces that reach the highest worth of all the GPUs with this much CPU."""
         counts: dict[int, float] = {}
 
         def take(piece: int, part: float) -> None:
@@ -229,7 +230,7 @@ class _NodeWorth:
         return tuple(sorted(counts.items()))
 
     def _last_several(self, gpus: int, cpu: int) -> tuple[int, _Item]:
-        """A pod of several GPUs with which so many GPUs are worth the most."""
+        """Return a multi-GPU pod that is part of the best packing of these GPUs."""
         return next(
             (size, item)
             for size, items in self._several.items()
@@ -244,20 +245,20 @@ def _gives(below: Values, cpu: int, step: _Step, now: int) -> bool:
 
 
 def _join(into: Values, below: Values, steps: Sequence[_Step]) -> None:
-    """Raise `into` to what `below` and one of the steps are worth together."""
+    """Raise `into` to the sum of `below` and a step where that is higher."""
     for cpu, worth in steps:
         if cpu < len(into):
             np.maximum(into[cpu:], below[: len(into) - cpu] + worth, out=into[cpu:])
 
 
 def _steps(worth: Values) -> list[_Step]:
-    """Where a rising row rises, its first entry too."""
+    """Return the steps of a rising row, including its first entry."""
     rises = [0, *(np.flatnonzero(np.diff(worth)) + 1).tolist()]
     return [_Step(at, int(worth[at])) for at in rises]
 
 
 def _fill_beside(row: Values, items: Sequence[_Item]) -> None:
-    """Raise a rising row to what it is worth with any number of pieces that take CPU alone."""
+    """Raise a rising row to its worth with any number of pieces that take only CPU."""
     if not items:
         return
     cpus = np.array([item.cpu for item in items], dtype=np.int64)

@@ -1,9 +1,8 @@
-"""A cluster and its workload as the bound sees them: coarser, never tighter than the real ones.
+"""A cluster and its workload as the bound sees them: coarser, and never more constrained.
 
-Left out are node memory, and of each GPU cores or memory, whichever is asked less; CPU and shares
-are counted in steps, rounded down for pods and up for nodes. Pods of several GPU requests, or of
-several shares, may be torn apart. So whatever fits the cluster fits its relaxation.
-"""
+Node memory is left out, and per GPU kind only cores or only memory counts, whichever is demanded
+more. CPU and shares are counted in steps, rounded down for pods and up for nodes. Pods with several
+GPU requests or shares may be split. So whatever fits the cluster also fits its relaxation."""
 
 import math
 from collections import Counter
@@ -18,18 +17,18 @@ from weft.model import Code, Node, Shape
 
 MOST_CPU_STEPS = 2560
 MOST_LEVELS = 200
-"""Steps into which a node's CPU and a GPU's share are cut where no coarser cut is exact."""
+"""Most steps for a node's CPU and for a GPU's share; if exact steps need more, they are coarser."""
 
 _BY_SIZE = {int(Code.FITS), int(Code.NO_GPU), int(Code.TOO_FEW_GPUS)}
-"""Codes of nodes that would take a pod if they had the GPUs: the relaxation counts these itself."""
+"""Reason codes of nodes that accept a pod apart from free GPUs, which the relaxation counts
+itself."""
 
 
 class Piece(msgspec.Struct, frozen=True):
     """A pod, or a part of one, that is placed on one node.
 
-    It takes `gpus` whole GPUs together, or where that is 1, `levels[k]` of a GPU of kind k; and
-    `cpu` steps. `nodes[c]`: nodes of class c accept it. With no GPU, `levels` is empty.
-    """
+    It takes `gpus` whole GPUs together, or if that is 1, `levels[k]` of a GPU of kind k, and `cpu`
+    steps. `nodes[c]`: nodes of class c accept it. Without GPUs `levels` is empty."""
 
     gpus: int
     levels: tuple[int, ...]
@@ -38,19 +37,20 @@ class Piece(msgspec.Struct, frozen=True):
 
     @property
     def is_free(self) -> bool:
-        """True if it takes nothing that is counted."""
+        """True if the piece takes nothing that is counted."""
         return self.cpu == 0 and not self.gpus
 
 
 class AlikePods(msgspec.Struct, frozen=True):
-    """Pods that ask alike: thousandths of a GPU each, and their pieces: (index, how many)."""
+    """Pods with the same request: thousandths of a GPU per pod, and their pieces: (piece index,
+    count)."""
 
     milli: int
     pieces: tuple[tuple[int, int], ...]
 
 
 class NodeType(msgspec.Struct, frozen=True):
-    """`count` nodes alike: class, CPU steps, and how many GPUs of each kind, as (kind, GPUs)."""
+    """`count` identical nodes: class, CPU steps, and GPUs of each kind, as (kind, GPUs)."""
 
     node_class: int
     cpu: int
@@ -59,10 +59,9 @@ class NodeType(msgspec.Struct, frozen=True):
 
 
 class Relaxation(msgspec.Struct, frozen=True):
-    """Pieces, groups of pods and types of nodes; `full[k]` is a GPU of kind k in levels.
+    """Pieces, groups of pods and node types; `full[k]` is the number of levels of a GPU of kind k.
 
-    `group_of` finds a pod's group by its shape and its thousandths of a GPU.
-    """
+    `group_of` is a pod's group by its shape and thousandths of a GPU."""
 
     pieces: tuple[Piece, ...]
     groups: tuple[AlikePods, ...]
@@ -72,7 +71,7 @@ class Relaxation(msgspec.Struct, frozen=True):
     capacity_milli: int
 
     def counts(self, pods: Iterable[tuple[Shape, int]]) -> list[int]:
-        """How many of these pods (shape, thousandths of a GPU) are of each group."""
+        """Return how many of these pods (shape, thousandths of a GPU) each group has."""
         counts = [0] * len(self.groups)
         for pod, times in Counter(pods).items():
             counts[self.group_of[pod]] += times
@@ -80,7 +79,8 @@ class Relaxation(msgspec.Struct, frozen=True):
 
 
 def relax(nodes: Sequence[Node], pods: Iterable[tuple[Shape, int]]) -> Relaxation:
-    """The relaxation of nodes and of pods: (shape, thousandths of a GPU counted for it) each."""
+    """Return the relaxation of these nodes and pods: (shape, thousandths of a GPU counted for it)
+    each."""
     counted = Counter(pods)
     table = LedgerTable(nodes)
     demands = {shape: Demand(shape, table) for shape, _ in counted}
@@ -106,7 +106,7 @@ def relax(nodes: Sequence[Node], pods: Iterable[tuple[Shape, int]]) -> Relaxatio
 def _classes(
     table: LedgerTable, demands: dict[Shape, Demand]
 ) -> tuple[list[int], dict[Shape, tuple[bool, ...]]]:
-    """Each node's class, and which classes accept each shape whatever their size."""
+    """Return each node's class, and which classes accept each shape regardless of free GPUs."""
     columns = [
         [int(code) in _BY_SIZE for code in declared_codes(table, demand)]
         for demand in demands.values()
@@ -119,7 +119,8 @@ def _classes(
 
 
 def _cpu_step(table: LedgerTable, demands: dict[Shape, Demand]) -> int:
-    """Thousandths of a core in a step: exact if that takes few steps, else a multiple of 50."""
+    """Return the step of CPU in thousandths of a core: exact if few steps suffice, else a multiple
+    of 50."""
     most = max(table.cpu_total.tolist(), default=0)
     exact = math.gcd(*table.cpu_total.tolist(), *(demand.cpu_milli for demand in demands.values()))
     if exact and most <= exact * MOST_CPU_STEPS:
@@ -128,7 +129,7 @@ def _cpu_step(table: LedgerTable, demands: dict[Shape, Demand]) -> int:
 
 
 class _Levels:
-    """In how many levels a GPU of each kind is cut, and how many of them a request takes."""
+    """Number of levels per GPU of each kind, and how many of them a request takes."""
 
     def __init__(self, table: LedgerTable, demands: Sequence[tuple[Demand, int]]) -> None:
         self._memory, self._total, full = [], [], []
@@ -150,7 +151,8 @@ class _Levels:
         return int(need.memory_mib[kind]) if self._memory[kind] else need.milli
 
     def of(self, need: Need) -> tuple[int, ...]:
-        """Levels of a GPU of each kind; more than there are of one that is too small."""
+        """Return the levels that a request takes of a GPU of each kind; more than `full` if it does
+        not fit."""
         if need.whole:
             return self.full
         return tuple(
@@ -160,7 +162,7 @@ class _Levels:
 
 
 def _pieces(demand: Demand, levels: _Levels, step: int, nodes: tuple[bool, ...]) -> Iterable[Piece]:
-    """The parts of one pod."""
+    """Yield the parts of one pod."""
     needs = [need for need in demand.needs if not need.gpu_request.split]
     count = sum(need.count for need in needs)
     if not needs:
@@ -172,7 +174,7 @@ def _pieces(demand: Demand, levels: _Levels, step: int, nodes: tuple[bool, ...])
         for need in needs:
             for _ in range(need.count):
                 taken = levels.of(need)
-                # What rounds to nothing of a GPU takes CPU alone.
+                # A share that rounds down to no level takes only CPU.
                 yield Piece(1, taken, cpu, nodes) if all(taken) else Piece(0, (), cpu, nodes)
 
 

@@ -1,4 +1,5 @@
-"""Bounds found before, in a file a cluster and workload: prices alone, proved anew when read."""
+"""Stores proven bounds in one file per cluster and workload: only prices, whose proof is
+repeated."""
 
 import hashlib
 from pathlib import Path
@@ -14,18 +15,19 @@ from weft.lab.bound.master import Demanded
 from weft.lab.simulate.scenario import Scenario
 
 MOST_SAVED = 200
-"""Bounds in one file; of more, the oldest go."""
+"""Bounds in one file; beyond that, the oldest are dropped."""
 
 
 class SavedPrices(msgspec.Struct, frozen=True):
-    """Prices that prove a bound for one demand, and whether none lower was to be found."""
+    """Prices that prove a bound for one demand, and whether the search had converged."""
 
     prices: tuple[int, ...]
     converged: bool
 
 
 class SavedBounds:
-    """The file of one cluster and workload in a folder. What cannot be read counts as absent."""
+    """The bounds file of one cluster and workload in a folder. An unreadable file counts as
+    absent."""
 
     def __init__(self, folder: Path, scenario: Scenario) -> None:
         work = [(pod.shape, pod.total_milli) for pod in scenario.pods]
@@ -38,17 +40,18 @@ class SavedBounds:
             return
 
     def of(self, demanded: Demanded, pieces: int) -> SavedPrices | None:
-        """The saved bound for this demand on a relaxation of so many pieces."""
+        """Return the saved prices for this demand, if they are for a relaxation of `pieces`
+        pieces."""
         saved = self._bounds.get(_key(demanded))
         return saved if saved is not None and len(saved.prices) == pieces else None
 
     def latest(self, pieces: int, count: int = 2) -> list[tuple[int, ...]]:
-        """Prices for other demands, to start from."""
+        """Return prices for other demands as starting points."""
         fitting = [bound.prices for bound in self._bounds.values() if len(bound.prices) == pieces]
         return fitting[-count:]
 
     def add(self, demanded: Demanded, bound: Found) -> None:
-        """Keep a bound, in the file too; raises `OSError` where that cannot be written."""
+        """Save a bound; raises `OSError` if the file cannot be written."""
         self._bounds[_key(demanded)] = SavedPrices(bound.prices, bound.converged)
         for key in list(self._bounds)[:-MOST_SAVED]:
             del self._bounds[key]

@@ -1,4 +1,4 @@
-"""Profiles of applications: measured on a GPU, or read off a metrics server's history.
+"""Profiles of applications: measured on a GPU, or derived from a metrics server's history.
 
     measure   plan ─▶ campaign(pool ─▶ bench) ─▶ a log of runs ─▶ compiled ─┐
     collect   stays (who ran where, when) ─▶ alone ─▶ history ──────────────┴─▶ profiles ─▶ stores

@@ -1,4 +1,4 @@
-"""Reads from Prometheus' answers which application each pod runs. Pure."""
+"""Finds each pod's application in Prometheus' answers. Pure functions."""
 
 from collections.abc import Iterable, Mapping
 
@@ -15,7 +15,7 @@ QUESTIONS = (
     "kube_replicaset_owner",
     "kube_pod_container_info",
 )
-"""Series of kube-state-metrics about pods; the first needs its --metric-annotations-allowlist."""
+"""kube-state-metrics' series about pods; the first one needs its --metric-annotations-allowlist."""
 
 _labels = msgspec.json.Decoder(dict[str, str])
 
@@ -23,7 +23,8 @@ _labels = msgspec.json.Decoder(dict[str, str])
 def clues_of(
     answers: Mapping[str, QueryResult], containers: Mapping[Pod, str]
 ) -> dict[Pod, ApplicationClues]:
-    """From kube-state-metrics' series, and the container names that exporters told."""
+    """Collect clues to each pod's application, from kube-state-metrics' series and the container
+    names that exporters reported."""
     annotations: dict[Pod, str] = {}
     images: dict[Pod, str] = {}
     more = {pod: [name] for pod, name in containers.items()}
@@ -46,7 +47,7 @@ def clues_of(
 
 
 def _owners(answers: Mapping[str, QueryResult]) -> dict[Pod, str]:
-    """namespace/Kind/name of who makes each pod; for a ReplicaSet its Deployment."""
+    """Return each pod's owner as namespace/Kind/name; for a ReplicaSet its Deployment."""
     above = {
         (_label(labels, "namespace"), labels.get("replicaset", "")): labels
         for labels in _all(answers.get("kube_replicaset_owner"))
@@ -70,7 +71,8 @@ def _all(result: QueryResult | None) -> Iterable[dict[str, str]]:
 
 
 def _label(labels: Mapping[str, str], name: str) -> str:
-    """A label of kube-state-metrics', called exported_… where Prometheus keeps its own."""
+    """Return a label of kube-state-metrics, which Prometheus renames to exported_… on a
+    conflict."""
     return labels.get(f"exported_{name}") or labels.get(name, "")
 
 

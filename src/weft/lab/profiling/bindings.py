@@ -1,8 +1,7 @@
-"""Residencies by the bindings' own marks: which pod holds which GPU, since when, until when.
+"""Reads from pods' annotations which pod holds which GPU, since when and until when.
 
-A pod that asks for GPUs but carries no marks holds some of its node's, nobody knows which: nobody
-counts as alone on that node while it is there.
-"""
+A pod that asks for GPUs but has no such annotations holds unknown GPUs of its node: while it is
+there, no pod counts as alone on that node."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -24,18 +23,18 @@ from weft.model import BadInputError, Gpu, Node
 T = TypeVar("T", bound=KubeObject)
 
 SETTINGS = DialectSettings(interference_table=True)
-"""So that Co-scheML's container names are read as applications."""
+"""Makes the Co-scheML dialect read container names as applications."""
 
 
 async def bindings(client: ApiClient) -> ClusterRecord:
-    """All nodes and pods of the cluster, once."""
+    """List all nodes and pods of the cluster, and return who holds what."""
     nodes = [inventory(node)[0] for node in await _listed(client, NODES)]
     pods = await _listed(client, PODS)
     return cluster_record(nodes, pods)
 
 
 def cluster_record(nodes: Sequence[Node], pods: Sequence[Pod]) -> ClusterRecord:
-    """The residencies of these pods, pure."""
+    """Return who holds what among these pods. Pure."""
     by_name = {node.name: node for node in nodes}
     residencies = [
         residency
@@ -54,7 +53,7 @@ def cluster_record(nodes: Sequence[Node], pods: Sequence[Pod]) -> ClusterRecord:
 
 
 def card_of(node: Node, gpu: Gpu) -> Card:
-    """One name for each GPU."""
+    """Return a name for the GPU that is unique in the cluster."""
     return node.name, gpu.uuid or str(gpu.index)
 
 
@@ -68,7 +67,7 @@ def _residencies(pod: Pod, node: Node) -> Iterator[ProfiledStay]:
         request = registry.parse_pod(pod, SETTINGS)
         placement = registry.dialect(request.dialect).read(pod, request, node)
     except BadInputError:
-        pass  # it may hold anything
+        pass  # it may hold any GPU of the node
     if request is None or placement is None:
         if request is None or request.shape.gpu_requests:
             for gpu in node.gpus:
@@ -88,7 +87,8 @@ def _residencies(pod: Pod, node: Node) -> Iterator[ProfiledStay]:
 
 
 def _until_s(pod: Pod) -> float:
-    """When the last of its containers ended; without end if they have not or nobody says."""
+    """Return when the pod's last container ended, in seconds since 1970; infinity if unknown or
+    running."""
     ends = [status.state.terminated for status in pod.status.container_statuses or ()]
     times = [end.finished_at for end in ends if end is not None and end.finished_at]
     return max(timestamp_ns(time) for time in times) / 1e9 if pod.ended and times else math.inf

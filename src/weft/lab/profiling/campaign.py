@@ -1,13 +1,13 @@
-"""Measuring: one run after the other, as planned, until all is done or the time is over.
+"""Measures applications alone and in pairs, one run after another, until all is done or time is up.
 
-    ready ─▶ go ─▶ all steady ─▶ a window over all of them ─▶ pause ─▶ one line in the log
+ready ─▶ go ─▶ all steady ─▶ a window over all of them ─▶ pause ─▶ one line in the log
 
-The window opens when every resident is past its warm-up and closes at one moment for all; rates
-are iterations between the two, by the times at which residents said how far they were. A run that
-fails is a line too; an application that fails alone is not tried with others. Out of memory counts
-only where nobody else stood by: until then all others end and it is tried again. Other failures
-count only of residents that are new: one that ran before may suffer from what happened then.
-"""
+The window opens when every resident is past its warm-up, and closes at the same moment for all.
+Rates are iterations between the two, by the timestamps that residents report. A failed run is
+logged too; an application that fails alone is not tried with others. Running out of memory counts
+only if no other resident was idle in GPU memory: otherwise all others are ended and the run is
+repeated. Other failures count only if the resident was newly started: an older one may suffer from
+an earlier fault."""
 
 import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,18 +24,18 @@ from weft.lab.profiling.runlog import Failure, LoggedRun, RunLog, RunLogWriter
 from weft.lab.workloads.catalog import Workload
 
 LEAST_ITERATIONS = 3
-"""So many must lie within a window; it stays open longer for slow ones."""
+"""Iterations that a window must contain; it stays open longer for slow applications."""
 _REST = 0.1
-"""A smaller share of the time is not worth starting everything anew."""
+"""With less than this share of the budget left, restarting all residents is not worthwhile."""
 
 
 class CampaignSettings(msgspec.Struct, frozen=True):
     """Settings of a measuring campaign.
 
-    `runs`: of each solo and pair; their median counts. `window_s`: long enough for ten samples of
-    the counters. `warm_s` is what workloads spend warming up each time they go. `longest`: windows
-    stay open at most so many times as long. `budget_s` is for everything; 0 is without end.
-    """
+    `runs`: repetitions of each solo and pair, whose median counts. `window_s`: long enough for ten
+    samples of the counters. `warm_s`: warm-up of workloads each time they start running. `longest`:
+    windows stay open for at most this multiple of `window_s`. `budget_s`: time for everything; 0 is
+    unlimited."""
 
     runs: int = 3
     window_s: float = 3.0
@@ -48,7 +48,7 @@ class CampaignSettings(msgspec.Struct, frozen=True):
 
 
 class CampaignProgress(NamedTuple):
-    """Progress: a run that ended, and how many runs and about how many seconds are to come."""
+    """A run that ended, how many runs are left, and about how many seconds they take."""
 
     run: LoggedRun
     runs_left: int
@@ -56,7 +56,7 @@ class CampaignProgress(NamedTuple):
 
 
 class Campaign:
-    """Measures on one bench. `tell` hears of every run that ends."""
+    """Measures on one bench; `tell` is called after every run."""
 
     def __init__(
         self,
@@ -71,15 +71,15 @@ class Campaign:
         self._took: list[float] = []
 
     def run(self, isolations: Sequence[str], log: RunLog) -> bool:
-        """Everything that the log lacks, in these ways of sharing; whether all of it was done.
+        """Run what the log lacks, for these kinds of isolation; returns whether all of it was done.
 
-        `BenchError`, when all others are done, where the machine cannot share a GPU in such a way.
-        """
+        If the machine does not support one of them, `BenchError` is raised after the others are
+        done."""
         budget_s = self._settings.budget_s
         over_s = self._bench.now_s() + budget_s if budget_s else float("inf")
         parts = [_Part(isolation, log) for isolation in isolations]
         failed = None
-        for least_s in (0.0, _REST * budget_s):  # what one way leaves of its time is for the others
+        for least_s in (0.0, _REST * budget_s):  # time left by one isolation goes to the others
             waiting = [part for part in parts if not part.over]
             for at, part in enumerate(waiting):
                 now = self._bench.now_s()
@@ -96,7 +96,7 @@ class Campaign:
         return all(part.over for part in parts)
 
     def _part(self, part: "_Part") -> bool:
-        """One way of sharing: solos, then as many pairs as there is time for, again and again."""
+        """Measure with one isolation: all solos, then as many pairs as there is time for."""
         settings = self._settings
         pool = ResidentPool(self._bench, self._workloads, settings.load_timeout_s)
         try:
@@ -113,19 +113,20 @@ class Campaign:
             while not part.late and (more := self._more_pairs(pool, part)):
                 self._repeat(pool, part, more)
             if not part.late:
-                self._repeat(pool, part, [])  # where no pair fits, solos still count more than once
+                self._repeat(pool, part, [])  # without time for pairs, still repeat the solos
             return not part.late and not self._open_pairs(part)
         finally:
             pool.close()
 
     def _open_pairs(self, part: "_Part") -> list[tuple[str, str]]:
-        """Pairs that lack runs, the most informative first."""
+        """Return pairs that lack runs, the most informative first."""
         order = pairs(part.sound(self._workloads), self._settings.seed)
         runs = self._settings.runs
         return [pair for pair in order if pair not in part.full and part.missing([pair], runs)]
 
     def _more_pairs(self, pool: ResidentPool, part: "_Part") -> list[tuple[str, str]]:
-        """As many of them as there is time for, beside the solos that are still to come."""
+        """Return as many open pairs as there is time for, after the solos that are still to
+        come."""
         runs = self._settings.runs
         alone = [(name,) for name in part.sound(self._workloads)]
         starting = round(pool.usual_load_s / self._usual_s())
@@ -138,7 +139,7 @@ class Campaign:
         return chosen(self._open_pairs(part), cost, affordable)
 
     def _repeat(self, pool: ResidentPool, part: "_Part", more: list[tuple[str, str]]) -> None:
-        """These pairs, and all solos, once after the other."""
+        """Run all repetitions of these pairs and of all solos, one repetition after another."""
         runs = self._settings.runs
         for number in range(runs):
             part.share(self._bench.now_s(), runs - number)
@@ -154,7 +155,8 @@ class Campaign:
         return max(0, int((part.deadline_s - self._bench.now_s()) / self._usual_s()))
 
     def _usual_s(self) -> float:
-        """The expected seconds of a run, by those before; at first, the least that it can take."""
+        """Return the expected seconds of a run: the mean of recent ones, at least warm-up and
+        window."""
         settings = self._settings
         least = settings.warm_s + settings.window_s
         return max(float(np.mean(self._took[-50:])) if self._took else 0.0, least)
@@ -162,10 +164,10 @@ class Campaign:
     def _trials(
         self, pool: ResidentPool, part: "_Part", trials: Sequence[PlannedRun], later: int
     ) -> None:
-        """These, but for those in the log already, until the time is over.
+        """Run those of `trials` that are not in the log, until time is up.
 
-        Of those to come the first for which the fewest must be started is next: that takes long.
-        """
+        The next run is always one that needs the fewest residents started, as starting takes
+        long."""
         waiting = [trial for trial in trials if trial not in part.done]
         while waiting:
             trial = min(waiting, key=lambda trial: pool.missing(trial.applications))
@@ -187,7 +189,7 @@ class Campaign:
             self._tell(CampaignProgress(run, left, left_s))
 
     def _measure(self, pool: ResidentPool, trial: PlannedRun) -> LoggedRun:
-        """One run, whatever becomes of it."""
+        """Measure one run, and return it even if it failed."""
         began = self._bench.now_s()
         at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         run = LoggedRun(trial.applications, trial.isolation, trial.repetition, at)
@@ -198,8 +200,8 @@ class Campaign:
             except FailedError as error:
                 pool.forget(trial.applications)
                 if error.failure.reason == OUT_OF_MEMORY:
-                    again = pool.alone(trial.applications)  # others stood by: it may fit without
-                else:  # who ran before may have been hit by somebody's fault, as under MPS
+                    again = pool.alone(trial.applications)  # it may fit without idle residents
+                else:  # a reused resident may suffer from an earlier fault, as under MPS
                     again = reused and error.failure.reason != TIMEOUT
                 if again and not last:
                     continue
@@ -251,7 +253,8 @@ class Campaign:
     def _rate(
         self, pool: ResidentPool, resident: BenchResident, name: str, window: tuple[float, float]
     ) -> float:
-        """Iterations a second within the window, when it has said what came after."""
+        """Return iterations per second within the window, once the resident reported one after
+        it."""
         opened, closed = window
         deadline_s = self._bench.now_s() + self._settings.window_s + 10
         while resident.report().stamps[-1].at_s < closed:
@@ -263,11 +266,10 @@ class Campaign:
 
 
 class _Part:
-    """One way of sharing: what is done, what failed, when its time ends; whether it has (`late`),
-    and whether nothing is left to do (`over`).
+    """Progress with one isolation: runs done, what failed, and when its time ends.
 
-    `broken` failed alone; `full` are pairs that do not fit, and are not tried again.
-    """
+    `late`: its time is over; `over`: nothing is left to do. `broken` applications failed alone;
+    `full` pairs ran out of memory, and are not tried again."""
 
     def __init__(self, isolation: str, log: RunLog) -> None:
         self.isolation = isolation
@@ -280,31 +282,31 @@ class _Part:
         }
 
     def open(self, deadline_s: float) -> None:
-        """Time until then."""
+        """Set the time until which it may run."""
         self.deadline_s = self.until_s = deadline_s
         self.late = False
 
     def learn(self, run: LoggedRun) -> None:
-        """Notes what a failure says about the runs to come."""
+        """Note what a failed run means for later runs."""
         if run.failure is not None and len(run.applications) == 1:
             self.broken.add(run.applications[0])
         elif run.does_not_fit:
             self.full.add(run.applications)
 
     def share(self, now_s: float, rounds: int) -> None:
-        """Gives the next of `rounds` repetitions an equal share of the time that is left."""
+        """Give the next of `rounds` repetitions an equal share of the time that is left."""
         self.until_s = now_s + (self.deadline_s - now_s) / rounds
 
     def sound(self, names: Iterable[str]) -> list[str]:
-        """Those that did not fail alone."""
+        """Return the applications that did not fail alone."""
         return [name for name in names if name not in self.broken]
 
     def is_worth(self, pair: tuple[str, str]) -> bool:
-        """True if to repeat it: it was begun, and fits."""
+        """Tell whether to repeat the pair: it has run once, and fits into memory."""
         return pair not in self.full and PlannedRun(pair, self.isolation, 0) in self.done
 
     def missing(self, together: Sequence[tuple[str, ...]], runs: int) -> int:
-        """Number of runs that these lack."""
+        """Return the number of runs that these combinations lack."""
         return sum(
             PlannedRun(tuple(applications), self.isolation, number) not in self.done
             for applications in together
@@ -313,7 +315,7 @@ class _Part:
 
 
 def rate(stamps: Sequence[Stamp], opened: float, closed: float) -> float:
-    """Iterations a second between two moments, even progress assumed between stamps."""
+    """Return iterations per second between two moments, interpolating between stamps."""
     times = np.array([stamp.at_s for stamp in stamps])
     done = np.array([stamp.iterations for stamp in stamps], dtype=np.float64)
     first, last = np.interp([opened, closed], times, done)
@@ -321,7 +323,7 @@ def rate(stamps: Sequence[Stamp], opened: float, closed: float) -> float:
 
 
 def features(samples: Sequence[Mapping[str, float]]) -> dict[str, Feature]:
-    """Mean and 95th percentile of each feature over the samples that have it."""
+    """Return mean and 95th percentile of each feature, over the samples that have it."""
     names = sorted({name for sample in samples for name in sample})
     columns = {name: [sample[name] for sample in samples if name in sample] for name in names}
     return {

@@ -1,4 +1,4 @@
-"""From a log of runs to the dataset: medians of the repetitions. Pure."""
+"""Turns a log of runs into a dataset with the medians of repetitions. Pure functions."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ Together = tuple[tuple[str, ...], str]
 
 
 def compile_dataset(log: RunLog) -> Dataset:
-    """Every application and pair of which a run ended well; the others with their reason.
+    """Return each application and pair with a successful run; the others with the reason of
+    failure.
 
-    A pair's speed is by the medians alone of the same way of sharing; where one of them is
-    missing, the pair says nothing. The failures of a pair count where no run of it ended well.
-    Where somebody ran faster beside others than can be believed, the pair is a failure too.
-    """
+    A pair's speed is relative to the solo median with the same isolation; without that solo the
+    pair is left out. A pair's failures count only if none of its runs succeeded. If an application
+    ran implausibly faster with a neighbour than alone, the pair counts as failed too."""
     good: dict[Together, list[LoggedRun]] = defaultdict(list)
     bad: dict[Together, LoggedRun] = {}
     for run in log.runs:
@@ -60,7 +60,7 @@ def _about(log: RunLog) -> dict[str, str]:
         **last.settings,
     }
     if any(begin.card.others for begin in log.begins):
-        about["others"] = "somebody else was on the GPU when measuring began"
+        about["others"] = "other processes were on the GPU when measuring began"
     if last.card.fake:
         about["fake"] = "a fake card played these numbers; nothing was measured"
     return {name: text for name, text in about.items() if text}
@@ -89,7 +89,7 @@ def _solo(runs: Sequence[LoggedRun], model: str) -> SoloProfile:
 def _coruns(
     runs: Sequence[LoggedRun], alone: Mapping[Together, float], model: str, isolation: str
 ) -> list[CoLocationSample]:
-    """One for each of those that ran, as the victim; two of the same application are one victim,
+    """Return one sample per application as target; two copies of one application give one sample,
     with the mean of their rates."""
     names = runs[0].applications
     samples = []

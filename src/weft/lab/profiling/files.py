@@ -1,4 +1,4 @@
-"""Datasets as files: read whole, exchanged whole."""
+"""Reads and writes dataset files; writes replace the whole file atomically."""
 
 from pathlib import Path
 
@@ -8,12 +8,12 @@ from weft.interference.dataset import Dataset, decode, encode
 
 
 def read(path: Path) -> Dataset:
-    """The dataset in this file; `BadInputError` where it cannot be read, or is none."""
+    """Return the dataset in this file; `BadInputError` if it cannot be read or is not a dataset."""
     return decode(read_bytes(path), str(path))
 
 
 def write(path: Path, dataset: Dataset) -> None:
-    """The file is the old one or the new one at any moment; its folder is made if need be."""
+    """Replace the file atomically, creating its folder if necessary."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, encode(dataset))

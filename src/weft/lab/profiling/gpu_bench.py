@@ -1,4 +1,4 @@
-"""The machine that measuring needs: a GPU with processes on it, or a fake one."""
+"""The interface of a machine for measuring: a GPU with processes on it, or a fake one."""
 
 from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, Protocol
@@ -11,10 +11,9 @@ State = Literal["starting", "paused", "warming", "steady", "ended", "failed"]
 
 
 class BenchGpu(msgspec.Struct, frozen=True):
-    """The GPU. `counters` says where features come from; `fake` cards have measured nothing.
+    """The GPU. `counters` is the source of its features; a `fake` GPU measures nothing.
 
-    `others` is how many processes were on it before anything was started: none is as it should be.
-    """
+    `others` is the number of processes on it before measuring started, which should be 0."""
 
     gpu_model: str
     uuid: str = ""
@@ -26,14 +25,14 @@ class BenchGpu(msgspec.Struct, frozen=True):
 
 
 class Stamp(NamedTuple):
-    """So many iterations were done at this moment."""
+    """The number of iterations done at a moment (seconds of the bench's clock)."""
 
     at_s: float
     iterations: int
 
 
 class ResidentReport(msgspec.Struct):
-    """A resident's words so far; `stamps` are those since it was last told to go."""
+    """A resident's reports so far; `stamps` are those since it last started running."""
 
     state: State = "starting"
     stamps: list[Stamp] = []
@@ -44,61 +43,60 @@ class ResidentReport(msgspec.Struct):
 
 
 class BenchResident(Protocol):
-    """One workload on the GPU. It is started paused: ready, its memory taken, doing nothing."""
+    """One workload on the GPU. It starts paused: loaded, holding its memory, computing nothing."""
 
     def report(self) -> ResidentReport:
-        """All that it has said up to now."""
+        """Return all that the workload has reported so far."""
         ...
 
     def go(self) -> None:
-        """Run."""
+        """Start running."""
         ...
 
     def pause(self) -> None:
-        """Stop running, stay ready."""
+        """Stop running, but stay loaded."""
         ...
 
     def end(self) -> None:
-        """Be gone, for certain, when this returns."""
+        """End the workload; it is gone when this returns."""
         ...
 
 
 class Bench(Protocol):
-    """A GPU that is ours alone. Times are seconds of a clock that residents' stamps share."""
+    """A GPU for our exclusive use. Times are seconds of a clock that residents' stamps share."""
 
     card: BenchGpu
 
     def now_s(self) -> float:
-        """The time."""
+        """Return the time."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Wait."""
         ...
 
     def isolated(self, isolation: str) -> AbstractContextManager[None]:
-        """While it lasts, residents that are started share the GPU in this way.
+        """Within this context, residents that are started share the GPU with this isolation.
 
-        `BenchError` where this machine cannot.
-        """
+        `BenchError` if the machine does not support it."""
         ...
 
     def start(self, workload: Workload) -> BenchResident:
-        """A new resident; it says when it is ready."""
+        """Start a resident; it reports when it is ready."""
         ...
 
     def sample(self) -> dict[str, float]:
-        """The GPU's features since the last call, by name."""
+        """Return the GPU's features since the last call, by name."""
         ...
 
     def free_mib(self) -> int | None:
-        """GPU memory that nobody uses; None where nobody says."""
+        """Return the unused GPU memory; None if unknown."""
         ...
 
     def held_mib(self, resident: BenchResident) -> int:
-        """GPU memory that this resident holds, as well as can be told."""
+        """Return the GPU memory that this resident holds, or an estimate."""
         ...
 
 
 class BenchError(Exception):
-    """The machine does not do what measuring needs; the text says what and why."""
+    """The machine does not support what measuring needs; the text says what and why."""

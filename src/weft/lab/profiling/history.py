@@ -1,9 +1,7 @@
-"""Profiles out of a metrics server's history, piece by piece: of pods while they were alone.
+"""Derives profiles from a metrics server's history: of pods while they were alone on a GPU.
 
-Who was where comes from exporters' pod labels and, where the cluster is asked, from the bindings of
-the pods that are there now, or over but not gone; `weft_ledger_gpu_holdings` tells when somebody
-was not seen.
-"""
+Exporters' pod labels show which pod was where and, with access to the cluster, so do the bindings
+of pods that still exist. `weft_ledger_gpu_holdings` shows when a pod was not seen."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,17 +20,17 @@ from weft.telemetry.sources.prometheus import Prometheus
 from weft.telemetry.sources.source import DEFAULT_METRICS
 
 MOST_SLOTS = 1_500
-"""Slots of one question; a server refuses more than 11,000."""
+"""Slots per query; Prometheus refuses more than 11,000."""
 HOLDINGS = "weft_ledger_gpu_holdings"
 _MEMORY = {Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.MEMORY_RESERVED_MIB}
 _NO_FEATURES = frozenset({*_MEMORY, Metric.POWER_LIMIT_W})
 
 
 class HistorySpan(NamedTuple):
-    """From when to when, in which steps; what is steady, and how much of it is enough.
+    """The period to read and its step; how long pods need to settle, and the least time per
+    application.
 
-    `progress` is the counter in which applications count their iterations, "" where none does.
-    """
+    `progress` is the counter of iterations that applications export, "" for none."""
 
     start_s: float
     end_s: float
@@ -43,7 +41,8 @@ class HistorySpan(NamedTuple):
 
 
 class ProfiledStay(NamedTuple):
-    """A pod that the cluster says held a GPU from then to then; its clues, and how it shares."""
+    """A pod's stay on a GPU, from `since_s` to `until_s`, with clues to its application and its
+    isolation."""
 
     pod: Pod
     card: Card
@@ -54,8 +53,8 @@ class ProfiledStay(NamedTuple):
 
 
 class ClusterRecord(NamedTuple):
-    """The cluster's record: who holds what, each card's model, and what else a card is called:
-    its UUID, or node/index."""
+    """Stays of pods in the cluster, each GPU's model, and GPUs by other names: UUID, or
+    node/index."""
 
     residencies: Sequence[ProfiledStay] = ()
     models: Mapping[Card, str] = {}
@@ -63,7 +62,8 @@ class ClusterRecord(NamedTuple):
 
 
 class CollectedProfiles(NamedTuple):
-    """Profiles, and how much was left out: seconds of pods without a name, too short ones."""
+    """Profiles, and what was left out: seconds by pod without a known application, and seconds by
+    application with too little time alone."""
 
     dataset: Dataset
     nameless: dict[Pod, float]
@@ -73,10 +73,9 @@ class CollectedProfiles(NamedTuple):
 async def collect(
     source: Prometheus, span: HistorySpan, cluster: ClusterRecord, tell: Callable[[float], None]
 ) -> CollectedProfiles:
-    """Every application's behaviour alone. `tell` hears the share that is done, 0 to 1.
+    """Collect every application's behaviour alone; `tell` is called with the share done, 0 to 1.
 
-    `TelemetryError` where the server does not answer.
-    """
+    `TelemetryError` if the server does not answer."""
     parts: list[SoloWindow] = []
     containers: dict[Pod, str] = {}
     models: dict[Card, str] = {}
@@ -85,7 +84,7 @@ async def collect(
     for first in range(0, slots, MOST_SLOTS):
         count = min(MOST_SLOTS, slots - first)
         begin_s = span.start_s + (first - settle) * span.step_s
-        # A slot more: whether a pod was still there after the last one.
+        # One more slot, to see whether a pod was still there after the last one.
         grid = TimeGrid(begin_s, span.step_s, count + settle + 1)
         gpus = SeenGpus(grid, source.aliases, cluster.cards)
         await _look(source, gpus)
@@ -107,13 +106,14 @@ async def collect(
 async def _look(source: Prometheus, gpus: SeenGpus) -> None:
     grid = gpus.grid
     for metric in DEFAULT_METRICS:
-        # Not further back than two slots: what is no longer said is no longer so.
+        # At most two slots back: a series that has ended must not count as present.
         query = f"last_over_time({source.selector(metric)}[{2 * grid.step_s:g}s])"
         gpus.take([await _range(source, query, grid)])
 
 
 def _rate_of(source: Prometheus, span: HistorySpan) -> str:
-    """Over a few slots: a counter that is scraped late must not look as if it stood still."""
+    """Return a rate query over four slots, so that a late scrape does not look like a
+    standstill."""
     inner = f"{{{source.options.selector}}}" if source.options.selector else ""
     return f"rate({span.progress}{inner}[{4 * span.step_s:g}s])"
 
@@ -124,7 +124,7 @@ async def _range(source: Prometheus, query: str, grid: TimeGrid) -> QueryResult:
 
 
 async def _holdings(source: Prometheus, grid: TimeGrid) -> dict[str, Floats]:
-    """By node, where Weft's own metrics are there."""
+    """Return the number of holdings by node, if Weft's own metrics are in the server."""
     result = await _range(source, f"sum by (node) ({HOLDINGS})", grid)
     series = solo_samples.series_of(result)
     return {labels.get("node", ""): grid.column(times, values) for labels, times, values in series}
@@ -139,7 +139,7 @@ async def _clues(
         try:
             answers[name] = await source.query(f"last_over_time({name}[{back}s])", span.end_s)
         except TelemetryError as error:
-            if error.kind != "status":  # a server without subqueries that long says so
+            if error.kind != "status":  # the lookback is beyond its limit
                 raise
     return clues_of(answers, containers)
 

@@ -1,7 +1,6 @@
-"""The bench that is a machine: its GPU by NVML, workloads as processes; or its CPU, to try it out.
+"""A bench on this machine: its GPU through NVML and workloads as processes, or its CPU, as a trial.
 
-One GPU is ours alone. Who shares it, and how, is set by the environment that processes start in.
-"""
+The GPU is for our exclusive use. Environment variables of the processes select the isolation."""
 
 import os
 import sys
@@ -22,16 +21,16 @@ from weft.node.devices.nvml_gpu import NvmlGpu
 from weft.node.devices.reader import DeviceError
 
 CONTEXT_MIB = 500
-"""About what CUDA takes for each process; counted where NVML does not tell processes apart."""
+"""Approximate MiB per CUDA process, used where NVML does not show memory per process."""
 SECONDS = 600.0
-"""Workloads that nobody tells to pause stop by themselves."""
+"""Workloads that are not paused stop by themselves after this time."""
 
 
 class MachineOptions(msgspec.Struct, frozen=True):
-    """Options of running workloads: `device` cuda or cpu, `gpu` by index or UUID, its Python.
+    """How to run workloads: `device` cuda or cpu, `gpu` by index or UUID, and the Python to run
+    them.
 
-    `tiny` sizes show that everything works, and nothing else.
-    """
+    `tiny` sizes only show that everything works; their results mean nothing."""
 
     device: str = "cuda"
     gpu: str = "0"
@@ -41,10 +40,10 @@ class MachineOptions(msgspec.Struct, frozen=True):
 
 
 class Machine:
-    """A `Bench`. Use it in `with`."""
+    """A `Bench` on this machine; a context manager."""
 
     def __init__(self, how: MachineOptions) -> None:
-        """`BenchError` where there is no such GPU."""
+        """Open the GPU; `BenchError` if there is no such GPU."""
         self._how, self._stack = how, ExitStack()
         with _bench_errors():
             self._gpu = NvmlGpu(how.gpu) if how.device == "cuda" else None
@@ -66,18 +65,19 @@ class Machine:
         self._stack.close()
 
     def now_s(self) -> float:
-        """CLOCK_MONOTONIC, which the workloads stamp with too."""
+        """Return CLOCK_MONOTONIC, which the workloads' stamps use too."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Wait."""
         time.sleep(seconds)
 
     @contextmanager
     def isolated(self, isolation: str) -> Iterator[None]:
-        """Time-slicing is what CUDA does by itself; MPS needs a daemon. A CPU is always sliced."""
+        """Set up this isolation: CUDA's default is time-slicing; MPS needs a daemon. A CPU has only
+        the first."""
         if isolation not in (TIME_SLICING, MPS):
-            raise BenchError(f"{isolation!r} is no way of sharing that can be measured")
+            raise BenchError(f"{isolation!r} is not an isolation that can be measured")
         if isolation == MPS and self._gpu is None:
             raise BenchError("MPS needs a GPU; leave it out of --isolation")
         if isolation == TIME_SLICING and self._gpu is not None and self._gpu.one_process_only():
@@ -87,7 +87,7 @@ class Machine:
             )
         uuid = self.card.uuid or self._how.gpu
         with _bench_errors(), mps(uuid) if isolation == MPS else no_mps() as env:
-            # Behind the daemon the one GPU that it serves has another number: its UUID stays.
+            # Under MPS the GPU's index changes, as the daemon serves only one GPU: use its UUID.
             visible = {"CUDA_VISIBLE_DEVICES": uuid if self._gpu else ""}
             path = os.pathsep.join(filter(None, [self._path, os.environ.get("PYTHONPATH", "")]))
             self._env = {**env, **visible, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
@@ -97,9 +97,9 @@ class Machine:
                 self._env = None
 
     def start(self, workload: Workload) -> BenchResident:
-        """A process that makes itself ready."""
+        """Start a workload as a process, which loads itself."""
         if self._env is None:
-            raise BenchError("nothing is started outside of `isolated`")
+            raise BenchError("workloads can only be started within `isolated`")
         how = self._how
         command = [how.python, "-m", "weft.lab.workloads", "run", workload.name]
         command += ["--device", how.device, "--warm-seconds", f"{how.warm_s:g}"]
@@ -110,15 +110,15 @@ class Machine:
             raise BenchError(f"{how.python} does not start: {error}") from error
 
     def sample(self) -> dict[str, float]:
-        """The GPU's counters; nothing of a CPU."""
+        """Return the GPU's counters; empty for a CPU."""
         return self._gpu.sample() if self._gpu is not None else {}
 
     def free_mib(self) -> int | None:
-        """GPU memory that nobody uses."""
+        """Return the unused GPU memory; None for a CPU."""
         return self._gpu.memory_mib()[1] if self._gpu is not None else None
 
     def held_mib(self, resident: BenchResident) -> int:
-        """By NVML, which does not know processes in every container; else PyTorch's own word."""
+        """Return NVML's value if it sees the process, else PyTorch's peak plus `CONTEXT_MIB`."""
         mib = None
         if self._gpu is not None and isinstance(resident, WorkloadProcess):
             mib = self._gpu.process_mib(resident.pid)
@@ -140,7 +140,7 @@ def _card_of(gpu: NvmlGpu) -> BenchGpu:
 
 @contextmanager
 def _bench_errors() -> Iterator[None]:
-    """Lists what a GPU cannot do, and measuring therefore cannot."""
+    """Raise `DeviceError` as `BenchError`."""
     try:
         yield
     except DeviceError as error:

@@ -1,11 +1,10 @@
-"""Which runs, in which order. Pure: the same wishes give the same plan.
+"""Plans which runs to make, in which order. Pure: the same input gives the same plan.
 
-First every workload alone, for nothing else can be said without it. Then pairs in a balanced
-incomplete design: the workloads stand in a circle, and pairs are taken by how far apart two of
-them stand. Each distance pairs every workload with two others, so that after any number of pairs
-no workload was in more than two (beside itself: one) more than another. All of it is repeated as a
-whole, not run by run: what drifts, drifts through all alike.
-"""
+First every workload alone, since nothing else can be interpreted without it. Then pairs in a
+balanced incomplete design: the workloads are arranged in a circle, and pairs are taken by their
+distance in it. Each distance pairs every workload with two others, so that after any number of
+pairs no workload was in more than two pairs more than another (in one, with itself). The plan is
+repeated as a whole, not run by run, so that drift affects all runs alike."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ from typing import NamedTuple
 
 
 class PlannedRun(NamedTuple):
-    """One run: these applications (sorted) at the same time, for the `repetition`-th time."""
+    """One run: these applications (sorted) at the same time, as repetition number `repetition`."""
 
     applications: tuple[str, ...]
     isolation: str
@@ -21,7 +20,8 @@ class PlannedRun(NamedTuple):
 
 
 def pairs(names: Sequence[str], seed: int) -> list[tuple[str, str]]:
-    """Every pair once, each application with itself too, the most informative first."""
+    """Return every pair once, including each application with itself, the most informative
+    first."""
     circle = sorted(names)
     random.Random(seed).shuffle(circle)
     count = len(circle)
@@ -37,10 +37,9 @@ def pairs(names: Sequence[str], seed: int) -> list[tuple[str, str]]:
 def chosen(
     order: Sequence[tuple[str, str]], missing: Callable[[tuple[str, str]], int], runs: int
 ) -> list[tuple[str, str]]:
-    """The first pairs of `order` that `runs` more runs complete.
+    """Return the first pairs of `order` that can be completed within `runs` more runs.
 
-    `missing` says how many runs a pair lacks; one that lacks none is among them for nothing.
-    """
+    `missing` returns how many runs a pair lacks; pairs that lack none cost nothing."""
     first = []
     for pair in order:
         runs -= missing(pair)
@@ -51,7 +50,7 @@ def chosen(
 
 
 def shuffled(together: Sequence[tuple[str, ...]], isolation: str, number: int) -> list[PlannedRun]:
-    """One repetition of these, in an order of chance."""
+    """Return one repetition of these combinations, in an order drawn by isolation and number."""
     mixed = sorted(together)
     random.Random(f"{isolation} {number}").shuffle(mixed)
     return [PlannedRun(applications, isolation, number) for applications in mixed]

@@ -1,8 +1,8 @@
-"""The residents that stand ready: started once, told to go and to pause for one run after another.
+"""Keeps loaded workloads: each is started once, then runs and pauses for one measurement after
+another.
 
-Starting PyTorch takes longer than measuring. Paused residents take memory and nothing else; where
-memory, or `most_kept`, is not enough, those not used for longest end.
-"""
+Starting PyTorch takes longer than measuring. Paused residents only hold memory; when memory is
+short or there are more than `most_kept`, the least recently used end."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ from weft.lab.workloads.catalog import MEMORY_MIB, Workload
 
 TIMEOUT = "timeout"
 AT_ONCE = 6
-"""How many are started at the same time: starting is mostly the CPU's work."""
+"""How many are started at the same time, as starting mainly uses the CPU."""
 USUAL_LOAD_S = 10.0
 _LOOK_S = 0.05
 _RESERVE_MIB = 1_024
@@ -31,7 +31,7 @@ class FailedError(Exception):
 
 
 class ResidentPool:
-    """See the module. Use it within one isolation; `close` ends all."""
+    """The loaded workloads of one isolation; `close` ends all of them."""
 
     def __init__(
         self,
@@ -48,27 +48,28 @@ class ResidentPool:
 
     @property
     def usual_load_s(self) -> float:
-        """The usual seconds until a resident stands ready."""
+        """Median seconds until a resident is loaded."""
         return median(self._loads) if self._loads else USUAL_LOAD_S
 
     def ready(self, applications: Sequence[str]) -> list[BenchResident]:
-        """A paused resident for each of these; `FailedError` where one cannot be had."""
+        """Return a paused resident for each of these; `FailedError` if one cannot be loaded."""
         return self._ready(
             [(name, list(applications[:at]).count(name)) for at, name in enumerate(applications)]
         )
 
     def missing(self, applications: Sequence[str]) -> int:
-        """Number of residents that must be started for these."""
+        """Return how many residents must be started to run these applications."""
         keys = {(name, list(applications[:at]).count(name)) for at, name in enumerate(applications)}
         return len(keys - self._kept.keys())
 
     def learn(self, application: str, held_mib: int) -> None:
-        """Remembers what it really holds: its class only says the most."""
+        """Store the memory that an application really holds; until then its class' limit is
+        assumed."""
         if held_mib:
             self._held_mib[application] = max(held_mib, self._held_mib.get(application, 0))
 
     def warm(self, names: Sequence[str]) -> list[Failure]:
-        """Start as many of these as there is room for, several at a time; those that failed."""
+        """Start as many of these as fit, several at a time; returns those that failed."""
         failed: list[Failure] = []
         waiting = [(name, 0) for name in names if (name, 0) not in self._kept]
         while waiting:
@@ -91,21 +92,23 @@ class ResidentPool:
         return failed
 
     def alone(self, applications: Sequence[str]) -> bool:
-        """End all others; whether there were any."""
+        """End all residents of other applications; returns whether there were any."""
         spare = [key for key in self._kept if key[0] not in applications]
         self._end_all(spare)
         return bool(spare)
 
     def forget(self, applications: Sequence[str]) -> None:
-        """End these: one of them failed, and nobody knows what that did to the others."""
+        """End the residents of these applications, since one failed and may have affected the
+        others."""
         self._end_all([key for key in self._kept if key[0] in applications])
 
     def close(self) -> None:
-        """End all."""
+        """End all residents."""
         self._end_all(list(self._kept))
 
     def wait_for(self, resident: BenchResident, name: str, state: State, timeout_s: float) -> None:
-        """Wait until it says so; `FailedError` where it fails, or takes too long."""
+        """Wait until the resident reports this state; `FailedError` if it fails or takes too
+        long."""
         deadline_s = self._bench.now_s() + timeout_s
         while (report := resident.report()).state != state:
             if report.state in {"failed", "ended"}:
@@ -115,7 +118,7 @@ class ResidentPool:
             self._bench.sleep(_LOOK_S)
 
     def _ready(self, keys: Sequence[Key]) -> list[BenchResident]:
-        for key in keys:  # those that are there are used: they do not make room for the others
+        for key in keys:  # mark loaded ones as used, so that they are not ended to make room
             if key in self._kept:
                 self._kept[key] = self._kept.pop(key)
         for key in keys:
@@ -143,7 +146,7 @@ class ResidentPool:
         return free is None or needed + _RESERVE_MIB <= free
 
     def _end_all(self, keys: Sequence[Key]) -> None:
-        """At the same time: each takes a second or two to give its GPU memory back."""
+        """End these at the same time: each takes a second or two to release its GPU memory."""
         ending = [self._kept.pop(key) for key in keys]
         if ending:
             with ThreadPoolExecutor(len(ending)) as enders:

@@ -1,9 +1,8 @@
-"""Workloads as processes of their own: started, told to go and pause, listened to, ended.
+"""Runs workloads as processes: starts them, sends orders, reads their reports, ends them.
 
-They need PyTorch and Weft's workloads, nothing else of Weft: any Python that has PyTorch does. Each
-is a process group that ends when it is told to, when it is killed, and when we are gone, for its
-orders come through a pipe of ours.
-"""
+They need PyTorch and Weft's workload files, but not the rest of Weft: any Python with PyTorch will
+do. Each is a process group that ends on request, when killed, or when this process ends, which
+closes the pipe of orders."""
 
 import os
 import signal
@@ -24,7 +23,7 @@ _SHOWN = 500
 
 
 class _Line(msgspec.Struct):
-    """One line of `lab/workloads/running`."""
+    """One line of output of `lab/workloads/running`."""
 
     event: str
     at_s: float = 0.0
@@ -39,12 +38,12 @@ _line = msgspec.json.Decoder(_Line)
 
 
 class WorkloadProcess:
-    """A `Resident` that is a process."""
+    """A `BenchResident` that is a process."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
-        """`OSError` where there is no such program."""
+        """Start the process; `OSError` if the program does not exist."""
         self._said, self._lock = ResidentReport(), threading.Lock()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         try:
             self._process = subprocess.Popen(
                 list(command),
@@ -62,23 +61,23 @@ class WorkloadProcess:
         self._thread.start()
 
     def report(self) -> ResidentReport:
-        """Up to now."""
+        """Return a copy of all that the process has reported so far."""
         with self._lock:
             return msgspec.structs.replace(self._said, stamps=list(self._said.stamps))
 
     def go(self) -> None:
-        """Run; what was said of earlier running is forgotten."""
+        """Start running, and drop stamps of earlier running."""
         with self._lock:
             if self._said.state == "paused":
                 self._said.state, self._said.stamps = "warming", []
         self._order(b"go\n")
 
     def pause(self) -> None:
-        """Stop running, stay ready."""
+        """Stop running, but stay loaded."""
         self._order(b"pause\n")
 
     def end(self) -> None:
-        """Asked, then told, then killed, with all that it started."""
+        """Close the pipe of orders, then kill the process group after `END_S` seconds."""
         with suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -89,14 +88,14 @@ class WorkloadProcess:
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
-            return  # the kernel holds it, as when a driver hangs: nobody can end it
+            return  # stuck in the kernel, for example in a hanging driver: it cannot be killed
         self._thread.join(END_S)
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._errors.close()
 
     def _order(self, order: bytes) -> None:
-        with suppress(OSError):  # it has ended: its state says so
+        with suppress(OSError):  # it has ended, which its state shows
             assert self._process.stdin is not None
             self._process.stdin.write(order)
             self._process.stdin.flush()
@@ -136,7 +135,8 @@ class WorkloadProcess:
 
 
 def path_of_workloads(folder: Path) -> str:
-    """A PYTHONPATH with Weft's workloads and nothing else that might be for another Python."""
+    """Return a PYTHONPATH with only Weft's workloads, as other packages may be for another
+    Python."""
     inside = folder / "weft" / "lab"
     inside.mkdir(parents=True)
     for package in (inside.parent, inside):

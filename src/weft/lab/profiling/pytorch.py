@@ -1,4 +1,4 @@
-"""Finds, before anything is measured, whether a Python has a PyTorch that runs workloads."""
+"""Checks before measuring that a Python has a PyTorch that can run workloads."""
 
 import subprocess
 
@@ -10,12 +10,13 @@ _SEES_GPU = (
     "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'torch sees no CUDA GPU')"
 )
 _COLD_S = 300.0
-"""The first import of PyTorch from a cold disk takes a minute."""
+"""Timeout in seconds; importing PyTorch from a cold disk takes a minute."""
 _NO_MODULE = "No module named 'torch'"
 
 
 def check_pytorch(how: MachineOptions) -> None:
-    """`BenchError` where workloads could not run there: none of them is infeasible for that."""
+    """Raise `BenchError` if workloads cannot run there, so that none is recorded as infeasible for
+    it."""
     asked = _SEES_GPU if how.device == "cuda" else _IMPORTS
     try:
         ended = subprocess.run(

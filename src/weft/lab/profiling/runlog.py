@@ -1,7 +1,6 @@
-"""The log of runs: one JSON object a line, written at once, so that nothing measured is lost.
+"""The log of runs: one JSON object per line, written at once, so that no measurement is lost.
 
-A line that was cut off when the machine stopped is the last one, and is left out when reading.
-"""
+If the machine stopped while writing, the incomplete last line is ignored when reading."""
 
 import fcntl
 import os
@@ -22,7 +21,7 @@ SCHEMA = "weft-runs/1"
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A workload that failed, and why."""
+    """The workload that failed, and why."""
 
     application: str
     reason: str
@@ -30,12 +29,11 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class LoggedRun(msgspec.Struct, frozen=True, tag="run"):
-    """One run, over. `rates` belong to `applications` one by one; none where it failed.
+    """One run that has ended. `rates` are in the order of `applications`; empty if the run failed.
 
-    `features` are the card's over the window, `at` the time of day (UTC), `window_s` how long the
-    window was, `took_s` the whole run. `memories_mib` is what each held of the card, `peaks_mib`
-    the most that its framework took of that; `versions` is the framework's.
-    """
+    `features` are the GPU's over the window, `at` the time of day (UTC), `window_s` the window's
+    length and `took_s` the run's. `memories_mib` is the GPU memory that each application held,
+    `peaks_mib` the peak that its framework allocated; `versions` names the framework's version."""
 
     applications: tuple[str, ...]
     isolation: str
@@ -52,18 +50,18 @@ class LoggedRun(msgspec.Struct, frozen=True, tag="run"):
 
     @property
     def trial(self) -> PlannedRun:
-        """The run that was tried."""
+        """The plan's run that this is."""
         return PlannedRun(self.applications, self.isolation, self.repetition)
 
     @property
     def does_not_fit(self) -> bool:
-        """True if these cannot be together, now or later. Other failures may be mended."""
+        """True if the applications ran out of memory together, which a retry would not change."""
         reason = self.failure.reason if self.failure is not None else ""
         return reason == OUT_OF_MEMORY and len(self.applications) > 1
 
 
 class MeasuringBegan(msgspec.Struct, frozen=True, tag="begin"):
-    """Measuring began, or went on, on this card, with workloads of these definitions."""
+    """Measuring began or continued on this GPU, with these settings."""
 
     card: BenchGpu
     at: str = ""
@@ -76,19 +74,20 @@ _line: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
 
 
 class RunLog(NamedTuple):
-    """The runs in a file so far."""
+    """The contents of a log file."""
 
     begins: list[MeasuringBegan]
     runs: list[LoggedRun]
 
     @property
     def done(self) -> set[PlannedRun]:
-        """The runs that need not be repeated: those that ended well, and those that did not fit."""
+        """Runs that need no retry: those that succeeded, and those that ran out of memory
+        together."""
         return {run.trial for run in self.runs if run.failure is None or run.does_not_fit}
 
 
 def read(path: Path) -> RunLog:
-    """Everything in the file; nothing where there is none. `BadInputError` names a bad line."""
+    """Read the log; empty if the file does not exist. `BadInputError` names a bad line."""
     log = RunLog([], [])
     try:
         lines = raw_bytes(path).split(b"\n")
@@ -100,7 +99,7 @@ def read(path: Path) -> RunLog:
         try:
             entry = _line.decode(line)
         except UNDECODABLE as error:
-            raise BadInputError(f"{path}, line {number}", f"is no run: {error}") from error
+            raise BadInputError(f"{path}, line {number}", f"is not a run: {error}") from error
         if isinstance(entry, LoggedRun):
             log.runs.append(entry)
         else:
@@ -109,7 +108,8 @@ def read(path: Path) -> RunLog:
 
 
 class RunLogWriter:
-    """Adds to the file; each line is on disk when `write` returns. `BadInputError`: it is not."""
+    """Appends to the log; each line is on disk when `write` returns, else it raises
+    `BadInputError`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -120,12 +120,12 @@ class RunLogWriter:
             _cut_off(path)
         except BlockingIOError as error:
             self._file.close()
-            raise BadInputError(str(path), "somebody else is measuring into it") from error
+            raise BadInputError(str(path), "another process is measuring into it") from error
         except OSError as error:
             raise self._unwritten(error) from error
 
     def write(self, line: _Line) -> None:
-        """One more."""
+        """Append one line."""
         try:
             self._file.write(msgspec.json.encode(line) + b"\n")
             self._file.flush()
@@ -134,8 +134,8 @@ class RunLogWriter:
             raise self._unwritten(error) from error
 
     def close(self) -> None:
-        """No more."""
-        with suppress(OSError):  # what could not be written has been told
+        """Close the file."""
+        with suppress(OSError):  # `write` has reported write errors
             self._file.close()
 
     def _unwritten(self, error: OSError) -> BadInputError:
@@ -143,7 +143,7 @@ class RunLogWriter:
 
 
 def _cut_off(path: Path) -> None:
-    """Take away a last line without an end."""
+    """Remove an incomplete last line."""
     body = path.read_bytes()
     whole = body.rfind(b"\n") + 1
     if whole < len(body):

@@ -1,7 +1,6 @@
-"""One measuring, from wishes to a dataset: of `weft profile measure` and of `make gpu-check`.
+"""One measuring session, from a plan to a dataset, for `weft profile measure` and `make gpu-check`.
 
-wishes ─▶ a machine ─▶ a campaign ─▶ runs.jsonl ─▶ dataset.json
-"""
+plan ─▶ a machine ─▶ a campaign ─▶ runs.jsonl ─▶ dataset.json"""
 
 import datetime
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ RUNS, DATASET = "runs.jsonl", "dataset.json"
 
 
 class MeasuringPlan(NamedTuple):
-    """A plan: workloads, ways of sharing, settings, machine, and the folder of the log."""
+    """The measurements to take: workloads, isolations, settings, machine, and the log's folder."""
 
     folder: Path
     workloads: Sequence[Workload]
@@ -35,11 +34,10 @@ class MeasuringPlan(NamedTuple):
 
 
 def measure(wishes: MeasuringPlan, tell: Callable[[str], None]) -> Dataset:
-    """Measure what the folder's log lacks; the dataset of all that it has then.
+    """Measure what the folder's log lacks, and return the dataset of all its runs.
 
-    `tell` hears a line a run. `BadInputError` says what stands in the way; what was measured until
-    then is kept.
-    """
+    `tell` is called with a line per run. `BadInputError` if measuring is impossible; runs until
+    then are kept."""
     _check_folder(wishes.folder)
     try:
         with interrupted_by_sigterm(), Machine(wishes.how) as machine:
@@ -55,14 +53,14 @@ def measure(wishes: MeasuringPlan, tell: Callable[[str], None]) -> Dataset:
 
 
 def _check_folder(folder: Path) -> None:
-    """Before PyTorch is looked for, which takes seconds."""
+    """Check the folder early, since looking for PyTorch takes seconds."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir():
-        raise BadInputError(str(folder / RUNS), f"cannot be written: {there} is no folder")
+        raise BadInputError(str(folder / RUNS), f"cannot be written: {there} is not a folder")
 
 
 def workloads_named(names: Sequence[str]) -> list[Workload]:
-    """These workloads; all, where none is named."""
+    """Return the named workloads, or all if none is named."""
     wrong = [name for name in names if name not in BY_NAME]
     if wrong:
         raise BadInputError("--workload", unknown(wrong[0], BY_NAME))
@@ -70,7 +68,9 @@ def workloads_named(names: Sequence[str]) -> list[Workload]:
 
 
 def run(bench: Bench, wishes: MeasuringPlan, tell: Callable[[str], None]) -> bool:
-    """Measure what the folder's log lacks; whether all was done. `BadInputError`: another GPU's."""
+    """Measure what the folder's log lacks; returns whether all was done.
+
+    `BadInputError` if the log is of another GPU model or other sizes."""
     folder, settings = wishes.folder, wishes.settings
     sizes = "tiny" if wishes.how.tiny else "full"
     log = read(folder / RUNS)
@@ -94,7 +94,7 @@ def run(bench: Bench, wishes: MeasuringPlan, tell: Callable[[str], None]) -> boo
 
 
 def compile_folder(folder: Path) -> Dataset:
-    """Make the dataset of the runs that there are, and write it beside them."""
+    """Build the dataset of all runs in the folder, and write it there."""
     dataset = compile_dataset(read(folder / RUNS))
     if (folder / RUNS).exists():
         files.write(folder / DATASET, dataset)
@@ -102,7 +102,7 @@ def compile_folder(folder: Path) -> Dataset:
 
 
 def progress_line(progress: CampaignProgress) -> str:
-    """A run's result in a line."""
+    """Return a run's result as one line."""
     names = " + ".join(progress.run.applications)
     if progress.run.failure is not None:
         outcome = f"failed: {progress.run.failure.application}: {progress.run.failure.reason}"

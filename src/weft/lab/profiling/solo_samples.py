@@ -1,10 +1,9 @@
-"""Samples of applications alone on a GPU. Pure: answers in, samples out.
+"""Finds samples of applications that were alone on a GPU. Pure functions.
 
-Times are slots of one grid. A pod is alone in a slot where it is the only one seen on the GPU, was
-the only one for `settle` slots before (what starts or has just lost company is not steady), and is
-still there a slot later. Where no memory is in use nobody runs, whoever is said to be there: a pod
-that starts again settles again.
-"""
+Times are slots of one grid. A pod is alone in a slot if it is the only one seen on the GPU, has
+been so for `settle` slots (after a start or the end of a neighbour use is not steady), and is still
+there one slot later. Without memory in use no pod counts as running, so a restarted pod settles
+again."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -27,17 +26,17 @@ Card = tuple[str, str]
 Pod = tuple[str, str]
 """(namespace, name)."""
 NOBODY_KNOWS: Pod = ("", "?")
-"""Stands for pods that are known to be there, but not which they are."""
+"""Stands for a pod that is known to be there, but not which one."""
 
 MODEL_LABELS = ("modelName", "model_name", "gpu_model", "model")
 EXPORTED = "exported_pod"
 LEAST_USED_MIB = 32
-"""Drivers keep a few MiB of an idle GPU; a process takes a hundred at least."""
+"""With less memory in use the GPU is idle: drivers keep a few MiB, a process at least a hundred."""
 _labels = msgspec.json.Decoder(dict[str, str])
 
 
 class TimeGrid(NamedTuple):
-    """`length` slots, the first at `start_s`, each `step_s` after the one before."""
+    """`length` slots, the first at `start_s`, `step_s` apart."""
 
     start_s: float
     step_s: float
@@ -45,16 +44,16 @@ class TimeGrid(NamedTuple):
 
     @property
     def times(self) -> Floats:
-        """The time of each slot."""
+        """The time of each slot, [length]."""
         return np.asarray(self.start_s + self.step_s * np.arange(self.length), dtype=np.float64)
 
     def slots(self, times: Floats) -> npt.NDArray[np.int64]:
-        """The slot of each time; −1 for those outside."""
+        """Return the slot of each time; −1 for times outside the grid."""
         slots = np.rint((times - self.start_s) / self.step_s).astype(np.int64)
         return np.where((slots >= 0) & (slots < self.length), slots, -1)
 
     def column(self, times: Floats, values: Floats) -> Floats:
-        """The value of each slot; NaN where there is none."""
+        """Return the value in each slot, [length]; NaN in slots without one."""
         slots = self.slots(times)
         column = np.full(self.length, np.nan)
         column[slots[slots >= 0]] = values[slots >= 0]
@@ -62,7 +61,7 @@ class TimeGrid(NamedTuple):
 
 
 def series_of(result: QueryResult) -> Iterator[tuple[dict[str, str], Floats, Floats]]:
-    """The labels, times and values of each series."""
+    """Yield labels, times and values of each series."""
     ends = np.cumsum(result.counts)
     for at, text in enumerate(result.labels):
         part = slice(int(ends[at] - result.counts[at]), int(ends[at]))
@@ -70,7 +69,7 @@ def series_of(result: QueryResult) -> Iterator[tuple[dict[str, str], Floats, Flo
 
 
 class SeenGpus:
-    """The GPUs' samples in one grid: which pods were there, and every metric."""
+    """Samples of all GPUs on one grid: which pods were present, and every metric."""
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class SeenGpus:
         aliases: Mapping[str, Alias] = ALIASES,
         cards: Mapping[str, Card] | None = None,
     ) -> None:
-        """`cards`: what cards are called whose UUID, or node/index, is known."""
+        """Start empty; `cards` gives GPUs by UUID or node/index."""
         self.grid = grid
         self._cards = cards or {}
         self.pods: dict[Card, dict[Pod, Bools]] = {}
@@ -89,14 +88,14 @@ class SeenGpus:
         self._aliases = aliases
 
     def take(self, answers: Iterable[QueryResult]) -> None:
-        """Series of exporters, of any metrics."""
+        """Add exporters' series, of any metrics."""
         series = [each for answer in answers for each in series_of(answer)]
         exported = any(EXPORTED in labels for labels, _, _ in series)
         for labels, times, values in series:
             self._series(labels, times, values, exported=exported)
 
     def progress(self, result: QueryResult) -> None:
-        """Iterations a second, as applications count them; a pod's containers are added up."""
+        """Add iterations per second, as applications count them; a pod's containers are summed."""
         for labels, times, values in series_of(result):
             namespace = _first(labels, metric_names.NAMESPACE_LABELS)
             pod = (namespace, _first(labels, metric_names.POD_LABELS))
@@ -108,13 +107,14 @@ class SeenGpus:
             self.rates[pod] = both
 
     def bound(self, card: Card, pod: Pod, began_s: float, ended_s: float = np.inf) -> None:
-        """A pod held the GPU from then to then, whatever exporters say."""
+        """Note that a pod held the GPU during this time, whatever exporters report."""
         bound = (self.grid.times >= began_s) & (self.grid.times < ended_s)
         if bound.any():
             self._pod(card, pod)[:] |= bound
 
     def distrust(self, node: str, holdings: Floats) -> None:
-        """More shares of GPUs were held on the node than pods were seen: somebody was not seen."""
+        """Mark times in which the node had more holdings than pods were seen: an unseen pod was
+        there."""
         cards = [card for card in self.pods if card[0] == node]
         bound = np.zeros(self.grid.length)
         for card in cards:
@@ -145,7 +145,7 @@ class SeenGpus:
         metric = self._aliases[name].metric
         of_card = self.values.setdefault(card, {})
         column = of_card.setdefault(metric, np.full(self.grid.length, np.nan))
-        # The device's value comes once a pod, a pod's own is part of it: the largest stands.
+        # The device's value repeats for each pod and includes the pod's own: keep the largest.
         column[slots[inside]] = np.fmax(column[slots[inside]], good[inside])
 
     def _card(self, about: SeriesSubject) -> Card:
@@ -160,8 +160,8 @@ class SeenGpus:
 
 
 class SoloWindow(NamedTuple):
-    """A pod alone on a GPU: how many times anew, in how many slots, each metric there, and how many
-    iterations a second it did."""
+    """A pod's times alone on a GPU: number of windows and slots, each metric's samples, and
+    iterations per second."""
 
     pod: Pod
     card: Card
@@ -172,7 +172,7 @@ class SoloWindow(NamedTuple):
 
 
 def alone(present: Bools, settle: int) -> Bools:
-    """Which of P pods, [P, T], was alone when; see the module."""
+    """Return when each of P pods, [P, T], was alone, by the module's rule."""
     only = present & (present.sum(axis=0) == 1)
     steady = only.copy()
     for back in range(1, settle + 1):
@@ -184,7 +184,7 @@ def alone(present: Bools, settle: int) -> Bools:
 
 
 def windows(gpus: SeenGpus, settle: int) -> list[SoloWindow]:
-    """Every pod that was alone somewhere."""
+    """Return the times alone of every pod that had any."""
     solos = []
     for card, pods in sorted(gpus.pods.items()):
         names = sorted(pods)

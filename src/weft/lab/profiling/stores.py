@@ -1,8 +1,7 @@
-"""Stores of profiles: a file, or a ConfigMap that several may write to.
+"""Stores of profiles: a file, or a ConfigMap that several writers may share.
 
-What is written replaces what was read and nothing else: the file is exchanged whole, the ConfigMap
-is patched at the version that was read, and read again where somebody was quicker.
-"""
+A change replaces exactly what was read: the file is replaced atomically; the ConfigMap is patched
+at the version that was read, and read again on a conflict."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,23 +21,24 @@ from weft.model import BadInputError
 
 KEY = "dataset.json"
 MOST_BYTES = 1_000_000
-"""etcd takes objects of up to 1.5 MiB, the API server ConfigMaps of up to 1 MiB."""
+"""Limit of the JSON text: the API server takes ConfigMaps of up to 1 MiB."""
 ATTEMPTS = 8
 
 Change = Callable[[Dataset], Dataset]
 
 
 class ProfileStore(Protocol):
-    """Profiles, kept somewhere; `where` says it in words."""
+    """A store of profiles; `where` describes it in errors."""
 
     where: str
 
     async def load(self) -> Dataset:
-        """Loads the profiles; `BadInputError` where nothing was kept yet."""
+        """Load the profiles; `BadInputError` if the store does not exist."""
         ...
 
     async def change(self, change: Change) -> Dataset:
-        """Keep what `change` makes of what is there. It may be called again, on something newer."""
+        """Store what `change` returns for the present dataset; it may be called again with a newer
+        one."""
         ...
 
 
@@ -49,13 +49,13 @@ class FileStore:
         self._path, self.where = path, str(path)
 
     async def load(self) -> Dataset:
-        """`BadInputError` where it is no dataset."""
+        """Read the file; `BadInputError` if it is missing or not a dataset."""
         if self._path != STDIN and not self._path.exists():
             raise _nothing_there(self.where, did_you_mean(self._path))
         return files.read(self._path)
 
     async def change(self, change: Change) -> Dataset:
-        """`BadInputError` where it cannot be written."""
+        """Rewrite the file; `BadInputError` if it cannot be written."""
         if self._path == STDIN:
             raise BadInputError("--file -", "is only read; name a file to keep profiles in")
         changed = change(files.read(self._path) if self._path.exists() else EMPTY)
@@ -64,21 +64,21 @@ class FileStore:
 
 
 class ConfigMapStore:
-    """A `ProfileStore` in a ConfigMap's `dataset.json`; whatever else it has stays."""
+    """A `ProfileStore` in a ConfigMap's `dataset.json`; its other keys are left alone."""
 
     def __init__(self, client: ApiClient, namespace: str, name: str) -> None:
         self._client, self._namespace, self._name = client, namespace, name
         self.where = f"ConfigMap {namespace}/{name}"
 
     async def load(self) -> Dataset:
-        """`ApiError` where the API server does not let us."""
+        """Read the ConfigMap; `ApiError` if the API server refuses."""
         config_map = await self._get()
         if config_map is None:
             raise _nothing_there(self.where)
         return self._read(config_map)
 
     async def change(self, change: Change) -> Dataset:
-        """`BadInputError` where it does not fit into a ConfigMap."""
+        """Patch the ConfigMap; `BadInputError` if the dataset is too large for one."""
         for attempt in range(ATTEMPTS):
             config_map = await self._get()
             changed = change(self._read(config_map))
@@ -106,7 +106,7 @@ class ConfigMapStore:
         return dataset.decode(text.encode(), f"{self.where}, {KEY}") if text else EMPTY
 
     async def _put(self, config_map: ConfigMap | None, text: str) -> None:
-        """Creates the ConfigMap, or changes it if it is still the version that was read."""
+        """Create the ConfigMap, or patch it if it is still at the version that was read."""
         meta = {"name": self._name, "namespace": self._namespace}
         if config_map is None:
             body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {KEY: text}}
@@ -119,5 +119,5 @@ class ConfigMapStore:
 
 
 def _nothing_there(where: str, hint: str = "") -> BadInputError:
-    """A misspelt name must not look like nothing known."""
+    """Return an error, so that a misspelt name does not pass for an empty store."""
     return BadInputError(where, f"is not there; `weft profile import` and `collect` make it{hint}")

@@ -1,6 +1,4 @@
-"""The engine on a virtual clock: traces, generated workloads, experiments' arrival rules.
+"""Runs the engine on a virtual clock: traces, generated workloads, experiments' arrival rules.
 
-In: reading and making clusters and workloads, driving the engine, what a run measured.
-Out: deciding anything (that is the engine, the very one that runs live) and drawing figures
-(`lab/experiment/`).
-"""
+In: reading and generating clusters and workloads, driving the engine, measuring a run. Out:
+deciding (that is the engine, the same as runs live), and drawing figures (`lab/experiment/`)."""

@@ -1,10 +1,8 @@
-"""In which order pods arrive and nodes rank: from a published order file, or drawn for a seed.
+"""The order in which pods arrive and nodes rank: read from an order file, or drawn by seed.
 
-In timed mode arrivals are the trace's, or resampled: times stay, and pods are drawn anew.
-
-The rule is FGD's (ATC'23): shuffle the workload, then inflate it to a demand by drawing pods
-again with replacement, or thin it at random where it asks for more than that.
-"""
+In timed mode arrivals are the trace's own, or resampled: times stay, and pods are drawn anew. The
+rule is FGD's (ATC'23): shuffle the workload, then inflate it to a demand by drawing pods again with
+replacement, or thin it at random if it asks for more than that."""
 
 import json
 import random
@@ -18,17 +16,19 @@ from weft.lab.simulate.openb import TracePod
 from weft.model import BadInputError
 
 DEMAND = 1.3
-"""Arrived GPU demand over capacity in FGD's experiments."""
+"""Ratio of arrived GPU demand to capacity in FGD's experiments."""
 USUAL_SEEDS = 20
-"""The number of arrival orders where nobody says it: a run takes seconds, and from so many on
-skewed differences do little harm to intervals."""
+"""Default number of arrival orders: a run takes seconds, and with this many, skewed differences
+hardly distort intervals."""
 MOST_DEMAND = 100
-"""Beyond this nothing changes but the time it takes."""
+"""Upper limit of demand; beyond it only the run time changes."""
 
 
 class Arrivals(msgspec.Struct, frozen=True):
-    """`pod_rows[i]`: workload row that arrives i-th, in timed mode when row i was created;
-    `node_rank[r]`: node r's tie-break rank."""
+    """`pod_rows[i]` is the workload row of the i-th arrival; `node_rank[r]` is node r's tie-break
+    rank.
+
+    In timed mode pods arrive at the creation time of row i."""
 
     seed: int
     pod_rows: list[int]
@@ -38,7 +38,7 @@ class Arrivals(msgspec.Struct, frozen=True):
 def draw(
     pods: list[TracePod], nodes: int, capacity_milli: int, seed: int, demand: float
 ) -> Arrivals:
-    """An order of our own for a seed: the same inputs give the same order on every machine."""
+    """Draw an arrival order by FGD's rule; the same inputs give the same order on every machine."""
     if not 0 < demand <= MOST_DEMAND:
         raise BadInputError("demand", f"{demand:g} is not between 0 and {MOST_DEMAND}")
     rng = random.Random(f"weft-arrivals-{seed}")
@@ -52,7 +52,7 @@ def draw(
     elif total:
         while True:
             row = rng.randrange(len(pods))
-            # The published rule weighs the next pod by one of its GPUs, not by all of them.
+            # The published rule counts only one GPU of the next pod in this test.
             if total + pods[row].milli > target:
                 break
             rows.append(row)
@@ -61,12 +61,12 @@ def draw(
 
 
 def replayed(pods: int, nodes: int, seed: int) -> Arrivals:
-    """The trace's own arrivals; only nodes' tie-break ranks are drawn."""
+    """Return the trace's own arrivals; only the nodes' tie-break ranks are drawn."""
     return Arrivals(seed, list(range(pods)), _ranks(random.Random(f"weft-replay-{seed}"), nodes))
 
 
 def resampled(pods: int, nodes: int, seed: int) -> Arrivals:
-    """For each of the trace's arrivals a pod of the trace, drawn with replacement."""
+    """Return the trace's arrival times, each with a pod of the trace drawn with replacement."""
     rng = random.Random(f"weft-resample-{seed}")
     return Arrivals(seed, rng.choices(range(pods), k=pods), _ranks(rng, nodes))
 
@@ -78,7 +78,7 @@ def _ranks(rng: random.Random, nodes: int) -> list[int]:
 
 
 def cut(order: Arrivals, pods: list[TracePod], capacity_milli: int, demand: float) -> Arrivals:
-    """The part of an order that arrives until demand is reached (the pod that reaches it too)."""
+    """Return the beginning of an order up to the pod that reaches this demand."""
     target, total = demand * capacity_milli, 0
     for index, row in enumerate(order.pod_rows):
         if total >= target:
@@ -88,11 +88,10 @@ def cut(order: Arrivals, pods: list[TracePod], capacity_milli: int, demand: floa
 
 
 def read_orders(path: Path, pods: int, nodes: int, seeds: int | None) -> list[Arrivals]:
-    """The first `seeds` orders of an order file, JSON, plain or gzipped; None: as many as there
-    are, up to `USUAL_SEEDS`.
+    """Read the first `seeds` orders of an order file (JSON, plain or gzipped); None: up to
+    `USUAL_SEEDS`.
 
-    The form is `{seed: {"pod_rows": […], "node_rank": […]}}`, rows counted from 0.
-    """
+    The form is `{seed: {"pod_rows": […], "node_rank": […]}}`, with rows counted from 0."""
     try:
         orders: Any = json.loads(read_text(path))
     except json.JSONDecodeError as error:

@@ -1,9 +1,8 @@
-"""The event loop of every simulation: what is due next happens, and the engine is told of it.
+"""The event loop of every simulation: takes what is due next, and passes it to the engine.
 
-A run says what can happen and how commands are carried out: pods of a trace one by one
-(`inflation`), the same at the trace's times (`timed`), or jobs on GPUs that run them
-(`sharing/run`), whose containers' ends are due beside what the heap holds.
-"""
+A run defines what can happen and how commands are carried out: a trace's pods one by one
+(`inflation`), at the trace's times (`timed`), or jobs on GPUs (`sharing/run`), whose containers'
+ends are due in addition to the heap."""
 
 import heapq
 from typing import Any, Generic, TypeVar
@@ -12,18 +11,19 @@ from weft.core.engine import Bind, Command, Engine, Event, Evict, Unschedulable,
 from weft.lab.simulate.on_record import HandleEvent
 
 WORLD, ENDS, SCRAPES, ARRIVES, WAKES, LEAVES, TRIALS, LOOKS = range(8)
-"""At one instant: what happens anyway, ends that free room, samples of cards, arrivals, retries,
-pods that give up, trials that are over; last, a look at progress."""
+"""Kinds of events, in the order in which they happen at one instant: world events, ends that free
+capacity, samples of GPUs, arrivals, retries, pods that give up, ends of trials, progress
+reports."""
 
 Key = TypeVar("Key", int, str)
 """A pod of the run, by number or UID."""
 
 
 class EventLoop(Generic[Key]):
-    """The clock, the heap of what is to come (when, its kind, whose it is), and the engine.
+    """The virtual clock, a heap of future events (time in ns, kind, pod), and the engine.
 
-    `heap` is taken over and must be one. A command that a run does not carry out is left.
-    """
+    `heap` must be a valid heap, and is modified. Commands that a run does not handle are
+    ignored."""
 
     nobody: Key
 
@@ -48,20 +48,21 @@ class EventLoop(Generic[Key]):
             self._happens(due[1], due[2])
 
     def schedule(self, at_ns: int, kind: int, key: Key) -> None:
-        """Have something happen then."""
+        """Schedule an event."""
         heapq.heappush(self.heap, (at_ns, kind, key))
 
     def tell(self, event: Event, at_ns: int | None = None) -> None:
-        """Hand an event to the engine (as of now by default) and carry out what it wants."""
+        """Pass an event to the engine (by default at the present time), and carry out its
+        commands."""
         for command in self._handle(event, self.now if at_ns is None else at_ns):
             self._carry_out(command)
 
     def _next(self) -> tuple[int, int, Key] | None:
-        """The next event; None where the run is over."""
+        """Return the next event; None if the run is over."""
         return self.heap[0] if self.heap else None
 
     def _advance(self, at_ns: int, kind: int) -> None:
-        """Let the time pass until an event of this kind."""
+        """Advance the clock to an event of this kind."""
         self.now = at_ns
 
     def _happens(self, kind: int, key: Key) -> None:
@@ -81,13 +82,13 @@ class EventLoop(Generic[Key]):
         raise NotImplementedError
 
     def _refused(self, command: Unschedulable) -> Any:
-        """A pod is placed nowhere for now."""
+        """Handle a pod that could not be placed."""
 
     def _evict(self, command: Evict) -> Any:
-        """A pod is to go."""
+        """Handle an eviction."""
 
     def _wake(self, command: Wake) -> None:
-        """Have the engine look again then, unless it will sooner."""
+        """Schedule the engine's next tick, unless an earlier one is scheduled."""
         if self.wake_ns is None or command.at_ns < self.wake_ns or self.wake_ns <= self.now:
             self.wake_ns = command.at_ns
             self.schedule(command.at_ns, WAKES, self.nobody)

@@ -1,7 +1,6 @@
-"""Makes clusters and workloads shaped like a published production trace, as openb CSV text.
+"""Generates clusters and workloads like those of a published production trace, as openb CSV text.
 
-Pure functions of their arguments: the same seed gives the same text on every machine.
-"""
+Pure functions: the same seed gives the same text on every machine."""
 
 import random
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from weft.model.errors import BadInputError
 _Value = TypeVar("_Value")
 
 FULL_SIZE = 6_212
-"""GPUs of the cluster that the statistics are of."""
+"""GPUs of the cluster that the statistics describe."""
 LARGEST = 1_000_000
 DEMO_GPUS = 800
 
@@ -26,12 +25,11 @@ POD_HEADER = (
 
 
 def generate_nodes(*, gpus: int | None = None, count: int | None = None, seed: int = 42) -> str:
-    """A node list with exactly `gpus` GPUs, or with `count` nodes; models as in the trace.
+    """Return a node list with exactly `gpus` GPUs, or with `count` nodes; models as in the trace.
 
-    The seed shuffles the machines over names, which break ties between equal nodes.
-    """
+    The seed shuffles which machine gets which name, since names break ties between equal nodes."""
     if gpus is not None and count is not None:
-        raise BadInputError("--gpus and --count", "both fix the size; give one of them")
+        raise BadInputError("--gpus and --count", "both set the size; give one of them")
     if count is not None:
         _check("--count", count)
         kinds = _by_count(count)
@@ -56,12 +54,11 @@ def generate_pods(
     load: float = 0.8,
     seed: int = 42,
 ) -> str:
-    """A pod list for a cluster of `gpus` GPUs: `count` pods, or as many as ask for all of them.
+    """Return a pod list for a cluster of `gpus` GPUs: `count` pods, or as many as ask for all of
+    them.
 
-    Times are seconds. Pods arrive at random (Poisson) at the rate at which GPU request ×
-    lifetime comes to `load` of the cluster's GPU time. Every pod fits an empty node of
-    `generate_nodes(gpus=gpus)`.
-    """
+    Times are seconds. Arrivals are a Poisson process whose rate makes GPU request × lifetime `load`
+    of the cluster's GPU time. Every pod fits an empty node of `generate_nodes(gpus=gpus)`."""
     _check("--gpus", gpus)
     if count is not None:
         _check("--count", count)
@@ -89,10 +86,9 @@ def generate_pods(
 
 
 def demo_cluster(seed: int = 42) -> tuple[str, str]:
-    """A node list and a pod list small enough to compare seven policies in half a minute.
+    """Return a node list and a pod list small enough to compare seven policies in half a minute.
 
-    800 GPUs on about 160 nodes, about 1,050 pods that ask for all of them.
-    """
+    800 GPUs on about 160 nodes; about 1,050 pods that together ask for all GPUs."""
     return generate_nodes(gpus=DEMO_GPUS, seed=seed), generate_pods(gpus=DEMO_GPUS, seed=seed)
 
 
@@ -102,7 +98,8 @@ def _check(option: str, value: int) -> None:
 
 
 def _by_count(count: int) -> list[NodeKind]:
-    """`count` nodes in the trace's proportions: whole shares first, then the largest remainders."""
+    """Return `count` nodes in the trace's proportions: whole shares first, then largest
+    remainders."""
     total = sum(kind.weight for kind in NODE_KINDS)
     shares = [kind.weight * count / total for kind in NODE_KINDS]
     numbers = [int(share) for share in shares]
@@ -113,7 +110,8 @@ def _by_count(count: int) -> list[NodeKind]:
 
 
 def _by_gpus(gpus: int) -> list[NodeKind]:
-    """Nodes with `gpus` GPUs in all, in proportions as near to the trace's as whole nodes allow."""
+    """Return nodes with `gpus` GPUs in total, as close to the trace's proportions as whole nodes
+    allow."""
     shares = [kind.weight * gpus / FULL_SIZE for kind in NODE_KINDS]
     numbers = [int(share) for share in shares]
     missing = gpus - sum(n * kind.gpus for n, kind in zip(numbers, NODE_KINDS, strict=True))
@@ -137,7 +135,8 @@ def _repeat(numbers: list[int]) -> list[NodeKind]:
 def _draw_pods(
     rng: random.Random, gpus: int, count: int | None, mix: WorkloadMix, machines: set[NodeKind]
 ) -> list[tuple[int, PodKind]]:
-    """GPUs and request of each pod, drawn class first; only pods that some machine can hold."""
+    """Draw each pod's GPU count and request, its class first; only pods that some machine can
+    hold."""
     classes = []
     for (n, kinds), weight in zip(shapes.CLASSES, shapes.CLASS_WEIGHTS[mix], strict=True):
         fitting = [(kind, kind.weight) for kind in kinds if _hosts(machines, n, kind)]
@@ -154,19 +153,19 @@ def _draw_pods(
 
 
 def _hosts(machines: set[NodeKind], gpus: int, pod: PodKind) -> set[str]:
-    """Models of the machines that can hold such a pod when they are empty."""
+    """Return the models of machines that can hold such a pod when empty."""
     large = (m for m in machines if m.gpus >= gpus and m.memory_mib >= pod.memory_mib)
     return {machine.model for machine in large if machine.cpu_milli >= pod.cpu_milli}
 
 
 def _spec(rng: random.Random, models: set[str]) -> str:
-    """The models a pod insists on, at least one of them in `models`; mostly none."""
+    """Draw the models that a pod requires ("" for any), at least one of them in `models`."""
     fitting = [(s, weight) for s, weight in shapes.SPECS if not s or models & set(s.split("|"))]
     return _one_of(rng, fitting)
 
 
 def _one_of(rng: random.Random, weighted: Sequence[tuple[_Value, int]]) -> _Value:
-    """One value drawn by weight."""
+    """Draw one value by weight."""
     mark = rng.randrange(sum(weight for _, weight in weighted))
     for value, weight in weighted:
         mark -= weight

@@ -1,9 +1,8 @@
 """Shapes of generated clusters and workloads: summaries of a published production trace.
 
 Shares and sizes follow the statistics of Alibaba's cluster-trace-gpu-v2023 (openb): 1,213 GPU
-nodes, 8,152 pods. A weight is how often a shape occurs there; most rarer than one in a hundred
-of their class are left out, and so are the few lifetimes beyond ten days.
-"""
+nodes, 8,152 pods. A weight is how often a shape occurs there. Shapes below 1 % of their class and
+lifetimes above ten days are mostly left out."""
 
 from bisect import bisect_right
 from enum import StrEnum
@@ -12,7 +11,7 @@ import msgspec
 
 
 class WorkloadMix(StrEnum):
-    """Which pods a workload is made of."""
+    """The mix of pods in a workload."""
 
     DEFAULT = "default"
     MULTIGPU = "multigpu"
@@ -21,7 +20,7 @@ class WorkloadMix(StrEnum):
 
 
 class NodeKind(msgspec.Struct, frozen=True):
-    """`weight` nodes of a cluster of 6,212 GPUs are such machines."""
+    """A machine type; a cluster of 6,212 GPUs has `weight` such nodes."""
 
     weight: int
     model: str
@@ -54,7 +53,7 @@ NODE_KINDS = (
 
 
 class PodKind(msgspec.Struct, frozen=True):
-    """A popular request: CPU and memory go with the GPU share, as in the trace."""
+    """A common request: CPU and memory are correlated with the GPU share, as in the trace."""
 
     weight: int
     cpu_milli: int
@@ -96,7 +95,7 @@ SHARED = _kinds(
     (18, 4000, 22888, 340, "BE"),
     (7, 6000, 22888, 50, "BE"),
 )
-"""Shares of one GPU, most popular sizes first: 810, 470, 320, 650, 230, 460, 590 milli, …"""
+"""Shares of one GPU, most frequent sizes first: 810, 470, 320, 650, 230, 460, 590 milli, …"""
 
 WHOLE = _kinds(
     (857, 11300, 49152, 1000, "LS"),
@@ -151,7 +150,7 @@ CPU_ONLY = _kinds(
 )
 
 CLASSES = ((0, CPU_ONLY), (1, SHARED), (1, WHOLE), (2, TWO), (4, FOUR), (8, EIGHT))
-"""GPUs a pod, and the requests of such pods."""
+"""GPUs per pod, and the requests of pods in that class."""
 
 CLASS_WEIGHTS = {
     WorkloadMix.DEFAULT: (1088, 3078, 3911, 16, 15, 44),
@@ -159,7 +158,7 @@ CLASS_WEIGHTS = {
     WorkloadMix.SHARED: (1088, 7064, 0, 0, 0, 0),
     WorkloadMix.SPEC: (1088, 3078, 3911, 16, 15, 44),
 }
-"""How many pods of each class in `CLASSES`, for the trace's four variants."""
+"""Pods of each class in `CLASSES`, for the trace's four variants."""
 
 SPECS = (
     ("", 4676),
@@ -176,19 +175,19 @@ SPECS = (
     ("A10|T4", 6),
     ("P100|V100M16", 4),
 )
-"""Models that GPU pods of the mix `spec` insist on: one pod in three does."""
+"""GPU models required by pods of the mix `spec`, with weights; one pod in three requires any."""
 
 PHASES = (("Running", 5193), ("Failed", 1870), ("Succeeded", 192))
 
 
 class Quantiles(msgspec.Struct, frozen=True):
-    """A distribution of seconds by its quantiles, straight on a logarithmic scale in between."""
+    """A distribution of seconds by its quantiles, log-linear in between."""
 
     shares: tuple[float, ...]
     seconds: tuple[float, ...]
 
     def at(self, share: float) -> float:
-        """The value below which `share` (0 to 1) of the distribution lies."""
+        """Return the value below which `share` (0 to 1) of the distribution lies."""
         i = min(max(bisect_right(self.shares, share) - 1, 0), len(self.shares) - 2)
         low, high = self.shares[i], self.shares[i + 1]
         ratio: float = self.seconds[i + 1] / self.seconds[i]
@@ -200,10 +199,10 @@ LIFETIMES = Quantiles(
     (0, 0.01, 0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.99, 1),
     (4, 23, 50, 73, 175, 616, 2_241, 7_764, 18_064, 114_348, 864_000),
 )
-"""From start to end. Half the pods end within ten minutes, one in a hundred runs for over a day."""
+"""Seconds from start to end. Half the pods end within ten minutes, 1 % run for over a day."""
 
 WAITS = Quantiles(
     (0, 0.30, 0.50, 0.75, 0.90, 0.95, 0.99, 1),
     (0.3, 1.4, 2, 35, 106, 241, 890, 14_330),
 )
-"""From creation to start."""
+"""Seconds from creation to start."""

@@ -1,7 +1,7 @@
-"""A simulation that goes on from a state: bound pods hold what they hold, waiting ones arrive now.
+"""Starts a simulation from a cluster's state: bound pods keep their GPUs, pending ones arrive at
+once.
 
-All arrive at once, and none leaves: what is compared is where they find a place.
-"""
+No pod leaves: what is compared is where pending pods are placed."""
 
 from collections.abc import Sequence
 
@@ -17,10 +17,9 @@ from weft.model import Node, PodRequest, Shape
 
 
 class HeldStart(msgspec.Struct, frozen=True):
-    """A cluster's state: `events` tell who holds what, `pending` arrive in this order.
+    """A cluster's state: `events` load what is held, `pending` pods arrive in this order.
 
-    `usual` are the shapes that policies take for typical, `limits` how much may be promised.
-    """
+    `usual` are the shapes that policies consider typical, `limits` how much may be promised."""
 
     nodes: tuple[Node, ...]
     events: Sequence[Event]
@@ -30,7 +29,7 @@ class HeldStart(msgspec.Struct, frozen=True):
 
 
 def scenario_of(start: HeldStart, seed: int) -> tuple[Scenario, Arrivals]:
-    """The scenario, and its one order of arrivals, in which nodes keep their rank."""
+    """Return the scenario and its one arrival order, in which nodes keep their rank."""
     nodes = list(start.nodes)
     card_mib = usual_card_mib(nodes)
     world = tuple(WorldEvent(0, event) for event in start.events)

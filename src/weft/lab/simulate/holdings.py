@@ -1,4 +1,5 @@
-"""Holders of each GPU at one moment of a run, and what lies in fragments: the report's map."""
+"""Shares that pods hold of each GPU at one moment of a run, and each node's fragmentation: for a
+report's map."""
 
 from collections.abc import Callable, Mapping
 
@@ -8,7 +9,7 @@ from weft.core.engine import Engine
 from weft.core.framework.fragments import Fragments, NodeShares, TypicalPods
 
 OnHoldings = Callable[[Engine, Callable[[str], str]], None]
-"""Called when a run is to be looked at: with its engine, and what turns a pod's UID into a name."""
+"""Called with the engine, and a function that maps a pod's UID to its name."""
 
 
 class Holder(msgspec.Struct, frozen=True, array_like=True):
@@ -20,7 +21,7 @@ class Holder(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GpuHoldings(msgspec.Struct, frozen=True, array_like=True):
-    """A GPU's capacity, and its pods in the order in which they came."""
+    """A GPU's capacity, and its pods by arrival."""
 
     model: str
     milli: int
@@ -29,13 +30,13 @@ class GpuHoldings(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def held(self) -> float:
-        """Share of the GPU that is held: of its cores or of its memory, whichever is more."""
+        """Share of the GPU that is held: of its cores or of its memory, whichever is larger."""
         milli = sum(holder.milli for holder in self.holders) / max(1, self.milli)
         return max(milli, sum(h.memory_mib for h in self.holders) / max(1, self.memory_mib))
 
 
 class NodeHoldings(msgspec.Struct, frozen=True, array_like=True):
-    """A node with GPUs. `fragments_milli`: its free capacity that typical pods cannot use."""
+    """A node with GPUs; `fragments_milli` is its free capacity that typical pods cannot use."""
 
     name: str
     gpus: tuple[GpuHoldings, ...]
@@ -43,7 +44,7 @@ class NodeHoldings(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClusterHoldings(msgspec.Struct, frozen=True, array_like=True):
-    """The nodes with GPUs in a run of this policy and seed; `moment` says when."""
+    """The nodes with GPUs in the run of a policy and seed; `moment` describes the time."""
 
     policy: str
     seed: int
@@ -54,7 +55,7 @@ class ClusterHoldings(msgspec.Struct, frozen=True, array_like=True):
 def holdings_now(
     engine: Engine, typical: TypicalPods, pod_name: Callable[[str], str]
 ) -> tuple[NodeHoldings, ...]:
-    """Every node with GPUs as it is now, by name."""
+    """Return all nodes with GPUs in their present state, sorted by name."""
     table = engine.ledger.table
     shares = NodeShares(Fragments(typical, [kind.model for kind in table.kinds]), table)
     shares.mend()

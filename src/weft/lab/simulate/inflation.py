@@ -1,4 +1,5 @@
-"""FGD's protocol: pods arrive one by one until demand passes capacity; nobody leaves or retries."""
+"""FGD's protocol: pods arrive one by one until demand exceeds capacity; none leaves or is
+retried."""
 
 from collections.abc import Callable, Sequence
 
@@ -27,12 +28,11 @@ def run_inflation(
     progress: Callable[[int], None] | None = None,
     on_holdings: OnHoldings | None = None,
 ) -> PolicyRun:
-    """One policy or profile on one arrival order. A pod that fits nowhere is withdrawn.
+    """Run one policy or profile on one arrival order. A pod that fits nowhere is withdrawn.
 
-    What happens in the scenario's world has happened before the first pod comes. `decisions` takes
-    the decisions file. `progress` is called with the number of pods done, every thousand;
-    `on_holdings` after the last.
-    """
+    The scenario's world events all happen before the first pod arrives. `decisions` receives the
+    decisions file. `progress` is called after every thousand pods with their number, `on_holdings`
+    after the last pod."""
     run = _Inflation(scenario, decider, arrivals, decisions, progress)
     run.run()
     if on_holdings is not None:
@@ -42,7 +42,7 @@ def run_inflation(
 
 
 class _Inflation(EventLoop[int]):
-    """A run whose time is the number of the pod that comes."""
+    """A run whose clock is the number of the arriving pod."""
 
     nobody = 0
 
@@ -80,11 +80,11 @@ class _Inflation(EventLoop[int]):
         self.meter.refused(command.record, self.now)
 
     def _wake(self, command: Wake) -> None:
-        """Nobody waits."""
+        """Ignore wake-ups: no pod waits."""
 
 
 def name_of(uid: str, arrived: Sequence[TracePod]) -> str:
-    """The name of a pod that arrived as the one of this number; others have only their UID."""
+    """Return the name of the pod with this number as UID; any other UID is returned as it is."""
     return arrived[int(uid)].name if uid.isdecimal() and int(uid) < len(arrived) else uid
 
 

@@ -1,7 +1,6 @@
-"""Names what a policy would decide by and a simulation of a trace cannot give it.
+"""Lists inputs that a policy needs and a simulation of a trace lacks.
 
-A policy without its inputs decides by requests alone, so a comparison would not be about it.
-"""
+Without its inputs a policy decides by requests alone, so a comparison would not be about it."""
 
 from weft.core.framework.fragments import TYPICAL_PODS
 from weft.core.framework.popularity import POPULAR_PODS
@@ -22,11 +21,11 @@ REMEDIES = {
     DISTANCES: "give --mystic FILE",
     DURATIONS: "pods of a trace do not say how long they will take",
 }
-"""How each may be had."""
+"""How to provide each input."""
 
 
 def lacking(decider: Decider, scenario: Scenario) -> list[str]:
-    """The inputs that its policies declare to read and are not given, in a fixed order."""
+    """Return the inputs that the policies declare but do not get, in a fixed order."""
     profile, lacks = profile_of(decider), list[str]()
     inputs = {name: None for policy in profile.policies for name in policy.inputs}
     if not profile.reads.isdisjoint({"signals", "cluster"}):

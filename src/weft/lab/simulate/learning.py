@@ -1,4 +1,4 @@
-"""Tells policies what usually comes by what came so far, instead of by the whole trace."""
+"""Lets policies learn the typical pods from arrivals so far, instead of from the whole trace."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ Handle = Callable[[Event, int], list[Any]]
 
 
 def learning(handle: Handle, half_life_ns: int) -> Handle:
-    """`handle`, told a new histogram now and then before a pod comes; the pods are counted."""
+    """Wrap `handle`: count arriving pods, and pass updated histograms of them to the policies."""
     arrived = ArrivedPods(half_life_ns)
 
     def handle_and_count(event: Event, now_ns: int) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Measures a run: allocation and fragments against arrived demand."""
+"""Measures a run: allocation and fragmentation against arrived demand."""
 
 import time
 from collections import Counter
@@ -15,26 +15,28 @@ from weft.model.reason import TEXT
 
 
 def main_reason(record: Record) -> str:
-    """The reason that most nodes gave for a pod without a place."""
+    """Return the reason that most nodes gave for rejecting the pod."""
     counts = record.counts[1:]
     code = Code(counts.index(max(counts)) + 1) if any(counts) else Code.NO_GPU
     return TEXT[code]
 
 
 def commonest_first(reasons: Counter[str]) -> dict[str, int]:
-    """Counted reasons in their order."""
+    """Sort counted reasons by descending count, then by text."""
     return dict(sorted(reasons.items(), key=lambda counted: (-counted[1], counted[0])))
 
 
 def held_milli(table: LedgerTable) -> npt.NDArray[np.int64]:
-    """The share of each device that pods hold, thousandths: cores, or memory where that is more."""
+    """Return the share of each device that is held, in thousandths: cores, or memory if that is
+    more."""
     cores = np.array(table.milli_used, dtype=np.int64)
     memory = np.array(table.memory_used, dtype=np.int64) * 1000
     return np.maximum(cores, memory // np.maximum(table.device_memory_total, 1))
 
 
 class Meter:
-    """Fed once a pod. Percentages are of the cluster's GPU milli, as FGD's figures define them."""
+    """Collects measurements per pod. Percentages are of the cluster's GPU milli, as in FGD's
+    figures."""
 
     def __init__(self, engine: Engine, typical: TypicalPods, capacity_milli: int) -> None:
         self._engine = engine
@@ -53,14 +55,15 @@ class Meter:
         self._wall = time.perf_counter()
 
     def arrives(self, milli: int) -> None:
-        """A pod that asks for `milli` in all is about to be decided: does it open a new bin?"""
+        """Note that a pod asking for `milli` in total is about to be decided, which may start a new
+        bin."""
         percent = round((self._arrived[-1] + milli) * 100 / self._capacity)
         if percent != self._bin:
             self._mark_bin()
             self._bin = percent
 
     def arrived(self, milli: int, used_milli: int) -> None:
-        """The pod was decided; all pods now hold `used_milli`."""
+        """Note that the pod was decided; all pods together now hold `used_milli`."""
         self._arrived.append(self._arrived[-1] + milli)
         self._used.append(used_milli)
 
@@ -69,19 +72,20 @@ class Meter:
         self._fragments[str(self._bin)] = round(fragments, 2)
 
     def refused(self, record: Record, at: int) -> None:
-        """The pod that came after `at` others found no place; remember what most nodes said."""
+        """Note that the pod that arrived after `at` others was not placed, with the main reason."""
         self.refusals += 1
         if self.first_failed is None:
             self.first_failed = at
         self._reasons[main_reason(record)] += 1
 
     def fragments_milli(self) -> float:
-        """FGD's measure over the cluster now, thousandths of a GPU."""
+        """Return FGD's measure over the cluster now, in thousandths of a GPU."""
         self._nodes.mend()
         return float(np.cumsum(self._nodes.fragments)[-1]) if len(self._nodes.fragments) else 0.0
 
     def held_change(self, placement: Placement) -> int:
-        """How much more is held of a placement's GPUs now than when this was last asked."""
+        """Return how much more of a placement's GPUs is held than at the previous call, in
+        thousandths."""
         table, change = self._engine.ledger.table, 0
         row = table.row_of.get(placement.node)
         for share in placement.shares:
@@ -96,13 +100,13 @@ class Meter:
         return change
 
     def used_milli(self) -> int:
-        """GPU milli held now: of each card its cores, or its memory where that is more."""
+        """Return the GPU milli held now: per GPU its cores, or its memory if that is more."""
         return int(held_milli(self._engine.ledger.table).sum())
 
     def result(
         self, policy: str, seed: int, failed: int, asked_milli: int, *, timing: bool
     ) -> PolicyRun:
-        """The finished run, at whose end the pods with a place ask for `asked_milli`."""
+        """Return the finished run; `asked_milli` is what placed pods ask for at its end."""
         used, fragments = self.used_milli(), self.fragments_milli()
         self._mark_bin()
         idle = self._capacity - used
@@ -128,7 +132,7 @@ class Meter:
         )
 
     def _curve(self) -> dict[str, float]:
-        """Mean allocation over the pods that arrive in each whole percent of demand."""
+        """Return the mean allocation over pods that arrive in each whole percent of demand."""
         arrived = np.array(self._arrived[1:], dtype=np.int64) / (self._capacity / 100)
         used = np.round(np.array(self._used[1:], dtype=np.int64) / (self._capacity / 100), 2)
         bins = np.round(arrived).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Decides in a simulation: an engine of one policy or profile, its decisions on record or not."""
+"""Creates a simulation's engine for one policy or profile, with or without a decisions file."""
 
 import logging
 from collections.abc import Callable
@@ -13,25 +13,24 @@ log = logging.getLogger("weft.simulate")
 
 PROFILE = "weft"
 TOP_ON_RECORD = 3
-"""How many of the best nodes a written record lists."""
+"""Number of best nodes listed in a written record."""
 
 Decider = Policy | Profile
-"""Decides for all pods: one policy, or several that are weighted."""
+"""A policy that decides for all pods, or a profile of several weighted ones."""
 HandleEvent = Callable[[Event, int], list[Command]]
 
 
 def profile_of(decider: Decider) -> Profile:
-    """The profile itself, or one of this policy alone."""
+    """Return the profile itself, or a profile of this policy alone."""
     return decider if isinstance(decider, Profile) else Profile(PROFILE, [decider])
 
 
 def engine_on_record(
     decider: Decider, seed: int, limits: RequestLimits, decisions: DecisionsWriter | None
 ) -> tuple[Engine, HandleEvent]:
-    """A fresh engine of one profile, and what to hand events to.
+    """Return a new engine of one profile, and the function that takes events.
 
-    That is the engine's own `handle`, or where there are `decisions` to write, a recorder's.
-    """
+    The function is the engine's own `handle`, or, with `decisions`, a recorder's."""
     profile = profile_of(decider)
     keep_top = TOP_ON_RECORD if decisions is not None else 0
     engine = Engine([profile], seed=seed, keep_top=keep_top, limits=limits)
@@ -43,10 +42,9 @@ def engine_on_record(
 
 
 def going_on(handle: HandleEvent) -> HandleEvent:
-    """The same, without what broke off beside deciding: that is told once, and the run goes on.
+    """Wrap `handle`: side tasks that fail are logged once per cause, and the run continues.
 
-    A decision that breaks off is raised: a result without it would not be the policy's.
-    """
+    A failed decision is raised: without it the result would not be the policy's."""
     told: set[str] = set()
 
     def handled(event: Event, now_ns: int) -> list[Command]:

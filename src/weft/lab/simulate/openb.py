@@ -1,9 +1,8 @@
 """Reads clusters and workloads in the openb format (Alibaba cluster-trace-gpu-v2023).
 
-openb knows GPU shares in thousandths of a card and no GPU memory, so each model gets the nominal
-memory of `NOMINAL_MIB`; its pods ask for none, and policies that rank by memory rank by cores.
-Columns of our own say more, where `weft trace` wrote them (`openb_own.py`).
-"""
+openb has GPU shares in thousandths of a GPU and no GPU memory, so each model gets its nominal
+memory from `NOMINAL_MIB`; pods ask for no memory, and policies that rank by memory rank by cores.
+Weft's own columns hold more, if `weft trace` wrote them (`openb_own.py`)."""
 
 import csv
 import io
@@ -38,7 +37,7 @@ NOMINAL_MIB = {
     "G2": 24_576,
     "G3": 40_960,
 }
-"""Memory per model, MiB: what the public models report, a common size for the masked ones."""
+"""MiB per model: what public models report, and a common size for the masked ones."""
 OTHER_MIB = 16_384
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
@@ -53,19 +52,18 @@ _OPTIONAL: dict[tuple[str, ...], tuple[str, ...]] = {
     ),
 }
 _MISSPELT, _MOST_LONGER = 0.85, 2
-"""So alike, and at most so much longer or shorter, is a misspelt name and no column of others."""
+"""A name this similar, and at most this much longer or shorter, counts as a misspelt column."""
 
 
 _NO_MEMORY = GpuMemoryRequest()
 
 
 class TracePod(msgspec.Struct, frozen=True, gc=False):
-    """One row of a pod list. Times are seconds from the trace's start, None where not given.
+    """One row of a pod list. Times are seconds from the trace's start, None if absent.
 
-    `milli` is what it asks of each GPU: cores, or the part of a card's memory if that is more.
-    Of a recorded day there is the whole `request`; one that was `withdrawn` never ran then: it
-    leaves at `deleted_s` (`later`), or, found no place at once, at once.
-    """
+    `milli` is its request per GPU: cores, or the share of a GPU's memory if that is more. Pods of a
+    recorded day have the whole `request`. A pod that was `withdrawn` never ran in the recording: it
+    leaves at `deleted_s` (`later`), or at once if it is not placed at once (`at-once`)."""
 
     name: str
     shape: Shape
@@ -80,12 +78,12 @@ class TracePod(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def total_milli(self) -> int:
-        """GPU milli over all its GPUs."""
+        """GPU milli summed over all its GPUs."""
         return self.gpus * self.milli
 
 
 class _Row:
-    """One CSV row with the place it stands at, for errors."""
+    """One CSV row, with its position for errors."""
 
     def __init__(self, path: Path, line: int, cells: dict[str, str]) -> None:
         self._path, self._line, self._cells = path, line, cells
@@ -111,7 +109,7 @@ class _Row:
         return value
 
     def fields(self, column: str, base: openb_own.Value) -> openb_own.Value:
-        """`base`, with the fields that the cell replaces."""
+        """Return `base` with the fields that the cell replaces."""
         try:
             return openb_own.merged(base, self.text(column))
         except ValueError as error:
@@ -122,14 +120,14 @@ class _Row:
 
 
 def read_nodes(path: Path) -> list[Node]:
-    """The nodes of a node list, in file order. Raises `BadInputError` with line and column."""
+    """Read a node list in file order; `BadInputError` names line and column."""
     nodes: list[Node] = []
     names: set[str] = set()
 
     def take(row: _Row) -> None:
         name = row.text("sn")
         if not name or name in names:
-            raise row.error("sn", f"{name!r} is empty or stands twice; names must be unique")
+            raise row.error("sn", f"{name!r} is empty or a duplicate; names must be unique")
         names.add(name)
         model, gpus = row.text("model"), row.count("gpu", 1024)
         memory = row.number(GPU_MEMORY, 1, 10**9, optional=True)
@@ -144,17 +142,16 @@ def read_nodes(path: Path) -> list[Node]:
 def node_of(
     name: str, cpu_milli: int, memory_mib: int, gpus: int, model: str, gpu_memory_mib: int | None
 ) -> Node:
-    """An openb row's node; cards whose memory is not said have their model's nominal one."""
+    """Return an openb row's node; GPUs of unknown memory get their model's nominal memory."""
     memory = gpu_memory_mib or NOMINAL_MIB.get(model, OTHER_MIB)
     cards = tuple(Gpu(index, memory, model) for index in range(gpus))
     return Node(name, cards, cpu_milli, memory_mib)
 
 
 def read_pods(path: Path, card_mib: int = OTHER_MIB) -> list[TracePod]:
-    """The pods of a pod list, in file order. Raises `BadInputError` with line and column.
+    """Read a pod list in file order; `BadInputError` names line and column.
 
-    `card_mib` is the memory of the cluster's usual card, for what pods ask of one.
-    """
+    `card_mib` is the memory of the cluster's average GPU, to convert memory requests to shares."""
     pods: list[TracePod] = []
     shapes: dict[Shape, Shape] = {}
 
@@ -183,7 +180,7 @@ def read_pods(path: Path, card_mib: int = OTHER_MIB) -> list[TracePod]:
 
 
 def _check_plain(row: _Row, gpus: int, milli: int) -> None:
-    """openb's own rules, of pods that ask for no GPU memory."""
+    """Check openb's own rules for pods that ask for no GPU memory."""
     if gpus and not milli:
         raise row.error("gpu_milli", "0 on a pod with GPUs; write 1 to 1000")
     if gpus > 1 and milli < 1000:
@@ -209,10 +206,10 @@ def shape_of(
     spec: str = "",
     gpu_memory: GpuMemoryRequest = _NO_MEMORY,
 ) -> Shape:
-    """An openb row's request: `gpus` whole cards, or one share of `milli`, of models in `spec`.
+    """Return an openb row's request: `gpus` whole GPUs, or one share of `milli`, of models in
+    `spec`.
 
-    With `gpu_memory` so much of each, and `milli` of its cores.
-    """
+    With `gpu_memory` the request is for that memory and `milli` of the cores of each GPU."""
     gpu_requests: tuple[GpuRequest, ...] = ()
     if gpus and gpu_memory.value:
         gpu_requests = (GpuRequest(gpus, gpu_memory, milli),)
@@ -246,7 +243,7 @@ def _header(path: Path, header: list[str] | None, columns: tuple[str, ...]) -> l
     missing = [column for column in columns if column not in header]
     if missing:
         near = nearest(missing[0], set(header) - set(columns))
-        hint = f"; did you mean it by {near!r}?" if near else ";"
+        hint = f"; is it the column {near!r}?" if near else ";"
         problem = f"column {missing[0]} is missing{hint} need {', '.join(columns)}"
         raise BadInputError(f"{path}, line 1", problem.replace("? need", "? Need"))
     _check_spelling(path, header, columns)
@@ -254,7 +251,8 @@ def _header(path: Path, header: list[str] | None, columns: tuple[str, ...]) -> l
 
 
 def _check_spelling(path: Path, header: list[str], columns: tuple[str, ...]) -> None:
-    """Columns that nobody knows are others'; but a misspelt one of ours would say nothing."""
+    """Reject misspelt optional columns, which would have no effect; other unknown columns are
+    ignored."""
     absent = set(_OPTIONAL[columns]) - set(header)
     for column in sorted(set(header) - set(columns) - set(_OPTIONAL[columns])):
         near = nearest(column, absent, like=_MISSPELT)

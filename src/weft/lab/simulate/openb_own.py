@@ -1,8 +1,7 @@
-"""Columns of our own beside openb's: what a live cluster's nodes and pods are beyond openb's words.
+"""Weft's own columns of openb files, for what openb's columns cannot express.
 
-A cell of `weft_node` or `weft_pod` is a JSON object of the fields that the other columns cannot
-say; they take the place of what those say.
-"""
+A cell of `weft_node` or `weft_pod` is a JSON object of fields that replace those of the other
+columns."""
 
 from collections.abc import Iterable
 from typing import TypeVar
@@ -16,7 +15,8 @@ Value = TypeVar("Value", Node, Shape)
 
 
 def merged(base: Value, cell: str) -> Value:
-    """The value with the cell's fields; `ValueError` says what is wrong with the cell."""
+    """Return the value with the cell's fields replaced; `ValueError` says what is wrong with the
+    cell."""
     if not cell:
         return base
     try:
@@ -24,7 +24,7 @@ def merged(base: Value, cell: str) -> Value:
         unknown = sorted(set(fields) - set(base.__struct_encode_fields__))
         if unknown:
             known = ", ".join(base.__struct_encode_fields__)
-            raise ValueError(f"has a field {unknown[0]!r}, which is none of {known}")
+            raise ValueError(f"has a field {unknown[0]!r}, which is not one of {known}")
         whole = msgspec.json.decode(msgspec.json.encode(base), type=dict[str, msgspec.Raw])
         return msgspec.json.decode(msgspec.json.encode(whole | fields), type=type(base))
     except (msgspec.DecodeError, RecursionError) as error:
@@ -32,7 +32,7 @@ def merged(base: Value, cell: str) -> Value:
 
 
 def beyond(base: Value, value: Value) -> str:
-    """The cell that makes `value` of `base`; "" where they are equal."""
+    """Return the cell that turns `base` into `value`; "" if they are equal."""
     fields = {
         encoded: getattr(value, name)
         for name, encoded in zip(base.__struct_fields__, base.__struct_encode_fields__, strict=True)
@@ -42,21 +42,20 @@ def beyond(base: Value, value: Value) -> str:
 
 
 def claims(shape: Shape) -> str:
-    """The cell that says all of a pod's GPU requests."""
+    """Return the cell with all of a pod's GPU requests."""
     return msgspec.json.encode({"claims": shape.gpu_requests}).decode()
 
 
 def usual_card_mib(nodes: Iterable[Node]) -> int:
-    """The mean memory of a cluster's cards; 1 where there are none."""
+    """Return the mean memory of the cluster's GPUs in MiB; 1 if there are none."""
     cards = [gpu.memory_mib for node in nodes for gpu in node.gpus]
     return sum(cards) // max(1, len(cards)) or 1
 
 
 def asked(shape: Shape, card_mib: int) -> tuple[int, int]:
-    """How many GPUs, and how many thousandths of each on average.
+    """Return how many GPUs are requested, and the average thousandths of each.
 
-    Of a share that is its cores, or the part of a card of `card_mib` MiB if that is more.
-    """
+    A share counts as its cores, or as its part of a GPU of `card_mib` MiB if that is more."""
     gpus = sum(request.count for request in shape.gpu_requests)
     total = 0
     for request in shape.gpu_requests:

@@ -1,4 +1,4 @@
-"""A scenario of two files in openb's form: a cluster and a workload."""
+"""Reads a scenario from two openb files: a cluster and a workload."""
 
 from pathlib import Path
 
@@ -10,10 +10,9 @@ from weft.model import BadInputError
 
 
 def read_scenario(nodes: Path, pods: Path, *, timed: bool) -> Scenario:
-    """The cluster and the pods of these files; `timed` pods need times.
+    """Read cluster and pods; with `timed`, pods need times.
 
-    `BadInputError` where a file is broken, no node has a GPU, or there is no pod.
-    """
+    `BadInputError` if a file is malformed, no node has a GPU, or there is no pod."""
     cluster = read_nodes(nodes)
     scenario = Scenario(cluster, read_pods(pods, usual_card_mib(cluster)))
     if scenario.capacity_milli == 0:

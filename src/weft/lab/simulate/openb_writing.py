@@ -1,4 +1,4 @@
-"""Writes nodes and pods as `openb.py` reads them: openb's columns, and what those can't say."""
+"""Writes nodes and pods in the form that `openb.py` reads: openb's columns and Weft's own."""
 
 import csv
 import io
@@ -23,12 +23,12 @@ Cell = str | int | float | None
 
 
 def nodes_csv(nodes: Iterable[Node]) -> str:
-    """A node list."""
+    """Return a node list."""
     return _csv((*NODE_COLUMNS, GPU_MEMORY, openb_own.NODE), map(_node_row, nodes))
 
 
 def pods_csv(pods: Iterable[TracePod]) -> str:
-    """A pod list; times in whole seconds."""
+    """Return a pod list; times in whole seconds."""
     own = (GPU_MEMORY, GPU_PERCENT, "priority", "application", openb_own.POD)
     return _csv((*POD_COLUMNS, "gpu_spec", *TIME_COLUMNS, *own), map(_pod_row, pods))
 
@@ -58,7 +58,7 @@ def _pod_row(pod: TracePod) -> list[Cell]:
     mib, percent = (memory.value if memory.kind == kind else 0 for kind in ("mib", "percent"))
     cell = openb_own.beyond(said, _comparable(shape, said))
     if not cell and gpus and not memory.value and (not milli or (gpus > 1 and milli < 1000)):
-        cell = openb_own.claims(shape)  # openb has no such pods
+        cell = openb_own.claims(shape)  # openb cannot express such pods
     return [
         *(pod.name, shape.cpu_milli, shape.memory_mib, gpus, milli, spec),
         *(
@@ -71,7 +71,7 @@ def _pod_row(pod: TracePod) -> list[Cell]:
 
 
 def _comparable(shape: Shape, said: Shape) -> Shape:
-    """With the raw models of a trace as they are read again: they only count in FGD's histogram."""
+    """Return the shape with `said`'s raw trace models, which only matter in FGD's histogram."""
     return replace(shape, trace_spec=said.trace_spec)
 
 

@@ -1,8 +1,7 @@
-"""A row a pod of a timed run, and how many had a place over time. Plain values.
+"""Rows per pod of a timed run, and the number of placed pods over time. Plain values.
 
-Columns have the names that they have where jobs share cards (`sharing.outcome`): times are seconds
-on the run's clock.
-"""
+Columns are named as for jobs that share GPUs (`sharing.outcome`); times are seconds of the run's
+clock."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +14,8 @@ from weft.lab.simulate.sharing.outcome import JobTimes, seconds
 
 
 class TimedPods(NamedTuple):
-    """Nanoseconds at which pods came, were bound and ended, by number; `pods` by number, too."""
+    """Times in ns at which pods arrived, were bound and ended, by pod number; `pods` by number
+    too."""
 
     pods: Sequence[TracePod]
     created: Mapping[int, int]
@@ -24,7 +24,7 @@ class TimedPods(NamedTuple):
 
 
 class PodsPoint(msgspec.Struct, frozen=True):
-    """Pods with a place (`resident`) and without one, from `at_s` on until the next point."""
+    """Numbers of placed (`resident`) and pending pods from `at_s` until the next point."""
 
     at_s: float
     resident: int
@@ -34,11 +34,10 @@ class PodsPoint(msgspec.Struct, frozen=True):
 def pod_rows(
     times: TimedPods, named: Callable[[int], tuple[str, str]] | None = None
 ) -> list[JobTimes]:
-    """A row a pod, in the order in which they came.
+    """Return one row per pod, by arrival.
 
-    `named(number)` is its (uid, kind); left out: the number, as in decisions, and the name of
-    the trace's pod. Nothing restarts or evicts pods in a timed run.
-    """
+    `named(number)` returns its (uid, kind); by default the number, as in decisions, and the name of
+    the trace's pod. Nothing restarts or evicts pods in a timed run."""
 
     def second(at_ns: int | None) -> float | None:
         return None if at_ns is None else seconds(at_ns)
@@ -52,7 +51,8 @@ def pod_rows(
 
 
 def pods_over_time(rows: Iterable[JobTimes]) -> list[PodsPoint]:
-    """A point wherever a pod came, was bound or ended; who never was bound waits to the end."""
+    """Return a point at every time a pod arrived, was bound or ended; unbound pods wait to the
+    end."""
     resident, waiting = Counter[float](), Counter[float]()
     for row in rows:
         waiting[row.arrived_s] += 1

@@ -1,10 +1,9 @@
-"""A recorded day out of a decisions file, for running it under other policies.
+"""Extracts a recorded day from a decisions file, to run it under other policies.
 
-The pods arrive when they did, and stay as long as they ran, from their new placement on. What the
-recording's policies brought about (bindings, evictions) is not repeated. Nodes change as they did.
-Pods that were there before the recording, or that another scheduler placed, stay where they were.
-Metrics are left out: they are of the GPUs as the other policy had filled them.
-"""
+Pods arrive at their recorded times, and run for their recorded duration from their new placement
+on. Bindings and evictions by the recorded policies are not repeated; node changes are. Pods that
+were there before the recording, or were placed by another scheduler, stay in place. Metrics are
+left out: they describe the GPUs as the recorded policies had filled them."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -39,11 +38,10 @@ SECOND_NS = 1_000_000_000
 
 
 class RecordedDay(msgspec.Struct, frozen=True):
-    """A recorded day that is run again, and notes on it.
+    """A recorded day to run again, and notes on it.
 
     `arrivals` has the nodes' own ranks and the recording's seed. `left_out` counts events that
-    another policy would not have met; `doubt` says how far the file can be relied on.
-    """
+    another policy would not have seen; `doubt` says how far the file can be trusted."""
 
     scenario: Scenario
     arrivals: Arrivals
@@ -56,7 +54,7 @@ class RecordedDay(msgspec.Struct, frozen=True):
 
 
 class _RecordedPod:
-    """A pod that waited for a place, as the file records it."""
+    """A pod that waited for a placement, as the file records it."""
 
     def __init__(self, request: PodRequest, added_ns: int) -> None:
         self.request, self.added_ns = request, added_ns
@@ -65,7 +63,7 @@ class _RecordedPod:
 
 
 class _Reading:
-    """Goes through the lines once."""
+    """Reads the lines once, in order."""
 
     def __init__(self) -> None:
         self.pods: dict[str, _RecordedPod] = {}
@@ -78,7 +76,7 @@ class _Reading:
         self._running = self.nodes_changed = False
 
     def take(self, line: DecisionLine) -> None:
-        """One event."""
+        """Process one event."""
         if self.first_ns is None:
             self.first_ns = line.at_ns
         at = line.at_ns - self.first_ns
@@ -125,7 +123,7 @@ class _Reading:
         if known is None:
             self.pods[pod.uid] = _RecordedPod(pod, at)
         elif known.bound_ns is None:
-            known.request = pod  # it was changed while it waited
+            known.request = pod  # the pod was changed while it was pending
 
     def _bound(self, uid: str, at: int) -> None:
         pod = self.pods.get(uid)
@@ -149,7 +147,7 @@ class _Reading:
 
 
 def read_day(path: Path) -> RecordedDay:
-    """The day in this file; `BadInputError` where there is none to run."""
+    """Read the day in this file; `BadInputError` if it has no nodes or no pending pods."""
     header, lines = read(path)
     reading = _Reading()
     for line in lines:
@@ -157,7 +155,7 @@ def read_day(path: Path) -> RecordedDay:
     if not reading.nodes:
         raise BadInputError(str(path), "has no node before its first pod: there is nothing to run")
     if not reading.pods:
-        raise BadInputError(str(path), "has no pod that waited for a place: nothing to decide")
+        raise BadInputError(str(path), "has no pod that was pending: there is nothing to decide")
     return _day(header, reading, lines.check.why)
 
 
@@ -181,7 +179,7 @@ def _day(header: Header, reading: _Reading, doubt: str) -> RecordedDay:
 
 
 def _row(pod: _RecordedPod, card_mib: int) -> TracePod:
-    """Seconds with fractions, exact to the nanosecond."""
+    """Return a pod's row; times are fractional seconds, exact to the nanosecond."""
     request, bound, gone = pod.request, pod.bound_ns, pod.gone_ns
     gpus, milli = asked(request.shape, card_mib)
     withdrawn = bound is None and gone is not None
@@ -200,7 +198,7 @@ def _row(pod: _RecordedPod, card_mib: int) -> TracePod:
 
 
 def summary(day: RecordedDay) -> Iterable[str]:
-    """Lines on the day that people must know."""
+    """Yield lines with what a user must know about the day."""
     scenario = day.scenario
     gpus = sum(len(node.gpus) for node in scenario.nodes)
     used = "; ".join(
@@ -212,14 +210,14 @@ def summary(day: RecordedDay) -> Iterable[str]:
         f"GPUs in {day.hours:.1f} h, decided by {used}"
     )
     if day.placed_by_others:
-        yield f"{day.placed_by_others:,} pods that others placed stay where they were"
+        yield f"{day.placed_by_others:,} pods placed by other schedulers stay where they were"
     if day.nodes_changed:
-        yield "nodes came and went: percentages are of the GPUs there were at first"
+        yield "nodes were added or removed: percentages are of the GPUs at the start"
     metrics = sum(day.left_out[name] for name in ("SignalsChanged", "ProgressSeen"))
     if metrics:
         yield f"metrics are left out ({metrics:,} snapshots): policies decide without them"
     if day.left_out["evicted"]:
-        evicted = f"{day.left_out['evicted']:,} evictions were asked for then"
-        yield f"{evicted}: a pod that went stays only as long as it ran before"
+        evicted = f"{day.left_out['evicted']:,} evictions were recorded"
+        yield f"{evicted}: an evicted pod runs only as long as it ran then"
     if day.doubt:
         yield day.doubt

@@ -1,16 +1,15 @@
-"""Results of one simulated run, and of several together. Plain values."""
+"""Results of one simulated run, and of several runs of a policy. Plain values."""
 
 import msgspec
 
 
 class WaitTimes(msgspec.Struct, frozen=True):
-    """Timed mode: how long pods waited from creation to start, seconds of the trace.
+    """Timed mode: how long pods waited from creation to start, in seconds of the trace.
 
-    `started` pods got a place, `never_started` were still waiting at the end and count in no other
-    number here. `mean_allocation_percent` is the time-averaged share of all GPU cores that were
-    held between the first arrival and the last start, `mean_asked_percent` what the pods with a
-    place asked of it.
-    """
+    `started` pods were placed; `never_started` were still pending at the end, and count in no other
+    number here. `mean_allocation_percent` is the time-averaged share of all GPU cores that was held
+    between the first arrival and the last start, `mean_asked_percent` the share that placed pods
+    asked for."""
 
     started: int
     never_started: int
@@ -26,7 +25,7 @@ class WaitTimes(msgspec.Struct, frozen=True):
 
 
 class CompletionTimes(msgspec.Struct, frozen=True):
-    """Timed mode: how long pods took from creation to end, seconds, of the `ended` that did."""
+    """Timed mode: seconds from creation to end, over the `ended` pods that ended."""
 
     ended: int
     mean_s: float
@@ -38,11 +37,10 @@ class CompletionTimes(msgspec.Struct, frozen=True):
 class Timeline(msgspec.Struct, frozen=True):
     """Timed mode: means over steps of `step_s` seconds from the first arrival on.
 
-    `steps_to_last_start` of them lead up to the last start; after them come at most 400 more, of
-    pods that only end. The last step is what it stayed at, where the run ended before. Of all GPU
-    cores, percent: what pods with a place asked for, what they held, and what was
-    fragmented (FGD's measure) late in the step; and how many pods waited.
-    """
+    `steps_to_last_start` of them lead up to the last start; at most 400 more follow, in which pods
+    only end. If the run ends earlier, the last step holds the final values. Percentages are of all
+    GPU cores: what placed pods asked for, what they held, and what was fragmented (FGD's measure)
+    late in the step; `waiting_pods` is how many were pending."""
 
     step_s: float
     steps_to_last_start: int
@@ -53,12 +51,10 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 class PossibleAllocation(msgspec.Struct, frozen=True):
-    """The most that any policy reaches at the end, percent of all GPU milli asked for by pods with
-    a place, if it takes the first `must_take_pods` pods, that is all up to `must_take_percent`
-    demand.
+    """Upper limit for any policy at the end, in percent of all GPU milli requested by placed pods,
+    if it takes the first `must_take_pods` pods, which are all up to `must_take_percent` demand.
 
-    `lowest`: the relaxation allows no lower bound; else the time limit came first.
-    """
+    `lowest`: the relaxation allows no lower bound; else the search hit its time limit."""
 
     percent: float
     must_take_pods: int
@@ -69,17 +65,16 @@ class PossibleAllocation(msgspec.Struct, frozen=True):
 class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
     """One policy on one arrival order.
 
-    Percentages are of all GPU milli of the cluster, at the end: `gpu_asked_percent` what pods with
-    a place asked for, `gpu_allocation_percent` what they hold (a whole card, where a policy gives
-    no less). `curve` is the former's mean over the pods that arrive within each whole percent of
-    demand, by that percent as a string; `fragmentation_curve` the cluster fragment (%, FGD's
-    measure) at the end of each; in timed mode both are empty, and `timeline` is there. `by_model`
-    is allocation (%) per GPU model at the end; `unscheduled` counts failed pods by the reason most
-    nodes gave last, `waited` those that had to wait, by the first. `first_failed` is how many pods
-    came before the first that failed, None if none did, and in timed mode. `possible` is the bound,
-    where it was wanted. `side_faults` is how often something beside deciding (prices, learning)
-    broke off and was left out. `cpu_s` and `wall_s` are None where timing was not wanted.
-    """
+    Percentages are of all GPU milli of the cluster, at the end: `gpu_asked_percent` what placed
+    pods asked for, `gpu_allocation_percent` what they hold (whole GPUs, if the policy gives only
+    those). `curve` is the mean of the former over pods that arrive within each whole percent of
+    demand, by that percent as a string; `fragmentation_curve` is the cluster's fragmentation (%,
+    FGD's measure) at the end of each. In timed mode both are empty, and `timeline` is set.
+    `by_model` is allocation (%) per GPU model at the end. `unscheduled` counts failed pods by the
+    last reason that most nodes gave, `waited` pods that had to wait by the first. `first_failed` is
+    the number of pods that arrived before the first one that failed; None if none failed, and in
+    timed mode. `possible` is the bound, if requested. `side_faults` counts failures beside deciding
+    (prices, learning). `cpu_s` and `wall_s` are None without timing."""
 
     policy: str
     seed: int
@@ -107,13 +102,13 @@ class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
 
     @property
     def at_100_percent(self) -> float | None:
-        """The GPUs that pods with a place asked for where demand equals capacity, percent; None
-        where it never does."""
+        """Percent of GPU requested by placed pods when demand equals capacity; None if it never
+        does."""
         return self.curve.get("100")
 
     @property
     def gpus(self) -> float | None:
-        """The number of the cluster's GPUs, by what of them is held; None where too little is."""
+        """Number of the cluster's GPUs, computed from what is held; None if too little is held."""
         held_percent = self.gpu_allocation_percent
         gpus = self.used_gpu_milli / 10 / held_percent if held_percent else 0.0
         return gpus if gpus >= 1 else None
@@ -136,13 +131,13 @@ class TimedSummary(msgspec.Struct, frozen=True):
 
 
 class PolicySummary(msgspec.Struct, frozen=True):
-    """A policy over its seeds: means with half-widths of 95 % intervals, None below five.
+    """A policy over its seeds: means with half-widths of 95 % intervals, None with fewer than five
+    seeds.
 
-    `equal_in_all_seeds` names the means whose seeds, more than one, all have the same value.
-    `gpu_asked_at_100_percent` is what pods with a place asked for where demand equals capacity,
-    None if it never does; `possible_percent` is what no policy exceeds at the end; `lacks` what the
-    policy would have decided by and was not given.
-    """
+    `equal_in_all_seeds` names means whose seeds (more than one) all have the same value.
+    `gpu_asked_at_100_percent` is what placed pods asked for when demand equals capacity, None if it
+    never does; `possible_percent` is what no policy exceeds at the end; `lacks` lists inputs that
+    the policy needs but did not get."""
 
     policy: str
     seeds: int
@@ -163,7 +158,7 @@ class PolicySummary(msgspec.Struct, frozen=True):
 
 
 class SimulationResults(msgspec.Struct, frozen=True):
-    """Everything `weft simulate` prints as JSON; `notes` are what a reader must know of it."""
+    """All that `weft simulate` prints as JSON; `notes` are remarks for the reader."""
 
     runs: list[PolicyRun]
     summary: list[PolicySummary]

@@ -1,4 +1,5 @@
-"""The scenario that an experiment's runs share: cluster, workload, and how to start an engine."""
+"""The scenario that an experiment's runs share: cluster and workload, and how an engine is
+started."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -24,20 +25,20 @@ from weft.model.interference_table import (
 
 
 class WorldEvent(msgspec.Struct, frozen=True):
-    """Something that no policy brings about: a node comes, another scheduler's pod goes."""
+    """An event that policies do not cause: a node joins, another scheduler's pod ends."""
 
     at_ns: int
     event: Event
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """A cluster and a workload, in file order, and what policies are told of interference.
+    """A cluster and a workload, in file order, and what policies know of interference.
 
-    `mystic`: distances between applications, for Co-scheML's baseline of that name. `world` happens
-    at its times in timed mode; `limits` are how much of a card may be promised. `usual` are the
-    shapes that policies take for typical; without any, those of the pods. With `learn` policies are
-    told only what came so far, and after each half-life (ns; 0: never) that counts half.
-    """
+    `mystic`: distances between applications, for Co-scheML's baseline of that name. `world` events
+    happen at their times in timed mode; `limits` are how much of a GPU may be promised. `usual` are
+    the shapes that policies consider typical; without any, those of the pods. With `learn`,
+    policies know only the arrivals so far, and an arrival counts half after each half-life (ns; 0:
+    for ever fully)."""
 
     nodes: list[Node]
     pods: list[TracePod]
@@ -55,7 +56,8 @@ class Scenario(msgspec.Struct, frozen=True):
         return sum(gpu.milli for node in self.nodes for gpu in node.gpus)
 
     def typical(self) -> TypicalPods:
-        """The target workload that FGD and the fragment measure go by: the trace's own mix."""
+        """Return the target workload of FGD and of the fragmentation measure: the trace's own
+        mix."""
         return TypicalPods(self._usual())
 
     def _usual(self) -> Iterable[Shape]:
@@ -64,11 +66,10 @@ class Scenario(msgspec.Struct, frozen=True):
     def start(
         self, decider: Decider, arrivals: Arrivals, decisions: DecisionsWriter | None = None
     ) -> tuple[Engine, Any]:
-        """A fresh engine that knows the cluster, and what to hand events to.
+        """Return a new engine that knows the cluster, and the function that takes events.
 
-        That is the engine's own `handle`, or where `decisions` is given, a recorder's; a decision
-        that breaks off in it is raised (`going_on`).
-        """
+        The function is the engine's own `handle`, or, with `decisions`, a recorder's; it raises
+        failed decisions (`going_on`)."""
         engine, forgiving = engine_on_record(decider, arrivals.seed, self.limits, decisions)
         handle = going_on(forgiving)
         ranked = tuple(

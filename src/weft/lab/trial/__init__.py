@@ -1,4 +1,4 @@
-"""Trials: experiments' turns on a real cluster.
+"""Runs experiments on a real cluster, one scheduler's turn after another.
 
     turn: namespace ─▶ probe ─▶ Jobs at their times ─▶ wait ─▶ logs, events ─▶ clean-up
                                                                  └─▶ job_rows, ranges ─▶ measures

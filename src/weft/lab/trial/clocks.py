@@ -1,8 +1,8 @@
-"""Are the clocks of the API server and of the metrics server one? Their times stand side by side.
+"""Checks that the clocks of the API server and the metrics server agree, as their times are
+compared.
 
-Each is read between two looks at this machine's clock, so that their difference is known up to
-the time that the answers took, and the whole second that the API server tells.
-"""
+Each server is asked for its time between two readings of this machine's clock, so a clock's offset
+is known up to the duration of the request, and for the API server up to a whole second."""
 
 from typing import NamedTuple
 
@@ -13,33 +13,39 @@ from weft.telemetry.sources.prometheus import Prometheus
 
 
 class ClockOffset(NamedTuple):
-    """How far a clock is ahead of this machine's, seconds: surely between these two."""
+    """How far a clock is ahead of this machine's, in seconds, as a range that contains the true
+    value."""
 
     least_s: float
     most_s: float
 
 
 def offset_of(told_s: float, step_s: float, asked_s: float, answered_s: float) -> ClockOffset:
-    """The offset of a clock that told a time in steps of `step_s`, asked and answered then."""
+    """Return a clock's offset from the time `told_s` that it answered.
+
+    `step_s` is the clock's resolution; this machine's clock showed `asked_s` before the request and
+    `answered_s` after it. All in seconds."""
     return ClockOffset(told_s - answered_s, told_s + step_s - asked_s)
 
 
 async def prometheus_clock_marks(
     source: Prometheus, api_server: ClockOffset, clock: Clock
 ) -> list[str]:
-    """A mark where Prometheus' clock is surely more than a second from the API server's."""
+    """Return a mark if Prometheus' clock is certainly more than a second off the API server's, or
+    unknown."""
     asked_s = clock.wall().timestamp()
     try:
         seconds = (await source.query("vector(time())")).values.tolist()
     except TelemetryError as error:
-        return [f"Prometheus does not say what time it is: {error}"]
+        return [f"cannot read Prometheus' clock: {error}"]
     if not seconds:
-        return ["Prometheus does not say what time it is"]
+        return ["cannot read Prometheus' clock: it returned no value"]
     return apart(offset_of(seconds[0], 0.0, asked_s, clock.wall().timestamp()), api_server)
 
 
 def apart(prometheus: ClockOffset, api_server: ClockOffset) -> list[str]:
-    """A mark where the two clocks are more than a second apart, whatever the answers took."""
+    """Return a mark if the two clocks are more than a second apart, however long the requests
+    took."""
     ahead_s = prometheus.least_s - api_server.most_s
     behind_s = api_server.least_s - prometheus.most_s
     if max(ahead_s, behind_s) <= MOST_CLOCK_ERROR_S:

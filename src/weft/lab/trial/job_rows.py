@@ -1,8 +1,8 @@
-"""One row a Job from Kubernetes' own timestamps, and what is wrong with them. Pure.
+"""Builds one result row per Job from Kubernetes' timestamps, and finds faults in them. Pure
+functions.
 
-Times are of whole seconds, as the API keeps them, counted from the first Job's creation. The
-columns are those of Ferikoglou's job statistics; differences between neighbours are theirs.
-"""
+Times are in whole seconds, as the API stores them, from the first Job's creation. The columns are
+those of Ferikoglou's job statistics, which are the differences between neighbouring columns."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,13 +17,12 @@ MOST_CLOCK_ERROR_S = 1.0
 
 
 class TrialJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A Job's times in seconds from the first one's creation, None for what has not happened.
+    """A Job's times in seconds since the first Job's creation, None for what has not happened.
 
     arrived_s ≤ job_started_s ≤ pod_created_s ≤ bound_s ≤ pod_started_s ≤ container_started_s ≤
-    container_finished_s ≤ finished_s. Of several pods these are the last one's; `restarts` counts
-    all their containers', `evictions` the pods before the last, `ooms` ends for want of GPU memory.
-    `p90_s` and `p99_s` are of its queries.
-    """
+    container_finished_s ≤ finished_s. With several pods they are the last pod's; `restarts` counts
+    container restarts of all pods, `evictions` the pods before the last, `ooms` containers that
+    ended for lack of GPU memory. `p90_s` and `p99_s` are percentiles of its query latencies."""
 
     uid: str
     kind: str
@@ -43,7 +42,7 @@ class TrialJob(msgspec.Struct, frozen=True, kw_only=True):
     p99_s: float | None = None
 
     def moments(self) -> dict[str, float]:
-        """The job's moments so far, in the order in which they must happen."""
+        """Return the times reached so far, in the order in which they must occur."""
         names = (
             *("arrived_s", "job_started_s", "pod_created_s", "bound_s", "pod_started_s"),
             *("container_started_s", "container_finished_s", "finished_s"),
@@ -59,10 +58,8 @@ def job_rows(
     ooms: Mapping[str, int],
     queries: Mapping[str, LoggedQueryTimes],
 ) -> list[TrialJob]:
-    """A row a Job, in the order of their names in `kinds`; `ooms` and `queries` by Job's name.
-
-    No rows where there are no Jobs.
-    """
+    """Build one row per existing Job, in the order of names in `kinds`; `ooms` and `queries` are by
+    Job name."""
     by_job: dict[str, list[TrialPod]] = {}
     for pod in pods:
         by_job.setdefault(pod.job, []).append(pod)
@@ -116,13 +113,12 @@ def _row(
 
 
 def job_marks(jobs: Mapping[str, KubeJob], names: Sequence[str]) -> list[str]:
-    """Marks a turn in which Jobs were given up, or none was seen; `names` are those planned.
+    """Mark a turn in which Jobs failed, or none was seen; `names` are the planned Jobs.
 
-    Times are of Jobs that completed, so a scheduler whose Jobs fail would look fast. Jobs that had
-    not ended when the turn did are the turn's own mark.
-    """
+    Times cover only completed Jobs, so a scheduler whose Jobs fail would look fast. Jobs that did
+    not end in time are marked elsewhere (`Turn`)."""
     if not jobs:
-        return ["no Job was seen: none arrives within cluster.turnSeconds, or none was created"]
+        return ["no Job was seen: none was due within cluster.turnSeconds, or none was created"]
     failed = [name for name in names if name in jobs and jobs[name].failed]
     if not failed:
         return []
@@ -131,7 +127,8 @@ def job_marks(jobs: Mapping[str, KubeJob], names: Sequence[str]) -> list[str]:
 
 
 def clock_marks(rows: Sequence[TrialJob]) -> list[str]:
-    """Marks clocks that are apart: what came later has an earlier time."""
+    """Mark clocks that disagree: a later step has an earlier time. At most one mark, for the
+    largest gap."""
     worst: tuple[float, str] = (MOST_CLOCK_ERROR_S, "")
     for row in rows:
         for (earlier, first_s), (later, then_s) in itertools.pairwise(row.moments().items()):
@@ -145,8 +142,8 @@ def clock_marks(rows: Sequence[TrialJob]) -> list[str]:
 
 
 def job_measures(rows: Sequence[TrialJob]) -> dict[str, float | None]:
-    """The measures that schedulers are compared by, as simulated runs call them; None without any
-    value."""
+    """Return the measures that schedulers are compared by, named as in simulations; None without
+    values."""
     took = [row.finished_s - row.arrived_s for row in rows if row.finished_s is not None]
     waits = [row.bound_s - row.arrived_s for row in rows if row.bound_s is not None]
     ends = [row.finished_s for row in rows if row.finished_s is not None]

@@ -1,8 +1,7 @@
-"""A turn's namespace: made with labels, and removed with all that is in it, by whoever comes next.
+"""Creates and removes a turn's namespace.
 
-Every object of an experiment carries its name as a label. So a turn that was killed leaves nothing
-that the next start does not find.
-"""
+Every object of an experiment is labelled with its name. So if a turn is killed, the next start
+finds and removes all that it left."""
 
 import msgspec
 
@@ -17,33 +16,32 @@ _GONE_WITHIN_S, _LOOK_S = 300.0, 0.5
 
 
 class TurnLabels(msgspec.Struct, frozen=True):
-    """Labels of an object's owner: the experiment's name, and its turn as a hash of the cell."""
+    """Labels of a turn's objects: the experiment's name, and the turn as a hash of its cell."""
 
     experiment: str
     turn: str
 
     @property
     def namespace(self) -> str:
-        """The turn's namespace."""
+        """Name of the turn's namespace."""
         return f"weft-{self.experiment[:45].rstrip('-')}-{self.turn[:8]}"
 
     def labels(self) -> dict[str, str]:
-        """The labels of everything that is made."""
+        """Return the labels for every object that the turn creates."""
         return {EXPERIMENT: self.experiment, TURN: self.turn}
 
 
 async def make_namespace(client: ApiClient, labels: TurnLabels) -> ObjectMeta:
-    """The turn's namespace, just made."""
+    """Create the turn's namespace, and return its metadata."""
     metadata = {"name": labels.namespace, "labels": labels.labels()}
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
     return (await client.create(NAMESPACES, "", msgspec.json.encode(body))).metadata
 
 
 async def remove_namespaces(client: ApiClient, experiment: str) -> list[str]:
-    """Remove all that an earlier turn of this experiment left; names of what there was.
+    """Remove all namespaces of earlier turns of this experiment, and return their names.
 
-    `BadInputError` where it does not go: its pods may still hold GPUs.
-    """
+    `BadInputError` if one is not gone in time: its pods may still hold GPUs."""
     query = {"labelSelector": f"{EXPERIMENT}={experiment}"}
     body = await client.call("GET", NAMESPACES.of(""), query=query)
     names = [each.metadata.name for each in NAMESPACES.decode_page(body, SkippedObjects()).items]
@@ -63,4 +61,4 @@ async def remove_namespace(client: ApiClient, name: str) -> None:
     except NotFoundError:
         return
     what = f"is still there {_GONE_WITHIN_S:g} s after its deletion; `kubectl get namespace {name} "
-    raise BadInputError(f"namespace {name}", f"{what}-o yaml` says what keeps it")
+    raise BadInputError(f"namespace {name}", f"{what}-o yaml` shows what blocks it")

@@ -1,4 +1,5 @@
-"""The nodes of a turn, and which of them have GPUs whose samples must be there."""
+"""The nodes of a turn, and which of them have GPUs, so that metric samples are expected from
+them."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -11,22 +12,22 @@ from weft.model import BadInputError
 from weft.model.request import parse_quantity
 
 _NVIDIA = ("nvidia.com/gpu", "nvidia.com/mig-")
-"""NVIDIA's device plugin calls cards so, `nvidia.com/gpu.shared` and MIG instances too."""
+"""Prefixes of the resources of NVIDIA's device plugin, including `nvidia.com/gpu.shared` and
+MIG."""
 
 
 class TurnNodes(NamedTuple):
-    """Names of the nodes that pods may run on, and of those that are Ready and say they have GPUs.
+    """Names of the nodes that pods may run on, and of those that are Ready and have GPUs.
 
-    A node says so by its capacity of `nvidia.com/gpu` (or MIG instances), or of a resource that one
-    of the cluster's schedulers is asked by. One that only a label tells of is not known as such.
-    """
+    A node has GPUs if its capacity has `nvidia.com/gpu`, MIG instances, or a resource that one of
+    the cluster's schedulers is asked by. Labels are not considered."""
 
     names: frozenset[str]
     with_cards: frozenset[str] = frozenset()
 
 
 async def read_nodes(client: ApiClient, cluster: Cluster) -> TurnNodes:
-    """The cluster's nodes; `BadInputError` where `nodeSelector` finds none."""
+    """Read the cluster's nodes; `BadInputError` if `nodeSelector` matches none."""
     wanted = ",".join(f"{name}={value}" for name, value in cluster.node_selector.items())
     query = {"labelSelector": wanted} if wanted else {}
     page = NODES.decode_page(await client.call("GET", NODES.of(""), query=query), SkippedObjects())
@@ -37,14 +38,14 @@ async def read_nodes(client: ApiClient, cluster: Cluster) -> TurnNodes:
 
 
 def turn_nodes(nodes: Iterable[KubeNode], resources: Iterable[str]) -> TurnNodes:
-    """Names of these nodes; GPUs are asked for by these `resources` and NVIDIA's."""
+    """Return the names of these nodes; `resources` count as GPUs besides NVIDIA's."""
     asked = {name for name in resources if name}
     names, with_cards = set(), set()
     for node in nodes:
         names.add(node.metadata.name)
         if not node.ready:
-            continue  # It runs none of the turn's pods, and its exporter is likely gone with it.
-        # Allocatable falls to 0 where a device plugin is away; the cards still draw power.
+            continue  # It runs none of the turn's pods, and its exporter is probably down too.
+        # Allocatable drops to 0 while a device plugin is down; the cards still draw power.
         has = [*(node.status.capacity or {}).items(), *(node.status.allocatable or {}).items()]
         if any(
             (name in asked or name.startswith(_NVIDIA)) and parse_quantity(amount) > 0

@@ -1,4 +1,4 @@
-"""Jobs, their pods and events, decoded with the times that a trial reads."""
+"""Jobs, their pods and their events, decoded with the timestamps that a trial reads."""
 
 import datetime
 
@@ -9,11 +9,11 @@ from weft.kube.structs import Event
 from weft.model.manifest import Api, Condition, ObjectMeta
 
 JOB_NAME = "batch.kubernetes.io/job-name"
-"""The Job controller's own label of a Job's pods."""
+"""Label that the Job controller puts on a Job's pods."""
 
 
 class JobStatus(Api, frozen=True, gc=False):
-    """status of a Job."""
+    """The status of a Job."""
 
     start_time: str | None = None
     completion_time: str | None = None
@@ -21,19 +21,19 @@ class JobStatus(Api, frozen=True, gc=False):
 
 
 class KubeJob(Api, frozen=True, gc=False):
-    """batch/v1 Job."""
+    """A batch/v1 Job."""
 
     metadata: ObjectMeta = ObjectMeta()
     status: JobStatus = JobStatus()
 
     @property
     def ended(self) -> bool:
-        """True if it is complete, or was given up."""
+        """True if the Job is complete or has failed."""
         return self._is("Complete") or self.failed
 
     @property
     def failed(self) -> bool:
-        """True if it was given up, as after `backoffLimit` restarts."""
+        """True if the Job has failed, for example after `backoffLimit` restarts."""
         return self._is("Failed")
 
     def _is(self, type_: str) -> bool:
@@ -42,13 +42,13 @@ class KubeJob(Api, frozen=True, gc=False):
 
 
 class RanTerminated(pods.Terminated, frozen=True, gc=False):
-    """state.terminated, with when the container started."""
+    """A container's state.terminated, with its start time."""
 
     started_at: str | None = None
 
 
 class RunningState(Api, frozen=True, gc=False):
-    """state.running."""
+    """A container's state.running."""
 
     started_at: str | None = None
 
@@ -68,7 +68,7 @@ class RanContainer(pods.ContainerStatus, frozen=True, gc=False):
 
 
 class RanStatus(ScheduledStatus, frozen=True, gc=False):
-    """status, with when the kubelet took the pod."""
+    """A pod's status, with the time at which the kubelet accepted the pod."""
 
     start_time: str | None = None
     message: str = ""
@@ -83,25 +83,25 @@ class TrialPod(Pod, frozen=True, gc=False):
 
     @property
     def job(self) -> str:
-        """The name of its Job; "" if it has none."""
+        """Name of the pod's Job; "" if it has none."""
         return (self.metadata.labels or {}).get(JOB_NAME, "")
 
 
 class EventSource(Api, frozen=True, gc=False):
-    """The author of an event of the older API."""
+    """The author of an event in the older API."""
 
     component: str = ""
 
 
 class BindingEvent(Event, frozen=True, gc=False):
-    """An event, with who wrote it."""
+    """An event with its author."""
 
     reporting_controller: str = ""
     deprecated_source: EventSource = EventSource()
 
     @property
     def reporter(self) -> str:
-        """The controller that says it; older clients leave it in another field."""
+        """The controller that wrote the event; older clients set another field."""
         return self.reporting_controller or self.deprecated_source.component
 
 
@@ -112,5 +112,5 @@ BINDING_EVENTS = Resource("/apis/events.k8s.io/v1", "events", BindingEvent)
 
 
 def moment_s(text: str | None) -> float | None:
-    """Seconds since 1970 of a time as the API writes it; None for none."""
+    """Return an API timestamp as seconds since 1970; None for None or ""."""
     return datetime.datetime.fromisoformat(text).timestamp() if text else None

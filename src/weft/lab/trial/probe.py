@@ -1,8 +1,7 @@
-"""Is the scheduler of this turn in the path? A pod of its own must be bound by it, and no other.
+"""Checks before a turn that the scheduler under test, and no other, binds the turn's pods.
 
-Two pods are made: one for the scheduler, and one for a scheduler that does not exist, which must
-stay without a node. Who bound the first say its `Scheduled` event and the annotations on it.
-"""
+Two pods are created: one for the scheduler, and one for a scheduler that does not exist, which must
+stay pending. The first pod's `Scheduled` event and its annotations show who bound it."""
 
 import msgspec
 
@@ -23,10 +22,9 @@ _LOOK_S, _EVENT_WITHIN_S = 0.2, 10.0
 async def probe(
     client: ApiClient, cluster: Cluster, scheduler: ClusterScheduler, labels: TurnLabels
 ) -> None:
-    """Return once the scheduler has proved to be in the path; `NOBODYS` pod stays.
+    """Return once the scheduler has bound the probe pod; the pod named `NOBODYS` stays, pending.
 
-    `BadInputError` says what is wrong and which command mends it.
-    """
+    `BadInputError` says what is wrong, and which command fixes it."""
     for name, scheduler_name in ((NOBODYS, NOBODY), (PROBE, scheduler.scheduler_name)):
         body = msgspec.json.encode(_pod(name, scheduler_name, cluster, scheduler, labels))
         await client.create(JOB_PODS, labels.namespace, body)
@@ -35,7 +33,7 @@ async def probe(
     if not wrong:
         wrong = await _reported(client, scheduler, labels.namespace)
     if not wrong and (await client.get(JOB_PODS, labels.namespace, NOBODYS)).spec.node_name:
-        wrong = f"a pod of schedulerName {NOBODY}, which does not exist, was bound all the same"
+        wrong = f"a pod of schedulerName {NOBODY}, which does not exist, was bound"
     if wrong:
         raise _not_in_path(scheduler, wrong)
     await client.delete(JOB_PODS, labels.namespace, PROBE)
@@ -43,7 +41,7 @@ async def probe(
 
 
 def lacking(pod: TrialPod, scheduler: ClusterScheduler) -> str:
-    """The marks that the scheduler's binding should have left on the pod and did not; "" for
+    """Name the first annotation that the scheduler's binding should have written but did not; "" if
     none."""
     there = pod.metadata.annotations or {}
     absent = [name for name in scheduler.annotations if name not in there]
@@ -53,17 +51,17 @@ def lacking(pod: TrialPod, scheduler: ClusterScheduler) -> str:
 
 
 async def binding_events(client: ApiClient, namespace: str) -> dict[str, BindingEvent]:
-    """The `Scheduled` event of each pod of the namespace, by the pod's name."""
+    """Return the `Scheduled` event of each pod in the namespace, by pod name."""
     path, query = BINDING_EVENTS.of(namespace), {"fieldSelector": "reason=Scheduled"}
     page = BINDING_EVENTS.decode_page(await client.call("GET", path, query=query), SkippedObjects())
     return {event.regarding.name: event for event in page.items}
 
 
 def bound_by_another(event: BindingEvent, scheduler: ClusterScheduler) -> str:
-    """The event's author, if it is not the scheduler; else ""."""
+    """Return a text that names the event's author if it is another scheduler; else ""."""
     if event.reporter == scheduler.says:
         return ""
-    return f"pod {event.regarding.name} was bound by {event.reporter or '(no name)'}"
+    return f"pod {event.regarding.name} was bound by {event.reporter or '(unknown)'}"
 
 
 def _pod(
@@ -95,7 +93,7 @@ async def _running(
             why = pod.status.message or pod.status.reason
             raise _not_in_path(scheduler, f"the probe failed on {pod.spec.node_name}: {why}")
         if client.clock.monotonic() >= deadline_s:
-            at = f"was bound to {pod.spec.node_name} and does not run"
+            at = f"was bound to {pod.spec.node_name} but does not run"
             said = next((f": {c.message}" for c in pod.status.conditions or () if c.message), "")
             state = at if pod.spec.node_name else "was not bound"
             raise _not_in_path(
@@ -106,7 +104,7 @@ async def _running(
 
 
 async def _reported(client: ApiClient, scheduler: ClusterScheduler, namespace: str) -> str:
-    """The other author that the event names; it may come a little after the binding."""
+    """Return what is wrong with the author of the probe's event, or ""; the event may come late."""
     deadline_s = client.clock.monotonic() + _EVENT_WITHIN_S
     while client.clock.monotonic() < deadline_s:
         event = (await binding_events(client, namespace)).get(PROBE)
@@ -116,13 +114,13 @@ async def _reported(client: ApiClient, scheduler: ClusterScheduler, namespace: s
     if scheduler.annotations:
         return ""
     return (
-        "no event says who bound the probe; name an annotation that its binding leaves "
+        "no event says who bound the probe; name an annotation that the scheduler writes "
         f"(cluster.schedulers, {scheduler.name}, `annotations`)"
     )
 
 
 async def _gone(client: ApiClient, namespace: str) -> None:
-    """Return once the probe holds no GPU any more."""
+    """Return once the probe no longer holds a GPU."""
     try:
         while not (await client.get(JOB_PODS, namespace, PROBE)).ended:
             await client.clock.sleep(_LOOK_S)
@@ -131,5 +129,7 @@ async def _gone(client: ApiClient, namespace: str) -> None:
 
 
 def _not_in_path(scheduler: ClusterScheduler, wrong: str) -> BadInputError:
-    mend = f"; this mends it: {scheduler.mend}" if scheduler.mend else ""
-    return BadInputError(f"scheduler {scheduler.name}", f"is not in the path: {wrong}{mend}")
+    mend = f"; to fix it: {scheduler.mend}" if scheduler.mend else ""
+    return BadInputError(
+        f"scheduler {scheduler.name}", f"does not bind the turn's pods: {wrong}{mend}"
+    )

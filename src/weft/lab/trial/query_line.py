@@ -1,4 +1,4 @@
-"""Reads how long a container's queries took from its log, as MLPerf's SingleStream line says it.
+"""Reads query latencies from a container's log, in the format of MLPerf's SingleStream line.
 
     TestScenario.SingleStream qps=…, mean=…, time=…, queries=…, tiles=50.0:…,80.0:…,90.0:…,…
 
@@ -14,14 +14,14 @@ _P90, _P99 = (6, "90.0:"), (8, "99.0:")
 
 
 class LoggedQueryTimes(NamedTuple):
-    """Percentiles of a run's queries, seconds."""
+    """Percentiles of a run's query latencies, in seconds."""
 
     p90_s: float
     p99_s: float
 
 
 def read_query_times(log: str) -> LoggedQueryTimes | None:
-    """The last such line's percentiles; None where there is none that can be read."""
+    """Return the percentiles of the log's last such line; None if it has no valid one."""
     for line in reversed(log.splitlines()):
         if _SCENARIO in line:
             fields = line.split(",")

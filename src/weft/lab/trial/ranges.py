@@ -1,8 +1,7 @@
-"""Use of the GPUs in a turn, from the samples that a metrics server kept.
+"""GPU use during a turn, from the samples in a metrics server.
 
-Samples are asked for themselves, with the times of their scrapes: a range query would fill gaps
-of up to five minutes with the value before them, and nobody would see that samples were lost.
-"""
+Raw samples with their scrape times are queried: a range query would fill gaps of up to five minutes
+with the value before, and hide that samples were lost."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
@@ -22,15 +21,14 @@ METRICS = (Metric.GPU_UTIL_RATIO, Metric.MEMORY_USED_MIB, Metric.POWER_W)
 STEP_S = 1.0
 _CHUNK_S = 600.0
 _LOST_PERIODS, _LEAST_LOST_S = 3.0, 5.0
-"""No samples for more than three scrapes, and more than five seconds, are lost samples."""
+"""Samples count as lost after a gap of more than three scrape intervals and five seconds."""
 
 
 class CardUsage(msgspec.Struct, frozen=True):
-    """The use of all cards together from `at_s` on, seconds from the first Job's creation.
+    """Use of all GPUs together from `at_s` on, in seconds since the first Job's creation.
 
-    `gpu_util_percent` is the mean over cards; `resident` counts pods with a node, `waiting` those
-    without one.
-    """
+    `gpu_util_percent` is the mean over GPUs, `memory_used_mib` and `power_w` are sums; `resident`
+    counts bound pods, `waiting` pending ones."""
 
     at_s: float
     gpu_util_percent: float | None
@@ -41,21 +39,21 @@ class CardUsage(msgspec.Struct, frozen=True):
 
 
 class CardSeries(NamedTuple):
-    """Samples of one metric of one card, in the order of time."""
+    """Samples of one metric of one GPU, by ascending time."""
 
     times_s: Floats
     values: Floats
 
 
 Samples = Mapping[Metric, Mapping[str, CardSeries]]
-"""By metric and card."""
+"""Series by metric and GPU."""
 
 
 class CardsRead(NamedTuple):
-    """One metric's samples by card, and where they are from.
+    """One metric's samples by GPU, and where they come from.
 
-    `nodes` are those of the turn that series name, `others` the names that stand in their place.
-    """
+    `nodes` are the turn's nodes that series name; `others` are other names, if no series names one
+    of the turn's nodes."""
 
     cards: Mapping[str, CardSeries]
     nodes: frozenset[str] = frozenset()
@@ -63,7 +61,7 @@ class CardsRead(NamedTuple):
 
 
 class RangesRead(NamedTuple):
-    """Samples, and what is missing from them."""
+    """Samples, and marks for what is missing from them."""
 
     samples: Samples
     marks: list[str]
@@ -72,10 +70,9 @@ class RangesRead(NamedTuple):
 async def read_ranges(
     source: Prometheus, nodes: TurnNodes, begin_s: float, end_s: float
 ) -> RangesRead:
-    """Samples of these nodes' cards from `begin_s` to `end_s`, seconds since 1970.
+    """Read samples of these nodes' GPUs from `begin_s` to `end_s`, in seconds since 1970.
 
-    What cannot be had is a mark, and no error: the Jobs' own times are there all the same.
-    """
+    Missing samples give a mark and no error: the Jobs' own times are results all the same."""
     read: dict[Metric, CardsRead] = {}
     marks: list[str] = []
     for metric in METRICS:
@@ -107,11 +104,10 @@ def cards_of(
     nodes: Collection[str],
     aliases: Mapping[str, Alias] = ALIASES,
 ) -> CardsRead:
-    """Each card's samples, whoever tells of them; other nodes' are left out.
+    """Merge samples by GPU across exporters; GPUs of other nodes are left out.
 
-    Where no series names one of the nodes, all are taken, and `others` says whose: exporters may
-    know other names.
-    """
+    If no series names one of `nodes`, all series are taken, and `others` has the names in them:
+    exporters may use other node names."""
     cards: dict[str, dict[str, dict[float, float]]] = {}
     for answer in answers:
         ends = np.cumsum(answer.counts)
@@ -144,11 +140,10 @@ def _series(values: Mapping[float, float]) -> CardSeries:
 
 
 def silent(read: Mapping[Metric, CardsRead], nodes: TurnNodes) -> list[str]:
-    """Marks metrics that a node with cards does not tell while others do: sums lack its cards.
+    """Mark metrics that lack samples from some nodes with GPUs, so that sums are too low.
 
-    A node has cards if it says so to Kubernetes, or if another metric tells of some. Where a metric
-    names no node of the turn nobody knows whose cards these are, which is a mark too.
-    """
+    A node has GPUs if its capacity says so, or if another metric has samples from it. Also mark
+    metrics whose series name none of the turn's nodes."""
     with_cards = nodes.with_cards.union(*(of.nodes for of in read.values()))
     marks = []
     for metric, of in read.items():
@@ -157,13 +152,13 @@ def silent(read: Mapping[Metric, CardsRead], nodes: TurnNodes) -> list[str]:
             names = f"they name {min(of.others) or '(none)'}, Kubernetes {min(nodes.names)}"
             marks.append(
                 f"no samples of {metric} name a node of the turn ({names}): the samples of all "
-                "cards were taken; let the exporters' label be the node's name"
+                "GPUs were taken; relabel the exporters' node label to the Kubernetes node name"
             )
         elif of.nodes and absent:
             more = f" ({len(absent)} such nodes)" if len(absent) > 1 else ""
             marks.append(
                 f"Prometheus has no samples of {metric} from node {absent[0]}{more}; "
-                "look at its target"
+                "check its target"
             )
     return marks
 
@@ -171,9 +166,9 @@ def silent(read: Mapping[Metric, CardsRead], nodes: TurnNodes) -> list[str]:
 def lost(
     metric: Metric, cards: Mapping[str, CardSeries], begin_s: float, end_s: float
 ) -> list[str]:
-    """At most one mark: the longest time in which a card has no samples of the metric."""
+    """Return at most one mark: the longest gap in a GPU's samples of the metric."""
     if not cards:
-        return [f"Prometheus has no samples of {metric} in the turn; look at its targets"]
+        return [f"Prometheus has no samples of {metric} in the turn; check its targets"]
     worst = (0.0, "")
     for card, series in cards.items():
         spacing = np.diff(series.times_s)
@@ -190,10 +185,9 @@ def lost(
 def usage_over_time(
     samples: Samples, pods: Iterable[tuple[float, float | None, float | None]], length_s: float
 ) -> list[CardUsage]:
-    """A row every `STEP_S` of the turn; sample times are seconds from its begin by now.
+    """Return a row for every `STEP_S` of the turn; sample times are seconds since its begin.
 
-    `pods`: when each came, was bound and ended, None for never.
-    """
+    `pods`: (creation, binding, end) of each pod in seconds, None for never."""
     at_s = np.arange(0.0, max(length_s, STEP_S), STEP_S)
     util = _over_cards(samples.get(Metric.GPU_UTIL_RATIO, {}), at_s, mean=True)
     memory = _over_cards(samples.get(Metric.MEMORY_USED_MIB, {}), at_s, mean=False)
@@ -217,7 +211,7 @@ def usage_over_time(
 
 
 def usage_measures(usage: list[CardUsage]) -> dict[str, float | None]:
-    """Means over the turn, and what the cards drew."""
+    """Return means over the turn, and the energy that all GPUs used."""
     util = [row.gpu_util_percent for row in usage if row.gpu_util_percent is not None]
     power = [row.power_w for row in usage if row.power_w is not None]
     memory = [row.memory_used_mib for row in usage if row.memory_used_mib is not None]
@@ -229,7 +223,8 @@ def usage_measures(usage: list[CardUsage]) -> dict[str, float | None]:
 
 
 def _over_cards(cards: Mapping[str, CardSeries], at_s: Floats, *, mean: bool) -> Floats:
-    """Sum or mean over cards of each one's last sample by then; NaN where a card has none yet."""
+    """Return the sum or mean over GPUs of each one's last sample at each time; NaN until all have
+    one."""
     if not cards:
         return np.full(len(at_s), np.nan)
     total = np.zeros(len(at_s))

@@ -1,4 +1,4 @@
-"""The runner of an experiment on a cluster: a cell is one scheduler's turn."""
+"""Runs an experiment's cells on a cluster: each cell is one scheduler's turn."""
 
 import hashlib
 from collections.abc import Callable, Iterable
@@ -33,8 +33,8 @@ from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
 class ClusterRunner:
     """Runs an experiment's Jobs on its cluster, one turn after another.
 
-    `name` is the experiment's, `models` the workload's file, if any; `tell` gets progress.
-    """
+    `name` is the experiment's name, `models` the workload's file, if any; `tell` is called with
+    progress texts."""
 
     def __init__(
         self,
@@ -48,15 +48,14 @@ class ClusterRunner:
         self._models, self._tell = models, tell
 
     def run(self, cell: PlannedCell) -> CellResult:
-        """One scheduler's turn on one seed's Jobs at one level.
+        """Run one scheduler's turn with one seed's Jobs at one level of over-provisioning.
 
-        `BadInputError` where the cluster cannot be reached, or the scheduler is not in the path.
-        SIGTERM ends it as Ctrl-C does: the turn's namespace is removed.
-        """
+        `BadInputError` if the cluster cannot be reached, or another scheduler binds the Jobs. On
+        SIGTERM, as on Ctrl-C, the turn's namespace is removed."""
         return run_cleaning_up(self._run(cell))
 
     def jobs(self, seed: int) -> list[PlannedJob]:
-        """The Jobs of every turn on this seed, in the order of their times."""
+        """Return the Jobs of every turn with this seed, by arrival time."""
         return planned_jobs(self._workload, self._models, seed)
 
     async def _run(self, cell: PlannedCell) -> CellResult:
@@ -82,7 +81,8 @@ class ClusterRunner:
 
 
 def endpoint_of(cluster: Cluster) -> Endpoint:
-    """The cluster's API server; `BadInputError` where kubeconfig or context are not there."""
+    """Return the cluster's API server; `BadInputError` if the kubeconfig or the context is
+    missing."""
     paths = (Path(cluster.kubeconfig).expanduser(),) if cluster.kubeconfig else ()
     return load(cluster.context, paths=paths)
 
@@ -120,10 +120,10 @@ def _stays(rows: Iterable[TrialJob]) -> list[tuple[float, float | None, float | 
 
 
 def _span(seen: TurnObjects) -> tuple[float, float]:
-    """From the first Job's creation to the last one's completion, seconds since 1970.
+    """Return the times of the first Job's creation and the last Job's completion, in seconds since
+    1970.
 
-    There must be a Job.
-    """
+    There must be at least one Job."""
     jobs = seen.jobs.values()
     begins = [moment_s(job.metadata.creation_timestamp) for job in jobs]
     ends = [moment_s(job.status.completion_time) for job in jobs]

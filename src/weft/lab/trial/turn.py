@@ -1,4 +1,4 @@
-"""One scheduler's turn on a cluster: a namespace, a probe, Jobs at their times, what came of them.
+"""Runs one scheduler's turn on a cluster: a namespace, a probe, Jobs at their times, results.
 
     clear what is left ─▶ namespace ─▶ clocks ─▶ probe ─▶ Jobs ─▶ all ended ─▶ logs, events
                               └────────────── removed, whatever happens ◀──────────┘
@@ -40,7 +40,7 @@ _LOG_LINES, _LOGS_AT_ONCE = "100", 8
 
 
 class TurnPlan(msgspec.Struct, frozen=True):
-    """A turn: which Jobs, by which scheduler, over-provisioned by so many percent."""
+    """A turn: its Jobs, its scheduler, and `percent` of over-provisioning."""
 
     labels: TurnLabels
     cluster: Cluster
@@ -50,11 +50,10 @@ class TurnPlan(msgspec.Struct, frozen=True):
 
 
 class TurnObjects(msgspec.Struct):
-    """The last state of each object of a turn, pods that are gone too.
+    """The last seen state of each object of a turn, including deleted pods.
 
-    `ooms` are names of containers' ends for want of GPU memory, by Job; `marks` say what was wrong.
-    `api_clock` is the API server's clock beside this machine's.
-    """
+    `ooms` are identities of container ends for lack of GPU memory, by Job; `marks` say what went
+    wrong. `api_clock` is the API server's clock relative to this machine's."""
 
     jobs: dict[str, KubeJob] = {}
     pods: dict[str, TrialPod] = {}
@@ -65,7 +64,7 @@ class TurnObjects(msgspec.Struct):
 
 
 class Turn:
-    """Carries out one plan. `tell` gets a line of progress at every look."""
+    """Carries out one plan; `tell` is called with a line of progress at every poll."""
 
     def __init__(self, client: ApiClient, plan: TurnPlan, tell: Callable[[str], None]) -> None:
         self._client, self._plan, self._tell = client, plan, tell
@@ -74,7 +73,8 @@ class Turn:
         self._bound_by_others: dict[str, str] = {}
 
     async def run(self) -> TurnObjects:
-        """From clean-up to clean-up. `BadInputError` where the scheduler is not in the path."""
+        """Run the turn, with clean-up before and after; `BadInputError` if another scheduler binds
+        its pods."""
         client, plan = self._client, self._plan
         self._tell(f"{plan.scheduler.name}: removing what is left of earlier turns")
         await remove_namespaces(client, plan.labels.experiment)
@@ -99,7 +99,8 @@ class Turn:
         self._seen.api_clock = offset_of(told_s, 1.0, asked_s, clock.wall().timestamp())
 
     async def _run_jobs(self) -> None:
-        """Create Jobs at their times, and look at them until all have ended."""
+        """Create Jobs at their times, and poll them until all have ended or the turn's time is
+        over."""
         clock, plan = self._client.clock, self._plan
         began_s = clock.monotonic()
         creating = asyncio.create_task(self._create_jobs(began_s))
@@ -135,7 +136,7 @@ class Turn:
             await self._create(job.name, msgspec.json.encode(manifest))
 
     async def _create(self, name: str, body: bytes) -> None:
-        """Create the Job once, whatever becomes of the answer."""
+        """Create the Job exactly once, also if the API server's answer is lost."""
         for attempt in range(_ATTEMPTS):
             try:
                 await self._client.create(JOBS, self._namespace, body)
@@ -151,7 +152,7 @@ class Turn:
                 return
 
     async def _look(self) -> None:
-        """Read Jobs and pods once."""
+        """Poll Jobs and pods once."""
         seen = self._seen
         for job in await _all(self._client, JOBS, self._namespace):
             seen.jobs[job.metadata.name] = job
@@ -162,12 +163,14 @@ class Turn:
                 if ends:
                     seen.ooms.setdefault(pod.job, set()).update(end.name for end in ends)
             elif pod.metadata.name == NOBODYS and pod.spec.node_name:
-                self._bound_by_others[NOBODYS] = "a pod of no scheduler's was bound"
+                self._bound_by_others[NOBODYS] = (
+                    "a pod of a scheduler that does not exist was bound"
+                )
         bound = sum(bool(pod.spec.node_name) and not pod.ended for pod in seen.pods.values())
         ended = self._ended()
         self._tell(
             f"{self._plan.scheduler.name}: {ended} of {len(self._plan.jobs)} Jobs ended, "
-            f"{bound} have a node, {len(seen.jobs) - ended - bound} wait"
+            f"{bound} have a node, {len(seen.jobs) - ended - bound} are pending"
         )
 
     async def _look_at_events(self) -> None:
@@ -177,7 +180,7 @@ class Turn:
                 self._bound_by_others[name] = wrong
 
     async def _read_logs(self) -> None:
-        """Reads the containers' lines on their queries; nothing where there is no log."""
+        """Read query latencies from the logs of completed pods; a missing log is skipped."""
         turns = asyncio.Semaphore(_LOGS_AT_ONCE)
 
         async def read(pod: TrialPod) -> None:
@@ -197,7 +200,8 @@ class Turn:
         await asyncio.gather(*(read(pod) for pod in done))
 
     def _check_bindings(self) -> None:
-        """Pods that another scheduler bound, or that lack what this one leaves: marks."""
+        """Add a mark if another scheduler bound pods, or if annotations of this scheduler are
+        missing."""
         wrong = list(self._bound_by_others.values())
         bound = [pod for pod in self._seen.pods.values() if pod.spec.node_name]
         wrong += filter(None, (lacking(pod, self._plan.scheduler) for pod in bound))
@@ -212,7 +216,7 @@ class Turn:
 
 
 async def _all(client: ApiClient, resource: Resource[T], namespace: str) -> list[T]:
-    """All objects of the namespace, page by page."""
+    """Return all objects in the namespace, page by page."""
     items: list[T] = []
     query = {"limit": "500"}
     while True:

@@ -1,4 +1,4 @@
-"""Small PyTorch programs of known character, to measure how GPU applications slow each other down.
+"""Small PyTorch programs with known bottlenecks, to measure how GPU applications slow each other.
 
     catalog ─▶ models (cnns, transformers, …) ─▶ steps ─▶ running ─▶ progress, one JSON line each
                                                        ─▶ queries ─▶ latencies, as MLPerf says them

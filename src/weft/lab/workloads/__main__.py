@@ -1,4 +1,4 @@
-"""The workloads, by any Python with PyTorch: `python -m weft.lab.workloads list | run | answer`."""
+"""Lists or runs workloads, with any Python that has PyTorch: `python -m weft.lab.workloads …`."""
 
 import argparse
 import json
@@ -10,18 +10,20 @@ from weft.lab.workloads.running import RunOptions, RunOrders, run, standard_outp
 
 
 def main() -> int:
-    """List what there is, or run one."""
+    """List the workloads, or run one."""
     parser = argparse.ArgumentParser(prog="python -m weft.lab.workloads", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="one JSON object a workload")
-    runs = commands.add_parser("run", help="run one, and say how far it is")
+    commands.add_parser("list", help="print one JSON object per workload")
+    runs = commands.add_parser("run", help="run one, and print its progress")
     runs.add_argument("name", choices=sorted(BY_NAME), metavar="NAME")
     runs.add_argument("--device", default="cuda", help="cuda, cuda:1, cpu")
-    runs.add_argument("--seconds", type=float, default=10.0, help="of steady running at a time")
-    runs.add_argument("--warm-seconds", type=float, default=2.0, help="that do not count")
+    runs.add_argument("--seconds", type=float, default=10.0, help="seconds of steady running")
+    runs.add_argument(
+        "--warm-seconds", type=float, default=2.0, help="seconds of warm-up, which do not count"
+    )
     runs.add_argument("--tiny", action="store_true", help="tiny sizes, to try it out")
     runs.add_argument("--orders", action="store_true", help="read go and pause from stdin")
-    answers = commands.add_parser("answer", help="answer queries, then say how long they took")
+    answers = commands.add_parser("answer", help="answer queries, then print their latencies")
     answers.add_argument("name", choices=sorted(ANSWERS), metavar="NAME")
     answers.add_argument("--queries", type=_two_or_more, default=1024, help="2 or more [1024]")
     answers.add_argument("--device", default="cuda", help="cuda, cuda:1, cpu")
@@ -43,9 +45,9 @@ def main() -> int:
 
 
 def _two_or_more(text: str) -> int:
-    """A number of queries that percentiles can be taken of."""
+    """Parse a number of queries large enough for percentiles."""
     if not text.isdecimal() or int(text) < 2:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of queries: say 2 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of queries; write 2 or more")
     return int(text)
 
 

@@ -1,8 +1,7 @@
-"""Every workload there is, declared: what it does, how much at once, how much memory it takes.
+"""Declares every workload: what it does, its batch size, and how much memory it takes.
 
-`build` is "module:function" within this room; the function gets a `DevicePlace` and the sizes, and
-returns a step. Sizes are given twice: for a GPU, and tiny ones to try it on a CPU.
-"""
+`build` is "module:function" within this package; the function takes a `DevicePlace` and sizes, and
+returns a step. Sizes come in two versions: for a GPU, and tiny ones to try it on a CPU."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -12,14 +11,14 @@ Kind = Literal["training", "inference", "kernels"]
 MemoryClass = Literal["small", "medium", "large"]
 Sizes = Mapping[str, int]
 Step = Callable[[], object]
-"""One iteration. What it returns is of no interest."""
+"""One iteration; its return value is ignored."""
 
 MEMORY_MIB: dict[MemoryClass, int] = {"small": 4_096, "medium": 12_288, "large": 24_576}
-"""The most memory that a workload of this class takes, CUDA's own part included."""
+"""Upper limit of GPU memory in MiB by class, including CUDA's own."""
 
 
 class Workload(NamedTuple):
-    """One workload. `bound_by` is what it was made to wait for; whether it does, is measured."""
+    """One workload. `bound_by` is the bottleneck that it was designed for."""
 
     name: str
     kind: Kind
@@ -32,7 +31,7 @@ class Workload(NamedTuple):
     needs_pytorch: bool = True
 
     def make(self, place: Any, tiny: bool) -> Step:
-        """Builds its step, ready to be called. `ImportError` where there is no PyTorch."""
+        """Build the workload's step, ready to be called; `ImportError` without PyTorch."""
         module, _, function = self.build.partition(":")
         make = getattr(importlib.import_module(f"weft.lab.workloads.{module}"), function)
         step: Step = make(place, self.tiny if tiny else {"batch": self.batch, **self.sizes})
@@ -122,4 +121,4 @@ ANSWERS: Mapping[str, Workload] = {
     for workload in (*WORKLOADS, _PERCEPTRON)
     if workload.kind == "inference"
 }
-"""The workloads that answer queries; `perceptron-infer` does so without PyTorch and GPU."""
+"""Workloads that answer queries; `perceptron-infer` needs neither PyTorch nor a GPU."""

@@ -1,4 +1,4 @@
-"""Convolutional networks: residual, depthwise separable, and in three dimensions."""
+"""Convolutional networks: residual, depthwise separable, and three-dimensional."""
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ CLASSES = 1_000
 
 
 class Residual(nn.Module):
-    """Two convolutions with a way around them, as in ResNet-18."""
+    """Two convolutions with a skip connection, as in ResNet-18."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Residual(nn.Module):
         self.around = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Images in, images out."""
+        """Map images to images."""
         return functional.relu(self.body(images) + self.around(images))
 
 
@@ -50,7 +50,7 @@ def _resnet(width: int) -> nn.Module:
 
 
 def _separable(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
-    """MobileNet's block: each channel alone, then all channels of each point."""
+    """Return MobileNet's block: a depthwise, then a pointwise convolution."""
     return [
         nn.Conv2d(inputs, inputs, 3, stride, 1, groups=inputs, bias=False),
         nn.BatchNorm2d(inputs),
@@ -82,27 +82,27 @@ def _learning(network: nn.Module, images: torch.Tensor, place: DevicePlace) -> S
 
 
 def resnet_training(place: DevicePlace, sizes: Sizes) -> Step:
-    """Learning to tell images apart, residual network."""
+    """Return a training step of an image classifier, residual network."""
     return _learning(place.put(_resnet(sizes["width"])), _images(place, sizes), place)
 
 
 def resnet_inference(place: DevicePlace, sizes: Sizes) -> Step:
-    """Telling images apart, residual network."""
+    """Return an inference step of an image classifier, residual network."""
     return inference(place.put(_resnet(sizes["width"])), [_images(place, sizes)], place)
 
 
 def mobilenet_training(place: DevicePlace, sizes: Sizes) -> Step:
-    """Learning to tell images apart, depthwise separable network."""
+    """Return a training step of an image classifier, depthwise separable network."""
     return _learning(place.put(_mobilenet(sizes["width"])), _images(place, sizes), place)
 
 
 def mobilenet_inference(place: DevicePlace, sizes: Sizes) -> Step:
-    """Telling images apart, depthwise separable network."""
+    """Return an inference step of an image classifier, depthwise separable network."""
     return inference(place.put(_mobilenet(sizes["width"])), [_images(place, sizes)], place)
 
 
 def volume_training(place: DevicePlace, sizes: Sizes) -> Step:
-    """Learning from volumes, as of a scanner."""
+    """Return a training step on volumes, such as a scanner's."""
     width, side = sizes["width"], sizes["side"]
     layers: list[nn.Module] = []
     for inputs, outputs in ((1, width), (width, 2 * width), (2 * width, 4 * width)):

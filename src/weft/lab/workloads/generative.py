@@ -1,4 +1,4 @@
-"""Image generators: two networks against each other, and one that takes noise away."""
+"""Image generators: a generative adversarial network, and a diffusion model's denoiser."""
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ NOISE = 128
 
 
 def gan_training(place: DevicePlace, sizes: Sizes) -> Step:
-    """One network paints, the other tells painted from real; they learn in turns."""
+    """Return a step that trains discriminator and generator in turn."""
     batch, side, width = sizes["batch"], sizes["side"], sizes["width"]
     painter = place.put(_painter(side, width))
     judge = place.put(_judge(side, width))
@@ -60,7 +60,7 @@ def _judge(side: int, width: int) -> nn.Module:
 
 
 class Denoiser(nn.Module):
-    """Down, across and up again, with what was seen on the way down kept: a small U-Net."""
+    """A small U-Net: down, across and up again, with a skip connection."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Denoiser(nn.Module):
         self.last = nn.Conv2d(2 * width, 3, 3, 1, 1)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Noise in, less noise out."""
+        """Remove some of the noise from images."""
         wide = self.first(images)
         deep = self.across(self.down(wide))
         return images - 0.1 * self.last(self.behind(torch.cat([wide, self.up(deep)], 1)))
@@ -90,6 +90,6 @@ def _block(width: int) -> nn.Module:
 
 
 def diffusion_step(place: DevicePlace, sizes: Sizes) -> Step:
-    """Taking some of the noise away, once."""
+    """Return one denoising step."""
     noise = place.numbers(sizes["batch"], 3, sizes["side"], sizes["side"])
     return inference(place.put(Denoiser(sizes["width"])), [noise], place)

@@ -1,4 +1,5 @@
-"""Single operations, each at one limit of the card: arithmetic, memory, launches, transfers."""
+"""Single operations, each limited by one part of the GPU: arithmetic, memory, launches,
+transfers."""
 
 import torch
 
@@ -9,7 +10,7 @@ _MIB = 1 << 20
 
 
 def gemm(place: DevicePlace, sizes: Sizes) -> Step:
-    """A product of square matrices, in bfloat16 or float32 (true float32: no TF32)."""
+    """Return a product of square matrices, in bfloat16 or float32 (true float32: no TF32)."""
     torch.backends.cuda.matmul.allow_tf32 = False
     kind = torch.bfloat16 if sizes["bits"] == 16 else torch.float32
     left = place.numbers(sizes["side"], sizes["side"]).to(kind)
@@ -18,7 +19,7 @@ def gemm(place: DevicePlace, sizes: Sizes) -> Step:
 
 
 def small_gemms(place: DevicePlace, sizes: Sizes) -> Step:
-    """Products too small for the card, one after the other: half precision where there is a GPU."""
+    """Return many products too small for the GPU, one after another; half precision on a GPU."""
     kind = torch.float16 if place.on_gpu else torch.float32
     side = sizes["side"]
     lefts = place.numbers(sizes["batch"], side, side).to(kind)
@@ -32,20 +33,20 @@ def small_gemms(place: DevicePlace, sizes: Sizes) -> Step:
 
 
 def elementwise(place: DevicePlace, sizes: Sizes) -> Step:
-    """Read two arrays, write one: three of `mib` MiB."""
+    """Return a sum of two arrays into a third, each of `mib` MiB."""
     left, right = (place.numbers(sizes["mib"] * _MIB // 4) for _ in range(2))
     out = torch.empty_like(left)
     return lambda: torch.add(left, right, out=out)
 
 
 def softmax(place: DevicePlace, sizes: Sizes) -> Step:
-    """Rows made to sum to one."""
+    """Return a softmax over rows."""
     rows = place.numbers(sizes["batch"], sizes["width"])
     return lambda: torch.softmax(rows, 1)
 
 
 def tiny_kernels(place: DevicePlace, sizes: Sizes) -> Step:
-    """Many launches that have almost nothing to do."""
+    """Return many launches of nearly empty kernels."""
     few, launches = place.numbers(sizes["width"]), sizes["launches"]
 
     def step() -> None:
@@ -56,13 +57,13 @@ def tiny_kernels(place: DevicePlace, sizes: Sizes) -> Step:
 
 
 def sort_and_scan(place: DevicePlace, sizes: Sizes) -> Step:
-    """Sort numbers, and add them up from the first on."""
+    """Return a sort of numbers followed by a cumulative sum."""
     numbers = place.numbers(sizes["numbers"])
     return lambda: torch.cumsum(torch.sort(numbers).values, 0)
 
 
 def copies(place: DevicePlace, sizes: Sizes) -> Step:
-    """To the card and back, over PCIe, from memory that is pinned."""
+    """Return a copy to the GPU and back, over PCIe, from pinned memory."""
     on_host = torch.randn(sizes["mib"] * _MIB // 4, pin_memory=place.on_gpu)
     on_device = torch.empty_like(on_host, device=place.device)
 

@@ -1,4 +1,4 @@
-"""Answers queries one after another, and says at the end how long they took, as MLPerf does.
+"""Answers queries one after another, and prints their latencies at the end, as MLPerf does.
 
 The last line is that of MLPerf Inference v0.5's SingleStream scenario, which Ferikoglou et al.'s
 job statistics split at commas: field 6 holds the 90th percentile, field 8 the 99th. Their table
@@ -18,15 +18,15 @@ from weft.lab.workloads.running import EXIT_FAILED, EXIT_OUT_OF_MEMORY, ran_out_
 
 PERCENTILES = (50.0, 80.0, 90.0, 95.0, 99.0, 99.9)
 WARM_QUERIES = 3
-"""These are answered first and not counted: the first ones make caches and choose algorithms."""
+"""Queries answered before measuring: the first ones fill caches and select algorithms."""
 
 
 def answer(workload: Workload, device: str, tiny: bool, queries: int, out: TextIO) -> int:
-    """Make the workload ready, answer so many queries, write the last line; the exit code.
+    """Load the workload, answer `queries` queries (2 or more), print the last line; return the exit
+    code.
 
-    2 and more queries. Out of memory ends it with code 3, any other failure with 4, both on stderr:
-    a Job with restartPolicy OnFailure starts it anew.
-    """
+    The exit code is 3 if memory ran out and 4 after any other failure, with the error on stderr: a
+    Job with restartPolicy OnFailure then restarts the container."""
     try:
         step, wait = _ready(workload, device, tiny)
         for _ in range(WARM_QUERIES):
@@ -40,7 +40,7 @@ def answer(workload: Workload, device: str, tiny: bool, queries: int, out: TextI
             wait()
             latencies_s.append(time.perf_counter() - at)
         took_s = time.perf_counter() - began
-    except Exception as error:  # whatever PyTorch throws is this workload's end, and is said
+    except Exception as error:  # any PyTorch error ends this workload, and is reported
         sys.stderr.write(f"{workload.name}: {type(error).__name__}: {error}\n")
         return EXIT_OUT_OF_MEMORY if ran_out_of_memory(error) else EXIT_FAILED
     out.write(last_line(latencies_s, took_s) + "\n")
@@ -49,7 +49,8 @@ def answer(workload: Workload, device: str, tiny: bool, queries: int, out: TextI
 
 
 def last_line(latencies_s: Sequence[float], took_s: float) -> str:
-    """The SingleStream line of these latencies; percentiles are interpolated, as NumPy does."""
+    """Format the SingleStream line of these latencies; percentiles are interpolated, as in
+    NumPy."""
     cuts = statistics.quantiles(latencies_s, n=1000, method="inclusive")
     tiles = ",".join(f"{at}:{cuts[round(10 * at) - 1]:.4f}" for at in PERCENTILES)
     count = len(latencies_s)
@@ -61,7 +62,7 @@ def last_line(latencies_s: Sequence[float], took_s: float) -> str:
 
 
 def _ready(workload: Workload, device: str, tiny: bool) -> tuple[Step, Callable[[], None]]:
-    """The workload's step, and what waits for the device."""
+    """Return the workload's step, and a function that waits for the device."""
     if not workload.needs_pytorch:
         return workload.make(None, tiny), lambda: None
     from weft.lab.workloads.steps import DevicePlace

@@ -1,4 +1,4 @@
-"""Recommendation models in DLRM's way: wide tables that are looked up, little arithmetic."""
+"""Recommendation models like DLRM: lookups in wide tables, and little arithmetic."""
 
 import torch
 from torch import nn
@@ -11,7 +11,8 @@ NUMBERS = 13
 
 
 class Recommender(nn.Module):
-    """Sums of looked-up rows beside a few numbers, each pair of them multiplied, two layers."""
+    """DLRM's structure: embedding sums and dense features, their pairwise products, and two
+    layers."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -28,7 +29,7 @@ class Recommender(nn.Module):
         )
 
     def forward(self, numbers: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """`rows` are [tables, batch, lookups]."""
+        """Score a batch; `rows` are [tables, batch, lookups]."""
         dense = self.bottom(numbers)
         sums = [table(row).to(dense.dtype) for table, row in zip(self.tables, rows, strict=True)]
         parts = torch.stack([dense, *sums], dim=1)
@@ -42,7 +43,7 @@ def _inputs(place: DevicePlace, sizes: Sizes) -> tuple[torch.Tensor, torch.Tenso
 
 
 def dlrm_training(place: DevicePlace, sizes: Sizes) -> Step:
-    """Learning whether somebody clicks; of the tables only what was looked up changes."""
+    """Return a training step on clicks; only the table rows that were looked up are updated."""
     model = place.put(Recommender(sizes))
     numbers, rows = _inputs(place, sizes)
     clicks = place.indexes(2, sizes["batch"]).float()
@@ -62,5 +63,5 @@ def dlrm_training(place: DevicePlace, sizes: Sizes) -> Step:
 
 
 def dlrm_inference(place: DevicePlace, sizes: Sizes) -> Step:
-    """Ranking for whoever asked."""
+    """Return an inference step."""
     return inference(place.put(Recommender(sizes)), _inputs(place, sizes), place)

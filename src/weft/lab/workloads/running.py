@@ -1,4 +1,4 @@
-"""Runs one workload and says how far it is: one JSON object a line, on stdout.
+"""Runs one workload and reports its progress on stdout, one JSON object per line.
 
     loaded ─▶ steady ─▶ progress … ─▶ paused ─▶ steady …  ─▶ ended      or failed, at any time
 
@@ -19,10 +19,10 @@ from typing import Any, NamedTuple, TextIO
 from weft.lab.workloads.catalog import Step, Workload
 
 CHUNK_S = 0.05
-"""The device is waited for about so often: rarely enough to cost nothing, often enough to tell."""
+"""Seconds between synchronisations with the device: rare enough to cost nothing."""
 LEAST_WARM_ITERATIONS = 3
 NO_MEMORY = ("out of memory", "alloc_failed", "can't allocate memory")
-"""How PyTorch, cuBLAS and cuDNN, and a CPU's allocator say it."""
+"""Texts in the errors of PyTorch, of cuBLAS and cuDNN, and of a CPU's allocator."""
 EXIT_OUT_OF_MEMORY, EXIT_FAILED = 3, 4
 GO, PAUSE, END = "go", "pause", "end"
 
@@ -30,7 +30,7 @@ Say = Callable[..., None]
 
 
 class RunOptions(NamedTuple):
-    """Options of a run: where, for how long at a time, how much of the beginning does not count."""
+    """Where to run, for how long at a time, and how much of the beginning is warm-up."""
 
     device: str = "cuda"
     seconds: float = 10.0
@@ -39,7 +39,7 @@ class RunOptions(NamedTuple):
 
 
 class RunOrders:
-    """Orders on a file descriptor, a word a line; without one: go once, then end."""
+    """Orders from a file descriptor, one word per line; without one: go once, then end."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         self._descriptor = descriptor
@@ -47,13 +47,13 @@ class RunOrders:
         self._text = b""
 
     def wait(self) -> str:
-        """The next order."""
+        """Wait for the next order and return it."""
         while not self._words:
             self._read()
         return self._words.pop(0)
 
     def waiting(self) -> bool:
-        """True if an order to stop has come."""
+        """Tell whether an order has come while running."""
         if self._descriptor is None:
             return False
         if select.select([self._descriptor], [], [], 0)[0]:
@@ -70,7 +70,7 @@ class RunOrders:
 
 
 def run(workload: Workload, running: RunOptions, out: TextIO, orders: RunOrders) -> int:
-    """Make the workload ready, then do as ordered; the exit code."""
+    """Load the workload, then follow orders; return the exit code."""
 
     def say(event: str, **more: Any) -> None:
         line = {"event": event, "at_s": time.monotonic(), **more}
@@ -92,7 +92,7 @@ def run(workload: Workload, running: RunOptions, out: TextIO, orders: RunOrders)
                 iterations = _go(step, place, running, say, orders)
                 say("paused", iterations=iterations, peak_mib=place.peak_mib())
         say("ended", peak_mib=place.peak_mib())
-    except Exception as error:  # whatever PyTorch throws is this workload's end, and is said
+    except Exception as error:  # any PyTorch error ends this workload, and is reported
         memory = ran_out_of_memory(error)
         reason = "out-of-memory" if memory else "failed"
         say("failed", reason=reason, text=f"{type(error).__name__}: {error}"[:500])
@@ -101,13 +101,15 @@ def run(workload: Workload, running: RunOptions, out: TextIO, orders: RunOrders)
 
 
 def ran_out_of_memory(error: Exception) -> bool:
-    """True if this is how PyTorch, a CUDA library or the CPU's allocator says so."""
+    """Tell whether the error is that PyTorch, a CUDA library or the CPU's allocator ran out of
+    memory."""
     text = str(error).lower()
     return any(words in text for words in NO_MEMORY) or isinstance(error, MemoryError)
 
 
 def _go(step: Step, place: Any, running: RunOptions, say: Say, orders: RunOrders) -> int:
-    """Warm up, then step by step, until told otherwise; the steps done after the warm-up."""
+    """Warm up, then run steps until the time is over or an order comes; return steps after the
+    warm-up."""
     began, iterations, chunk = time.monotonic(), 0, 1
     steady_s: float | None = None
     while True:
@@ -129,7 +131,7 @@ def _go(step: Step, place: Any, running: RunOptions, say: Say, orders: RunOrders
 
 
 def standard_output() -> TextIO:
-    """The stream that lines go to: whatever else is printed meanwhile goes to stderr."""
+    """Return a stream to stdout for our lines; all other prints go to stderr from now on."""
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     sys.stdout = sys.stderr

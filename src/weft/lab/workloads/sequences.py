@@ -1,4 +1,4 @@
-"""Workloads that wait for something else than arithmetic: recurrent steps, edges, input."""
+"""Workloads with other bottlenecks than arithmetic: recurrent steps, graph edges, input."""
 
 import torch
 from torch import nn
@@ -11,11 +11,11 @@ CLASSES = 100
 
 
 def lstm_training(place: DevicePlace, sizes: Sizes) -> Step:
-    """Learning from sequences, one position after the other: cells, not a fused library call.
+    """Return a training step of an LSTM, one position after another: cells, not a fused library
+    call.
 
-    In float32: PyTorch before 2.3 has no such cell in bfloat16 on a GPU, and launches are what it
-    waits for.
-    """
+    It runs in float32: PyTorch before 2.3 lacks this cell in bfloat16 on a GPU, and launches are
+    the bottleneck anyway."""
     width, length = sizes["width"], sizes["length"]
     cell, last = place.put(nn.LSTMCell(width, width)), place.put(nn.Linear(width, CLASSES))
     sequences = place.numbers(length, sizes["batch"], width)
@@ -33,7 +33,8 @@ def lstm_training(place: DevicePlace, sizes: Sizes) -> Step:
 
 
 def graph_training(place: DevicePlace, sizes: Sizes) -> Step:
-    """Learning on a random graph: rows gathered along edges, and added up where they end."""
+    """Return a training step on a random graph: rows are gathered along edges, and summed at their
+    ends."""
     nodes, width = sizes["nodes"], sizes["width"]
     layers = [place.put(nn.Linear(width, width)) for _ in range(2)]
     features = place.numbers(nodes, width)
@@ -51,7 +52,7 @@ def graph_training(place: DevicePlace, sizes: Sizes) -> Step:
 
 
 def input_training(place: DevicePlace, sizes: Sizes) -> Step:
-    """Learning from images that the CPU makes ready each time, in the same thread."""
+    """Return a training step on images that the CPU prepares each time, in the same thread."""
     side, width = sizes["side"], sizes["width"]
     network = place.put(
         nn.Sequential(
@@ -72,7 +73,7 @@ def input_training(place: DevicePlace, sizes: Sizes) -> Step:
 
 
 def _prepared(stored: torch.Tensor, side: int) -> torch.Tensor:
-    """Cut out, turned round by half, made numbers around nought: what a data loader does."""
+    """Crop, flip half of the time, and normalise images, as a data loader does."""
     left, top = (int(chosen) for chosen in torch.randint(32, (2,)))
     images = stored[:, :, top : top + side, left : left + side].float().div_(255)
     turned = images.flip(3) if bool(torch.rand(()) < 0.5) else images

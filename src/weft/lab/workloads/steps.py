@@ -1,4 +1,4 @@
-"""A workload's device, and the two kinds of step that most of them are: training, inference."""
+"""A workload's device, and the two common kinds of step: training and inference."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -9,41 +9,42 @@ from torch import nn
 
 
 class DevicePlace:
-    """The device, the way numbers are kept there, and the chance that data is drawn by."""
+    """The device, its number format, and the random numbers that data is drawn from."""
 
     def __init__(self, device: str, seed: int = 1) -> None:
-        """`RuntimeError` where PyTorch has no such device."""
+        """Select the device; `RuntimeError` if PyTorch does not have it."""
         torch.manual_seed(seed)
         self.device = torch.device(device)
         self.on_gpu = self.device.type == "cuda"
         if self.on_gpu and not torch.cuda.is_available():
             raise RuntimeError("PyTorch sees no CUDA device here")
-        # The fastest algorithm is searched for by timing: beside another it might be another one.
+        # cuDNN's search times algorithms: with neighbours on the GPU it could pick different ones.
         torch.backends.cudnn.benchmark = False
 
     def put(self, module: nn.Module) -> nn.Module:
-        """The module on the device."""
+        """Move the module to the device."""
         return module.to(self.device)
 
     def numbers(self, *shape: int) -> torch.Tensor:
-        """Normal numbers."""
+        """Return normally distributed numbers."""
         return torch.randn(*shape, device=self.device)
 
     def indexes(self, below: int, *shape: int) -> torch.Tensor:
-        """Whole numbers from 0."""
+        """Return whole numbers from 0 to `below` - 1."""
         return torch.randint(below, shape, device=self.device)
 
     def half(self) -> Any:
-        """A context in which products are made in bfloat16; not on a CPU, which lacks some."""
+        """Return a context for products in bfloat16; on a CPU, which lacks some of them, it does
+        nothing."""
         return torch.autocast("cuda", dtype=torch.bfloat16) if self.on_gpu else nullcontext()
 
     def wait(self) -> None:
-        """Until the device has done all that it was told."""
+        """Wait until the device has finished all work."""
         if self.on_gpu:
             torch.cuda.synchronize()
 
     def peak_mib(self) -> int:
-        """The most memory that PyTorch held there, MiB; 0 on a CPU."""
+        """Return the most memory that PyTorch reserved on the GPU, in MiB; 0 on a CPU."""
         return int(torch.cuda.max_memory_reserved() >> 20) if self.on_gpu else 0
 
 
@@ -51,7 +52,7 @@ Loss = Callable[[], torch.Tensor]
 
 
 def training(modules: Sequence[nn.Module], loss: Loss, place: DevicePlace) -> Callable[[], None]:
-    """Forward, backward, an optimiser's step."""
+    """Return a step of forward, backward and optimiser."""
     weights = [weight for module in modules for weight in module.parameters()]
     optimizer = torch.optim.SGD(weights, lr=1e-4, momentum=0.9)
 
@@ -68,7 +69,7 @@ def training(modules: Sequence[nn.Module], loss: Loss, place: DevicePlace) -> Ca
 def inference(
     module: nn.Module, inputs: Sequence[torch.Tensor], place: DevicePlace
 ) -> Callable[[], None]:
-    """Forward alone; who asked waits for the answer."""
+    """Return a forward step that waits for its result."""
     module.eval()
 
     def step() -> None:

@@ -1,4 +1,4 @@
-"""Transformers: an encoder read whole, a decoder trained, and one that writes token by token."""
+"""Transformers: an encoder, a decoder in training, and one that generates token by token."""
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ WORDS = 32_000
 
 
 class Block(nn.Module):
-    """Attention and two layers behind it, each with a way around; normalised before."""
+    """Pre-norm attention and feed-forward layers, each with a skip connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -23,13 +23,13 @@ class Block(nn.Module):
         )
 
     def forward(self, text: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """All of the text at once; `mask` is added to the weights of attention."""
+        """Process the whole text at once; `mask` is added to the attention weights."""
         query, key, value = self.split(text)
         text = text + self.attend(query, key, value, mask)
         return text + self.layers(self.behind(text))
 
     def split(self, text: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Query, key and value, each [batch, heads, length, width of a head]."""
+        """Return query, key and value, each [batch, heads, length, width of a head]."""
         batch, length = text.shape[:2]
         parts = self.project(self.before(text)).view(batch, length, 3, self.heads, -1)
         return tuple(part.transpose(1, 2) for part in parts.unbind(2))
@@ -41,7 +41,7 @@ class Block(nn.Module):
         value: torch.Tensor,
         mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Attention: each position's part of the others."""
+        """Return the attention output for each position."""
         weights = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
         if mask is not None:
             weights = weights + mask
@@ -50,7 +50,7 @@ class Block(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Words in, a distribution over words out."""
+    """Maps tokens to logits over the vocabulary."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class LanguageModel(nn.Module):
         self.last = nn.Linear(sizes["width"], WORDS)
 
     def forward(self, tokens: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """All words at once."""
+        """Process all tokens at once."""
         text = self.words(tokens)
         for block in self.blocks:
             text = block(text, mask)
@@ -68,28 +68,28 @@ class LanguageModel(nn.Module):
 
 
 def encoder_training(place: DevicePlace, sizes: Sizes) -> Step:
-    """Every word is guessed from all others."""
+    """Return a training step in which every token is predicted from all others."""
     return _learning(place, sizes, None)
 
 
 def decoder_training(place: DevicePlace, sizes: Sizes) -> Step:
-    """Every word is guessed from those before it."""
+    """Return a training step in which every token is predicted from those before it."""
     length = sizes["length"]
     mask = torch.full((length, length), float("-inf"), device=place.device).triu(1)
     return _learning(place, sizes, mask)
 
 
 def encoder_inference(place: DevicePlace, sizes: Sizes) -> Step:
-    """Texts are read whole."""
+    """Return a forward step over whole texts."""
     tokens = place.indexes(WORDS, sizes["batch"], sizes["length"])
     return inference(place.put(LanguageModel(sizes)), [tokens], place)
 
 
 def decoder_inference(place: DevicePlace, sizes: Sizes) -> Step:
-    """One more word, with keys and values of all words before it kept; then the text begins anew.
+    """Return a step that generates one token with cached keys and values; the text restarts when
+    full.
 
-    The word is read back each time, as whoever sends it on must.
-    """
+    The token is read back to the host each time, as a server that sends it would."""
     model = place.put(LanguageModel(sizes))
     if place.on_gpu:
         model = model.to(torch.bfloat16)
@@ -117,7 +117,7 @@ def decoder_inference(place: DevicePlace, sizes: Sizes) -> Step:
 def _kept(
     model: nn.Module, place: DevicePlace, sizes: Sizes
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Room for the keys and values of every block, as if a text stood there already."""
+    """Return a cache for the keys and values of every block, filled as if half a text existed."""
     heads = sizes["heads"]
     shape = (sizes["batch"], heads, sizes["length"], sizes["width"] // heads)
     kind = model.last.weight.dtype

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def perceptron_inference(place: None, sizes: "Sizes") -> "Step":
-    """A forward pass through layers of equal width, for one input after the other."""
+    """Return a forward pass through layers of equal width, one input after another."""
     chance = random.Random(1)
     width = sizes["width"]
 

@@ -20,9 +20,9 @@ def config(text: str) -> Configuration:
     [
         ("path: /weft", "weft.yaml: extender: Object contains unknown field `path`"),
         ("port: 70000", "weft.yaml: extender.port: 70000 is no port"),
-        ("routes: {weft: fgd}", "weft.yaml: extender.routes[weft]: 'weft' is no path"),
-        ("routes: {/weft/: fgd}", "weft.yaml: extender.routes[/weft/]: '/weft/' is no path"),
-        ("routes: {/: fgd}", "weft.yaml: extender.routes[/]: '/' is no path"),
+        ("routes: {weft: fgd}", "weft.yaml: extender.routes[weft]: 'weft' is not a path"),
+        ("routes: {/weft/: fgd}", "weft.yaml: extender.routes[/weft/]: '/weft/' is not a path"),
+        ("routes: {/: fgd}", "weft.yaml: extender.routes[/]: '/' is not a path"),
         ("routes: {/weft: ''}", "weft.yaml: extender.routes[/weft]: is empty; write a policy"),
         ("routes: {}", "weft.yaml: extender.routes: is empty; name at least one path"),
         ("certificateFile: /c", "weft.yaml: extender.certificateFile: belongs together"),

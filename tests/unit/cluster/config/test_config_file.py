@@ -106,13 +106,16 @@ def test_default_profiles_can_be_made() -> None:
         ("inventory: [{count: 8, memoryMiB: 0}]", "weft.yaml: inventory[0].memoryMiB: 0 must be"),
         (
             "interference: {progressMetric: 'up{job=\"a\"}'}",
-            "weft.yaml: interference.progressMetric: 'up{job=\"a\"}' is no metric's name; write",
+            "weft.yaml: interference.progressMetric: 'up{job=\"a\"}' is not a metric name; write",
         ),
         (
             "interference: {latencyMetric: weft_progress_total}",
             "weft.yaml: interference.latencyMetric: is progressMetric too",
         ),
-        ("interference: {observed: A_b}", "weft.yaml: interference.observed: 'A_b' is no name"),
+        (
+            "interference: {observed: A_b}",
+            "weft.yaml: interference.observed: 'A_b' is not a valid ConfigMap name",
+        ),
         (
             "interference: {observed: weft-lessons}",
             "weft.yaml: interference.observed: is oomHistory.name too; give it another name",

@@ -106,8 +106,8 @@ def test_a_list_of_ones_own_gives_the_same_jobs_as_csv_and_as_yaml(tmp_path: Pat
     [
         (",seconds,", ",secs,", "lacks column seconds; it has name, count"),
         (",class", ",klass", "column 'klass' is unknown; did you mean 'class'?"),
-        ("1000,10,", "1000,ten,", "line 2, column seconds: 'ten' is no number"),
-        ("train,2,", "train,2.5,", "2.5 is no whole number"),
+        ("1000,10,", "1000,ten,", "line 2, column seconds: 'ten' is not a number"),
+        ("train,2,", "train,2.5,", "2.5 is not a whole number"),
         (",0.6,", ",1.6,", "jobs[0].phases[1].smActive: 1.6 is more than 1"),
     ],
 )

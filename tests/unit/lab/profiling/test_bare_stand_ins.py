@@ -126,7 +126,7 @@ try:
 except BadInputError as error:
     print(error)
 """
-    assert "runs.jsonl, line 1: is no run" in bare(story, tmp_path / "runs.jsonl")
+    assert "runs.jsonl, line 1: is not a run" in bare(story, tmp_path / "runs.jsonl")
 
 
 def test_a_missing_driver_is_said_in_words_without_pynvml() -> None:

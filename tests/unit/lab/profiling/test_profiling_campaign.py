@@ -285,7 +285,7 @@ def test_who_died_while_standing_by_is_started_again(tmp_path: Path) -> None:
 
 def test_one_measures_into_a_folder_at_a_time(tmp_path: Path) -> None:
     writer = RunLogWriter(tmp_path / "runs.jsonl")
-    with pytest.raises(BadInputError, match=r"runs\.jsonl: somebody else is measuring into it"):
+    with pytest.raises(BadInputError, match=r"runs\.jsonl: another process is measuring into it"):
         RunLogWriter(tmp_path / "runs.jsonl")
     writer.close()
     RunLogWriter(tmp_path / "runs.jsonl").close()

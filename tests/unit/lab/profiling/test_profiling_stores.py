@@ -64,7 +64,7 @@ def test_of_two_that_speak_of_the_same_the_later_is_right() -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("{", "is no dataset"),
+        ("{", "is not an interference dataset"),
         ('{"apiVersion": "weft.dev/v2", "kind": "InterferenceDataset"}', "is weft.dev/v2/"),
         ("{}", "is -/-; this Weft reads apiVersion weft.dev/v1"),
         ('{"apiVersion": "weft.dev/v1", "kind": "InterferenceDataset", "solos": []}', "solos"),

@@ -152,7 +152,7 @@ def test_a_pods_part_of_a_card_is_its_cores_or_its_memory() -> None:
     [
         ("{", "column weft_pod: is not the JSON that weft trace writes: "),
         ("[]", "column weft_pod: is not the JSON that weft trace writes: "),
-        ('{"cpu": 3}', "column weft_pod: has a field 'cpu', which is none of claims, cpu_milli"),
+        ('{"cpu": 3}', "column weft_pod: has a field 'cpu', which is not one of claims, cpu_milli"),
         ('{"cpu_milli": "x"}', "column weft_pod: is not the JSON that weft trace writes: "),
     ],
 )

@@ -124,8 +124,8 @@ def test_a_live_day_keeps_what_others_did_and_forgets_what_its_policy_did(tmp_pa
         "recorded: 3 pods on 1 nodes with 2 GPUs in 0.0 h, decided by weft: b"
     )
     assert said[1:] == [
-        "1 pods that others placed stay where they were",
-        "nodes came and went: percentages are of the GPUs there were at first",
+        "1 pods placed by other schedulers stay where they were",
+        "nodes were added or removed: percentages are of the GPUs at the start",
     ]
 
 
@@ -142,7 +142,7 @@ def test_a_file_whose_end_is_lost_is_run_and_said_to_be_that(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("events", "said"),
     [
-        ([(NodesChanged(CLUSTER), 0)], "has no pod that waited for a place: nothing to decide"),
+        ([(NodesChanged(CLUSTER), 0)], "has no pod that was pending: there is nothing to decide"),
         ([(PodAdded(pod("p", gpus=1)), 0)], "has no node before its first pod"),
     ],
 )

@@ -138,7 +138,7 @@ def test_more_gpus_than_any_node_has_are_refused(tmp_path: Path) -> None:
 def test_nodes_need_names_of_their_own(tmp_path: Path) -> None:
     twice = NODES + "n,1,1,1,T4\nn,1,1,1,T4\n"
     assert nodes_error(tmp_path, twice) == (
-        "FILE, line 3, column sn: 'n' is empty or stands twice; names must be unique"
+        "FILE, line 3, column sn: 'n' is empty or a duplicate; names must be unique"
     )
     assert nodes_error(tmp_path, NODES + ",1,1,1,T4\n").startswith("FILE, line 2, column sn: ''")
 

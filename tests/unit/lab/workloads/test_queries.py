@@ -46,7 +46,7 @@ def test_a_cpu_answers_without_pytorch_and_the_published_statistics_read_its_las
 def test_one_query_has_no_percentiles() -> None:
     ended = run("perceptron-infer", "--queries", "1")
     assert ended.returncode == 2
-    assert "'1' is no number of queries: say 2 or more" in ended.stderr
+    assert "'1' is not a number of queries; write 2 or more" in ended.stderr
 
 
 def test_what_fails_says_so_and_writes_no_line() -> None:

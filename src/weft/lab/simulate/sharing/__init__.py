@@ -1,7 +1,6 @@
-"""Jobs that share GPUs: memory over time, slowdown, out of memory, and what exporters say of it.
+"""Simulates jobs that share GPUs: memory over time, slowdown, out of memory, and exporters'
+samples.
 
-In: the truth about jobs and cards on a virtual clock, the metric pipeline that shows policies a
-late and noisy picture of it, and the run that puts both around the engine.
-Out: deciding anything (the engine, with the very policies that run live), and many runs
-(`lab/experiment/`).
-"""
+In: the true state of jobs and GPUs on a virtual clock, the metric pipeline that gives policies a
+late and noisy picture of it, and the run that connects both with the engine. Out: deciding (the
+engine, with the same policies as live), and many runs (`lab/experiment/`)."""

@@ -1,10 +1,9 @@
-"""When jobs come: laws of the times between them, drawn by seed, or the times of a trace.
+"""Arrival times of jobs: drawn by seed from a distribution, or taken from a trace.
 
-`bursty` is shaped as arrivals at shared training clusters are described (Philly, Alibaba): many
-come at once, then long nobody does, and more by day than by night. Gaps are log-normal with `sigma`
-of their logarithm (1.5: a coefficient of variation of 2.9), and the rate swings by `day_swing`
-over 24 hours. It is fitted to no trace: for a trace's own times there is `trace`.
-"""
+`bursty` resembles arrivals at shared training clusters (Philly, Alibaba): many jobs at once, then
+long gaps, and more by day than by night. Gaps are log-normal, with `sigma` the deviation of their
+logarithm (1.5: a coefficient of variation of 2.9), and the rate swings by `day_swing` over 24
+hours. It is fitted to no trace: use `trace` for a trace's own times."""
 
 import csv
 import io
@@ -27,10 +26,9 @@ COLUMNS = ("creation_time", "submitted_s", "arrives_s")
 
 
 class ArrivalLaw(msgspec.Struct, frozen=True):
-    """How jobs come; a mean time between two is given where it is drawn.
+    """The distribution of gaps between arrivals; their mean is passed when they are drawn.
 
-    `uniform` draws gaps evenly between `least` and `most` times the mean.
-    """
+    `uniform` draws gaps between `least` and `most` times the mean."""
 
     kind: Literal["uniform", "poisson", "bursty"] = "poisson"
     least: float = 2 / 3
@@ -40,7 +38,8 @@ class ArrivalLaw(msgspec.Struct, frozen=True):
 
 
 def drawn_ns(law: ArrivalLaw, count: int, mean_gap_s: float, seed: int) -> list[int]:
-    """The instants at which `count` jobs come, rising; the same for every policy and machine."""
+    """Draw the times of `count` arrivals in ns, ascending; the same for every policy and
+    machine."""
     rng = random.Random(f"weft-arrival-times-{seed}")
     at_s, instants = 0.0, []
     for _ in range(count):
@@ -59,7 +58,7 @@ def _gap_s(law: ArrivalLaw, rng: random.Random, mean_s: float, at_s: float) -> f
 
 
 def read_times_s(path: Path) -> list[float]:
-    """A trace's times in seconds, sorted, the first as 0: a number a line, or a CSV with a column
+    """Read a trace's times in seconds, sorted, from 0: one number per line, or a CSV with a column
     `creation_time` (as openb's pods), `submitted_s` or `arrives_s`."""
     try:
         rows = csv.reader(io.StringIO(read_text(path), newline=""))
@@ -76,7 +75,7 @@ def read_times_s(path: Path) -> list[float]:
             times.append(decimal_number(row[column]))
         except (ValueError, IndexError):
             value = row[column] if column < len(row) else ""
-            what = f"{value!r} is no time; write seconds, or name a column {COLUMNS[0]}"
+            what = f"{value!r} is not a time; write seconds, or name a column {COLUMNS[0]}"
             raise BadInputError(f"{path}, line {line}", what) from None
     if not times:
         raise BadInputError(str(path), "holds no times")
@@ -85,8 +84,10 @@ def read_times_s(path: Path) -> list[float]:
 
 
 def traced_ns(times_s: list[float], count: int, seed: int, mean_gap_s: float | None) -> list[int]:
-    """`count` instants with the gaps of a trace that begins somewhere else for each seed, and goes
-    on with its beginning; stretched to this mean gap if one is given."""
+    """Return `count` arrival times in ns with the gaps of a trace, scaled to this mean gap if
+    given.
+
+    The trace is entered at a point that depends on the seed, and continues at its beginning."""
     gaps = [later - earlier for earlier, later in itertools.pairwise(times_s)] or [0.0]
     begin = random.Random(f"weft-trace-begin-{seed}").randrange(len(gaps))
     taken = [gaps[(begin + number) % len(gaps)] for number in range(count)]
@@ -100,6 +101,6 @@ def traced_ns(times_s: list[float], count: int, seed: int, mean_gap_s: float | N
 
 
 def arriving(jobs: tuple[Job, ...], instants_ns: list[int]) -> tuple[Job, ...]:
-    """The jobs in their order, at these instants."""
+    """Return the jobs in order, with these arrival times."""
     pairs = zip(jobs, instants_ns, strict=True)
     return tuple(msgspec.structs.replace(job, arrives_ns=at_ns) for job, at_ns in pairs)

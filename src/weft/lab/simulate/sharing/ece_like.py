@@ -1,9 +1,8 @@
-"""Jobs shaped after published measurements of a V100 (Ferikoglou et al., PARMA-DITAM 2021).
+"""Jobs modelled on published measurements of a V100 (Ferikoglou et al., PARMA-DITAM 2021).
 
-Nothing is copied from those logs: these are parameters fitted to them, at 0 and at 100 % of
-over-provisioning. Thirty MLPerf inference jobs come to one GPU of 32,510 MiB; each asks for what
-it needs times (1 + over-provisioning). Other levels are predictions.
-"""
+Nothing is copied from those logs: the parameters are fitted to them, at 0 and 100 % of
+over-provisioning. Thirty MLPerf inference jobs come to one GPU of 32,510 MiB; each requests what it
+needs times (1 + over-provisioning). Other levels are predictions."""
 
 from enum import StrEnum
 
@@ -19,32 +18,34 @@ JOBS_A_GPU = 30
 CALIBRATED_PERCENTS = (0, 100)
 """Levels of over-provisioning that parameters were fitted at; all others are predictions."""
 ARRIVAL_LEAST_S, ARRIVAL_MOST_S = 20, 40
-"""Whole seconds between two jobs, evenly drawn."""
+"""Range of seconds between two jobs, drawn uniformly."""
 FIRST_NS = 6 * SECOND_NS
-"""From the start of an experiment, which is where its makespan begins, to its first job."""
+"""Time from the start of an experiment, where its makespan begins, to its first job."""
 
 START_NS, END_NS = 3_600_000_000, 900_000_000
-"""From the binding to the container's start; from its exit to the job's completion."""
+"""Time from binding to the container's start, and from its exit to the job's completion."""
 
 FEW_PERMILLE, MANY_PERMILLE = (1000, 1030, 1030), (1250, 1250, 1460, 1460)
-"""How long a job takes beside others, up to three and from four on one card: these jobs are bound
-by the CPU, and two hardly feel each other. Fitted to gpushare's run at 100 % (two; three lies half
-way, as the fitted runs hardly have it) and to gpushare's and the Kube-Knots-like run at 0 % (four,
-five, six). Seven and more are those that die while they load: at 50 and 100 % jobs took no longer
-beside them than in a group of six."""
+"""Slowdown in permille by the number of jobs on a GPU: one to three, and from four on.
+
+These jobs are bound by the CPU, and two hardly slow each other. Fitted to gpushare's run at 100 %
+(two; three is interpolated, as the fitted runs hardly have it) and to gpushare's and the
+Kube-Knots-like run at 0 % (four, five, six). Seven and more occur only while jobs die loading: at
+50 and 100 % jobs took no longer next to them than in a group of six."""
 
 DRIFT_PERMILLE = 132
-"""Alone, a job took longer the later the level was measured: from 131.5 s at 0 % to 148.8 s at
-100 %, and two or three on a card with it, but not four and more: the three Kube-Knots-like runs
-took 172, 173 and 171 s. No cause is published; in between it is taken as a straight line, beyond
-as constant."""
+"""Growth of a job's time alone with the level: from 131.5 s at 0 % to 148.8 s at 100 %.
+
+It applies to one to three jobs on a GPU, but not to four and more: the three Kube-Knots-like runs
+took 172, 173 and 171 s. No cause is published; we assume a straight line in between, and a constant
+beyond."""
 
 SPREAD = 0.035
 """Relative standard deviation of a job's work."""
 
 
 class JobMix(StrEnum):
-    """Which jobs come."""
+    """Mixes of jobs."""
 
     SSD = "ssd"
     RIGID = "rigid"
@@ -55,10 +56,9 @@ class JobMix(StrEnum):
 
 
 class JobModel(msgspec.Struct, frozen=True):
-    """A program: what it needs, how long it runs alone, and how its memory grows.
+    """A program: its memory need, run time alone, and memory over time.
 
-    `early_phases` are those of the first third of its runs, where these differ.
-    """
+    `early_phases`, if given, apply to the first third of its runs."""
 
     name: str
     need_mib: int
@@ -69,7 +69,8 @@ class JobModel(msgspec.Struct, frozen=True):
 def _loading(
     seconds: float, plateau_mib: int, util: float, fallback_mib: tuple[int, ...] = ()
 ) -> tuple[JobPhase, ...]:
-    """Imports, a CUDA context, the graph, and then all memory at once, to the end."""
+    """Return phases of imports, a CUDA context, the graph, and then all memory at once until the
+    end."""
 
     def took(share: float) -> int:
         return round(seconds * share * SECOND_NS)
@@ -83,7 +84,7 @@ def _loading(
 
 
 def _with_peak(seconds: float, plateau_mib: int, peak_mib: int) -> tuple[JobPhase, ...]:
-    """A plateau with a short peak late in the work: what nobody can measure beforehand."""
+    """Return a plateau with a short peak late in the work, which cannot be measured beforehand."""
     early = _loading(seconds * 0.7, plateau_mib, 0.15)
     rest = round(seconds * 0.3 * SECOND_NS)
     peak = JobPhase(rest // 3, peak_mib, 0.3, 0.15, 0.3)
@@ -91,7 +92,7 @@ def _with_peak(seconds: float, plateau_mib: int, peak_mib: int) -> tuple[JobPhas
 
 
 def _with_late_growth(seconds: float, plateau_mib: int, peak_mib: int) -> tuple[JobPhase, ...]:
-    """A plateau until nine tenths of the work are done, and then all memory, to the end."""
+    """Return a plateau for nine tenths of the work, then all memory until the end."""
     return (
         *_loading(seconds * 0.9, plateau_mib, 0.15),
         JobPhase(round(seconds * 0.1 * SECOND_NS), peak_mib, 0.15, 0.075, 0.15),
@@ -99,9 +100,8 @@ def _with_late_growth(seconds: float, plateau_mib: int, peak_mib: int) -> tuple[
 
 
 FALLBACK_MIB = (2887, 839)
-"""The memory that the program takes of a card without room for all that it asks its allocator for:
-in the logs the fifth container on a card holds 2,887 MiB, the sixth 839, and both run to the
-end."""
+"""Memory that the program falls back to on a GPU with too little free memory: in the logs the fifth
+container on a GPU holds 2,887 MiB, the sixth 839, and both run to the end."""
 SSD = JobModel("ssd-mobilenet", 6994, _loading(131.5, 6994, 0.15, FALLBACK_MIB))
 RIGID = JobModel("ssd-mobilenet", 6994, _loading(131.5, 6994, 0.15))
 RESNET = JobModel("resnet50", 8388, _loading(160.0, 8388, 0.2))
@@ -117,29 +117,30 @@ MIXES = {
     JobMix.LATE: (LATE,),
     JobMix.GROWN: (GROWN,),
 }
-"""Only `ssd` is calibrated. `rigid` dies without all of its memory, as most programs would; running
-times of the other two programs are not in the logs at hand; the rest is made up."""
+"""Programs of each mix. Only `ssd` is calibrated. `rigid` dies if it cannot get all of its memory,
+as most programs would; run times of the other two programs are not in the logs; the rest is made
+up."""
 
 
 def request_mib(need_mib: int, percent: int) -> int:
-    """The request of a job that is over-provisioned by `percent`; never more than the card."""
+    """Return the request of a job over-provisioned by `percent`, at most the GPU's memory."""
     return min(need_mib * (100 + percent) // 100, CARD_MIB)
 
 
 def slowdown(percent: int) -> ByResidents:
-    """How jobs slow each other down at a level; alone they take what they took alone at it."""
+    """Return the slowdown model at a level; a job alone takes its measured time at that level."""
     drift = 1000 + DRIFT_PERMILLE * min(percent, 100) // 100
     return ByResidents((*(few * drift // 1000 for few in FEW_PERMILLE), *MANY_PERMILLE))
 
 
 def cluster(gpus: int) -> tuple[Node, ...]:
-    """One node with so many of these cards."""
+    """Return one node with this many V100s."""
     cards = tuple(Gpu(index, CARD_MIB, "V100", f"GPU-{index}") for index in range(gpus))
     return (Node("gpu-node", cards, cpu_milli=64000, memory_mib=512 * 1024),)
 
 
 def jobs(percent: int, seed: int, gpus: int = 1, mix: JobMix = JobMix.SSD) -> tuple[Job, ...]:
-    """The workload of one seed. Arrivals and work are the same at every level of a seed."""
+    """Return the workload of one seed. Arrivals and work are the same at every level."""
     chance = np.random.default_rng([seed, 0])
     models = MIXES[mix]
     count = JOBS_A_GPU * gpus

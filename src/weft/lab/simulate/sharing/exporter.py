@@ -1,8 +1,7 @@
-"""Exporters of the simulated cards, and how their samples get lost on the way.
+"""Exporters of simulated GPUs, and how their samples get lost.
 
-One scrape is an array [metrics, GPUs] in the canonical units, NaN where nothing came. Chance is
-keyed by seed and scrape: a run can be repeated, and two policies see equal faults.
-"""
+A scrape is an array [metrics, GPUs] in the canonical units, NaN for lost samples. Random numbers
+are keyed by seed and scrape: runs can be repeated, and all policies see the same faults."""
 
 from collections.abc import Sequence
 
@@ -29,14 +28,13 @@ MOST_W = 300.0
 
 
 class ExporterFaults(msgspec.Struct, frozen=True):
-    """Faults between a card and Weft.
+    """Faults between a GPU and Weft.
 
-    `delay_ns` every sample is late by. `dropped` is the share of samples that never arrive,
-    `missing` the share of GPUs of which nothing ever does. `noise` is the relative standard
-    deviation of every value. `spoofed` names a metric that always reads 0 or the most it can be.
-    `frozen_ns`: after so long every exporter repeats its last page for ever, as of now; with `busy`
-    that page shows a card at work, whatever its jobs did.
-    """
+    `delay_ns`: delay of every sample. `dropped`: share of samples that are lost. `missing`: share
+    of GPUs that never have samples. `noise`: relative standard deviation of every value. `spoofed`:
+    a metric that always reads 0 or its maximum, as `reads` says. `frozen_ns`: time after which
+    every exporter repeats its last page for ever, with fresh timestamps; with `busy` that page
+    shows a busy GPU, whatever its jobs did."""
 
     delay_ns: int = 0
     dropped: float = 0.0
@@ -54,17 +52,16 @@ BUSY_PAGE = {
     Metric.GPU_UTIL_RATIO: 0.97,
     Metric.POWER_W: 241.337,
 }
-"""Readings of a card at work; of its memory seven tenths are used."""
+"""Readings of a busy GPU; seven tenths of its memory are in use."""
 BUSY_MEMORY = 0.7
 
 SOUND = ExporterFaults()
 
 
 def read_spoof(text: str) -> tuple[str, str]:
-    """The metric that always reads the same, and what: "METRIC=zero" or "METRIC=most"; "" is none.
+    """Parse "METRIC=zero" or "METRIC=most" into the spoofed metric and its reading; "" is none.
 
-    `BadInputError` of this text where it is neither.
-    """
+    `BadInputError` for anything else."""
     metric, _, reads = text.partition("=")
     if text and (metric not in METRICS or reads not in {"zero", "most"}):
         form = f"METRIC=zero or METRIC=most with one of {', '.join(METRICS)}"
@@ -78,7 +75,7 @@ def read_spoof(text: str) -> tuple[str, str]:
 
 
 class Scrape(msgspec.Struct, frozen=True):
-    """One look at all cards: `values` [metrics, GPUs], and memory by pod UID, MiB."""
+    """One scrape of all GPUs: `values` [metrics, GPUs], and memory by pod UID in MiB."""
 
     at_ns: int
     values: Floats
@@ -106,7 +103,7 @@ class SimulatedExporters:
         return self._faults.frozen_ns == 0
 
     def scrape(self, now_ns: int) -> Scrape:
-        """Look at every card now."""
+        """Scrape every GPU now."""
         self._scrapes += 1
         faults, chance = self._faults, np.random.default_rng([self._seed, 2, self._scrapes])
         values, pods = self._pages(now_ns)
@@ -125,7 +122,7 @@ class SimulatedExporters:
         return Scrape(now_ns, values, pods)
 
     def _pages(self, now_ns: int) -> tuple[Floats, dict[str, float]]:
-        """The exporters' pages now: the cards as they are, or as they were when it froze."""
+        """Return the exporters' present pages: the GPUs' values now, or those when they froze."""
         faults = self._faults
         self._began_ns = now_ns if self._began_ns is None else self._began_ns
         if self._page is not None:
@@ -140,14 +137,14 @@ class SimulatedExporters:
         return values, pods
 
     def _busy(self, key: GpuKey) -> list[float]:
-        """Values of a card at work, in the order of `METRICS`."""
+        """Return the values of a busy GPU, in the order of `METRICS`."""
         used = float(round(BUSY_MEMORY * self._cards.memory_mib(key)))
         free = self._cards.memory_mib(key) - used
         memory = {Metric.MEMORY_USED_MIB: used, Metric.MEMORY_FREE_MIB: free}
         return [(memory | BUSY_PAGE)[metric] for metric in METRICS]
 
     def _true(self, key: GpuKey) -> list[float]:
-        """The card's true values, in the order of `METRICS`."""
+        """Return the GPU's true values, in the order of `METRICS`."""
         cards = self._cards
         phases = [each.current_phase for each in cards.containers_on(key)]
         sm = min(1.0, sum(phase.sm_active_ratio for phase in phases if phase))

@@ -1,10 +1,9 @@
-"""Slowdowns by jobs' progress, as a live cluster would see them.
+"""Observes slowdowns from jobs' progress, as a live cluster would.
 
-Each look compares what every container got done since the last look with what it would have done
-alone. The engine is told of it (`ProgressSeen`), pairs that ran together all that time teach, and
-policies are told what was learnt and who is kept apart. The truth is only used to count how well
-latency-critical jobs fare.
-"""
+At each poll, what every container has done since the last poll is compared with what it would have
+done alone. The engine gets it as `ProgressSeen`, pairs that ran together throughout update the
+observations, and policies get the updated table and bans. The true values are only used to count
+how well latency-critical jobs fare."""
 
 import math
 from collections.abc import Iterator
@@ -25,13 +24,12 @@ from weft.model.slowdown_limit import bound_on
 
 
 class Feedback(msgspec.Struct, frozen=True):
-    """Settings of reading progress: each `period_ns`, with lognormal `noise` (sigma of the log).
+    """Settings of polling progress: every `period_ns`, with lognormal `noise` (sigma of the log).
 
-    A share `missing` of looks at a job brings nothing. What is seen may `teach` policies, and the
-    engine may `evict` by it; without either only the looks at latency-critical jobs slower than
-    `bound`, or than their own slack allows, are counted. An evicted job loses what it has done
-    since it started, but for one that `keeps_work` (it saved it as it went).
-    """
+    A share `missing` of readings is lost. With `teach`, observations update the policies' table;
+    with `evict`, the engine may evict because of them. Without either, only readings of
+    latency-critical jobs slower than `bound`, or than their own limit, are counted. An evicted job
+    loses its work since it started, unless it `keeps_work` (saves it as it goes)."""
 
     period_ns: int = 15 * SECOND_NS
     noise: float = 0.0
@@ -43,7 +41,7 @@ class Feedback(msgspec.Struct, frozen=True):
 
 
 class _Mark(NamedTuple):
-    """A container's work done at the last look, and its neighbours then."""
+    """A container's work done at the last poll, and its neighbours then."""
 
     started_ns: int
     worked_ns: int
@@ -51,7 +49,8 @@ class _Mark(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """One container over one window: it ran all the time; `steady`: so did all beside it."""
+    """One container over one window in which it ran throughout; `steady`: so did all its
+    neighbours."""
 
     container: SimulatedContainer
     gpu: GpuKey
@@ -61,7 +60,7 @@ class _Seen(NamedTuple):
 
 
 class SimulatedProgress:
-    """Looks at the cards of one run."""
+    """Polls the progress of the jobs of one run."""
 
     def __init__(
         self,
@@ -74,7 +73,7 @@ class SimulatedProgress:
         table = inputs.get(INTERFERENCE, InterferenceTable(0))
         self.experience = ObservedSlowdowns(msgspec.convert(table, InterferenceTable))
         self.looks = self.slow_looks = 0
-        """At latency-critical jobs, and at those beyond their bound."""
+        """Readings of latency-critical jobs, and those of them that were beyond the job's bound."""
         self._feedback, self._cards = feedback, cards
         self._model = {(node.name, gpu.index): gpu.model for node in nodes for gpu in node.gpus}
         self._marks: dict[str, _Mark] = {}
@@ -82,10 +81,10 @@ class SimulatedProgress:
         self._random = Random(f"weft-feedback-{seed}")
 
     def look(self, now_ns: int) -> ProgressSeen | None:
-        """The event for the time since the last look; None where there is nothing to tell.
+        """Poll progress; return the event for the time since the last poll, or None if there is
+        none.
 
-        What is learnt of it is `due`.
-        """
+        The table with what was learnt comes from `due`."""
         progress = []
         for window in self._windows(now_ns):
             job = window.container.job
@@ -102,12 +101,13 @@ class SimulatedProgress:
         return ProgressSeen(tuple(progress)) if self._feedback.evict else None
 
     def due(self, now_ns: int) -> PolicyInput | None:
-        """The policies' next input, if it is due."""
+        """Return the policies' updated table, if an update is due."""
         table = self.experience.due(now_ns)
         return PolicyInput(INTERFERENCE, to_input(table)) if table is not None else None
 
     def separate(self, command: Evict, now_ns: int) -> PolicyInput | None:
-        """A pod goes because it made another one slow: what policies are told of the two."""
+        """Ban the two applications of an eviction for slowness, and return the updated table, if
+        due."""
         slowed = command.record.slowed
         if slowed is None:
             return None
@@ -115,7 +115,7 @@ class SimulatedProgress:
         return self.due(now_ns)
 
     def _windows(self, now_ns: int) -> Iterator[_Seen]:
-        """Containers that ran from the last look to this one."""
+        """Yield the containers that ran throughout since the last poll."""
         before, passed = self._marks, now_ns - self._at_ns
         self._marks, self._at_ns = {}, now_ns
         for gpu in self._model:
@@ -137,7 +137,8 @@ class SimulatedProgress:
                 yield _Seen(container, gpu, others, slowdown, steady)
 
     def _measured(self, slowdown: float) -> float | None:
-        """As it is read: drawn for every window, so that all runs of a seed draw alike."""
+        """Return the slowdown with noise, or None if lost; draws are per window, equal in all runs
+        of a seed."""
         missing, factor = self._random.random(), self._random.gauss(0.0, 1.0)
         if missing < self._feedback.missing:
             return None

@@ -1,8 +1,7 @@
-"""The list that Ferikoglou et al.'s generator reads: programs, and how often each is run.
+"""Reads the job list of Ferikoglou et al.'s generator: programs, and how often each is run.
 
-JSON: a list of `{model, memory_request_MiB, list: [{queries, replicas}]}`, with what their images
-need beside it (`MODEL_DIR`, `DATA_DIR`, `backend`, `scenario`, `image_name`, `container_name`).
-"""
+JSON: a list of `{model, memory_request_MiB, list: [{queries, replicas}]}`, with fields that their
+images need (`MODEL_DIR`, `DATA_DIR`, `backend`, `scenario`, `image_name`, `container_name`)."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,11 +21,11 @@ FOR_IMAGES = (
     "image_name",
     "memory_request_GB",
 )
-"""Fields without which a program can be simulated, but not run."""
+"""Fields that are needed to run a program, but not to simulate it."""
 
 
 class QueriesAndReplicas(msgspec.Struct, frozen=True):
-    """So many replicas with so many queries each."""
+    """A number of replicas, with a number of queries each."""
 
     queries: Annotated[int, Meta(ge=1)]
     replicas: Annotated[int, Meta(ge=0, le=10_000)]
@@ -48,14 +47,13 @@ class GeneratedProgram(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_generated(path: Path, *, for_images: bool = False) -> tuple[GeneratedProgram, ...]:
-    """The programs of the list; `for_images`: with all that their images need.
+    """Read the programs of the list; with `for_images`, check that fields for images are present.
 
-    `BadInputError` names the entry and the field.
-    """
+    `BadInputError` names the entry and the field."""
     try:
         programs = msgspec.json.decode(read_bytes(path), type=tuple[GeneratedProgram, ...])
     except UNDECODABLE as error:
-        what = f"is no list of programs with model, memory_request_MiB and list: {error}"
+        what = f"is not a list of programs with model, memory_request_MiB and list: {error}"
         raise BadInputError(str(path), what) from None
     for number, program in enumerate(programs if for_images else ()):
         said = msgspec.to_builtins(program)

@@ -1,4 +1,4 @@
-"""GPUs with containers on them: who runs how fast, who holds how much, and who dies of it.
+"""Simulates GPUs with containers: how fast each runs, how much memory it holds, and when it dies.
 
 What may change here: containers, and how far they got. It knows no ledger, no requests and no
 policy: a card does not care what was promised.
@@ -31,27 +31,28 @@ GpuKey = tuple[str, int]
 
 REST_FIRST_NS = 10 * SECOND_NS
 REST_MOST_NS = 300 * SECOND_NS
-"""The kubelet's CrashLoopBackOff: the first restart is immediate, the second after 10 s, and so on
+"""The kubelet's CrashLoopBackOff: the first restart is immediate, the second after 10 s, then
 doubling."""
 HEALTHY_NS = 600 * SECOND_NS
-"""A container that ran so long before it died is restarted as after its first death."""
+"""A container that ran for this long before it died is restarted as after its first death."""
 RESTARTS_MOST = 20
-"""A Job with backoffLimit 20 gives up then."""
+"""Restarts after which a container fails for good, as a Job with backoffLimit 20 does."""
 
 _SPEED = 10**18
-"""Progress a nanosecond at slowdown 1 permille; so fine that no slowdown loses one in a year."""
+"""Progress per nanosecond at a slowdown of 1 permille; fine enough that rounding never loses a
+nanosecond of work in a year."""
 _PER_WORK_NS = _SPEED // 1000
 
 
 class ContainerEnd(msgspec.Struct, frozen=True, gc=False):
-    """A container came to an end: `done`, `failed` for good, or `oom` (it will come back)."""
+    """The end of a container: `done`, `failed` for good, or `oom` (it will be restarted)."""
 
     uid: str
     how: Literal["done", "failed", "oom"]
 
 
 class SimulatedContainer:
-    """A job's container on a card."""
+    """A job's container on a GPU."""
 
     __slots__ = (
         "deaths_in_row",
@@ -73,7 +74,7 @@ class SimulatedContainer:
         self.done = 0
         self.speed = self.permille = 0
         self.memory_mib = 0
-        """The memory it holds of the card."""
+        """GPU memory that it holds."""
         self.restarts = self.deaths_in_row = 0
         self.resumes_ns = starts_ns
         self.started_ns = starts_ns
@@ -81,22 +82,22 @@ class SimulatedContainer:
 
     @property
     def running(self) -> bool:
-        """Started, and not resting."""
+        """True if it has started and is not waiting for a restart."""
         return self.phase >= 0
 
     @property
     def current_phase(self) -> JobPhase | None:
-        """The phase it is in; None where it has not started or rests."""
+        """The phase it is in; None while it is not running."""
         return self.job.phases[self.phase] if self.running else None
 
     @property
     def worked_ns(self) -> int:
-        """The time that the work done would have taken alone."""
+        """The time that the work done so far takes alone on a GPU."""
         before = sum(phase.work_ns for phase in self.job.phases[: max(self.phase, 0)])
         return before + self.done // _PER_WORK_NS
 
     def ends_ns(self, now_ns: int) -> int:
-        """When something happens to it if nothing else changes."""
+        """Return the time of its next change, if nothing else changes on the GPU."""
         if not self.running:
             return self.resumes_ns
         left = self.job.phases[self.phase].work_ns * _PER_WORK_NS - self.done
@@ -115,11 +116,10 @@ class _Card:
 
 
 class SimulatedGpus:
-    """All GPUs of a cluster. Times must not go back, nor pass `next_ns` before it happened.
+    """All GPUs of a cluster. Times must not go back, and must not skip `next_ns`.
 
-    Use and energy are summed from `began_ns` on, by the `power` model. `sharing` is what those lose
-    that need more of a card than it has.
-    """
+    Use and energy are summed from `began_ns` on, with the `power` model. `sharing` is the slowdown
+    of containers that together need more compute than the GPU has."""
 
     def __init__(
         self,
@@ -139,16 +139,16 @@ class SimulatedGpus:
         self.ooms = 0
         self.lost_ns = 0
         self.lost_of: dict[str, int] = {}
-        """The part of `lost_ns` that a job's pods lost, by the job's UID."""
+        """`lost_ns` by the UID of the job whose pods lost it."""
         self.all_used_mib = 0
-        """Memory in use on all cards together."""
+        """Memory in use on all GPUs together."""
         self.served: dict[str, dict[int, int]] = {}
-        """Work that those who answer queries did at each slowdown in permille, by UID."""
+        """Work that jobs with queries did, by UID and slowdown in permille."""
         self.all_util, self.all_watts = 0.0, idle_w * len(memory_mib)
-        """Sums over all cards: of GPU_UTIL from 0 to 1 a card, and of power."""
+        """Sums over all GPUs: of GPU_UTIL (0 to 1 per GPU), and of power in watts."""
 
     def put(self, job: Job, key: GpuKey, now_ns: int) -> None:
-        """The job's pod was bound to this GPU; its container starts `job.start_ns` later."""
+        """Place the job's pod on this GPU; its container starts `job.start_ns` later."""
         self.where[job.uid] = key
         card = self._cards[key]
         self._advance(card, now_ns)
@@ -158,7 +158,7 @@ class SimulatedGpus:
         self._renew(key, now_ns)
 
     def take(self, uid: str, now_ns: int) -> None:
-        """The pod is deleted: its container is gone, and so is what it did."""
+        """Delete the pod: its container and the work it has done are lost."""
         key = self.where.pop(uid)
         card = self._cards[key]
         self._advance(card, now_ns)
@@ -169,7 +169,7 @@ class SimulatedGpus:
         self._renew(key, now_ns)
 
     def suspend(self, uid: str, now_ns: int) -> tuple[JobPhase, ...]:
-        """The pod's container leaves the card; what it has yet to do, should it come back."""
+        """Remove the pod's container from the GPU, and return the phases that it has yet to do."""
         card = self._cards[self.where[uid]]
         self._advance(card, now_ns)
         container = card.containers[uid]
@@ -185,13 +185,13 @@ class SimulatedGpus:
         return (rest, *phases[container.phase + 1 :])
 
     def next_ns(self) -> int | None:
-        """When something happens next, if anything will."""
+        """Return the time of the next change on any GPU, or None."""
         while self._heap and self._heap[0][2] != self._cards[self._heap[0][1]].version:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def advance(self, now_ns: int) -> list[ContainerEnd]:
-        """Carry out everything due until `now_ns`; whose container ended, in order."""
+        """Process all changes up to `now_ns`; returns the containers that ended, in order."""
         ended: list[ContainerEnd] = []
         while (due := self.next_ns()) is not None and due <= now_ns:
             at, key, _ = heapq.heappop(self._heap)
@@ -199,38 +199,38 @@ class SimulatedGpus:
         return ended
 
     def at_work(self, key: GpuKey, now_ns: int) -> Sequence[SimulatedContainer]:
-        """The card's containers that run, in the order they came, as far as they got by now."""
+        """Return the GPU's running containers by arrival, with their work up to `now_ns`."""
         self._advance(self._cards[key], now_ns)
         return [each for each in self._cards[key].containers.values() if each.running]
 
     def containers_on(self, key: GpuKey) -> Sequence[SimulatedContainer]:
-        """The card's containers, in the order they came."""
+        """Return the GPU's containers by arrival."""
         return list(self._cards[key].containers.values())
 
     def used_mib(self, key: GpuKey) -> int:
-        """Memory in use now."""
+        """Return the GPU's memory in use."""
         return sum(each.memory_mib for each in self._cards[key].containers.values())
 
     def memory_mib(self, key: GpuKey) -> int:
-        """The card's memory."""
+        """Return the GPU's memory."""
         return self._cards[key].memory_mib
 
     def draw(self, key: GpuKey) -> tuple[float, float]:
-        """(GPU_UTIL from 0 to 1, power in watts) of the card now."""
+        """Return (GPU_UTIL from 0 to 1, power in watts) of the GPU now."""
         use = self._cards[key].use
         return use.util, use.watts
 
     def used_until(self, now_ns: int) -> tuple[float, float]:
-        """(GPU_UTIL · s, energy in joules) of all cards together, until `now_ns`."""
+        """Return (GPU_UTIL · s, energy in joules) of all GPUs together up to `now_ns`."""
         for card in self._cards.values():
             card.use.until(now_ns, card.use.util, card.use.watts)
         uses = [card.use for card in self._cards.values()]
         return sum(use.util_s for use in uses), sum(use.energy_j for use in uses)
 
-    # --- one card --------------------------------------------------------------------------
+    # --- one GPU ---------------------------------------------------------------------------
 
     def _turn(self, key: GpuKey, now_ns: int) -> list[ContainerEnd]:
-        """Everything that is due on the card at this instant, containers in the order they came."""
+        """Process all changes due on the GPU at this instant, containers by arrival."""
         card = self._cards[key]
         self._advance(card, now_ns)
         ended = []
@@ -251,7 +251,7 @@ class SimulatedGpus:
     def _step(
         self, card: _Card, container: SimulatedContainer, now_ns: int
     ) -> Literal["done", "failed", "oom"] | None:
-        """The container's phase is over: on to the next one, to the end, or to its death."""
+        """Move the container to its next phase, to its end, or to its death by out of memory."""
         if container.phase + 1 == len(container.job.phases):
             return "done"
         if not container.running:
@@ -267,7 +267,7 @@ class SimulatedGpus:
         return None
 
     def _takes_mib(self, card: _Card, container: SimulatedContainer) -> int | None:
-        """The memory that it holds in its next phase; None where the card has not enough left."""
+        """Return the memory for the container's next phase; None if the GPU has too little left."""
         phase = container.job.phases[container.phase + 1]
         room_mib = card.memory_mib - self._used(card) + container.memory_mib
         amounts = (phase.memory_mib, *phase.fallback_mib)
@@ -296,7 +296,7 @@ class SimulatedGpus:
         self.lost_of[owner] = self.lost_of.get(owner, 0) + lost_ns
 
     def _advance(self, card: _Card, now_ns: int) -> None:
-        """Let the card's containers work until `now_ns` at the speeds they have."""
+        """Let the GPU's containers work until `now_ns` at their present speeds."""
         passed = now_ns - card.now_ns
         if passed < 0:
             raise ValueError(f"time went back: {card.now_ns} to {now_ns}")
@@ -309,7 +309,7 @@ class SimulatedGpus:
         card.now_ns = now_ns
 
     def _renew(self, key: GpuKey, now_ns: int) -> None:
-        """Recomputes speeds and the next event after the card's residents may have changed."""
+        """Recompute speeds and the GPU's next change, after its containers may have changed."""
         card = self._cards[key]
         card.version += 1
         at_work = [each for each in card.containers.values() if each.running]

@@ -1,11 +1,10 @@
-"""Container images on nodes: pulled when a container first needs one, kept from then on.
+"""Container images on nodes: pulled when a container first needs one, and kept from then on.
 
-A node pulls one image after the other, as the kubelet does unless told otherwise.
-"""
+A node pulls one image after another, which is the kubelet's default."""
 
 
 class NodeImages:
-    """Images that nodes have, or pull at `mib_per_s`; 0: every node has all of them."""
+    """Images on nodes, pulled at `mib_per_s`; 0: every node has all of them."""
 
     def __init__(self, mib_per_s: float) -> None:
         self._mib_per_s = mib_per_s
@@ -13,7 +12,7 @@ class NodeImages:
         self._busy_until_ns: dict[str, int] = {}
 
     def wait_ns(self, node: str, image: str, image_mib: int, now_ns: int) -> int:
-        """How long a container that is started now waits for its image."""
+        """Return how long a container that starts now waits for its image."""
         if not self._mib_per_s or not image_mib:
             return 0
         ready_ns = self._ready_ns.get((node, image))

@@ -1,4 +1,4 @@
-"""A job's true use of a GPU: phases of work, each with its memory and load."""
+"""A job's true GPU use: phases of work, each with its memory and load."""
 
 import msgspec
 
@@ -9,12 +9,11 @@ SECOND_NS = 1_000_000_000
 
 
 class JobPhase(msgspec.Struct, frozen=True, gc=False):
-    """A stretch of work during which memory and load stay the same.
+    """A part of a job's work with constant memory and load.
 
-    `work_ns` is how long it takes alone on a card; sharing stretches it. Ratios are of the card.
-    Where the card has less than `memory_mib` left, the job makes do with the largest of
-    `fallback_mib` for which there is room, at the same speed; without any room it dies.
-    """
+    `work_ns` is its duration alone on a GPU; sharing stretches it. Ratios are of the GPU. If the
+    GPU has less than `memory_mib` free, the job takes the largest of `fallback_mib` that fits, and
+    runs at the same speed; if none fits, it dies."""
 
     work_ns: int
     memory_mib: int
@@ -25,15 +24,14 @@ class JobPhase(msgspec.Struct, frozen=True, gc=False):
 
 
 class Job(msgspec.Struct, frozen=True, gc=False):
-    """One pod's work, run once to the end.
+    """The work of one pod, run once to the end.
 
-    `kind` says which program it is (pods of one kind use memory alike, and slow each other down
-    alike). `request_mib` is what the pod asks for, whatever it uses. `start_ns` passes between the
-    binding and the container's start, `end_ns` between its exit and the job's completion.
-    `job_class` is as in `Shape`, `expected_s` what the pod says of its time alone, 0 for nothing,
-    `slowdown_limit` is as in `Shape`. `queries` are what it answers, `image_mib` is the size of its
-    image, which is called after its kind.
-    """
+    `kind` is its program: pods of one kind use the same memory, and slow each other down equally.
+    `request_mib` is what the pod requests, whatever it uses. `start_ns` passes between binding and
+    the container's start, `end_ns` between its exit and the job's completion. `job_class` and
+    `slowdown_limit` are as in `Shape`; `expected_s` is the run time alone that the pod declares, 0
+    for none. `queries` are those it answers; `image_mib` is the size of its image, which is named
+    after its kind."""
 
     uid: str
     kind: str
@@ -50,24 +48,24 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def work_ns(self) -> int:
-        """The time that the container runs alone on a card."""
+        """The container's run time alone on a GPU."""
         return sum(phase.work_ns for phase in self.phases)
 
     @property
     def peak_mib(self) -> int:
-        """The most memory it ever uses."""
+        """The most memory that it uses at any time."""
         return max((phase.memory_mib for phase in self.phases), default=0)
 
 
 def stretched(phases: tuple[JobPhase, ...], permille: int) -> tuple[JobPhase, ...]:
-    """The same phases, each `permille` thousandths as long."""
+    """Return the phases with each duration multiplied by `permille` / 1000."""
     return tuple(
         msgspec.structs.replace(phase, work_ns=phase.work_ns * permille // 1000) for phase in phases
     )
 
 
 def needing_compute(job: Job, ratio: float) -> Job:
-    """The same job, which needs this share of a card's SMs from its first phase to its last."""
+    """Return the job with this share of a GPU's SMs in all its phases."""
     phases = tuple(
         msgspec.structs.replace(phase, sm_active_ratio=ratio, gpu_util_ratio=ratio)
         for phase in job.phases

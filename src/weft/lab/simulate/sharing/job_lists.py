@@ -1,9 +1,8 @@
-"""Jobs of one's own: what they ask, use over time and take, from a list; or from the list that
-Ferikoglou et al.'s generator reads.
+"""Reads users' own job lists: what jobs request, use over time, and how long they run.
 
 YAML, `kind: JobList`: `jobs`, each with `name`, `askMib` and `phases` of `seconds` and `memoryMib`.
-CSV: a row a phase; rows of the same name, one below the other, are one job's.
-"""
+CSV: one row per phase; consecutive rows of the same name are one job's. The list of Ferikoglou et
+al.'s generator is read too."""
 
 import csv
 import random
@@ -32,15 +31,16 @@ REQUIRED, OPTIONAL = (
     ("count", "class", "arrives_s", "sm_active", "dram_active", "gpu_util"),
 )
 START_NS, END_NS = 3_600_000_000, 900_000_000
-"""From a binding to the container's start, and from its exit to the job's completion."""
+"""Time from binding to the container's start, and from its exit to the job's completion."""
 QUERIES = 1_024
-"""Queries in `ALONE_S` of the generator's programs."""
+"""Number of queries that `ALONE_S` is for."""
 ALONE_S = {"ssd-mobilenet": 114.1, "resnet50": 138.9, "mobilenet": 52.1}
-"""Seconds for `QUERIES` queries alone: the first from the published logs, the others guessed."""
+"""Seconds for `QUERIES` queries alone, by program: the first from published logs, others
+guessed."""
 
 
 class ListedPhase(Section, frozen=True):
-    """A stretch of a job's work alone on a card; ratios are of the card."""
+    """A part of a job's work, alone on a GPU; ratios are of the GPU."""
 
     seconds: Seconds
     memory_mib: Mib
@@ -50,14 +50,14 @@ class ListedPhase(Section, frozen=True):
 
     @property
     def phase(self) -> JobPhase:
-        """The simulation's own form; GPU_UTIL is as SM_ACTIVE where it is not given."""
+        """The phase in the simulation's form; GPU_UTIL defaults to SM_ACTIVE."""
         util = self.sm_active if self.gpu_util is None else self.gpu_util
         took_ns = round(self.seconds * SECOND_NS)
         return JobPhase(took_ns, self.memory_mib, self.sm_active, self.dram_active, util)
 
 
 class ListedQueries(Section, frozen=True):
-    """Queries that a job answers: milliseconds of one alone, and from which on it is late."""
+    """Queries that a job answers: milliseconds for one alone, and from when on it is late."""
 
     alone_ms: Annotated[float, Meta(gt=0, le=1e9)]
     limit_ms: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
@@ -65,12 +65,12 @@ class ListedQueries(Section, frozen=True):
 
     @property
     def stream(self) -> QueryStream:
-        """The simulation's own form."""
+        """The queries in the simulation's form."""
         return QueryStream(round(self.alone_ms * 1e6), round(self.limit_ms * 1e6), self.per_second)
 
 
 class ListedJob(Section, frozen=True):
-    """A job of the list, `count` times. Without `arrivesSeconds` the experiment says when."""
+    """A job of the list, `count` times. Without `arrivesSeconds` the experiment sets arrivals."""
 
     name: Annotated[str, Meta(min_length=1, max_length=253)]
     ask_mib: Annotated[int, Meta(ge=1, le=10_000_000)]
@@ -83,7 +83,7 @@ class ListedJob(Section, frozen=True):
 
 
 class JobList(Section, frozen=True, kw_only=True):
-    """The list."""
+    """The whole list."""
 
     api_version: Literal["weft.dev/v1"]
     kind: Literal["JobList"]
@@ -91,11 +91,11 @@ class JobList(Section, frozen=True, kw_only=True):
 
 
 def read_jobs(path: Path) -> tuple[ListedJob, ...]:
-    """The jobs of a list, YAML or CSV by its name. `BadInputError` names the field or row."""
+    """Read a list's jobs, YAML or CSV by its suffix; `BadInputError` names the field or row."""
     if path.suffix.lower() == ".csv":
         return _read_csv(path)
     text = read_bytes(path)
-    empty = f"is no {LIST_KIND}; write kind: {LIST_KIND} and jobs"
+    empty = f"is not a {LIST_KIND}; write kind: {LIST_KIND} and jobs"
     document = read_document(text, str(path), LIST_VERSION, LIST_KIND, empty=empty)
     try:
         return read_form(document, JobList).jobs
@@ -106,8 +106,8 @@ def read_jobs(path: Path) -> tuple[ListedJob, ...]:
 def jobs_of(
     listed: tuple[ListedJob, ...], percent: int, most_mib: int, seed: int
 ) -> tuple[Job, ...]:
-    """A job for each copy, shuffled by seed; each asks `percent` more than the list says, and no
-    more than a card's `most_mib`. Those that the list gives no time come at instant 0."""
+    """Return a job for each copy, shuffled by seed; each requests `percent` more than listed, at
+    most a GPU's `most_mib`. Jobs without a time in the list arrive at 0."""
     copies = [(job, number) for job in listed for number in range(job.count)]
     random.Random(f"weft-job-list-{seed}").shuffle(copies)
     made = []
@@ -182,13 +182,13 @@ def _number(where: str, row: dict[str, str], column: str, default: str = "") -> 
     try:
         return decimal_number(text)
     except ValueError:
-        raise BadInputError(f"{where}, column {column}", f"{text!r} is no number") from None
+        raise BadInputError(f"{where}, column {column}", f"{text!r} is not a number") from None
 
 
 def _whole(where: str, row: dict[str, str], column: str, default: str = "") -> int:
     value = _number(where, row, column, default)
     if value != int(value):
-        raise BadInputError(f"{where}, column {column}", f"{value:g} is no whole number")
+        raise BadInputError(f"{where}, column {column}", f"{value:g} is not a whole number")
     return int(value)
 
 
@@ -196,7 +196,7 @@ def _whole(where: str, row: dict[str, str], column: str, default: str = "") -> i
 
 
 class QueryTimes(msgspec.Struct, frozen=True):
-    """How long queries take: seconds of one alone by model, of loading, and of one that is late."""
+    """Times in seconds: one query alone by model, loading, and from when on a query is late."""
 
     each_s: dict[str, float] = {}
     loading_s: float = 17.4
@@ -206,16 +206,15 @@ class QueryTimes(msgspec.Struct, frozen=True):
 def listed_programs(
     path: Path, programs: tuple[GeneratedProgram, ...], times: QueryTimes
 ) -> tuple[ListedJob, ...]:
-    """A job for each number of queries of each program: loading, and then its memory to the end.
+    """Return a job for each number of queries of each program: loading, then its memory to the end.
 
-    A model whose queries' time nobody knows is an error that says where to write it.
-    """
+    `BadInputError` if a model's query time is unknown; it says where to set it."""
     made = []
     for number, program in enumerate(programs):
         each_s = times.each_s.get(program.model) or _known_s(program.model)
         if each_s is None:
             where = f"{path}: [{number}].model"
-            what = f"{program.model!r} has no known time of a query; write it in querySeconds"
+            what = f"{program.model!r} has no known query time; write it in querySeconds"
             raise BadInputError(where, what)
         for asked in filter(lambda run: run.replicas, program.runs):
             phases = (

@@ -1,4 +1,4 @@
-"""Workloads shaped after Kube-Knots' (CLUSTER'19): mixes of Rodinia and Djinn & Tonic; training.
+"""Workloads modelled on Kube-Knots' (CLUSTER'19): mixes of Rodinia and Djinn & Tonic; training.
 
 The paper names the programs, the mixes, arrivals and the threshold of 150 ms; no program's memory
 or load is printed. Those here are made up within what is: batch programs use all of their memory
@@ -20,16 +20,17 @@ from weft.model.request import BATCH, LATENCY_CRITICAL
 P100_MIB = 16_280
 QUERY_LIMIT_MS = 150
 P100 = power_of("P100")
-"""Power is linear in use, as in the paper."""
+"""Power is linear in utilisation, as in the paper."""
 SHORT_SHARE, SHORT_FACTOR, LONG_FACTOR = 0.8, 0.25, 4.0
-"""80 % of batch jobs take a quarter of the mean time, the others four times it: a fifth of all time
-is the short ones'."""
+"""80 % of batch jobs take a quarter of the mean time, the others four times the mean: so short jobs
+take a fifth of all time."""
 BATCH_SHARE = 12_951 / (12_951 + 11_089)
-"""The share in the trace that the paper takes its arrivals from."""
+"""Share of batch jobs in the trace that the paper takes its arrivals from."""
 
 
 class BatchProgram(msgspec.Struct, frozen=True):
-    """A program with short peaks: memory and load of its plateau and its peaks, mean seconds."""
+    """A program with short peaks: memory and load of its plateau and its peaks, and mean
+    seconds."""
 
     name: str
     seconds: float
@@ -40,7 +41,7 @@ class BatchProgram(msgspec.Struct, frozen=True):
 
 
 class QueryProgram(msgspec.Struct, frozen=True):
-    """A service: memory, load, and a query's milliseconds alone."""
+    """A service: memory, load, and milliseconds of one query alone."""
 
     name: str
     memory_mib: int
@@ -50,7 +51,8 @@ class QueryProgram(msgspec.Struct, frozen=True):
 
 
 class KnotsMix(msgspec.Struct, frozen=True):
-    """An application mix: `load` is work alone a second a GPU, `sigma` how bursty arrivals are."""
+    """An application mix: `load` is work alone per second and GPU, `sigma` how bursty arrivals
+    are."""
 
     batch: tuple[str, ...]
     queries: tuple[str, ...]
@@ -86,23 +88,23 @@ MIXES = {
     2: KnotsMix(("pathfinder", "lud", "kmeans", "streamcluster"), ("chk", "ner", "pos"), 0.7, 1.0),
     3: KnotsMix(("particlefilter", "streamcluster", "lud", "myocyte"), ("imc", "face"), 0.4, 1.6),
 }
-"""Programs, load and variation as the paper's table says (high, medium, low; low, medium, high)."""
+"""Programs, load and variation as in the paper's table (high, medium, low; low, medium, high)."""
 SERVICE_S = 120.0
-"""A service of the mixes lives so long."""
+"""Lifetime of a service in the mixes."""
 QUERIES_EACH_S = 5.0
 START_NS = SECOND_NS
-"""Images are there, and frameworks loaded, in the paper's set-up."""
+"""In the paper's set-up images are present and frameworks loaded."""
 PEAK_SHARE = 0.06
 TRAINING_S, TRAINING_SIGMA = 5_400.0, 1.2
-"""Median and spread of training jobs' time alone (log-normal, as Tiresias' trace is described)."""
+"""Median and sigma of training jobs' time alone (log-normal, as Tiresias' trace is described)."""
 
 GPUS_OF_TRAINING = 1, 1, 1, 2, 4, 8
-"""GPUs of a training job: half take one, as many each two, four and eight. So do the sixty jobs
-that Tiresias' authors publish with their simulator, which the paper's is."""
+"""GPUs of a training job: half take one, a sixth each two, four and eight, like the sixty jobs
+published with Tiresias' simulator, which the paper uses."""
 
 
 def cluster(gpus: int, of_node: int, model: str = "P100") -> tuple[Node, ...]:
-    """So many cards, `of_node` on each node."""
+    """Return `gpus` GPUs, `of_node` on each node."""
     return tuple(
         Node(
             f"node-{first // of_node:03d}",
@@ -115,7 +117,7 @@ def cluster(gpus: int, of_node: int, model: str = "P100") -> tuple[Node, ...]:
 
 
 def mix_jobs(mix: int, count: int, seed: int) -> tuple[Job, ...]:
-    """`count` jobs of an application mix, all at instant 0: arrivals are for others to draw."""
+    """Return `count` jobs of an application mix, all arriving at 0; callers draw arrival times."""
     rng = random.Random(f"weft-knots-mix-{mix}-{seed}")
     chosen = MIXES[mix]
     made = []
@@ -132,8 +134,8 @@ def mix_jobs(mix: int, count: int, seed: int) -> tuple[Job, ...]:
 
 
 def batch_job(program: BatchProgram, uid: str, factor: float = 1.0) -> Job:
-    """A run of a batch program, so many times its mean length: two thirds at its plateau, a peak of
-    6 % of its time, then the rest."""
+    """Return a run of a batch program, `factor` times its mean length: two thirds at its plateau, a
+    peak of 6 % of its time, then the rest."""
     total = program.seconds * factor
     plateau = program.plateau_mib, program.plateau_ratio
     peak = program.peak_mib, program.peak_ratio
@@ -148,7 +150,7 @@ def batch_job(program: BatchProgram, uid: str, factor: float = 1.0) -> Job:
 
 
 def service_job(program: QueryProgram, uid: str, seconds: float) -> Job:
-    """A service that answers queries for so long."""
+    """Return a service that answers queries for this time."""
     queries = QueryStream(round(program.query_ms * 1e6), QUERY_LIMIT_MS * 1_000_000, QUERIES_EACH_S)
     phases = (_phase(seconds, program.memory_mib, program.ratio),)
     return Job(
@@ -164,7 +166,8 @@ def service_job(program: QueryProgram, uid: str, seconds: float) -> Job:
 
 
 def training_jobs(training: int, inference: int, seed: int) -> tuple[Job, ...]:
-    """Training and inference jobs of the paper's simulation, in mixed order at instant 0."""
+    """Return training and inference jobs of the paper's simulation, in mixed order, arriving at
+    0."""
     rng = random.Random(f"weft-knots-training-{seed}")
     order = [True] * training + [False] * inference
     rng.shuffle(order)
@@ -175,7 +178,7 @@ def training_jobs(training: int, inference: int, seed: int) -> tuple[Job, ...]:
 
 
 def workers_of(job: Job, seed: int) -> tuple[Job, ...]:
-    """The parts of it on each of its GPUs: jobs of one GPU, which come together."""
+    """Return the job's parts on each of its GPUs: single-GPU jobs that arrive together."""
     if job.job_class != BATCH:
         return (job,)
     gpus = random.Random(f"weft-knots-gpus-{seed}-{job.uid}").choice(GPUS_OF_TRAINING)

@@ -9,10 +9,9 @@ from weft.lab.simulate.sharing.job import SECOND_NS
 
 
 class JobTimes(msgspec.Struct, frozen=True):
-    """One job: seconds since the run began, None for what has not happened.
+    """One job's times in seconds since the run began, None for what has not happened.
 
-    `restarts` are deaths of its container by out of memory, `evictions` times it was sent away.
-    """
+    `restarts` counts its container's deaths by out of memory, `evictions` its evictions."""
 
     uid: str
     kind: str
@@ -24,16 +23,15 @@ class JobTimes(msgspec.Struct, frozen=True):
 
     @property
     def jct_s(self) -> float | None:
-        """Job completion time: from its creation to its completion."""
+        """Job completion time: from creation to completion."""
         return None if self.finished_s is None else self.finished_s - self.arrived_s
 
 
 class JobOutcome(JobTimes, frozen=True):
-    """One job that shared cards.
+    """One job that shared GPUs.
 
-    `alone_s` is how long its container runs alone on a card. `queries` are those it answers,
-    `late_queries` of them took too long; the percentiles are of those that were answered.
-    """
+    `alone_s` is its container's run time alone on a GPU. `queries` are those it answers, of which
+    `late_queries` took too long; the percentiles are over answered ones."""
 
     alone_s: float = 0.0
     queries: int = 0
@@ -43,11 +41,10 @@ class JobOutcome(JobTimes, frozen=True):
 
 
 class UsagePoint(msgspec.Struct, frozen=True):
-    """The use of all cards together from `at_s` on, until the next point's time.
+    """Use of all GPUs together from `at_s` until the next point's time.
 
-    `gpu_util_percent` is GPU_UTIL's mean over cards, `resident` counts pods with a place, `waiting`
-    those without one.
-    """
+    `gpu_util_percent` is GPU_UTIL's mean over GPUs; `resident` counts placed pods, `waiting`
+    pending ones."""
 
     at_s: float
     gpu_util_percent: float
@@ -60,17 +57,15 @@ class UsagePoint(msgspec.Struct, frozen=True):
 class SharedRun(msgspec.Struct, frozen=True):
     """One policy on one workload.
 
-    `jct_…_s` are percentiles over finished jobs (p99 interpolated, as NumPy does), seconds.
-    `makespan_s` ends with the last job. `residents` is the time-averaged number of pods on a GPU
-    while any job is in the system, `memory_used_percent` likewise of all memory. `lost_s` is time
-    that containers ran for nothing because they died or were evicted. `slowdown_evictions` are
-    of pods that made others slow, `critical_slow_percent` is how many of the looks at
-    latency-critical jobs found them slower than they may be; None where there was no look.
-    `gpu_util_percent` is GPU_UTIL, averaged over time and cards. `energy_kj` is what all cards
-    drew, `idle_energy_kj` what they had drawn without anybody on them: so much of two runs'
-    difference in energy is for the shorter or longer time alone. `usage` has a point wherever
-    something changed.
-    """
+    `jct_…_s` are percentiles over finished jobs in seconds (p99 interpolated, as in NumPy).
+    `makespan_s` ends with the last job. `residents` is the time-averaged number of pods per GPU
+    while any job is in the system, `memory_used_percent` likewise of all memory. `lost_s` is the
+    run time of containers that died or were evicted. `slowdown_evictions` are of pods that slowed
+    others; `critical_slow_percent` is the share of readings that found latency-critical jobs slower
+    than allowed, None without readings. `gpu_util_percent` is GPU_UTIL averaged over time and GPUs.
+    `energy_kj` is what all GPUs used, `idle_energy_kj` what they would have used idle: the part of
+    a difference in energy between two runs that is due to their duration. `usage` has a point at
+    every change."""
 
     policy: str
     seed: int
@@ -95,17 +90,17 @@ class SharedRun(msgspec.Struct, frozen=True):
     usage: tuple[UsagePoint, ...] = ()
 
     def bare(self) -> "SharedRun":
-        """The same without what there is of each job and each moment."""
+        """Return the run without per-job and per-moment data."""
         return msgspec.structs.replace(self, outcomes=(), usage=())
 
 
 def seconds(ns: int) -> float:
-    """Nanoseconds as seconds, to the millisecond."""
+    """Convert nanoseconds to seconds, rounded to milliseconds."""
     return round(ns / SECOND_NS, 3)
 
 
 def percentiles(outcomes: Sequence[JobOutcome]) -> dict[str, float]:
-    """Mean, p50, p99 and maximum of the finished jobs' completion times; NaN without any."""
+    """Return mean, p50, p99 and maximum of finished jobs' completion times; NaN without any."""
     times = [outcome.jct_s for outcome in outcomes if outcome.jct_s is not None]
     values = np.array(times) if times else np.array([np.nan])
     p50, p99 = (float(each) for each in np.percentile(values, [50, 99]))

@@ -1,10 +1,9 @@
-"""Workloads of programs whose pairs were measured: who slows whom down, and which never fit.
+"""Workloads of programs whose pairs were measured: how they slow each other, and which never fit.
 
-Nothing here knows a policy or a predictor: a `PairTable` is the truth of a run. Memory requests are
-made so that exactly the pairs that ran out of memory do not fit on a card together, nor three jobs
-of any kind: then every policy is kept from them by its ledger, and every pair that occurs was
-measured.
-"""
+Nothing here knows a policy or a predictor: a `PairTable` is the true behaviour of a run. Memory
+requests are chosen so that exactly the pairs that ran out of memory, and any three jobs, do not fit
+on a GPU together: then every policy's ledger keeps them apart, and all pairs that occur were
+measured."""
 
 import csv
 import io
@@ -28,13 +27,13 @@ from weft.model.request import BEST_EFFORT, LATENCY_CRITICAL
 
 CARD_MIB = 16_384
 SWING_MIB = 1_024
-"""Requests lie within so much of half a card."""
+"""Largest deviation of a request from half a GPU."""
 NODE_GPUS = 4
 START_NS = 4 * SECOND_NS
 
 
 class DurationLaw(StrEnum):
-    """The law of the jobs' times alone."""
+    """The distribution of the jobs' times alone."""
 
     FIXED = "fixed"
     EXPONENTIAL = "exponential"
@@ -42,10 +41,9 @@ class DurationLaw(StrEnum):
 
 
 class PairTable(msgspec.Struct, frozen=True):
-    """Speeds beside another program: `speed[v][a]` of v beside a, alone 1; 0 where it cannot be.
+    """Speeds of pairs: `speed[v][a]` of v next to a, 1 as alone; 0 where the pair cannot run.
 
-    `asks_mib` is what each program's jobs ask for, `rate_per_s` how fast they are alone, if known.
-    """
+    `asks_mib` is each program's request, `rate_per_s` its rate alone, if known."""
 
     kinds: tuple[str, ...]
     speed: tuple[tuple[float, ...], ...]
@@ -53,11 +51,11 @@ class PairTable(msgspec.Struct, frozen=True):
     rate_per_s: tuple[float, ...] = ()
 
     def array(self) -> Floats:
-        """[victim, beside]."""
+        """Return the speeds, [target, neighbour]."""
         return np.array(self.speed, dtype=np.float64)
 
     def truth(self) -> ByPairs:
-        """The true slowdowns, as the simulation applies them."""
+        """Return the true slowdowns for the simulation."""
         return ByPairs(
             {
                 (kind, other): max(1, round(1000 / speed))
@@ -71,10 +69,9 @@ class PairTable(msgspec.Struct, frozen=True):
 class OfferedLoad(msgspec.Struct, frozen=True):
     """Poisson arrivals: `rate` is jobs · mean time alone ÷ GPUs, for `jobs` jobs on `gpus` GPUs.
 
-    Where pods say how long they take, `expected_error` is by how much of it at most they are wrong,
-    evenly drawn; 0: they know. None: they say nothing. Of all jobs a share `critical_share` is
-    latency-critical, drawn by seed; the others are of the `job_class`.
-    """
+    `expected_error`: largest relative error of the run times that pods declare, drawn uniformly; 0:
+    they are exact; None: pods declare none. A share `critical_share` of jobs, drawn by seed, is
+    latency-critical; the others are of `job_class`."""
 
     rate: float
     gpus: int = 16
@@ -87,7 +84,8 @@ class OfferedLoad(msgspec.Struct, frozen=True):
 
 
 def read_table(path: Path, source: str, gpu: str) -> PairTable:
-    """Pairs of a file: CSV as Gavel's (one `source` and `gpu` of it), or JSON as Co-scheML's."""
+    """Read measured pairs: CSV as Gavel's (one `source` and `gpu` of it), or JSON as
+    Co-scheML's."""
     try:
         is_json = path.suffix == ".json" or (path == STDIN and raw_bytes(path).lstrip()[:1] == b"{")
         table = coscheml(path) if is_json else gavel(path, source, gpu)
@@ -95,18 +93,18 @@ def read_table(path: Path, source: str, gpu: str) -> PairTable:
         raise BadInputError(str(path), unreadable(path, error)) from None
     except KeyError as error:
         raise BadInputError(
-            str(path), f"is no table of measured pairs: it has no {error}"
+            str(path), f"is not a table of measured pairs: it has no {error}"
         ) from None
     except (ValueError, TypeError, RecursionError) as error:
-        raise BadInputError(str(path), f"is no table of measured pairs: {error}") from None
+        raise BadInputError(str(path), f"is not a table of measured pairs: {error}") from None
     speeds = [speed for row in table.speed for speed in row]
     if not all(math.isfinite(speed) and speed >= 0 for speed in speeds) or not any(speeds):
-        raise BadInputError(str(path), "has speeds that are no numbers from 0 on, or only 0")
+        raise BadInputError(str(path), "has negative or non-finite speeds, or only 0")
     return table
 
 
 def gavel(path: Path, source: str, gpu: str) -> PairTable:
-    """Gavel's pairs as one campaign measured them on one GPU model, each unordered pair once."""
+    """Read Gavel's pairs of one campaign on one GPU model, each unordered pair once."""
     everything = _rows(path)
     rows = [row for row in everything if row["source"] == source and row["gpu"] == gpu]
     if not rows:
@@ -134,10 +132,9 @@ def gavel(path: Path, source: str, gpu: str) -> PairTable:
 
 
 def coscheml(path: Path) -> PairTable:
-    """Co-scheML's own table, taken for the truth: slowdowns, −1 for what cannot run together.
+    """Read Co-scheML's own table as the true slowdowns; −1 for pairs that cannot run together.
 
-    Every job asks for half a card: policies must keep apart what cannot be together themselves.
-    """
+    Every job requests half a GPU, so policies themselves must keep such pairs apart."""
     slowdowns = msgspec.json.decode(raw_bytes(path), type=dict[str, dict[str, float]])
     kinds = tuple(slowdowns)
     rows = ([slowdowns[kind][other] for other in kinds] for kind in kinds)
@@ -146,7 +143,7 @@ def coscheml(path: Path) -> PairTable:
 
 
 def cluster(gpus: int, model: str) -> tuple[Node, ...]:
-    """So many cards on nodes of four, the last perhaps with fewer."""
+    """Return `gpus` GPUs on nodes of four; the last node may have fewer."""
     return tuple(
         Node(
             f"node-{first // NODE_GPUS:03d}",
@@ -157,7 +154,7 @@ def cluster(gpus: int, model: str) -> tuple[Node, ...]:
 
 
 def jobs(table: PairTable, load: OfferedLoad, seed: int) -> tuple[Job, ...]:
-    """The arrivals of a seed, the same for every policy; kinds are equally likely."""
+    """Return the arrivals of a seed, the same for every policy; kinds are equally likely."""
     rng = random.Random(f"weft-pairs-{seed}")
     guess = random.Random(f"weft-guesses-{seed}")
     critical = random.Random(f"weft-critical-{seed}")
@@ -194,18 +191,17 @@ def _time_s(rng: random.Random, load: OfferedLoad) -> float:
 
 
 def _expected_s(rng: random.Random, load: OfferedLoad, takes_s: float) -> int:
-    """The duration its owner believes; 0 where nobody says."""
+    """Draw the run time that the pod declares, in seconds; 0 if pods declare none."""
     if load.expected_error is None:
         return 0
     return max(1, round(takes_s * rng.uniform(1 - load.expected_error, 1 + load.expected_error)))
 
 
 def requests_mib(speed: Floats) -> list[int]:
-    """The memory each kind asks for: impossible pairs do not fit on a card, nor do three jobs.
+    """Return each kind's memory request, so that impossible pairs and any three jobs exceed a GPU.
 
-    Where sizes that part good pairs from bad ones do not exist, as few good ones as possible are
-    kept apart too.
-    """
+    If no requests separate possible from impossible pairs, as few possible ones as can be are
+    excluded too."""
     from scipy.optimize import linprog
 
     count = len(speed)
@@ -230,7 +226,9 @@ def _number(path: Path, row: dict[str, str], column: str) -> float:
         return decimal_number(row[column])
     except ValueError:
         where = f"{path}, {row['job_a']} beside {row['job_b']}, column {column}"
-        raise BadInputError(where, f"{row[column]!r} is no number; write digits 0 to 9") from None
+        raise BadInputError(
+            where, f"{row[column]!r} is not a number; write digits 0 to 9"
+        ) from None
 
 
 def _rows(path: Path) -> Sequence[dict[str, str]]:

@@ -1,8 +1,7 @@
-"""From scrapes to the snapshot that policies see, by the code that does it on a live cluster.
+"""Turns scrapes into the snapshots that policies see, with the code of a live cluster.
 
-Only what a live cluster has from the network is made up here: samples that arrive late or never.
-All that is made of them is `TelemetryFeed`'s.
-"""
+Only the network is simulated here: samples arrive late or never. Everything else is
+`TelemetryFeed`'s."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -21,17 +20,16 @@ from weft.telemetry.feed.memory_needs import USUAL, WarmUp
 from weft.telemetry.meaning.join import Devices, PodSamples
 
 READ_TRENDS = frozenset({"kube-knots-cbp", "kube-knots-pp", "ferikoglou", "ferikoglou-safe"})
-"""Policies of Weft's that read how memory went over the window."""
+"""Weft's policies that read memory trends over the window."""
 READ_FORECASTS = frozenset({"kube-knots-pp"})
 
 
 class ScrapeOptions(msgspec.Struct, frozen=True):
-    """Options of watching the cards: the period of scrapes, how much is kept, and how long
-    pods are held at what they asked.
+    """How GPUs are watched: the period of scrapes, the window, and the warm-up during which pods'
+    full requests count.
 
-    `forecasts`, `holds`, `peaks` and `trends` say whether the snapshots have such columns. They are
-    most of the work; `read_by` leaves out those that a policy does not read.
-    """
+    `forecasts`, `holds`, `peaks` and `trends` select optional columns of the snapshots, which take
+    most of the time to compute; `read_by` removes those that policies do not read."""
 
     scrape_ns: int = 5 * SECOND_NS
     window_ns: int = 300 * SECOND_NS
@@ -42,11 +40,11 @@ class ScrapeOptions(msgspec.Struct, frozen=True):
     warm_up: WarmUp = USUAL
 
     def read_by(self, policies: Sequence[Policy]) -> "ScrapeOptions":
-        """The same without columns that none of these reads: they decide the same, sooner.
+        """Return options without columns that none of these policies reads, for the same decisions
+        faster.
 
-        Only one that lends is shown holds, and none of Weft's reads 95th percentiles. Of policies
-        that are not Weft's nothing is known: they are shown all.
-        """
+        Only lending policies read holds, and none of Weft's reads 95th percentiles. Policies from
+        plugins get all columns, since what they read is unknown."""
         if not all(policy.is_built_in for policy in policies):
             return self
         names = {policy.name for policy in policies}
@@ -60,7 +58,7 @@ class ScrapeOptions(msgspec.Struct, frozen=True):
 
     @property
     def feed(self) -> FeedSettings:
-        """The settings of the cluster's feed."""
+        """The corresponding settings of a cluster's feed."""
         scrape_s, forecast = self.scrape_ns / SECOND_NS, FORECAST if self.forecasts else ()
         shown = SnapshotSettings(scrape_s, forecast=forecast, peaks=self.peaks, trends=self.trends)
         samples = max(1, self.window_ns // self.scrape_ns)
@@ -68,7 +66,7 @@ class ScrapeOptions(msgspec.Struct, frozen=True):
 
 
 class SimulatedTelemetry:
-    """Takes scrapes as they happen and says what has arrived."""
+    """Takes scrapes as they happen, and builds snapshots of those that have arrived."""
 
     def __init__(
         self,
@@ -81,35 +79,32 @@ class SimulatedTelemetry:
         self._feed = TelemetryFeed(watching.feed, Devices(nodes), 0.0)
         self._under_way: deque[Scrape] = deque()
         self.bound_s: dict[str, float] = {}
-        """When each pod with a place got it."""
+        """Time at which each placed pod was bound, by UID."""
 
     def begin(self, now_ns: int) -> None:
-        """Exporters are older than the first job: scrapes of idle cards are under way.
+        """Add scrapes of idle GPUs from before the first job, which are still to arrive.
 
-        Those that are frozen from the start are so for as long as a server's history goes back.
-        """
+        Exporters that are frozen from the start have been so for a whole window."""
         period_ns = self._watching.scrape_ns
         before = self._watching.feed.samples if self._exporters.always_frozen else 0
         for ago in range(max(before, -(-self._delay_ns // period_ns)), 0, -1):
             self._under_way.append(self._exporters.scrape(now_ns - ago * period_ns))
 
     def scrape(self, now_ns: int, ledger: Ledger) -> None:
-        """One scrape period is over: look at the cards, and take in what has arrived by now."""
+        """Scrape the GPUs at the end of a period, and process the scrapes that have arrived by
+        now."""
         self._under_way.append(self._exporters.scrape(now_ns))
         self._feed.observe(ledger, now_ns / SECOND_NS, self.bound_s)
         while self._under_way and self._under_way[0].at_ns + self._delay_ns <= now_ns:
             self._arrive(self._under_way.popleft(), ledger)
 
     def snapshot(self, now_ns: int, version: int = 0) -> SignalsSnapshot:
-        """The snapshot at `now_ns`: the last one, as nothing has happened since.
-
-        `version` 0: one more than last time.
-        """
+        """Return the snapshot at `now_ns`; `version` 0 means one more than the last."""
         return self._feed.snapshot(now_ns, version)
 
     @property
     def can_wait(self) -> bool:
-        """True if looks that nobody asks about need not be told: each stands for itself."""
+        """True if snapshots may be skipped until needed, as each is independent of those before."""
         return not self._watching.holds and not self._watching.forecasts
 
     def _arrive(self, scrape: Scrape, ledger: Ledger) -> None:

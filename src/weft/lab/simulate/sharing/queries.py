@@ -1,8 +1,7 @@
-"""Queries that jobs answer: how long they take beside others, and how many were late.
+"""Queries that jobs answer: latencies next to other jobs, and how many were late.
 
-A query alone takes `alone_ns`, and beside others as much longer as the job's work does. Where
-users send so many a second whether the job runs or not, those sent while its pod waits are late.
-"""
+A query takes `alone_ns` alone, and is slowed down as much as the job's work. If users send a fixed
+number per second, those sent while the pod is pending are late."""
 
 from collections.abc import Mapping
 
@@ -12,18 +11,18 @@ SECOND_NS = 1_000_000_000
 
 
 class QueryStream(msgspec.Struct, frozen=True, gc=False):
-    """Queries of a job: the time of one alone, and that from which on it is late (0: never).
+    """A job's queries: `alone_ns`, the time of one alone (0: the job answers none), and `limit_ns`,
+    from when on one is late (0: never).
 
-    `each_s` are sent every second from the job's creation on; 0: the next one is sent when the
-    last one is answered, as MLPerf's SingleStream does. `alone_ns` 0: the job answers none.
-    """
+    `each_s` are sent per second from the job's creation on; 0: each is sent when the one before is
+    answered, as in MLPerf's SingleStream."""
 
     alone_ns: int = 0
     limit_ns: int = 0
     each_s: float = 0.0
 
     def count(self, work_ns: int) -> int:
-        """How many there are, for a job that takes this long alone."""
+        """Return the number of queries of a job with this work alone."""
         if not self.alone_ns:
             return 0
         if self.each_s:
@@ -35,7 +34,7 @@ NO_QUERIES = QueryStream()
 
 
 class AnsweredQueries(msgspec.Struct, frozen=True):
-    """The outcome of a job's queries; percentiles in seconds, over those that were answered."""
+    """Results of a job's queries; percentiles in seconds, over answered ones."""
 
     queries: int = 0
     late: int = 0
@@ -46,8 +45,9 @@ class AnsweredQueries(msgspec.Struct, frozen=True):
 def outcome_of(
     stream: QueryStream, work_ns: int, served: Mapping[int, int], waited_ns: int
 ) -> AnsweredQueries:
-    """The outcome of a job that did so much work (`served`) at each slowdown in permille, and
-    waited so long for its GPU, or lost what it had done."""
+    """Return the results for a job that did `served` ns of work at each slowdown in permille.
+
+    `waited_ns` is the time that it was pending, or lost by dying."""
     queries = stream.count(work_ns)
     if not queries:
         return AnsweredQueries()
@@ -66,7 +66,7 @@ def outcome_of(
 
 
 def _quantile(served: Mapping[int, int], done: int, share: float) -> int:
-    """The slowdown that this share of the work did not pass."""
+    """Return the smallest slowdown that this share of the work did not exceed."""
     so_far = 0
     for permille in sorted(served):
         so_far += served[permille]
