@@ -1,4 +1,4 @@
-"""Long work ends by SIGTERM as it does by Ctrl-C: it cleans up, and keeps what is done."""
+"""Makes SIGTERM end long work like Ctrl-C: it cleans up, and keeps what is done."""
 
 import asyncio
 import signal
@@ -12,7 +12,8 @@ T = TypeVar("T")
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """`KeyboardInterrupt` at SIGTERM, meanwhile. Only the main thread hears signals."""
+    """Raise `KeyboardInterrupt` on SIGTERM within this context; only has an effect in the main
+    thread."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -28,11 +29,11 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 
 def run_cleaning_up(work: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run(work)`; `KeyboardInterrupt` once it has cleaned up after Ctrl-C or SIGTERM.
+    """Run a coroutine like `asyncio.run`; on Ctrl-C or SIGTERM cancel it, then raise
+    `KeyboardInterrupt`.
 
-    Its coroutine is cancelled. A second SIGTERM does not cut the clean-up short. Only the main
-    thread hears signals.
-    """
+    A second SIGTERM does not interrupt the clean-up. Signals only have an effect in the main
+    thread."""
     stops: list[int] = []
 
     async def stoppable() -> T:

@@ -1,4 +1,4 @@
-"""Experiments: which runs there are, carrying them out, what they say, and the report.
+"""Experiments: plans their runs, carries them out, compares results, and writes the report.
 
     spec/ a file, its cells ─▶ run/ one cell each, kept ─▶ statistics/ who wins ─▶ pages/ the report
 

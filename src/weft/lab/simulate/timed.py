@@ -1,10 +1,9 @@
 """Timed mode: the trace's own arrivals and departures on a virtual clock, with queueing.
 
-A pod lasts as long as it did in the trace (deletion − scheduling), counted from its placement
-here; a row without either never ends. Time can be compressed: arrivals come `compress` times
-faster while durations stay, because the trace alone never loads its cluster. At each creation time
-comes the pod of that row, or where arrivals are resampled, the one drawn for it.
-"""
+A pod runs for as long as in the trace (deletion − scheduling), counted from its placement here; a
+row without these times never ends. Arrivals can come `compress` times faster while durations stay,
+because the trace alone never fills its cluster. At each creation time the pod of that row arrives,
+or, with resampling, the one drawn for it."""
 
 import heapq
 from collections import Counter
@@ -34,11 +33,10 @@ SECOND_NS = 1_000_000_000
 
 
 class _Timed(EventLoop[int]):
-    """One run, and what it has measured so far.
+    """One run, and its measurements so far.
 
-    A pod is the number of the row at whose time it comes; several may be of one row's kind.
-    `on_come` is called with the number of pods that came, when one has.
-    """
+    A pod's number is the row at whose time it arrives; several may be copies of one row. `on_come`
+    is called after each arrival."""
 
     nobody = 0
 
@@ -72,7 +70,7 @@ class _Timed(EventLoop[int]):
         self.gave_up = 0
 
     def _advance(self, at_ns: int, kind: int) -> None:
-        """Account for the time that passes until then."""
+        """Add up use over the time until the next event."""
         now = at_ns
         if now == self.now:
             return
@@ -86,11 +84,11 @@ class _Timed(EventLoop[int]):
         self.now = now
 
     def _is_over(self, waiting: int) -> bool:
-        """Tells whether nothing starts any more."""
+        """Tell whether no further pod can start."""
         return not waiting and len(self.created) == len(self.pods)
 
     def _comes_or_starts(self) -> None:
-        """Use over time is measured up to here, unless another pod comes or starts later."""
+        """Note an arrival or a start: use over time is measured up to the last one."""
         self.busy_until = self.now
         self.busy_asked_ns, self.busy_held_ns = self.asked_ns, self.held_ns
 
@@ -125,14 +123,14 @@ class _Timed(EventLoop[int]):
             self.schedule(self.now + lasts, ENDS, number)
 
     def end(self, number: int) -> None:
-        """A pod's time is over."""
+        """End a pod whose time is over."""
         self.ended[number] = self.now
         self.asked_milli -= self.pods[number].total_milli
         self.tell(PodGone(str(number)))
         self.held_milli += self.meter.held_change(self.places.pop(number))
 
     def arrive(self, number: int) -> None:
-        """A pod is created."""
+        """Create a pod."""
         pod = self.pods[number]
         self.created[number] = self.now
         self._comes_or_starts()
@@ -145,7 +143,8 @@ class _Timed(EventLoop[int]):
         self.meter.arrived(pod.total_milli, self.asked_milli)
 
     def leave(self, number: int) -> None:
-        """A pod that never ran when it was recorded was deleted now, or found no place at once."""
+        """Delete a pod that never ran in the recording, unless it leaves only if not placed at
+        once."""
         if number not in self.started:
             self.gave_up += 1
             self.tell(PodGone(str(number)))
@@ -153,7 +152,7 @@ class _Timed(EventLoop[int]):
             self.end(number)
 
     def result(self, policy: str, seed: int, *, timing: bool) -> PolicyRun:
-        """The finished run."""
+        """Return the finished run."""
         waiting = self.created.keys() - self.started.keys()
         left = Counter(self.last_reason.get(number, "not decided") for number in waiting)
         run = self.meter.result(policy, seed, len(waiting), self.asked_milli, timing=timing)
@@ -173,7 +172,7 @@ class _Timed(EventLoop[int]):
     def _waits(self) -> WaitTimes:
         waits = self._seconds(self.started)
         span, asked, held = self.busy_until - self.first, self.busy_asked_ns, self.busy_held_ns
-        if not span:  # all came and started at once
+        if not span:  # all arrived and started at once
             span, asked, held = max(1, self.now - self.first), self.asked_ns, self.held_ns
         whole = span * max(1, self.capacity_milli)
         return WaitTimes(
@@ -197,7 +196,7 @@ class _Timed(EventLoop[int]):
         )
 
     def _seconds(self, until: dict[int, int]) -> NDArray[np.float64]:
-        """Seconds from creation until then; one 0 where nobody came so far."""
+        """Return seconds from creation until these times; a single 0 if there are none."""
         took = [at - self.created[number] for number, at in until.items()]
         return np.array(took or [0], dtype=np.float64) / SECOND_NS
 
@@ -211,14 +210,15 @@ def _rounded(seconds: np.floating[Any]) -> float:
 
 
 def duration_ns(pod: TracePod) -> int | None:
-    """The time that the pod runs once placed; None if the trace does not say."""
+    """Return the time that the pod runs once placed; None if the trace does not say."""
     if pod.deleted_s is None or pod.scheduled_s is None:
         return None
     return round((pod.deleted_s - pod.scheduled_s) * SECOND_NS)
 
 
 def check_times(pods: list[TracePod], source: str) -> None:
-    """Timed mode needs creation times; a five-column list has none."""
+    """Check that pods have the creation times that timed mode needs; openb's short lists have
+    none."""
     for row, pod in enumerate(pods):
         place = f"{source}, line {row + 2}, column"
         if pod.created_s is None:
@@ -233,7 +233,7 @@ def check_times(pods: list[TracePod], source: str) -> None:
 
 
 def _happenings(scenario: Scenario, compress: float) -> list[tuple[int, int, int]]:
-    """The heap of what is known to happen before anything is decided."""
+    """Return a heap of all events known before the run."""
     heap = [(happens.at_ns, WORLD, number) for number, happens in enumerate(scenario.world)]
     for number, pod in enumerate(scenario.pods):
         assert pod.created_s is not None
@@ -256,12 +256,11 @@ def run_timed(
     on_holdings: OnHoldings | None = None,
     on_times: Callable[[TimedPods], None] | None = None,
 ) -> PolicyRun:
-    """One policy or profile over the trace's own time.
+    """Run one policy or profile over the trace's own time.
 
-    The run counts pods that never started, why, and those that had to wait. `on_holdings` is
-    called when the last pod has come: at the end nearly all have left.
-    `on_times` is called at the end, with when each pod came, was bound and ended.
-    """
+    The result counts pods that never started, by reason, and those that had to wait. `on_holdings`
+    is called after the last arrival, since at the end nearly all pods have left; `on_times` at the
+    end, with the times at which each pod arrived, was bound and ended."""
 
     def on_come(run: _Timed) -> None:
         done = len(run.created)

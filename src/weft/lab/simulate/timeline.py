@@ -1,9 +1,8 @@
-"""Records what was held and who waited over a run's time, in a few hundred steps of equal length.
+"""Records use and pending pods over a run's time, in a few hundred steps of equal length.
 
-The length is not known beforehand: the step doubles, and pairs of steps become one, where there
-would be too many. So runs of different lengths still share their steps' ends. The time after the
-last start must not make steps coarse: it is cut off after as many steps again.
-"""
+The run's length is not known beforehand: when there are too many steps, their length doubles and
+pairs are merged. So runs of different lengths share boundaries of steps. The time after the last
+start must not make steps coarse: it is cut off after as many steps again."""
 
 from weft.lab.simulate.results import Timeline
 
@@ -12,7 +11,7 @@ _SECOND_NS = 1_000_000_000
 
 
 class TimelineRecorder:
-    """Integrates amounts that stay the same between two moments. Times are nanoseconds."""
+    """Integrates piecewise constant amounts. Times are nanoseconds."""
 
     def __init__(self, first_ns: int, capacity_milli: int) -> None:
         self._first_ns, self._step_ns = first_ns, _SECOND_NS
@@ -29,8 +28,9 @@ class TimelineRecorder:
         *,
         after_all: bool = False,
     ) -> None:
-        """From `begin_ns` to `end_ns` these were so: milli asked by pods with a place, milli they
-        held, pods waiting; and FGD's measure of fragments. `after_all`: nothing starts any more."""
+        """Add amounts that held from `begin_ns` to `end_ns`: milli requested by placed pods, milli
+        they hold, pending pods; and FGD's measure of fragmentation. `after_all`: no further pod
+        starts."""
         if after_all:
             end_ns = min(end_ns, self._first_ns + 2 * MOST_STEPS * self._step_ns)
         while not after_all and end_ns > self._first_ns + MOST_STEPS * self._step_ns:
@@ -50,13 +50,13 @@ class TimelineRecorder:
             at_ns = stop_ns
 
     def end(self, now_ns: int, amounts: tuple[int, int, int], fragments_milli: float) -> None:
-        """The run is over, and these stay so: shown by a last step of its own."""
+        """Add a last step with the final amounts."""
         whole_steps = -(-(now_ns - self._first_ns) // self._step_ns)
         until_ns = self._first_ns + (whole_steps + 1) * self._step_ns
         self.record(now_ns, until_ns, amounts, fragments_milli, after_all=True)
 
     def step_of(self, at_ns: int) -> int:
-        """The step that this moment is in: where it changes, fragments are worth measuring anew."""
+        """Return the step of this moment; fragmentation is measured once per step."""
         return (at_ns - self._first_ns) // self._step_ns
 
     def _join_pairs(self) -> None:
@@ -69,7 +69,7 @@ class TimelineRecorder:
         self._step_ns *= 2
 
     def timeline(self, until_ns: int) -> Timeline:
-        """Means over each step; `until_ns` is the last start."""
+        """Return means over each step; `until_ns` is the last start."""
         steps, step_ns = self._steps, self._step_ns
 
         def percents(column: int) -> list[float]:

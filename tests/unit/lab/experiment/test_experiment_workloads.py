@@ -176,7 +176,7 @@ def test_a_trace_gives_its_gaps_from_another_place_for_each_seed(tmp_path: Path)
     jobs = jobs_of(workload, tmp_path)
     assert {round(gap) for gap in gaps_s(jobs)} == {3, 7, 1}
     (tmp_path / "trace.csv").write_text("1\nsoon\n")
-    with pytest.raises(BadInputError, match=r"trace\.csv, line 2: 'soon' is no time"):
+    with pytest.raises(BadInputError, match=r"trace\.csv, line 2: 'soon' is not a time"):
         jobs_of(workload, tmp_path)
 
 

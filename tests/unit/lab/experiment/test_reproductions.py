@@ -116,7 +116,10 @@ def test_a_check_is_about_the_levels_schedulers_and_order_it_names() -> None:
     ("check", "problem"),
     [
         ("{name: a, measure: m, criterion: [0, 1]}", "needs a scheduler"),
-        ("{name: a, measure: m, scheduler: s, criterion: [1, 0]}", "runs backwards"),
+        (
+            "{name: a, measure: m, scheduler: s, criterion: [1, 0]}",
+            "has its ends in the wrong order",
+        ),
         ("{name: a, measure: m, scheduler: s, criterion: [0, 1], why: late}", "together"),
         ("{name: a, measure: m, scheduler: s, criterion: [0, 1], experiment: b}", "unknown"),
         ("{name: a, measure: m, scheduler: s}", "missing required field `criterion`"),

@@ -1,5 +1,4 @@
-"""Writes what people read: the report's page, its figures and tables.
+"""Writes the report's page, its figures and tables.
 
-In: results and summaries. Out: HTML that loads nothing, SVG, PNG and PDF, the same bytes for the
-same results.
-"""
+In: results and summaries. Out: HTML without external resources, SVG, PNG and PDF; equal results
+give equal bytes."""

@@ -1,6 +1,5 @@
-"""Figures of bars and boxes: use per GPU model, why pods failed, and a measure with its interval
-where no axis has several numbers.
-"""
+"""Figures with bars and boxes: use per GPU model, why pods failed, and a measure with its interval
+when no axis has several numbers."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -38,10 +37,9 @@ def by_model(
     models_gpus: dict[str, int] | None = None,
     layout: Layout = WIDE,
 ) -> Drawing:
-    """A table of colours: one row a policy, one column a GPU model, allocation at the end.
+    """Draw a heat map: one row per policy, one column per GPU model, allocation at the end.
 
-    On a telephone a policy's models stand in lines below its name.
-    """
+    In the narrow layout a policy's models are in lines below its name."""
     title, order = "GPUs allocated at the end, by model", ranked(results)
     rows = {policy: model_means(results, policy) for policy in order}
     if not any(value for row in rows.values() for value in row.values()):
@@ -58,7 +56,7 @@ def by_model(
 
 
 class _ModelTable:
-    """Where a table of policies and models has its cells."""
+    """Positions of the cells of a table of policies and models."""
 
     def __init__(
         self,
@@ -85,7 +83,8 @@ class _ModelTable:
             self.step = (layout.width - 34 - self.left) / len(self.columns)
 
     def head(self, title: str) -> tuple[Marks, float]:
-        """Title, key of colours, and in wide tables the models' names; where the rows begin."""
+        """Draw title, colour key, and in wide tables the models' names; return where the rows
+        begin."""
         under, ramp = "mean over seeds, % of the model's GPUs", 250.0
         if self.layout.narrow:
             head = heading(title, under, self.layout)
@@ -102,7 +101,7 @@ class _ModelTable:
         return marks, top + 26
 
     def row(self, policy: str, y: float, *, bold: bool) -> tuple[list[Mark], float]:
-        """A policy's cells from `y` on, and where the next row begins."""
+        """Draw a policy's cells from `y` on; return where the next row begins."""
         narrow = self.layout.narrow
         room = self.layout.width - 40 if narrow else self.left - 36
         name = fitted(policy, room, 13, bold=True)
@@ -138,7 +137,7 @@ class _ModelTable:
         return marks
 
     def _x(self, place: int) -> float:
-        """In a wide table the last column, of all models, stands apart."""
+        """Return a column's x; in a wide table the last column, for all models, is set apart."""
         apart = 14 if place == len(self.columns) - 1 and not self.layout.narrow else 0
         return self.left + (place % self.in_a_line) * self.step + apart
 
@@ -146,7 +145,7 @@ class _ModelTable:
         return sum(self.gpus.values()) if model == "all" else self.gpus.get(model, 0)
 
     def _ramp(self, y: float) -> list[Mark]:
-        """The key of the colours, at the right; on a telephone at the left."""
+        """Draw the colour key, at the right, or at the left in the narrow layout."""
         wide = 16.0
         start = self.layout.width - 68 - wide * len(HEAT)
         if self.layout.narrow:
@@ -160,7 +159,7 @@ class _ModelTable:
 
 
 def _after_names(policies: list[str], layout: Layout) -> float:
-    """The x at which the numbers begin: right of the longest name."""
+    """Return the x at which numbers begin, right of the longest name."""
     longest = max(text_width(shorten(policy), 13, bold=True) for policy in policies)
     return 36 + min(longest, layout.width / 4)
 
@@ -170,7 +169,7 @@ def _gpus(count: int) -> str:
 
 
 def model_means(results: SimulationResults, policy: str) -> dict[str, float]:
-    """Allocation (%) by GPU model, mean over the seeds that have it."""
+    """Return allocation (%) by GPU model, averaged over the seeds that have the model."""
     runs = [run for run in results.runs if run.policy == policy]
     models = {model for run in runs for model in run.by_model}
     means = {}
@@ -181,7 +180,8 @@ def model_means(results: SimulationResults, policy: str) -> dict[str, float]:
 
 
 def reason_means(results: SimulationResults, policy: str) -> dict[str, float]:
-    """Unscheduled pods by reason, mean over all seeds (a seed without a reason counts 0)."""
+    """Return unscheduled pods by reason, averaged over all seeds (a seed without a reason counts
+    0)."""
     runs = [run for run in results.runs if run.policy == policy]
     sums: Counter[str] = Counter()
     for run in runs:
@@ -190,7 +190,8 @@ def reason_means(results: SimulationResults, policy: str) -> dict[str, float]:
 
 
 def top_reasons(results: SimulationResults) -> list[str]:
-    """The commonest reasons first; past the colours we have, the rest is one."""
+    """Return reasons by descending frequency; if there are more than colours, the rest become
+    one."""
     sums: Counter[str] = Counter()
     for run in results.runs:
         sums.update(run.unscheduled)
@@ -201,7 +202,7 @@ def top_reasons(results: SimulationResults) -> list[str]:
 
 
 def unscheduled(results: SimulationResults, layout: Layout = WIDE) -> Drawing:
-    """Stacked bars: how many pods found no place, by the reason most nodes gave."""
+    """Draw stacked bars of pods that were not placed, by the reason that most nodes gave."""
     title, order, reasons = "Pods without a place, by reason", ranked(results), top_reasons(results)
     means = {policy: _folded(reason_means(results, policy), reasons) for policy in order}
     totals = {policy: sum(means[policy].values()) for policy in order}
@@ -249,7 +250,7 @@ def _count(value: float) -> str:
 
 
 def _key(reasons: list[str], layout: Layout, y: float) -> tuple[list[Mark], float]:
-    """The legend, in as many lines as it takes, and where the bars begin."""
+    """Draw the legend on as many lines as needed; return where the bars begin."""
     marks: list[Mark] = []
     x = 20.0
     for i, reason in enumerate(reasons):
@@ -275,7 +276,7 @@ def draw_bars(
     look_of: Mapping[str, Look],
     layout: Layout,
 ) -> Drawing:
-    """Bars from 0 in the order of `means`; `titles` are the figure's and what is below it."""
+    """Draw bars from 0 in the order of `means`; `titles` are the figure's title and subtitle."""
     head = heading(*titles, layout)
     longest = max(text_width(shorten(row.scheduler), 12.5) for row in means)
     left = 20.0 if layout.narrow else 34 + min(longest, layout.width / 3)
@@ -301,7 +302,8 @@ def _bar(
     at: tuple[float, float, float],
     layout: Layout,
 ) -> list[Mark]:
-    """Name, bar, interval and value; `at` is the bar's left end, the row's top, pixels a unit."""
+    """Draw name, bar, interval and value; `at` is the bar's left end, the row's top, and pixels per
+    unit."""
     left, y, scale = at
     label_y, bar_y = y + 13, y + (18 if layout.narrow else 0)
     room = layout.width - 40 if layout.narrow else left - 30

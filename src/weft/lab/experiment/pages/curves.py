@@ -1,4 +1,4 @@
-"""From runs to curves: each policy's mean over its seeds, with a band for how much they differ."""
+"""Turns runs into curves: each policy's mean over its seeds, with a band for their spread."""
 
 from collections.abc import Mapping
 
@@ -28,31 +28,32 @@ TIME_UNITS = (
     TimeUnit("Days", 86_400, float("inf")),
 )
 MOST_POINTS = 400
-"""More points than a figure has pixels to spare add bytes, not shape."""
+"""Points per curve; more than a figure has pixels only add bytes."""
 
 
 def allocation(results: SimulationResults) -> list[CurveSeries]:
-    """GPUs asked for by pods with a place (%) by arrived demand (%), in timed mode by time; one
-    series a policy, in the results' order. The value at its end is the table's."""
+    """Return GPUs requested by placed pods (%) by arrived demand (%), or by time in timed mode.
+
+    One series per policy, in the results' order; its end value is the table's."""
     if is_timed(results):
         return _over_time(results, "asked_percent")
     return _series(results, "curve", "gpu_asked_percent")
 
 
 def fragmentation(results: SimulationResults) -> list[CurveSeries]:
-    """Fragmented GPUs (%) by arrived demand (%), in timed mode by time."""
+    """Return fragmented GPUs (%) by arrived demand (%), or by time in timed mode."""
     if is_timed(results):
         return _over_time(results, "fragmented_percent")
     return _series(results, "fragmentation_curve", "gpu_fragmentation_percent")
 
 
 def waiting(results: SimulationResults) -> list[CurveSeries]:
-    """Pods that wait, by time; only in timed mode."""
+    """Return pending pods by time; only in timed mode."""
     return _over_time(results, "waiting_pods")
 
 
 def time_unit(results: SimulationResults) -> TimeUnit:
-    """The unit in which the longest of the runs is neither short nor long."""
+    """Return the unit in which the longest run has a readable length."""
     lines = [run.timeline for run in results.runs if run.timeline is not None]
     longest_s = max((_last_start_s(line) for line in lines), default=0.0)
     return next((unit for unit in TIME_UNITS if longest_s < unit.below_s), TIME_UNITS[-1])
@@ -63,10 +64,11 @@ def _last_start_s(line: Timeline) -> float:
 
 
 def _over_time(results: SimulationResults, field: str) -> list[CurveSeries]:
-    """Up to the last start of a policy's longest run; its other runs go on as they did.
+    """Return curves up to the last start of a policy's longest run; shorter runs stay at their last
+    value.
 
-    Values lie in the middle of their steps; the last one is the mean up to each run's last start.
-    """
+    Values are at the middle of their steps; the end value is the mean up to each run's last
+    start."""
     seconds, series, look_of = time_unit(results).seconds, [], _looks(results)
     for summary in results.summary:
         lines = [r.timeline for r in results.runs if r.policy == summary.policy and r.timeline]
@@ -93,7 +95,7 @@ def _series(results: SimulationResults, field: str, end: str) -> list[CurveSerie
         curves = [_curve(run, field) for run in runs]
         if curves and all(curves):
             value = float(getattr(summary, end))
-            # Past the end of the shortest seed a mean would be of other seeds than before.
+            # Beyond the end of the shortest seed, the mean would be over fewer seeds.
             look, end_at = look_of[summary.policy], min(map(max, curves))
             series.append(_over_seeds(summary.policy, look, curves, value, end_at))
     return series
@@ -111,8 +113,10 @@ def _curve(run: PolicyRun, field: str) -> dict[float, float]:
 def _over_seeds(
     name: str, look: Look, curves: list[dict[float, float]], value: float, end: float
 ) -> CurveSeries:
-    """A large pod jumps over whole percents, so each seed is read between its own points; after
-    its last point it stays as it was."""
+    """Return the mean and band over seeds, each interpolated between its own points.
+
+    Seeds differ in their points, as a large pod skips whole percents; beyond its last point a seed
+    stays constant."""
     grid = sorted({percent for curve in curves for percent in curve if percent <= end})
     if len(grid) > MOST_POINTS:
         picked = np.linspace(0, len(grid) - 1, MOST_POINTS).round().astype(int)
@@ -124,9 +128,10 @@ def _over_seeds(
 
 
 def _band(rows: NDArray[np.float64]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Lower and upper edge at each point: the mean's 95 % interval, or the range of few seeds."""
+    """Return lower and upper edge at each point: the mean's 95 % interval, or the range for few
+    seeds."""
     if len(rows) < ENOUGH_FOR_INTERVAL:
         return tuple(rows.min(axis=0).tolist()), tuple(rows.max(axis=0).tolist())
     ends = [mean_interval(column) or (column[0], column[0]) for column in rows.T.tolist()]
-    # What is measured is never negative, whatever a symmetric interval says.
+    # Measures are never negative, but a symmetric interval may be.
     return tuple(max(0.0, low) for low, _ in ends), tuple(high for _, high in ends)

@@ -1,10 +1,8 @@
-"""The HTML document around every report's body: its style sheet and script, which load nothing; and
-how a report's files are put into a folder, whole or not at all.
+"""The HTML document of all reports: style sheet and script, without external resources; and writing
+a report's files into a folder, all or none.
 
-The style is one column of cards, light or dark as the reader's system is. By the script tables
-sort, and points speak to mouse and keyboard; without it tables keep their order, and points still
-speak through their titles.
-"""
+The style is one column of cards, light or dark as the reader's system is. The script makes tables
+sortable and shows hints of points for mouse and keyboard; without it hints are titles."""
 
 import hashlib
 from base64 import b64encode
@@ -157,7 +155,7 @@ def _cards(tables: str) -> str:
 
 
 def _shades(*, dark: bool) -> str:
-    """Colours of the map's GPUs: the figures' own."""
+    """Return CSS for the colours of the map's GPUs, the same as in figures."""
     shades = ((paint.name, paint.dark if dark else paint.light) for paint in HEAT)
     return "".join(f".n b.{name}{{background:{colour}}}" for name, colour in shades)
 
@@ -169,7 +167,7 @@ STYLE = (
     + f"@media screen and (prefers-color-scheme:dark){{{_DARK}{recolour(dark=True)}"
     + f"{_shades(dark=True)}}}\n@media print{{{_PRINT}}}\n"
 )
-"""Dark is for screens only: paper stays white."""
+"""The style sheet. Dark colours are for screens only: paper stays white."""
 
 
 SCRIPT = """
@@ -262,18 +260,18 @@ for (const table of document.querySelectorAll('table')) {
 """
 
 SCRIPT_HASH = "sha256-" + b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-"""By which the page allows this script, and no other."""
+"""Hash by which the page's policy allows this script and no other."""
 
 
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src "
     f"'{SCRIPT_HASH}'; base-uri 'none'; form-action 'none'"
 )
-"""Nothing is loaded, whatever a policy's or a pod's name may hold."""
+"""Content security policy: nothing is loaded, whatever the names of policies or pods contain."""
 
 
 def document(title: str, body: str) -> str:
-    """A page of this title around the HTML `body`, with all reports' style and script."""
+    """Return a page with this title around the HTML `body`, with all reports' style and script."""
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -297,7 +295,7 @@ PAGE = "report.html"
 
 
 class ReportWriter:
-    """A report while it is made: the figures of its page, each in all widths, and its files."""
+    """A report in the making: its page's figures in all widths, and its files."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -309,7 +307,7 @@ class ReportWriter:
         draw: Callable[[Layout], Sequence[Drawing]],
         captions: Mapping[str, str] = MappingProxyType({}),
     ) -> list[str]:
-        """HTML of each figure that `draw` makes, with captions by name."""
+        """Return HTML of each figure that `draw` makes, with captions by name."""
         shown = []
         for same in zip(*(draw(layout) for layout in LAYOUTS), strict=True):
             svgs = "".join(
@@ -332,8 +330,10 @@ class ReportWriter:
         png: bool = False,
         others: Mapping[str, bytes] = MappingProxyType({}),
     ) -> Path:
-        """Write the figures, `png` copies too, `others`, and the page of this `body` last; files
-        of an older report that are named in `stale` go. The page's path."""
+        """Write the figures (with `png` also as PNG), `others`, and last the page; return the
+        page's path.
+
+        Files of an older report that are named in `stale` are deleted."""
         files = {f"{drawing.name}.svg": to_svg(drawing).encode() for drawing in self.drawings}
         if png:
             files |= {f"{drawing.name}.png": to_png(drawing) for drawing in self.drawings}
@@ -344,7 +344,7 @@ class ReportWriter:
 
 
 def how_made(rows: Mapping[str, str], command: str = "") -> str:
-    """The section at a report's end: how it was made, so that others can make it again."""
+    """Return the section at a report's end that says how to reproduce it."""
     cells = [f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in rows.items()]
     if command:
         cells.insert(0, f"<dt>Command</dt><dd><code>{escape(command)}</code></dd>")
@@ -353,8 +353,10 @@ def how_made(rows: Mapping[str, str], command: str = "") -> str:
 
 
 def write_files(directory: Path, files: dict[str, bytes], stale: Iterable[str]) -> None:
-    """Put these files into the folder, the last one last, all or none; `stale` ones that are not
-    among them go: figures of an older report would show other numbers."""
+    """Write these files into the folder, all or none, the last one last.
+
+    Files named in `stale` that are not among them are deleted: figures of an older report would
+    show other numbers."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         _replace(directory, files)
@@ -368,7 +370,7 @@ def write_files(directory: Path, files: dict[str, bytes], stale: Iterable[str]) 
 
 
 def _replace(directory: Path, files: dict[str, bytes]) -> None:
-    """Put all files beside their names, then rename them; nothing is left over on failure."""
+    """Write all files under temporary names, then rename them; nothing is left over on failure."""
     with ExitStack() as ready:
         for name, content in reversed(files.items()):  # the first is renamed first
             file = ready.enter_context(replacing(directory / name))

@@ -1,12 +1,11 @@
-"""Figures as plain marks in pixel coordinates, their colours in light and dark, and how each policy
-is drawn: the same colour in every report, and no two alike in one.
+"""Figures as plain marks in pixel coordinates, their light and dark colours, and each policy's
+look: the same colour in every report, and no two alike in one report.
 
-y grows downwards. Marks know nothing of data or scales. Every mark carries its light colour as a
-plain SVG attribute, so that a file looks right anywhere (GitHub, Inkscape, a slide), and a class,
-through which the report's page recolours it for dark screens: CSS beats attributes. There are more
-policies than colours that people tell apart, so lines also differ in dash and marker. Weft's own
-policies have their places in a list; another's colour follows from its name.
-"""
+y grows downwards. Marks know nothing of data or scales. Every mark has its light colour as a plain
+SVG attribute, so that a file looks right anywhere (GitHub, Inkscape, a slide), and a class through
+which the report's page recolours it for dark screens: CSS overrides attributes. There are more
+policies than distinguishable colours, so lines also differ in dash and marker. Weft's own policies
+have fixed places in a list; another policy's colour follows from its name."""
 
 import zlib
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ import msgspec
 
 
 class Paint(msgspec.Struct, frozen=True):
-    """A colour with a name: the class is `f-NAME` on filled marks and `l-NAME` on lines."""
+    """A named colour: the class is `f-NAME` on filled marks and `l-NAME` on lines."""
 
     name: str
     light: str
@@ -44,7 +43,7 @@ SERIES = (
     Paint("s10", "#6f8a00", "#b9d53a"),  # olive
     Paint("s11", "#1f2733", "#f4f6f9"),  # ink
 )
-"""At least 3:1 on white, and on the page's dark cards; `looks` says whose they are."""
+"""Colours of lines, with a contrast of at least 3:1 on white and on the page's dark cards."""
 
 HEAT = (
     Paint("h0", "#f1f5fa", "#1c2630"),
@@ -57,13 +56,13 @@ HEAT = (
     Paint("h7", "#1a5896", "#7cb2e0"),
     Paint("h8", "#0c3f74", "#abd0f0"),
 )
-"""Little to much, one hue, even steps of lightness."""
+"""Colours from little to much: one hue, even steps of lightness."""
 
 ON_HEAT = tuple(
     Paint(f"o{step}", "#1a2230" if step < 6 else "#ffffff", "#e8ecf2" if step < 6 else "#10161d")
     for step in range(len(HEAT))
 )
-"""Text that stays readable on each step of `HEAT`."""
+"""Text colours that are readable on each step of `HEAT`."""
 
 REASONS = (
     Paint("r0", "#33475b", "#c3d0de"),
@@ -74,7 +73,7 @@ REASONS = (
     Paint("r5", "#679a8a", "#79ab9b"),
     Paint("r6", "#dfe5eb", "#36424f"),
 )
-"""Reasons are no policies, so their colours are quieter; neighbours differ in lightness."""
+"""Colours of reasons: quieter than policies' colours; neighbours differ in lightness."""
 
 ON_REASONS = tuple(
     Paint(f"p{i}", "#ffffff" if i in (0, 3) else "#1a2230", "#e8ecf2" if i in (4, 6) else "#10161d")
@@ -88,7 +87,7 @@ FONT_STACK = ", ".join(f"'{font}'" if " " in font else font for font in FONTS) +
 
 
 def recolour(dark: bool) -> str:
-    """CSS that gives every class its colour on the page, where the paper shows through."""
+    """Return CSS that gives every class its colour on the page, where the paper is transparent."""
     rules = []
     for paint in ALL:
         colour = "none" if paint is PAPER else paint.dark if dark else paint.light
@@ -100,13 +99,13 @@ _NARROW, _WIDE = frozenset("fijlrtI.,:;'|!()[]/ -"), frozenset("mwMWGOQ%@—")
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """About how wide a text runs, in pixels: enough to lay labels out without a font engine."""
+    """Return about how wide a text is in pixels: good enough for layout without a font engine."""
     em = sum(0.3 if c in _NARROW else 0.84 if c in _WIDE else 0.57 for c in text)
     return em * size * (1.06 if bold else 1.0)
 
 
 def shorten(text: str, limit: int = 26) -> str:
-    """A text that fits a label: long third-party names lose their middle, as ends tell apart."""
+    """Shorten a label in its middle, since long names differ mostly at their ends."""
     if len(text) <= limit:
         return text
     tail = (limit - 1) // 2
@@ -114,7 +113,7 @@ def shorten(text: str, limit: int = 26) -> str:
 
 
 def fitted(text: str, width: float, size: float, *, bold: bool = False) -> str:
-    """The text, shortened in its middle to about `width` pixels."""
+    """Return the text, shortened in its middle to about `width` pixels."""
     limit = len(text)
     while limit > 3 and text_width(shorten(text, limit), size, bold=bold) > width + 0.5:
         limit -= 1
@@ -122,7 +121,7 @@ def fitted(text: str, width: float, size: float, *, bold: bool = False) -> str:
 
 
 def wrapped(text: str, width: float, size: float) -> list[str]:
-    """The text in lines of about `width` pixels, broken between words."""
+    """Return the text in lines of about `width` pixels, broken between words."""
     lines = [""]
     for word in text.split(" "):
         longer = f"{lines[-1]} {word}".strip()
@@ -136,7 +135,7 @@ def wrapped(text: str, width: float, size: float) -> list[str]:
 Marker = Literal["circle", "square", "triangle", "diamond", "down"]
 
 PLACES = (
-    # The first twelve have a colour of their own: those that are compared most.
+    # The first twelve, which are compared most, have a colour of their own.
     "fgd",
     "best-fit",
     "gpu-packing",
@@ -149,7 +148,7 @@ PLACES = (
     "exclusive",
     "auto",
     "load-aware",
-    # The next twelve share colours with those above, in their order, and so on.
+    # The next twelve reuse these colours in the same order, and so on.
     "kube-knots-cbp",
     "kube-knots-pp",
     "res-ag",
@@ -172,14 +171,15 @@ PLACES = (
     "alnair-high-performance",
     "least-stranding",
 )
-"""New policies go to the end: a place settles a colour."""
+"""Weft's policies in the order of their colours. Append new policies, since the place sets the
+colour."""
 
 DASHES = ("", "7 3", "2 2.5", "9 3 2 3", "4.5 2.5", "12 3", "1.5 4", "9 2.5 2 2.5 2 2.5")
 MARKERS: tuple[Marker, ...] = ("circle", "square", "triangle", "diamond", "down")
 
 
 class Look(NamedTuple):
-    """Colour, and how its line is dashed (on-off lengths in pixels) and marked."""
+    """A colour, and how its line is dashed (on-off lengths in pixels) and marked."""
 
     paint: Paint
     dash: str
@@ -187,11 +187,10 @@ class Look(NamedTuple):
 
 
 def looks(policies: Sequence[str]) -> dict[str, Look]:
-    """The look of each policy of a report, by its name with options.
+    """Return the look of each policy of a report, by its name with options.
 
-    Policies of Weft without options look the same in every report; others keep their colour and
-    take the next free dash and marker.
-    """
+    Weft's policies without options look the same in every report; others keep their colour and take
+    the next free dash and marker."""
     taken: dict[tuple[int, int], str] = {}
     for policy in sorted(set(policies), key=lambda policy: (policy not in PLACES, policy)):
         colour, turn = _wanted(policy)
@@ -202,14 +201,15 @@ def looks(policies: Sequence[str]) -> dict[str, Look]:
 
 
 def numbered(number: int) -> Look:
-    """The look of the number-th line where lines are no policies."""
+    """Return the look of the number-th line in figures whose lines are not policies."""
     return _look(number % len(SERIES), number // len(SERIES))
 
 
 def _wanted(policy: str) -> tuple[int, int]:
-    """Number of the policy's colour, and which of those that share it the policy is."""
+    """Return the number of the policy's colour, and the policy's place among those that share
+    it."""
     name = policy.partition(":")[0]
-    # Not hash(), which differs from process to process.
+    # Not hash(), which differs between processes.
     place = PLACES.index(name) if name in PLACES else zlib.crc32(name.encode())
     own = len(PLACES) // len(SERIES) + 1
     return place % len(SERIES), place // len(SERIES) if policy in PLACES else own
@@ -225,7 +225,7 @@ Anchor = Literal["start", "middle", "end"]
 
 
 class Rect(msgspec.Struct, frozen=True):
-    """A filled box; `hint` is shown where the reader points at it."""
+    """A filled box; `hint` is shown when the reader points at it."""
 
     x: float
     y: float
@@ -237,7 +237,7 @@ class Rect(msgspec.Struct, frozen=True):
 
 
 class Stroke(msgspec.Struct, frozen=True):
-    """A stroke through points; `dash` is on-off lengths in pixels."""
+    """A line through points; `dash` is on-off lengths in pixels."""
 
     points: tuple[Point, ...]
     stroke: Paint
@@ -246,7 +246,7 @@ class Stroke(msgspec.Struct, frozen=True):
 
 
 class Area(msgspec.Struct, frozen=True):
-    """A filled, see-through polygon."""
+    """A filled, translucent polygon."""
 
     points: tuple[Point, ...]
     fill: Paint
@@ -263,7 +263,7 @@ class Dot(msgspec.Struct, frozen=True):
 
 
 class Text(msgspec.Struct, frozen=True):
-    """One line of text; (x, y) is on its baseline. `turned` runs it upwards."""
+    """One line of text with (x, y) on its baseline; `turned` runs it upwards."""
 
     x: float
     y: float
@@ -276,7 +276,8 @@ class Text(msgspec.Struct, frozen=True):
 
 
 class Spot(msgspec.Struct, frozen=True):
-    """An unseen place that says `hint` to readers who point at it or move there by keyboard."""
+    """An invisible place that shows `hint` when the reader points at it or reaches it by
+    keyboard."""
 
     x: float
     y: float
@@ -288,7 +289,8 @@ Mark = Rect | Stroke | Area | Dot | Text | Spot
 
 
 class DrawingGroup(msgspec.Struct, frozen=True):
-    """Marks that belong together: a policy's line with its label, named for readers and tests."""
+    """Marks that belong together, such as a policy's line and label; named for readers and
+    tests."""
 
     marks: tuple[Mark, ...]
     kind: str
@@ -296,7 +298,7 @@ class DrawingGroup(msgspec.Struct, frozen=True):
 
 
 class Drawing(msgspec.Struct, frozen=True):
-    """A figure. `name` is its file's stem; `title` and `description` are read out aloud."""
+    """A figure. `name` is its file's stem; `title` and `description` are for screen readers."""
 
     name: str
     title: str

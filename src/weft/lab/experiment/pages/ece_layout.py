@@ -1,4 +1,4 @@
-"""Writes results as the first experiments of this kind kept them (Ferikoglou et al., ECE-Diploma).
+"""Writes results in the layout of the first such experiments (Ferikoglou et al., ECE-Diploma).
 
     EXPERIMENT_<seed>_MIN_<a>_MAX_<b>_OVERPROV_<p>/   a and b: least and most seconds between jobs
         WORKLOAD_<MECHANISM>_<seed>.txt           a block a job, and the makespan
@@ -48,15 +48,15 @@ from weft.model import BadInputError
 from weft.model.errors import install_extra
 
 MECHANISMS = {"exclusive": "DEFAULT", "gpushare": "ALIBABA", "ferikoglou": "CUSTSCHED"}
-"""Names of schedulers there; others are written in capitals."""
+"""The layout's names of schedulers; others are written in capitals."""
 METRICS = {
     "dcgm_gpu_utilization": "gpu_util_percent",
     "dcgm_fb_used": "memory_used_mib",
     "dcgm_power_usage": "power_w",
 }
-"""The old exporter's names, and ours."""
+"""Our columns by the old exporter's metric names."""
 PART_S = 453
-"""So many seconds a CSV file holds, as the original asked Prometheus for."""
+"""Seconds per CSV file, the range that the original queried Prometheus for."""
 DIFFERENCES = {
     "Job_Start_Time - Job_Creation_Timestamp": ("job_started_s", "arrived_s"),
     "Pod_Creation_Timestamp - Job_Start_Time": ("pod_created_s", "job_started_s"),
@@ -65,9 +65,9 @@ DIFFERENCES = {
     "Container_Finished_At - Container_Started_At": ("container_finished_s", "container_started_s"),
     "Job_Completion_Time - Container_Finished_At": ("finished_s", "container_finished_s"),
 }
-"""A job's parts, and the columns of a cluster's rows whose difference each of them is."""
+"""Parts of a job's time, and the columns of a cluster's rows whose difference each part is."""
 PLAYED = "alone_s"
-"""Only rows of jobs that share simulated cards have this column."""
+"""A column that only rows of jobs on shared simulated GPUs have."""
 _BOM = "\ufeff"
 Files = dict[str, bytes]
 Floats = NDArray[np.float64]
@@ -79,11 +79,10 @@ def write_ece_layout(
     store: RunStore,
     warn: Callable[[str], None] = lambda text: None,
 ) -> list[Path]:
-    """Write every level, seed and repeat that was run; their folders.
+    """Write every level, seed and repeat that was run, and return their folders.
 
-    Cells that keep no rows of jobs are left out, and `warn` is told of each. `BadInputError` where
-    no cell keeps any, and without matplotlib; nothing is written then.
-    """
+    Cells without rows of jobs are left out, and reported to `warn`. `BadInputError` if no cell has
+    any, or without matplotlib; nothing is written then."""
     check_matplotlib("--layout", install_extra("experiments"))
     together: dict[tuple[tuple[CellLevel, ...], int, int], list[PlannedCell]] = {}
     for cell in _with_jobs(spec, store, warn):
@@ -103,27 +102,28 @@ def write_ece_layout(
 def _with_jobs(
     spec: ExperimentSpec, store: RunStore, warn: Callable[[str], None]
 ) -> list[PlannedCell]:
-    """The cells that count and keep rows of jobs; `BadInputError` where none of several does."""
+    """Return the valid cells that have rows of jobs; `BadInputError` if there are valid cells, but
+    none with rows."""
     records = store.records(plan(spec))
     counting = [cell for cell, record in records.items() if not record.marks]
     keeping = [cell for cell in counting if (store.place(cell) / JOBS).is_file()]
     if counting and not keeping:
         what = (
-            f"ece is a table of jobs, and no cell of {store.folder} keeps rows of jobs ({JOBS}); "
+            f"ece is a table of jobs, but no cell of {store.folder} has rows of jobs ({JOBS}); "
             "leave it out for the page"
         )
         raise BadInputError("--layout", what)
     for cell in counting:
         if cell not in keeping:
-            warn(f"{cell.folder} keeps no rows of jobs ({JOBS}), and is not in the layout")
+            warn(f"{cell.folder} has no rows of jobs ({JOBS}), and is left out of the layout")
     return keeping
 
 
 def experiment_name(spec: ExperimentSpec, levels: Sequence[CellLevel], seed: int) -> str:
-    """The folder of a level and seed; axes that the original had not, only if they have levels.
+    """Return the folder name of a level and seed; axes unknown to the original only if they have
+    levels.
 
-    MIN and MAX are `gap_bounds`; without any the name leaves them out.
-    """
+    MIN and MAX are `gap_bounds`; without any, the name leaves them out."""
     several = {axis for axis, texts in axes_of(spec).items() if len(texts) > 1}
     parts = [f"EXPERIMENT_{seed}"]
     if (bounds := gap_bounds(spec.workload)) is not None:
@@ -137,11 +137,10 @@ def experiment_name(spec: ExperimentSpec, levels: Sequence[CellLevel], seed: int
 
 
 def gap_bounds(workload: Workload) -> tuple[float, float] | None:
-    """Least and most seconds between two jobs, before loads scale them: `delaySeconds`, those of
-    uniform `arrivals`, or the original's own where its jobs come as they come.
+    """Return the least and most seconds between two jobs, before loads scale them.
 
-    None where gaps have no bounds: with another law, or where jobs say themselves when they come.
-    """
+    They are `delaySeconds`, those of uniform `arrivals`, or the original's. None if gaps have no
+    bounds: with another distribution, or if jobs have arrival times of their own."""
     if isinstance(workload, ClusterJobs):
         told = workload.jobs and all(job.arrival_seconds for job in workload.jobs)
         return None if told else workload.delay_seconds
@@ -154,7 +153,8 @@ def gap_bounds(workload: Workload) -> tuple[float, float] | None:
 
 
 def layout_texts(seed: int, rows: Mapping[str, CellRows]) -> Files:
-    """Job tables and values by second of one level and seed, by path; `rows` by scheduler."""
+    """Return job tables and per-second values of one level and seed, by path; `rows` is by
+    scheduler."""
     files: Files = {}
     for who, cell_rows in rows.items():
         workload = f"WORKLOAD_{mechanism(who)}_{seed}"
@@ -175,7 +175,7 @@ def layout_texts(seed: int, rows: Mapping[str, CellRows]) -> Files:
 def _pictures(
     name: str, seed: int, rows: Mapping[str, CellRows], look_of: Mapping[str, Look]
 ) -> Files:
-    """PNGs: each scheduler's own, all in one, and all one by one."""
+    """Return PNGs: each scheduler's own, all in one, and all side by side."""
     files: Files = {}
     for who, cell_rows in rows.items():
         workload = f"WORKLOAD_{mechanism(who)}_{seed}"
@@ -198,12 +198,12 @@ def _drawings(
 
 
 def mechanism(scheduler: str) -> str:
-    """A scheduler's name in names of files."""
+    """Return a scheduler's name for file names."""
     return MECHANISMS.get(scheduler) or re.sub("[^A-Z0-9]+", "_", scheduler.upper()).strip("_")
 
 
 def each_second(rows: CellRows, column: str) -> list[float]:
-    """The column's value at each whole second until the last change."""
+    """Return the column's value at each whole second until the last change."""
     at_s = np.asarray(rows.series["at_s"])
     seconds = np.arange(int(at_s[-1]) + 1)
     before = np.searchsorted(at_s, seconds, side="right") - 1
@@ -211,14 +211,14 @@ def each_second(rows: CellRows, column: str) -> list[float]:
 
 
 def _csv(first_s: int, values: Sequence[float], mark: str = "") -> bytes:
-    """A line a second; none before a cluster's first sample, where nothing is known."""
+    """Return a line per second, without seconds before a cluster's first sample."""
     known = ((first_s + at, value) for at, value in enumerate(values) if np.isfinite(value))
     lines = (f"{second},{value:f}\n" for second, value in known)
     return (mark + "".join(lines)).encode()
 
 
 def _jobs(rows: CellRows) -> bytes:
-    """A block a job that ended, in the order of their ends, and the makespan."""
+    """Return a block per completed job, ordered by end, and the makespan."""
     finished = np.asarray(rows.jobs["finished_s"], float)
     order = [int(at) for at in np.argsort(finished, kind="stable") if np.isfinite(finished[at])]
     columns = {
@@ -245,10 +245,10 @@ def _jobs(rows: CellRows) -> bytes:
 
 
 def _measured_parts(columns: Mapping[str, Floats]) -> dict[str, Floats]:
-    """`DIFFERENCES` of a cluster's rows, NaN where the cluster did not tell both times.
+    """Return `DIFFERENCES` of a cluster's rows, NaN if either time is missing.
 
-    At least 0: machines' clocks may be a second apart (cells where it is more are marked).
-    """
+    At least 0: machines' clocks may differ by a second (cells with larger differences are
+    marked)."""
     return {
         what: np.maximum(columns[later] - columns[earlier], 0.0)
         for what, (later, earlier) in DIFFERENCES.items()
@@ -256,7 +256,7 @@ def _measured_parts(columns: Mapping[str, Floats]) -> dict[str, Floats]:
 
 
 def _played_parts(columns: Mapping[str, Floats]) -> dict[str, Floats]:
-    """The same of simulated rows."""
+    """Return the parts of simulated rows."""
     came, bound, ended = (columns[name] for name in ("arrived_s", "bound_s", "finished_s"))
     start_s, end_s = (
         part / SECOND_NS if PLAYED in columns else 0.0

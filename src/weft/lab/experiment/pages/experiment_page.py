@@ -27,11 +27,11 @@ from weft.lab.experiment.statistics.assumed import AXIS, AssumedRow, assumed_row
 from weft.lab.experiment.statistics.comparison import ExperimentResults, MeasureSummary, level_text
 
 HEADLINES = ("jct_p99_s", "jct_mean_s", "energy_kj")
-"""The measures that an experiment's page shows under each assumption."""
+"""Measures that an experiment's page shows under each assumption."""
 
 
 def assumed_table(headings: Sequence[str], columns: Sequence[Sequence[AssumedRow]]) -> str:
-    """A row an assumption, a column a headline; empty without any."""
+    """Return a table with a row per assumption and a column per headline; "" without any."""
     if not columns or not columns[0]:
         return ""
     titles = ["Assumed", *headings]
@@ -43,7 +43,8 @@ def assumed_table(headings: Sequence[str], columns: Sequence[Sequence[AssumedRow
 
 
 def rests_on(spec: ExperimentSpec, results: ExperimentResults) -> str:
-    """The section of an experiment's page: its model of time, and its headlines under others."""
+    """Return the section with the experiment's model of time, and its headlines under other
+    assumptions."""
     model = model_of_time(spec)
     if not model:
         return ""
@@ -65,9 +66,9 @@ def rests_on(spec: ExperimentSpec, results: ExperimentResults) -> str:
 
 PDF = "report.pdf"
 MOST_COLUMNS = 4
-"""With more a table of such cells is cards on a screen that is not wide."""
+"""With more columns, a table of such cells becomes cards on screens that are not wide."""
 MOST_LINES = 8
-"""With more schedulers a figure cannot be read; the table can."""
+"""With more schedulers no figure is drawn, as it could not be read; the table remains."""
 
 
 def write_experiment_report(
@@ -79,10 +80,10 @@ def write_experiment_report(
     *,
     pdf: bool = False,
 ) -> Path:
-    """Write `report.html` and its SVG figures into the folder, a PDF too if `pdf`; the page's path.
+    """Write `report.html` and its SVG figures into the folder, with `pdf` a PDF too; return the
+    page's path.
 
-    `store` has what cells did over time; without it the page leaves that out.
-    """
+    `store` has the cells' rows over time; without it the page has no figures of them."""
     look_of = looks(spec.schedulers)
     report = ReportWriter(f"Weft: {spec.name}")
     sections = _measure_sections(spec, results, look_of, report)
@@ -111,7 +112,8 @@ def _measure_sections(
     look_of: dict[str, Look],
     report: ReportWriter,
 ) -> list[str]:
-    """A section a measure that judges; one that is another in every run says so."""
+    """Return a section per measure to judge by; one that equals another measure in every run says
+    so."""
     sections = []
     for measure in (name for name in TITLES if _of(results, name)):
         title = escape(capital(TITLES[measure]))
@@ -131,7 +133,7 @@ def _lines(figures: Sequence[str]) -> str:
 def rows_of_levels(
     spec: ExperimentSpec, results: ExperimentResults, store: RunStore, look_of: dict[str, Look]
 ) -> list[LevelRows]:
-    """Rows of cells at a few levels that were measured: the first, one in the middle, the last."""
+    """Return the cells' rows at a few measured levels: the first, a middle one, the last."""
     measured = results.levels
     last = len(measured) - 1
     shown = [measured[number] for number in sorted({0, last // 2, last}) if last >= 0]
@@ -151,7 +153,7 @@ def _trace_section(figures: Sequence[str]) -> str:
 
 
 def _counts(store: RunStore, cell: PlannedCell) -> bool:
-    """True if the cell is there, and nothing marks its numbers as not to be relied on."""
+    """Tell whether the cell exists and has no marks that make its numbers unreliable."""
     record = store.record(cell)
     return record is not None and not record.marks
 
@@ -167,7 +169,7 @@ def _over_time(text: str, figures: Sequence[str], *, is_open: bool) -> str:
 
 
 def page_figure(spec: ExperimentSpec, results: ExperimentResults, measure: str) -> str:
-    """A measure's figure for a page, in all widths; empty where it cannot be drawn."""
+    """Return a measure's figure for a page, in all widths; "" if it cannot be drawn."""
     draw = partial(_figures, spec, results, measure, looks(spec.schedulers))
     return _lines(ReportWriter(spec.name).figures(draw))
 
@@ -190,11 +192,9 @@ def figure(
     look_of: dict[str, Look],
     layout: Layout,
 ) -> Drawing | None:
-    """A measure over the first axis with several numbers, at the first level of the others; where
-    there is no such axis, a bar a scheduler.
+    """Draw a measure over the first axis with several numbers, at the first level of the others.
 
-    None with too many schedulers for one figure.
-    """
+    Without such an axis, draw a bar per scheduler. None if there are too many schedulers."""
     axes = axes_of(spec)
     axis = next((name for name, texts in axes.items() if len(texts) > 1 and _numbers(texts)), None)
     if len(spec.schedulers) > MOST_LINES:
@@ -240,7 +240,7 @@ def _bars(
     look_of: dict[str, Look],
     layout: Layout,
 ) -> Drawing | None:
-    """At the first level, the best scheduler first."""
+    """Draw the measure at the first level, the best scheduler first."""
     at = results.levels[0]
     means = [row for row in _of(results, measure) if row.levels == at]
     if not means or not any(row.mean for row in means):
@@ -260,10 +260,8 @@ def _mean_of(seeds: int) -> str:
 def measure_table(
     spec: ExperimentSpec, results: ExperimentResults, measure: str, look_of: dict[str, Look]
 ) -> str:
-    """A row a scheduler and a column a level: mean ± interval, and the difference to the baseline.
-
-    A difference that chance may explain is in brackets.
-    """
+    """Return a row per scheduler and a column per level: mean ± interval, and the difference to the
+    baseline, in brackets if it may be due to chance."""
     rows_of = {(row.scheduler, *row.levels.values()): row for row in _of(results, measure)}
     levels = results.levels
     unit = _unit(measure)

@@ -1,6 +1,5 @@
-"""Line charts: from data to marks, in the widths that a figure is drawn in (text keeps its size, so
-a narrow figure is another drawing); panels side by side, or one below the other, or one a policy.
-"""
+"""Line charts: from data to marks, in each width that figures come in (text keeps its size, so a
+narrow figure is drawn anew); panels side by side, stacked, or one per policy."""
 
 import math
 from bisect import bisect_left
@@ -45,7 +44,7 @@ class Scale(msgspec.Struct, frozen=True):
     end: float
 
     def __call__(self, value: float) -> float:
-        """The pixel of a value."""
+        """Return the pixel of a value."""
         share = (value - self.low) / (self.high - self.low)
         return self.start + share * (self.end - self.start)
 
@@ -53,8 +52,7 @@ class Scale(msgspec.Struct, frozen=True):
 class CurveSeries(msgspec.Struct, frozen=True):
     """A policy's curve: mean over seeds at each `x`, in a band from `low` to `high`.
 
-    `end` is the value to print beside the line, the same as in the tables.
-    """
+    `end` is the value to print at the line's end, the same as in the tables."""
 
     name: str
     look: Look
@@ -66,7 +64,7 @@ class CurveSeries(msgspec.Struct, frozen=True):
 
 
 Say = Callable[[CurveSeries, int], str]
-"""The text of a curve's point for those who point at it, by its number."""
+"""Returns the hint for a curve's point, by its number."""
 
 
 class Panel(msgspec.Struct, frozen=True):
@@ -76,7 +74,7 @@ class Panel(msgspec.Struct, frozen=True):
     y: Scale
 
     def frame(self, x_title: str, y_title: str, about: int = 6, about_y: int = 6) -> list[Mark]:
-        """Axis, tick labels, titles, and grid lines across only: the eye follows y."""
+        """Draw axis, tick labels, titles, and horizontal grid lines, `about` this many ticks."""
         marks: list[Mark] = []
         left, right, bottom = self.x.start, self.x.end, self.y.start
         for tick in ticks(self.y.low, self.y.high, about_y):
@@ -96,7 +94,7 @@ class Panel(msgspec.Struct, frozen=True):
         return marks
 
     def band(self, series: CurveSeries) -> list[Mark]:
-        """The series' band, where seeds differ."""
+        """Draw the series' band, if seeds differ."""
         if series.low == series.high:
             return []
         upper = self.inside(series.x, series.high)
@@ -106,14 +104,14 @@ class Panel(msgspec.Struct, frozen=True):
         return [Area((*upper, *reversed(lower)), series.look.paint)]
 
     def line(self, series: CurveSeries, *, width: float = 2.0) -> list[Mark]:
-        """The mean."""
+        """Draw the mean."""
         points = self.inside(series.x, series.mean)
         if len(points) < 2:
             return []
         return [Stroke(points, series.look.paint, width, series.look.dash)]
 
     def points(self, series: CurveSeries, at: list[int], say: Say) -> list[Mark]:
-        """Markers at these points of the mean, as far as they are inside, and what each says."""
+        """Draw markers with hints at these points of the mean, if they are inside."""
         marks: list[Mark] = []
         spots: list[Mark] = []
         for number in at:
@@ -124,7 +122,7 @@ class Panel(msgspec.Struct, frozen=True):
         return [*marks, *spots]
 
     def inside(self, xs: tuple[float, ...], ys: tuple[float, ...]) -> tuple[Point, ...]:
-        """The pixels of a rising or level curve from where it enters this panel."""
+        """Return the pixels of a rising or level curve from where it enters this panel."""
         points: list[Point] = []
         before: Point | None = None
         for x, y in zip(xs, ys, strict=True):
@@ -138,7 +136,8 @@ class Panel(msgspec.Struct, frozen=True):
         return tuple(points)
 
     def _entry(self, outside: Point, inside: Point) -> Point:
-        """The point at which the line from `outside` to `inside` crosses the left or lower edge."""
+        """Return the point at which the line from `outside` to `inside` crosses the left or lower
+        edge."""
         (x0, y0), (x1, y1) = outside, inside
         share = 0.0
         if x0 < self.x.low:
@@ -148,7 +147,8 @@ class Panel(msgspec.Struct, frozen=True):
         return self.x(x0 + share * (x1 - x0)), self.y(y0 + share * (y1 - y0))
 
     def ends(self, series: list[CurveSeries], best: str, text_x: float) -> list[DrawingGroup]:
-        """A name and a last value beside each line's end; labels make room for line another."""
+        """Draw a name and a last value at each line's end; labels are moved so as not to
+        overlap."""
         shown = sorted((line for line in series if line.mean), key=lambda line: -line.mean[-1])
         ideal = [self.y(line.mean[-1]) for line in shown]
         places = spread(ideal, 16, self.y.end, self.y.start + 6)
@@ -163,7 +163,8 @@ class Panel(msgspec.Struct, frozen=True):
 
 
 def label_marks(line: CurveSeries, at: Point, *, bold: bool, name: str | None = None) -> list[Mark]:
-    """A line's sample, its value and its name, in one row; `name` where there is little room."""
+    """Draw a line's sample, its value and its name in one row; `name` is a shorter name, if
+    needed."""
     x, y = at
     paint, value = line.look.paint, f"{line.end:,.2f}"
     value_x = x + 64 if line.end < 1000 else x + 78
@@ -176,7 +177,7 @@ def label_marks(line: CurveSeries, at: Point, *, bold: bool, name: str | None = 
 
 
 def marker(x: float, y: float, kind: Marker, paint: Paint) -> list[Mark]:
-    """A filled sign, about seven pixels wide."""
+    """Draw a filled marker, about seven pixels wide."""
     match kind:
         case "circle":
             return [Dot(x, y, 3.2, paint)]
@@ -191,7 +192,7 @@ def marker(x: float, y: float, kind: Marker, paint: Paint) -> list[Mark]:
 
 
 def picked(series: CurveSeries, wanted: list[float]) -> list[int]:
-    """The numbers of the curve's own points nearest to these places, each once."""
+    """Return the numbers of the curve's points nearest to these places, each once."""
     numbers = set()
     for x in wanted:
         after = min(bisect_left(series.x, x), len(series.x) - 1)
@@ -202,7 +203,8 @@ def picked(series: CurveSeries, wanted: list[float]) -> list[int]:
 
 
 def spread(ideal: list[float], gap: float, top: float, bottom: float) -> list[float]:
-    """Places near the wanted ones (ascending), at least `gap` apart, between top and bottom."""
+    """Return places near the wanted ones (ascending), at least `gap` apart, between top and
+    bottom."""
     if not ideal:
         return []
     gap = min(gap, (bottom - top) / max(1, len(ideal) - 1))
@@ -217,7 +219,8 @@ def spread(ideal: list[float], gap: float, top: float, bottom: float) -> list[fl
 
 
 def ticks(low: float, high: float, about: int) -> list[float]:
-    """Round numbers between `low` and `high`, about so many: steps of 1, 2, 2.5 or 5 × 10ⁿ."""
+    """Return about `about` round numbers between `low` and `high`: steps of 1, 2, 2.5 or 5 ×
+    10ⁿ."""
     if not high > low:
         return [low]
     step = nice_step((high - low) / max(1, about))
@@ -227,7 +230,7 @@ def ticks(low: float, high: float, about: int) -> list[float]:
 
 
 def nice_step(raw: float) -> float:
-    """The smallest round step that is not below `raw`."""
+    """Return the smallest round step that is at least `raw`."""
     power: float = 10.0 ** math.floor(math.log10(raw))
     for factor in (1, 2, 2.5, 5, 10):
         if raw <= factor * power * (1 + 1e-9):
@@ -236,7 +239,7 @@ def nice_step(raw: float) -> float:
 
 
 def nice_ceiling(value: float, about: int = 6) -> float:
-    """A round number at or above `value`, a whole number of ticks from 0."""
+    """Return a round number at or above `value`, a whole number of ticks from 0."""
     if value <= 0:
         return 1.0
     step = nice_step(value / about)
@@ -244,24 +247,24 @@ def nice_ceiling(value: float, about: int = 6) -> float:
 
 
 def label(value: float) -> str:
-    """A tick's text: thousands apart, no decimals that say nothing."""
+    """Return a tick's text, with thousands separators and without trailing zeros."""
     return f"{value:,.10g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 class Layout(NamedTuple):
-    """A figure's width in pixels. `name` is the page's class for it."""
+    """A figure's width in pixels; `name` is its class on the page."""
 
     name: str
     width: float
 
     @property
     def narrow(self) -> bool:
-        """On a telephone: labels stand above what they name."""
+        """True for phones: labels are above what they name."""
         return self.width < 600
 
     @property
     def stacked(self) -> bool:
-        """Too little room for panels side by side, or for labels beside lines."""
+        """True if there is too little room for panels side by side, or for labels next to lines."""
         return self.width < 900
 
 
@@ -272,14 +275,15 @@ LAYOUTS = (WIDE, MEDIUM, NARROW)
 
 
 class Heading(NamedTuple):
-    """A figure's title and what is said below it; the rest begins at `bottom`."""
+    """A figure's title and subtitle; the rest begins at `bottom`."""
 
     marks: list[Mark | DrawingGroup]
     bottom: float
 
 
 def heading(title: str, under: str, layout: Layout = WIDE, right: float = 20) -> Heading:
-    """In as many lines as it takes, `right` pixels from the right edge."""
+    """Draw title and subtitle on as many lines as needed, up to `right` pixels from the right
+    edge."""
     width = layout.width - 20 - right
     marks: list[Mark | DrawingGroup] = []
     y = 8.0
@@ -295,7 +299,7 @@ def heading(title: str, under: str, layout: Layout = WIDE, right: float = 20) ->
 def empty_figure(
     name: str, title: str, text: str = "These runs recorded no curve.", layout: Layout = WIDE
 ) -> Drawing:
-    """The figure where there is nothing to draw: it says why."""
+    """Draw a figure without data, which says why."""
     top = heading(title, "", layout)
     lines = wrapped(text, layout.width - 40, 13.5)
     marks = [
@@ -310,13 +314,12 @@ Marks = list[Mark | DrawingGroup]
 
 
 class LineFigure(msgspec.Struct, frozen=True):
-    """The content of a figure of lines, whatever its width.
+    """The content of a figure of lines, in any width.
 
-    `unit` is of y and x, for the words at a point; `last` and `top` are the axes' ends, `order` is
-    the policies from the best; `corner` bounds a close-up, of both axes alike; `possible` is what
-    the best could have reached at the end. Without `titles_y` the y axis has no title of its own:
-    its numbers are too wide for one.
-    """
+    `unit` has the units of y and x for hints; `last` and `top` are the axes' ends; `order` lists
+    the policies from the best; `corner` bounds a close-up, the same on both axes; `possible` is
+    what the best policy could have reached at the end. Without `titles_y` the y axis has no title,
+    as its numbers need the room."""
 
     name: str
     title: str
@@ -336,11 +339,11 @@ class LineFigure(msgspec.Struct, frozen=True):
 
     @property
     def best(self) -> str:
-        """The policy whose line is strongest."""
+        """The policy whose line is drawn strongest."""
         return self.order[0]
 
     def says(self, series: CurveSeries, number: int) -> str:
-        """A point in words."""
+        """Return a point's hint."""
         low, high, x = series.low[number], series.high[number], series.x[number]
         between = f" ({low:,.2f} to {high:,.2f})" if low != high else ""
         value = f"{series.mean[number]:,.2f} {self.unit[0]}{between}"
@@ -349,7 +352,7 @@ class LineFigure(msgspec.Struct, frozen=True):
     def drawing(
         self, layout: Layout, height: float, marks: Marks, series: list[CurveSeries]
     ) -> Drawing:
-        """The whole, with a description for those who do not see it."""
+        """Return the finished drawing, with a description for screen readers."""
         ends = ", ".join(f"{curve.name} {curve.end:,.2f}" for curve in series)
         over, value = within_sentence(self.x_title), self.y_title
         when = "at the end" if self.labels_at_ends else "on average"
@@ -358,12 +361,13 @@ class LineFigure(msgspec.Struct, frozen=True):
 
 
 def within_sentence(title: str) -> str:
-    """A title without its capital, unless that is of an abbreviation."""
+    """Return a title with a small first letter, unless it begins with an abbreviation."""
     return title if title[1].isupper() else title[0].lower() + title[1:]
 
 
 def draw_side_by_side(figure: LineFigure, series: list[CurveSeries], layout: Layout) -> Drawing:
-    """The whole at the left, its close-up at the right, names and values beside the lines' ends."""
+    """Draw the whole at the left, its close-up at the right, and names and values at the lines'
+    ends."""
     head = heading(figure.title, figure.under, layout)
     top, bottom = head.bottom + 28, head.bottom + (354 if figure.corner else 294)
     text_x = _labels_at(series, layout)
@@ -391,7 +395,7 @@ def draw_side_by_side(figure: LineFigure, series: list[CurveSeries], layout: Lay
 
 
 def draw_stacked(figure: LineFigure, series: list[CurveSeries], layout: Layout) -> Drawing:
-    """The whole, its close-up below it, and a key of names and values below both."""
+    """Draw the whole, its close-up below it, and a key of names and values below both."""
     head = heading(figure.title, f"{figure.y_title}: {figure.under}", layout)
     marks: Marks = list(head.marks)
     left, right, tall = 52.0, layout.width - 22, 180.0 if layout.narrow else 230.0
@@ -416,7 +420,8 @@ def draw_stacked(figure: LineFigure, series: list[CurveSeries], layout: Layout) 
 
 
 def spread_out(series: list[CurveSeries], place: int, panel: Panel, count: int) -> list[int]:
-    """About `count` points of one line within the panel, apart from those of the other lines."""
+    """Return about `count` points of one line within the panel, apart from the other lines'
+    points."""
     low, high = panel.x.low, min(panel.x.high, series[place].x[-1])
     step = (high - low) / count
     first = low + step * (place + 0.5) / len(series)
@@ -424,13 +429,13 @@ def spread_out(series: list[CurveSeries], place: int, panel: Panel, count: int) 
 
 
 def _labels_at(series: list[CurveSeries], layout: Layout) -> float:
-    """The left edge of the values beside the line ends, so that the longest name fits."""
+    """Return the left edge of the values at the lines' ends, so that the longest name fits."""
     longest = max(text_width(shorten(curve.name, 20), 12, bold=True) for curve in series)
     return layout.width - 22 - 52 - longest
 
 
 def _window(panel: Panel, corner: tuple[float, float], series: list[CurveSeries]) -> Mark:
-    """The frame of the close-up in the whole."""
+    """Draw the frame that marks the close-up within the whole."""
     low, high = corner
     last = min(curve.x[-1] for curve in series)
     left, right, top, bottom = panel.x(low), panel.x(last), panel.y(high), panel.y(low)
@@ -447,12 +452,12 @@ def _close_up(
 
 
 def _overview(panel: Panel, series: list[CurveSeries]) -> Marks:
-    """Thin lines without points: the close-up has them."""
+    """Draw thin lines without points, as the close-up has them."""
     return [DrawingGroup(tuple(panel.line(s, width=1.4)), "overview", s.name) for s in series]
 
 
 def guides(figure: LineFigure, panel: Panel, *, labelled: bool = True) -> list[Mark]:
-    """Every pod placed (allocation = demand), where demand is capacity, and what is possible."""
+    """Draw guide lines: allocation = demand, demand = capacity, and what is possible."""
     marks: list[Mark] = []
     start = max(panel.x.low, panel.y.low)
     stop = min(100.0, panel.x.high, panel.y.high)
@@ -477,7 +482,8 @@ def guides(figure: LineFigure, panel: Panel, *, labelled: bool = True) -> list[M
 def _lines(
     figure: LineFigure, panel: Panel, series: list[CurveSeries], count: int
 ) -> list[DrawingGroup]:
-    """Bands below all lines; the best policy's line last and strongest; points above them."""
+    """Draw bands below all lines, the best policy's line last and strongest, and points above
+    them."""
     groups = [DrawingGroup(tuple(panel.band(curve)), "band", curve.name) for curve in series]
     for line in sorted(series, key=lambda curve: curve.name == figure.best):
         width = 2.8 if line.name == figure.best else 2.0
@@ -495,7 +501,8 @@ def _key(
     start: tuple[float, float],
     room: tuple[float, int],
 ) -> list[DrawingGroup]:
-    """Names and values from the best on, in columns: `room` is the width and their number."""
+    """Draw names and values from the best policy on; `room` is the width and the number of
+    columns."""
     (x, y), (width, columns) = start, room
     rows = -(-len(series) // columns)
     groups = []
@@ -514,7 +521,7 @@ _PANEL, _ROW = 92.0, 168.0
 
 
 def draw_each(figure: LineFigure, series: list[CurveSeries], layout: Layout) -> Drawing:
-    """A grid of small panels, from the best policy on."""
+    """Draw a grid of small panels, from the best policy on."""
     columns = 2 if layout.narrow else 3 if layout.stacked else 4
     over = within_sentence(figure.x_title)
     grey = f"the dark line is {figure.best}, the grey range is of all policies"
@@ -540,7 +547,7 @@ def draw_each(figure: LineFigure, series: list[CurveSeries], layout: Layout) -> 
 
 
 def _panel(figure: LineFigure, series: list[CurveSeries]) -> Panel:
-    """The part that is shown: the close-up where there is one."""
+    """Return the shown part: the close-up, if there is one."""
     if figure.corner is None:
         return Panel(Scale(0, figure.last, 0, 1), Scale(0, figure.top, 1, 0))
     low, high = figure.corner
@@ -549,7 +556,7 @@ def _panel(figure: LineFigure, series: list[CurveSeries]) -> Panel:
 
 
 class _Behind:
-    """The background of every policy's line: the range of all policies, and the best's line."""
+    """Background of every policy's panel: the range of all policies, and the best policy's line."""
 
     def __init__(self, panel: Panel, order: list[CurveSeries]) -> None:
         x = np.linspace(panel.x.low, panel.x.high, _MOST_POINTS)
@@ -571,7 +578,7 @@ class _Behind:
 def _cell(
     figure: LineFigure, line: CurveSeries, panel: Panel, at: tuple[float, float, float]
 ) -> Marks:
-    """Name, value and axes of one policy's panel."""
+    """Draw name, value and axes of one policy's panel."""
     x, y, width = at
     bold = line.name == figure.best
     look = line.look

@@ -1,6 +1,5 @@
-"""Figures of lines: allocation and fragments against arrived demand, or against time, of
-`weft simulate` and of an experiment's runs on a trace; and how often bounds held.
-"""
+"""Figures of lines for `weft simulate` and for an experiment's runs on a trace: allocation and
+fragmentation against arrived demand or time; and how often bounds held."""
 
 import math
 from collections.abc import Sequence
@@ -40,12 +39,13 @@ from weft.lab.experiment.statistics.ranking import is_timed, ranked, summarise
 from weft.lab.simulate.results import PolicyRun, SimulationResults
 
 MOST_TOGETHER = 8
-"""More lines in one panel cannot be told apart: then each policy has its own."""
+"""With more lines in one panel they cannot be told apart: then each policy gets its own."""
 _DEMAND = "GPU demand arrived, % of capacity"
 
 
 def allocation(results: SimulationResults, layout: Layout = WIDE) -> Drawing:
-    """Allocated GPUs against arrived demand: all of it, and its corner where policies part."""
+    """Draw allocated GPUs against arrived demand: the whole, and the corner where policies
+    differ."""
     if is_timed(results):
         return _over_time(results, layout, "allocation")
     series, title = curves.allocation(results), "GPUs allocated as demand arrives"
@@ -70,13 +70,13 @@ def allocation(results: SimulationResults, layout: Layout = WIDE) -> Drawing:
 
 
 def _possible(results: SimulationResults) -> float | None:
-    """The end that the policy that came out first could have reached, where that is known."""
+    """Return what the best policy could have reached at the end, if known."""
     of_policy = {summary.policy: summary.possible_percent for summary in results.summary}
     return of_policy[ranked(results)[0]]
 
 
 def fragmentation(results: SimulationResults, layout: Layout = WIDE) -> Drawing:
-    """Fragmented GPUs against arrived demand: what lies idle where typical pods do not fit."""
+    """Draw fragmented GPUs against arrived demand: idle capacity that typical pods do not fit."""
     if is_timed(results):
         return _over_time(results, layout, "fragmentation")
     series, title = curves.fragmentation(results), "Idle GPU capacity lost to fragments"
@@ -98,7 +98,7 @@ def fragmentation(results: SimulationResults, layout: Layout = WIDE) -> Drawing:
 
 
 def queue(results: SimulationResults, layout: Layout = WIDE) -> Drawing:
-    """Pods waiting against time."""
+    """Draw pending pods against time."""
     return _over_time(results, layout, "queue")
 
 
@@ -139,7 +139,7 @@ _TIMED = {
         curves.fragmentation,
     ),
 }
-"""Title, title of y, unit of y, and the series of each measure over time."""
+"""Title, title of y, unit of y, and series of each measure over time."""
 
 
 def _drawn(figure: LineFigure, series: list[CurveSeries], layout: Layout) -> Drawing:
@@ -150,11 +150,11 @@ def _drawn(figure: LineFigure, series: list[CurveSeries], layout: Layout) -> Dra
 
 
 def _corner(series: list[CurveSeries], possible: float | None) -> tuple[float, float] | None:
-    """Lower and upper end of the close-up, in percent of both axes; None where it shows no more.
+    """Return both ends of the close-up in percent, the same on both axes; None if it would show no
+    more.
 
-    Until they part all curves lie on demand = allocation, so the corner is where the lowest ends
-    and a third as much again below.
-    """
+    All curves lie on allocation = demand until they part, so the corner begins below the lowest
+    end, by a third of the range."""
     highest = max(possible or 0.0, *(max(curve.high) for curve in series))
     lowest = min(curve.mean[-1] for curve in series)
     room = max(highest - lowest, 2.0)
@@ -181,8 +181,9 @@ TRACE_FIGURES = ("allocation", "queue", "fragmentation")
 
 
 def trace_results(spec: ExperimentSpec, store: RunStore) -> SimulationResults | None:
-    """The runs up to the highest demand, as `weft simulate` would sum them up; None without any,
-    and for other workloads."""
+    """Return the runs up to the highest demand with their summary, as `weft simulate` has it.
+
+    None without runs, and for other workloads."""
     if not isinstance(spec.workload, OpenbPods):
         return None
     highest = max(range(len(spec.workload.demands)), key=spec.workload.demands.__getitem__)
@@ -195,7 +196,8 @@ def trace_results(spec: ExperimentSpec, store: RunStore) -> SimulationResults | 
 
 
 def trace_drawings(results: SimulationResults, layout: Layout) -> list[Drawing]:
-    """Allocation and fragments as demand arrives; over time with pods waiting where pods leave."""
+    """Draw allocation and fragmentation by demand; or over time, with pending pods, if pods
+    leave."""
     drawings = [allocation(results, layout)]
     if is_timed(results):
         drawings.append(queue(results, layout))
@@ -205,11 +207,12 @@ def trace_drawings(results: SimulationResults, layout: Layout) -> list[Drawing]:
 _WIDTH, _HEIGHT = 760.0, 470.0
 
 Curve = tuple[str, Sequence[tuple[float, float]]]
-"""A name, and (wanted, reached) coverage."""
+"""A name, and (nominal, reached) coverage."""
 
 
 def calibration(title: str, under: str, curves: Sequence[Curve]) -> Drawing:
-    """A line for each split; on the dotted diagonal bounds hold exactly as often as wanted."""
+    """Draw a line per split; on the dotted diagonal, bounds hold exactly as often as they
+    should."""
     panel = Panel(Scale(40, 100, 70, 500), Scale(0, 100, 400, 74))
     ends = tuple((panel.x(at), panel.y(at)) for at in (40, 100))
     marks: list[Mark | DrawingGroup] = [

@@ -1,7 +1,6 @@
-"""Writes drawings as SVG, PNG and PDF: the same drawing gives the same bytes.
+"""Writes drawings as SVG, PNG and PDF; equal drawings give equal bytes.
 
-SVG needs no program; PNG and PDF need matplotlib, from an optional extra.
-"""
+SVG needs no library; PNG and PDF need matplotlib, from an optional extra."""
 
 import io
 from contextlib import AbstractContextManager
@@ -40,10 +39,9 @@ from weft.lab.experiment.statistics.comparison import ExperimentResults, Measure
 
 
 def to_svg(drawing: Drawing, layout: str = WIDE.name) -> str:
-    """The figure as one `<svg>` element that stands alone and can be put into a page.
+    """Return the figure as one `<svg>` element, which stands alone or goes into a page.
 
-    `layout` is its class; names within a page differ with it.
-    """
+    `layout` is its class, and part of the ids, so that they are unique within a page."""
     width, height = _number(drawing.width), _number(drawing.height)
     name = escape(drawing.name if layout == WIDE.name else f"{drawing.name}-{layout}")
     lines = [
@@ -67,7 +65,8 @@ def to_svg(drawing: Drawing, layout: str = WIDE.name) -> str:
 
 
 def _group(marks: tuple[Mark, ...]) -> list[str]:
-    """A group's marks; the tab key stops at the first that speaks, arrow keys go on from there."""
+    """Return a group's marks; the tab key stops at the first with a hint, arrow keys reach the
+    others."""
     lines, first = [], True
     for mark in marks:
         speaks = isinstance(mark, Rect | Spot) and mark.hint != ""
@@ -77,7 +76,7 @@ def _group(marks: tuple[Mark, ...]) -> list[str]:
 
 
 def line_sample(look: Look) -> str:
-    """A piece of a policy's line, 26 by 10 pixels, to stand in text."""
+    """Return a piece of a policy's line, 26 by 10 pixels, for use within text."""
     line = Stroke(((0, 5), (26, 5)), look.paint, 2.6, look.dash)
     return "".join(_mark(mark) for mark in (line, *marker(13, 5, look.marker, look.paint)))
 
@@ -119,7 +118,7 @@ def _mark(mark: Mark, *, stop: bool = True) -> str:
 
 
 def _speaking(hint: str, stop: bool) -> str:
-    """Words for those who point at a mark, or come to it by keyboard; its tag ends here."""
+    """Return the attributes and hint of a mark, closing its tag."""
     tab = 0 if stop else -1
     return f' data-spot="" role="img" tabindex="{tab}"><title>{_text(hint)}</title>'
 
@@ -144,23 +143,23 @@ def _path(mark: Stroke | Area) -> str:
 
 
 def _number(value: float) -> str:
-    """Hundredths of a pixel, without trailing zeros or a minus before zero."""
+    """Format with hundredths of a pixel, without trailing zeros or a minus before zero."""
     text = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
 
 
 def _text(text: str) -> str:
-    """Escaped, and without the control characters that XML cannot hold."""
+    """Escape a text, and replace control characters that XML does not allow."""
     return escape("".join(c if c >= " " or c in "\t\n" else "�" for c in text))
 
 
 _PIXELS_PER_INCH = 100
 _SHARPNESS = 2
-"""Pixels of the PNG per pixel of the drawing, so that it is crisp on a slide."""
+"""Pixels of the PNG per pixel of the drawing."""
 
 
 def check_matplotlib(option: str = "--png", way_out: str = install_extra("png")) -> None:
-    """Raises `BadInputError` with the way out where matplotlib is missing."""
+    """Raise `BadInputError` with the remedy `way_out` if matplotlib is missing."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
@@ -169,7 +168,7 @@ def check_matplotlib(option: str = "--png", way_out: str = install_extra("png"))
 
 
 def to_png(drawing: Drawing) -> bytes:
-    """The figure as a PNG on white, twice the drawing's size."""
+    """Return the figure as a PNG on white, at twice the drawing's size."""
     check_matplotlib()
     with drawing_settings():
         out = io.BytesIO()
@@ -179,7 +178,7 @@ def to_png(drawing: Drawing) -> bytes:
 
 
 def drawing_settings() -> AbstractContextManager[None]:
-    """matplotlib's settings while it draws: our fonts, and text as it is written."""
+    """Return a context with matplotlib's settings: our fonts, and no mathematical text."""
     import matplotlib as mpl
 
     settings: dict[Any, Any] = {
@@ -191,7 +190,7 @@ def drawing_settings() -> AbstractContextManager[None]:
 
 
 def as_figure(drawing: Drawing) -> "Figure":
-    """The drawing's marks on a matplotlib figure of its size, within `drawing_settings`."""
+    """Draw the marks on a matplotlib figure of the same size; call it within `drawing_settings`."""
     from matplotlib.figure import Figure
 
     inches = drawing.width / _PIXELS_PER_INCH, drawing.height / _PIXELS_PER_INCH
@@ -226,7 +225,7 @@ def _draw(axes: "Axes", mark: Mark, order: int) -> None:
             anchor, colour = (mark.x, mark.y), mark.fill.light
             axes.add_patch(patches.Circle(anchor, mark.radius, color=colour, lw=0, zorder=order))
         case Spot():
-            pass  # a picture has nobody to speak to
+            pass  # pictures have no hints
         case Stroke():
             xs, ys = zip(*mark.points, strict=True)
             (line,) = axes.plot(xs, ys, color=mark.stroke.light, lw=_points(mark.width))
@@ -252,14 +251,14 @@ def _points(pixels: float) -> float:
 
 
 def _dashes(mark: Stroke) -> Any:
-    """matplotlib counts dashes in line widths."""
+    """Return the dashes in units of line widths, as matplotlib takes them."""
     if not mark.dash:
         return "solid"
     return (0, tuple(float(length) / mark.width for length in mark.dash.split()))
 
 
 def _installed_fonts() -> list[str]:
-    """Those of our fonts that this machine has: matplotlib warns about every other."""
+    """Return those of our fonts that are installed, as matplotlib warns about others."""
     from matplotlib import font_manager
 
     have = {font.name for font in font_manager.fontManager.ttflist}
@@ -267,11 +266,12 @@ def _installed_fonts() -> list[str]:
 
 
 _LINE, _ROWS = 18.0, 40
-"""Height of a line, and how many a page has."""
+"""Height of a line in pixels, and lines per page."""
 
 
 def to_pdf(drawings: Sequence[Drawing], title: str) -> bytes:
-    """The same drawings give the same bytes. `BadInputError` without matplotlib."""
+    """Return a PDF of these drawings; equal drawings give equal bytes. `BadInputError` without
+    matplotlib."""
     check_matplotlib("--pdf", install_extra("experiments"))
     from matplotlib.backends.backend_pdf import PdfPages
 
@@ -284,9 +284,9 @@ def to_pdf(drawings: Sequence[Drawing], title: str) -> bytes:
 
 
 def text_pages(spec: ExperimentSpec, results: ExperimentResults) -> list[Drawing]:
-    """Pages that say in words who wins where, and a table of every measure that judges: mean ± half
-    of its 95 % interval, and the difference to the baseline, in brackets where chance may explain
-    it."""
+    """Return pages with the findings in words, and a table per measure to judge by: mean ± half of
+    its 95 % interval, and the difference to the baseline, in brackets if it may be due to
+    chance."""
     room = WIDE.width - 40
     words = [line for text in results.in_words for line in wrapped(f"• {text}", room, 12.5)]
     pages = _pages(spec.name, spec.question, [[line] for line in words], [20.0])
@@ -313,7 +313,7 @@ def _bracketed(text: str, row: MeasureSummary) -> str:
 def _pages(
     title: str, under: str, rows: Sequence[Sequence[str]], columns: Sequence[float]
 ) -> list[Drawing]:
-    """Rows of text in columns that begin at these pixels, on as many pages as it takes."""
+    """Lay out rows of text in columns that begin at these pixels, on as many pages as needed."""
     ends = [*columns[1:], WIDE.width - 10]
     pages = []
     for first in range(0, len(rows), _ROWS):

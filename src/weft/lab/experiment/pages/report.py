@@ -1,8 +1,7 @@
-"""The report of `weft simulate`: one HTML file that loads nothing, and its figures.
+"""The report of `weft simulate`: one HTML file without external resources, and its figures.
 
-Everything is drawn in memory first and written beside its name, then renamed: a failure leaves
-the report that was there. `report.html` is renamed last. The folder's other files are not touched.
-"""
+Everything is drawn in memory first, written under temporary names, then renamed: on a failure the
+previous report stays. `report.html` is renamed last. Other files in the folder are not touched."""
 
 import re
 from collections.abc import Sequence
@@ -26,11 +25,11 @@ from weft.lab.simulate.results import SimulationResults
 from weft.model.errors import BadInputError
 
 FIGURES = ("allocation", "queue", "fragmentation", "by-model", "unscheduled")
-"""Those that a report may have."""
+"""Names of the figures that a report may have."""
 
 
 def names_of(results: SimulationResults) -> tuple[str, ...]:
-    """Those of these results: pods wait only where runs are timed."""
+    """Return the names of the figures for these results: a queue exists only in timed runs."""
     return tuple(name for name in FIGURES if name != "queue" or is_timed(results))
 
 
@@ -39,7 +38,7 @@ def draw_all(
     models_gpus: dict[str, int] | None = None,
     layout: Layout = WIDE,
 ) -> list[Drawing]:
-    """A drawing for each of `names_of`; `models_gpus` is how many GPUs of each model there are."""
+    """Return a drawing for each of `names_of`; `models_gpus` is the number of GPUs by model."""
     return [
         *line_figures.trace_drawings(results, layout),
         bar_figures.by_model(results, models_gpus, layout),
@@ -48,10 +47,9 @@ def draw_all(
 
 
 class HowMade(msgspec.Struct, frozen=True):
-    """The command as a shell takes it, and with what, where and when it ran.
+    """The command line, and with which versions, where and when it ran.
 
-    `host` and `date` are empty where equal runs are to give equal pages.
-    """
+    `host` and `date` are empty if equal runs must give equal pages."""
 
     command: str
     versions: str
@@ -59,7 +57,7 @@ class HowMade(msgspec.Struct, frozen=True):
     date: str = ""
 
     def rows(self) -> dict[str, str]:
-        """Those that are known, by their titles."""
+        """Return the known values by title."""
         rows = {"Versions": self.versions, "Host": self.host, "Date": self.date}
         return {title: text for title, text in rows.items() if text}
 
@@ -99,7 +97,7 @@ def page(
     holdings: Sequence[ClusterHoldings],
     gpus: int | None,
 ) -> str:
-    """The report's body."""
+    """Return the report's body."""
     lead, drawn = headline(results, gpus), "\n".join(figures)
     return f"""<header>
 <h1>{escape(texts.title)}</h1>
@@ -123,7 +121,7 @@ def page(
 
 
 def _together(text: str) -> str:
-    """Escaped, with no line break between a number and its unit."""
+    """Escape, and prevent line breaks between a number and its unit."""
     return escape(text).replace(" %", "&nbsp;%").replace(" s ", "&nbsp;s ")
 
 
@@ -140,7 +138,7 @@ def _notes(results: SimulationResults) -> str:
 
 
 def _with_code(text: str) -> str:
-    """Escaped, with what stands in backticks as code."""
+    """Escape, and format text in backticks as code."""
     return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
@@ -174,7 +172,7 @@ def _made(results: SimulationResults, texts: ReportTexts) -> str:
 
 
 def _ranges(seeds: list[int]) -> str:
-    """42, 43, 44 as 42–44."""
+    """Format 42, 43, 44 as 42–44."""
     parts: list[list[int]] = []
     for seed in seeds:
         if parts and seed == parts[-1][-1] + 1:
@@ -185,13 +183,13 @@ def _ranges(seeds: list[int]) -> str:
 
 
 MOST_NODES = 4_000
-"""The most nodes of all maps together: more would make the page slow to open."""
+"""Most nodes of all maps together: with more the page would open slowly."""
 _FEW_NODES = 40
-"""So few are drawn large, with their names."""
+"""Up to this many nodes are drawn large, with their names."""
 
 
 def map_section(holdings: Sequence[ClusterHoldings], order: Sequence[str]) -> str:
-    """A map a policy, from the best on, as long as there is room; the first one open."""
+    """Return a map per policy from the best on, while there is room; the first one is open."""
     by_policy = {cluster.policy: cluster for cluster in holdings}
     shown: list[ClusterHoldings] = []
     for policy in order:
@@ -260,7 +258,7 @@ def _model(model: str, nodes: Sequence[NodeHoldings], *, large: bool) -> str:
 
 
 def _node(node: NodeHoldings, *, named: bool, stop: bool) -> str:
-    """A block of squares; the tab key stops at the first, arrow keys go on from there."""
+    """Return a block of squares; the tab key stops at the first, arrow keys reach the others."""
     cells = "".join(f'<b class="{HEAT[_shade(gpu.held)].name}"></b>' for gpu in node.gpus)
     lost = min(100.0, node.fragments_milli / 10 / len(node.gpus))
     bar = f'<i style="--f:{lost:.0f}%"></i>' if lost >= 0.5 else ""
@@ -274,7 +272,7 @@ def _node(node: NodeHoldings, *, named: bool, stop: bool) -> str:
 
 
 def _shade(held: float) -> int:
-    """Idle and full have shades of their own."""
+    """Return the shade for a held share; 0 and 1 have shades of their own."""
     last = len(HEAT) - 1
     if held <= 0:
         return 0
@@ -282,7 +280,7 @@ def _shade(held: float) -> int:
 
 
 def _words(node: NodeHoldings) -> str:
-    """Names the holders; GPUs next to each other that are held alike are told together."""
+    """Return a node's hint: the holders by GPU, with neighbouring equal GPUs joined."""
     held = sum(gpu.held for gpu in node.gpus)
     lines = [
         f"{node.name}: {held:.2f} of {_count(len(node.gpus), 'GPU')} held, "
@@ -320,13 +318,12 @@ def write_report(
     models_gpus: dict[str, int] | None = None,
     holdings: Sequence[ClusterHoldings] = (),
 ) -> Path:
-    """Write `report.html` and its SVG figures, PNG copies too if `png`; returns the page's path.
+    """Write `report.html` and its SVG figures, with `png` PNG copies too; return the page's path.
 
-    `models_gpus` is how many GPUs of each model the cluster has, for labels and for the headline;
-    `holdings` who held what in one run of each policy, for the map.
-    An older report in `directory` is replaced. Raises `BadInputError` where there is no run,
-    where the folder can't be written, and for `png` without matplotlib.
-    """
+    `models_gpus` is the cluster's number of GPUs by model, for labels and the headline; `holdings`
+    has what pods held in one run of each policy, for the map. An older report in `directory` is
+    replaced. Raises `BadInputError` if there is no run, the folder cannot be written, or, for
+    `png`, matplotlib is missing."""
     if not results.runs or not results.summary:
         raise BadInputError("report", "there is no run to report; give at least one policy")
     if png:

@@ -1,4 +1,4 @@
-"""The page of several reproductions: each question, its results beside what was expected."""
+"""The page of several reproductions: each question, with its results next to the expected ones."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -20,7 +20,7 @@ def write_index(
     *,
     short: bool,
 ) -> Path:
-    """Write `index.html`; `figures` are SVG elements by reproduction. The page's path."""
+    """Write `index.html` and return its path; `figures` are SVG elements by reproduction."""
     what = "Short forms: fewer seeds or levels." if short else "In full."
     header = (
         "<header>\n<h1>Published experiments, reproduced</h1>\n"
@@ -57,7 +57,7 @@ def _section(folder: Path, reproduction: Reproduction, figure: str) -> str:
 
 
 def _rests_on(reproduction: Reproduction) -> list[str]:
-    """The headlines' assumptions in words, and what they become where these do not hold."""
+    """Return the headlines' assumptions in words, and the headlines under other assumptions."""
     parts = []
     if reproduction.expected.rests_on:
         parts.append(f"<p>It rests on: {escape(reproduction.expected.rests_on)}</p>")
@@ -79,7 +79,7 @@ def _cells(check: CheckResult) -> list[str]:
 
 
 def verdict(check: CheckResult) -> str:
-    """How a result compares with the criterion and with what is expected, in few words."""
+    """Say in few words how a result compares with the criterion and with what is expected."""
     if check.value is None:
         return "not run"
     if check.meets:
@@ -89,7 +89,7 @@ def verdict(check: CheckResult) -> str:
 
 
 def _reasons(expected: ExpectedResults, checks: Sequence[CheckResult]) -> list[str]:
-    """Result in words, and why criteria are missed, each reason once."""
+    """Return the result in words, and why criteria are missed, each reason once."""
     missed = [each.check.why for each in checks if each.check.why and not each.meets]
     return list(dict.fromkeys(text for text in [expected.result, *missed] if text))
 

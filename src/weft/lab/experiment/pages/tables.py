@@ -1,8 +1,7 @@
 """The report's tables as HTML: policies, reasons for failure, and every run.
 
-Every cell carries its column's title: where a table is too wide for the screen, each row becomes
-a card of titles and values. Rows are in their order without the page's script, which sorts them.
-"""
+Every cell has its column's title: if a table is too wide for the screen, each row becomes a card of
+titles and values. The page's script sorts rows; without it they keep their order."""
 
 from collections.abc import Callable, Sequence
 from html import escape
@@ -25,14 +24,13 @@ from weft.lab.experiment.statistics.ranking import (
 from weft.lab.simulate.results import PolicyRun, SimulationResults, WaitTimes
 
 MANY_COLUMNS = 7
-"""A table with more becomes cards below 1,000 pixels, others only on a telephone."""
+"""A table with more columns becomes cards below 1,000 pixels, others only on phones."""
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One measure of a policy over its seeds, from the policy's runs.
+    """One measure of a policy over its seeds.
 
-    `best` is `max` or `min` where one end is better, None where the number judges nothing.
-    """
+    `best` is `max` or `min` if one end is better, None if the number does not judge policies."""
 
     title: str
     value: Callable[[Sequence[PolicyRun]], SeedMean | None]
@@ -41,7 +39,8 @@ class Column(msgspec.Struct, frozen=True):
 
 
 def policy_table(results: SimulationResults) -> str:
-    """One row a policy, best first: mean ± 95 % interval of each measure; the best one bold."""
+    """Return a row per policy, best first: mean ± 95 % interval of each measure, the best one
+    bold."""
     columns = _columns(results)
     order, settled = ranked(results), headline(results).settled
     summaries = {summary.policy: summary for summary in results.summary}
@@ -65,7 +64,7 @@ def policy_table(results: SimulationResults) -> str:
 
 
 def reason_table(results: SimulationResults, reasons: Sequence[str]) -> str:
-    """Unscheduled pods by reason, mean per seed."""
+    """Return unscheduled pods by reason, mean per seed."""
     titles, rows = ["Policy", *reasons, "all"], []
     for policy in ranked(results):
         means = reason_means(results, policy)
@@ -75,7 +74,7 @@ def reason_table(results: SimulationResults, reasons: Sequence[str]) -> str:
 
 
 def run_table(results: SimulationResults) -> str:
-    """Every run as it was measured."""
+    """Return a row for every run."""
     timed = is_timed(results)
     timing = any(run.cpu_s is not None for run in results.runs)
     titles = ["Policy", "Seed", "Pods", "Failed pods"]
@@ -127,12 +126,12 @@ def _columns(results: SimulationResults) -> list[Column]:
         _column("gpu_asked_at_100_percent", 2),
         _column("gpu_asked_percent", 2),
         _column("gpu_allocation_percent", 2, judges=False),
-        # Few fragments are no merit by themselves: who holds everything has none.
+        # Low fragmentation does not make a policy better: one that holds everything has none.
         _column("gpu_fragmentation_percent", 2, judges=False),
         _column("failed_pods", 1),
     ]
     if is_timed(results):
-        # Everybody has left by the end, so what is allocated then says nothing.
+        # By the end all pods have left, so the final allocation says nothing.
         columns = _wait_columns()
     if any(summary.cpu_s is not None for summary in results.summary):
         columns.append(Column("CPU, s", _cpu, 2))
@@ -147,8 +146,7 @@ def _column(
     value: Callable[[PolicyRun], float | None] | None = None,
     judges: bool = True,
 ) -> Column:
-    """The column of a measure, named as in experiments; with a `title`, of another value of its
-    kind."""
+    """Return the column of a measure, named as in experiments; with `title`, of a related value."""
     measure = measure_of(name)
     title = title or measure.title
     unit = f", {measure.unit}" if measure.unit else ""
@@ -197,7 +195,7 @@ def _values(
 
 
 def _best(column: Column, cells: list[SeedMean | None]) -> str | None:
-    """The value to print bold, as it is shown; none where nothing is better, or all are equal."""
+    """Return the value to print bold, as shown; None if no end is better, or all are equal."""
     there = [cell for cell in cells if cell is not None]
     if column.best is None or len({_shown(cell, column) for cell in there}) < 2:
         return None
@@ -205,7 +203,7 @@ def _best(column: Column, cells: list[SeedMean | None]) -> str | None:
 
 
 def _better(column: Column) -> str:
-    """Says which end of a column is better, where one is."""
+    """Say which end of a column is better, if any."""
     if column.best is None:
         return ""
     return "higher is better" if column.best is max else "lower is better"
@@ -223,7 +221,7 @@ def _cell(cell: SeedMean | None, column: Column) -> str:
 
 
 def look_chip(look: Look) -> str:
-    """The policy's line as it looks in the figures."""
+    """Return a sample of the policy's line as in the figures."""
     drawn = line_sample(look)
     return f'<svg class="chip" width="26" height="10" aria-hidden="true">{drawn}</svg>'
 
@@ -240,7 +238,7 @@ def html_row(
     bold: Sequence[bool] = (),
     first: bool = False,
 ) -> str:
-    """A row of HTML; `first` marks the policy that came out first."""
+    """Return a row of HTML; `first` marks the policy that came out first."""
     marks = [*bold, *[False] * (len(values) - len(bold))]
     cells = "".join(
         f'<td data-title="{escape(title)}"{" class=best" if mark else ""}>{value}</td>'
@@ -257,10 +255,9 @@ def html_table(
     *,
     most: int = MANY_COLUMNS,
 ) -> str:
-    """A table of rows as `html_row` makes them; `better` says of each column which end is.
+    """Return a table of rows from `html_row`; `better` says for each column which end is better.
 
-    With more than `most` columns rows become cards on a screen that is not wide.
-    """
+    With more than `most` columns, rows become cards on screens that are not wide."""
     said = [*better, *[""] * (len(titles) - len(better))]
     head = "".join(
         f'<th scope="col">{escape(title)}{f"<small>{words}</small>" if words else ""}</th>'

@@ -1,8 +1,7 @@
-"""Figures of what cells did over time, and of how their jobs' times are distributed.
+"""Figures of cells over time, and of the distribution of their jobs' times.
 
 At one level of an experiment: GPU utilisation, memory and power, all schedulers in one panel and
-each in its own, and the share of jobs that started or ended within so many seconds.
-"""
+each in its own, and the share of jobs that started or ended within a time."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -27,19 +26,19 @@ from weft.lab.experiment.run.store import CellRows
 Floats = NDArray[np.float64]
 APART = "mean over seeds; numbers are means over time"
 BINS = 160
-"""Stretches of time that a line is drawn of."""
+"""Time bins per line."""
 
 
 class UsageFigure(msgspec.Struct, frozen=True):
-    """A column of `series.parquet`, how its figure is called, and units with their sizes: the first
-    in which no value is long."""
+    """A column of `series.parquet`, its figure's title, and units with their sizes: the first one
+    in which no value is too long is used."""
 
     column: str
     title: str
     units: tuple[tuple[str, float], ...]
 
     def unit(self, lines: Sequence[CurveSeries]) -> tuple[str, float]:
-        """The unit for these lines, and its size."""
+        """Return the unit for these lines, and its size."""
         highest = max(max(line.mean) for line in lines)
         return next((unit for unit in self.units if highest / unit[1] < 10_000), self.units[-1])
 
@@ -54,11 +53,11 @@ JOB_TIMES: dict[str, tuple[str, str]] = {
     "jct": ("Jobs that ended within this time", "finished_s"),
     "queueing": ("Jobs that had a place within this time", "bound_s"),
 }
-"""Title, and the column whose distance from `arrived_s` is counted, by the figure's name."""
+"""By figure name: title, and the column whose distance from `arrived_s` is shown."""
 
 
 def names_of_level(number: int) -> list[str]:
-    """The names of all figures that the number-th level may have."""
+    """Return the names of all figures that the number-th level may have."""
     over_time = [f"{usage.column}-{number}" for usage in USAGE]
     return [
         *over_time,
@@ -68,14 +67,15 @@ def names_of_level(number: int) -> list[str]:
 
 
 class LevelRows(msgspec.Struct, frozen=True):
-    """One level's cells: `rows` by scheduler, one a seed."""
+    """One level's cells: `rows` by scheduler, one entry per seed."""
 
     text: str
     rows: Mapping[str, Sequence[CellRows]]
     look_of: Mapping[str, Look]
 
     def drawings(self, layout: Layout, number: int) -> list[Drawing]:
-        """All figures of this level, its number in their names; none where cells kept nothing."""
+        """Draw all figures of this level, with its number in their names; none if cells have no
+        rows."""
         unit = self._unit()
         figures = []
         for usage in USAGE:
@@ -134,10 +134,10 @@ def _divided(line: CurveSeries, size: float) -> CurveSeries:
 def _over_time(
     column: str, unit: TimeUnit, rows: Sequence[CellRows]
 ) -> tuple[Floats, Floats, float] | None:
-    """(middles of stretches of time and the end, the column's mean over seeds in each, its mean).
+    """Return (middles of the bins and the end, the column's mean over seeds in each, its overall
+    mean).
 
-    A run that has ended stays at its last value while others go on.
-    """
+    A run that has ended stays at its last value while others go on."""
     columns = [_known(cell_rows, column) for cell_rows in rows]
     all_series = [known for known in columns if known is not None]
     if not all_series:
@@ -156,10 +156,10 @@ def _over_time(
 
 
 def _known(rows: CellRows, column: str) -> tuple[Floats, Floats] | None:
-    """(times, values) of the column where it has values; None where it has none.
+    """Return (times, values) of the column, or None if it has no values.
 
-    On a cluster nothing is known before a card's first sample: that one's value stands for it.
-    """
+    On a cluster nothing is known before a GPU's first sample, so its value is used from the
+    start."""
     if column not in rows.series:
         return None
     at_s, values = (np.asarray(rows.series[name], float) for name in ("at_s", column))
@@ -170,8 +170,8 @@ def _known(rows: CellRows, column: str) -> tuple[Floats, Floats] | None:
 
 
 def _distribution(column: str, rows: Sequence[CellRows]) -> tuple[Floats, Floats, float] | None:
-    """(seconds, percent of all jobs within them, the median in seconds); jobs that never got there
-    count as jobs."""
+    """Return (seconds, percent of all jobs within them, the median in seconds); jobs that never got
+    there are included in all jobs."""
     columns = [cell_rows.jobs for cell_rows in rows if column in cell_rows.jobs]
     if not columns:
         return None

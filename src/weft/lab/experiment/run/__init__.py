@@ -1,4 +1,4 @@
-"""Runs an experiment's cells, on several processes or machines, and keeps what came of them.
+"""Runs an experiment's cells, in several processes or on several machines, and stores their
+results.
 
-In: a specification and its data. Out: a `CellResult` a cell, in memory or in a folder of runs.
-"""
+In: a specification and its data. Out: a `CellResult` per cell, in memory or in a folder of runs."""

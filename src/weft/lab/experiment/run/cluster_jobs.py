@@ -1,9 +1,8 @@
-"""The Jobs of an experiment on a cluster: which come when, and the manifest each scheduler gets.
+"""The Jobs of an experiment on a cluster: their arrival times, and each scheduler's manifests.
 
-Jobs are made as Ferikoglou's generator made them: one pod and container, `backoffLimit: 20`,
-`restartPolicy: OnFailure`, and GPU memory as the scheduler counts it, over-provisioned by p:
-int(GiB · (1 + p)) and int(MiB · (1 + p)), up to the scheduler's bound. Pure.
-"""
+Jobs are made as by Ferikoglou's generator: one pod with one container, `backoffLimit: 20`,
+`restartPolicy: OnFailure`, and GPU memory in the scheduler's unit, over-provisioned by p: int(GiB ·
+(1 + p)) or int(MiB · (1 + p)), up to the scheduler's limit. Pure functions."""
 
 import random
 from pathlib import Path
@@ -20,7 +19,7 @@ _MIB_A_GIB = 1024
 
 
 class PlannedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A Job and the second of the turn at which it is created."""
+    """A Job and the time at which it is created, in seconds of the turn."""
 
     name: str
     kind: str
@@ -36,10 +35,9 @@ class PlannedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def planned_jobs(workload: ClusterJobs, models: Path | None, seed: int) -> list[PlannedJob]:
-    """The workload's Jobs in the order of their times; `models` is Ferikoglou's JSON, if any.
+    """Return the workload's Jobs by arrival time; `models` is Ferikoglou's JSON, if any.
 
-    The same seed gives the same for every scheduler and level.
-    """
+    The same seed gives the same Jobs for every scheduler and level."""
     jobs = _listed(models) if models is not None else _own(workload)
     drawn = [job for job in jobs if job.arrival_s < 0]
     rng = random.Random(f"weft-cluster-jobs-{seed}")
@@ -56,7 +54,7 @@ def planned_jobs(workload: ClusterJobs, models: Path | None, seed: int) -> list[
 def pod_template(
     job: PlannedJob, scheduler: ClusterScheduler, cluster: Cluster, percent: int
 ) -> dict[str, Any]:
-    """metadata and spec of the Job's pod, asking for GPUs as this scheduler is asked."""
+    """Return metadata and spec of the Job's pod, with GPUs requested in this scheduler's form."""
     request = scheduler.request
     amount = str(_amount(job, scheduler, percent))
     container: dict[str, Any] = {"name": job.container, "image": job.image}
@@ -82,7 +80,7 @@ def pod_template(
 def job_manifest(
     job: PlannedJob, scheduler: ClusterScheduler, cluster: Cluster, percent: int
 ) -> dict[str, Any]:
-    """The Job, without the labels that say whose it is."""
+    """Return the Job's manifest, without the labels of its turn."""
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -144,7 +142,7 @@ def _listed(path: Path) -> list[PlannedJob]:
 
 
 def _mlperf_command(model: GeneratedProgram, queries: int) -> tuple[str, ...]:
-    """The command of that study's images: MLPerf Inference v0.5."""
+    """Return the command of that study's images: MLPerf Inference v0.5."""
     root = "/root/inference/v0.5"
     script = (
         f"cp /root/configs/{queries}/mlperf.conf {root}/ && cd {root}/classification_and_detection "

@@ -1,10 +1,9 @@
-"""Runs an experiment's cells that are not there yet, on several processes or machines; the answers
-are the same for any number of them.
+"""Runs an experiment's missing cells, in several processes or on several machines; results are the
+same for any number of them.
 
-Processes of this machine write cells themselves, so that nothing is lost with the process that
-started them. Workers of a Dask cluster need Weft, the policies and the data under the same paths;
-they write nothing: what came of a cell is sent back, and written where the experiment was started.
-"""
+Processes on this machine write cells themselves, so that nothing is lost if their parent dies.
+Workers of a Dask cluster need Weft, the policies and the data under the same paths; they write
+nothing: results are sent back, and written where the experiment was started."""
 
 import datetime
 import platform
@@ -26,9 +25,9 @@ from weft.model import BadInputError
 from weft.model.errors import install_extra
 
 MANIFEST_PERIOD_S = 10.0
-"""So often at most the manifest is written while cells run: a kill costs so many timings."""
+"""Least time between two writes of the manifest while cells run: a kill loses the timings since."""
 BLOCK_BYTES = 4096
-"""The block that a file's size on disk is rounded up to."""
+"""Block size that files are rounded up to on disk."""
 
 
 class CellWork(msgspec.Struct, frozen=True):
@@ -45,13 +44,11 @@ def run_missing(
     versions: dict[str, str],
     make_progress: Callable[[int], Callable[[str, int, int], None] | None],
 ) -> int:
-    """Run those of `cells` that the store lacks; how many these were.
+    """Run those of `cells` that the store lacks, and return their number.
 
-    `where` is at most how many processes, or the address of a Dask scheduler.
-
-    `make_progress(how_many)(scheduler, seed, done_cells)` after each; the former may be None.
-    `versions` by name go into the manifest.
-    """
+    `where` is the largest number of processes, or the address of a Dask scheduler.
+    `make_progress(how_many)` returns a function to call with (scheduler, seed, cells done) after
+    each cell, or None. `versions` by name go into the manifest."""
     store = work.store
     done = store.done(cells)
     missing = [cell for cell in cells if cell not in done]
@@ -81,7 +78,7 @@ def run_missing(
 def _runs(
     work: CellWork, cells: Sequence[PlannedCell], where: int | str
 ) -> Generator[tuple[PlannedCell, tuple[float, str]], None, None]:
-    """(cell, (seconds that it took, host)) for each, once it is written."""
+    """Yield (cell, (seconds that it took, host)) for each cell once it is written."""
     if isinstance(where, str):
         for cell, remote in run_remotely(work.runner, cells, where) if cells else ():
             work.store.write(cell, remote.result)
@@ -98,11 +95,10 @@ def run_in_memory(
     jobs: int,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[PlannedCell, CellResult]:
-    """Run all cells on at most `jobs` processes, and keep nothing on disk.
+    """Run all cells in at most `jobs` processes, without writing to disk.
 
-    Results are in the order of `cells`, without rows of jobs and series: these are too many to
-    keep. `progress(scheduler, seed, done_cells)` after each.
-    """
+    Results are in the order of `cells`, without rows of jobs and series, which would take too much
+    memory. `progress(scheduler, seed, cells done)` is called after each."""
     done: dict[PlannedCell, CellResult] = {}
     of_cells = run_cells(_run_without_rows, runner, cells, min(jobs, len(cells)))
     with interrupted_by_sigterm(), closing(of_cells) as runs:
@@ -118,14 +114,14 @@ def _run_without_rows(runner: Runner, cell: PlannedCell) -> CellResult:
 
 
 def run_and_write(work: CellWork, cell: PlannedCell) -> float:
-    """Carry out one cell and write it; the seconds it took."""
+    """Run and write one cell; return the seconds it took."""
     began_s = time.perf_counter()
     work.store.write(cell, work.runner.run(cell))
     return time.perf_counter() - began_s
 
 
 class CellCost(msgspec.Struct, frozen=True):
-    """The average cost of a cell, from those that were `tried`."""
+    """The average cost of a cell, over those that were `tried`."""
 
     seconds: float
     disk_bytes: int
@@ -133,8 +129,8 @@ class CellCost(msgspec.Struct, frozen=True):
 
 
 def cost_of_cells(work: CellWork, cells: Sequence[PlannedCell], within_s: float) -> CellCost:
-    """Try cells, evenly spread, until `within_s` is over; they are written to a folder that is
-    removed again."""
+    """Try cells, evenly spread, until `within_s` is over; they are written to a temporary
+    folder."""
     tried, began_s, size = 0, time.perf_counter(), 0
     step = max(1, len(cells) // 8)
     with tempfile.TemporaryDirectory(prefix="weft-experiment-") as folder:
@@ -152,7 +148,7 @@ def cost_of_cells(work: CellWork, cells: Sequence[PlannedCell], within_s: float)
 
 
 def _on_disk(path: Path) -> int:
-    """Bytes in whole blocks."""
+    """Return a file's size in whole blocks."""
     return -(-path.stat().st_size // BLOCK_BYTES) * BLOCK_BYTES
 
 
@@ -160,17 +156,16 @@ Shared = TypeVar("Shared")
 Cell = TypeVar("Cell")
 Result = TypeVar("Result")
 PARENT_PERIOD_S = 0.5
-"""So often a worker looks if the process that started it is still there."""
+"""Time between a worker's checks that its parent process still exists."""
 
 
 def run_cells(
     work: Callable[[Shared, Cell], Result], shared: Shared, cells: Sequence[Cell], jobs: int
 ) -> Generator[tuple[Cell, Result], None, None]:
-    """`work(shared, cell)` for every cell, in the order in which they finish.
+    """Yield `work(shared, cell)` for every cell, in the order in which they finish.
 
-    Close it where you leave early: that ends the workers at once, whatever they are doing. Workers
-    get `shared` once, not with every cell. `work` must be a function of a module.
-    """
+    Closing the generator early ends the workers at once. Workers get `shared` once, not with every
+    cell. `work` must be a module-level function."""
     if jobs <= 1:
         return ((cell, work(shared, cell)) for cell in cells)
     return _in_parallel(work, shared, cells, jobs)
@@ -180,16 +175,17 @@ _kept: list[Any] = []
 
 
 def _adopt(shared: object, parent: int) -> None:
-    """A worker process keeps what all cells share here: it has nowhere else."""
+    """Initialise a worker: keep what all cells share in a global, as a pool has no other place for
+    it."""
     import threading
 
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a forked worker has its parent's handler
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a forked worker inherits its parent's handler
     _kept[:] = [shared]
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
 def _end_with(parent: int) -> None:
-    """End this worker once the process that it works for was killed: nobody else would tell it."""
+    """End this worker when its parent process is gone, which a kill of the parent would not do."""
     import os
     import time
 
@@ -221,7 +217,7 @@ def _in_parallel(
         except BaseException as error:
             for worker in multiprocessing.active_children():
                 if worker not in others:
-                    worker.kill()  # a cell may take minutes, and leaving the pool waits for it
+                    worker.kill()  # else leaving the pool waits for cells, which may take minutes
             pool.shutdown(cancel_futures=True)
             if isinstance(error, BrokenProcessPool):
                 why = "a process that ran a cell was killed, perhaps because memory ran out"
@@ -231,7 +227,7 @@ def _in_parallel(
 
 @contextmanager
 def _workers_hear_no_ctrl_c() -> Iterator[None]:
-    """Processes that start meanwhile leave Ctrl-C to this one, which a terminal tells as well."""
+    """Make processes started within ignore Ctrl-C, which a terminal sends to this process too."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -240,7 +236,8 @@ def _workers_hear_no_ctrl_c() -> Iterator[None]:
 
 
 def _can_fork() -> bool:
-    """Fork starts workers at once, but only where this process has one thread."""
+    """Tell whether workers can be forked, which is fast but safe only in a single-threaded
+    process."""
     import sys
     import threading
 
@@ -251,7 +248,7 @@ CONNECT_S = 30.0
 
 
 class RemoteCell(msgspec.Struct, frozen=True):
-    """The result of a cell, how long it took, and on which host."""
+    """A cell's result, how long it took, and on which host."""
 
     result: CellResult
     wall_s: float
@@ -261,8 +258,9 @@ class RemoteCell(msgspec.Struct, frozen=True):
 def run_remotely(
     runner: Runner, cells: Sequence[PlannedCell], scheduler: str
 ) -> Iterator[tuple[PlannedCell, RemoteCell]]:
-    """Run the cells on the workers of the Dask scheduler at this address, in the order in which
-    they finish. `BadInputError` where Dask is not installed, or nobody answers there."""
+    """Run the cells on the workers of this Dask scheduler, and yield them in the order they finish.
+
+    `BadInputError` if Dask is not installed, or the scheduler does not answer."""
     try:
         import distributed
     except ImportError:
@@ -271,7 +269,7 @@ def run_remotely(
     try:
         client = distributed.Client(scheduler, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
-        what = f"{scheduler!r} is no Dask scheduler that answers: {error}"
+        what = f"{scheduler!r} is not the address of a Dask scheduler that answers: {error}"
         raise BadInputError("--workers", what) from None
     with client, client.as_current():
         everywhere = client.scatter(runner, broadcast=True, hash=False)
@@ -282,7 +280,7 @@ def run_remotely(
 
 
 def run_one(runner: Runner, cell: PlannedCell) -> RemoteCell:
-    """Carry out one cell on a worker."""
+    """Run one cell on a worker."""
     began_s = time.perf_counter()
     result = runner.run(cell)
     return RemoteCell(result, time.perf_counter() - began_s, platform.node())

@@ -1,9 +1,8 @@
-"""Runs of jobs that slow each other down as measured pairs did.
+"""Runs jobs that slow each other down as measured pairs did.
 
-Truth is a table of measured pairs; policies see what a predictor learnt from half of them, all the
-same. `oracle` is a policy that is told the truth. Arrivals and training pairs of a seed are the
-same for all schedulers.
-"""
+The true slowdowns are a table of measured pairs; policies get a predictor's table, learnt from half
+of the pairs. The scheduler `oracle` gets the true table. Arrivals and training pairs of a seed are
+the same for all schedulers."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -28,15 +27,14 @@ from weft.model.request import LATENCY_CRITICAL
 
 ORACLE = "oracle"
 PROGRESS = Feedback(noise=0.05, evict=False)
-"""Progress corrects what policies were told; nobody is evicted."""
+"""Progress corrects the predictions, but does not evict."""
 
 
 class PairsRunner:
     """Runs jobs that slow each other down as measured pairs did.
 
-    Where jobs report their progress, it is the same for all but `oracle`, which needs no
-    correction, and gandiva, which looks for itself. Cells keep their decisions if `records`.
-    """
+    Progress feedback is the same for all schedulers but `oracle`, which needs no correction, and
+    gandiva, which measures itself. With `records`, cells keep their decisions."""
 
     def __init__(
         self,
@@ -61,10 +59,10 @@ class PairsRunner:
         try:
             return msgspec.json.decode(raw_bytes(path), type=dict[str, dict[str, float]])
         except (OSError, *UNDECODABLE) as error:
-            raise BadInputError(str(path), f"is no table of distances: {error}") from None
+            raise BadInputError(str(path), f"is not a table of distances: {error}") from None
 
     def run(self, cell: PlannedCell) -> CellResult:
-        """One scheduler on one seed's jobs at one level of each axis."""
+        """Run one scheduler with one seed's jobs at one level of each axis."""
         scenario = ScenarioMaker(self._workload, self._data).assumed(self._scenario(cell), cell)
         policy = INTERFERENCE if cell.scheduler == ORACLE else cell.scheduler
         decisions = DecisionsKept(wanted=self._records)
@@ -75,7 +73,7 @@ class PairsRunner:
         return msgspec.structs.replace(result, measures=measures, decisions=decisions.packed())
 
     def _scenario(self, cell: PlannedCell) -> SharedScenario:
-        """The jobs of the cell's seed and levels, and what its scheduler is told of them."""
+        """Return the jobs of the cell's seed and levels, and the scheduler's table of slowdowns."""
         workload, gpu = self._workload, self._workload.gpu
         inputs = {INTERFERENCE: to_input(self._told(cell))}
         if self._mystic:
@@ -122,7 +120,8 @@ class PairsRunner:
 
 
 def _of_critical_jobs(scenario: SharedScenario, run: SharedRun) -> dict[str, float | None]:
-    """How latency-critical jobs and others fared where there are both, and what progress showed."""
+    """Return measures of latency-critical jobs and of the others, if there are both, and of
+    progress."""
     critical = {job.uid for job in scenario.jobs if job.job_class == LATENCY_CRITICAL}
     measures: dict[str, float | None] = {}
     if scenario.feedback is not None:

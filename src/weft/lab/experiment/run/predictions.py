@@ -1,10 +1,9 @@
-"""Predictions of pairs as policies are told them: learnt from some of the pairs, never the truth,
-and spoilt where that is asked for.
+"""Predictions of pairs for policies: learnt from some of the measured pairs, with faults on
+request.
 
-`trained` is what `weft interference train` would learn. `ridge` is the plainest way: pairs that
-were drawn for training count as measured; of all others the additive rung speaks, and the bound is
-what nine of ten held-out training pairs stay within.
-"""
+`trained` is what `weft interference train` would learn. `ridge` is a plain alternative: pairs drawn
+for training count as measured; the others are predicted by the additive model, with the bound that
+90 % of held-out training pairs stay within."""
 
 import functools
 import math
@@ -24,12 +23,12 @@ from weft.lab.simulate.sharing.pairs import PairTable
 from weft.model.interference_table import Floats, InterferenceTable, PredictionTier, interference
 
 MEASURED_SPREAD = 0.02
-"""Log slowdown by which a measured pair may be off."""
+"""Uncertainty of a measured pair's log slowdown."""
 UNKNOWN_MEAN, UNKNOWN_UPPER = 0.5, 1.0
 
 
 def _drawn(table: PairTable, seed: int, share: float) -> list[tuple[int, int]]:
-    """The unordered pairs that are measured before anything runs."""
+    """Draw the unordered pairs that were measured before the run."""
     speed = table.array()
     count = len(speed)
     pairs = [(a, b) for a in range(count) for b in range(a, count) if speed[a, b] > 0]
@@ -39,7 +38,7 @@ def _drawn(table: PairTable, seed: int, share: float) -> list[tuple[int, int]]:
 
 @functools.lru_cache(maxsize=32)
 def trained(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> InterferenceTable:
-    """Weft's own predictor, trained on this share of the unordered pairs."""
+    """Return the table of Weft's own predictor, trained on this share of the unordered pairs."""
     pairs, speed = _drawn(table, seed, share), table.array()
     rates = table.rate_per_s or (math.nan,) * len(table.kinds)
     solos = [solo(kind, gpu_model, "", rate) for kind, rate in zip(table.kinds, rates, strict=True)]
@@ -53,10 +52,9 @@ def trained(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> 
 
 
 def ridge(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> InterferenceTable:
-    """The plain predictor's table after it saw this share of the unordered pairs.
+    """Return the table of the plain predictor, trained on this share of the unordered pairs.
 
-    A table of nothing where that is no pair.
-    """
+    An empty table if there are no such pairs."""
     speed = table.array()
     count = len(speed)
     pairs = _drawn(table, seed, share)
@@ -76,7 +74,7 @@ def ridge(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> In
 
 
 def truth(table: PairTable, gpu_model: str) -> InterferenceTable:
-    """An oracle's table; what cannot be together is forbidden."""
+    """Return the true table; pairs that cannot run together are forbidden."""
     speed = table.array()
     mean = -np.log(np.where(speed > 0, speed, 1.0))
     upper = np.where(speed > 0, mean, np.inf)
@@ -87,7 +85,7 @@ def truth(table: PairTable, gpu_model: str) -> InterferenceTable:
 def _padded(
     table: PairTable, gpu_model: str, arrays: tuple[Floats, Floats, np.ndarray]
 ) -> InterferenceTable:
-    """With a last row and column for applications that nobody knows."""
+    """Append a last row and column for unknown applications."""
     unknown = UNKNOWN_MEAN, UNKNOWN_UPPER, PredictionTier.UNKNOWN
     padded = [
         np.pad(values, ((0, 1), (0, 1)), constant_values=fill)[None]
@@ -97,7 +95,7 @@ def _padded(
 
 
 class SpoiltPredictions(msgspec.Struct, frozen=True):
-    """The predictions' faults: the share of applications nobody knows, and sigma of the noise."""
+    """Faults of predictions: the share of applications that are unknown, and the noise's sigma."""
 
     missing: float = 0.0
     noise: float = 0.0
@@ -106,7 +104,7 @@ class SpoiltPredictions(msgspec.Struct, frozen=True):
 def told(
     table: PairTable, gpu_model: str, seed: int, predictor: str, spoilt: SpoiltPredictions
 ) -> InterferenceTable:
-    """The table that policies are told: by the predictor "trained" or "ridge", or the "truth"."""
+    """Return the table for policies: from the predictor "trained" or "ridge", or the "truth"."""
     known = only(table, known_kinds(table, seed, spoilt.missing))
     if not known.kinds:
         return InterferenceTable(0)
@@ -119,7 +117,7 @@ def told(
 
 
 def known_kinds(table: PairTable, seed: int, missing: float) -> tuple[str, ...]:
-    """The kinds that are left where this share of them was never measured."""
+    """Return the kinds that are left if this share of them was never measured."""
     drawn = list(table.kinds)
     random.Random(f"weft-missing-{seed}").shuffle(drawn)
     left = set(drawn[round(missing * len(drawn)) :])
@@ -127,7 +125,7 @@ def known_kinds(table: PairTable, seed: int, missing: float) -> tuple[str, ...]:
 
 
 def only(table: PairTable, kinds: Sequence[str]) -> PairTable:
-    """The pairs of these kinds with each other."""
+    """Return the pairs of these kinds with each other."""
     indexes = [table.kinds.index(kind) for kind in kinds]
     return PairTable(
         tuple(kinds),
@@ -138,10 +136,9 @@ def only(table: PairTable, kinds: Sequence[str]) -> PairTable:
 
 
 def noisy(source: InterferenceTable, seed: int, sigma: float) -> InterferenceTable:
-    """Every slowdown and its bound times a factor e^(sigma · z), z drawn by seed.
+    """Multiply every slowdown and its bound by a factor e^(sigma · z), with z drawn by seed.
 
-    What is forbidden stays so.
-    """
+    Forbidden pairs stay forbidden."""
     if not sigma or not source.classes:
         return source
     size = len(source.classes) + 1

@@ -1,6 +1,5 @@
-"""Carries out the cells of an experiment: the runner that is made for each experiment, and what it
-is given: schedulers by name, and where a cell's decisions are kept meanwhile.
-"""
+"""The runner interface that carries out an experiment's cells, and what runners use: schedulers by
+name, and the collection of a cell's decisions."""
 
 import gzip
 import io
@@ -21,12 +20,11 @@ from weft.model.nearest import nearest
 class CellResult(msgspec.Struct, frozen=True):
     """The result of a cell. The same cell gives the same result, byte by byte.
 
-    `measures` are numbers to compare schedulers by, None where the run has none (a percentile of
-    no jobs). `run` is all that was measured, as JSON takes it. `jobs` has one row a job
-    (`JobTimes` and more), `usage` what the cards did over time (`UsagePoint`'s that are known).
-    `marks` say why the numbers are not to be relied on: such a cell is left out of comparisons.
-    `decisions` is the run's decisions file, gzipped; empty where it has none.
-    """
+    `measures` are numbers to compare schedulers by, None if undefined (a percentile of no jobs).
+    `run` is all that was measured, as JSON types. `jobs` has one row per job (`JobTimes` and more),
+    `usage` the GPUs' use over time (the known fields of `UsagePoint`). `marks` say why the numbers
+    are unreliable: such a cell is left out of comparisons. `decisions` is the run's decisions file,
+    gzipped; empty if there is none."""
 
     measures: dict[str, float | None]
     run: Any
@@ -37,26 +35,26 @@ class CellResult(msgspec.Struct, frozen=True):
 
 
 class Runner(Protocol):
-    """A host of runs. It is handed to other processes."""
+    """Carries out cells. Runners are pickled for other processes."""
 
     def run(self, cell: PlannedCell) -> CellResult:
-        """Carry out the cell. `BadInputError` where its data is broken."""
+        """Run the cell; `BadInputError` if its data is invalid."""
         ...
 
 
 MakePolicy = Callable[[str], Policy]
-"""A policy as it is written, `name:option=value` or FILE.py:Class; not known: `BadInputError`."""
+"""Makes a policy from its text, `name:option=value` or FILE.py:Class; `BadInputError` if
+unknown."""
 MakeScheduler = Callable[[str], Decider]
 
 
 class SchedulerMaker:
-    """Makes schedulers by name, each anew: policies may keep what they learn.
+    """Makes schedulers by name, each time anew, since policies may keep what they learn.
 
-    It is handed to other processes.
-    """
+    It is pickled for other processes."""
 
     def __init__(self, make_policy: MakePolicy, profiles: Sequence[SchedulerProfile] = ()) -> None:
-        """`BadInputError` where a profile has a policy's name, or a policy that nobody knows."""
+        """Check the profiles; `BadInputError` if one has a policy's name or an unknown policy."""
         self._make_policy = make_policy
         self._profiles = {profile.name: profile for profile in profiles}
         for at, profile in enumerate(profiles):
@@ -67,7 +65,7 @@ class SchedulerMaker:
                 self._checked(use.policy, f"profiles[{at}].policies[{number}].policy")
 
     def __call__(self, name: str) -> Decider:
-        """The scheduler of this name."""
+        """Make the scheduler of this name."""
         profile = self._profiles.get(name)
         if profile is None:
             return self._make_policy(name)
@@ -75,12 +73,12 @@ class SchedulerMaker:
         return Profile(name, plugins)
 
     def check(self, name: str, where: str) -> None:
-        """`BadInputError` at the field `where` if there is no such scheduler."""
+        """Raise `BadInputError` at the field `where` if there is no such scheduler."""
         if name not in self._profiles:
             self._checked(name, where, self._profiles)
 
     def origins(self, name: str) -> list[PolicyOrigin]:
-        """Where policies of this scheduler come from that are not Weft's own."""
+        """Return the sources of this scheduler's policies that are not Weft's own."""
         policies = profile_of(self(name)).policies
         return [policy.origin for policy in policies if policy.origin is not None]
 
@@ -98,40 +96,39 @@ class SchedulerMaker:
             if near := nearest(policy, profiles):
                 what = f"{policy!r} is unknown; did you mean {near!r}?"
                 raise BadInputError(where, what) from error
-            # Of a policy's file the place names the line; an unknown name is in the problem.
+            # For a policy's file the place names the line; unknown names are in the problem.
             named = repr(policy) in error.problem
             what = error.problem if named else f"{error.where}: {error.problem}"
             raise BadInputError(where, what) from error
 
 
 def sources_of(spec: ExperimentSpec, make_policy: MakePolicy) -> dict[str, list[PolicyOrigin]]:
-    """Where schedulers that are not all Weft's own come from, by name.
+    """Return by name the sources of schedulers that are not all Weft's own.
 
-    Cells depend on it: those of a policy's file that was changed are run anew.
-    """
+    Cells depend on them: if a policy's file changed, its cells are run again."""
     make, sources = SchedulerMaker(make_policy, spec.profiles), {}
     for name in spec.schedulers:
         try:
             sources[name] = make.origins(spec.decider(name))
-        except BadInputError:  # not a policy: gandiva, and whatever runs on a cluster alone
+        except BadInputError:  # not a policy: gandiva, and schedulers that only run on a cluster
             continue
     return {name: origins for name, origins in sources.items() if origins}
 
 
 LEVEL = 1
-"""gzip's level: 9 takes longer for a fifth less."""
+"""gzip's level; 9 takes longer and saves only a fifth."""
 
 
 class DecisionsKept:
-    """Takes the decisions of one run, if `wanted`."""
+    """Collects the decisions of one run, if `wanted`."""
 
     def __init__(self, *, wanted: bool) -> None:
         self._lines = io.BytesIO()
         self.writer = DecisionsWriter(self._lines) if wanted else None
-        """None: nobody wants them."""
+        """None if decisions are not wanted."""
 
     def packed(self) -> bytes:
-        """The whole file, gzipped, the same for the same decisions; empty if nobody wrote any."""
+        """Return the whole file, gzipped, equal for equal decisions; empty if there are none."""
         if self.writer is None or not self._lines.tell():
             return b""
         self.writer.close()

@@ -1,6 +1,5 @@
-"""Runs of jobs that share GPUs: scenarios from a workload's form, one for each seed at each level,
-and their results as the numbers that schedulers are compared by.
-"""
+"""Runs jobs that share GPUs: builds a scenario from a workload's form for each seed and level, and
+turns results into the numbers that schedulers are compared by."""
 
 import itertools
 import math
@@ -46,20 +45,20 @@ from weft.lab.simulate.sharing.trial_packing import PackByTrial, TrialRun
 from weft.model import BadInputError, Gpu, Node, PodRequest
 
 BEST, GANDIVA = "best-residency", "gandiva"
-"""Best fit of pods that ask for exactly the most that they will use; packing by trial."""
+"""Schedulers that are not policies: best fit with requests equal to peaks, and packing by trial."""
 NO_SLOWDOWN = ByResidents((1000,))
-"""Sharing costs nothing beyond what compute in proportion does."""
+"""Sharing slows jobs only if they need more compute than the GPU has."""
 IN_PROPORTION = TimeAssumptions(name="in-proportion", compute="proportional")
-"""The assumption about programs whose slowdowns nobody measured."""
+"""The assumption for programs whose slowdowns were not measured."""
 GAP_S = 30.0
-"""The mean gap between two jobs a GPU, of lists that say nothing else."""
+"""Mean seconds between two jobs per GPU, for lists without arrival times."""
 
 ReadPods = Callable[[Path], Sequence[PodRequest]]
-"""Reads manifests as `weft parse` does; a pod for each replica."""
+"""Reads manifests as `weft parse` does, with a pod for each replica."""
 
 
 class ScenarioMaker:
-    """Makes the scenarios of one workload; `data` are its files by field."""
+    """Builds the scenarios of one workload; `data` are its files by field."""
 
     def __init__(
         self, workload: SimulatedJobs, data: Mapping[str, Path], read_pods: ReadPods | None = None
@@ -67,7 +66,7 @@ class ScenarioMaker:
         self._workload, self._data, self._read_pods = workload, data, read_pods
 
     def scenario(self, cell: PlannedCell) -> SharedScenario:
-        """The scenario of a cell's seed at its levels, whatever its scheduler."""
+        """Return the scenario for a cell's seed and levels; it does not depend on the scheduler."""
         workload = self._workload
         if isinstance(workload, OverprovisionedJobs):
             base = self._overprovisioned(workload, cell)
@@ -87,7 +86,7 @@ class ScenarioMaker:
         return scenario
 
     def watched(self, base: SharedScenario, cell: PlannedCell) -> SharedScenario:
-        """The same, watched as the workload says, with the cell's faults of the metrics."""
+        """Return the scenario with the workload's scrape period and the cell's metric faults."""
         workload = self._workload
         if not isinstance(workload, WatchedJobs):
             return base
@@ -99,7 +98,8 @@ class ScenarioMaker:
         )
 
     def assumed(self, base: SharedScenario, cell: PlannedCell) -> SharedScenario:
-        """The same with the cell's assumptions, the workload's arrivals, images and power."""
+        """Return the scenario with the cell's assumptions and the workload's arrivals, images and
+        power."""
         workload, level = self._workload, None
         if (at := cell.index("assumption")) is not None:
             level = workload.assumptions[at]
@@ -116,7 +116,7 @@ class ScenarioMaker:
         )
 
     def _arriving(self, base: SharedScenario, cell: PlannedCell) -> tuple[Job, ...]:
-        """The jobs when the workload says that they come; else when they already do."""
+        """Return the jobs with the workload's arrivals, if it has any; else unchanged."""
         arrivals = self._workload.arrivals
         if arrivals is None:
             return base.jobs
@@ -137,7 +137,8 @@ class ScenarioMaker:
         return arrival_times.read_times_s(self._data["arrivals.file"])
 
     def _load_gap_s(self, jobs: Sequence[Job], gpus: int, cell: PlannedCell) -> float | None:
-        """The mean gap at the cell's load: mean time alone ÷ (load · GPUs)."""
+        """Return the mean gap at the cell's load, mean time alone ÷ (load · GPUs); None without
+        loads."""
         at = cell.index("load")
         loads = getattr(self._workload, "loads", ())
         if at is None or not loads:
@@ -235,7 +236,7 @@ class ScenarioMaker:
     def _pods(self) -> Sequence[PodRequest]:
         path = self._data["manifests"]
         if self._read_pods is None:
-            raise BadInputError(str(path), "is read by the command alone")
+            raise BadInputError(str(path), "can only be read by the weft command")
         return self._read_pods(path)
 
 
@@ -245,10 +246,9 @@ def run_with(
     make: MakeScheduler,
     decisions: DecisionsWriter | None = None,
 ) -> SharedRun:
-    """The scenario with a policy, or with one of those that need a run of their own.
+    """Run the scenario with a policy, or with one of the special schedulers.
 
-    Decisions go on record where wanted, but for gandiva's: its trials cannot be decided again.
-    """
+    Decisions are recorded if wanted, but not gandiva's: its trials cannot be replayed."""
     if scheduler == GANDIVA:
         run = TrialRun(scenario, PackByTrial()).go()
     elif scheduler == BEST:
@@ -261,7 +261,7 @@ def run_with(
 
 
 def exporter_faults(faults: MetricFaults) -> ExporterFaults:
-    """The simulated exporters' faults that a level of the axis names."""
+    """Return the simulated exporters' faults for a level of the axis."""
     metric, reads = read_spoof(faults.spoof)
     frozen_s = faults.frozen_seconds
     return ExporterFaults(
@@ -286,7 +286,8 @@ def _in_proportion(
 def _pod_jobs(
     workload: ManifestPods, pods: Sequence[PodRequest], most_mib: int, seed: int
 ) -> tuple[Job, ...]:
-    """A job for each pod and copy that asks for one GPU or a share of one."""
+    """Return a job for each copy of each pod; `BadInputError` for pods that ask for other than one
+    GPU or a share of one."""
     listed = []
     for pod in pods:
         requests = pod.shape.gpu_requests
@@ -324,16 +325,16 @@ SHARED_MEASURES = (
     "idle_energy_kj",
     "unfinished",
 )
-"""Fields of a run of shared GPUs that are measures as they stand."""
+"""Fields of a shared run that are measures without conversion."""
 
 
 def shared_result(run: SharedRun) -> CellResult:
-    """The cell's result: the run, its jobs' rows, the cards' use, and all measures of these."""
+    """Return the cell's result: the run, its jobs' rows, the GPUs' use, and all measures."""
     waits = [
         outcome.bound_s - outcome.arrived_s
         for outcome in run.outcomes
         if outcome.bound_s is not None
-    ]  # until the first binding
+    ]  # time until the first binding
     measures = {name: finite_or_none(getattr(run, name)) for name in SHARED_MEASURES}
     if waits:
         measures["queue_mean_s"] = round(sum(waits) / len(waits), 3)
@@ -343,7 +344,8 @@ def shared_result(run: SharedRun) -> CellResult:
 
 
 def _of_jobs(run: SharedRun) -> dict[str, float | None]:
-    """How fairly jobs were slowed down, energy a job, and queries where they answer any."""
+    """Return measures of slowdown and fairness, energy per job, and, if jobs answer any, of
+    queries."""
     stretched = [
         outcome.jct_s / outcome.alone_s
         for outcome in run.outcomes
@@ -367,16 +369,15 @@ def _of_jobs(run: SharedRun) -> dict[str, float | None]:
 
 
 def finite_or_none(value: float | None) -> float | None:
-    """The value; None where it is not finite: a percentile of no jobs."""
+    """Return the value, or None if it is not finite, such as a percentile of no jobs."""
     return None if value is None or not math.isfinite(value) else value
 
 
 class SharedGpusRunner:
-    """Runs jobs that share GPUs, whatever they are.
+    """Runs jobs that share GPUs, of any workload.
 
-    `best-residency` is best fit where every pod asks for exactly what it will use, which nobody can
-    know; `gandiva` packs by trial.
-    """
+    `best-residency` is best fit with every pod requesting exactly what it will use, which is
+    unknown in practice; `gandiva` packs by trial."""
 
     def __init__(
         self, scenarios: ScenarioMaker, make: MakeScheduler, *, records: bool = False
@@ -384,7 +385,7 @@ class SharedGpusRunner:
         self._scenarios, self._make, self._records = scenarios, make, records
 
     def run(self, cell: PlannedCell) -> CellResult:
-        """One scheduler on one seed's jobs at one level of each axis."""
+        """Run one scheduler with one seed's jobs at one level of each axis."""
         scenario = self._scenarios.scenario(cell)
         decisions = DecisionsKept(wanted=self._records)
         run = run_with(scenario, cell.scheduler, self._make, decisions.writer)

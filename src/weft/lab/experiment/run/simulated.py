@@ -1,10 +1,9 @@
-"""Runners of simulated experiments: each kind of workload by the engine under `lab/simulate`.
+"""Chooses the runner of a simulated experiment by its kind of workload.
 
-An experiment on a cluster is simulated by the same Jobs, asked for in the same words: each pod is
-read by the same dialects as on the cluster, its scheduler is the `policy` that stands for it, and
-it runs `run_seconds` from its binding on. What is not simulated: the Job controller, image pulls, a
-queue's back-off and interference.
-"""
+An experiment on a cluster is simulated with the same Jobs and requests: each pod is read by the
+same dialects as on the cluster, its scheduler's `policy` decides, and it runs for `run_seconds`
+from its binding on. Not simulated are the Job controller, image pulls, a queue's back-off and
+interference."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,7 +46,7 @@ _SPECIAL: dict[type, set[str]] = {
     MeasuredPairs: {GANDIVA, ORACLE},
     OpenbPods: set(),
 }
-"""Schedulers that are no policies, of workloads that do not have the usual ones."""
+"""Schedulers that are not policies, for workloads without the usual ones."""
 
 
 def runner_of(
@@ -56,10 +55,9 @@ def runner_of(
     make_policy: MakePolicy,
     read_pods: ReadPods | None = None,
 ) -> Runner:
-    """The runner of this experiment's workload; a scheduler nobody knows fails here.
+    """Return the runner of this experiment's workload; `BadInputError` for unknown schedulers.
 
-    `data` are the workload's files by field; `read_pods` reads manifests, where these are the jobs.
-    """
+    `data` are the workload's files by field; `read_pods` reads manifests, if these are the jobs."""
     workload, make = spec.workload, SchedulerMaker(make_policy, spec.profiles)
     if isinstance(workload, ClusterJobs):
         return SimulatedClusterRunner(spec, workload, data.get("models"), make)
@@ -85,8 +83,8 @@ class SimulatedClusterRunner:
         models: Path | None,
         make: SchedulerMaker,
     ) -> None:
-        """`BadInputError` where a scheduler that is compared names no policy, or an unknown one."""
-        assert spec.cluster is not None  # as `read_spec` has seen
+        """Check the schedulers; `BadInputError` if one has no policy, or an unknown one."""
+        assert spec.cluster is not None  # checked by `read_spec`
         self._workload, self._cluster, self._models = workload, spec.cluster, models
         self._make, self._records = make, spec.decisions
         for at, scheduler in enumerate(self._cluster.schedulers):
@@ -94,7 +92,7 @@ class SimulatedClusterRunner:
                 make.check(scheduler.policy, f"cluster.schedulers[{at}].policy")
 
     def run(self, cell: PlannedCell) -> CellResult:
-        """One scheduler on one seed's Jobs, over-provisioned by one level."""
+        """Run one scheduler with one seed's Jobs at one level of over-provisioning."""
         percent = self._workload.percents[cell.levels[0].index]
         jobs = planned_jobs(self._workload, self._models, cell.seed)
         scheduler = self._cluster.scheduler(cell.scheduler)

@@ -1,4 +1,4 @@
-"""The folder of an experiment's runs: a folder a cell, whole or not there.
+"""The folder of an experiment's runs: a subfolder per cell, complete or absent.
 
     experiment.json    what is run; no times, no host
     cells/…/seed=N/    result.json; jobs.parquet with one row a job; series.parquet with
@@ -35,11 +35,11 @@ LOCK = ".lock"
 RESULT, JOBS, SERIES = "result.json", "jobs.parquet", "series.parquet"
 DECISIONS = "decisions.jsonl.gz"
 _HOST_FIELDS = ("nodeSelector", "hostIpc", "simulated")
-"""Fields of a cluster that results depend on; its schedulers name cells."""
+"""Fields of `cluster` that results depend on, besides its schedulers, which name cells."""
 
 
 class CellRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A cell's `result.json`; `hash` is of all that it depends on, `marks` are the
+    """A cell's `result.json`. `hash` is of all that the result depends on; `marks` are
     `CellResult`'s."""
 
     hash: str
@@ -49,14 +49,14 @@ class CellRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CellRows(msgspec.Struct, frozen=True):
-    """A cell's rows of its cards over time and of its jobs: columns by name, none if nothing."""
+    """A cell's rows over time and of jobs, as columns by name; empty if it has none."""
 
     series: Mapping[str, Any]
     jobs: Mapping[str, Any]
 
 
 class CellTiming(msgspec.Struct, frozen=True):
-    """When a cell ran, and with what."""
+    """When a cell ran, for how long, on which host and with which version."""
 
     ended: str
     wall_s: float
@@ -65,18 +65,19 @@ class CellTiming(msgspec.Struct, frozen=True):
 
 
 class RunManifest(msgspec.Struct, frozen=True):
-    """All that is not the same in two runs of one experiment: timings by the cell's folder, and
-    versions of Python and libraries."""
+    """All that differs between two runs of one experiment: timings by cell folder, and versions of
+    Python and libraries."""
 
     versions: str
     cells: dict[str, CellTiming] = {}
 
 
 class StoredExperiment(msgspec.Struct, frozen=True):
-    """`experiment.json`: the experiment as it is written, hashes of its data files by field,
-    whether it is run in simulation or on its cluster, and where schedulers that are not Weft's own
-    come from, as `sources_of` says. `absent` says what data was not there when nothing had been
-    run yet."""
+    """`experiment.json`: the experiment, hashes of its data files by field, whether it runs in
+    simulation or on its cluster, and the sources of schedulers that are not Weft's own (see
+    `sources_of`).
+
+    `absent` lists missing data, as long as nothing has been run."""
 
     experiment: ExperimentSpec
     data: dict[str, str] = {}
@@ -85,7 +86,7 @@ class StoredExperiment(msgspec.Struct, frozen=True):
     absent: list[str] = []
 
     def hash_of(self, cell: PlannedCell) -> str:
-        """Hash of all that the cell's result depends on."""
+        """Return the hash of all that the cell's result depends on."""
         settings = self._named_levels()
         named = [settings.get((level.axis, level.text)) for level in cell.levels]
         parts: list[Any] = [self._fixed(), [each for each in named if each is not None]]
@@ -97,7 +98,7 @@ class StoredExperiment(msgspec.Struct, frozen=True):
         return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
 
     def differing_field(self, other: "StoredExperiment") -> str:
-        """The first field that cells of both depend on and that differs; "" if none does."""
+        """Return the first field that differs and that cells of both depend on; "" if none does."""
         own, others = self._fixed(), other._fixed()
         fields = [field for field in own if own[field] != others.get(field)]
         mine, theirs = self._named_levels(), other._named_levels()
@@ -105,13 +106,13 @@ class StoredExperiment(msgspec.Struct, frozen=True):
         return next(iter([*fields, *(f"level {name} of {axis}" for axis, name in names)]), "")
 
     def _fixed(self) -> dict[str, Any]:
-        """The workload without its axes, and its data."""
+        """Return the workload without its axes, and its data."""
         spec = self.experiment
         built: dict[str, Any] = msgspec.to_builtins(spec.workload)
         fixed = {f"workload.{name}": value for name, value in built.items() if name not in AXES}
-        if built.get("mode") == "timed":  # one seed replays the trace itself
+        if built.get("mode") == "timed":  # a single seed replays the trace itself
             fixed["seeds.count (one, or several)"] = spec.seeds.count > 1
-        for field, text in self.data.items():  # the same data elsewhere is the same
+        for field, text in self.data.items():  # data counts by its hash, wherever the file is
             fixed[f"workload.{field}"] = text
         if spec.cluster is not None:
             cluster: dict[str, Any] = msgspec.to_builtins(spec.cluster)
@@ -120,7 +121,7 @@ class StoredExperiment(msgspec.Struct, frozen=True):
         return fixed
 
     def _named_levels(self) -> dict[tuple[str, str], Any]:
-        """Settings of levels that have a name, by (axis, name)."""
+        """Return the settings of levels that have a name, by (axis, name)."""
         built: dict[str, Any] = msgspec.to_builtins(self.experiment.workload)
         return {
             (AXES[field], level["name"]): level
@@ -138,18 +139,17 @@ class RunStore:
         self._held: BinaryIO | None = None
 
     def __reduce__(self) -> tuple[type["RunStore"], tuple[Path, StoredExperiment]]:
-        """Workers get it without the lock."""
+        """Pickle the store for workers, without the lock."""
         return RunStore, (self.folder, self._stored)
 
     def in_folder(self, folder: Path) -> "RunStore":
-        """The same experiment's, in another folder."""
+        """Return a store of the same experiment in another folder."""
         return RunStore(folder, self._stored)
 
     def begin(self) -> None:
-        """Make the folder, or go on in it; scraps of a run that was killed are removed.
+        """Create the folder or continue in it, and remove incomplete cells of a killed run.
 
-        `BadInputError` where it holds another experiment's runs, or cannot be written.
-        """
+        `BadInputError` if it holds another experiment's runs, or cannot be written."""
         if importlib.util.find_spec("pyarrow") is None:
             what = f"is not installed, and jobs are kept as Parquet; {install_extra('experiments')}"
             raise BadInputError("pyarrow", what)
@@ -170,7 +170,7 @@ class RunStore:
             raise
 
     def _lock(self) -> None:
-        """Keep the folder for this process, to its end; its workers do not hold such a lock."""
+        """Lock the folder for this process; workers do not inherit such a lock."""
         self._held = (self.folder / LOCK).open("ab")
         try:
             fcntl.lockf(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -191,26 +191,26 @@ class RunStore:
             raise BadInputError(str(self.folder), what)
 
     def note_absent(self) -> None:
-        """Keep what data is absent for reports, unless runs are there already."""
+        """Store which data is absent, for reports, unless there are runs already."""
         if not (self.folder / EXPERIMENT).exists():
             self.begin()
             self.close()
 
     @property
     def absent(self) -> list[str]:
-        """The data that was not there, in words; none once something could be run."""
+        """Missing data in words; empty once something could be run."""
         return self._stored.absent
 
     def done(self, cells: Sequence[PlannedCell]) -> set[PlannedCell]:
-        """Those of `cells` that are there, whole."""
+        """Return those of `cells` whose results are in the folder."""
         return set(self.records(cells))
 
     def records(self, cells: Sequence[PlannedCell]) -> dict[PlannedCell, CellRecord]:
-        """Results of those of `cells` that are there."""
+        """Return the results of those of `cells` that are in the folder."""
         return {cell: record for cell in cells if (record := self.record(cell)) is not None}
 
     def record(self, cell: PlannedCell) -> CellRecord | None:
-        """A cell's result; None where it is not there, is broken, or is of another experiment."""
+        """Return a cell's result; None if it is absent, unreadable, or of another experiment."""
         path = self.place(cell) / RESULT
         try:
             record = msgspec.json.decode(path.read_bytes(), type=CellRecord)
@@ -219,20 +219,20 @@ class RunStore:
         return record if record.hash == self._stored.hash_of(cell) else None
 
     def differing_field(self, other: "RunStore") -> str:
-        """As `StoredExperiment.differing_field`, of another folder's experiment."""
+        """Compare with another folder's experiment, like `StoredExperiment.differing_field`."""
         return self._stored.differing_field(other._stored)
 
     def place(self, cell: PlannedCell) -> Path:
-        """The folder of a cell, there or not."""
+        """Return the folder of a cell, whether it exists or not."""
         return self.folder / CELLS / cell.folder
 
     def rows(self, cell: PlannedCell) -> CellRows:
-        """The cell's series and jobs."""
+        """Return the cell's series and jobs."""
         place = self.place(cell)
         return CellRows(read_rows(place / SERIES), read_rows(place / JOBS))
 
     def write(self, cell: PlannedCell, result: CellResult) -> None:
-        """Put the cell there, whole, in place of what may be there."""
+        """Write the cell atomically, replacing an existing one."""
         part = self.folder / PARTS / f"{os.getpid()}-{abs(hash(cell.folder))}"
         part.mkdir()
         if result.jobs:
@@ -250,7 +250,7 @@ class RunStore:
         part.rename(place)
 
     def manifest(self) -> RunManifest | None:
-        """The manifest that earlier starts wrote; None where there is none, or it is broken."""
+        """Return the manifest of earlier runs; None if absent or unreadable."""
         try:
             return msgspec.json.decode((self.folder / MANIFEST).read_bytes(), type=RunManifest)
         except (OSError, *UNDECODABLE):
@@ -261,7 +261,7 @@ class RunStore:
         write_whole(self.folder / MANIFEST, _json(manifest))
 
     def close(self) -> None:
-        """Remove the folder for scraps, and let others run here; nothing if it was not begun."""
+        """Remove the folder for incomplete cells, and unlock; does nothing if not begun."""
         if self._held is not None:
             shutil.rmtree(self.folder / PARTS, ignore_errors=True)
             self._held.close()
@@ -269,12 +269,12 @@ class RunStore:
 
 
 def marks_of(records: Mapping[PlannedCell, CellRecord]) -> dict[str, tuple[str, ...]]:
-    """Why the numbers of some of these cells do not count, by the cell's folder."""
+    """Return why some of these cells' numbers do not count, by cell folder."""
     return {cell.folder: record.marks for cell, record in records.items() if record.marks}
 
 
 def read_store(folder: Path) -> tuple[ExperimentSpec, RunStore]:
-    """The experiment whose runs are in this folder, and them."""
+    """Return the experiment whose runs are in this folder, and its store."""
     path = folder / EXPERIMENT
     if not path.exists():
         what = "holds no runs; `weft experiment run FILE --out FOLDER` makes them"
@@ -290,13 +290,13 @@ def stored_experiment(
     simulated: bool = True,
     sources: Mapping[str, list[PolicyOrigin]] | None = None,
 ) -> StoredExperiment:
-    """The experiment with the hashes of its data; `FileNotFoundError` where some is absent."""
+    """Return the experiment with hashes of its data; `FileNotFoundError` if some is absent."""
     hashes = {field: _hash_of(path) for field, path in data.items()}
     return StoredExperiment(spec, hashes, simulated, dict(sources or {}))
 
 
 def _hash_of(path: Path) -> str:
-    """Hash of a file; of a folder, of its files with their names."""
+    """Return the hash of a file, or of a folder's files with their names."""
     if not path.is_dir():
         return hashlib.sha256(raw_bytes(path)).hexdigest()
     files = sorted(each for each in path.rglob("*") if each.is_file())
@@ -305,7 +305,7 @@ def _hash_of(path: Path) -> str:
 
 
 def write_rows(path: Path, rows: Sequence[msgspec.Struct]) -> None:
-    """One row a value, as Parquet; columns are the fields."""
+    """Write one row per value as Parquet, with the fields as columns."""
     import pyarrow
     import pyarrow.parquet
 
@@ -318,7 +318,7 @@ def write_rows(path: Path, rows: Sequence[msgspec.Struct]) -> None:
 
 
 def read_rows(path: Path) -> dict[str, Any]:
-    """Columns as NumPy arrays, by name; none where the file is not there."""
+    """Return columns as NumPy arrays by name; empty if the file does not exist."""
     import pyarrow.parquet
 
     if not path.is_file():
@@ -343,4 +343,6 @@ def _decoded(path: Path) -> StoredExperiment:
     try:
         return msgspec.json.decode(read_bytes(path), type=StoredExperiment)
     except UNDECODABLE as error:
-        raise BadInputError(str(path), f"is broken: {error}; remove it and run anew") from None
+        raise BadInputError(
+            str(path), f"cannot be decoded: {error}; remove it and run again"
+        ) from None

@@ -1,4 +1,4 @@
-"""Runs of pods of a trace that never leave, or that come and go: policies × seeds."""
+"""Runs pods of a trace that stay for ever, or that come and go, for each policy and seed."""
 
 import errno
 import os
@@ -39,12 +39,11 @@ RESAMPLED = (
 
 
 class RunGrid(msgspec.Struct, frozen=True):
-    """A `Runner` of every policy on every arrival order.
+    """A `Runner` for every policy on every arrival order.
 
-    `compress` is for timed mode; `decisions` is where the one run's decisions file goes; with
-    `keeps_holdings` each policy's first run also tells who held what; `once` is why there is
-    one order of arrivals, in words, where that is so.
-    """
+    `compress` is for timed mode; `decisions` is the path of the single run's decisions file; with
+    `keeps_holdings` each policy's first run also returns its holdings; `once` says why there is
+    only one arrival order, if that is so."""
 
     scenario: Scenario
     policies: tuple[str, ...]
@@ -58,36 +57,36 @@ class RunGrid(msgspec.Struct, frozen=True):
     once: str = ""
 
     def lacks(self) -> dict[str, list[str]]:
-        """Inputs that each policy is not given, by its name as it was asked for."""
+        """Return the inputs that each policy needs but does not get, by its name as given."""
         return {name: lacking(self.make(name), self.scenario) for name in self.policies}
 
     def notes(self) -> list[str]:
-        """Notes on these arrivals."""
+        """Return notes on the arrivals."""
         if self.mode != "timed":
             return []
         own = list(range(len(self.scenario.pods)))
         return [REPLAYED if all(o.pod_rows == own for o in self.arrivals) else RESAMPLED]
 
     def cells(self) -> list[PlannedCell]:
-        """Every policy on every arrival order, in the order of the results."""
+        """Return every policy with every arrival order, in the order of the results."""
         seeds = [order.seed for order in self.arrivals]
         return [PlannedCell((), policy, seed) for policy in self.policies for seed in seeds]
 
     def run(self, cell: PlannedCell) -> CellResult:
-        """One policy on one arrival order; its `run` is a `CellOutcome`."""
+        """Run one policy on one arrival order; the result's `run` is a `CellOutcome`."""
         outcome = run_cell(self, cell)
         return CellResult(openb_measures(outcome.run), outcome)
 
 
 class CellOutcome(msgspec.Struct, frozen=True):
-    """A run, and who held what in it where that was wanted."""
+    """A run, and its holdings, if wanted."""
 
     run: PolicyRun
     holdings: ClusterHoldings | None = None
 
 
 def run_cell(grid: RunGrid, cell: PlannedCell) -> CellOutcome:
-    """One policy on one arrival order; the decisions file is written, if one is wanted."""
+    """Run one policy on one arrival order, and write the decisions file, if wanted."""
     arrivals = next(order for order in grid.arrivals if order.seed == cell.seed)
     if grid.decisions is None:
         return run_recorded(grid, cell.scheduler, arrivals, None)
@@ -98,7 +97,7 @@ def run_cell(grid: RunGrid, cell: PlannedCell) -> CellOutcome:
 
 
 def _recorded(grid: RunGrid, name: str, arrivals: Arrivals, path: Path) -> CellOutcome:
-    """A run with its decisions file, which is there whole or not at all."""
+    """Run with a decisions file, which is written completely or not at all."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     with replacing(path) as file:
@@ -115,8 +114,9 @@ def run_recorded(
     decisions: DecisionsWriter | None,
     on_times: Callable[[TimedPods], None] | None = None,
 ) -> CellOutcome:
-    """One policy on one arrival order; what it decides goes to `decisions`, if wanted, and in
-    timed mode pods' times to `on_times`."""
+    """Run one policy on one arrival order.
+
+    Decisions go to `decisions`, and in timed mode the pods' times to `on_times`, if given."""
     scenario, timed = grid.scenario, grid.mode == "timed"
     nodes: list[NodeHoldings] = []
 
@@ -144,7 +144,7 @@ def run_recorded(
             decisions=decisions,
             on_holdings=on_holdings,
         )
-    run = msgspec.structs.replace(run, policy=name)  # as it was asked for, with its options
+    run = msgspec.structs.replace(run, policy=name)  # the name as given, with its options
     if on_holdings is None:
         return CellOutcome(run)
     moment = "when the last pod had come" if timed else "at the end"
@@ -152,7 +152,7 @@ def run_recorded(
 
 
 def openb_measures(run: PolicyRun) -> dict[str, float | None]:
-    """The measures of pods of a trace, by name."""
+    """Return the measures of a trace's run, by name."""
     measures: dict[str, float | None] = {
         "gpu_asked_at_100_percent": run.at_100_percent,
         "gpu_asked_percent": run.gpu_asked_percent,
@@ -175,8 +175,8 @@ def openb_measures(run: PolicyRun) -> dict[str, float | None]:
 def arrivals_of_seed(
     scenario: Scenario, mode: Literal["inflation", "timed"], seed: int, *, seeds: int, demand: float
 ) -> Arrivals:
-    """Which pods come in a run that has no published order: drawn up to a demand; in timed mode the
-    trace's own if there is one seed, else pods of the trace drawn for its times."""
+    """Return the arrivals of a run without a published order: drawn up to a demand; in timed mode
+    the trace's own for a single seed, else the trace's times with pods drawn from it."""
     pods, nodes = len(scenario.pods), len(scenario.nodes)
     if mode == "timed":
         make = arrivals.replayed if seeds == 1 else arrivals.resampled
@@ -185,7 +185,7 @@ def arrivals_of_seed(
 
 
 class OpenbRunner:
-    """Runs pods of a trace that never leave, or that come and go."""
+    """Runs pods of a trace that stay for ever, or that come and go."""
 
     def __init__(
         self,
@@ -204,14 +204,14 @@ class OpenbRunner:
 
     @cached_property
     def _orders(self) -> dict[int, arrivals.Arrivals]:
-        """The published arrival orders by their place in the file."""
+        """The published arrival orders by their position in the file."""
         scenario, count = self._scenario, self._seeds.count
         path = self._data["order"]
         orders = arrivals.read_orders(path, len(scenario.pods), len(scenario.nodes), count)
         return dict(enumerate(orders))
 
     def run(self, cell: PlannedCell) -> CellResult:
-        """One scheduler on one arrival order, up to one demand."""
+        """Run one scheduler on one arrival order, up to one demand."""
         workload, scenario = self._workload, self._scenario
         order = self._arrivals(cell)
         grid = RunGrid(

@@ -1,4 +1,3 @@
-"""Describes experiments: the form of its file, its cells, and the measures it may compare by.
+"""Describes experiments: the form of their files, their cells, and the measures to compare by.
 
-In: an experiment's file. Out: `ExperimentSpec`, its workload, and the cells of its plan.
-"""
+In: an experiment's file. Out: `ExperimentSpec`, its workload, and the cells of its plan."""

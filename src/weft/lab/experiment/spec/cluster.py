@@ -1,8 +1,7 @@
-"""The form of an experiment on a cluster: which jobs, which schedulers, where and how to look.
+"""The form of an experiment on a cluster: its jobs, schedulers, nodes and metrics server.
 
-The same file is also simulated, where its schedulers name a `policy` and its jobs say how long
-they run: nodes are then those of `simulated`.
-"""
+The same file can be simulated if its schedulers name a `policy` and its jobs say how long they run;
+the nodes are then those of `simulated`."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -17,7 +16,7 @@ JobName = Annotated[
     str,
     Meta(
         pattern="^[a-z0-9]([a-z0-9-]{0,45}[a-z0-9])?$",
-        extra={"refused": "{} is no name; write up to 47 lower-case letters, digits and -"},
+        extra={"refused": "{} is not a name; write up to 47 lower-case letters, digits and -"},
     ),
 ]
 Seconds = Annotated[float, Meta(ge=0, le=1e7)]
@@ -29,10 +28,9 @@ PAUSE_IMAGE = "registry.k8s.io/pause:3.10"
 class ClusterJob(Section, frozen=True, kw_only=True):
     """`count` Jobs of one container.
 
-    `memory_mib` of GPU memory and `gpus` are what they ask for, each scheduler in its own words.
-    `arrival_seconds` has one entry a Job; without it they come as the workload says.
-    `run_seconds` is how long one runs, for simulations alone. `annotations` are the pod's.
-    """
+    They request `memory_mib` of GPU memory and `gpus`, in each scheduler's form. `arrival_seconds`
+    has one entry per Job; without it the workload sets their arrivals. `run_seconds` is their run
+    time, for simulations only. `annotations` are the pod's."""
 
     name: JobName
     image: Annotated[str, Meta(min_length=1)]
@@ -46,11 +44,10 @@ class ClusterJob(Section, frozen=True, kw_only=True):
 
 
 class ClusterJobs(Section, frozen=True, kw_only=True, tag_field="kind", tag="cluster-jobs"):
-    """Jobs of a cluster: a list of one's own, or Ferikoglou's JSON (`models`).
+    """Jobs on a cluster: a list of one's own, or Ferikoglou's JSON (`models`).
 
-    Jobs without a time come in an order and at delays drawn by seed, uniform between
-    `delay_seconds`. Axis: `percents` by which they ask for more memory than `memory_mib` says.
-    """
+    Jobs without a time come in random order with random delays, uniform between `delay_seconds`.
+    Axis: `percents` by which requests exceed `memory_mib`."""
 
     models: str = ""
     jobs: tuple[ClusterJob, ...] = ()
@@ -59,11 +56,10 @@ class ClusterJobs(Section, frozen=True, kw_only=True, tag_field="kind", tag="clu
 
 
 class GpuRequestForm(Section, frozen=True):
-    """How a scheduler is asked for GPUs: a `resource` of the container, or a `label` of the pod.
+    """How a scheduler's pods request GPUs: a `resource` of the container, or a `label` of the pod.
 
-    `unit`: the whole cards, MiB or GiB of memory that it counts; `most`: that at most, 0 for no
-    bound.
-    """
+    `unit` is what the amount counts: whole GPUs, or MiB or GiB of memory. `most` is its limit, 0
+    for none."""
 
     resource: str = ""
     label: str = ""
@@ -74,10 +70,10 @@ class GpuRequestForm(Section, frozen=True):
 class ClusterScheduler(Section, frozen=True, kw_only=True):
     """A scheduler of the cluster.
 
-    `reporting_controller` is what its events say (left out: its `scheduler_name`), `annotations`
-    are what its binding leaves on every pod: both are how a probe tells that it is in the path.
-    `mend` is the command that puts it there. `policy` stands for it in simulations.
-    """
+    `reporting_controller` is the author of its events (default: its `scheduler_name`),
+    `annotations` are those that its binding writes on every pod; by either the probe recognises its
+    bindings. `mend` is the command that sets the scheduler up. `policy` replaces it in
+    simulations."""
 
     name: Annotated[str, Meta(min_length=1, max_length=63)]
     scheduler_name: str = "default-scheduler"
@@ -89,12 +85,13 @@ class ClusterScheduler(Section, frozen=True, kw_only=True):
 
     @property
     def says(self) -> str:
-        """The reporter that its events name."""
+        """The author that its events name."""
         return self.reporting_controller or self.scheduler_name
 
 
 class PrometheusAccess(Section, frozen=True):
-    """The metrics server of the nodes' GPUs, as `telemetry` of Weft's configuration has it."""
+    """The metrics server of the nodes' GPUs, with fields as in `telemetry` of Weft's
+    configuration."""
 
     url: str
     selector: str = ""
@@ -104,7 +101,7 @@ class PrometheusAccess(Section, frozen=True):
 
 
 class SimulatedNodes(Section, frozen=True):
-    """The nodes of the same experiment in simulation."""
+    """The nodes when the experiment is simulated."""
 
     nodes: Annotated[int, Meta(ge=1, le=10_000)] = 1
     gpus: Annotated[int, Meta(ge=1, le=64)] = 1
@@ -113,12 +110,11 @@ class SimulatedNodes(Section, frozen=True):
 
 
 class Cluster(Section, frozen=True, kw_only=True):
-    """Where the experiment runs: one turn a scheduler, in a namespace of its own.
+    """The cluster to run on: one turn per scheduler, each in a namespace of its own.
 
-    `kubeconfig` and `context` are kubectl's where left out; `~` and `$NAME` are expanded. Pods run
-    on nodes with all labels of `node_selector`. A probe gets `probe_seconds` to run `probe_image`,
-    a whole turn `turn_seconds`; every `look_seconds` Jobs and pods are read.
-    """
+    `kubeconfig` and `context` default to kubectl's; `~` and `$NAME` are expanded. Pods run on nodes
+    with all labels of `node_selector`. A probe has `probe_seconds` to run `probe_image`, a turn
+    `turn_seconds`; Jobs and pods are polled every `look_seconds`."""
 
     schedulers: Annotated[tuple[ClusterScheduler, ...], Meta(min_length=1)]
     kubeconfig: str = ""
@@ -133,12 +129,12 @@ class Cluster(Section, frozen=True, kw_only=True):
     simulated: SimulatedNodes = SimulatedNodes()
 
     def scheduler(self, name: str) -> ClusterScheduler:
-        """The one of this name; `check_cluster` has seen that it is there."""
+        """Return the scheduler of this name, which must exist (see `check_cluster`)."""
         return next(each for each in self.schedulers if each.name == name)
 
 
 def check_cluster(workload: object, cluster: Cluster | None, schedulers: Sequence[str]) -> None:
-    """Checks what the types and their bounds cannot say."""
+    """Check what types and bounds cannot express."""
     if not isinstance(workload, ClusterJobs):
         if cluster is not None:
             raise BadInputError("cluster", "is for `workload.kind: cluster-jobs`; leave it out")

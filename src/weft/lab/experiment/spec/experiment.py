@@ -40,31 +40,29 @@ class Seeds(Section, frozen=True):
 
 
 class WeightedPolicy(Section, frozen=True):
-    """A policy of a profile, as schedulers are written. `weight` counts where several score."""
+    """A policy of a profile; `weight` counts if several policies score."""
 
     policy: Annotated[str, Meta(min_length=1)]
     weight: Annotated[int, Meta(ge=0, le=1_000_000)] = 1
 
 
 class SchedulerProfile(Section, frozen=True):
-    """A scheduler of several policies, as a profile of `WeftConfiguration`.
+    """A scheduler with several policies, like a profile of `WeftConfiguration`.
 
-    The first queues, breaks ties and picks GPUs.
-    """
+    The first policy orders the queue, breaks ties and picks GPUs."""
 
     name: Name
     policies: Annotated[tuple[WeightedPolicy, ...], Meta(min_length=1)]
 
 
 class ExperimentSpec(Section, frozen=True, kw_only=True):
-    """An experiment: every scheduler meets every seed's workload at every level of the axes.
+    """An experiment: every scheduler runs every seed's workload at every level of the axes.
 
-    `schedulers` are policies as `weft simulate --policy` takes them, names of `profiles`, or names
-    of those of the `cluster`, whose `policy` may be a profile too. Others are compared with the
-    `baseline`, the first where it is left out. On a cluster each turn is run `repeats` times.
-    Reports are about these `measures`, all if empty. Simulated cells keep their `decisions`, for
-    `weft replay` and `weft explain pod --decisions`.
-    """
+    `schedulers` are policies in the form of `weft simulate --policy`, names of `profiles`, or names
+    of the `cluster`'s schedulers, whose `policy` may be a profile too. They are compared with
+    `baseline`, by default the first. On a cluster each turn is run `repeats` times. Reports cover
+    these `measures`, all if empty. Simulated cells keep their `decisions`, for `weft replay` and
+    `weft explain pod --decisions`."""
 
     api_version: Literal["weft.dev/v1"]
     kind: Literal["Experiment"]
@@ -81,11 +79,11 @@ class ExperimentSpec(Section, frozen=True, kw_only=True):
     cluster: Cluster | None = None
 
     def profile(self, name: str) -> SchedulerProfile | None:
-        """The profile of this name; None where it is none."""
+        """Return the profile of this name, or None."""
         return next((profile for profile in self.profiles if profile.name == name), None)
 
     def decider(self, scheduler: str) -> str:
-        """The policy or profile that a scheduler is in simulations."""
+        """Return the policy or profile that decides for a scheduler in simulations."""
         return scheduler if self.cluster is None else self.cluster.scheduler(scheduler).policy
 
     @property
@@ -95,10 +93,9 @@ class ExperimentSpec(Section, frozen=True, kw_only=True):
 
 
 def read_spec(path: Path, instead: Mapping[str, Any] | None = None) -> ExperimentSpec:
-    """The experiment in this file, data paths as they are written there.
+    """Read the experiment in this file, with data paths as written.
 
-    Fields in `instead` take the place of the file's, those of a section one by one.
-    """
+    Fields in `instead` replace the file's, within sections one by one."""
     text = read_bytes(path)
     return decode_spec(text, str(path), instead)
 
@@ -106,8 +103,8 @@ def read_spec(path: Path, instead: Mapping[str, Any] | None = None) -> Experimen
 def decode_spec(
     text: bytes, where: str, instead: Mapping[str, Any] | None = None
 ) -> ExperimentSpec:
-    """The experiment in this text; `where` names it in errors, `instead` is as in `read_spec`."""
-    empty = f"is no {KIND}; `weft experiment init` prints one"
+    """Decode an experiment; `where` names it in errors, `instead` is as in `read_spec`."""
+    empty = f"is not an {KIND}; `weft experiment init` prints one"
     document = read_document(text, where, API_VERSION, KIND, empty=empty)
     try:
         spec = read_form(_merged(document, instead or {}), ExperimentSpec)
@@ -120,14 +117,17 @@ def decode_spec(
 def data_paths(
     spec: ExperimentSpec, folder: Path, environment: Mapping[str, str] = os.environ
 ) -> dict[str, Path]:
-    """The files that the workload reads, by field: `${NAME}` is what the environment says, and
-    paths begin at the `folder` that the experiment's file is in."""
+    """Return the files that the workload reads, by field.
+
+    `${NAME}` is expanded from the environment; relative paths are relative to `folder`, that of the
+    experiment's file."""
     written = data_texts(spec.workload)
     return {field: folder / _expanded(text, environment) for field, text in written.items()}
 
 
 def absent_data(data: Mapping[str, Path]) -> list[str]:
-    """A sentence for each of `data_paths` that is not there, with its field as it is written."""
+    """Return a sentence for each of `data_paths` that does not exist, with the field's name in the
+    file."""
     absent = [(name, path) for name, path in data.items() if not path.exists()]
     return [f"workload.{_SNAKE.sub(_capital, name)}: {_why_absent(path)}" for name, path in absent]
 
@@ -158,7 +158,7 @@ def _merged(document: Mapping[Any, Any], instead: Mapping[str, Any]) -> dict[Any
 
 
 def _check(spec: ExperimentSpec) -> None:
-    """Checks what the types and their bounds cannot say."""
+    """Check what types and bounds cannot express."""
     no_doubles("schedulers", spec.schedulers)
     if spec.baseline and spec.baseline not in spec.schedulers:
         raise BadInputError("baseline", f"{unknown(spec.baseline, spec.schedulers)}")
@@ -168,7 +168,9 @@ def _check(spec: ExperimentSpec) -> None:
         if name not in MEASURES:
             raise BadInputError(f"measures[{at}]", unknown(name, MEASURES))
     if spec.repeats > 1 and spec.cluster is None:
-        what = "is of turns on a cluster: simulated, the same seed gives the same; add seeds"
+        what = (
+            "is for turns on a cluster: in simulation the same seed gives the same run; add seeds"
+        )
         raise BadInputError("repeats", what)
     check_workload(spec.workload)
     check_cluster(spec.workload, spec.cluster, spec.schedulers)
@@ -179,24 +181,26 @@ def _check(spec: ExperimentSpec) -> None:
 def _check_openb(workload: OpenbPods, seeds: Seeds) -> None:
     timed = workload.mode == "timed"
     if timed and workload.order:
-        raise BadInputError("workload.order", "is of arrivals without times; leave it out if timed")
+        raise BadInputError(
+            "workload.order", "is for arrivals without times; leave it out if timed"
+        )
     if timed and len(workload.demands) > 1:
-        raise BadInputError("workload.demands", "is of inflation; leave it out if timed")
+        raise BadInputError("workload.demands", "is for mode inflation; leave it out if timed")
     if workload.order and seeds.first:
         raise BadInputError("seeds.first", "is for arrivals drawn by seed; `order` has its own")
 
 
 def _expanded(text: str, environment: Mapping[str, str]) -> str:
-    # An unset variable stays: the data is absent then, and its cells are skipped, visibly.
+    # Unset variables stay in the path, so that the data counts as absent and its cells are skipped.
     return _VARIABLE.sub(lambda match: environment.get(match[1]) or match[0], text)
 
 
 _PLAIN = "=,:.-_"
-"""Characters that stay as they are in a folder's name, beside letters and digits."""
+"""Characters that stay unquoted in a folder's name, besides letters and digits."""
 
 
 class CellLevel(msgspec.Struct, frozen=True):
-    """A cell's place on one axis: `index` of the axis' levels, and how it is written."""
+    """A cell's level on one axis: its index, and its text."""
 
     axis: str
     index: int
@@ -204,7 +208,8 @@ class CellLevel(msgspec.Struct, frozen=True):
 
 
 class PlannedCell(msgspec.Struct, frozen=True):
-    """One run: a scheduler meets one seed's workload at these levels, for the `repeat`-th time."""
+    """One run: a scheduler with one seed's workload at these levels, as repetition number
+    `repeat`."""
 
     levels: tuple[CellLevel, ...]
     scheduler: str
@@ -212,12 +217,12 @@ class PlannedCell(msgspec.Struct, frozen=True):
     repeat: int = 0
 
     def index(self, axis: str) -> int | None:
-        """The number of its level on this axis; None where the experiment has no such axis."""
+        """Return the index of its level on this axis; None if the experiment has no such axis."""
         return next((level.index for level in self.levels if level.axis == axis), None)
 
     @property
     def folder(self) -> str:
-        """Its folder within the run's, the same for equal cells of any plan."""
+        """Its folder within the run folder, the same for equal cells of any plan."""
         parts = [f"{level.axis}={level.text}" for level in self.levels]
         return "/".join(quote(part, safe=_PLAIN) for part in [*parts, self.scheduler]) + (
             f"/seed={self.seed}" + (f",repeat={self.repeat}" if self.repeat else "")
@@ -225,7 +230,7 @@ class PlannedCell(msgspec.Struct, frozen=True):
 
 
 def plan(spec: ExperimentSpec) -> list[PlannedCell]:
-    """Every cell: levels, then schedulers, then seeds, then repeats."""
+    """Return every cell: by levels, then schedulers, then seeds, then repeats."""
     axes = [
         [CellLevel(axis, index, text) for index, text in enumerate(texts)]
         for axis, texts in axes_of(spec).items()
@@ -241,7 +246,7 @@ def plan(spec: ExperimentSpec) -> list[PlannedCell]:
 
 
 def axes_of(spec: ExperimentSpec) -> dict[str, list[str]]:
-    """The levels of each axis, as they are written, by its name."""
+    """Return the texts of each axis' levels, by the axis' name."""
     return {
         axis: [_text(level) for level in levels]
         for axis, levels in levels_of(spec.workload).items()

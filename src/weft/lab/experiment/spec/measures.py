@@ -1,20 +1,21 @@
-"""Measures of experiments and of `weft simulate`: their names, units, resolution, which end is
-better. One measure has one name wherever it is shown."""
+"""Measures of experiments and of `weft simulate`: names, units, resolution, and which end is
+better.
+
+A measure has the same name wherever it is shown."""
 
 import msgspec
 
 _ROUNDED = 0.001
 """The step that most results are rounded to."""
 SECOND = 1.0
-"""Times of pods and jobs: traces have whole seconds, and so do Kubernetes' timestamps."""
+"""Resolution of pods' and jobs' times: traces and Kubernetes' timestamps have whole seconds."""
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """A measure: its title in sentences, and which end is better, None where it judges nothing.
+    """A measure: its title, and which end is better, None if it does not judge schedulers.
 
-    `resolution` is the least by which two values differ that say more than rounding. Of
-    `of_capacity`, percentages of the cluster's GPUs, that is one GPU where their number is known.
-    """
+    `resolution` is the smallest difference between two values that is not rounding. For
+    `of_capacity`, percentages of the cluster's GPUs, it is one GPU if their number is known."""
 
     title: str
     more_is_better: bool | None
@@ -23,7 +24,7 @@ class Measure(msgspec.Struct, frozen=True):
     of_capacity: bool = False
 
     def resolution_on(self, gpus: float | None) -> float:
-        """The resolution on a cluster of so many GPUs, None if nobody knows how many."""
+        """Return the resolution on a cluster of this many GPUs; None if unknown."""
         return 100 / gpus if self.of_capacity and gpus else self.resolution
 
 
@@ -81,15 +82,16 @@ BY_NAME = {
     "residents": _unjudged("pods on a GPU", _ROUNDED),
     "slowdown_evictions": _unjudged("evictions for slowdown", 1.0),
 }
-"""All that a cell may have; those that judge come first, in the order of reports."""
+"""All measures that a cell may have; those that judge schedulers come first, in the order of
+reports."""
 
 TITLES = {name: each.title for name, each in BY_NAME.items() if each.more_is_better is not None}
-"""How measures that judge are called in sentences."""
+"""Titles of the measures that judge schedulers, as used in sentences."""
 MEASURES = tuple(BY_NAME)
 
 
 def capital(title: str) -> str:
-    """A title as a heading; percentiles stay p50."""
+    """Return a title with a capital letter; percentiles stay p50."""
     return title if title[1:2].isdigit() else title[0].upper() + title[1:]
 
 
@@ -97,5 +99,5 @@ _UNKNOWN = Measure("", None, _ROUNDED)
 
 
 def measure_of(name: str) -> Measure:
-    """The measure of this name; what nobody judges where it is not known."""
+    """Return the measure of this name, or one that judges nothing if it is unknown."""
     return BY_NAME.get(name, _UNKNOWN)

@@ -1,4 +1,4 @@
-"""Templates that `weft experiment init` prints: one experiment of each kind of workload."""
+"""Templates that `weft experiment init` prints: one experiment for each kind of workload."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from weft.model import annotations
 
 API_VERSION = "weft.dev/v1"
 USUAL_SEEDS = 20
-"""The number of seeds where a run takes seconds."""
+"""Number of seeds in templates whose runs take seconds."""
 _HEAD = """\
 apiVersion: {version}
 kind: Experiment
@@ -320,11 +320,11 @@ TEMPLATES = {
         {"schedulers": "[whole-cards, gpushare, weft]", "baseline": "whole-cards", "seeds": "10"},
     ),
 }
-"""Text of an experiment by its kind of workload."""
+"""An experiment's text by its kind of workload."""
 
 
 class Wishes(NamedTuple):
-    """Changes to the template; None, () and "" leave it as it is."""
+    """Changes to a template; None, () and "" leave a field unchanged."""
 
     name: str = ""
     schedulers: tuple[str, ...] = ()
@@ -333,7 +333,7 @@ class Wishes(NamedTuple):
 
 
 def written(workload: str, wishes: Wishes) -> str:
-    """The template of this workload with what differs."""
+    """Return the template of this workload with the changes."""
     text = TEMPLATES[workload]
     changed = {
         "name": wishes.name,
@@ -350,19 +350,19 @@ def written(workload: str, wishes: Wishes) -> str:
 
 
 def line_of(template: str, field: str) -> str:
-    """The text behind a field of the first level."""
+    """Return the text after a top-level field's name, or ""."""
     match = re.search(rf"(?m)^{field}: (.*)$", template)
     return match[1] if match else ""
 
 
 def usual_seeds(workload: str) -> int:
-    """How many seeds the template of this workload has."""
+    """Return the number of seeds in the template of this workload."""
     match = re.search(r"count: (\d+)}", line_of(TEMPLATES[workload], "seeds"))
     assert match is not None
     return int(match[1])
 
 
 def _quoted(name: str) -> str:
-    """The name as YAML takes it within a list."""
+    """Quote the name for a YAML list, if necessary."""
     plain = re.fullmatch(r"[A-Za-z0-9_./-]*", name)
     return name if plain else json.dumps(name)

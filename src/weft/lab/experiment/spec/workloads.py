@@ -1,7 +1,6 @@
 """Forms of an experiment's workload: which jobs come, when, and what is assumed of them.
 
-Fields with several levels are axes. Fields that name files are data: paths, or `${NAME}/…`.
-"""
+Fields with several levels are axes. Fields that name files are data: paths, or `${NAME}/…`."""
 
 from typing import Annotated, Any, Literal
 
@@ -22,7 +21,7 @@ Name = Annotated[
     str,
     Meta(
         pattern=_NAME,
-        extra={"refused": "{} is no name; write up to 63 lower-case letters, digits and -"},
+        extra={"refused": "{} is not a name; write up to 63 lower-case letters, digits and -"},
     ),
 ]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
@@ -46,15 +45,15 @@ AXES = {
     "feedback": "feedback",
     "critical_shares": "critical-share",
 }
-"""Fields of a workload whose values are levels, in the order of cells, and the axes' names."""
+"""Fields of workloads whose values are levels, in the order of cells, and their axes' names."""
 NAMED_AXES = ("faults", "assumptions", "predictions", "feedback")
-"""Those whose levels have a name, and settings beside it."""
+"""Fields whose levels have a name and settings."""
 DATA_FIELDS = ("table", "mystic", "nodes", "pods", "order", "jobs_file", "manifests", "models")
-"""Fields of a workload that name files; the file of `arrivals` is another."""
+"""Fields of workloads that name files, apart from the file of `arrivals`."""
 
 
 class MetricFaults(Section, frozen=True):
-    """One level of the axis `faults`: what goes wrong between a card and the scheduler."""
+    """A level of the axis `faults`: faults of metrics between a GPU and the scheduler."""
 
     name: Name = "sound"
     delay_seconds: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
@@ -67,13 +66,12 @@ class MetricFaults(Section, frozen=True):
 
 
 class TimeAssumptions(Section, frozen=True):
-    """One level of the axis `assumptions`: how containers share a card, and what is known of them.
+    """A level of the axis `assumptions`: how containers share a GPU, and what is known of them.
 
-    `compute`: `measured` slowdowns alone, or at least as much slower as more is needed of the card
-    than it has (`proportional`); `computeRatio` is then what each container needs, instead of what
-    its job says; the card's metrics show it only with `computeShown`, as what is short may be
-    nothing that they measure. Without `earlierRuns` no pod says which program it runs.
-    """
+    `compute`: `measured`, only measured slowdowns count; `proportional`, time grows at least by the
+    ratio of needed compute to the GPU's. `computeRatio` is then each container's need, instead of
+    its job's; the GPU's metrics show it only with `computeShown`, since the scarce part may be one
+    that metrics do not cover. Without `earlierRuns` pods do not name their program."""
 
     name: Name = "as-measured"
     compute: Literal["measured", "proportional"] = "measured"
@@ -83,17 +81,16 @@ class TimeAssumptions(Section, frozen=True):
 
     @property
     def sharing(self) -> ComputeSharing:
-        """The simulation's own form of it."""
+        """The assumption in the simulation's form."""
         return ComputeSharing(self.compute == "proportional", self.compute_ratio)
 
 
 class PoorPredictions(Section, frozen=True):
-    """One level of the axis `predictions`: what is wrong with what policies are told of pairs.
+    """A level of the axis `predictions`: faults of the predictions that policies get.
 
-    Of a share `missing` of the applications no pair was ever measured, so that nothing is said of
-    them; 1: nobody is told anything. Every predicted slowdown, with its bound, is multiplied by a
-    lognormal factor that nobody knows of, `noise` being the sigma of its logarithm.
-    """
+    For a share `missing` of the applications no pair was measured, so they are unknown; 1: all are.
+    Every predicted slowdown and its bound are multiplied by a lognormal factor; `noise` is the
+    sigma of its logarithm."""
 
     name: Name = "as-learnt"
     missing: Ratio = 0.0
@@ -101,13 +98,12 @@ class PoorPredictions(Section, frozen=True):
 
 
 class ProgressFeedback(Section, frozen=True):
-    """One level of the axis `feedback`: whose progress is read, and what comes of it.
+    """A level of the axis `feedback`: how progress is polled, and what it is used for.
 
-    Each `periodSeconds` it is seen how fast every job gets on, wrong by a lognormal factor of sigma
-    `noise`; a share `missing` of these looks brings nothing. What is seen corrects what policies
-    are told (`teach`), and may evict who slows latency-critical jobs down (`evict`). An evicted job
-    loses what it has done, unless it `keepsWork`. With neither the looks are only counted.
-    """
+    Every `periodSeconds` each job's speed is read, with a lognormal error of sigma `noise`; a share
+    `missing` of readings is lost. Readings correct the predictions (`teach`), and may evict pods
+    that slow latency-critical jobs (`evict`); with neither they are only counted. An evicted job
+    loses its work, unless it `keepsWork`."""
 
     name: Name = "watched"
     teach: bool = True
@@ -119,7 +115,7 @@ class ProgressFeedback(Section, frozen=True):
 
 
 class UniformArrivals(Section, frozen=True, tag_field="kind", tag="uniform"):
-    """Gaps drawn evenly between two lengths; scaled where there is an axis `loads`."""
+    """Gaps drawn uniformly between two lengths; scaled if there is an axis `loads`."""
 
     least_seconds: Annotated[float, Meta(ge=0, le=1e9)] = 20.0
     most_seconds: Seconds = 40.0
@@ -131,24 +127,24 @@ class UniformArrivals(Section, frozen=True, tag_field="kind", tag="uniform"):
 
     @property
     def law(self) -> ArrivalLaw:
-        """The law, lengths in mean gaps."""
+        """The distribution, with lengths in mean gaps."""
         mean = self.mean_seconds
         return ArrivalLaw("uniform", self.least_seconds / mean, self.most_seconds / mean)
 
 
 class PoissonArrivals(Section, frozen=True, tag_field="kind", tag="poisson"):
-    """Independent arrivals; the mean gap is the workload's own where it is left out."""
+    """Independent arrivals; the mean gap defaults to the workload's own."""
 
     mean_seconds: Seconds | None = None
 
     @property
     def law(self) -> ArrivalLaw:
-        """The law."""
+        """The distribution."""
         return ArrivalLaw("poisson")
 
 
 class PhillyLikeArrivals(Section, frozen=True, tag_field="kind", tag="philly-like"):
-    """Bursts and a rhythm of days, as shared training clusters see them; fitted to no trace."""
+    """Bursts and a daily rhythm, as in shared training clusters; fitted to no trace."""
 
     mean_seconds: Seconds | None = None
     sigma: Annotated[float, Meta(ge=0, le=4)] = 1.5
@@ -156,12 +152,12 @@ class PhillyLikeArrivals(Section, frozen=True, tag_field="kind", tag="philly-lik
 
     @property
     def law(self) -> ArrivalLaw:
-        """The law."""
+        """The distribution."""
         return ArrivalLaw("bursty", sigma=self.sigma, day_swing=self.day_swing)
 
 
 class TracedArrivals(Section, frozen=True, tag_field="kind", tag="trace"):
-    """The gaps of a trace, from another place of it for each seed."""
+    """The gaps of a trace, from a different starting point for each seed."""
 
     file: str
     mean_seconds: Seconds | None = None
@@ -171,7 +167,7 @@ Arrivals = UniformArrivals | PoissonArrivals | PhillyLikeArrivals | TracedArriva
 
 
 class CardPower(Section, frozen=True):
-    """The power of a card: idle + context (memory in use) + busy · use ** gamma, in watts."""
+    """The power of a GPU: idle + context (if memory is in use) + busy · use ** gamma, in watts."""
 
     idle_watts: Annotated[float, Meta(ge=0, le=1e5)]
     context_watts: Annotated[float, Meta(ge=0, le=1e5)] = 10.0
@@ -180,17 +176,16 @@ class CardPower(Section, frozen=True):
 
     @property
     def model(self) -> PowerModel:
-        """The simulation's own form of it."""
+        """The power model in the simulation's form."""
         return PowerModel(self.idle_watts, self.context_watts, self.busy_watts, self.gamma)
 
 
 class SimulatedJobs(Section, frozen=True, kw_only=True):
-    """Base: fields of every workload of jobs that share cards.
+    """Base of all workloads of jobs that share GPUs.
 
-    `arrivals` left out are the workload's own. Images of `imageMib` are pulled when a node first
-    runs a program, one after the other at `pullMibPerSecond` (0: they are there). `power` left out
-    is the card model's.
-    """
+    `arrivals` default to the workload's own. Images of `imageMib` are pulled when a node first runs
+    a program, one after another at `pullMibPerSecond` (0: they are present). `power` defaults to
+    the GPU model's."""
 
     arrivals: Arrivals | None = None
     assumptions: tuple[TimeAssumptions, ...] = ()
@@ -200,7 +195,7 @@ class SimulatedJobs(Section, frozen=True, kw_only=True):
 
 
 class WatchedJobs(SimulatedJobs, frozen=True, kw_only=True):
-    """Base: workloads whose cards are watched while they run. Axis: `faults` of the metrics."""
+    """Base of workloads whose GPUs are scraped while they run. Axis: `faults` of the metrics."""
 
     faults: Annotated[tuple[MetricFaults, ...], Meta(min_length=1)] = (MetricFaults(),)
     harvest_limit: Annotated[float, Meta(ge=1, le=100)] = 4.0
@@ -210,10 +205,9 @@ class WatchedJobs(SimulatedJobs, frozen=True, kw_only=True):
 class OverprovisionedJobs(
     WatchedJobs, frozen=True, kw_only=True, tag_field="kind", tag="overprovisioned"
 ):
-    """Thirty inference jobs a card that ask for more memory than they use (Ferikoglou et al.).
+    """Thirty inference jobs per GPU that request more memory than they use (Ferikoglou et al.).
 
-    Axes: `percents` of over-provisioning, `loads` where jobs come faster or slower, `faults`.
-    """
+    Axes: `percents` of over-provisioning, `loads` if jobs come faster or slower, `faults`."""
 
     percents: Annotated[tuple[Percent, ...], Meta(min_length=1)] = (0, 50, 100, 150, 200, 250)
     loads: tuple[Load, ...] = ()
@@ -224,11 +218,10 @@ class OverprovisionedJobs(
 class MeasuredPairs(SimulatedJobs, frozen=True, kw_only=True, tag_field="kind", tag="pairs"):
     """Jobs that slow each other down as measured pairs did (Gavel's CSV, Co-scheML's JSON).
 
-    Axes: `loads`, jobs that come by mean time alone for each GPU; what is wrong with `predictions`;
-    `feedback` by the jobs' progress; `criticalShares` of the jobs that are latency-critical, drawn
-    by seed. `told` is what policies know, `mystic` the file of distances for Co-scheML's baseline
-    of that name. `watched` is feedback's level of that name.
-    """
+    Axes: `loads`, arrival rate × mean time alone ÷ GPUs; faults of `predictions`; `feedback` from
+    jobs' progress; `criticalShares`, the shares of jobs that are latency-critical, drawn by seed.
+    `told` is the predictions that policies get, `mystic` the file of distances for Co-scheML's
+    baseline of that name. `watched` is the level of `feedback` with that name."""
 
     table: str
     mystic: str = ""
@@ -251,10 +244,9 @@ class MeasuredPairs(SimulatedJobs, frozen=True, kw_only=True, tag_field="kind", 
 class KnotsCluster(
     WatchedJobs, frozen=True, kw_only=True, tag_field="kind", tag="kube-knots-cluster"
 ):
-    """Kube-Knots' application mixes on P100s of 16 GB, a node each; queries are late at 150 ms.
+    """Kube-Knots' application mixes on P100s with 16 GB, one per node; queries are late at 150 ms.
 
-    Axes: `mixes` 1 to 3, `loads` (left out: each mix's own), `faults`.
-    """
+    Axes: `mixes` 1 to 3, `loads` (default: each mix's own), `faults`."""
 
     mixes: Annotated[tuple[Annotated[int, Meta(ge=1, le=3)], ...], Meta(min_length=1)] = (1, 2, 3)
     loads: tuple[Load, ...] = ()
@@ -265,9 +257,8 @@ class KnotsCluster(
 class KnotsTraining(WatchedJobs, frozen=True, kw_only=True, tag_field="kind", tag="kube-knots-dl"):
     """Kube-Knots' simulation: training and inference jobs over some hours, on nodes of eight GPUs.
 
-    A training job has one to eight GPUs, or a share of each; its workers come together, and each
-    counts as a job. Axis: `faults`.
-    """
+    A training job has one to eight GPUs, or a share of each; its workers arrive together, and each
+    counts as a job. Axis: `faults`."""
 
     gpus: Gpus = 256
     training: Count = 520
@@ -277,10 +268,10 @@ class KnotsTraining(WatchedJobs, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class ListedCluster(WatchedJobs, frozen=True, kw_only=True):
-    """Base: workloads that come with no cluster: `gpus` of a model, or the `nodes` of openb's CSV.
+    """Base of workloads without a cluster of their own: `gpus` of a model, or the `nodes` of
+    openb's CSV.
 
-    `gpuMib` is a GPU's memory where there is no node list.
-    """
+    `gpuMib` is a GPU's memory if there is no node list."""
 
     nodes: str = ""
     gpus: Gpus = 4
@@ -291,22 +282,20 @@ class ListedCluster(WatchedJobs, frozen=True, kw_only=True):
 
 
 class ListedJobs(ListedCluster, frozen=True, kw_only=True, tag_field="kind", tag="job-list"):
-    """Jobs of one's own, with what they ask, use over time, and take: YAML, or CSV.
+    """A user's own jobs, with their requests, use over time and duration: YAML, or CSV.
 
-    Axes: `percents` by which they ask for more than the list says, `loads`, `faults`.
-    """
+    Axes: `percents` by which requests exceed the list's, `loads`, `faults`."""
 
     jobs_file: str
     percents: Annotated[tuple[Percent, ...], Meta(min_length=1)] = (0,)
 
 
 class InferenceList(ListedCluster, frozen=True, kw_only=True, tag_field="kind", tag="mlperf-list"):
-    """Inference jobs as the list of Ferikoglou et al.'s generator has them (JSON).
+    """Inference jobs from the list of Ferikoglou et al.'s generator (JSON).
 
-    Each of its programs is run with so many queries, by so many replicas. `querySeconds` is how
-    long one query takes alone, by model; `startSeconds` what loading takes. Axes: `percents`,
-    `loads`, `faults`.
-    """
+    Each program is run for the listed numbers of queries and replicas. `querySeconds` is the time
+    of one query alone, by model; `startSeconds` the time to load. Axes: `percents`, `loads`,
+    `faults`."""
 
     jobs_file: str
     percents: Annotated[tuple[Percent, ...], Meta(min_length=1)] = (0, 50, 100, 150, 200, 250)
@@ -316,11 +305,11 @@ class InferenceList(ListedCluster, frozen=True, kw_only=True, tag_field="kind", 
 
 
 class ManifestPods(ListedCluster, frozen=True, kw_only=True, tag_field="kind", tag="pods"):
-    """Pods of manifests (a file, or a folder of them), read as `weft parse` reads them.
+    """Pods of manifests (a file, or a folder of them), read as by `weft parse`.
 
-    Manifests do not say what pods use, nor how long: `usedRatio` of the memory that they ask, and
-    `computeRatio` of the SMs, for `seconds`. `copies` of each come. Axes: `loads`, `faults`.
-    """
+    Manifests do not say what pods use, nor for how long: they use `usedRatio` of their memory
+    request and `computeRatio` of the SMs, for `seconds`. Each comes in `copies`. Axes: `loads`,
+    `faults`."""
 
     manifests: str
     copies: Count = 1
@@ -332,9 +321,8 @@ class ManifestPods(ListedCluster, frozen=True, kw_only=True, tag_field="kind", t
 class OpenbPods(Section, frozen=True, tag_field="kind", tag="openb"):
     """Pods of a trace in openb's form that never leave (`inflation`) or come and go (`timed`).
 
-    `order` is a file of published arrival orders. Axis: `demands` in percent of the GPUs, of
-    inflation.
-    """
+    `order` is a file of published arrival orders. Axis: `demands` in percent of the GPUs, for
+    inflation."""
 
     nodes: str
     pods: str
@@ -369,7 +357,7 @@ Workload = (
 
 
 def levels_of(workload: Workload) -> dict[str, tuple[Any, ...]]:
-    """The levels of each axis that the workload has, by the axis' name."""
+    """Return the levels of each axis that the workload has, by the axis' name."""
     if isinstance(workload, OpenbPods) and workload.mode == "timed":
         return {}
     by_axis = {axis: getattr(workload, name, ()) for name, axis in AXES.items()}
@@ -377,7 +365,7 @@ def levels_of(workload: Workload) -> dict[str, tuple[Any, ...]]:
 
 
 def data_texts(workload: Workload) -> dict[str, str]:
-    """The files that the workload names, as they are written, by field."""
+    """Return the files that the workload names, as written, by field."""
     written = {name: getattr(workload, name, "") for name in DATA_FIELDS}
     if isinstance(arrivals := getattr(workload, "arrivals", None), TracedArrivals):
         written["arrivals.file"] = arrivals.file
@@ -385,10 +373,10 @@ def data_texts(workload: Workload) -> dict[str, str]:
 
 
 def check_workload(workload: Workload) -> None:
-    """Checks what the types and their bounds cannot say; `BadInputError` names the field."""
+    """Check what types and bounds cannot express; `BadInputError` names the field."""
     for name, text in data_texts(workload).items():
         if "\0" in text:
-            raise BadInputError(f"workload.{name}", f"{text!r} is no path")
+            raise BadInputError(f"workload.{name}", f"{text!r} is not a path")
     for axis in fields(workload):
         if axis.name in AXES:
             levels = getattr(workload, axis.name)
@@ -399,7 +387,7 @@ def check_workload(workload: Workload) -> None:
 
 
 def no_doubles(where: str, values: Any) -> None:
-    """Each value once; `BadInputError` names the second."""
+    """Check that no value is repeated; `BadInputError` names the second one."""
     for at, value in enumerate(values):
         if value in values[:at]:
             raise BadInputError(f"{where}[{at}]", f"{value!r} stands there twice")
@@ -411,12 +399,12 @@ def _check_simulated(workload: SimulatedJobs) -> None:
         what = f"{arrivals.least_seconds:g} is more than mostSeconds, {arrivals.most_seconds:g}"
         raise BadInputError("workload.arrivals.leastSeconds", what)
     if workload.image_mib and not workload.pull_mib_per_second:
-        what = "is how large images are; write pullMibPerSecond, too"
+        what = "has no effect without pullMibPerSecond; write both"
         raise BadInputError("workload.imageMib", what)
     for at, level in enumerate(workload.assumptions):
         if level.compute_ratio is not None and level.compute != "proportional":
             where = f"workload.assumptions[{at}].computeRatio"
-            raise BadInputError(where, "is for compute: proportional; write that, too")
+            raise BadInputError(where, "is for compute: proportional; write both")
         if level.compute_shown and level.compute_ratio is None:
             where = f"workload.assumptions[{at}].computeShown"
             raise BadInputError(where, "needs computeRatio: what metrics are to show")
@@ -436,12 +424,12 @@ def _check_pairs(workload: MeasuredPairs) -> None:
     if workload.watched and workload.feedback:
         raise BadInputError("workload.watched", "is a level of `feedback`; leave it out")
     if workload.critical_shares and workload.job_class == LATENCY_CRITICAL:
-        what = "is of jobs that are not latency-critical anyway; change jobClass"
+        what = "has no effect if all jobs are latency-critical; change jobClass"
         raise BadInputError("workload.criticalShares", what)
     for at, level in enumerate(workload.feedback):
         if level.keeps_work and not level.evict:
             where = f"workload.feedback[{at}].keepsWork"
-            raise BadInputError(where, "is of evicted jobs; write evict: true, too")
+            raise BadInputError(where, "is for evicted jobs; write evict: true too")
 
 
 def _check_faults(faults: MetricFaults, at: str) -> None:

@@ -1,4 +1,4 @@
-"""Reads results out of runs: means, paired differences, who wins where, and what was expected.
+"""Computes results from runs: means, paired differences, who wins where, and checks of
+expectations.
 
-In: the measures of cells. Out: summaries, differences and findings in words.
-"""
+In: the measures of cells. Out: summaries, differences and findings in words."""

@@ -1,5 +1,4 @@
-"""Assumptions of results: the model of time on a card in words, and what a headline becomes under
-other assumptions."""
+"""Assumptions of results: how jobs share a GPU in words, and headlines under other assumptions."""
 
 import msgspec
 
@@ -16,7 +15,7 @@ AXIS = "assumption"
 
 
 class AssumedRow(msgspec.Struct, frozen=True):
-    """A headline under one assumption; `summary` is None where its cells are missing."""
+    """A headline under one assumption; `summary` is None if its cells are missing."""
 
     assumption: str
     summary: MeasureSummary | None
@@ -31,7 +30,7 @@ class AssumedRow(msgspec.Struct, frozen=True):
 
 
 def model_of_time(spec: ExperimentSpec) -> str:
-    """How jobs of this experiment share a card, in words; empty where nobody assumes anything."""
+    """Say in words how jobs of this experiment share a GPU; "" if nothing is assumed."""
     workload = spec.workload
     if not isinstance(workload, SimulatedJobs):
         return ""
@@ -46,7 +45,7 @@ def model_of_time(spec: ExperimentSpec) -> str:
 
 
 def in_words(assumed: TimeAssumptions, workload: SimulatedJobs) -> str:
-    """An assumption as a sentence's part."""
+    """Return an assumption as part of a sentence."""
     measured = isinstance(workload, OverprovisionedJobs | MeasuredPairs)
     if assumed.compute == "measured":
         compute = "slowdowns as measured" if measured else "sharing costs nothing"
@@ -61,8 +60,8 @@ def in_words(assumed: TimeAssumptions, workload: SimulatedJobs) -> str:
 def assumed_rows(
     spec: ExperimentSpec, results: ExperimentResults, measure: str, scheduler: str
 ) -> list[AssumedRow]:
-    """The scheduler's measure against the baseline, a row an assumption, at the first level of
-    other axes; none without that axis."""
+    """Return the scheduler's measure against the baseline for each assumption, at the first level
+    of other axes; empty without that axis."""
     workload = spec.workload
     if not isinstance(workload, SimulatedJobs):
         return []

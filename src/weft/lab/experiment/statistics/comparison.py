@@ -1,8 +1,8 @@
-"""Schedulers compared on an experiment's cells: means, paired differences, who wins where.
+"""Compares schedulers on an experiment's cells: means, paired differences, who wins where.
 
-Differences are to the baseline on the same seeds, with 95 % paired intervals (`differences.py`), of
-percentages in points; p-values are adjusted by Holm over the levels of one measure and scheduler.
-"""
+Differences are to the baseline on the same seeds, with 95 % paired intervals (`differences.py`),
+for percentages in points; p-values are adjusted by Holm over the levels of one measure and
+scheduler."""
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -36,10 +36,9 @@ Place = tuple[tuple[CellLevel, ...], str]
 class MeasureSummary(msgspec.Struct, frozen=True):
     """One measure of one scheduler at one level, over its seeds.
 
-    `ci95` is the half-width of the mean's interval, None below five seeds, `equal` is true where
-    several seeds all have the same value; `difference` to the baseline is None for the baseline
-    itself, and where no seed has both.
-    """
+    `ci95` is the half-width of the mean's interval, None with fewer than five seeds; `equal` is
+    true if several seeds all have the same value. `difference` to the baseline is None for the
+    baseline itself, and if no seed has both."""
 
     levels: dict[str, str]
     scheduler: str
@@ -53,12 +52,12 @@ class MeasureSummary(msgspec.Struct, frozen=True):
 
     @property
     def beyond_chance(self) -> bool:
-        """True if p after Holm is below 5 %: the difference's interval leaves out 0 then."""
+        """True if p after Holm is below 5 %; the difference's interval then excludes 0."""
         return self.p_value is not None and self.p_value < 0.05
 
     @property
     def mean_text(self) -> str:
-        """The mean with half of its interval, or that it is equal in all seeds."""
+        """The mean with half of its interval, or a note that it is equal in all seeds."""
         mean = f"{self.mean:,.6g}"
         if self.ci95 is None:
             return mean
@@ -66,11 +65,12 @@ class MeasureSummary(msgspec.Struct, frozen=True):
 
 
 class ExperimentResults(msgspec.Struct, frozen=True):
-    """The results of an experiment: `cells` of `planned` count, `missing` are the folders of those
-    that are not there, `marked` of those whose numbers are left out, with why. `findings` say in
-    words who wins where, from intervals that leave out 0, `notes` which levels are predictions, and
-    why means may not be what they seem. `same_as` has measures that are another one in every run,
-    by which they are shown."""
+    """The results of an experiment. `cells` of `planned` are valid; `missing` are the folders of
+    absent cells, `marked` those whose numbers are left out, with the reason.
+
+    `findings` say in words who wins where, from intervals that exclude 0; `notes` say which levels
+    are predictions, and why means may mislead. `same_as` maps measures to an equal one that is
+    shown instead."""
 
     name: str
     question: str
@@ -91,12 +91,12 @@ class ExperimentResults(msgspec.Struct, frozen=True):
 
     @property
     def levels(self) -> list[dict[str, str]]:
-        """The levels that were measured, in the order of the plan."""
+        """The measured levels, in the order of the plan."""
         return list({tuple(row.levels.items()): row.levels for row in self.summary}.values())
 
 
 def why_none(summary: Sequence[MeasureSummary], to: str = "") -> str:
-    """One sentence in place of findings; `to` says of what there is no difference."""
+    """Return a sentence to show in place of findings; `to` names what there is no difference to."""
     seeds = max((row.seeds for row in summary), default=0)
     if seeds >= ENOUGH_FOR_INTERVAL:
         return f"No difference shown{to}."
@@ -109,13 +109,13 @@ def compare(
     marked: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     gpus: float | None = None,
 ) -> ExperimentResults:
-    """Compare the schedulers; `measures` are those of each cell that counts, by its folder,
-    `marked` says why the numbers of others do not, `gpus` is how many the cluster has.
+    """Compare the schedulers of an experiment.
 
-    Means and differences are over the seeds that all schedulers of a level have, but for those that
-    have none there; notes name what is left out. A seed's value is the mean of its repeats. Only
-    the experiment's `measures` are compared, if it has any.
-    """
+    `measures` are those of each valid cell, by its folder; `marked` says why other cells are left
+    out; `gpus` is the cluster's number of GPUs. Means and differences are over the seeds that all
+    schedulers of a level have, ignoring schedulers without any; notes name what is left out. A
+    seed's value is the mean of its repeats. If the experiment names `measures`, only these are
+    compared."""
     cells = plan(spec)
     all_measures = of_places(
         ((cell.levels, cell.scheduler), cell.seed, measures[cell.folder])
@@ -149,8 +149,8 @@ def compare(
 
 
 def _same_as(named: Iterable[str], cells: Collection[Measures]) -> dict[str, str]:
-    """Shares of the cluster's GPUs that are equal to one before them in every cell: what is held is
-    what was asked for, unless a policy gives more."""
+    """Return shares of the cluster's GPUs that equal an earlier share in every cell: what is held
+    equals what was requested, unless a policy gives more."""
     shares = [name for name in named if measure_of(name).of_capacity]
     same: dict[str, str] = {}
     for one, other in itertools.combinations(shares, 2):
@@ -162,7 +162,8 @@ def _same_as(named: Iterable[str], cells: Collection[Measures]) -> dict[str, str
 def _common_seeds(
     measures_of: Mapping[Place, Mapping[int, Measures]],
 ) -> dict[Place, dict[int, Measures]]:
-    """The seeds that all schedulers of a level have: means of different seeds say nothing."""
+    """Keep only seeds that all schedulers of a level have, as means of different seeds are not
+    comparable."""
     common: dict[tuple[CellLevel, ...], set[int]] = {}
     for (levels, _), of_seeds in measures_of.items():
         common[levels] = common.get(levels, set(of_seeds)) & of_seeds.keys()
@@ -173,10 +174,9 @@ def _common_seeds(
 
 
 def of_places(cells: Iterable[tuple[Place, int, Measures]]) -> dict[Place, dict[int, Measures]]:
-    """Measures by place and seed, of (place, seed, measures) of each cell.
+    """Group measures by place and seed, from (place, seed, measures) of each cell.
 
-    Where a seed was run several times, the means of those runs that have a value.
-    """
+    If a seed was run several times, take the mean over the runs that have a value."""
     runs: dict[Place, dict[int, list[Measures]]] = {}
     for place, seed, measures in cells:
         runs.setdefault(place, {}).setdefault(seed, []).append(measures)
@@ -203,10 +203,10 @@ def summaries_of_levels(
     measure: str,
     gpus: float | None = None,
 ) -> list[MeasureSummary]:
-    """A measure of the first of two schedulers, and its difference to the second, level by level.
+    """Summarise a measure of the first of two schedulers, and its difference to the second, by
+    level.
 
-    `measures_of` has those of each cell by seed.
-    """
+    `measures_of` has each cell's measures by seed."""
     known, (scheduler, baseline) = measure_of(measure), schedulers
     resolution, unit = known.resolution_on(gpus), POINTS if known.unit == "%" else known.unit
     summaries = []
@@ -246,10 +246,10 @@ def summaries_of_levels(
 
 
 def _findings(spec: ExperimentSpec, summary: Sequence[MeasureSummary]) -> Iterable[str]:
-    """One sentence for each difference that is none of chance, at 5 % after Holm.
+    """Yield a sentence for each difference that is beyond chance, at 5 % after Holm.
 
-    Of energy it says how much is the makespan's: what idle cards draw for longer, or no longer.
-    """
+    For energy it adds how much is due to the makespan: the power of idle GPUs over a longer or
+    shorter time."""
     means = {(row.measure, row.scheduler, *row.levels.values()): row.mean for row in summary}
     for row in summary:
         difference, more_is_better = row.difference, measure_of(row.measure).more_is_better
@@ -268,7 +268,8 @@ def _findings(spec: ExperimentSpec, summary: Sequence[MeasureSummary]) -> Iterab
 def _of_makespan(
     spec: ExperimentSpec, row: MeasureSummary, means: Mapping[tuple[str, ...], float]
 ) -> str:
-    """How much of the difference in energy is that idle cards draw for another time, in percent."""
+    """Return how much of the difference in energy is due to idle GPUs' power over the makespan, in
+    percent."""
     own, base = ((name, *row.levels.values()) for name in (row.scheduler, spec.reference))
     idle_kj = [means.get(("idle_energy_kj", *place)) for place in (own, base)]
     saved_kj = means[("energy_kj", *own)] - means[("energy_kj", *base)]
@@ -279,7 +280,7 @@ def _of_makespan(
 
 
 def level_text(spec: ExperimentSpec, levels: Mapping[str, str]) -> str:
-    """A level in words; an axis with one level goes without saying, a prediction does not."""
+    """Return a level in words; axes with one level are left out, predictions are marked."""
     several = {axis for axis, texts in axes_of(spec).items() if len(texts) > 1}
     return ", ".join(
         f"{axis} {text}" + (" (predicted)" if is_predicted(spec, axis, text) else "")
@@ -289,7 +290,7 @@ def level_text(spec: ExperimentSpec, levels: Mapping[str, str]) -> str:
 
 
 def is_predicted(spec: ExperimentSpec, axis: str, text: str) -> bool:
-    """True if the simulation was calibrated at other levels of this axis, and not at this one."""
+    """Tell whether the simulation was calibrated only at other levels of this axis."""
     workload = spec.workload
     if not isinstance(workload, OverprovisionedJobs) or axis != "percent":
         return False
@@ -308,7 +309,7 @@ def _left_out(
     measures_of: Mapping[Place, Mapping[int, Measures]],
     compared: Mapping[Place, Mapping[int, Measures]],
 ) -> Iterable[str]:
-    """A note for each level at which some scheduler lacks seeds that another has."""
+    """Yield a note for each level at which some scheduler lacks seeds that another has."""
     seeds: dict[tuple[CellLevel, ...], tuple[set[int], set[int]]] = {}
     for place, of_seeds in measures_of.items():
         every, both = seeds.setdefault(place[0], (set(), set()))
@@ -322,7 +323,8 @@ def _left_out(
 
 
 def _doubts(spec: ExperimentSpec, summary: Sequence[MeasureSummary]) -> Iterable[str]:
-    """Measures that no cell has, and completion times that are not of all jobs."""
+    """Yield notes on measures that no cell has, and on completion times that do not cover all
+    jobs."""
     there = {row.measure for row in summary}
     for measure in spec.measures:
         if summary and measure not in there:

@@ -2,9 +2,7 @@
 
 Intervals and p-values agree: both are Student's, of the differences seed by seed
 (interference/intervals.py). In percent of the baseline's mean the interval is Fieller's: all ratios
-R for which the mean of value − R × baseline may be 0. Either leaves out 0 exactly where p is below
-0.05.
-"""
+R for which the mean of value − R × baseline may be 0. Both exclude 0 exactly if p is below 0.05."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +20,7 @@ from weft.interference.intervals import (
 
 
 class SeedMean(msgspec.Struct, frozen=True):
-    """A mean over seeds with the half-width of its 95 % interval, None for few seeds; `equal` where
+    """A mean over seeds with the half-width of its 95 % interval, None for few seeds; `equal` if
     several seeds all have the same value."""
 
     mean: float
@@ -30,7 +28,7 @@ class SeedMean(msgspec.Struct, frozen=True):
     equal: bool = False
 
     def text(self, decimals: int) -> str:
-        """The mean ± the half-width, or that it is equal in all seeds."""
+        """Return the mean ± the half-width, or a note that it is equal in all seeds."""
         mean = f"{self.mean:,.{decimals}f}"
         if self.half is None:
             return mean
@@ -38,7 +36,7 @@ class SeedMean(msgspec.Struct, frozen=True):
 
 
 def mean_ci95(values: Sequence[float], resolution: float = 0.0) -> SeedMean:
-    """The mean of a measure of this resolution."""
+    """Return the mean of a measure with this resolution."""
     mean, ends = sum(values) / len(values), mean_interval(values, resolution)
     equal = len(values) > 1 and max(values) == min(values)
     return SeedMean(mean, None if ends is None else (ends[1] - ends[0]) / 2, equal)
@@ -50,13 +48,12 @@ POINTS = "points"
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A mean difference to a baseline over the same seeds, and its 95 % interval: in the measure's
+    """A mean difference to a baseline over the same seeds, with its 95 % interval: in the measure's
     own unit (`mean`, `low`, `high`), and in percent of the baseline's mean.
 
-    No intervals below five seeds; none in percent where the baseline's own mean may be 0, and no
-    percent where it is. `zeros` counts the seeds whose baseline is 0, `equal` is true where the two
-    are equal in every one.
-    """
+    No intervals with fewer than five seeds; none in percent if the baseline's mean may be 0, and no
+    percent if it is. `zeros` counts the seeds whose baseline is 0; `equal` is true if both are
+    equal in every seed."""
 
     percent: float | None
     low_percent: float | None = None
@@ -71,17 +68,18 @@ class Difference(msgspec.Struct, frozen=True):
 
     @property
     def at_most_percent(self) -> float:
-        """Upper end of the interval, infinite without one."""
+        """Upper end of the interval in percent; infinite without one."""
         return math.inf if self.high_percent is None else self.high_percent
 
     @property
     def has_interval(self) -> bool:
-        """True if there are seeds enough."""
+        """True if there are enough seeds for an interval."""
         return self.low is not None
 
     def text(self, mark: str = "", decimals: int = 1) -> str:
-        """The difference with `mark` behind its unit and its interval if it has one: of percentages
-        in points, of others in percent where that is defined, else in their own unit."""
+        """Return the difference with its interval, if it has one, and `mark` after the unit.
+
+        Percentages are in points, others in percent if defined, else in their own unit."""
         if self.equal:
             return f"{EQUAL if self.seeds > 1 else 'equal'}{mark}"
         if self.unit == POINTS:
@@ -96,7 +94,7 @@ class Difference(msgspec.Struct, frozen=True):
         return f"{in_percent} ({self.own_text}; no interval in percent: {self._zeros_text})"
 
     def short_text(self) -> str:
-        """The difference alone, for a table's cell."""
+        """Return the difference alone, for a table's cell."""
         bare = msgspec.structs.replace(self, low=None, high=None, low_percent=None)
         return bare.text() if self.percent is not None or self.equal else bare.own_text
 
@@ -116,10 +114,9 @@ class Difference(msgspec.Struct, frozen=True):
 def paired_difference(
     values: Sequence[float], baseline: Sequence[float], resolution: float = 0.0, unit: str = ""
 ) -> Difference:
-    """The mean difference; value i and baseline i are of one seed.
+    """Return the mean difference; value i and baseline i are of the same seed.
 
-    `resolution` is the measure's: the least by which two of its values differ.
-    """
+    `resolution` is the measure's: the smallest difference between two of its values."""
     measured, base = _pairs(values, baseline)
     apart: list[float] = (measured - base).tolist()
     low, high = mean_interval(apart, resolution) or (None, None)
@@ -146,16 +143,15 @@ def paired_difference(
 def paired_p_value(
     values: Sequence[float], baseline: Sequence[float], resolution: float = 0.0
 ) -> float | None:
-    """How likely means this far apart are without any effect, two-sided; None below five seeds.
+    """Return the two-sided probability of means this far apart if there is no effect.
 
-    It is below 5 % exactly where the interval leaves out 0.
-    """
+    None with fewer than five seeds. It is below 5 % exactly if the interval excludes 0."""
     measured, base = _pairs(values, baseline)
     return p_value((measured - base).tolist(), resolution)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """The same, adjusted by Holm for that there are several; None stays."""
+    """Adjust several p-values by Holm's method; None stays None."""
     known = {at: value for at, value in enumerate(p_values) if value is not None}
     adjusted: list[float | None] = [None] * len(p_values)
     worst = 0.0
@@ -176,7 +172,7 @@ def _percent(ratio: float) -> float:
 
 
 def _rounded(value: float) -> float:
-    """Six digits, as many as the differences of recorded values have."""
+    """Round to six digits, the precision of differences of recorded values."""
     return float(f"{value:.6g}")
 
 

@@ -1,6 +1,5 @@
-"""Runs of policies on one trace, summed up: which did best, by how much, how sure that is, and the
-notes that a reader must know beside the numbers.
-"""
+"""Summarises runs of policies on one trace: which did best, by how much, how certain that is, and
+notes for the reader."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,20 +17,22 @@ from weft.lab.simulate.lacking import REMEDIES
 from weft.lab.simulate.results import PolicyRun, PolicySummary, SimulationResults, TimedSummary
 
 AT_100, AT_END, WAIT = "gpu_asked_at_100_percent", "gpu_asked_percent", "queue_mean_s"
-"""The measures that rank policies."""
+"""Measures by which policies are ranked."""
 
 
 def run_grid(
     grid: RunGrid, jobs: int, progress: Callable[[str, int, int], None] | None = None
 ) -> SimulationResults:
-    """Run all cells on `jobs` processes; `progress(policy, seed, done_cells)` after each."""
+    """Run all cells in `jobs` processes; `progress(policy, seed, cells done)` is called after
+    each."""
     return run_grid_with_holdings(grid, jobs, progress)[0]
 
 
 def run_grid_with_holdings(
     grid: RunGrid, jobs: int, progress: Callable[[str, int, int], None] | None = None
 ) -> tuple[SimulationResults, list[ClusterHoldings]]:
-    """The same, and who held what in the first run of each policy, if the grid keeps it."""
+    """Run like `run_grid`, and return the holdings of each policy's first run too, if the grid
+    keeps them."""
     results = run_in_memory(grid, grid.cells(), jobs, progress)
     outcomes: list[CellOutcome] = [result.run for result in results.values()]
     ordered = [outcome.run for outcome in outcomes]
@@ -48,8 +49,8 @@ def measured_mean(
     measure: str,
     value: Callable[[PolicyRun], float | None] | None = None,
 ) -> SeedMean | None:
-    """The mean over the runs that have this measure, or another `value` of its kind; None if none
-    has."""
+    """Return the mean over the runs that have this measure, or a related `value`; None if none has
+    it."""
     values = [
         number
         for run in runs
@@ -60,12 +61,12 @@ def measured_mean(
 
 
 def gpus_of(runs: Sequence[PolicyRun]) -> float | None:
-    """How many GPUs these runs' cluster has; None where no run says."""
+    """Return the number of GPUs of these runs' cluster; None if unknown."""
     return next((run.gpus for run in runs if run.gpus), None)
 
 
 def summarise(runs: Sequence[PolicyRun]) -> list[PolicySummary]:
-    """One summary a policy, in the order the policies first appear."""
+    """Return one summary per policy, in the order in which policies first appear."""
     by_policy: dict[str, list[PolicyRun]] = {}
     for run in runs:
         by_policy.setdefault(run.policy, []).append(run)
@@ -140,10 +141,9 @@ def _half(mean: SeedMean | None) -> float | None:
 
 
 class Headline(msgspec.Struct, frozen=True):
-    """The headline: one sentence, and how much it rests on.
+    """The headline: one sentence, and what supports it.
 
-    `settled` where seeds show that the first policy leads, not just that it came out first.
-    """
+    `settled`: seeds show that the first policy leads, beyond chance."""
 
     lead: str
     rest: str
@@ -151,20 +151,20 @@ class Headline(msgspec.Struct, frozen=True):
 
 
 def is_timed(results: SimulationResults) -> bool:
-    """True if the runs replayed times, so that pods waited and left."""
+    """Tell whether the runs replayed times, so that pods waited and left."""
     return any(run.waits is not None for run in results.runs)
 
 
 def ranking_measure(results: SimulationResults) -> str:
-    """The mean wait in timed mode, else what pods with a place asked for where demand meets
-    capacity, else at the end."""
+    """Return the ranking measure: the mean wait in timed mode, else GPU requested by placed pods
+    when demand equals capacity, else at the end."""
     if is_timed(results):
         return WAIT
     return AT_100 if all(run.at_100_percent is not None for run in results.runs) else AT_END
 
 
 def by_seed(results: SimulationResults, policy: str, measure: str) -> dict[int, float]:
-    """The measure of each of a policy's seeds that has it."""
+    """Return the measure by seed, for the policy's seeds that have it."""
     values = {
         run.seed: openb_measures(run).get(measure) for run in results.runs if run.policy == policy
     }
@@ -172,10 +172,10 @@ def by_seed(results: SimulationResults, policy: str, measure: str) -> dict[int, 
 
 
 def ranked(results: SimulationResults) -> list[str]:
-    """Policies, best first; equal ones in the results' order.
+    """Return policies, best first; equal ones in the results' order.
 
-    In timed mode the fewest pods that never started come first: they count in no mean wait.
-    """
+    In timed mode policies with the fewest pods that never started come first, since these pods are
+    in no mean wait."""
     measure = ranking_measure(results)
     sign = -1 if measure_of(measure).more_is_better else 1
 
@@ -188,13 +188,13 @@ def ranked(results: SimulationResults) -> list[str]:
 
 
 def never_started(results: SimulationResults, policy: str) -> float:
-    """Mean number of pods that were still waiting at the end, 0 unless timed."""
+    """Return the mean number of pods that were still pending at the end; 0 unless timed."""
     waits = [run.waits for run in results.runs if run.policy == policy and run.waits]
     return sum(wait.never_started for wait in waits) / len(waits) if waits else 0.0
 
 
 def headline(results: SimulationResults, gpus: int | None = None) -> Headline:
-    """Names the winner and its lead; `gpus` turns percentage points into cards."""
+    """Name the winner and its lead; `gpus` converts percentage points to GPUs."""
     measure, order = ranking_measure(results), ranked(results)
     best = by_seed(results, order[0], measure)
     if not best:
@@ -214,7 +214,7 @@ def headline(results: SimulationResults, gpus: int | None = None) -> Headline:
 
 
 def _apart(results: SimulationResults, names: tuple[str, str], measure: str) -> Difference | None:
-    """By how much the first is better than the second on the seeds of both; None without any."""
+    """Return by how much the first is better than the second on common seeds; None without any."""
     better = names if measure_of(measure).more_is_better else (names[1], names[0])
     cells = ((((), run.policy), run.seed, openb_measures(run)) for run in results.runs)
     compared = summaries_of_levels(of_places(cells), [()], better, measure, gpus_of(results.runs))
@@ -224,12 +224,12 @@ def _apart(results: SimulationResults, names: tuple[str, str], measure: str) -> 
 def _against(
     names: tuple[str, str], measure: str, value: str, apart: Difference, gpus: int | None
 ) -> Headline:
-    """The winner against the next, by how far they are `apart`, seed by seed."""
+    """Compare the winner with the next, by their difference `apart` over seeds."""
     best, second = names
     did = _does(measure, value, best)
     if apart.equal:
         seeds = "in the one seed" if apart.seeds == 1 else "in all seeds"
-        # By this measure: others may tell them apart.
+        # Equal by this measure; others may differ.
         both = _does(measure, value, "Both")
         return Headline(f"{best} and {second} are equal {seeds}.", f"{both}.")
     more = "more" if measure_of(measure).more_is_better else "less"
@@ -238,7 +238,7 @@ def _against(
         return Headline(f"{did}.", f"{than}, {_too_few(apart.seeds)}.")
     interval = _interval((apart.low, apart.high), measure, apart.seeds)
     if apart.low <= 0:
-        # The order may be chance: a bold claim would often be wrong.
+        # The order may be chance, so no winner is claimed.
         lead = f"No difference shown between {best} and {second}."
         return Headline(lead, f"{did}, {than} {interval}.")
     cards = _cards(apart.mean, measure, gpus)
@@ -251,7 +251,7 @@ def _too_few(seeds: int) -> str:
 
 
 def _does(measure: str, value: str, who: str) -> str:
-    """A sentence on a policy, or on both, by this measure."""
+    """Return a sentence on a policy, or on both, by this measure."""
     s = "" if who == "Both" else "s"
     if measure == WAIT:
         return f"{who} start{s} pods after a mean wait of {value}"
@@ -288,9 +288,9 @@ def _seeds_text(seeds: int) -> str:
 
 
 MAY_BE_CHANCE = "°"
-"""Stands behind what may be chance."""
+"""Marks what may be chance."""
 LACKS_INPUTS = "*"
-"""Stands behind a policy that was not given all it decides by."""
+"""Marks a policy that lacked inputs it decides by."""
 FEW_SEEDS = (
     f"{MAY_BE_CHANCE} fewer than {ENOUGH_FOR_INTERVAL} seeds: no intervals, and differences may be "
     f"chance; --seeds {ENOUGH_FOR_INTERVAL} or more gives them"
@@ -308,7 +308,7 @@ ONE_STATE = (
 def notes_on(
     runs: Sequence[PolicyRun], summary: Sequence[PolicySummary], *, once: str = ""
 ) -> list[str]:
-    """Notes on the whole, in the order in which they are shown; `once` says why there are no other
+    """Return notes on all results, in the order to show them; `once` says why there are no more
     seeds."""
     few = any(policy.seeds < ENOUGH_FOR_INTERVAL for policy in summary)
     lacks = {policy.policy: policy.lacks for policy in summary}
@@ -328,7 +328,7 @@ def _faulty(policy: str, count: int) -> str:
 
 
 def lacking_notes(lacks: Mapping[str, Sequence[str]]) -> list[str]:
-    """Which policies (by name) ran without which input, and how it may be had."""
+    """Return which policies (by name) ran without which input, and how to provide it."""
     inputs = dict.fromkeys(lack for missing in lacks.values() for lack in missing)
     return [
         f"without {lack}: {', '.join(name for name in lacks if lack in lacks[name])}"
@@ -338,7 +338,8 @@ def lacking_notes(lacks: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _alike(runs: Sequence[PolicyRun], summary: Sequence[PolicySummary]) -> list[str]:
-    """Policies that did the same in every run: where inputs lack, that is no finding."""
+    """Return notes on policies that did the same in every run, which is no finding if inputs are
+    missing."""
     groups: dict[bytes, list[str]] = {}
     for policy in summary:
         bare = [
@@ -351,10 +352,10 @@ def _alike(runs: Sequence[PolicyRun], summary: Sequence[PolicySummary]) -> list[
 
 
 def seeds_text(seeds: int) -> str:
-    """Number of seeds, marked where they are too few for an interval."""
+    """Return the number of seeds, marked if too few for an interval."""
     return f"{seeds}{MAY_BE_CHANCE if seeds < ENOUGH_FOR_INTERVAL else ''}"
 
 
 def policy_text(summary: PolicySummary) -> str:
-    """Name of a policy, marked where it lacked inputs."""
+    """Return the policy's name, marked if it lacked inputs."""
     return summary.policy + LACKS_INPUTS * bool(summary.lacks)

@@ -1,4 +1,4 @@
-"""Runs the experiments of a folder and compares what came of them with what is expected.
+"""Runs the experiments of a folder and compares their results with the expected ones.
 
 FOLDER/experiment.yaml, …    what is run
 FOLDER/expected.yaml         what it should show
@@ -52,9 +52,11 @@ TAKES: dict[str, Callable[[Sequence[float]], float]] = {
     "highest": max,
     "lowest": min,
 }
-"""Functions that make one of several levels' numbers."""
+"""Functions that reduce several levels' numbers to one."""
 
-Range = Annotated[tuple[float, float], Meta(extra={"refused": "{} is no range; write [low, high]"})]
+Range = Annotated[
+    tuple[float, float], Meta(extra={"refused": "{} is not a range; write [low, high]"})
+]
 Several = Annotated[tuple[str, ...], Meta(min_length=1)]
 
 
@@ -62,12 +64,11 @@ class Check(Section, frozen=True, kw_only=True):
     """One number of an experiment's results, and the range it should be in.
 
     It is the mean over seeds of `measure` of `scheduler`; with `against`, in percent of the mean of
-    these schedulers; with `order`, the number of neighbours among these schedulers whose means do
-    not rise. Of several levels `take` makes one. `at` names levels by axis; an axis that is not
-    there has all. `published` is what the paper reports. `expected` is the range where the
-    `criterion` is missed, `why` the reason. Short forms widen both ranges by `short_margin` at
-    either end: fewer seeds are further from the mean.
-    """
+    those schedulers; with `order`, the number of neighbours in this list of schedulers whose means
+    do not rise. `take` reduces several levels to one number. `at` names levels by axis; axes that
+    are not named have all levels. `published` is what the paper reports. `expected` is the range if
+    the `criterion` is missed, `why` the reason. For short forms both ranges are widened by
+    `short_margin` at either end, since fewer seeds are further from the mean."""
 
     name: str
     experiment: str = ""
@@ -85,10 +86,9 @@ class Check(Section, frozen=True, kw_only=True):
 
 
 class AssumedHeadline(Section, frozen=True, kw_only=True):
-    """A difference that is shown under every assumption of an experiment that has this axis.
+    """A difference to show under every assumption of an experiment that has this axis.
 
-    It is `measure` of `scheduler` in percent of the experiment's baseline.
-    """
+    It is `measure` of `scheduler` in percent of the experiment's baseline."""
 
     name: str
     experiment: str
@@ -99,10 +99,9 @@ class AssumedHeadline(Section, frozen=True, kw_only=True):
 class ExpectedResults(Section, frozen=True, kw_only=True):
     """The expected results of a folder's experiments.
 
-    `rests_on` says in words what has to be so for it, `headlines` what else would come. `short`
-    has, by file, fields that an experiment's short form has instead; `figure` is the measure whose
-    figure stands for the whole.
-    """
+    `rests_on` says in words what they assume, `headlines` are shown under other assumptions too.
+    `short` has, by file, fields that replace the experiment's in its short form; `figure` is the
+    measure whose figure represents the whole."""
 
     api_version: Literal["weft.dev/v1"]
     kind: Literal["ExpectedResults"]
@@ -118,33 +117,33 @@ class ExpectedResults(Section, frozen=True, kw_only=True):
 
 
 class CheckResult(msgspec.Struct, frozen=True):
-    """A check and its number; `value` is None where cells are missing that it needs."""
+    """A check and its number; `value` is None if cells that it needs are missing."""
 
     check: Check
     value: float | None
 
     @property
     def meets(self) -> bool | None:
-        """True if the paper's criterion is met."""
+        """True if the paper's criterion is met; None without a number."""
         return None if self.value is None else _within(self.value, self.check.criterion)
 
     @property
     def as_expected(self) -> bool | None:
-        """True if the number is where it is expected."""
+        """True if the number is in the expected range; None without a number."""
         if self.value is None:
             return None
         return _within(self.value, self.check.expected or self.check.criterion)
 
     @property
     def misses_by(self) -> float:
-        """How far the number is from the criterion's range."""
+        """Distance of the number from the criterion's range."""
         low, high = self.check.criterion
         value = self.value or 0.0
         return max(low - value, value - high, 0.0)
 
 
 def read_expected(folder: Path) -> ExpectedResults:
-    """Reads the expected results of this folder's experiments."""
+    """Read the expected results of this folder's experiments."""
     path = folder / EXPECTED
     text = read_bytes(path)
     document = read_document(text, str(path), API_VERSION, KIND, empty=f"is no {KIND}")
@@ -167,10 +166,9 @@ def read_expected(folder: Path) -> ExpectedResults:
 def check_names(
     expected: ExpectedResults, specs: Mapping[str, ExperimentSpec], folder: Path
 ) -> None:
-    """`BadInputError` at the first check or headline about something its experiment does not have.
+    """Raise `BadInputError` at the first check or headline about something its experiment lacks.
 
-    `specs` are the experiments by file name, in full.
-    """
+    `specs` are the full experiments by file name."""
     first = expected.experiments[0]
     for number, check in enumerate(expected.checks):
         spec, at = specs[check.experiment or first], f"checks[{number}]"
@@ -199,7 +197,7 @@ def _named(name: str, known: Iterable[str], field: str, folder: Path) -> None:
 def results_of_checks(
     expected: ExpectedResults, results: Mapping[str, ExperimentResults], *, short: bool = False
 ) -> list[CheckResult]:
-    """Every check's number; `results` are the experiments' by file name."""
+    """Return every check's number; `results` are the experiments' by file name."""
     first = expected.experiments[0]
     return [
         CheckResult(
@@ -248,7 +246,7 @@ def _at_level(check: Check, means: Mapping[str, float]) -> float:
 
 
 def _all_there(check: Check, levels: set[tuple[tuple[str, str], ...]]) -> bool:
-    """True if every level that the check names was measured."""
+    """Tell whether every level that the check names was measured."""
     return all(
         any(dict(level).get(axis) == _text(wanted) for level in levels)
         for axis, several in check.at.items()
@@ -269,20 +267,20 @@ def _within(value: float, ends: Range) -> bool:
 
 
 def _check(check: Check, expected: ExpectedResults, at: str) -> None:
-    """Checks what the types cannot say."""
+    """Check what types cannot express."""
     if bool(check.order) == bool(check.scheduler):
         raise BadInputError(at, "needs a scheduler, or an order of several")
     if check.experiment and check.experiment not in expected.experiments:
         raise BadInputError(f"{at}.experiment", unknown(check.experiment, expected.experiments))
     for field, ends in (("criterion", check.criterion), ("expected", check.expected)):
         if ends is not None and not ends[0] <= ends[1]:
-            raise BadInputError(f"{at}.{field}", f"{list(ends)} runs backwards")
+            raise BadInputError(f"{at}.{field}", f"{list(ends)} has its ends in the wrong order")
     if (check.expected is None) != (not check.why):
         raise BadInputError(at, "needs `expected` and `why` together: why a criterion is missed")
 
 
 class ReproducedExperiment(msgspec.Struct, frozen=True):
-    """One experiment of a folder; `store` and `results` are None where its data is `absent`."""
+    """One experiment of a folder; `store` and `results` are None if its data is `absent`."""
 
     file: str
     spec: ExperimentSpec
@@ -303,11 +301,11 @@ class Reproduction(msgspec.Struct, frozen=True):
 
     @property
     def absent(self) -> list[str]:
-        """The data that was not there, so that cells were skipped."""
+        """Missing data, because of which cells were skipped."""
         return [each.absent for each in self.experiments if each.absent]
 
     def assumed(self) -> list[tuple[AssumedHeadline, list[AssumedRow]]]:
-        """Each headline under other assumptions, as far as these were run."""
+        """Return each headline under other assumptions, as far as these were run."""
         run = {each.file: each for each in self.experiments}
         shown = []
         for headline in self.expected.headlines:
@@ -320,19 +318,20 @@ class Reproduction(msgspec.Struct, frozen=True):
 
     @property
     def wrong(self) -> list[CheckResult]:
-        """Checks whose number is not where it is expected, or not there though all was run."""
+        """Checks whose number is out of the expected range, or missing although everything was
+        run."""
         return [each for each in self.checks if each.as_expected is False or self._lacks(each)]
 
     def _lacks(self, check: CheckResult) -> bool:
-        """True if the full form was run, and has no number for this check."""
+        """Tell whether the full form was run but has no number for this check."""
         file = check.check.experiment or self.expected.experiments[0]
         run = {each.file: each.results for each in self.experiments}[file]
         return not self.short and run is not None and check.value is None
 
 
 class HowToRun(msgspec.Struct, frozen=True):
-    """The options of a reproduction: `short` runs the short forms, `out` gets the run
-    folders; the rest is as in `runner_of` and `run_missing`."""
+    """The options of a reproduction: `short` runs the short forms, `out` is for run folders; the
+    rest is as in `runner_of` and `run_missing`."""
 
     out: Path
     short: bool
@@ -344,7 +343,7 @@ class HowToRun(msgspec.Struct, frozen=True):
 
 
 def reproduce(folder: Path, how: HowToRun) -> Reproduction:
-    """Run the folder's experiments, as far as cells are missing, and check what came of them."""
+    """Run the folder's experiments, as far as cells are missing, and check the results."""
     expected = read_expected(folder)
     specs = {file: read_spec(folder / file) for file in expected.experiments}
     check_names(expected, specs, folder)
@@ -374,7 +373,7 @@ def _run(folder: Path, file: str, expected: ExpectedResults, how: HowToRun) -> R
 def stored_results(
     spec: ExperimentSpec, store: RunStore, cells: Sequence[PlannedCell]
 ) -> ExperimentResults:
-    """The comparison of the cells that are in the store, without those that are marked."""
+    """Compare the cells that are in the store, without marked ones."""
     records = store.records(cells)
     marked = marks_of(records)
     measures = {
@@ -388,7 +387,7 @@ def stored_results(
 
 
 def _gpus_of(spec: ExperimentSpec, records: Iterable[CellRecord]) -> float | None:
-    """How many GPUs the cluster of a trace has, as the runs say."""
+    """Return the number of GPUs of a trace's cluster, from its runs."""
     if not isinstance(spec.workload, OpenbPods):
         return None
     return gpus_of([msgspec.convert(record.run, PolicyRun) for record in records])

@@ -1,8 +1,7 @@
-"""Two results compared cell by cell: another version, another cluster, or a simulation of it.
+"""Compares two results cell by cell: another version, another cluster, or a simulation of it.
 
-Cells are the same where levels, scheduler, seed and repeat are. Differences are of the second to
-the first, over the seeds that both have, with the intervals and p-values of `comparison.py`.
-"""
+Cells match if levels, scheduler, seed and repeat are equal. Differences are of the second to the
+first, over common seeds, with the intervals and p-values of `comparison.py`."""
 
 import itertools
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ FIRST, SECOND = "first", "second"
 
 
 class CellPair(msgspec.Struct, frozen=True):
-    """One measure of one cell in both results; None where a run has none."""
+    """One measure of one cell in both results; None if a run lacks it."""
 
     levels: dict[str, str]
     scheduler: str
@@ -36,10 +35,12 @@ class CellPair(msgspec.Struct, frozen=True):
 
 
 class TwoResults(msgspec.Struct, frozen=True):
-    """`summary` has, by level, scheduler and measure, the second result's mean and its difference
-    to the first; `differs` is the first field of the workload that is not the same, "" if none is;
-    `only_first` and `only_second` name cells that the other lacks, `marked` those that are left
-    out because one of the results marks them, with why."""
+    """The comparison. `summary` has the second result's mean and its difference to the first, by
+    level, scheduler and measure.
+
+    `differs` is the first field of the workload that differs, "" if none does; `only_first` and
+    `only_second` name cells that the other lacks; `marked` those left out because one of the
+    results marks them, with the reason."""
 
     differs: str
     only_first: list[str]
@@ -53,7 +54,7 @@ class TwoResults(msgspec.Struct, frozen=True):
 def compare_two(
     first: tuple[ExperimentSpec, RunStore], second: tuple[ExperimentSpec, RunStore]
 ) -> TwoResults:
-    """Compare what came of two experiments."""
+    """Compare the results of two experiments."""
     spec = first[0]
     cells, others = _found(*first), _found(*second)
     there = [cell for cell in cells if cell in others]
@@ -91,7 +92,7 @@ def compare_two(
 
 
 def _found(spec: ExperimentSpec, store: RunStore) -> dict[PlannedCell, CellRecord]:
-    """The cells that are there; a level's number says nothing outside its own file."""
+    """Return the stored cells, without level indexes, which differ between files."""
     records: dict[PlannedCell, CellRecord] = {}
     for cell, record in store.records(plan(spec)).items():
         levels = tuple(msgspec.structs.replace(level, index=0) for level in cell.levels)

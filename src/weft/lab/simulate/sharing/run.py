@@ -1,9 +1,9 @@
-"""One run: jobs arrive, the engine places their pods, cards run them, policies are shown it all.
+"""Runs one simulation: jobs arrive, the engine places their pods, GPUs run them, policies see
+metrics.
 
-The engine is the one that runs live, told by the same events. What it cannot know (what a pod will
-use, how much two of them slow each other down) is in `SimulatedGpus`; it learns of it as it would
-from Prometheus, through `SimulatedTelemetry`, or not at all.
-"""
+The engine is the one that runs live, and gets the same events. What it cannot know (what a pod will
+use, how much pods slow each other) is in `SimulatedGpus`; it learns of it as from Prometheus,
+through `SimulatedTelemetry`, or not at all."""
 
 from typing import Any
 
@@ -35,20 +35,20 @@ from weft.model import GpuMemoryRequest, GpuRequest, Node, PodRequest, Shape
 from weft.model.request import rounded_s
 
 RECREATE_NS = SECOND_NS
-"""How long a Job takes to make a new pod for one that was evicted."""
+"""Time that a Job takes to create a new pod for an evicted one."""
 
 
 class SharedScenario(msgspec.Struct, frozen=True):
-    """GPUs, the jobs that come to them, how these slow each other down, and what is seen of it.
+    """GPUs, the jobs that come to them, how these slow each other, and what is measured of it.
 
-    `harvest_permille` is the declared limit of overcommitment by harvesting, of a card's memory.
-    A container that ran out of memory comes back in place (restartPolicy OnFailure), or where not
-    `in_place`, its pod fails and its Job makes another one. `inputs` are told to policies before
-    anything comes; where not `measured`, nobody looks at the cards. `feedback` says how jobs'
-    progress is looked at, None: not at all. `power` says what cards draw, `sharing` what those lose
-    that need more of a card than it has. Where nodes pull images, they do at `pull_mib_per_s`. If
-    not `knows_kinds`, pods do not say which program they run: nothing is known of earlier runs.
-    """
+    `harvest_permille` is the declared limit of overcommitting a GPU's memory by harvesting. A
+    container that ran out of memory is restarted in place (restartPolicy OnFailure), or, without
+    `in_place`, its pod fails and its Job creates another. `inputs` go to policies before anything
+    arrives; without `measured`, GPUs are not scraped. `feedback` sets how jobs' progress is polled
+    (None: it is not). `power` is the GPUs' power model, `sharing` the slowdown of containers that
+    together need more compute than the GPU has. Nodes pull images at `pull_mib_per_s`, 0: images
+    are present. Without `knows_kinds`, pods do not name their program, so nothing is known of
+    earlier runs."""
 
     nodes: tuple[Node, ...]
     jobs: tuple[Job, ...]
@@ -89,7 +89,7 @@ class JobPod:
 
 
 class SharingRun(EventLoop[str]):
-    """The simulated GPUs, what is seen of them, and what was measured so far."""
+    """The simulated GPUs, their telemetry, and the measurements so far."""
 
     nobody = ""
 
@@ -126,7 +126,7 @@ class SharingRun(EventLoop[str]):
         self.usage: list[UsagePoint] = []
 
     def go(self) -> SharedRun:
-        """Run to the end: until every job completed or failed for good."""
+        """Run until every job has completed or failed for good."""
         for name, value in self.scenario.inputs.items():
             self.tell(events.PolicyInput(name, value))
         for job in self.scenario.jobs:
@@ -140,7 +140,7 @@ class SharingRun(EventLoop[str]):
         return self._measured()
 
     def _next(self) -> tuple[int, int, str] | None:
-        """The next event, containers' ends first; None where all is over, or nothing will ever
+        """Return the next event, containers' ends first; None at the end, or if nothing will ever
         happen."""
         if not self.waiting:
             return None
@@ -153,18 +153,18 @@ class SharingRun(EventLoop[str]):
         return head
 
     def _only_looks(self) -> bool:
-        """Nothing else is to come."""
+        """Tell whether only scrapes and polls are left in the heap."""
         return 0 < len(self.heap) <= 2 and all(kind in {SCRAPES, LOOKS} for _, kind, _ in self.heap)
 
     def _hopeless(self) -> bool:
-        """Nothing runs and nothing will come, and the last look at idle cards changed nothing."""
+        """Tell whether nothing has run or arrived for an hour."""
         return not self.cards.where and self.now - self._last_change() > 3600 * SECOND_NS
 
     def _last_change(self) -> int:
         return max((pod.finished_ns or pod.job.arrives_ns for pod in self.pods.values()), default=0)
 
     def _advance(self, at_ns: int, kind: int) -> None:
-        """Account for the time until then."""
+        """Add up use over the time until the next event."""
         if kind != SCRAPES:
             self._tell_looks()
         passed = at_ns - self.now
@@ -173,7 +173,7 @@ class SharingRun(EventLoop[str]):
         self.now = at_ns
 
     def _note_usage(self) -> None:
-        """Add a point where anything changed; the last one of an instant counts."""
+        """Add a point if anything changed; at one instant the last one counts."""
         cards, points = self.cards, self.usage
         point = UsagePoint(
             seconds(self.now),
@@ -213,7 +213,7 @@ class SharingRun(EventLoop[str]):
             self._look_at(self.progress)
 
     def _look_at(self, progress: SimulatedProgress) -> None:
-        """See how jobs got on, and tell the engine and the policies."""
+        """Poll jobs' progress, and pass it to the engine and the policies."""
         looked = progress.look(self.now)
         if looked is not None:
             self.tell(looked)
@@ -222,9 +222,8 @@ class SharingRun(EventLoop[str]):
             self.tell(due)
 
     def _can_wait(self) -> bool:
-        """True if what the cards show changes nothing before the next event: nobody borrows, and
-        whoever waits asks for more than is free of any card.
-        """
+        """Tell whether snapshots can change nothing before the next event: no pod borrows, and
+        every pending pod requests more than any GPU has free."""
         if self.pipeline is None or not self.pipeline.can_wait or self.profile.harvests:
             return False
         if self.wake_ns is not None and self.wake_ns > self.now:
@@ -234,7 +233,8 @@ class SharingRun(EventLoop[str]):
         return least is None or least > int(self.engine.ledger.table.device_memory_free.max())
 
     def _tell_looks(self) -> None:
-        """Tell the looks that could wait until now, each as of its time, all as the last one."""
+        """Pass the delayed snapshots to the engine, each at its time, all with the last one's
+        contents."""
         if not self._untold or self.pipeline is None:
             return
         looks, self._untold = self._untold, []
@@ -247,7 +247,7 @@ class SharingRun(EventLoop[str]):
     def _ends(self) -> None:
         for ended in self.cards.advance(self.now):
             pod = self.pods[_job_uid(ended.uid)]
-            if ended.uid != pod.uid:  # it ran out of memory twice at one instant: the pod is gone
+            if ended.uid != pod.uid:  # an earlier end at this instant has replaced the pod
                 continue
             pod.restarts += ended.how != "done"
             if ended.how != "oom":
@@ -256,14 +256,14 @@ class SharingRun(EventLoop[str]):
                 self._again(pod, out_of_memory=True)
 
     def _over(self, pod: JobPod, done: bool) -> None:
-        """The job completed, or failed for good."""
+        """Handle a job that completed or failed for good."""
         self.waiting -= 1
         pod.finished_ns = self.now + pod.job.end_ns if done else None
         self._forget(pod.uid)
         self.tell(events.PodGone(pod.uid, completed=done))
 
     def _again(self, pod: JobPod, *, out_of_memory: bool = False, keeps_work: bool = False) -> None:
-        """The pod is gone, and its work lost but where it was saved; its Job makes a new one."""
+        """Delete the pod and schedule its replacement; its work is lost unless `keeps_work`."""
         uid = pod.uid
         if keeps_work:
             pod.job = msgspec.structs.replace(pod.job, phases=self.cards.suspend(uid, self.now))
@@ -356,7 +356,7 @@ class SharingRun(EventLoop[str]):
         )
 
     def _served(self, pod: JobPod) -> dict[int, int]:
-        """Work at each slowdown that all of the job's pods did."""
+        """Return the work of all the job's pods by slowdown."""
         all_served: dict[int, int] = {}
         for number in range(pod.number + 1):
             uid = f"{pod.job.uid}/{number}" if number else pod.job.uid
@@ -368,22 +368,22 @@ class SharingRun(EventLoop[str]):
 def run_shared(
     scenario: SharedScenario, decider: Decider, decisions: DecisionsWriter | None = None
 ) -> SharedRun:
-    """One policy or profile on one workload, to the end, shown what it reads.
+    """Run one policy or profile on one workload to the end, with the metrics that it reads.
 
-    What it decides goes to `decisions`, if wanted.
-    """
+    Decisions are written to `decisions`, if given."""
     watching = scenario.watching.read_by(profile_of(decider).policies)
     shown = msgspec.structs.replace(scenario, watching=watching)
     return SharingRun(shown, decider, decisions).go()
 
 
 def _looks(profile: Profile) -> bool:
-    """True if anything that is measured can change what the profile decides."""
+    """Tell whether metrics can change what the profile decides."""
     return "signals" in profile.reads or profile.harvests
 
 
 def _limits(profile: Profile, permille: int) -> RequestLimits:
-    """Limits on promising memory: by harvesting; outright, where the original did just that."""
+    """Return limits for promising memory: by harvesting, or outright if the original policy did
+    so."""
     if not profile.harvests and any(policy.unsafe for policy in profile.policies):
         return RequestLimits(overcommit_permille=permille)
     return RequestLimits.declared(harvest_permille=permille)
@@ -407,7 +407,8 @@ def _job_uid(uid: str) -> str:
 
 
 def request_of(pod: JobPod, now_ns: int, knows_kinds: bool = True) -> PodRequest:
-    """The pod as its dialect would read it: one share of one GPU, so much memory."""
+    """Return the pod's request as a dialect would read it: a share of one GPU with this much
+    memory."""
     job = pod.job
     gpu_request = GpuRequest(memory=GpuMemoryRequest("mib", job.request_mib))
     expected_s = rounded_s(job.expected_s) if job.expected_s else 0

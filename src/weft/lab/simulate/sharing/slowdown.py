@@ -1,4 +1,4 @@
-"""Slowdowns of containers that share a card: the truth that policies must guess."""
+"""Slowdowns of containers that share a GPU: the true values, which policies have to estimate."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -8,23 +8,23 @@ import msgspec
 from weft.lab.simulate.sharing.job import JobPhase
 
 Permille = int
-"""Thousandths: 1000 is the speed alone on a card, 1210 takes 21 % longer."""
+"""Thousandths: 1000 is the speed alone on a GPU, 1210 takes 21 % longer."""
 
 
 class SlowdownModel(Protocol):
     """A model of interference."""
 
     def permille(self, kind: str, others: Sequence[str]) -> Permille:
-        """Permille of its time alone that work of `kind` takes beside work of kinds `others`."""
+        """Return the time of work of `kind` with neighbours `others`, in permille of its time
+        alone."""
         ...
 
 
 class ByResidents:
-    """Slowdown by how many containers share the card, whatever they are.
+    """Slowdown by the number of containers on the GPU, whatever they run.
 
-    `permille[k - 1]` is for k containers. Beyond the table it grows as between its last two
-    entries: nobody measured it, and it never gets faster.
-    """
+    `permille[k - 1]` is for k containers. Beyond the table it grows by the difference of the last
+    two entries, as nothing was measured there, and never decreases."""
 
     def __init__(self, permille: Sequence[Permille]) -> None:
         if not permille or min(permille) <= 0:
@@ -32,7 +32,7 @@ class ByResidents:
         self._table = tuple(permille)
 
     def permille(self, kind: str, others: Sequence[str]) -> Permille:
-        """Permille of its time alone that work takes beside `others`."""
+        """Return the time of work with neighbours `others`, in permille of its time alone."""
         beyond = len(others) + 1 - len(self._table)
         if beyond <= 0:
             return self._table[len(others)]
@@ -41,16 +41,16 @@ class ByResidents:
 
 
 class ByPairs:
-    """Slowdown by a table of measured pairs; three and more containers multiply.
+    """Slowdown by a table of measured pairs; with several neighbours the slowdowns multiply.
 
-    `pairs[kind, other]` is what `other` costs `kind`. A pair nobody measured costs `unknown`.
-    """
+    `pairs[kind, other]` is the slowdown of `kind` by `other`; `unknown` is that of missing
+    pairs."""
 
     def __init__(self, pairs: Mapping[tuple[str, str], Permille], unknown: Permille = 1000) -> None:
         self._pairs, self._unknown = dict(pairs), unknown
 
     def permille(self, kind: str, others: Sequence[str]) -> Permille:
-        """The product over `others`."""
+        """Return the product of the slowdowns by `others`."""
         product = 1000
         for other in others:
             product = product * self._pairs.get((kind, other), self._unknown) // 1000
@@ -58,18 +58,17 @@ class ByPairs:
 
 
 class ComputeSharing(msgspec.Struct, frozen=True):
-    """The slowdown of containers that need more of a card together than it has.
+    """Slowdown of containers that together need more compute than the GPU has.
 
-    `proportional`: as many times longer as they need of SMs or of memory bandwidth together, the
-    scarcer; at least as much as the slowdowns that were measured. Else these alone count.
-    `each` is what every one needs of the SMs, instead of what its phase says.
-    """
+    With `proportional`, time grows by the sum of their needs of SMs or memory bandwidth, whichever
+    is larger, and at least by the measured slowdowns; else only these count. `each`, if given, is
+    every container's need of SMs, instead of its phase's."""
 
     proportional: bool = False
     each: float | None = None
 
     def least_permille(self, phases: Sequence[JobPhase]) -> Permille:
-        """Permille of its time alone that work takes at least beside the others of `phases`."""
+        """Return the least time of work in these phases together, in permille of its time alone."""
         if not self.proportional:
             return 0
         sms = [phase.sm_active_ratio if self.each is None else self.each for phase in phases]

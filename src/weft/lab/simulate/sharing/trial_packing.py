@@ -1,8 +1,8 @@
-"""Packing by trial, as Gandiva does it: share a GPU, look how it goes, and part what goes badly.
+"""Packing by trial, as in Gandiva: share a GPU, measure, and separate pairs that run badly
+together.
 
-A pair whose speeds together are below 1 is dissolved after its trial and never tried again. The
-later job goes back to the queue; what it has done is kept, as by suspending it.
-"""
+A pair whose speeds sum to less than 1 is separated after its trial, and never tried again. The
+later job returns to the queue with its work kept, as if suspended."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,12 +20,12 @@ from weft.lab.simulate.sharing.job import SECOND_NS
 from weft.lab.simulate.sharing.run import SharingRun, request_of
 
 TRIAL_NS = 60 * SECOND_NS
-"""Gandiva's quantum."""
+"""Duration of a trial: Gandiva's quantum."""
 LEAST_TOGETHER = 1.0
 
 
 class PackByTrial(Policy):
-    """An empty GPU, else any with one pod, but never beside what it went badly with before."""
+    """Chooses an empty GPU, else any with one pod, but never a pair that has failed its trial."""
 
     name = "gandiva"
     summary = "an empty GPU, else a random partner; bad pairs are parted and remembered"
@@ -38,20 +38,20 @@ class PackByTrial(Policy):
         self._judged = CoResidentCache(one_by_one(self._judge), (0.0,), 2)
 
     def take_input(self, name: str, value: Any) -> None:
-        """A pair of programs that went badly."""
+        """Store a pair of programs that failed its trial."""
         self._bad.add(frozenset(value))
         self._judged.forget()
 
     def filter_devices(self, query: Query) -> Bools:
-        """Nobody, or one pod that it may be beside, [d]."""
+        """Accept empty GPUs, and those with one pod that is no failed partner, [d]."""
         return np.asarray(self._judged.over(query)[0] > 0)
 
     def score_devices(self, query: Query) -> Ints:
-        """Empty ones first, [d]."""
+        """Prefer empty GPUs, [d]."""
         return np.asarray(query.device_pods == 0).astype(np.int64)
 
     def choose_node(self, rows: Ints, key: str) -> int:
-        """Any."""
+        """Choose any of the best nodes at random."""
         return draw(key, len(rows))
 
     def _judge(self, incoming: Resident, residents: CoResidents, model: str) -> tuple[float]:
@@ -60,7 +60,7 @@ class PackByTrial(Policy):
 
 
 class TrialRun(SharingRun):
-    """A run in which pairs are tried."""
+    """A run with trials of pairs."""
 
     def _bind(self, command: Bind) -> None:
         super()._bind(command)
@@ -73,13 +73,13 @@ class TrialRun(SharingRun):
             super()._comes(kind, uid)
 
     def _look(self, uid: str) -> None:
-        """The trial of this pod is over."""
+        """End the trial of this pod."""
         key = self.cards.where.get(uid)
         if key is None:
             return
         containers = self.cards.containers_on(key)
         if len(containers) != 2 or containers[-1].job.uid != uid:
-            return  # the trial of the later one counts
+            return  # only the trial of the later pod counts
         kinds = [container.job.kind for container in containers]
         speeds = [
             1000 / self.scenario.slowdown.permille(kind, kinds[:at] + kinds[at + 1 :])
