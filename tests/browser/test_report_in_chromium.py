@@ -170,7 +170,7 @@ def index(folder: Path) -> Path:
     document |= {"restsOn": "Jobs. " * 40, "headlines": [{**headline, "scheduler": "exclusive"}]}
     expected = msgspec.convert({**document, "checks": checks}, ExpectedResults)
     there = ReproducedExperiment("a.yaml", spec, folder / "made-up", results)
-    absent = f"workload.table: /{'long/' * 30}pairs.csv is not there; all 9 cells are skipped"
+    absent = f"workload.table: /{'long/' * 30}pairs.csv does not exist; all 9 cells are skipped"
     missing = ReproducedExperiment("b.yaml", spec, folder / "other", None, absent=absent)
     found = tuple(results_of_checks(expected, {"experiment.yaml": results}))
     done = Reproduction("made-up", expected, (there, missing), found)

@@ -205,7 +205,10 @@ def _solo_says(profile: SoloProfile) -> Iterable[tuple[str, str]]:
     if not profile.application:
         yield "application", "is empty; name it"
     if profile.rate_per_s is not None and profile.rate_per_s < 0:
-        yield "rate_per_s", f"{profile.rate_per_s!r} is no rate; leave it out where nobody counted"
+        yield (
+            "rate_per_s",
+            f"{profile.rate_per_s!r} is not a rate; leave it out if iterations were not counted",
+        )
     for field in ("memory_mib", "peak_mib", "runs", "seconds"):
         if getattr(profile, field) < 0:
             yield field, f"{getattr(profile, field)!r} is below 0"
@@ -228,7 +231,10 @@ def _corun_says(sample: CoLocationSample) -> Iterable[tuple[str, str]]:
     if not all(sample.aggressors):
         yield "aggressors", "one of them is empty; name it"
     if sample.rate_per_s is not None and sample.rate_per_s < 0:
-        yield "rate_per_s", f"{sample.rate_per_s!r} is no rate; leave it out where nobody counted"
+        yield (
+            "rate_per_s",
+            f"{sample.rate_per_s!r} is not a rate; leave it out if iterations were not counted",
+        )
     if not 0 <= sample.speed <= FASTEST:
         share = f"; write {sample.speed / 100:g} for {sample.speed:g} %" if sample.speed > 0 else ""
         wrong = f"{sample.speed!r} is not a rate divided by the rate alone (1 for no loss){share}"

@@ -22,11 +22,9 @@ from weft.interference.scores import PredictionScore, ScoredSamples
 
 SPLITS = ("random", "new pair", "new application", "new GPU", "several others")
 WHY_NOT = {
-    **dict.fromkeys(
-        SPLITS[:3], "what is left to learn from is fewer than 24 pairs measured, or 4 applications"
-    ),
-    "new GPU": "no other GPU model was measured so, with the same applications",
-    "several others": "too few were measured beside several others",
+    **dict.fromkeys(SPLITS[:3], "fewer than 24 pairs or 4 applications are left to learn from"),
+    "new GPU": "no other GPU model was measured with this isolation and the same applications",
+    "several others": "too few sets of three or more applications were measured",
 }
 """Why a split may have no result."""
 UNSEEN_MODEL = 1.5

@@ -87,7 +87,7 @@ def _rows(text: str, where: str) -> Iterator[tuple[int, Mapping[str, str]]]:
     try:
         head = [name.strip() for name in reader.fieldnames or ()]
     except csv.Error as error:
-        raise BadInputError(f"{where}, line 1", f"is no CSV: {error}") from None
+        raise BadInputError(f"{where}, line 1", f"is not CSV: {error}") from None
     reader.fieldnames = head
     missing = [name for name in _GAVEL if name not in head]
     for sign, called in ((";", "';'"), ("\t", "a tab")):
@@ -106,7 +106,7 @@ def _rows(text: str, where: str) -> Iterator[tuple[int, Mapping[str, str]]]:
                 raise BadInputError(at, "has a different number of fields than line 1")
             yield line, {name: value.strip() for name, value in row.items()}
     except csv.Error as error:
-        raise BadInputError(f"{where}, line {reader.line_num}", f"is no CSV: {error}") from None
+        raise BadInputError(f"{where}, line {reader.line_num}", f"is not CSV: {error}") from None
 
 
 def _number(row: Mapping[str, str], name: str, where: str, line: int) -> float:

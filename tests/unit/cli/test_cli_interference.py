@@ -232,7 +232,7 @@ def test_evaluate_says_what_it_could_not_examine(weft: Weft, tmp_path: Path) -> 
     said = weft("interference", "evaluate", one)
     assert said.code == 1
     assert "one T4 mps: 'new GPU' is not evaluated: no other GPU model" in said.err
-    assert "one T4 mps: 'new pair' is not evaluated: what is left to learn from" in said.err
+    assert "one T4 mps: 'new pair' is not evaluated: fewer than 24 pairs" in said.err
     assert "no comparison with the sum of utilisation: for 2 of 2 applications" in said.err
     assert "error: " in said.err
 

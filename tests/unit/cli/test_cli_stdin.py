@@ -68,7 +68,9 @@ def test_profiles(piped: Piped, tmp_path: Path) -> None:
     assert piped(body, "profile", "import", "-", "--file", kept).code == 0
     assert "gan" in piped.weft("profile", "show", "gan", "--file", kept).out
     said = piped(body, "profile", "import", kept, "--file", "-")
-    assert said.err == "weft: error: --file -: is only read; name a file to keep profiles in\n"
+    assert (
+        said.err == "weft: error: --file -: is only for reading; name a file to store profiles in\n"
+    )
 
 
 def test_tables_of_slowdowns(piped: Piped) -> None:

@@ -81,8 +81,8 @@ def test_files(weft: Weft) -> None:
     assert said.err.endswith(f"no such file; did you mean '{weft.nodes}'?\n")
     said = weft("profile", "list", "--file", weft.folder / "nodes.cvs")
     assert said.err == (
-        f"weft: error: {weft.folder}/nodes.cvs: is not there; `weft profile import` and `collect` "
-        f"make it; did you mean '{weft.nodes}'?\n"
+        f"weft: error: {weft.folder}/nodes.cvs: does not exist; `weft profile import` and "
+        f"`collect` create it; did you mean '{weft.nodes}'?\n"
     )
     (weft.folder / "e8.py").write_text("")
     said = weft.error("--policy", f"{weft.folder}/mine.py:Mine")

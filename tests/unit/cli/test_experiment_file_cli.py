@@ -69,7 +69,7 @@ def test_what_init_prints_is_an_experiment(
     assert said.out.startswith(f"{workload}: ")
     absent = not workload.startswith(("overprovisioned", "kube-knots-", "cluster-jobs"))
     assert said.code == (3 if absent else 0)
-    assert ("is not there; cells" in said.err) == absent
+    assert ("does not exist; cells" in said.err) == absent
 
 
 @pytest.mark.parametrize("value", [None, ""])
@@ -199,7 +199,7 @@ def test_data_that_is_absent_is_said_in_the_report_until_it_is_there(
         "{kind: job-list, jobsFile: jobs.csv, gpus: 1}, schedulers: [gpushare], seeds: {count: 1}}"
     )
     said = weft("experiment", "run", file, "--out", out)
-    told = f"workload.jobsFile: {tmp_path / 'jobs.csv'} is not there"
+    told = f"workload.jobsFile: {tmp_path / 'jobs.csv'} does not exist"
     assert said.code == 3
     assert f"{told}; cells that are to run are skipped" in said.err
     said = weft("experiment", "report", out, "--page", tmp_path / "page", "-o", "json")

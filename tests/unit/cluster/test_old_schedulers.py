@@ -267,11 +267,11 @@ def test_priorities_keep_their_weights_and_only_they_score() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a: [", "line 2: is no YAML"),
+        ("a: [", "line 2: is not YAML"),
         ("---\nkind: Deployment\n", "holds no scheduler configuration"),
         ("", "holds no scheduler configuration"),
         ("kind: KubeSchedulerConfiguration\nprofiles: 3\n", r"profiles: 3 is no list"),
-        ("kind: Policy\nextenders: [1]\n", r"extenders\[0\]: 1 is no object"),
+        ("kind: Policy\nextenders: [1]\n", r"extenders\[0\]: 1 is not an object"),
         ("- 1\n", "holds no scheduler configuration"),
     ],
 )

@@ -125,8 +125,8 @@ def test_seeds_draw_orders_and_delays_that_are_the_same_for_every_scheduler(tmp_
         ),
         ("  models: models.json\n", "", "workload: has `models` or `jobs`: write one"),
         ("{resource: nvidia.com/gpu}", "{unit: cards}", "names a resource or a label"),
-        ("{name: alibaba,", "{name: default,", "'default' stands there twice"),
-        ("percents: [0, 100]", "percents: [0, 0]", "workload.percents[1]: 0 stands there twice"),
+        ("{name: alibaba,", "{name: default,", "'default' is listed twice"),
+        ("percents: [0, 100]", "percents: [0, 0]", "workload.percents[1]: 0 is listed twice"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_field(old: str, new: str, says: str) -> None:
@@ -218,7 +218,7 @@ def test_lost_samples_are_told_and_neighbours_do_not_hide_them() -> None:
         "hole": CardSeries(gap, np.ones(len(gap))),
     }
     (mark,) = lost(Metric.POWER_W, series, 0.0, 60.0)
-    assert mark.endswith("none of card hole for 12 s")
+    assert mark.endswith("none of GPU hole for 12 s")
     assert lost(Metric.POWER_W, {"whole": series["whole"]}, 0.0, 60.0) == []
     (late,) = lost(Metric.POWER_W, {"whole": series["whole"]}, 0.0, 80.0)
     assert late.endswith("for 21 s")

@@ -87,7 +87,7 @@ async def _put_back(client: ApiClient, name: str, record: OptInRecord, write: bo
         write and not await _set(client, name, record, record.before, namespace)
     ):
         return OptInChange(name, _CHANGED, done=False)
-    return OptInChange(name, f"label {SCHEDULE} put back")
+    return OptInChange(name, f"label {SCHEDULE} restored")
 
 
 class _Records(dict[str, OptInRecord]):

@@ -282,7 +282,7 @@ def _two_plugins(nodes: Iterable[KubeNode]) -> Iterator[AdoptionProblem]:
             problem = f"has {_some(names)}: {len(plugins)} device plugins hand out the same GPUs"
             remedy = (
                 f"keep one of {', '.join(plugins)} on this node: take its label from the others' "
-                "DaemonSets' node selectors, or weft agent instead of all"
+                "DaemonSets' node selectors, or replace all by weft agent"
             )
             name = f"node {node.metadata.name}"
             yield AdoptionProblem(name, "status.allocatable", problem, remedy)

@@ -42,7 +42,7 @@ def check_bounds(config: Configuration) -> None:
     """Check settings against each other; `BadInputError` names the field."""
     stable, window = config.limits.stable_seconds, config.telemetry.window_seconds
     if stable > window:
-        what = f"{stable:,} is more than {window:,}; write that at most"
+        what = f"{stable:,} is more than telemetry.windowSeconds, {window:,}; write at most that"
         raise BadInputError("limits.stableSeconds", what)
     links_rules(config.gpu_links)
     _check_names(config)
@@ -102,8 +102,8 @@ def _check_door(extender: ExtenderSettings) -> None:
         return
     if not (extender.client_authority_file or extender.anyone_may_bind):
         what = (
-            f"{extender.address} lets whoever reaches it bind any pod; write certificateFile, "
-            "keyFile and clientAuthorityFile, or 127.0.0.1 where kube-scheduler is on the same "
-            "machine, or anyoneMayBind: true where everybody on that network may"
+            f"{extender.address} lets anyone who reaches it bind any pod; write certificateFile, "
+            "keyFile and clientAuthorityFile, or 127.0.0.1 if kube-scheduler is on the same "
+            "machine, or anyoneMayBind: true if everyone on that network may"
         )
         raise BadInputError("extender.address", what)

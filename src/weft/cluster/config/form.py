@@ -26,11 +26,15 @@ bits."""
 # Error messages use `refused` and `above` instead of the bound; {} is the value.
 Promise = Annotated[
     float,
-    Meta(ge=1, le=10, extra={"refused": "{:g} is no limit; write 1 (as much as there is) to 10"}),
+    Meta(
+        ge=1, le=10, extra={"refused": "{:g} is not a limit; write 1 (as much as there is) to 10"}
+    ),
 ]
 Scale = Annotated[
     float,
-    Meta(ge=0, le=sys.float_info.max, extra={"refused": "{} is no scale; write 0.01 for percent"}),
+    Meta(
+        ge=0, le=sys.float_info.max, extra={"refused": "{} is not a scale; write 0.01 for percent"}
+    ),
 ]
 LookSeconds = Annotated[
     float,
@@ -44,30 +48,33 @@ class PolicySettings(Section, frozen=True):
     name: Annotated[
         str,
         "least-stranding is the default of `weft`: of the policies that look at requests alone it "
-        "strands the fewest GPUs, and where pods come and go none waits longer than under fgd",
+        "strands the fewest GPUs, and with pods that come and go waits are no longer than under "
+        "fgd",
     ]
     weight: Annotated[
         int,
         Meta(ge=0, le=MOST_WEIGHT),
-        "counts where several policies score; each is then normalised to 0 to 100 first",
+        "weight among several policies that score; each policy's scores are first scaled to 0 to "
+        "100",
     ] = 1
-    options: Annotated[dict[str, Any], "what this policy can be told; none has to be"] = (
-        msgspec.field(default_factory=dict)
+    options: Annotated[dict[str, Any], "options of this policy, all optional"] = msgspec.field(
+        default_factory=dict
     )
 
 
 class ProfileSettings(Section, frozen=True):
     """Policies that decide for the pods of one schedulerName."""
 
-    scheduler_name: Annotated[str, "what a pod writes into spec.schedulerName to be decided here"]
+    scheduler_name: Annotated[str, "the spec.schedulerName of pods that this profile decides for"]
     policies: Annotated[
         tuple[PolicySettings, ...],
-        "see `weft policies`; the first one queues, breaks ties and picks GPUs",
+        "see `weft policies`; the first one orders the queue, breaks ties and picks GPUs",
     ]
     via: Annotated[
         Literal["scheduler", "extender"],
-        "extender leaves these pods to a kube-scheduler that asks Weft's extender; scheduler, for "
-        "then nothing else need be configured. Both at once would bind each pod twice",
+        "extender leaves these pods to a kube-scheduler that asks Weft's extender; scheduler, "
+        "since "
+        "it needs no further configuration. Both at once would bind each pod twice",
     ] = "scheduler"
 
 
@@ -77,19 +84,19 @@ class ClientSettings(Section, frozen=True):
     qps: Annotated[
         float,
         Meta(gt=0, le=1_000_000),
-        "requests a second to the API server; high, for the server has its own fair queueing, "
-        "while kube-scheduler's 50 would bind 50 pods a second",
+        "requests per second to the API server; high, since the server has its own fair queueing, "
+        "while kube-scheduler's default of 50 would bind at most 50 pods per second",
     ] = 5_000
     burst: Annotated[
-        int, Meta(ge=1, le=1_000_000), "requests at once before qps counts; two seconds' worth"
+        int, Meta(ge=1, le=1_000_000), "requests at once before qps applies; two seconds' worth"
     ] = 10_000
     binds_in_flight: Annotated[
-        int, Meta(ge=1, le=10_000), "bindings at once; the API server's rate is reached with 32"
+        int, Meta(ge=1, le=10_000), "bindings at once; 32 already reach the API server's rate"
     ] = 64
     request_timeout_seconds: Annotated[
         int,
         Meta(ge=1, le=3_600),
-        "a binding that took longer has no answer and is looked up; twice this long must fit into "
+        "timeout of a binding, whose outcome is then looked up; twice this time must fit into "
         "the lease",
     ] = 3
 
@@ -99,18 +106,20 @@ class LeaseSettings(Section, frozen=True):
 
     enabled: Annotated[
         bool,
-        "whether a Lease decides who binds; on, for two processes run at once in every rolling "
-        "update",
+        "whether a Lease selects the process that binds; on, since every rolling update runs two "
+        "processes at once",
     ] = True
-    namespace: Annotated[str, "where the Lease is kept; kube-system, beside kube-scheduler's"] = (
+    namespace: Annotated[str, "namespace of the Lease; kube-system, like kube-scheduler's"] = (
         "kube-system"
     )
-    name: Annotated[str, "processes with the same name take turns"] = "weft"
+    name: Annotated[str, "name of the Lease; of the processes with the same name one leads"] = (
+        "weft"
+    )
     duration_seconds: Annotated[
         int,
         Meta(ge=1, le=10),
-        "how long a dead leader is waited for; at most 10, for so long is waited where the Lease "
-        "is missing, and no leader may outlive that",
+        "how long to wait for a dead leader; at most 10, since a new leader waits that long if the "
+        "Lease is missing, and no leader may still be active then",
     ] = 10
     renew_seconds: Annotated[
         float, Meta(gt=0, le=10), "time between renewals; three may fail in a row"
@@ -123,27 +132,29 @@ class LimitsSettings(Section, frozen=True):
 
     overcommit: Annotated[
         Promise,
-        "how much of a card's memory may be promised to pods, whatever is measured; 1, for pods "
-        "that then use what they asked for run out of memory",
+        "how much of a GPU's memory may be promised to pods, whatever is measured; above 1, pods "
+        "that use what they requested may run out of memory",
     ] = 1.0
     harvest: Annotated[
         Promise,
-        "how much a harvesting policy may promise, where the difference is measured idle; 1 lends "
-        "nothing: whoever wants it declares how far, as 1.5, and borrowers may be evicted; up to 2 "
-        "a pod lends what pods like it left idle to their end, beyond also what it leaves idle "
-        "now: a memory peak that comes late may then run pods out of memory, as may, at any limit, "
-        "an application whose runs use more than those before",
+        "how much a harvesting policy may promise if the difference is measured idle; 1 lends "
+        "nothing. With 1.5, for example, borrowers may be evicted; up to 2 "
+        "a pod lends what similar pods left idle to their end, above 2 also what it leaves idle "
+        "now. A late memory peak may then run pods out of memory, as may, at any limit, "
+        "an application whose runs use more memory than earlier ones",
     ] = 1.0
     warm_up_seconds: Annotated[
         float,
         Meta(ge=0, le=DAY_S),
-        "so long after its binding a pod needs all that it asked, however little it uses: most "
-        "have by then loaded what they will use; more where they take longer",
+        "time after binding in which a pod's full request counts, however little it uses: most "
+        "pods "
+        "have loaded what they will use by then; increase it for pods that take longer",
     ] = 60
     stable_seconds: Annotated[
         float,
         Meta(gt=0, le=DAY_S),
-        "and until its memory changed by less than 2 % for so long once; no longer than "
+        "after that the full request counts until memory has changed by less than 2 % for this "
+        "time; at most "
         "telemetry.windowSeconds, or nothing would ever be lent",
     ] = 20
 
@@ -153,22 +164,23 @@ class OomHistorySettings(Section, frozen=True):
 
     name: Annotated[
         str,
-        "of a ConfigMap in lease.namespace: what workloads that ran out of GPU memory are "
-        "charged, and the most that pods like each other used, so that a restarted Weft knows; "
-        "empty keeps it in memory alone",
+        "name of a ConfigMap in lease.namespace that stores what workloads that ran out of GPU "
+        "memory are "
+        "charged, and peak use of similar pods, for a restarted Weft; "
+        "empty: only in memory",
     ] = "weft-lessons"
 
 
 class InventoryRule(Section, frozen=True):
     """GPUs of nodes that nothing else describes; the first matching rule counts."""
 
-    count: Annotated[int, Meta(ge=1, le=MOST_GPUS), "how many cards each of these nodes has"]
+    count: Annotated[int, Meta(ge=1, le=MOST_GPUS), "number of GPUs of each of these nodes"]
     memory_mib: Annotated[
         int,
         Meta(ge=1, le=MOST_GPU_MIB),
-        "the true memory of one card in MiB, as nvidia-smi shows it",
+        "memory of one GPU in MiB, as nvidia-smi shows it",
     ] = msgspec.field(name="memoryMiB")
-    model: Annotated[str, "as pods name it; empty matches only pods that name none"] = ""
+    model: Annotated[str, "GPU model as pods name it; empty matches only pods that name none"] = ""
     nodes: Annotated[str, "a shell pattern on the node's name; all nodes"] = "*"
     labels: Annotated[dict[str, str], "labels that the node must have; none"] = msgspec.field(
         default_factory=dict
@@ -187,8 +199,8 @@ class HttpSettings(Section, frozen=True):
     ] = 10_259
     anyone_may_explain: Annotated[
         bool,
-        "lets whoever reaches http.port read why pods of all namespaces are where they are; off: "
-        "loopback, or whom the API server lets read /explain",
+        "lets anyone who reaches http.port read explanations for pods of all namespaces; off: "
+        "only from loopback, or users whom the API server allows to read /explain",
     ] = False
 
 
@@ -198,12 +210,12 @@ class EventSettings(Section, frozen=True):
     interval_seconds: Annotated[
         float,
         Meta(ge=0, le=DAY_S),
-        "least time between two events or two conditions of one pod and reason; people read "
+        "least time between two events or two conditions for one pod and reason; people read "
         "events in minutes",
     ] = 60
-    scheduled: Annotated[bool, "an event for every pod that is bound, as kube-scheduler writes"] = (
-        True
-    )
+    scheduled: Annotated[
+        bool, "whether to write an event for every bound pod, as kube-scheduler does"
+    ] = True
 
 
 Compat = Literal["sane", "exact"]
@@ -214,24 +226,24 @@ class CompatSettings(Section, frozen=True):
 
     elastic: Annotated[
         Compat,
-        "exact: elastic-binpack scores nodes by the original's formula, and tells kube-scheduler "
-        "these scores, which have no bound; sane, for that formula adds MiB to percent",
+        "exact: elastic-binpack scores nodes by the original's formula, and gives kube-scheduler "
+        "these unbounded scores; sane, since that formula adds MiB to percent",
     ] = "sane"
     alnair: Annotated[
         Compat,
-        "exact: all nodes tie, as in the original wherever a container asks for no vgpu-memory; "
-        "sane, for the original meant to compare them",
+        "exact: all nodes tie, as in the original when a container requests no vgpu-memory; "
+        "sane, since the original was meant to compare them",
     ] = "sane"
     genius: Annotated[
-        Compat, "exact: the original's score, which prefers hot cards; sane prefers cool ones"
+        Compat, "exact: the original's score, which prefers hot GPUs; sane prefers cool ones"
     ] = "sane"
     coscheml: Annotated[
-        Compat, "exact: every node counts as if it had one GPU; sane, for most have more"
+        Compat, "exact: every node counts as if it had one GPU; sane, since most have more"
     ] = "sane"
 
 
 BY_SCHEDULER_NAME, BY_AUTO = "schedulerName", "auto"
-"""Routes that name no policy: the pod's own profile, and gpushare or Co-scheML."""
+"""Values of routes that name no policy: the pod's own profile; and gpushare or Co-scheML."""
 
 DEFAULT_ROUTES = {
     "/weft": BY_SCHEDULER_NAME,
@@ -243,47 +255,48 @@ DEFAULT_ROUTES = {
 class ExtenderSettings(Section, frozen=True):
     """The extender service for kube-scheduler."""
 
-    enabled: Annotated[bool, "whether kube-scheduler may ask; off, for nothing listens unasked"] = (
-        False
-    )
+    enabled: Annotated[
+        bool, "whether to serve the extender; off, since no port is opened unless asked for"
+    ] = False
     address: Annotated[
         str,
-        "loopback, for kube-scheduler on the same machine; any other address needs "
-        "clientAuthorityFile: who is answered may bind every pod",
+        "loopback, for a kube-scheduler on the same machine; any other address needs "
+        "clientAuthorityFile, since clients may bind every pod",
     ] = "127.0.0.1"
     port: Annotated[
         Port,
-        "Elastic GPU's, so that its kube-scheduler configuration needs no other; 0 for a free one",
+        "Elastic GPU's port, so that its kube-scheduler configuration fits; 0 for a free one",
     ] = 39_999
     original_ports: Annotated[
         bool,
-        "also on 39999 and 12345, as Elastic GPU and gpushare had it; off, for one port is enough "
-        "where kube-scheduler is told anew",
+        "also listen on 39999 and 12345, as Elastic GPU and gpushare did; off, since one port is "
+        "enough "
+        "if kube-scheduler is reconfigured",
     ] = False
     routes: Annotated[
         dict[str, str],
-        "path: policy. schedulerName lets the pod's own profile decide, auto is coscheml once "
-        "there is a table of interference and gpushare otherwise; else a schedulerName of "
+        "policy by path. schedulerName lets the pod's own profile decide; auto is coscheml once "
+        "there is a table of interference, and gpushare otherwise; else a schedulerName of "
         "profiles, or a policy (the original's -priority spread is spread, random is random). A "
-        "path that is left out is not served",
+        "path that is not listed is not served",
     ] = msgspec.field(default_factory=DEFAULT_ROUTES.copy)
     interference_table: Annotated[
         str,
-        "Co-scheML's table of slowdowns, for routes that are auto; read only where it is, and "
+        "Co-scheML's table of slowdowns, for routes with auto; read if it exists, by default "
         "where Co-scheML had it",
     ] = "/data/interference.json"
     certificate_file: Annotated[
-        str, "PEM; with its key the extender speaks HTTPS. None, as the originals"
+        str, "PEM certificate; with its key the extender uses HTTPS. None, as in the originals"
     ] = ""
     key_file: Annotated[str, "PEM, of the certificate"] = ""
     client_authority_file: Annotated[
         str,
-        "PEM; only clients with a certificate that it signed are answered. None: only loopback is",
+        "PEM; only clients with a certificate signed by it are served. None: only loopback clients",
     ] = ""
     anyone_may_bind: Annotated[
         bool,
-        "lets whoever reaches the extender bind pods of all namespaces, as the originals did; "
-        "off, for every pod of the cluster reaches it",
+        "lets anyone who reaches the extender bind pods of all namespaces, as the originals did; "
+        "off, since every pod of the cluster can reach it",
     ] = False
 
 
@@ -292,11 +305,11 @@ class OwnMetric(Section, frozen=True):
 
     `scale` converts the metric's unit to Weft's: 0.01 for percentages."""
 
-    name: Annotated[str, "of the exporter's metric"]
+    name: Annotated[str, "name of the exporter's metric"]
     metric: Annotated[str, "Weft's own name, such as sm_active_ratio"]
     scale: Annotated[
         Scale,
-        "times this is Weft's unit; 0.01 for percent, 0 where it may be percent or ratio",
+        "factor to Weft's unit; 0.01 for percent, 0 if it may be percent or ratio",
     ] = 1.0
 
 
@@ -312,69 +325,71 @@ class TelemetrySettings(Section, frozen=True):
 
     url: Annotated[
         str,
-        "a metrics server with Prometheus' API, as it stands before /api/v1; none: no policy sees "
-        "what GPUs do, and each decides by requests",
+        "URL of a metrics server with Prometheus' API, up to /api/v1; none: policies see no "
+        "GPU metrics, and decide by requests",
     ] = ""
     exporters: Annotated[
         str,
-        "instead of a metrics server, the page of each node's exporter, such as "
-        "http://{address}:9400/metrics; for small clusters, for nobody keeps what was before",
+        "instead of a metrics server, the URL of each node's exporter, such as "
+        "http://{address}:9400/metrics; for small clusters, as history is lost at a restart",
     ] = ""
     discover: Annotated[
         Literal["", "exporters"],
-        "exporters: look for the nodes' exporters among the cluster's pods. Empty, for whom Weft "
-        "listens to is yours to say",
+        "exporters: find the nodes' exporters among the cluster's pods. Empty, since you decide "
+        "which pods Weft trusts",
     ] = ""
     namespaces: Annotated[
         tuple[str, ...],
-        "where discover looks; all, but then nobody is given credentials, or evicted for the "
-        "progress that is told, for anyone who may make a pod could ask for them, or tell it",
+        "namespaces for discover; all, but then exporters get no credentials, and nobody is "
+        "evicted for "
+        "reported progress, since anyone who may create a pod could ask for or report them",
     ] = ()
     exporter_selectors: Annotated[
         tuple[str, ...],
-        "labels of exporters' pods; Weft's agent, dcgm-exporter's own, the GPU operator's",
+        "labels of exporters' pods; Weft's agent, dcgm-exporter, the GPU operator's exporter",
     ] = DEFAULT_EXPORTERS
     interval_seconds: Annotated[
         LookSeconds,
-        "time between two looks; policies need no more, and forecasts are made in these steps",
+        "time between two polls; policies need no more, and forecasts use these steps",
     ] = 15
     scrape_seconds: Annotated[
         LookSeconds,
-        "how often the server asks the exporters; a sample older than two of these is stale, than "
-        "six (at least a minute) nothing",
+        "scrape interval of the server; a sample older than two intervals is stale, older than "
+        "six (at least a minute) missing",
     ] = 15
     window_seconds: Annotated[
         LookSeconds,
-        "how far back peaks and forecasts look; twenty looks, the fewest that Kube-Knots' rules "
-        "admit",
+        "how far back peaks and forecasts look; twenty polls, the fewest that Kube-Knots' rules "
+        "allow",
     ] = 300
     horizon_seconds: Annotated[LookSeconds, "how far ahead forecasts look"] = 60
-    timeout_seconds: Annotated[
-        LookSeconds, "an answer that takes longer is none; the next look waits for it"
-    ] = 10
-    username: Annotated[str, "of HTTP's basic authentication; none"] = ""
-    password_file: Annotated[str, "its password, read again every minute"] = ""
-    bearer_token_file: Annotated[str, "a token, read again every minute; none"] = ""
+    timeout_seconds: Annotated[LookSeconds, "timeout of one poll; the next poll waits for it"] = 10
+    username: Annotated[str, "user name for HTTP basic authentication; none"] = ""
+    password_file: Annotated[str, "file with its password, read again every minute"] = ""
+    bearer_token_file: Annotated[str, "file with a bearer token, read again every minute; none"] = (
+        ""
+    )
     authority_file: Annotated[
-        str, "PEM; who signed the server's certificate. None: the system's"
+        str, "PEM; CA of the server's certificate. None: the system's CAs"
     ] = ""
-    certificate_file: Annotated[str, "PEM; shown to a server that asks who we are. None"] = ""
+    certificate_file: Annotated[str, "PEM; client certificate for the server. None"] = ""
     key_file: Annotated[str, "PEM, of the certificate"] = ""
-    verify: Annotated[bool, "whether the certificate is looked at"] = True
+    verify: Annotated[bool, "whether the server's certificate is verified"] = True
     headers: Annotated[
-        dict[str, str], "sent with every question, as X-Scope-OrgID to Mimir; none"
+        dict[str, str], "HTTP headers of every query, such as X-Scope-OrgID for Mimir; none"
     ] = msgspec.field(default_factory=dict)
     partial_response: Annotated[
         bool,
-        "Thanos may leave out stores that do not answer; off, for a missing answer is safer than "
-        "half of one",
+        "whether Thanos may leave out stores that do not answer; off, since no answer is safer "
+        "than "
+        "half an answer",
     ] = False
     selector: Annotated[
         str,
-        'goes into each query, where a server knows several clusters, such as cluster="a"; none',
+        'label matchers for each query, if a server has several clusters: cluster="a"; none',
     ] = ""
     names: Annotated[
-        tuple[OwnMetric, ...], "what other exporters' metrics mean; the usual ones are known"
+        tuple[OwnMetric, ...], "meanings of other exporters' metrics; the usual ones are known"
     ] = ()
 
 
@@ -384,38 +399,44 @@ class InterferenceSettings(Section, frozen=True):
 
     table: Annotated[
         str,
-        "a table of slowdowns, as Co-scheML has it; none: where the extender has its table, that "
-        "one",
+        "a table of slowdowns in Co-scheML's form; none: the extender's table, if there is one",
     ] = ""
-    model: Annotated[str, "instead of a table, predictions as Weft writes them; none"] = ""
+    model: Annotated[
+        str, "instead of a table, a model written by weft interference train; none"
+    ] = ""
     profiles: Annotated[
         str,
-        "what applications do alone, as `weft profile` keeps it in a file: how fast they should "
-        "go; none: what interference.model has, and what pods say of themselves",
+        "solo profiles of applications, a file of `weft profile`, for how fast they should "
+        "run; none: those in interference.model, and what pods declare",
     ] = ""
     mystic: Annotated[
-        str, "mystic's distances between applications, for coscheml with pairing mystic; none"
+        str,
+        "file of Mystic's distances between applications, for coscheml with pairing mystic; none",
     ] = ""
     reload_seconds: Annotated[
         int,
         Meta(ge=0, le=DAY_S),
-        "time between two looks whether these files, or the extender's table, changed; a kubelet "
-        "takes as long to bring a ConfigMap's change. 0: they are read at the start alone",
+        "time between two checks of whether these files, or the extender's table, changed; a "
+        "kubelet "
+        "takes as long to update a mounted ConfigMap. 0: they are only read at the start",
     ] = 60
     progress_metric: Annotated[
         str,
-        "the counter of work done that applications export; a pod whose bound is broken by it has "
-        "a best-effort pod beside it evicted. Empty: nobody is, and nothing is asked",
+        "the counter of work done that applications export; if it shows that a pod exceeds its "
+        "bound, "
+        "a best-effort pod on its GPU is evicted. Empty: no pod is, and nothing is queried",
     ] = "weft_progress_total"
     latency_metric: Annotated[
         str,
-        f"a gauge of applications' p99, in seconds, for pods with {SLO_MS}; none, for there "
+        f"a gauge of applications' p99 latency, in seconds, for pods with {SLO_MS}; none, since "
+        f"there "
         "is no usual name",
     ] = ""
     observed: Annotated[
         str,
-        "of a ConfigMap in lease.namespace: how slow pods were seen beside each other, and who is "
-        "kept apart; empty keeps it in memory alone",
+        "name of a ConfigMap in lease.namespace that stores observed slowdowns, and which "
+        "applications are "
+        "kept apart; empty: only in memory",
     ] = "weft-observed"
 
     @property
@@ -436,18 +457,18 @@ DEFAULT_PROFILES = (
 class Configuration(Section, frozen=True):
     """The whole file."""
 
-    api_version: Annotated[
-        str, "the form of this file; another version is refused, never guessed at"
-    ] = API_VERSION
-    kind: Annotated[str, "says that this is a configuration of Weft and no manifest"] = KIND
+    api_version: Annotated[str, "version of this file's form; other versions are refused"] = (
+        API_VERSION
+    )
+    kind: Annotated[str, "marks this file as a Weft configuration"] = KIND
     profiles: Annotated[
         tuple[ProfileSettings, ...],
-        "which policies decide for the pods of which schedulerName; pods of other names are not "
-        "scheduled, but what they hold is counted",
+        "policies by schedulerName; pods of other schedulers are not "
+        "scheduled, but what they hold counts",
     ] = DEFAULT_PROFILES
     gpushare_unit: Annotated[
         Literal["auto", "GiB", "MiB"],
-        "what one aliyun.com/gpu-mem is; auto asks each node, which knows its own",
+        "the unit of aliyun.com/gpu-mem; auto takes each node's own",
     ] = "auto"
     volcano_memory_factor: Annotated[
         int,
@@ -456,20 +477,23 @@ class Configuration(Section, frozen=True):
     ] = 1
     past_scheduler: Annotated[
         Literal["charge", "evict"],
-        "pods that name a scheduler of profiles, ask for GPUs and were bound without it, as by "
-        "nodeName: charge counts the most that they may hold; evict has them evicted too, those "
-        "that another scheduler of that name placed without marks among them",
+        "pods with a schedulerName of profiles and GPU requests that were bound past Weft, such "
+        "as by "
+        "nodeName: charge counts the most that they may hold; evict also evicts them, including "
+        "those "
+        "that another scheduler of that name placed without annotations",
     ] = "charge"
     compat: CompatSettings = CompatSettings()
     inventory: Annotated[
         tuple[InventoryRule, ...],
-        "GPUs of nodes that no annotation, label or device plugin describes; none, for most "
+        "GPUs of nodes that no annotation, label or device plugin describes; none, since most "
         "clusters have one of these",
     ] = ()
     gpu_links: Annotated[
         tuple[GpuLinksRule, ...],
-        "how the GPUs of nodes are connected where no annotation says; none, for Weft's agent and "
-        "HAMi's device plugin tell",
+        "how GPUs are connected on nodes without an annotation for it; none, since Weft's agent "
+        "and "
+        "HAMi's device plugin report it",
     ] = ()
     client: ClientSettings = ClientSettings()
     lease: LeaseSettings = LeaseSettings()
@@ -483,5 +507,7 @@ class Configuration(Section, frozen=True):
     interference: InterferenceSettings = InterferenceSettings()
     popularity: PopularitySettings = PopularitySettings()
     seed: Annotated[
-        int, Meta(ge=0, le=2**63 - 1), "for policies that draw; the same seed decides the same"
+        int,
+        Meta(ge=0, le=2**63 - 1),
+        "seed of policies that draw random numbers; the same seed gives the same decisions",
     ] = 0

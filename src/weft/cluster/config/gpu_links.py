@@ -16,10 +16,11 @@ class GpuLinksRule(Section, frozen=True):
 
     matrix: Annotated[
         tuple[str, ...],
-        "a row for each GPU, by index: its paths to all of them, as nvidia-smi topo -m shows them",
+        "a row for each GPU, by index, with its paths to all GPUs, as nvidia-smi topo -m shows "
+        "them",
     ]
     nvlink_generation: Annotated[
-        int, Meta(ge=0, le=5), "of the NVLinks; 0 without, or as an A100's"
+        int, Meta(ge=0, le=5), "generation of the NVLinks; 0: without NVLink, or as an A100's"
     ] = 0
     numa: Annotated[
         tuple[int, ...], "each GPU's NUMA node, as nvidia-smi topo -m shows it; the same for all"

@@ -40,7 +40,7 @@ _TOP = _names(
 _GONE = {
     "healthzBindAddress": "is gone from v1: kube-scheduler serves it at --secure-port",
     "metricsBindAddress": "is gone from v1: kube-scheduler serves it at --secure-port",
-    "algorithmSource": "is gone since v1beta1: profiles and extenders say it",
+    "algorithmSource": "is gone since v1beta1: profiles and extenders replace it",
     "disablePreemption": "is gone since v1beta1: disable DefaultPreemption in postFilter",
     "hardPodAffinitySymmetricWeight": "is hardPodAffinityWeight of InterPodAffinity's arguments",
     "bindTimeoutSeconds": "is bindTimeoutSeconds of VolumeBinding's arguments",
@@ -148,7 +148,7 @@ def import_kube_scheduler(document: Mapping[str, Any], place: str) -> KubeSchedu
                 _leases(value, place, left_out) if key == "leaderElection" else value
             )
         else:
-            why = _GONE.get(key, "is no field of kube-scheduler's configuration")
+            why = _GONE.get(key, "is not a field of kube-scheduler's configuration")
             left_out.append(LeftOut(f"{place}.{key}", _shown(value), why))
     ours: dict[str, str] = {}
     profiles = _profiles(document, place, ours, left_out)
@@ -170,7 +170,7 @@ def _leases(value: Any, place: str, left_out: list[LeftOut]) -> Any:
     """Replace the lock by leases, the only kind that is left."""
     if isinstance(value, Mapping) and value.get("resourceLock") not in (None, "leases"):
         where, lock = f"{place}.leaderElection.resourceLock", str(value["resourceLock"])
-        left_out.append(LeftOut(where, lock, "only leases are left: it is leases now"))
+        left_out.append(LeftOut(where, lock, "leases are the only lock left, and replace it"))
         return {**value, "resourceLock": "leases"}
     return value
 
@@ -197,7 +197,7 @@ def _profiles(
             ours[name] = policy
             _weights(plugins, where, policy, left_out)
             if profile.get("pluginConfig"):
-                why = f"{policy} of Weft takes no arguments of the plugin"
+                why = f"{policy} of Weft does not take the plugin's arguments"
                 left_out.append(LeftOut(f"{where}.pluginConfig", "", why))
     return profiles
 
@@ -247,7 +247,7 @@ def _plugins(
     made: dict[str, dict[str, Any]] = {}
     for point in plugins:
         if point not in _POINTS:
-            why = "is no extension point of kube-scheduler's v1"
+            why = "is not an extension point of kube-scheduler's v1"
             left_out.append(LeftOut(f"{where}.plugins.{point}", "", why))
             continue
         for which in ("enabled", "disabled"):
@@ -299,7 +299,7 @@ def _extenders(
             elif name in _EXTENDER_FIELDS:
                 fields[name] = value
             else:
-                why = "is no field of an extender"
+                why = "is not a field of an extender"
                 left_out.append(LeftOut(f"{where}.{key}", _shown(value), why))
         extenders.append(fields)
     return extenders
@@ -312,11 +312,11 @@ def entries(
     list."""
     value = document.get(key)
     if value is not None and not isinstance(value, list):
-        raise BadInputError(f"{place}.{key}", f"{_shown(value)} is no list")
+        raise BadInputError(f"{place}.{key}", f"{_shown(value)} is not a list")
     for number, entry in enumerate(value or ()):
         at = f"{place}.{key}[{number}]"
         if not isinstance(entry, Mapping):
-            raise BadInputError(at, f"{_shown(entry)} is no object")
+            raise BadInputError(at, f"{_shown(entry)} is not an object")
         yield at, entry
 
 
@@ -324,7 +324,7 @@ def part(document: Mapping[str, Any], key: str, place: str) -> Mapping[str, Any]
     """Return the object under this key, empty if missing; `BadInputError` if it is no object."""
     value = document.get(key)
     if value is not None and not isinstance(value, Mapping):
-        raise BadInputError(f"{place}.{key}", f"{_shown(value)} is no object")
+        raise BadInputError(f"{place}.{key}", f"{_shown(value)} is not an object")
     return value or {}
 
 

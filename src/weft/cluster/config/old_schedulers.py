@@ -95,14 +95,14 @@ def _documents(text: bytes, where: str) -> Iterator[Any]:
     try:
         whole = text.decode()
     except UnicodeDecodeError as error:
-        raise BadInputError(where, f"is no UTF-8 text: {error.reason}") from None
+        raise BadInputError(where, f"is not UTF-8 text: {error.reason}") from None
     first = 0
     for written in _split(whole):
         try:
             document = load(written, first)
         except BrokenYamlError as error:
             at = f"{where}, line {error.line + 1}" if error.line is not None else where
-            raise BadInputError(at, f"is no YAML: {error}") from None
+            raise BadInputError(at, f"is not YAML: {error}") from None
         except BadInputError as error:
             raise BadInputError(f"{where}, {error.where}", error.problem) from None
         if document is not None:
@@ -123,7 +123,7 @@ def _split(text: str) -> Iterator[str]:
 
 def _take(document: Any, place: str, collected: _Collected) -> None:
     if not isinstance(document, Mapping):
-        collected.left_out.append(LeftOut(place, str(document)[:40], "is no object"))
+        collected.left_out.append(LeftOut(place, str(document)[:40], "is not an object"))
         return
     kind, version = str(document.get("kind", "")), str(document.get("apiVersion", ""))
     if kind == "Policy" and not version.startswith("policy/"):
@@ -139,7 +139,7 @@ def _take(document: Any, place: str, collected: _Collected) -> None:
             _take(item, at, collected)
     else:
         name = part(document, "metadata", place).get("name", "")
-        why = "is no scheduler configuration: Weft's own manifests bring what it needs"
+        why = "is not a scheduler configuration: Weft's own manifests include what it needs"
         collected.left_out.append(LeftOut(place, f"{kind} {name}".strip(), why))
 
 
@@ -154,7 +154,7 @@ def _take_config_map(document: Mapping[str, Any], place: str, collected: _Collec
         if isinstance(inner, Mapping):
             _take(inner, at, collected)
         else:
-            collected.left_out.append(LeftOut(at, "", "is no scheduler configuration"))
+            collected.left_out.append(LeftOut(at, "", "is not a scheduler configuration"))
 
 
 def _is_load_aware(document: Mapping[str, Any]) -> bool:
@@ -170,14 +170,14 @@ def _take_load_aware(document: Mapping[str, Any], place: str, collected: _Collec
     for at, entry in entries(spec, "syncPeriod", f"{place}.spec"):
         name = str(entry.get("name", ""))
         if name not in _LOAD_METRICS:
-            why = f"{LOAD_AWARE} reads {' and '.join(_LOAD_METRICS)} alone"
+            why = f"{LOAD_AWARE} reads {' and '.join(_LOAD_METRICS)} only"
             collected.left_out.append(LeftOut(f"{at}.name", name, why))
         elif "period" in entry:
             why = "all metrics are read at telemetry.intervalSeconds; write it there"
             collected.left_out.append(LeftOut(f"{at}.period", str(entry["period"]), why))
     for at, entry in entries(spec, "priority", f"{place}.spec"):
         name = str(entry.get("name", ""))
-        why = f"{LOAD_AWARE} weighs its metrics as Elastic GPU's code did, which read no weights"
+        why = f"{LOAD_AWARE} weighs its metrics like Elastic GPU's code, which ignored weights"
         collected.left_out.append(LeftOut(at, name, why))
     for key in spec:
         if key not in ("syncPeriod", "priority"):

@@ -18,24 +18,24 @@ class UsualPods(Section, frozen=True):
     weight: Annotated[
         int,
         Meta(ge=1, le=1_000_000),
-        "how often they come beside the other kinds; 1, for then all come alike",
+        "how often they come relative to the other kinds; 1: all come equally often",
     ] = 1
     gpus: Annotated[
-        int, Meta(ge=0, le=MOST_GPUS), "GPUs of one pod; 1, for most ask for one; 0: none"
+        int, Meta(ge=0, le=MOST_GPUS), "GPUs of one pod; 1, since most request one; 0: none"
     ] = 1
     gpu_memory_mib: Annotated[
-        int, Meta(ge=0, le=MOST_GPU_MIB), "memory of each, MiB; 0: it is not shared by memory"
+        int, Meta(ge=0, le=MOST_GPU_MIB), "MiB of memory of each GPU; 0: no memory request"
     ] = 0
     gpu_milli: Annotated[
         int,
         Meta(ge=0, le=1000),
-        "thousandths of each one's cores; 0: where no memory is asked either, the GPUs are whole",
+        "thousandths of each GPU's cores; 0 without gpuMemoryMib: whole GPUs",
     ] = 0
     cpu_milli: Annotated[
-        int, Meta(ge=0), "thousandths of a core beside; 0: they are no reason to leave CPU free"
+        int, Meta(ge=0), "CPU request in thousandths of a core; 0: no CPU is kept free for them"
     ] = 0
     memory_mib: Annotated[
-        int, Meta(ge=0), "host memory beside, MiB; 0: no reason to leave it free"
+        int, Meta(ge=0), "host memory request in MiB; 0: none is kept free for them"
     ] = 0
     models: Annotated[tuple[str, ...], "GPU models that they accept; none: any"] = ()
 
@@ -62,12 +62,14 @@ class PopularitySettings(Section, frozen=True):
     half_life_seconds: Annotated[
         float,
         Meta(ge=60, le=MOST_DAYS * DAY_S),
-        "seconds after which a pod counts half of a new one; a week, for clusters repeat by weeks. "
-        "Counted from the pods that the API shows, also ended ones, so that a restart changes "
+        "seconds after which a pod counts half as much as a new one; a week, since clusters have "
+        "weekly patterns. "
+        "Counted from the pods in the API, including ended ones, so that a restart changes "
         "nothing; for least-stranding and auto",
     ] = 7 * DAY_S
     usual_pods: Annotated[
         tuple[UsualPods, ...],
-        "kinds of pods that usually come; with any, nothing is learnt. None, for what came is the "
-        "better guess",
+        "kinds of pods that usually come; if any are given, nothing is learnt. None, since past "
+        "arrivals are the "
+        "better estimate",
     ] = ()

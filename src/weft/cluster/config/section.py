@@ -10,6 +10,8 @@ DAY_S = 86_400
 Port = Annotated[
     int,
     Meta(
-        ge=0, le=65_535, extra={"refused": "{} is no port; write 1 to 65535, or 0 for a free one"}
+        ge=0,
+        le=65_535,
+        extra={"refused": "{} is not a port; write 1 to 65535, or 0 for a free one"},
     ),
 ]

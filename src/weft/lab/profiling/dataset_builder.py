@@ -62,7 +62,7 @@ def _about(log: RunLog) -> dict[str, str]:
     if any(begin.card.others for begin in log.begins):
         about["others"] = "other processes were on the GPU when measuring began"
     if last.card.fake:
-        about["fake"] = "a fake card played these numbers; nothing was measured"
+        about["fake"] = "these numbers come from a fake GPU; nothing was measured"
     return {name: text for name, text in about.items() if text}
 
 

@@ -55,7 +55,7 @@ class Machine:
             self._path = path_of_workloads(Path(scratch))
         except OSError as error:
             self._stack.close()
-            raise BenchError(f"{error}: name a folder that takes files in TMPDIR") from error
+            raise BenchError(f"{error}: set TMPDIR to a writable folder") from error
         self._env: dict[str, str] | None = None
 
     def __enter__(self) -> "Machine":

@@ -43,7 +43,7 @@ def measure(wishes: MeasuringPlan, tell: Callable[[str], None]) -> Dataset:
         with interrupted_by_sigterm(), Machine(wishes.how) as machine:
             check_pytorch(wishes.how)
             if machine.card.others:
-                tell(f"{machine.card.others} other processes are on the GPU: nothing else may be")
+                tell(f"{machine.card.others} other processes are on the GPU and distort results")
             run(machine, wishes, tell)
     except BenchError as error:
         raise BadInputError("profile measure", str(error)) from error

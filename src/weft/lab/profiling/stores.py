@@ -57,7 +57,7 @@ class FileStore:
     async def change(self, change: Change) -> Dataset:
         """Rewrite the file; `BadInputError` if it cannot be written."""
         if self._path == STDIN:
-            raise BadInputError("--file -", "is only read; name a file to keep profiles in")
+            raise BadInputError("--file -", "is only for reading; name a file to store profiles in")
         changed = change(files.read(self._path) if self._path.exists() else EMPTY)
         files.write(self._path, changed)
         return changed
@@ -120,4 +120,6 @@ class ConfigMapStore:
 
 def _nothing_there(where: str, hint: str = "") -> BadInputError:
     """Return an error, so that a misspelt name does not pass for an empty store."""
-    return BadInputError(where, f"is not there; `weft profile import` and `collect` make it{hint}")
+    return BadInputError(
+        where, f"does not exist; `weft profile import` and `collect` create it{hint}"
+    )

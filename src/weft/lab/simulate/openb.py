@@ -184,7 +184,7 @@ def _check_plain(row: _Row, gpus: int, milli: int) -> None:
     if gpus and not milli:
         raise row.error("gpu_milli", "0 on a pod with GPUs; write 1 to 1000")
     if gpus > 1 and milli < 1000:
-        advice = "only whole GPUs come in several, so write 1000"
+        advice = "only whole GPUs can be several, so write 1000"
         raise row.error("gpu_milli", f"{milli} with num_gpu {gpus}; {advice}")
 
 
@@ -192,7 +192,9 @@ def _gpu_memory(row: _Row) -> GpuMemoryRequest:
     mib = row.number(GPU_MEMORY, 0, 10**9, optional=True) or 0
     percent = row.number(GPU_PERCENT, 0, 100, optional=True) or 0
     if mib and percent:
-        raise row.error(GPU_PERCENT, f"{percent} beside {GPU_MEMORY} {mib}; write one of them")
+        raise row.error(
+            GPU_PERCENT, f"{percent} in addition to {GPU_MEMORY} {mib}; write one of them"
+        )
     if percent:
         return GpuMemoryRequest("percent", percent)
     return GpuMemoryRequest("mib", mib) if mib else GpuMemoryRequest()

@@ -179,7 +179,7 @@ def lost(
             worst = max(worst, (longest_s, card))
     if not worst[0]:
         return []
-    return [f"Prometheus lost samples of {metric}: none of card {worst[1]} for {worst[0]:.0f} s"]
+    return [f"Prometheus lost samples of {metric}: none of GPU {worst[1]} for {worst[0]:.0f} s"]
 
 
 def usage_over_time(

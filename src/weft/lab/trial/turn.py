@@ -208,7 +208,7 @@ class Turn:
         if wrong:
             more = f" ({len(wrong)} such pods)" if len(wrong) > 1 else ""
             self._seen.marks.append(
-                f"the turn was not {self._plan.scheduler.name}'s: {wrong[0]}{more}"
+                f"{self._plan.scheduler.name} did not bind all pods of the turn: {wrong[0]}{more}"
             )
 
     def _ended(self) -> int:

@@ -19,7 +19,7 @@ def config(text: str) -> Configuration:
     ("text", "told"),
     [
         ("path: /weft", "weft.yaml: extender: Object contains unknown field `path`"),
-        ("port: 70000", "weft.yaml: extender.port: 70000 is no port"),
+        ("port: 70000", "weft.yaml: extender.port: 70000 is not a port"),
         ("routes: {weft: fgd}", "weft.yaml: extender.routes[weft]: 'weft' is not a path"),
         ("routes: {/weft/: fgd}", "weft.yaml: extender.routes[/weft/]: '/weft/' is not a path"),
         ("routes: {/: fgd}", "weft.yaml: extender.routes[/]: '/' is not a path"),

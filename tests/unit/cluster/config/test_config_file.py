@@ -93,7 +93,7 @@ def test_default_profiles_can_be_made() -> None:
         ("client: {qps: fast}", "weft.yaml: client.qps: 'fast': Expected `float`, got `str`"),
         ("client: {qps: 0}", "weft.yaml: client.qps: 0.0 must be more than 0"),
         ("lease: {durationSeconds: 60}", "weft.yaml: lease.durationSeconds: 60 is more than 10"),
-        ("http: {port: 99999}", "weft.yaml: http.port: 99999 is no port"),
+        ("http: {port: 99999}", "weft.yaml: http.port: 99999 is not a port"),
         ("profiles: []", "weft.yaml: profiles: is empty"),
         (
             "profiles: [{schedulerName: a, policies: []}]",

@@ -49,7 +49,7 @@ def test_without_findings_the_words_say_why() -> None:
     assert compare(few, measures_of(plan(few))).in_words == [
         "Fewer than 5 seeds: no intervals, and any difference may be chance."
     ]
-    assert compare(few, {}).in_words == ["Nothing is compared: no cell is there."]
+    assert compare(few, {}).in_words == ["Nothing to compare: no cell has been run."]
 
 
 def test_measures_that_no_cell_has_and_jobs_that_never_ended_are_said() -> None:

@@ -87,7 +87,7 @@ def contents(folder: Path) -> dict[str, bytes]:
         ("seeds:", "seed:", "", "did you mean 'seeds'?"),
         ("percents", "percent", "workload", "did you mean 'percents'?"),
         ("[0, 100]", "[0, -1]", "workload.percents[1]", "-1 is negative"),
-        ("[0, 100]", "[0, 0]", "workload.percents[1]", "0 stands there twice"),
+        ("[0, 100]", "[0, 0]", "workload.percents[1]", "0 is listed twice"),
         ("overprovisioned", "overprovisoned", "workload.kind", "did you mean"),
         ("count: 2", "count: 0", "seeds.count", "0 must be 1 or more"),
         ("[gpushare,", "[gpushare, gpushare,", "schedulers[1]", "twice"),

@@ -190,7 +190,7 @@ def test_a_trace_gives_its_gaps_from_another_place_for_each_seed(tmp_path: Path)
         (
             "{kind: kube-knots-dl, assumptions: [{name: a}, {name: a}]}",
             "workload.assumptions[1]",
-            "'a' stands there twice",
+            "'a' is listed twice",
         ),
         (
             "{kind: overprovisioned, assumptions: [{computeRatio: 0.5}]}",

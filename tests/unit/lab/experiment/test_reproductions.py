@@ -206,11 +206,11 @@ def test_absent_data_is_said_and_its_checks_are_not_run(tmp_path: Path) -> None:
     (tmp_path / EXPECTED).write_text(f"{HEAD}checks: [{check}]\n")
     how = HowToRun(tmp_path / "out", False, 1, built_in().from_spec, {}, lambda cells: None)
     done = reproduce(tmp_path, how)
-    assert "nowhere.csv is not there; all" in done.absent[0]
+    assert "nowhere.csv does not exist; all" in done.absent[0]
     assert [one.value for one in done.checks] == [None]
     assert not done.wrong
     page = write_index(tmp_path / "out", [done], {}, short=False).read_text()
-    assert "nowhere.csv is not there" in page
+    assert "nowhere.csv does not exist" in page
     assert "not run" in page
 
 

@@ -85,7 +85,7 @@ def test_what_is_no_dataset_is_told_in_one_line(body: str, says: str) -> None:
 
 async def test_a_file_keeps_what_was_added(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "deep" / "profiles.json")
-    with pytest.raises(BadInputError, match=r"profiles\.json: is not there"):
+    with pytest.raises(BadInputError, match=r"profiles\.json: does not exist"):
         await store.load()
     await store.change(adding(ONE))
     await store.change(adding(solo("b")))
@@ -119,7 +119,7 @@ async def on_api() -> AsyncIterator[tuple[FakeApiServer, ConfigMapStore]]:
 
 async def test_a_config_map_is_made_and_what_others_keep_in_it_stays() -> None:
     async with on_api() as (api, store):
-        with pytest.raises(BadInputError, match="ConfigMap d/profiles: is not there"):
+        with pytest.raises(BadInputError, match="ConfigMap d/profiles: does not exist"):
             await store.load()
         await store.change(adding(ONE))
         api.update("configmaps", "profiles", {"data": {"other": "kept"}}, "d")
@@ -168,7 +168,7 @@ async def test_too_much_for_a_config_map_is_told_before_it_is_sent() -> None:
     async with on_api() as (_, store):
         with pytest.raises(BadInputError, match="keep them in a --file"):
             await store.change(adding(solo("x" * 1_000_000)))
-        with pytest.raises(BadInputError, match="is not there"):
+        with pytest.raises(BadInputError, match="does not exist"):
             await store.load()
 
 

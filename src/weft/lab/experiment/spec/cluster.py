@@ -144,7 +144,7 @@ def check_cluster(workload: object, cluster: Cluster | None, schedulers: Sequenc
     names = [each.name for each in cluster.schedulers]
     for at, name in enumerate(names):
         if name in names[:at]:
-            raise BadInputError(f"cluster.schedulers[{at}].name", f"{name!r} stands there twice")
+            raise BadInputError(f"cluster.schedulers[{at}].name", f"{name!r} is listed twice")
         _check_request(cluster.schedulers[at].request, f"cluster.schedulers[{at}].request")
     for at, name in enumerate(schedulers):
         if name not in names:
@@ -174,4 +174,4 @@ def _check_jobs(workload: ClusterJobs) -> None:
 def _no_doubles(at_field: str, values: Sequence[Any]) -> None:
     for at, value in enumerate(values):
         if value in values[:at]:
-            raise BadInputError(f"{at_field}[{at}]", f"{value!r} stands there twice")
+            raise BadInputError(f"{at_field}[{at}]", f"{value!r} is listed twice")

@@ -135,7 +135,7 @@ def absent_data(data: Mapping[str, Path]) -> list[str]:
 def _why_absent(path: Path) -> str:
     unset = _VARIABLE.search(str(path))
     if unset is None:
-        return f"{path} is not there"
+        return f"{path} does not exist"
     name, below = unset[1], str(path)[unset.end() :]
     return (
         f"the environment variable {name} is not set; set it to the folder that has "

@@ -390,7 +390,7 @@ def no_doubles(where: str, values: Any) -> None:
     """Check that no value is repeated; `BadInputError` names the second one."""
     for at, value in enumerate(values):
         if value in values[:at]:
-            raise BadInputError(f"{where}[{at}]", f"{value!r} stands there twice")
+            raise BadInputError(f"{where}[{at}]", f"{value!r} is listed twice")
 
 
 def _check_simulated(workload: SimulatedJobs) -> None:
@@ -399,7 +399,7 @@ def _check_simulated(workload: SimulatedJobs) -> None:
         what = f"{arrivals.least_seconds:g} is more than mostSeconds, {arrivals.most_seconds:g}"
         raise BadInputError("workload.arrivals.leastSeconds", what)
     if workload.image_mib and not workload.pull_mib_per_second:
-        what = "has no effect without pullMibPerSecond; write both"
+        what = "has no effect alone; write pullMibPerSecond too"
         raise BadInputError("workload.imageMib", what)
     for at, level in enumerate(workload.assumptions):
         if level.compute_ratio is not None and level.compute != "proportional":
@@ -407,12 +407,12 @@ def _check_simulated(workload: SimulatedJobs) -> None:
             raise BadInputError(where, "is for compute: proportional; write both")
         if level.compute_shown and level.compute_ratio is None:
             where = f"workload.assumptions[{at}].computeShown"
-            raise BadInputError(where, "needs computeRatio: what metrics are to show")
+            raise BadInputError(where, "needs computeRatio, which metrics then show")
         if isinstance(workload, MeasuredPairs) and (
             level.compute == "proportional" and level.compute_ratio is None
         ):
             where = f"workload.assumptions[{at}].compute"
-            raise BadInputError(where, "needs computeRatio: the pairs' table has no load of each")
+            raise BadInputError(where, "needs computeRatio, since the pairs' table has no loads")
     if isinstance(workload, MeasuredPairs):
         _check_pairs(workload)
     if isinstance(workload, WatchedJobs):
@@ -422,7 +422,7 @@ def _check_simulated(workload: SimulatedJobs) -> None:
 
 def _check_pairs(workload: MeasuredPairs) -> None:
     if workload.watched and workload.feedback:
-        raise BadInputError("workload.watched", "is a level of `feedback`; leave it out")
+        raise BadInputError("workload.watched", "is one of the levels of `feedback`; leave it out")
     if workload.critical_shares and workload.job_class == LATENCY_CRITICAL:
         what = "has no effect if all jobs are latency-critical; change jobClass"
         raise BadInputError("workload.criticalShares", what)
@@ -438,5 +438,5 @@ def _check_faults(faults: MetricFaults, at: str) -> None:
     except BadInputError as error:
         raise BadInputError(f"{at}.spoof", f"{faults.spoof!r} {error.problem}") from None
     if faults.frozen_busy and faults.frozen_seconds is None:
-        what = "says what a frozen page shows; add frozenSeconds"
+        what = "has no effect alone; write frozenSeconds too"
         raise BadInputError(f"{at}.frozenBusy", what)

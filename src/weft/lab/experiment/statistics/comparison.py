@@ -100,7 +100,7 @@ def why_none(summary: Sequence[MeasureSummary], to: str = "") -> str:
     seeds = max((row.seeds for row in summary), default=0)
     if seeds >= ENOUGH_FOR_INTERVAL:
         return f"No difference shown{to}."
-    return TOO_FEW_SEEDS if seeds else "Nothing is compared: no cell is there."
+    return TOO_FEW_SEEDS if seeds else "Nothing to compare: no cell has been run."
 
 
 def compare(

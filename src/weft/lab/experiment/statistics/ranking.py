@@ -296,12 +296,12 @@ FEW_SEEDS = (
     f"chance; --seeds {ENOUGH_FOR_INTERVAL} or more gives them"
 )
 ONE_DAY = (
-    f"{MAY_BE_CHANCE} a recorded day came once: no intervals, and differences may be chance; other "
+    f"{MAY_BE_CHANCE} a single recorded day: no intervals, and differences may be chance; other "
     "days' records say more"
 )
 ONE_STATE = (
-    f"{MAY_BE_CHANCE} a cluster's state is one: no intervals, and differences may be chance; other "
-    "moments' snapshots say more"
+    f"{MAY_BE_CHANCE} a single cluster state: no intervals, and differences may be chance; other "
+    "snapshots say more"
 )
 
 
@@ -322,8 +322,8 @@ def notes_on(
 
 def _faulty(policy: str, count: int) -> str:
     return (
-        f"{policy}: {count} times something beside deciding broke off and was left out (the log "
-        "says what): its figures are not the policy's"
+        f"{policy}: {count} side tasks, such as learning, failed and were left out (the log "
+        "says which): these figures are not the policy's"
     )
 
 

@@ -64,7 +64,7 @@ def read_times_s(path: Path) -> list[float]:
         rows = csv.reader(io.StringIO(read_text(path), newline=""))
         lines = [row for row in rows if row and row[0].strip()]
     except csv.Error as error:
-        raise BadInputError(str(path), f"is no CSV: {error}") from None
+        raise BadInputError(str(path), f"is not CSV: {error}") from None
     column, first = 0, 1
     named = [lines[0].index(name) for name in COLUMNS if name in lines[0]] if lines else []
     if named:

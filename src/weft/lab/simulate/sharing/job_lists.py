@@ -137,7 +137,7 @@ def _read_csv(path: Path) -> tuple[ListedJob, ...]:
     except UnicodeDecodeError:
         raise BadInputError(str(path), "cannot be read: not UTF-8 text") from None
     except csv.Error as error:
-        raise BadInputError(str(path), f"is no CSV: {error}") from None
+        raise BadInputError(str(path), f"is not CSV: {error}") from None
     columns = list(rows[0]) if rows else []
     lacking = [name for name in REQUIRED if name not in columns]
     strange = [name for name in columns if name not in {*REQUIRED, *OPTIONAL}]

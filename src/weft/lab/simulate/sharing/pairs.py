@@ -235,4 +235,4 @@ def _rows(path: Path) -> Sequence[dict[str, str]]:
     try:
         return list(csv.DictReader(io.StringIO(read_text(path), newline="")))
     except csv.Error as error:
-        raise BadInputError(str(path), f"is no CSV: {error}") from None
+        raise BadInputError(str(path), f"is not CSV: {error}") from None

@@ -28,7 +28,7 @@ class PackByTrial(Policy):
     """Chooses an empty GPU, else any with one pod, but never a pair that has failed its trial."""
 
     name = "gandiva"
-    summary = "an empty GPU, else a random partner; bad pairs are parted and remembered"
+    summary = "an empty GPU, else a random partner; bad pairs are separated and not retried"
     source = "Gandiva (OSDI'18), its packing"
     reads = frozenset({"occupants", "co_residents"})
     inputs: Mapping[str, Any] = {name: list[str]}
