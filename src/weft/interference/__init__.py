@@ -4,8 +4,8 @@
                        └─▶ trees (LightGBM) ──────────┴─▶ calibration ─▶ ladder ─▶ table
 
 In: measurements (`records`, `public_datasets`), the rungs of the ladder (`history`, `committee`,
-`trees`, `additive`), how far a bound must lie (`calibration`), predictors as files
-(`model_file`), how good they are (`left_out`, `evaluate`), and the policies' `table`.
-Out: measuring (`lab/profiling/`), files' paths and commands (`cli/`), what follows
-(`core/policies/`).
+`trees`, `additive`), the calibration of bounds (`calibration`), predictors as files
+(`model_file`), their evaluation (`left_out`, `evaluate`), and the policies' `table`.
+Out: measuring (`lab/profiling/`), files' paths and commands (`cli/`), and the policies that use
+predictions (`core/policies/`).
 """

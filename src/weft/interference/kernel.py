@@ -137,7 +137,7 @@ def itself(settings: KernelSettings, likeness: KernelParts, of: PairSamples) -> 
 
 
 class LinkedTarget(NamedTuple):
-    """Transforms speeds for the process: link function, then centre and spread."""
+    """Transforms speeds for the Gaussian process: link function, then centre and spread."""
 
     link: Link
     centre: float

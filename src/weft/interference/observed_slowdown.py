@@ -1,13 +1,13 @@
-"""Slowdown observed of running pods, over what was predicted: measured pairs, and bans.
+"""Observed slowdowns of running pods on top of predictions: measured pairs, and bans.
 
     progress ──saw──▶ history of each pair ─┐
     an eviction ──ban──▶ apart for 30 min ──┼──due──▶ the table that policies get, patched
     base table ─────────────────────────────┘
 
-A pair that was seen three times or more is taken as measured (the first rung). What all of them
-have in common corrects the rungs below it. Where nothing was seen, the base table is as it was. A
-pair that it forbids stays forbidden, and a bound that somebody told or measured is never lowered.
-What was not seen for a week is forgotten. Nothing here is measured or decided.
+A pair that was seen three times or more counts as measured (the first rung). The common error of
+observed pairs corrects the rungs below. Otherwise the base table is unchanged. Pairs that it
+forbids stay forbidden, and bounds from a user's table are never lowered. Pairs not seen for a week
+are forgotten. Nothing here is measured or decided.
 """
 
 import math

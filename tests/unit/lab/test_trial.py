@@ -296,7 +296,7 @@ def test_cards_of_nodes_by_other_names_are_taken_and_that_is_told() -> None:
     cards = cards_of([samples_of(POWER, {"10.0.0.1": 100, "10.0.0.2": 50})], nodes.names)
     assert sorted(cards.cards) == ["10.0.0.1/0", "10.0.0.2/0"]
     (mark,) = silent({Metric.POWER_W: cards}, nodes)
-    assert "they name 10.0.0.1, Kubernetes a" in mark
+    assert "they name 10.0.0.1, Kubernetes has a" in mark
     assert "the samples of all GPUs were taken" in mark
     assert silent({Metric.POWER_W: cards_of([], nodes.names)}, nodes) == []  # `lost` says so
 

@@ -335,8 +335,8 @@ def _installing(plan: AdoptionPlan) -> list[str]:
 
 
 def _marking(plan: AdoptionPlan) -> list[str]:
-    """Return the users of device plugins that annotate pods; scheduler.yaml's policies lack
-    them."""
+    """Return the users of device plugins that annotate pods, which scheduler.yaml's policies do not
+    list."""
     plugins = (one for one in plan.originals if one.role == "device plugin")
     return sorted({one.user for one in plugins if one.system != "nvidia"})
 

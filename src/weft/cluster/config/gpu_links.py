@@ -20,7 +20,9 @@ class GpuLinksRule(Section, frozen=True):
         "them",
     ]
     nvlink_generation: Annotated[
-        int, Meta(ge=0, le=5), "generation of the NVLinks; 0: without NVLink, or as an A100's"
+        int,
+        Meta(ge=0, le=5),
+        "generation of the NVLinks; 0: none or unknown, which counts as an A100's",
     ] = 0
     numa: Annotated[
         tuple[int, ...], "each GPU's NUMA node, as nvidia-smi topo -m shows it; the same for all"

@@ -183,7 +183,7 @@ def merged_labels(cluster: ClusterReading) -> DoctorFinding:
 
 def _modes(offers: Mapping[str, AgentOffer]) -> str:
     modes = sorted({mode for offer in offers.values() for mode in offer.isolation})
-    return f"isolation {', '.join(modes)}" if modes else "no agent says anything yet"
+    return f"isolation {', '.join(modes)}" if modes else "no agent has reported its modes yet"
 
 
 def _some_of(amount: str | int | float) -> bool:

@@ -3,8 +3,8 @@
     measure   plan ─▶ campaign(pool ─▶ bench) ─▶ a log of runs ─▶ compiled ─┐
     collect   stays (who ran where, when) ─▶ alone ─▶ history ──────────────┴─▶ profiles ─▶ stores
 
-In: planning and running measurements on a `Bench` (processes, NVML, MPS), what runs come to,
-profiles out of Prometheus' history, and where they are kept (a file, a ConfigMap).
-Out: what follows for who shares with whom (`interference/`, `core/policies/`), and what the
-workloads do (`lab/workloads/`).
+In: planning and running measurements on a `Bench` (processes, NVML, MPS), turning runs into
+datasets, profiles from Prometheus' history, and storing them (a file, a ConfigMap).
+Out: using profiles to choose neighbours (`interference/`, `core/policies/`), and the workloads
+themselves (`lab/workloads/`).
 """

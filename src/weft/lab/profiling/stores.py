@@ -84,7 +84,7 @@ class ConfigMapStore:
             changed = change(self._read(config_map))
             text = msgspec.json.encode(EMPTY.merged(changed)).decode()
             if len(text.encode()) > MOST_BYTES:
-                problem = f"{len(text.encode()):,} bytes do not fit; keep them in a --file"
+                problem = f"{len(text.encode()):,} bytes do not fit into a ConfigMap; use --file"
                 raise BadInputError(self.where, problem)
             try:
                 await self._put(config_map, text)

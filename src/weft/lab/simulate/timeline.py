@@ -28,9 +28,11 @@ class TimelineRecorder:
         *,
         after_all: bool = False,
     ) -> None:
-        """Add amounts that held from `begin_ns` to `end_ns`: milli requested by placed pods, milli
-        they hold, pending pods; and FGD's measure of fragmentation. `after_all`: no further pod
-        starts."""
+        """Add amounts that held from `begin_ns` to `end_ns`.
+
+        `amounts` are the GPU requests of placed pods and what they hold, both in thousandths of a
+        GPU, and the number of pending pods; `fragments_milli` is FGD's measure. `after_all`: no
+        further pod starts."""
         if after_all:
             end_ns = min(end_ns, self._first_ns + 2 * MOST_STEPS * self._step_ns)
         while not after_all and end_ns > self._first_ns + MOST_STEPS * self._step_ns:

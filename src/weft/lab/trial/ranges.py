@@ -149,7 +149,7 @@ def silent(read: Mapping[Metric, CardsRead], nodes: TurnNodes) -> list[str]:
     for metric, of in read.items():
         absent = sorted(with_cards - of.nodes)
         if of.others:
-            names = f"they name {min(of.others) or '(none)'}, Kubernetes {min(nodes.names)}"
+            names = f"they name {min(of.others) or '(none)'}, Kubernetes has {min(nodes.names)}"
             marks.append(
                 f"no samples of {metric} name a node of the turn ({names}): the samples of all "
                 "GPUs were taken; relabel the exporters' node label to the Kubernetes node name"

@@ -3,8 +3,8 @@
     clear what is left ─▶ namespace ─▶ clocks ─▶ probe ─▶ Jobs ─▶ all ended ─▶ logs, events
                               └────────────── removed, whatever happens ◀──────────┘
 
-It decides nothing: where pods go is the scheduler's affair. The API server's own timestamps are
-the results; the clock of this machine only says when the next Job is due.
+It decides nothing: the scheduler under test places the pods. Results are the API server's
+timestamps; this machine's clock only determines when the next Job is due.
 """
 
 import asyncio

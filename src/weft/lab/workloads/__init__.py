@@ -1,11 +1,11 @@
 """Small PyTorch programs with known bottlenecks, to measure how GPU applications slow each other.
 
     catalog ─▶ models (cnns, transformers, …) ─▶ steps ─▶ running ─▶ progress, one JSON line each
-                                                       ─▶ queries ─▶ latencies, as MLPerf says them
+                                                       ─▶ queries ─▶ latencies, in MLPerf's format
 
-In: some twenty workloads with random weights and data made in place, and the loop that runs one
-and says how far it is. `python -m weft.lab.workloads list | run NAME | answer NAME`.
-Out: who runs beside whom, and what that means (`lab/profiling/`). These files know PyTorch, the
-standard library and nothing else of Weft, so that any Python with PyTorch can run them; PyTorch is
-imported when one is run, and is no dependency of Weft. One workload needs no PyTorch.
+In: some twenty workloads with random weights and generated data, and the loop that runs one and
+reports its progress. `python -m weft.lab.workloads list | run NAME | answer NAME`.
+Out: choosing what runs together, and evaluating it (`lab/profiling/`). These files import PyTorch
+and the standard library but nothing else of Weft, so that any Python with PyTorch can run them;
+PyTorch is imported when a workload runs, and is no dependency of Weft. One workload needs none.
 """

@@ -1,8 +1,8 @@
 """Answers queries one after another, and prints their latencies at the end, as MLPerf does.
 
-The last line is that of MLPerf Inference v0.5's SingleStream scenario, which Ferikoglou et al.'s
-job statistics split at commas: field 6 holds the 90th percentile, field 8 the 99th. Their table
-calls them milliseconds; they are seconds.
+The last line is that of MLPerf Inference v0.5's SingleStream scenario. Ferikoglou et al.'s job
+statistics split it at commas: field 6 has the 90th percentile, field 8 the 99th. Their table says
+milliseconds, but the values are seconds.
 
     TestScenario.SingleStream qps=…, mean=…, time=…, queries=…, tiles=50.0:…,80.0:…,90.0:…,…
 """

@@ -2,10 +2,10 @@
 
     loaded ─▶ steady ─▶ progress … ─▶ paused ─▶ steady …  ─▶ ended      or failed, at any time
 
-Times are of CLOCK_MONOTONIC, which all processes of a machine share: who started several workloads
-can lay one measuring window over all of them. Iterations are said after the device has done them,
-and count from the end of the warm-up. With orders on stdin it goes and pauses when told to, keeping
-its memory, and ends when stdin is closed: it never outlives whoever started it.
+Times are of CLOCK_MONOTONIC, which all processes of a machine share, so that one measuring window
+can cover several workloads. Iterations are reported after the device has finished them, and count
+from the end of the warm-up. With orders on stdin it runs and pauses on request, keeping its memory,
+and ends when stdin is closed: it never outlives its parent.
 """
 
 import json

@@ -1,17 +1,17 @@
 """Writes results in the layout of the first such experiments (Ferikoglou et al., ECE-Diploma).
 
     EXPERIMENT_<seed>_MIN_<a>_MAX_<b>_OVERPROV_<p>/   a and b: least and most seconds between jobs
-        WORKLOAD_<MECHANISM>_<seed>.txt           a block a job, and the makespan
+        WORKLOAD_<MECHANISM>_<seed>.txt           a block per job, and the makespan
         WORKLOAD_<MECHANISM>_<seed>/<metric>/     <start>_<end>.csv, combined.csv, a PNG
         OVERALL/<metric>/                         combined_<MECHANISM>.csv, and PNGs:
                                                   <EXPERIMENT>-<metric>, <EXPERIMENT>-SEP-<metric>
 
-Where they had the time of the start there is the seed; a run's clock begins at 0. Values are one a
-second, percentiles of queries of jobs that answer some. The scheduler's log is left out.
+The seed replaces the original's start time; a run's clock begins at 0. There is one value per
+second; query percentiles only for jobs that answer queries. The scheduler's log is left out.
 
-Jobs of a cluster have the times that Kubernetes told. Simulated ones are told when they were bound
-and when they ended: those that share cards take `START_NS` and `END_NS` of `ece_like` beside their
-container's run, others run from the one to the other.
+Jobs on a cluster have Kubernetes' timestamps. Simulated jobs only have times of binding and end: on
+shared GPUs `START_NS` and `END_NS` of `ece_like` are before and after the container's run, else the
+container runs from binding to end.
 """
 
 import datetime

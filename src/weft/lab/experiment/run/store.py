@@ -1,13 +1,13 @@
 """The folder of an experiment's runs: a subfolder per cell, complete or absent.
 
-    experiment.json    what is run; no times, no host
-    cells/…/seed=N/    result.json; jobs.parquet with one row a job; series.parquet with
-                       what the cards did over time
+    experiment.json    the experiment; no times, no host
+    cells/…/seed=N/    result.json; jobs.parquet with one row per job; series.parquet with
+                       the GPUs' use over time
     manifest.json      when, where and by which versions each cell ran: all that differs
                        between two runs of one experiment
 
-A cell is made in a folder beside, which is renamed once all of it is written, so a process killed
-anywhere leaves cells that are whole and scraps that the next start removes.
+A cell is written to a temporary folder, which is renamed when complete. So if the process is
+killed, cells are complete or absent, and the next start removes the temporary folders.
 """
 
 import fcntl

@@ -1,11 +1,11 @@
 """Runs the experiments of a folder and compares their results with the expected ones.
 
-FOLDER/experiment.yaml, …    what is run
-FOLDER/expected.yaml         what it should show
+FOLDER/experiment.yaml, …    the experiments
+FOLDER/expected.yaml         their expected results
 
-A check has the criterion that a paper's result sets, and where that is not met what is expected
-instead, with the reason: a result that is neither fails, and so does one that meets a criterion
-that is said to be missed.
+A check has a criterion from the paper's result and, if that is not met, the range expected instead,
+with the reason. A check fails if the result is outside the expected range, also if it meets a
+criterion that the file declares as missed.
 """
 
 import itertools

@@ -1,15 +1,15 @@
 """Simulates GPUs with containers: how fast each runs, how much memory it holds, and when it dies.
 
-What may change here: containers, and how far they got. It knows no ledger, no requests and no
-policy: a card does not care what was promised.
+State: containers and their progress. It knows no ledger, requests or policy, as these do not affect
+a GPU.
 
 Invariants
-  1. What containers of a card hold together never exceeds the card: the one that would grow beyond
-     it takes a smaller amount where its program can, or dies (CUDA out of memory): all it has done
-     is lost, and it comes back, at once after its first death, later after a rest.
-  2. Work is counted in whole numbers: equal inputs give equal times on every machine.
+  1. Containers never hold more memory than their GPU has. One that would grow beyond takes less, if
+     its program can, or dies (CUDA out of memory): its work is lost, and it is restarted, at once
+     after its first death, later after a back-off.
+  2. Work is counted in integers: equal inputs give equal times on every machine.
 
-A container's life here
+States of a container
     put ──start_ns──▶ RUNNING ──last phase ends──▶ done
                        │   ▲
         out of memory  ▼   │ 0 s, 10 s, 20 s, 40 s … 300 s (the kubelet's back-off)

@@ -83,7 +83,7 @@ class ListedJob(Section, frozen=True):
 
 
 class JobList(Section, frozen=True, kw_only=True):
-    """The whole list."""
+    """A job list's file."""
 
     api_version: Literal["weft.dev/v1"]
     kind: Literal["JobList"]

@@ -1,10 +1,10 @@
 """Workloads modelled on Kube-Knots' (CLUSTER'19): mixes of Rodinia and Djinn & Tonic; training.
 
-The paper names the programs, the mixes, arrivals and the threshold of 150 ms; no program's memory
-or load is printed. Those here are made up within what is: batch programs use all of their memory
+The paper names the programs, the mixes, arrivals and the threshold of 150 ms, but no program's
+memory or load. Those here are made up to match what it says: batch programs use all of their memory
 6 % of the time, their load peaks far above its median, a query takes little of a GPU and an image
-query 90 ms, 80 % of batch jobs are short and use 20 % of the time. Compare policies by them, and
-never the decimals with the paper's.
+query 90 ms, 80 % of batch jobs are short and use 20 % of the time. So compare policies by these
+workloads, but not exact values with the paper's.
 """
 
 import random
