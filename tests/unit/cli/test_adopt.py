@@ -179,7 +179,7 @@ def test_it_is_recorded_labelled_and_put_back(weft: Weft, cluster: FakeApiServer
         "wrote": "enabled",
     }
     assert (
-        "ml: would be: label weft.dev/schedule put back" in weft("adopt", "--undo", "--dry-run").out
+        "ml: would be: label weft.dev/schedule restored" in weft("adopt", "--undo", "--dry-run").out
     )
     assert labels_of(cluster, "ml")["weft.dev/schedule"] == "enabled"
     said = weft("adopt", "--undo")

@@ -270,7 +270,7 @@ def test_priorities_keep_their_weights_and_only_they_score() -> None:
         ("a: [", "line 2: is not YAML"),
         ("---\nkind: Deployment\n", "holds no scheduler configuration"),
         ("", "holds no scheduler configuration"),
-        ("kind: KubeSchedulerConfiguration\nprofiles: 3\n", r"profiles: 3 is no list"),
+        ("kind: KubeSchedulerConfiguration\nprofiles: 3\n", r"profiles: 3 is not a list"),
         ("kind: Policy\nextenders: [1]\n", r"extenders\[0\]: 1 is not an object"),
         ("- 1\n", "holds no scheduler configuration"),
     ],

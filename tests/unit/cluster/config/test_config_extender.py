@@ -28,11 +28,11 @@ def config(text: str) -> Configuration:
         ("certificateFile: /c", "weft.yaml: extender.certificateFile: belongs together"),
         ("keyFile: /k", "weft.yaml: extender.certificateFile: belongs together"),
         ("clientAuthorityFile: /a", "weft.yaml: extender.clientAuthorityFile: needs a certificate"),
-        ("enabled: true, address: 0.0.0.0", "weft.yaml: extender.address: 0.0.0.0 lets whoever"),
+        ("enabled: true, address: 0.0.0.0", "weft.yaml: extender.address: 0.0.0.0 lets anyone who"),
         ("enabled: true, address: weft.local", "weft.yaml: extender.address: weft.local lets"),
         (
             "enabled: true, address: '::', certificateFile: /c, keyFile: /k",
-            "weft.yaml: extender.address: :: lets whoever reaches it bind any pod; write",
+            "weft.yaml: extender.address: :: lets anyone who reaches it bind any pod; write",
         ),
     ],
 )

@@ -75,7 +75,7 @@ def test_one_server_is_all_it_takes() -> None:
         ("{selector: 'cluster=a'}", "selector: 'cluster=a' is not a selector"),
         ("{selector: '{cluster=\"a\"}'}", "selector: '{cluster=\"a\"}' is not a selector"),
         ("{names: [{name: 'a-b', metric: power_w}]}", "names[0].name: 'a-b' is not a metric name"),
-        ("{names: [{name: a, metric: power_w, scale: -1}]}", "names[0].scale: -1.0 is no scale"),
+        ("{names: [{name: a, metric: power_w, scale: -1}]}", "names[0].scale: -1.0 is not a scale"),
         (
             "{names: [{name: a, metric: power_w}, {name: a, metric: power_w}]}",
             "names[1].name: 'a' ",

@@ -190,7 +190,7 @@ def test_cells_without_rows_of_jobs_are_left_out_and_said(tmp_path: Path) -> Non
     for cell in plan(spec):
         store.write(cell, CellResult({"jct_mean_s": 1.0}, {}))
     out, said = tmp_path / "out", []
-    with pytest.raises(BadInputError, match=r"no cell of .* keeps rows of jobs") as error:
+    with pytest.raises(BadInputError, match=r"no cell of .* has rows of jobs") as error:
         write_ece_layout(out, *read_store(store.folder), said.append)
     assert error.value.where == "--layout"
     assert (out.exists(), said) == (False, [])

@@ -92,11 +92,11 @@ def contents(folder: Path) -> dict[str, bytes]:
         ("count: 2", "count: 0", "seeds.count", "0 must be 1 or more"),
         ("[gpushare,", "[gpushare, gpushare,", "schedulers[1]", "twice"),
         ("seeds:", "baseline: gpushar\nseeds:", "baseline", "gpushare"),
-        ("name: small", "name: ../../etc", "name", "is no name; write"),
+        ("name: small", "name: ../../etc", "name", "is not a name; write"),
         ("seeds:", "measures: [jct_p99]\nseeds:", "measures[0]", "did you mean 'jct_p99_s'?"),
         ("seeds:", "measures: [ooms, ooms]\nseeds:", "measures[1]", "twice"),
         ("seeds:", "repeats: 0\nseeds:", "repeats", "0 must be 1 or more"),
-        ("seeds:", "repeats: 2\nseeds:", "repeats", "simulated, the same seed gives the same"),
+        ("seeds:", "repeats: 2\nseeds:", "repeats", "in simulation the same seed gives the same"),
         (
             "[0, 100]",
             "[0, 100], faults: [{spoof: power=zero}]",

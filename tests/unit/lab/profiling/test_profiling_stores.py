@@ -166,7 +166,7 @@ async def test_who_is_always_slower_gives_up_with_the_servers_word() -> None:
 
 async def test_too_much_for_a_config_map_is_told_before_it_is_sent() -> None:
     async with on_api() as (_, store):
-        with pytest.raises(BadInputError, match="keep them in a --file"):
+        with pytest.raises(BadInputError, match="use --file"):
             await store.change(adding(solo("x" * 1_000_000)))
         with pytest.raises(BadInputError, match="does not exist"):
             await store.load()
