@@ -372,7 +372,7 @@ def test_a_turn_that_went_wrong_is_marked_and_in_no_average(
     )
     assert not good.get("marks"), good["marks"]
     for mark in (
-        r"a pod of no scheduler's was bound",
+        r"a pod of a scheduler that does not exist was bound",
         r"Prometheus (lost|has no) samples of",  # as some were there before, or none
         r"set the machines' clocks \(NTP\)",
     ):
