@@ -223,7 +223,7 @@ def test_the_summary_says_what_came_out(check: ModuleType, tmp_path: Path) -> No
     assert "features: dram_active_ratio, power_w, sm_active_ratio" in text
     assert "mps: 2 alone, 4 beside another; speed 0.5" in text
     assert "infeasible: copies (mps): copies: signal 11" in text
-    assert "fake: a fake card played these numbers" in text
+    assert "fake: these numbers come from a fake GPU" in text
     assert "the agent's checks: not run" in text
     checked = {"check": "MPS memory", "result": "FAILED", "text": "below: held, above: held"}
     (tmp_path / "node.json").write_text(json.dumps([checked]))
