@@ -60,7 +60,7 @@ class PodOnGpu(msgspec.Struct):
 
     @property
     def full_name(self) -> str:
-        """Namespace and name, for people."""
+        """Namespace and name as shown to people."""
         return f"{'claim ' if self.by == 'claim' else ''}{self.namespace}/{self.name}"
 
 
@@ -164,13 +164,13 @@ def promises(
 
 
 def _beside(pod: Pod, claims: ClaimView) -> Pod:
-    """The pod without what a claim gives it."""
+    """Return the pod without the GPUs that claims give it."""
     covered = claims.covered(pod)
     return beside_claims(pod, covered) if covered else pod
 
 
 def _add_claims(report: NodeReport, claims: ClaimView) -> None:
-    """The GPUs that claims hold of the node; partitions that are cut on demand only if held."""
+    """Add the shares of the node that claims hold; on-demand partitions are listed only if held."""
     gpus = {gpu.index: gpu for gpu in report.gpus}
     for charge in claims.charges_on(report.name):
         meta = charge.claim.metadata

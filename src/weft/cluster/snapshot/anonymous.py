@@ -261,7 +261,7 @@ class _Renaming:
         return f"{hashed}.invalid/{hashed}"
 
     def _extended(self, name: str) -> str:
-        """A resource that is not Kubernetes' own: its name has a domain."""
+        """Rename a resource that is not Kubernetes' own: its name has a domain."""
         return self._resource(name) if "/" in name else self._names.name(name)
 
     def _expressions(self, terms: list[Json]) -> list[Json]:

@@ -1,4 +1,4 @@
-"""ResourceSlices and ResourceClaims without names: a part of `anonymous`."""
+"""Replaces names in ResourceSlices and ResourceClaims, for `anonymous`."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -10,12 +10,12 @@ from weft.kube.dra import ResourceSlice
 
 Json = dict[str, Any]
 _MAKERS = re.compile(r"[a-z]{1,8}-[0-9]{1,4}(-mig-[0-9a-z-]{1,40})?")
-"""Names of devices as drivers make them: they say which card it is, and not whose."""
+"""Device names as drivers make them: they identify a GPU, but not its owner."""
 _PODS = "pods"
 
 
 def uuids_in(slices: Iterable[ResourceSlice]) -> Iterable[str]:
-    """The UUIDs of GPUs in slices."""
+    """Yield the UUIDs of GPUs in slices."""
     for device in (each for shown in slices for each in shown.spec.devices or ()):
         for name, value in (device.attributes or {}).items():
             if local(name).endswith("uuid") and value.string:

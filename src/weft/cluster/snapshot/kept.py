@@ -119,7 +119,7 @@ def _config_map(config_map: ConfigMap) -> ConfigMap:
 
 
 def _slice(shown: ResourceSlice) -> ResourceSlice:
-    """The slice with the attributes, amounts and effects of taints that are read."""
+    """Return the slice with only the attributes, amounts and taint effects that Weft reads."""
     devices = [
         replace(
             device,
@@ -134,7 +134,7 @@ def _slice(shown: ResourceSlice) -> ResourceSlice:
 
 
 def _claim(claim: ResourceClaim) -> ResourceClaim:
-    """The claim with the consumed amounts that are read."""
+    """Return the claim with only the consumed amounts that Weft reads."""
     claim = replace(claim, metadata=replace(_meta(claim.metadata), labels=None))
     allocation = claim.status.allocation
     if allocation is None:

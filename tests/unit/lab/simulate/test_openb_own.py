@@ -166,7 +166,8 @@ def test_a_wrong_cell_is_named(cell: str, said: str, tmp_path: Path) -> None:
 
 def test_memory_and_percent_exclude_each_other(tmp_path: Path) -> None:
     text = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_memory_mib,gpu_memory_percent\n"
-    with pytest.raises(BadInputError, match=r"gpu_memory_percent: 50 in addition to gpu_memory_mib 9"):
+    said = "gpu_memory_percent: 50 in addition to gpu_memory_mib 9"
+    with pytest.raises(BadInputError, match=said):
         read_pods(write(tmp_path / "f", text + "p,1,1,1,0,9,50\n"))
 
 
