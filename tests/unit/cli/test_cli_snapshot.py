@@ -132,7 +132,7 @@ def broken(change: Any) -> bytes:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        (lambda text: text[: len(text) // 2], "is no snapshot, or cut off: "),
+        (lambda text: text[: len(text) // 2], "is not a snapshot, or is truncated: "),
         (lambda text: b"[]", "field kind: None is not ClusterSnapshot; take one with"),
         (lambda text: b'{"kind": "List", "items": []}', "field kind: 'List' is not"),
         (lambda text: text.replace(b"weft.dev/v1", b"weft.dev/v2", 1), "'weft.dev/v2' is not"),
