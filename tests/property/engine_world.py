@@ -34,6 +34,7 @@ from weft.core.engine import (
     Wake,
 )
 from weft.core.engine.decision_faults import unless_faulted
+from weft.core.engine.oom_history import OomRecord
 from weft.core.engine.pricing import FEW_PODS
 from weft.core.framework.fragments import TYPICAL_PODS
 from weft.core.framework.popularity import POPULAR_PODS, bare, weighted_input
@@ -100,6 +101,7 @@ class World:
 
     def _make_mistakes(self, engine: Engine) -> None:
         """Have what is done beside deciding break off, by chance alike in every walk."""
+        engine.oom_history.merge({"d/Job/another": OomRecord(1, 500)})  # without any none is asked
         chance = Random(self.seed)
         points = [(engine.assessor, "work_ahead"), (engine.peaks, "news")]
         points += [(engine.oom_history, "goes_first"), (engine.oom_history, "charged")]

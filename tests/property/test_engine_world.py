@@ -65,7 +65,7 @@ def test_mistakes_beside_deciding_cost_nobody_a_turn(way: str) -> None:
     """Prices, scores ahead and learning that break off in a third of all tries: told once each, and
     all that must hold does."""
     hits: Counter[str] = Counter()
-    for seed in seeds(few_or_many(2, 20)):
+    for seed in seeds(few_or_many(3, 20)):
         hits += walk(seed, WAYS[way], mistakes=True).hits
     assert hits["mistakes"] > 20
     assert hits["binding bound"]

@@ -1,4 +1,4 @@
-"""Faults beside deciding in a simulation (prices, learning) are left out: the run goes on, they are
+"""Faults beside deciding in a simulation (prices, turnover) are left out: the run goes on, they are
 counted in the result, told once, and a reader is warned."""
 
 import logging
@@ -9,7 +9,6 @@ from sharing_worlds import job
 from traces import in_order, scenario, trace_pod
 
 from weft.core.engine.assessment import Assessor
-from weft.core.engine.oom_history import OomHistory
 from weft.core.engine.pricing import Turnover
 from weft.core.framework import Policy
 from weft.core.policies.auto import Auto
@@ -28,7 +27,6 @@ def raises(*_: object, **__: object) -> None:
 POINTS = {
     "prices": (LeastStranding, "take_table"),
     "turnover": (Turnover, "settle"),
-    "what was learnt": (OomHistory, "shape_of"),
 }
 
 
@@ -58,7 +56,7 @@ def test_a_run_goes_on_without(
     assert tells(caplog) == 1
     assert notes_on([sound], []) == []
     (note, *_) = notes_on([broken], [])
-    assert "its figures are not the policy's" in note
+    assert "these figures are not the policy's" in note
 
 
 def _run(mode: str, world, policy: type[Policy]) -> PolicyRun:  # type: ignore[no-untyped-def]
