@@ -32,6 +32,7 @@ def with_secrets(pod: dict[str, Any]) -> dict[str, Any]:
         ],
     }
     annotations = {
+        **pod["metadata"]["annotations"],
         "kubectl.kubernetes.io/last-applied-configuration": f"{CANARY}-applied",
         "vault.example.com/token": f"{CANARY}-annotation",
         "weft.dev/delivery": f'{{"env": "{CANARY}-delivered"}}',
@@ -80,7 +81,12 @@ def names_in(file: Path) -> set[str]:
     return {pod["metadata"]["name"] for pod in json.loads(file.read_text())["pods"]}
 
 
-def test_without_names_it_simulates_as_with_them(weft: Weft, objects: Path, snapshot: Path) -> None:
+def test_without_names_it_simulates_as_with_them(weft: Weft) -> None:
+    """Where all have room: who comes first goes by name."""
+    objects, snapshot = weft.folder / "cluster.json", weft.folder / "snapshot.json"
+    items = [*map(node, "abcdef"), *map(with_secrets, pods())]
+    objects.write_text(json.dumps({"kind": "List", "items": items}))
+    assert weft("snapshot", snapshot, "--from", objects).code == 0
     hidden = weft.folder / "hidden.json"
     assert weft("snapshot", hidden, "--from", objects, "--anonymous").code == 0
     before, after = (names_in(file) for file in (snapshot, hidden))
@@ -90,6 +96,7 @@ def test_without_names_it_simulates_as_with_them(weft: Weft, objects: Path, snap
         for file in (snapshot, hidden)
     ]
     assert runs[0] == runs[1]
+    assert json.loads(runs[0])["runs"][0]["failed_pods"] == 2, "one has a disk, one lacks an agent"
 
 
 def test_a_snapshot_is_gzipped_where_its_name_says_so(
@@ -110,10 +117,9 @@ def test_a_snapshot_is_gzipped_where_its_name_says_so(
 def test_waiting_pods_find_places_beside_those_that_hold_some(weft: Weft, snapshot: Path) -> None:
     said = weft("simulate", "--snapshot", snapshot, "--policy", "binpack", "-o", "json")
     run = json.loads(said.out)["runs"][0]
-    waiting = len(ASKING) - 2  # two request no GPU: "none", and "kai" without its annotation
-    assert (run["failed_pods"], run["pods"]) == (1, waiting), (
-        "a disk of its own; no GPU, and not ours"
-    )
+    waiting = len(ASKING) - 1  # "none" requests no GPU
+    failed = 2  # "weft" has a disk of its own, and only an agent could deliver "kai" its part
+    assert (run["failed_pods"], run["pods"]) == (failed, waiting)
     assert run["gpu_allocation_percent"] > 50
     assert f"0 pods stay in place, {waiting} wait" in said.err
 

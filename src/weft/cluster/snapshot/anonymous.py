@@ -27,7 +27,7 @@ from weft.dialects.coscheml import APPLICATIONS
 from weft.dialects.foreign import foreign_resource
 from weft.dialects.gpushare import UNHEALTHY_PREFIX
 from weft.dialects.inventory import inventory
-from weft.dialects.kai import RESERVATIONS
+from weft.dialects.kai import QUEUE, RESERVATIONS
 from weft.model.manifest import NodeManifest
 
 Json = dict[str, Any]
@@ -55,7 +55,7 @@ _NAMES = frozenset(
 )
 _WORDS = ("namespace", "schedulerName", "priorityClassName", "runtimeClassName")
 _SAID_BY_VALUE = ("kubernetes.io/arch", "kubernetes.io/os")
-_OWN_KEYS = (TEMPLATE_HASH, "metadata.name")
+_OWN_KEYS = (TEMPLATE_HASH, QUEUE, "metadata.name")
 _MINUTE = re.compile(r"(.+)-(\d{8})")
 _CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
 

@@ -4,10 +4,9 @@ import json
 from typing import Any
 
 from weft.cluster.snapshot.pseudonyms import Pseudonyms
-from weft.dialects import elastic, gpushare, hami
-from weft.dialects.catalog import ALL
+from weft.dialects import elastic, gpushare, hami, kai
+from weft.dialects.catalog import ALL, ASKING_ANNOTATIONS
 from weft.dialects.foreign import ANNOTATIONS
-from weft.dialects.kai import RESERVED_CARD
 from weft.model.annotations import (
     ADVERTISES,
     AGENT,
@@ -33,7 +32,7 @@ _OTHERS = (
     *(ADVERTISES, AGENT, CLASS, EXPECTED_DURATION, FENCED_VERSION, GPU_MODEL, INVENTORY),
     *(ISOLATION, SLO_MS, SOLO_P99_MS, SOLO_RATE, TERM),
     *hami.RULES,
-    *(*ANNOTATIONS, RESERVED_CARD),
+    *(*ANNOTATIONS, *ASKING_ANNOTATIONS, kai.MPS, kai.RESERVED_CARD),
     *(name for s in ALL for name in (*s.written, *s.kept_marks, *s.written_on_nodes)),
 )
 _EXACT = frozenset(name for name in _OTHERS if not name.endswith("*"))
@@ -59,7 +58,7 @@ class Marks:
         return renamed
 
     def _value(self, key: str, text: str) -> str | None:
-        if key in (APPLICATION, hami.NODE):
+        if key in (APPLICATION, hami.NODE, kai.CONTAINER):
             return self._names.name(text)
         if key in (PLACEMENT, PLACEMENT_COPY):
             return self._placement(text)
