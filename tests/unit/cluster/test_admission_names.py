@@ -1,6 +1,7 @@
 """The admission policies protect every annotation and label that any placement is written with."""
 
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -73,3 +74,10 @@ def test_the_annotations_that_are_protected_are_in_the_reference() -> None:
     text = "".join(page.read_text() for page in pages.glob("*.md"))
     missing = [name for name in ASSIGNMENT if name.rstrip("*") not in text]
     assert missing == [], json.dumps(missing)
+
+
+def test_no_expression_has_an_empty_group() -> None:
+    """A system without resources and labels, as KAI, left one, which no API server takes."""
+    text = (Path(__file__).resolve().parents[3] / "deploy/scheduler.yaml").read_text()
+    assert "ValidatingAdmissionPolicy" in text
+    assert re.findall(r"(?<!\w)\(\s*\)|(?:&&|\|\|)\s*\)", text) == []

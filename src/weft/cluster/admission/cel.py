@@ -60,14 +60,17 @@ def asks_in_words_of_two() -> str:
     for name, included in INCLUDES.items():
         for other in included:
             including.setdefault(other, []).append(name)
-    words = {system.name: _words_of(system.resources, system.asking_labels) for system in ALL}
+    # coscheml uses gpushare's names; KAI asks by annotations alone, which yield to other words.
+    words = {
+        system.name: _words_of(system.resources, system.asking_labels)
+        for system in ALL
+        if system.name != "coscheml" and (system.resources or system.asking_labels)
+    }
     asked = []
-    for system in ALL:
-        if system.name == "coscheml":
-            continue  # uses gpushare's names
-        others = [words[name] for name in including.get(system.name, ()) if name != "coscheml"]
+    for name, own in words.items():
+        others = [words[other] for other in including.get(name, ()) if other in words]
         alone = "".join(f" && !{other}" for other in others)
-        asked.append(f"({words[system.name]}{alone})")
+        asked.append(f"({own}{alone})")
     return f"[{', '.join(asked)}].filter(asked, asked).size() > 1"
 
 
