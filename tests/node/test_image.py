@@ -53,5 +53,5 @@ def test_it_starts_under_the_originals_names(node: RealNode, image: str, program
 def test_a_command_is_not_needed(node: RealNode, image: str) -> None:
     """As gpushare's Deployment has it: neither command nor arguments, an environment alone."""
     options = ("run", "--rm", *AS_DEPLOYED, "--env", "PORT=none", "--env", "KUBECONFIG=/missing")
-    with pytest.raises(RuntimeError, match="PORT=none: no number; 39999 is taken"):
+    with pytest.raises(RuntimeError, match="PORT=none: not a number; using 39999"):
         node.containerd.ctr(*options, image, "weft-image")
