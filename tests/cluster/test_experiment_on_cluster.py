@@ -238,11 +238,11 @@ def test_sixty_jobs_by_two_schedulers_are_interrupted_resumed_and_simulated(
         told["weft"] = told_of_next(control_plane, told["gpushare"])
         said, wrong = going_on.communicate(timeout=90)
         assert going_on.returncode == 0, wrong
-        assert "2 cells run, 0 were there" in said
+        assert "2 cells run, 0 already done" in said
         assert control_plane.api.list("Namespace", **EXPERIMENT) == []
 
         again = subprocess.run(run, capture_output=True, text=True, timeout=60, check=True)
-        assert "0 cells run, 2 were there" in again.stdout
+        assert "0 cells run, 2 already done" in again.stdout
     simulate = command("run", file, "--out", simulated, "--simulated")
     subprocess.run(simulate, check=True, timeout=60)
     for scheduler, times in told.items():

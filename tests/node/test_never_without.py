@@ -282,7 +282,7 @@ def test_without_a_validator_the_guard_has_containers_wait_for_a_killed_agent(
         assert [pod["metadata"]["name"] for pod in now if has_begun(pod)] == ["alone"]
         dying.until("(?s)(killed by SIGKILL.*){3}", _RUNS_S)
         successor.start()
-        successor.until("stands by")
+        successor.until("standing by")
         assert successor.said.count(ASKED) == 1  # its guard's
         dying.end()
         found = node.wait(lambda now: all(map(has_begun, now)), namespace, _RUNS_S)
