@@ -8,7 +8,7 @@ from kube_api import Object
 from strict_cluster import NODE, OPTED_IN, OTHER, TEAM, StrictCluster, Write, fresh_node, node_with
 
 from weft.cluster.admission.protection import ASSIGNMENT, ON_NODES
-from weft.dialects.catalog import RESOURCES
+from weft.dialects.catalog import ALL, RESOURCES
 
 PODS, OPTED = f"/api/v1/namespaces/{TEAM}/pods", f"/api/v1/namespaces/{OPTED_IN}/pods"
 NODES = "/api/v1/nodes"
@@ -17,7 +17,8 @@ NODE_KEYS = tuple(name.replace("*", "a") for name in ON_NODES)
 NRI = "required-plugins.noderesource.dev"
 APPLY = "application/apply-patch+yaml"
 STRATEGIC = "application/strategic-merge-patch+json"
-SYSTEMS = tuple(name for name in RESOURCES if name != "nvidia.com/gpu")
+OWN_PLUGINS = {name for system in ALL if system.served_by_itself for name in system.resources}
+SYSTEMS = tuple(name for name in RESOURCES if name not in {"nvidia.com/gpu", *OWN_PLUGINS})
 
 
 def pod(name: str, env: Object | None = None, **metadata: Any) -> Object:

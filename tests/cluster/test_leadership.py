@@ -177,6 +177,6 @@ def test_a_leader_stopped_between_check_and_send_overbooks_no_gpu(
 
     def told(events: Objects) -> bool:  # events are written when all else is
         about = [one["note"] for one in events if one["regarding"]["name"] == "late"]
-        return any("given away twice" in note for note in about)
+        return any("was booked twice" in note for note in about)
 
     control_plane.api.wait_for(told, "Event", namespace, "events.k8s.io/v1")

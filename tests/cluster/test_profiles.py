@@ -202,7 +202,7 @@ def test_only_times_alone_become_profiles(url: str, tmp_path: Path) -> None:
     assert 1_500 <= bert["seconds"] <= 1_800
     assert 1_500 <= md["seconds"] <= 1_800  # without memory in use nothing was measured
     assert md["features"]["sm_active_ratio"] == {"mean": 0.5, "p95": 0.5}
-    assert "1 pods are no known application, as d/nameless" in err
+    assert "1 pods belong to no known application, such as d/nameless" in err
     code, out, _ = weft("list", "--file", kept)
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()[1:]] == sorted(solos)

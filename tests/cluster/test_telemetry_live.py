@@ -262,7 +262,7 @@ def is_placed_by_measured_load(now: Scene) -> None:
     now.add("calm", 3_000, "busy")
     assert now.until_bound("calm") == [1]
     text = now.explained_by_command("calm")
-    assert "metrics of GPU 1, looked at " in text
+    assert "metrics of GPU 1, read " in text
     assert "sm_active_ratio 0.05, " in text
     assert "without metrics, decided again now: busy, GPU 0" in text
 
