@@ -10,11 +10,13 @@ from led_cluster import led
 from live_world import CARD_MIB, LONG_AGO, api, bind, client_of, node, pod, until
 
 from fakes.api_server import FakeApiServer
+from weft.cluster.rights import CLAIMS
 from weft.cluster.shadow.comparison import BindingComparison
 from weft.cluster.shadow.summary import ShadowSummary, ShadowTotals
 from weft.cluster.shadow.watch import ShadowWatch, unreadable_lists
 from weft.core.framework import Profile
 from weft.core.policies.packing import Binpack
+from weft.kube.preflight import lacking_of
 from weft.kube.read_only import ReadOnlyClient
 
 
@@ -131,6 +133,7 @@ def test_its_client_sends_nothing_but_questions() -> None:
             with pytest.raises(RuntimeError, match="is a write, and this process only reads"):
                 await client.call("POST", "/api/v1/namespaces/d/pods", b"{}")
             assert server.requests == {}
+            assert await lacking_of(client, CLAIMS) == []
             server.fault("status", path="persistentvolumes", code=403)
             assert await unreadable_lists(client) == ["/api/v1/persistentvolumes"]
 
