@@ -30,7 +30,7 @@ LISTS_AND_WATCHES = {
     "resourceslices": ("cluster/control/claim_feeds.py", "WatchFeed(client, RESOURCE_SLICES"),
     "deviceclasses": ("cluster/control/claim_feeds.py", "WatchFeed(client, DEVICE_CLASSES"),
     "resourceclaims": ("cluster/control/claim_feeds.py", "WatchFeed(client, RESOURCE_CLAIMS"),
-    "devices": ("cluster/control/device_feed.py", "WatchFeed(client, DEVICES"),
+    "devices": ("cluster/control/optional_feeds.py", "WatchFeed(client, DEVICES"),
     "csinodes": ("cluster/control/live_cluster.py", "(CSI_NODES, views.take"),
 }
 USED = {

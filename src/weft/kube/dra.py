@@ -4,13 +4,9 @@ Group `resource.k8s.io/v1`, there from Kubernetes 1.34 on. Field names are Kuber
 claim only what was allocated is read: what it asked for is its scheduler's business.
 """
 
-import json
-
 import msgspec
 
-from weft.kube.client import ApiClient
 from weft.kube.codec import Resource
-from weft.kube.errors import ApiError, NotFoundError
 from weft.model.manifest import Api, ObjectMeta
 
 GROUP = "resource.k8s.io"
@@ -202,21 +198,3 @@ RESOURCE_SLICES = Resource(API_PATH, "resourceslices", ResourceSlice)
 RESOURCE_CLAIMS = Resource(API_PATH, "resourceclaims", ResourceClaim)
 DEVICE_CLASSES = Resource(API_PATH, "deviceclasses", DeviceClass)
 WATCHED = (RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS)
-
-
-async def serves_claims(client: ApiClient) -> bool:
-    """True if the API server has claims in the form that is read here.
-
-    Raises what the client raises but where the server says that there are none.
-    """
-    try:
-        body = await client.call("GET", API_PATH)
-    except NotFoundError:
-        return False
-    except ApiError as error:
-        if error.code == 403:  # who may not look at the API's groups may not list claims either
-            return False
-        raise
-    listed = json.loads(body).get("resources") or ()
-    names = {entry.get("name") for entry in listed if isinstance(entry, dict)}
-    return {resource.name for resource in WATCHED} <= names

@@ -11,13 +11,15 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
 from weft.kube.access import ResourceRight, may_i
 from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff
-from weft.kube.errors import ApiError, LostError, NotSentError
+from weft.kube.codec import Resource
+from weft.kube.errors import ApiError, LostError, NotFoundError, NotSentError
 from weft.model import BadInputError
 from weft.model.manifest import Api
 
@@ -72,6 +74,24 @@ async def check_server(
     if lacking:
         names = ", ".join(map(str, lacking))
         raise BadInputError(f"rights of {who}", f"may not {names}; {remedy}")
+
+
+async def serves(client: ApiClient, kinds: Sequence[Resource[Any]]) -> bool:
+    """True if the API server has all of these kinds, which are of one group and version.
+
+    Raises what the client raises but where the server says that there are none.
+    """
+    try:
+        body = await client.call("GET", kinds[0].path)
+    except NotFoundError:
+        return False
+    except ApiError as error:
+        if error.code == 403:  # who may not look at the API's groups may not list the kinds either
+            return False
+        raise
+    listed = json.loads(body).get("resources") or ()
+    names = {entry.get("name") for entry in listed if isinstance(entry, dict)}
+    return {kind.name for kind in kinds} <= names
 
 
 async def lacking_of(client: ApiClient, rights: Iterable[ResourceRight]) -> list[ResourceRight]:

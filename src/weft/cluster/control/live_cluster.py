@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from weft.cluster.control.claim_feeds import ClaimFeeds
-from weft.cluster.control.device_feed import device_feed
 from weft.cluster.control.fault_log import FaultLog
 from weft.cluster.control.interface import (
     Attempt,
@@ -37,6 +36,7 @@ from weft.cluster.control.interface import (
     StateStore,
 )
 from weft.cluster.control.leadership import Leadership, LeaseHolder
+from weft.cluster.control.optional_feeds import device_feed
 from weft.cluster.control.required_plugins import required_plugins
 from weft.cluster.control.timer import Alarm
 from weft.cluster.control.watch_feeds import ChangeStream, LoopTurns, WatchFeed

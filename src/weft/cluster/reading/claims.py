@@ -21,9 +21,9 @@ from weft.kube.dra import (
     DeviceClass,
     ResourceClaim,
     ResourceSlice,
-    serves_claims,
 )
 from weft.kube.pods import Pod
+from weft.kube.preflight import serves
 from weft.kube.structs import KubeNode
 from weft.kube.watch import Added
 from weft.model import Node
@@ -56,7 +56,7 @@ class ReadClaims(NamedTuple):
 async def read_claims(client: ApiClient) -> ClaimObjects:
     """Read slices, classes and claims; empty if the API server lacks them. Raises the client's
     errors."""
-    if not await serves_claims(client):
+    if not await serves(client, WATCHED):
         return ClaimObjects()
     wanted: dict[str, tuple[Resource[Any], str]] = {each.name: (each, "") for each in WATCHED}
     read = await read_objects(client, wanted)

@@ -16,8 +16,9 @@ from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
 from weft.kube.client import ApiClient
 from weft.kube.codec import CONFIG_MAPS
 from weft.kube.configmap import OwnConfigMap
-from weft.kube.dra import serves_claims
+from weft.kube.dra import WATCHED
 from weft.kube.errors import ApiError, NotFoundError
+from weft.kube.preflight import serves
 
 NEEDED = ("Node", "Pod")
 
@@ -39,7 +40,7 @@ async def captured(client: ApiClient, config: Configuration) -> CapturedObjects:
 
     Raises the client's error if nodes or pods may not be read; other forbidden kinds go to
     `unread`."""
-    has_claims = await serves_claims(client)
+    has_claims = await serves(client, WATCHED)
     wanted = {
         kind: (resource, UNHEALTHY_NAMESPACE if kind == "ConfigMap" else "")
         for kind, (_, resource) in KINDS.items()

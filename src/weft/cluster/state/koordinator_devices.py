@@ -8,7 +8,8 @@ from weft.dialects.kai import card_names
 from weft.dialects.koordinator import KoordinatorDevice, minor_names
 from weft.kube.client import ApiClient
 from weft.kube.codec import Resource
-from weft.kube.errors import ApiError, NotFoundError
+from weft.kube.errors import ApiError
+from weft.kube.preflight import serves
 from weft.kube.services import everything
 from weft.model import Node, PodManifest
 
@@ -16,23 +17,9 @@ DEVICES_PATH = "/apis/scheduling.koordinator.sh/v1alpha1"
 DEVICES = Resource(DEVICES_PATH, "devices", KoordinatorDevice)
 
 
-async def serves_devices(client: ApiClient) -> bool:
-    """True if the CRD is installed. Raises what the client raises, but for what says that it is
-    not."""
-    try:
-        await client.call("GET", DEVICES_PATH)
-    except NotFoundError:
-        return False
-    except ApiError as error:
-        if error.code == 403:  # who may not look at the group may not list it either
-            return False
-        raise
-    return True
-
-
 async def devices_by_node(client: ApiClient) -> Mapping[str, KoordinatorDevice] | None:
     """The Device of each node that has one; None where they are there and may not be read."""
-    if not await serves_devices(client):
+    if not await serves(client, (DEVICES,)):
         return {}
     try:
         return {device.metadata.name: device for device in await everything(client, DEVICES)}
