@@ -159,8 +159,16 @@ class PodWords:
 def names_any(container: ManifestContainer, names: Set[str]) -> bool:
     """True if the container names one of these resources with anything but zero."""
     for amounts in (container.resources.limits, container.resources.requests):
-        if amounts and not names.isdisjoint(amounts):
-            return any(name in names and str(amounts[name]).strip() != "0" for name in amounts)
+        if not amounts:
+            continue
+        is_named = False
+        for name in amounts:  # asked of each of thousands of containers: no generator for each
+            if name in names:
+                if str(amounts[name]).strip() != "0":
+                    return True
+                is_named = True
+        if is_named:
+            return False
     return False
 
 
@@ -408,10 +416,9 @@ def asks_of(
 ) -> list[GpuRequest | None]:
     """Each container's request as `ask` reads it; None where it names none of these resources."""
     wanted = frozenset(names)
-    naming = words.naming_any(wanted)
-    asking = {id(slot) for slot in naming if names_any(slot.container, wanted)}
-    _check_asking(len(asking))
-    return [ask(slot) if id(slot) in asking else None for slot in words.slots]
+    asking = [names_any(slot.container, wanted) for slot in words.slots]
+    _check_asking(sum(asking))
+    return [ask(slot) if asks else None for slot, asks in zip(words.slots, asking, strict=True)]
 
 
 def _check_asking(asking: int) -> None:
