@@ -121,8 +121,17 @@ class RealNode(StartStop):
 
     def restart_kubelet(self) -> None:
         """Its containers go on while it is away."""
+        with self.without_kubelet():
+            pass
+
+    @contextlib.contextmanager
+    def without_kubelet(self) -> Iterator[None]:
+        """No pod starts meanwhile: what is bound meanwhile starts afterwards."""
         self.kubelet.stop()
-        self.kubelet.begin()
+        try:
+            yield
+        finally:
+            self.kubelet.begin()
 
     def logs(self) -> str:
         """The end of each log: containerd's, the kubelet's, and those of the node's agents."""

@@ -195,11 +195,9 @@ def test_nobody_runs_without_its_share_long_after_the_agents_return(
     settings.write_text(EVICTS)
     node.restart_containerd(validator=False)
     try:
-        with agent(node, gpus):
+        with node.without_kubelet(), agent(node, gpus):
             says_it_is_closed(node, False)
-        # Bound at once: ten seconds after its last heartbeat the node would get no more of them.
-        node.create(pods("without", PODS_WITHOUT, containers=1), namespace, bind=False)
-        node.wait(lambda now: all(one["spec"].get("nodeName") for one in now), namespace)
+            bind_without_starting(node, pods("without", PODS_WITHOUT, containers=1), namespace)
         strangers: Objects = [
             {
                 "metadata": {"name": f"stranger-{index}"},
@@ -230,6 +228,13 @@ def test_nobody_runs_without_its_share_long_after_the_agents_return(
         node.restart_containerd()
 
 
+def bind_without_starting(node: RealNode, wanted: Objects, namespace: str) -> None:
+    """They are bound while an agent is there (later the node would get none of them) and the
+    kubelet is not: they start when it is back, and the agent is gone by then."""
+    node.create(wanted, namespace, bind=False)
+    node.wait(lambda now: all(one["spec"].get("nodeName") for one in now), namespace)
+
+
 def evicted(events: Objects) -> set[str]:
     """The pods that are said to be evicted."""
     return {e["involvedObject"]["name"] for e in events if e["reason"] == "GPUShareEvicted"}
@@ -246,7 +251,8 @@ def test_without_a_validator_what_started_without_its_share_is_evicted(
         with agent(node, gpus):
             node.create(pods("with", 1), namespace, bind=False)
             node.wait(lambda now: now and all(map(has_begun, now)), namespace)
-        node.create(pods("without", 1), namespace, bind=False)
+        with node.without_kubelet(), agent(node, gpus):
+            bind_without_starting(node, pods("without", 1), namespace)
         found = node.wait(lambda now: len(now) == 2 and all(map(has_begun, now)), namespace)
         (alone,) = (one for one in found if one["metadata"]["name"] == "without-0")
         assert node.inside(alone, "c-0").gpus() == {}
