@@ -122,6 +122,11 @@ def overbooked(pods: list[Json], node: str) -> list[int]:
     return [gpu for gpu in memory if memory[gpu] > CARD_MIB or milli[gpu] > CARD_MILLI]
 
 
+def on_gpu(pods: list[Json], gpu: int) -> list[Json]:
+    """Those of one node's pods that Weft bound to this GPU."""
+    return [pod for pod in pods if any(one == gpu for one, _, _ in marks_of(pod) or ())]
+
+
 def expected(pod: Json, gpus: int) -> list[tuple[int, int, int]] | None:
     """The charge of a bound pod on a node of so many GPUs; None where it is a guess.
 

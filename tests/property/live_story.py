@@ -18,6 +18,7 @@ from live_asks import (
     expected,
     fits,
     node_of,
+    on_gpu,
     overbooked,
     waits,
 )
@@ -355,9 +356,10 @@ async def settled(world: World) -> None:
     assert live is not None
     _nobody_waits_in_vain(world, live)
     for name in world.gpus:
-        here = [pod for pod in world.pods() if node_of(pod) == name]
-        if overbooked(here, name) and not _all_long_ago(here) and name not in world.shrunk:
-            world.violation(f"{name} is still overbooked by Weft's own pods")
+        here = [pod for pod in world.pods() if node_of(pod) == name and not ended(pod)]
+        for gpu in overbooked(here, name):
+            if name not in world.shrunk and not _all_long_ago(on_gpu(here, gpu)):
+                world.violation(f"GPU {gpu} of {name} is still overbooked by Weft's own pods")
     line = MemoryLine(world.server, delay=lambda: 0, lag=lambda: 0)
     async with MemoryClient(line, "fresh", clock=LoopClock(), rng=world.random) as client:
         fresh = world.cluster(client, None).live
