@@ -50,8 +50,9 @@ from weft.model import (
     GpuRequest,
     Node,
     PodRequest,
+    Requirement,
+    Term,
 )
-from weft.model.request import Requirement, Term
 from weft.testing import node, placement, pod, shape
 
 POLICIES = ("auto", "fgd", "elastic-binpack", "binpack", "interference")

@@ -30,13 +30,12 @@ MISSING = re.compile(
 NO_PREEMPTION = "Weft alone does not preempt"
 REASONS = (ROOT / "docs" / "reference" / "reasons.md").read_text()
 LIST = REASONS.partition("## What Weft alone does not honour")[2]
-TERM = {"topologyKey": "zone", "labelSelector": {}}
+BY_LABELS = {"matchLabels": {"team": "a"}}
+TERM = {"topologyKey": "zone", "labelSelector": {}, "namespaceSelector": BY_LABELS}
 REQUIRED = {"requiredDuringSchedulingIgnoredDuringExecution": [TERM]}
-SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
 ASKED = {
     "affinity.podAffinity": {"affinity": {"podAffinity": REQUIRED}},
     "affinity.podAntiAffinity": {"affinity": {"podAntiAffinity": REQUIRED}},
-    "topologySpreadConstraints": {"topologySpreadConstraints": [SPREAD]},
     "resourceClaims": {"resourceClaims": [{"name": "gpu"}]},
     "schedulingGroup": {"schedulingGroup": {"podGroupName": "one"}},
     "gcePersistentDisk": {"volumes": [{"name": "v", "gcePersistentDisk": {"pdName": "d"}}]},

@@ -15,9 +15,18 @@ from weft.core.engine import Engine, NodesChanged, NodesClosed, PodAdded, PodGon
 from weft.core.engine.assessment import Assessment, Assessor
 from weft.core.framework import Plugin, Profile
 from weft.core.policies.catalog import BUILT_IN, built_in
-from weft.model import ClosedNode, Code, Constraints, Node, Shape, Taint, Term
+from weft.model import (
+    ClosedNode,
+    Code,
+    Constraints,
+    Node,
+    Preference,
+    Requirement,
+    Shape,
+    Taint,
+    Term,
+)
 from weft.model.gpu_links import GpuLinks
-from weft.model.request import Preference, Requirement
 from weft.testing import node, placement, pod, random_node, random_shape
 
 NAMES = [policy.name for policy in BUILT_IN]

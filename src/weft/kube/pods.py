@@ -73,6 +73,8 @@ class PodAffinityTerm(Api, frozen=True, gc=False):
     label_selector: LabelSelector | None = None
     namespaces: list[str] | None = None
     namespace_selector: LabelSelector | None = None
+    match_label_keys: list[str] | None = None
+    mismatch_label_keys: list[str] | None = None
 
 
 class WeightedPodAffinityTerm(Api, frozen=True, gc=False):
@@ -116,6 +118,11 @@ class TopologySpread(Api, frozen=True, gc=False):
     topology_key: str = ""
     when_unsatisfiable: str = ""
     max_skew: int = 0
+    label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
+    match_label_keys: list[str] | None = None
 
 
 class ContainerPort(Api, frozen=True, gc=False):

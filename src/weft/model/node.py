@@ -48,12 +48,10 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     ignores what its node does not advertise. None: whatever a pod asks by. `isolation` are the
     modes in which containers can have GPUs there (`model/agent_offer.py`). None: any, as on a
     trace's nodes, of which nobody says it. `fail_closed`: no container of a pod that requires the
-    agent starts there without it. `schedulable` is False for nodes that are not ready. `keeps_away`
-    says that a pod in one of its topology domains has required anti-affinity, which Weft does not
-    weigh: no pod is put there. `links` say how its GPUs are connected, unset where nobody does.
-    `silent_since`: since when no agent delivers shares there that had said it would (RFC 3339);
-    unset where one does, or none ever said so. `called` is there to read the marks of bound pods
-    by: no decision knows it.
+    agent starts there without it. `schedulable` is False for nodes that are not ready. `links` say
+    how its GPUs are connected, unset where nobody does. `silent_since`: since when no agent
+    delivers shares there that had said it would (RFC 3339); unset where one does, or none ever said
+    so. `called` is there to read the marks of bound pods by: no decision knows it.
     """
 
     name: str
@@ -69,7 +67,6 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     fail_closed: bool = False
     schedulable: bool = True
     taints: tuple[Taint, ...] = ()
-    keeps_away: bool = False
     links: GpuLinks | UnsetType = UNSET  # unset, it is not in a decisions file at all
     silent_since: str | UnsetType = UNSET
     called: CardNames | UnsetType = UNSET

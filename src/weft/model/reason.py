@@ -8,8 +8,8 @@ import msgspec
 class Code(enum.IntEnum):
     """Why a node was left out: one reason each, the most fundamental that is known. 0: it fits.
 
-    Up to `OUT_OF_SERVICE` a reason follows from the node as it is told; from `CPU` on it follows
-    from what others hold there.
+    Up to `OUT_OF_SERVICE` a reason follows from the node as it is told, but for `ANTI_AFFINITY`;
+    from `CPU` on it follows from what others hold, or are.
     """
 
     FITS = 0
@@ -43,6 +43,14 @@ class Code(enum.IntEnum):
     NOT_SEARCHED = 28
     FAULT = 29
     LINKS_TAKEN = 30
+    POD_AFFINITY = 31
+    POD_ANTI_AFFINITY = 32
+    TOPOLOGY_SPREAD = 33
+
+    @property
+    def is_by_others(self) -> bool:
+        """True if it may be otherwise once other pods are gone."""
+        return self > Code.OUT_OF_SERVICE or self is Code.ANTI_AFFINITY
 
 
 TEXT: dict[Code, str] = {
@@ -77,6 +85,9 @@ TEXT: dict[Code, str] = {
     Code.NOT_SEARCHED: "too many ways to place the pod's GPU shares; not all were looked at",
     Code.FAULT: "deciding for this pod failed; Weft's log says why",
     Code.LINKS_TAKEN: "the node's best connected GPUs are not free together",
+    Code.POD_AFFINITY: "no pod is near that the pod must be near to",
+    Code.POD_ANTI_AFFINITY: "a pod is near from which the pod stays away",
+    Code.TOPOLOGY_SPREAD: "the pod would be spread unevenly",
 }
 
 _MOST = {Code.GPU_TOO_SMALL: "largest", Code.TOO_FEW_GPUS: "most", Code.NOT_IDLE: "most"}

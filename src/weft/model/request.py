@@ -23,13 +23,12 @@ from msgspec import UNSET, UnsetType
 
 from weft.model import model_names
 from weft.model.errors import BadInputError
-from weft.model.number_text import whole_number
+from weft.model.selectors import InterPodRules, Requirement
 from weft.model.slowdown_limit import SlowdownLimit
 
 # --- constraints besides room ---------------------------------------------------------------------
 
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
-Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 
 
 class Taint(msgspec.Struct, frozen=True, gc=False):
@@ -66,37 +65,6 @@ class Toleration(msgspec.Struct, frozen=True, gc=False):
         if self.operator == "Exists":
             return True
         return self.operator in ("", "Equal") and bool(self.key) and self.value == taint.value
-
-
-class Requirement(msgspec.Struct, frozen=True, gc=False):
-    """One matchExpressions entry. An operator that is not Kubernetes' matches nothing."""
-
-    key: str
-    operator: str
-    values: tuple[str, ...] = ()
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """As Kubernetes' node selector requirement; Gt and Lt compare whole numbers."""
-        value = labels.get(self.key)
-        match self.operator:
-            case "In":
-                return value is not None and value in self.values
-            case "NotIn":
-                return value is None or value not in self.values
-            case "Exists":
-                return value is not None
-            case "DoesNotExist":
-                return value is None
-            case "Gt" | "Lt":
-                return self._compares(value)
-        return False
-
-    def _compares(self, value: str | None) -> bool:
-        try:
-            left, right = whole_number(value or ""), whole_number(self.values[0])
-        except (ValueError, IndexError):
-            return False
-        return left > right if self.operator == "Gt" else left < right
 
 
 class Term(msgspec.Struct, frozen=True, gc=False):
@@ -158,8 +126,9 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
     `selector` are nodeSelector's pairs. `affinity` are the required terms, of which one must
     match (None: no such rule; empty: nothing matches). `volumes` are the bound volumes' terms:
     for each volume one of its terms must match. `unsupported` says in words what Weft does not
-    honour yet: such a pod stays pending with that reason. `judged_elsewhere`: whoever asks has
-    looked at all of this already, and at other pods' anti-affinity; only `ports` count, as room.
+    honour yet: such a pod stays pending with that reason. `pods` is what it demands of the pods
+    around it. `judged_elsewhere`: whoever asks has looked at all of this already, and at other
+    pods' anti-affinity; only `ports` count, as room.
     """
 
     selector: tuple[tuple[str, str], ...] = ()
@@ -170,6 +139,7 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
     volumes: tuple[tuple[Term, ...], ...] = ()
     unsupported: str = ""
     judged_elsewhere: bool = False
+    pods: InterPodRules | UnsetType = UNSET  # unset, it is not in a decisions file at all
 
     @property
     def rules(self) -> int:
@@ -179,6 +149,7 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
             terms += either
         asked = [rule for term in terms for rule in (*term.labels, *term.fields)]
         others = len(self.selector) + len(self.tolerations) + len(self.ports)
+        others += self.pods.rules if self.pods else 0
         return others + len(asked) + sum(len(rule.values) for rule in asked) // 10
 
     def accepts_labels(self, name: str, labels: Mapping[str, str]) -> bool:
@@ -411,7 +382,7 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
     card serves the whole pod (gpushare). `system_names` are the schedulerNames of the system whose
     words it speaks, its default first. `warnings` are for people; what is said of a resource
     begins with its name and "is". `workload` names whatever makes pods like this one, "" where
-    nobody does.
+    nobody does. `labels` are its own, by which other pods' rules select it.
     """
 
     uid: str
@@ -428,6 +399,7 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
     shared_by_containers: bool = False
     warnings: tuple[str, ...] = ()
     workload: str = ""
+    labels: dict[str, str] | UnsetType = UNSET
 
 
 # --- quantities ----------------------------------------------------------------------------------

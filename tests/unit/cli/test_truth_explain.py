@@ -124,11 +124,17 @@ PENDING = {
     ),
     "what Weft alone does not honour": Waiting(
         {MEMORY: 1_000},
-        ("topologySpreadConstraints",),
+        ("spec.schedulingGroup",),
         "kube-scheduler",
+        spec={"schedulingGroup": {"podGroupName": "gang"}},
+    ),
+    "a label that spread needs": Waiting(
+        {MEMORY: 1_000},
+        ("node has no label zone, by which the pod is to be spread",),
+        "",
         spec={
             "topologySpreadConstraints": [
-                {"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+                {"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "maxSkew": 1}
             ]
         },
     ),

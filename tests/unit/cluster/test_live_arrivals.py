@@ -16,7 +16,7 @@ from weft.dialects.shares import encode
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 from weft.kube.watch import Added
-from weft.model import Placement, Share
+from weft.model import Placement, PodMarks, Share
 from weft.model.annotations import PLACEMENT
 from weft.testing import AGENT_BY_NAME
 
@@ -78,7 +78,7 @@ def marks(placement: Placement = DECIDED) -> dict[str, str]:
 
 def test_as_decided(view: PodView) -> None:
     bound = pod(marks=marks(), nodeName="n")
-    assert view.update(bound) == PodSeenBound(DECIDED)
+    assert view.update(bound) == PodSeenBound(DECIDED, marks=PodMarks("d"))
     assert view.update(bound) is not None  # read after all, when it is looked at once more
     assert view.on_node("n") == [bound]
 

@@ -6,18 +6,31 @@ import msgspec
 import pytest
 from live_world import bind, node, pod, refusals, until, world
 
-from weft.cluster.state.nodes import NodeView
-from weft.cluster.state.pod_reader import WAY_OUT, constraints_of, keeps_away
+from weft.cluster.state.pod_reader import WAY_OUT, constraints_of, marks_of
 from weft.cluster.state.volumes import VolumeView
 from weft.kube.pods import Pod
-from weft.kube.structs import KubeNode
-from weft.kube.watch import Added, Deleted
-from weft.model import Constraints, HostPort, Preference, Requirement, Term, Toleration
+from weft.model import (
+    Constraints,
+    HostPort,
+    InterPodRules,
+    PodSelector,
+    PodTerm,
+    Preference,
+    Requirement,
+    SpreadRule,
+    Term,
+    Toleration,
+)
 
 EXPRESSION = {"key": "zone", "operator": "In", "values": ["a"]}
 FIELD = {"key": "metadata.name", "operator": "In", "values": ["n"]}
 ZONE, NAME = Requirement("zone", "In", ("a",)), Requirement("metadata.name", "In", ("n",))
 NEAR = {"topologyKey": "zone", "labelSelector": {}}
+GREATER = {"key": "n", "operator": "Gt", "values": ["1"]}
+
+
+def required(field: str, *terms: Any) -> dict[str, Any]:
+    return {"affinity": {field: {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
 
 
 def read(known: VolumeView | None = None, /, **spec: Any) -> Constraints:
@@ -80,26 +93,23 @@ def test_tolerations_and_ports() -> None:
     ("field", "spec"),
     [
         (
-            "spec.affinity.podAffinity",
-            {
-                "affinity": {
-                    "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [NEAR]}
-                }
-            },
+            "spec.affinity.podAffinity: namespaceSelector",
+            required("podAffinity", {**NEAR, "namespaceSelector": {"matchLabels": {"team": "a"}}}),
         ),
         (
-            "spec.affinity.podAntiAffinity",
-            {
-                "affinity": {
-                    "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [NEAR]}
-                }
-            },
+            "spec.affinity.podAntiAffinity: 'Gt' is no operator of a label selector; use In, NotIn",
+            required("podAntiAffinity", {**NEAR, "labelSelector": {"matchExpressions": [GREATER]}}),
         ),
         (
-            "spec.topologySpreadConstraints",
+            "spec.topologySpreadConstraints: 'Gt' is no operator",
             {
                 "topologySpreadConstraints": [
-                    {"topologyKey": "z", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+                    {
+                        "topologyKey": "z",
+                        "maxSkew": 1,
+                        "whenUnsatisfiable": "DoNotSchedule",
+                        "labelSelector": {"matchExpressions": [GREATER]},
+                    }
                 ]
             },
         ),
@@ -138,60 +148,86 @@ def test_what_is_only_a_wish_keeps_nobody_waiting() -> None:
     assert found.unsupported == ""
 
 
+# --- rules about other pods ---
+
+
+def rules(spec: dict[str, Any], **labels: str) -> InterPodRules:
+    meta = {"name": "a", "namespace": "d", "labels": labels}
+    found = constraints_of(msgspec.convert({"metadata": meta, "spec": spec}, Pod), VolumeView())
+    assert found.unsupported == ""
+    assert found.pods
+    return found.pods
+
+
+WEB = {"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "x", "operator": "Exists"}]}
+IS_WEB = (Requirement("app", "In", ("web",)), Requirement("x", "Exists"))
+
+
+def test_required_affinity_to_pods() -> None:
+    term = {
+        "topologyKey": "zone",
+        "labelSelector": WEB,
+        "matchLabelKeys": ["hash", "lacks"],
+        "mismatchLabelKeys": ["tenant"],
+    }
+    found = rules(required("podAffinity", term), app="web", x="", hash="1", tenant="t")
+    keys = (Requirement("hash", "In", ("1",)), Requirement("tenant", "NotIn", ("t",)))
+    assert found.affinity == (PodTerm("zone", PodSelector(("d",), (*IS_WEB, *keys))),)
+    assert not found.is_its_own, "its own tenant is excluded"
+    assert rules(required("podAffinity", NEAR)).is_its_own, "an empty selector is of all pods"
+    assert not rules(required("podAffinity", {"topologyKey": "zone"})).is_its_own
+
+
+@pytest.mark.parametrize(
+    ("said", "namespaces"),
+    [
+        ({}, ("d",)),
+        ({"namespaces": ["z", "b"]}, ("b", "z")),
+        ({"namespaceSelector": {}}, None),
+        ({"namespaceSelector": {}, "namespaces": ["b"]}, None),
+    ],
+)
+def test_namespaces_of_a_term(said: dict[str, Any], namespaces: tuple[str, ...] | None) -> None:
+    (term,) = rules(required("podAntiAffinity", {**NEAR, **said})).anti_affinity
+    assert term == PodTerm("zone", PodSelector(namespaces, ()))
+
+
+def test_spread() -> None:
+    plain = {"topologyKey": "zone", "maxSkew": 2, "whenUnsatisfiable": "DoNotSchedule"}
+    full = {
+        **plain,
+        "labelSelector": WEB,
+        "minDomains": 3,
+        "nodeAffinityPolicy": "Ignore",
+        "nodeTaintsPolicy": "Honor",
+        "matchLabelKeys": ["hash"],
+    }
+    wish = {**plain, "whenUnsatisfiable": "ScheduleAnyway"}
+    found = rules({"topologySpreadConstraints": [plain, full, wish]}, app="web", x="", hash="1")
+    of_hash = (*IS_WEB, Requirement("hash", "In", ("1",)))
+    assert found.spread == (
+        SpreadRule("zone", 2, PodSelector(("d",), None)),
+        SpreadRule(
+            "zone",
+            2,
+            PodSelector(("d",), of_hash),
+            min_domains=3,
+            honors_affinity=False,
+            honors_taints=True,
+            counts_itself=True,
+        ),
+    )
+
+
 def test_only_required_anti_affinity_keeps_others_away() -> None:
-    def away(kind: str, *terms: Any) -> frozenset[str]:
+    def away(kind: str, *terms: Any) -> tuple[PodTerm, ...]:
         whole = {"spec": {"affinity": {"podAntiAffinity": {kind: terms}}}}
-        return keeps_away(msgspec.convert(whole, Pod).spec)
+        return marks_of(msgspec.convert(whole, Pod)).anti_affinity
 
     other = {**NEAR, "topologyKey": "rack"}
-    found = away("requiredDuringSchedulingIgnoredDuringExecution", NEAR, other, NEAR)
-    assert found == {"zone", "rack"}
+    found = away("requiredDuringSchedulingIgnoredDuringExecution", NEAR, other)
+    assert [term.topology_key for term in found] == ["zone", "rack"]
     assert not away("preferredDuringSchedulingIgnoredDuringExecution", {"podAffinityTerm": NEAR})
-
-
-# --- pods that keep others away ---
-
-
-def zoned(name: str, **labels: str) -> KubeNode:
-    return msgspec.convert({"metadata": {"name": name, "labels": labels}}, KubeNode)
-
-
-def kept(view: NodeView) -> set[str]:
-    view.changed()
-    return {name for name, node in view.nodes.items() if node.keeps_away}
-
-
-def test_a_pod_keeps_others_off_its_whole_topology_domain() -> None:
-    view = NodeView()
-    for one in (zoned("a", zone="x"), zoned("b", zone="x"), zoned("c", zone="y"), zoned("d")):
-        view.take_node(Added(one))
-    assert kept(view) == set()
-    view.keep_away("a", "uid-1", {"zone"})
-    assert view.dirty
-    assert kept(view) == {"a", "b"}
-    view.keep_away("b", "uid-2", {"zone"})
-    view.keep_away("a", "uid-1", ())
-    assert kept(view) == {"a", "b"}, "the other pod of that zone still does"
-    view.take_node(Added(zoned("e", zone="x")))
-    assert kept(view) == {"a", "b", "e"}, "a node that comes later is in the domain as well"
-    view.keep_away("b", "uid-2", ())
-    assert kept(view) == set()
-
-
-def test_a_domain_follows_the_labels() -> None:
-    view = NodeView()
-    view.keep_away("a", "uid-1", {"zone"})
-    for one in (zoned("a", zone="x"), zoned("b", zone="x"), zoned("c", zone="y")):
-        view.take_node(Added(one))
-    assert kept(view) == {"a", "b"}
-    view.take_node(Added(zoned("a", zone="y")))
-    assert kept(view) == {"a", "c"}
-    view.take_node(Added(zoned("a")))
-    assert kept(view) == set(), "without the label the term says nothing, as in kube-scheduler"
-    view.take_node(Added(zoned("a", zone="x")))
-    assert kept(view) == {"a", "b"}
-    view.take_node(Deleted(zoned("a", zone="x")))
-    assert kept(view) == set()
 
 
 def at(name: str, zone: str) -> Any:
@@ -207,7 +243,8 @@ async def test_a_pod_seen_bound_keeps_others_off_its_zone() -> None:
         anti = {"requiredDuringSchedulingIgnoredDuringExecution": required}
         server.add("pods", pod("alone", 1, "other", affinity={"podAntiAffinity": anti}))
         bind(server, "alone", None, "2020-01-01T00:00:00Z", node="a1")
-        await until(lambda: made.live.engine.ledger.table.nodes[1].keeps_away)
+        engine = made.live.engine
+        await until(lambda: engine.existing.keeping_off("d", {}))
         for index in range(3):
             server.add("pods", pod(f"p{index}", 10_000))
         await until(lambda: "p2" in refused)

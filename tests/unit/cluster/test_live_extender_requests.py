@@ -1,20 +1,22 @@
 """A pod that kube-scheduler asks about: what it has judged itself is not judged again."""
 
+from collections.abc import Iterable
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.cluster.state.pod_reader import read, read_asked
 from weft.cluster.state.volumes import VolumeView
-from weft.core.engine import Engine, NodesChanged
+from weft.core.engine import Engine, NodesChanged, PodSeenBound
 from weft.core.engine.questions import which_fit
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
 from weft.dialects.dialect import DialectSettings
 from weft.kube.pods import Pod
-from weft.model import Node, PodRequest, Taint
+from weft.model import Node, PodMarks, PodRequest, PodSelector, PodTerm, Taint
 from weft.model.request import CORDON
-from weft.testing import node
+from weft.testing import node, placement
 
 TERM = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}
 ANTI = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}
@@ -49,10 +51,16 @@ def pod(fields: list[str]) -> Pod:
     return msgspec.convert(raw, Pod)
 
 
-def fits(nodes: list[Node], asked: PodRequest) -> list[str]:
+KEEPS_AWAY = PodMarks("elsewhere", {}, (PodTerm("zone", PodSelector(None, ())),))
+
+
+def fits(nodes: list[Node], asked: PodRequest, away: Iterable[str] = ()) -> list[str]:
+    """Names of the nodes that fit; on those of `away` is a pod that keeps all others away."""
     profile = Profile("p", [built_in().create("best-fit")])
     engine = Engine([profile])
     engine.handle(NodesChanged(tuple(nodes)), 0)
+    for name in away:
+        engine.handle(PodSeenBound(placement(f"on-{name}", name), marks=KEEPS_AWAY), 0)
     return which_fit(engine, profile, asked, [one.name for one in nodes]).fits
 
 
@@ -60,21 +68,20 @@ def fits(nodes: list[Node], asked: PodRequest) -> list[str]:
 def test_it_fits_where_it_would_if_there_were_nothing_but_room(
     draws: list[tuple[list[Taint], bool, str, int]], fields: set[str]
 ) -> None:
-    plain, dressed = [], []
-    for number, (own, away, zone, memory) in enumerate(draws):
+    plain, dressed, away = [], [], []
+    for number, (own, keeps_away, zone, memory) in enumerate(draws):
         bare = node(f"n{number}", gpus=1, memory_mib=memory)
         plain.append(bare)
-        dressed.append(
-            msgspec.structs.replace(bare, taints=tuple(own), keeps_away=away, labels={"zone": zone})
-        )
+        dressed.append(msgspec.structs.replace(bare, taints=tuple(own), labels={"zone": zone}))
+        away += [bare.name] if keeps_away else []
     asked = pod(sorted(fields))
     want = fits(plain, read(pod([]), DialectSettings(), VolumeView()))
-    assert fits(dressed, read_asked(asked, DialectSettings())) == want
+    assert fits(dressed, read_asked(asked, DialectSettings()), away) == want
 
 
 def test_by_itself_weft_would_judge_them() -> None:
-    away = msgspec.structs.replace(node("n", gpus=1, memory_mib=4000), keeps_away=True)
-    assert fits([away], read(pod([]), DialectSettings(), VolumeView())) == []
+    plain = node("n", gpus=1, memory_mib=4000)
+    zoned = msgspec.structs.replace(plain, labels={"zone": "a"})
+    assert fits([zoned], read(pod([]), DialectSettings(), VolumeView()), ["n"]) == []
     for field in SPECS:
-        plain = node("n", gpus=1, memory_mib=4000)
         assert fits([plain], read(pod([field]), DialectSettings(), VolumeView())) == []

@@ -129,7 +129,9 @@ def test_who_is_being_deleted_is_perhaps_stuck() -> None:
     assert pods.perhaps_stuck() == []
     meta = msgspec.structs.replace(whole.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
     leaving = msgspec.structs.replace(whole, metadata=meta)
-    assert pods.update(leaving) is None
+    seen = pods.update(leaving)
+    assert isinstance(seen, PodSeenBound)
+    assert seen.marks.terminating, "it counts for nobody's spread any more"
     assert pods.perhaps_stuck() == [leaving]
     pods.forget(leaving)
     assert pods.perhaps_stuck() == []

@@ -30,6 +30,8 @@ KUBERNETES_OWN = {
     "protocol",
     "restartPolicy",
     "whenUnsatisfiable",
+    "nodeAffinityPolicy",
+    "nodeTaintsPolicy",
     "preemptionPolicy",
     "accessModes[]",
     "status",

@@ -347,8 +347,7 @@ class Explainer:
         def rank(uid: str) -> int:
             return int(self._priority(uid) >= request.priority)
 
-        shape = self._live.engine.oom_history.shape_of(request)
-        search = ChangeSearch(self._live.engine, profile, shape, rank, self._name)
+        search = ChangeSearch(self._live.engine, profile, request, rank, self._name)
         steps = search.steps()
         left_s = self._options.budget_s
         while not search.ended and left_s > 0:

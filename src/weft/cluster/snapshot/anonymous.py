@@ -243,6 +243,9 @@ class _Renaming:
         own = kubernetes or key in _OWN_KEYS or is_systems_own(key)
         return key if own else self._names.name(key)
 
+    def _keys(self, keys: list[str]) -> list[str]:
+        return [self._key(key) for key in keys]
+
     def _label_value(self, key: str, value: str) -> str:
         if is_systems_own(key) or key in _SAID_BY_VALUE:
             return value
@@ -331,6 +334,8 @@ _FIELDS: dict[str, Callable[[_Renaming, Any], Any]] = {
     "taints": _Renaming._tainted,
     "tolerations": _Renaming._tainted,
     "topologyKey": _Renaming._key,
+    **dict.fromkeys(("matchLabelKeys", "mismatchLabelKeys"), _Renaming._keys),
+    **dict.fromkeys(("nodeAffinityPolicy", "nodeTaintsPolicy"), _Renaming._as_it_is),
     "schedulingGates": _Renaming._gates,
     "namespaces": _Renaming._name_list,
     "uid": _Renaming._uid,

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.control.typical_pods import TypicalInput, typical_shape
@@ -20,6 +21,7 @@ from weft.cluster.leader.leader_parts import LeaderParts
 from weft.cluster.snapshot.client import SnapshotClient
 from weft.cluster.snapshot.form import ClusterSnapshot
 from weft.cluster.state.pod_facts import age, bound_ns, job_class_of
+from weft.cluster.state.pod_reader import marks_of
 from weft.cluster.stores import peak_usage
 from weft.cluster.stores.oom_history_store import entry_of
 from weft.core.engine import Engine, Event, OomHistoryLearnt, PeakLearnt, PodSeenBound
@@ -99,9 +101,10 @@ class SnapshotState(NamedTuple):
                 continue
             pod = pods.by_uid(uid)
             at_ns, job_class = (0, "") if pod is None else (bound_ns(pod), job_class_of(pod))
+            marks = UNSET if pod is None else marks_of(pod)
             seen.append(
                 PodSeenBound(
-                    holding.placement, at_ns, job_class, pods.held_ns(uid), pods.unsure(uid)
+                    holding.placement, at_ns, job_class, pods.held_ns(uid), pods.unsure(uid), marks
                 )
             )
         return seen

@@ -1,20 +1,18 @@
 """Nodes: what the API shows of them, made the engine's nodes, a batch at a time.
 
-A node is six things here: the Node object, the ConfigMap that names its broken GPUs, the Lease by
-which its agent says that it delivers, the ResourceSlices of its GPUs, Koordinator's Device, and
-whether a pod on it keeps others away. Any of them may change it; `changed` says what is new for the
-engine.
+A node is five things here: the Node object, the ConfigMap that names its broken GPUs, the Lease by
+which its agent says that it delivers, the ResourceSlices of its GPUs, and Koordinator's Device. Any
+of them may change it; `changed` says what is new for the engine.
 """
 
 import datetime
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from weft.cluster.state.anti_affinity import AntiAffinityDomains
 from weft.cluster.state.heartbeats import Heartbeats
 from weft.cluster.state.slices import PoolKey, SliceView
 from weft.core.framework.feasibility import closed_to
@@ -70,7 +68,7 @@ class NodeView:
         self._rules, self._links = rules, links
         self._accounted = RESOURCES if lends else ()
         self._unhealthy: dict[str, str] = {}
-        self._away, self._heartbeats = AntiAffinityDomains(), Heartbeats()
+        self._heartbeats = Heartbeats()
         self._dirty: set[str] = set()
         self._closed: set[str] = set()  # since `changed` was asked last
 
@@ -91,7 +89,6 @@ class NodeView:
                 return None  # a heartbeat
         (self.not_ready.discard if gone or node.ready else self.not_ready.add)(name)
         self._dirty.add(name)
-        self._away.relabelled(name)
         return self._close(name, None if gone else node)
 
     def take_config_map(self, change: Change[ConfigMap]) -> None:
@@ -138,10 +135,6 @@ class NodeView:
             self.renamed.add(name)
         self._dirty.add(name)
 
-    def keep_away(self, node: str, uid: str, keys: Collection[str]) -> None:
-        """Over which topologyKeys this pod keeps others away (required anti-affinity)."""
-        self._away.keep(node, uid, keys)
-
     def closed_to(self, name: str, asked: Constraints) -> str:
         """The reason why the node takes no such pod now, whatever is free; "" where it does."""
         node = self.nodes.get(name)
@@ -160,11 +153,11 @@ class NodeView:
     @property
     def dirty(self) -> bool:
         """True if `changed` may have something new."""
-        return bool(self._dirty) or self._away.dirty
+        return bool(self._dirty)
 
     def changed(self) -> tuple[tuple[Node, ...], tuple[str, ...]]:
         """Nodes that are new or other than before, and the names of those that are gone."""
-        dirty, self._dirty = self._dirty.union(self._away.moved(self.objects)), set()
+        dirty, self._dirty = self._dirty, set()
         new: list[Node] = []
         gone: list[str] = []
         for name in sorted(dirty):
@@ -229,9 +222,7 @@ class NodeView:
                 log.warning("node %s: %s", name, warning, extra=about(node=name))
             self.warnings[name] = warnings
         silent = AGENT in (known.metadata.annotations or {}) and self._heartbeats.silent_since(name)
-        return replace(
-            node, keeps_away=self._away.covers(node.labels), silent_since=silent or UNSET
-        )
+        return replace(node, silent_since=silent or UNSET)
 
 
 def _same(known: KubeNode, node: KubeNode) -> bool:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from weft.cluster.state import pod_reader
@@ -85,7 +86,7 @@ def _add_pod(
     if times.ended_s is not None and times.scheduled_s is None:
         seen.left_out["pods that ended without ever having had a node"] += 1
         return
-    if request.shape.constraints.unsupported:
+    if request.shape.constraints.unsupported or request.shape.constraints.pods:
         seen.left_out["pods whose affinity to pods, spreading or claims is not simulated"] += 1
     shape = _simulated(request.shape)
     seen.pods.append(ObservedPod(name, shape, request.dialect, request.priority, times))
@@ -94,7 +95,9 @@ def _add_pod(
 def _simulated(shape: Shape) -> Shape:
     """Without what a simulation does not know, and in the plainest words."""
     tolerations = tuple(t for t in shape.constraints.tolerations if t.key not in _ALWAYS)
-    constraints = replace(shape.constraints, tolerations=tolerations, unsupported="", volumes=())
+    constraints = replace(
+        shape.constraints, tolerations=tolerations, unsupported="", volumes=(), pods=UNSET
+    )
     requests = tuple(
         replace(request, memory=GpuMemoryRequest())
         if request.whole and request.memory.kind == "whole"

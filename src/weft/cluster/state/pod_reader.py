@@ -21,10 +21,11 @@ Nothing is asked of the API: names say enough. What only looks like a hash or a 
 import datetime
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from weft.dialects import registry
@@ -34,15 +35,27 @@ from weft.dialects.registry import non_gpu_resources
 from weft.dialects.resources import HELD
 from weft.dialects.system import CLASSES, application_of, timestamp_ns
 from weft.kube import pods as kube
-from weft.kube.pods import OwnerReference, Pod, ScheduledSpec
+from weft.kube.pods import (
+    LabelSelector,
+    OwnerReference,
+    Pod,
+    PodAffinityTerm,
+    ScheduledSpec,
+    TopologySpread,
+)
 from weft.model import (
     Constraints,
     HostPort,
+    InterPodRules,
     Node,
+    PodMarks,
     PodRequest,
+    PodSelector,
+    PodTerm,
     Preference,
     Requirement,
     Shape,
+    SpreadRule,
     Term,
     Toleration,
 )
@@ -57,6 +70,7 @@ _MINUTE = re.compile(r"(.+)-(\d{8})")
 _LATE_MIN = 24 * 60  # a CronJob's pod is made at its minute, or when its Job tries again
 
 _NONE = Constraints()
+SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 Read = Callable[[Pod, DialectSettings, Constraints], PodRequest]
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -198,6 +212,7 @@ class ParseCache:
             namespace=meta.namespace,
             created_ns=timestamp_ns(meta.creation_timestamp),
             workload=workload_of(pod),
+            labels=meta.labels or UNSET,
         )
 
 
@@ -212,7 +227,7 @@ def constraints_of(pod: Pod, volumes: Volumes) -> Constraints:
     if affinity is not None:
         required, preferred = affinity.required, affinity.preferred
     rules, waits_for = _volumes(pod, volumes)
-    unsupported = [*_unsupported(spec), *waits_for]
+    unsupported = [*not_honoured(pod), *_unsupported(spec), *waits_for]
     # kube-scheduler would wait for the other pod as well: that is no way out.
     held = [why for claim in claims_of(pod) if (why := volumes.held_by_other(pod, claim))]
     way_out = f": {WAY_OUT}" if unsupported else ""
@@ -229,9 +244,10 @@ def constraints_of(pod: Pod, volumes: Volumes) -> Constraints:
         ports=ports_of(spec),
         volumes=rules,
         unsupported="; ".join([*held, *unsupported]) + way_out,
+        pods=rules_of(pod),
     )
     if constraints != _NONE and constraints.rules > MOST_RULES:
-        stated = f"{constraints.rules} rules on nodes, tolerations and host ports"
+        stated = f"{constraints.rules} rules on nodes, pods, tolerations and host ports"
         return Constraints(unsupported=f"the pod has {stated}; Weft reads {MOST_RULES} at most")
     return constraints
 
@@ -252,13 +268,6 @@ def terms_of(selector: kube.NodeSelector) -> tuple[Term, ...]:
     return tuple(_term(term) for term in selector.node_selector_terms)
 
 
-def keeps_away(spec: ScheduledSpec) -> frozenset[str]:
-    """The topologyKeys of the pod's required anti-affinity: where it forbids others, once bound."""
-    anti = spec.affinity.pod_anti_affinity if spec.affinity is not None else None
-    required = anti.required if anti is not None else None
-    return frozenset(term.topology_key for term in required or ())
-
-
 def _term(term: kube.NodeSelectorTerm) -> Term:
     return Term(_requirements(term.match_expressions), _requirements(term.match_fields))
 
@@ -272,16 +281,6 @@ def _requirements(
 def _unsupported(spec: ScheduledSpec) -> list[str]:
     """List in words what in the spec Weft alone cannot honour."""
     unsupported = []
-    if spec.affinity is not None:
-        for field, terms in (
-            ("podAffinity", spec.affinity.pod_affinity),
-            ("podAntiAffinity", spec.affinity.pod_anti_affinity),
-        ):
-            if terms is not None and terms.required:
-                unsupported.append(f"spec.affinity.{field} is not honoured by Weft alone")
-    hard = spec.topology_spread_constraints or ()
-    if any(spread.when_unsatisfiable != "ScheduleAnyway" for spread in hard):
-        unsupported.append("spec.topologySpreadConstraints is not honoured by Weft alone")
     if (claims := claims_request(spec)) is not None:
         unsupported.append(claims.text)
     for volume in spec.volumes or ():
@@ -363,3 +362,147 @@ def _made_min(pod: Pod) -> int:
     except ValueError:
         return 0
     return int(made.timestamp()) // 60
+
+
+# --- what it demands of other pods ---------------------------------------------------------------
+# A namespaceSelector that selects by labels is not honoured yet: a pod that asks so waits, and of a
+# pod that has a node such a term counts in all namespaces.
+
+
+def rules_of(pod: Pod) -> InterPodRules | UnsetType:
+    """Read what the pod demands of other pods when it is placed; unset for nothing."""
+    affinity = pod_terms_of(pod, _required(pod, "pod_affinity"))
+    anti_affinity = pod_terms_of(pod, _required(pod, "pod_anti_affinity"))
+    spread = tuple(_spread(pod, each) for each in _hard(pod))
+    if not affinity and not anti_affinity and not spread:
+        return UNSET
+    return InterPodRules(
+        affinity,
+        anti_affinity,
+        spread,
+        is_its_own=bool(affinity) and all(_selects(term.pods, pod) for term in affinity),
+    )
+
+
+def marks_of(pod: Pod) -> PodMarks:
+    """Read what other pods' demands see of the pod, which has a node."""
+    meta = pod.metadata
+    return PodMarks(
+        meta.namespace or "default",
+        meta.labels or {},
+        pod_terms_of(pod, _required(pod, "pod_anti_affinity")),
+        bool(meta.deletion_timestamp),
+    )
+
+
+def not_honoured(pod: Pod) -> list[str]:
+    """List in words what of it Weft alone does not honour."""
+    found = []
+    for field, terms in (
+        ("podAffinity", _required(pod, "pod_affinity")),
+        ("podAntiAffinity", _required(pod, "pod_anti_affinity")),
+    ):
+        for term in terms:
+            found += _bad_operators(f"spec.affinity.{field}", term.label_selector)
+            if _by_labels(term.namespace_selector):
+                found.append(
+                    f"spec.affinity.{field}: namespaceSelector is not honoured by Weft alone"
+                )
+    for spread in _hard(pod):
+        found += _bad_operators("spec.topologySpreadConstraints", spread.label_selector)
+    return list(dict.fromkeys(found))
+
+
+def pod_terms_of(pod: Pod, terms: Iterable[PodAffinityTerm]) -> tuple[PodTerm, ...]:
+    """These terms of the pod's affinity or anti-affinity."""
+    return tuple(
+        PodTerm(
+            term.topology_key,
+            PodSelector(
+                _namespaces(pod, term),
+                _with_keys(
+                    labels_of(term.label_selector),
+                    pod.metadata.labels or {},
+                    term.match_label_keys or (),
+                    term.mismatch_label_keys or (),
+                ),
+            ),
+        )
+        for term in terms
+    )
+
+
+def labels_of(selector: LabelSelector | None) -> tuple[Requirement, ...] | None:
+    """Read what must hold of a pod's labels; None where nothing is selected."""
+    if selector is None:
+        return None
+    pairs = sorted((selector.match_labels or {}).items())
+    listed = _requirements(selector.match_expressions)
+    return (*(Requirement(key, "In", (value,)) for key, value in pairs), *listed)
+
+
+def _with_keys(
+    labels: tuple[Requirement, ...] | None,
+    own: Mapping[str, str],
+    same: Sequence[str],
+    other: Sequence[str] = (),
+) -> tuple[Requirement, ...] | None:
+    """With matchLabelKeys and mismatchLabelKeys: the pod's own values, or not these. API servers
+    write those of affinity into the selector as well: once is enough."""
+    if labels is None:
+        return None
+    more = [Requirement(key, "In", (own[key],)) for key in same if key in own]
+    more += [Requirement(key, "NotIn", (own[key],)) for key in other if key in own]
+    return tuple(dict.fromkeys((*labels, *more)))
+
+
+def _namespaces(pod: Pod, term: PodAffinityTerm) -> tuple[str, ...] | None:
+    """The namespaces of the term; None for all."""
+    if term.namespace_selector is not None:
+        return None
+    return tuple(sorted(set(term.namespaces or (pod.metadata.namespace or "default",))))
+
+
+def _spread(pod: Pod, said: TopologySpread) -> SpreadRule:
+    labels = _with_keys(
+        labels_of(said.label_selector), pod.metadata.labels or {}, said.match_label_keys or ()
+    )
+    pods = PodSelector((pod.metadata.namespace or "default",), labels)
+    return SpreadRule(
+        said.topology_key,
+        said.max_skew,
+        pods,
+        min_domains=1 if said.min_domains is None else said.min_domains,
+        honors_affinity=said.node_affinity_policy != "Ignore",
+        honors_taints=said.node_taints_policy == "Honor",
+        counts_itself=_selects(pods, pod),
+    )
+
+
+def _selects(selector: PodSelector, pod: Pod) -> bool:
+    return selector.matches(pod.metadata.namespace or "default", pod.metadata.labels or {})
+
+
+def _required(pod: Pod, field: str) -> Sequence[PodAffinityTerm]:
+    affinity = pod.spec.affinity
+    terms = getattr(affinity, field) if affinity is not None else None
+    return (terms.required or ()) if terms is not None else ()
+
+
+def _hard(pod: Pod) -> list[TopologySpread]:
+    said = pod.spec.topology_spread_constraints or ()
+    return [each for each in said if each.when_unsatisfiable != "ScheduleAnyway"]
+
+
+def _by_labels(selector: LabelSelector | None) -> bool:
+    return selector is not None and bool(selector.match_labels or selector.match_expressions)
+
+
+def _bad_operators(field: str, selector: LabelSelector | None) -> list[str]:
+    listed = (selector.match_expressions or ()) if selector is not None else ()
+    return [
+        f"{field}: {each.operator!r} is no operator of a label selector; "
+        f"use {', '.join(SELECTOR_OPERATORS)}"
+        for each in listed
+        if each.operator not in SELECTOR_OPERATORS
+    ]

@@ -36,7 +36,7 @@ from weft.cluster.state.bound_share import (
 from weft.cluster.state.claims import ClaimView, beside_claims, log_problem
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, same, since
-from weft.cluster.state.pod_reader import claims_of, keeps_away, read
+from weft.cluster.state.pod_reader import claims_of, marks_of, read
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Event, PodAdded, PodGone, PodSeenBound
 from weft.core.ledger import Ledger
@@ -45,7 +45,7 @@ from weft.dialects.kai import card_names, groups_of
 from weft.dialects.shares import keeps, said_by
 from weft.kube.clock import Clock
 from weft.kube.pods import ENDED, Pod
-from weft.model import BadInputError, Node, Placement, PodRequest
+from weft.model import BadInputError, Node, Placement, PodMarks, PodRequest
 from weft.model.log_fields import about
 from weft.model.node import CardNames
 
@@ -148,6 +148,7 @@ class PodView:
         self._leaving: set[str] = set()
         self._faulty: dict[str, str] = {}  # the mistakes that were told
         self._sent: dict[str, PodRequest | Placement] = {}
+        self._marks: dict[str, PodMarks] = {}  # of bound pods, as told
         self._first: dict[str, AsSeenFirst] = {}  # bound pods
         self._bound_ns: dict[str, int] = {}  # since when pods are bound, monotonic
         self._by_claim: dict[Key, str] = {}  # whose extended resources a claim gives
@@ -401,16 +402,15 @@ class PodView:
         self._names.take(pod)
         if pod.metadata.deletion_timestamp:
             self._leaving.add(uid)
-        self._nodes.keep_away(name, uid, keeps_away(pod.spec))
 
     def _seen(self, pod: Pod, placement: Placement) -> Event | None:
-        uid = pod.metadata.uid
-        if self._sent.get(uid) == placement:
+        uid, marks = pod.metadata.uid, marks_of(pod)
+        if self._sent.get(uid) == placement and self._marks.get(uid) == marks:
             return None
-        self._sent[uid] = placement
+        self._sent[uid], self._marks[uid] = placement, marks
         held_ns = self.held_ns(uid)
         job_class = placement.job_class
-        return PodSeenBound(placement, bound_ns(pod), job_class, held_ns, self.unsure(uid))
+        return PodSeenBound(placement, bound_ns(pod), job_class, held_ns, self.unsure(uid), marks)
 
     def _arrived(self, known: Pod, pod: Pod) -> Placement | None:
         """The place decided here for a pod that comes back from its binding, asking what it asked
@@ -514,6 +514,7 @@ class PodView:
         self.assumed.pop(uid, None)
         self.doubts.pop(uid, None)
         self._first.pop(uid, None)
+        self._marks.pop(uid, None)
         pod = self._by_uid.get(uid)
         if pod is not None:
             self._leave_node(pod)
@@ -528,7 +529,6 @@ class PodView:
         self._leaving.discard(uid)
         here = self._on_node.get(name)
         if here is not None and here.pop(uid, None) is not None:
-            self._nodes.keep_away(name, uid, ())
             self._to_guess.add(name)
             self._names.drop(pod)
             guessed = self._guessed_on.get(name, set())

@@ -5,10 +5,13 @@ true at. Asking again looks only at nodes changed since; past a quarter of them,
 come or go, the others keep their answers. The least recently used shapes are forgotten.
 """
 
+import copy
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import numpy as np
 
+from weft.core.constraints import PodAnswer
 from weft.core.engine.queue import NOWHERE, Never
 from weft.core.framework import (
     NEVER,
@@ -40,6 +43,8 @@ for, each rule on labels."""
 LOOKS_LAID_OUT, LOOKS_WOKEN, LOOKS_AHEAD = 40, 12, 300
 """A change of nodes: each node that there is. An event that wakes: each group of pods alike. Work
 ahead: each shape, at least."""
+LOOKS_BESIDE = 4
+"""A rule about other pods: one look for so many nodes."""
 LOOKS_WAITING, LOOKS_MATCHED = 8, 20_000
 """Where who else waits is asked: each pod in the queue, and a matching of pods and GPUs."""
 KEPT_AT_MOST, KEPT_ROWS = 4_096, 3_000_000
@@ -66,12 +71,14 @@ class Assessment:
     what policies were shown of the cluster when they were asked last, `prices` and
     `asked` by which price lists they scored, and a pod asked. `connected` is the quality of
     the best connected set of GPUs that is free on each node, `connectable` that of the empty node:
-    None where it does not matter. `kinds` is what the layout tells GPUs apart by.
+    None where it does not matter. `kinds` is what the layout tells GPUs apart by. `beside` are
+    the answers of the pod's rules about other pods, in an answer that is of one moment (`among`).
     """
 
     __slots__ = (
         "any_declared",
         "asked",
+        "beside",
         "codes",
         "connectable",
         "connected",
@@ -96,6 +103,7 @@ class Assessment:
     def __init__(self, shape: Shape, ledger: Ledger, profile: Profile) -> None:
         self.shape, self.profile = shape, profile
         self.prices = self.asked = 0
+        self.beside: Sequence[PodAnswer] = ()
         self.generation = ledger.generation
         self.version, self.observed = -1, NOTHING_OBSERVED
         rows = ledger.table.count
@@ -176,6 +184,24 @@ class Assessment:
         for name in ("position", "wishes", "connectable", "connected"):
             if (column := getattr(self, name)) is not None:
                 setattr(self, name, column.take(rows))
+
+    def among(self, shape: Shape, beside: Sequence[PodAnswer]) -> "Assessment":
+        """The same without the nodes that a pod's rules about other pods refuse now.
+
+        What pods are where changes with every decision, so these rules are asked anew each time.
+        `shape` is the pod's, with the rules that others have about it.
+        """
+        left = copy.copy(self)
+        left.shape, left.beside, left.codes = shape, beside, self.codes.copy()
+        for answer in beside:
+            left.codes[answer.refuses & (left.codes == 0)] = answer.code
+        left.counts = np.bincount(left.codes, minlength=CODES)
+        left.total = self.total.copy()
+        if len(self.raw) > 1 or self.wishes is not None:
+            _weigh(left, self.profile)  # scores are compared among the nodes that are left
+        else:
+            left.total[left.codes != 0] = NEVER
+        return left
 
     @property
     def never(self) -> Never:

@@ -11,16 +11,20 @@ A pod's life here
                    └─────────────────┘         PodGone, from anywhere ──▶ forgotten, share freed
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import msgspec
 import numpy as np
 import numpy.ma  # np.unique loads it at first: 40 ms that no event is to take
 from msgspec import UNSET
+from msgspec.structs import replace
 
+from weft.core.constraints import ExistingPods, answers
 from weft.core.engine import decision_faults, pair_matching, selection
 from weft.core.engine.assessment import (
+    LOOKS_BESIDE,
     LOOKS_LAID_OUT,
     LOOKS_MATCHED,
     LOOKS_WAITING,
@@ -75,7 +79,7 @@ from weft.core.framework.query import Observations
 from weft.core.framework.residency import Residencies
 from weft.core.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
 from weft.core.ledger import FAR, STRICT, Holding, Ledger, RequestLimits
-from weft.model import Code, Node, PodRequest, Shape
+from weft.model import Code, InterPodRules, Node, PodRequest, PodTerm, Shape
 
 _MEASURED = (SignalsChanged, ProgressSeen, OutOfMemory, OomHistoryLearnt, PolicyInput)
 """Events of what others measured, wrote or kept: one that breaks off is left out."""
@@ -117,6 +121,7 @@ class Engine:
         self.residencies = Residencies()
         self.observe(NO_SIGNALS)
         self.queue = Queue()
+        self.existing = ExistingPods()
         self.placed: dict[str, PlacedPod] = {}
         self.seed, self.keep_top = seed, keep_top
         self.bind_timeout_ns, self.turn_looks = bind_timeout_ns, turn_looks
@@ -158,6 +163,7 @@ class Engine:
             task = f"taking in {type(event).__name__}"
             record = self.journal.broke_off(None, now_ns, decision_faults.in_words(error, task))
             out.append(Faulted(record, error))
+        self._wake_for_pods(now_ns)
         self.queue.tick(now_ns)
         self.assessor.looked += LOOKS_WOKEN * self.queue.groups_looked_at()
         if isinstance(event, Tick) or not self._stopped:
@@ -210,7 +216,7 @@ class Engine:
     def _nodes_changed(self, event: NodesChanged, now_ns: int) -> None:
         if self.ledger.set_nodes(event.nodes, event.removed):
             self.assessor.looked += LOOKS_LAID_OUT * self.ledger.table.count
-            if event.nodes:
+            if event.nodes or self.existing.are_counted:  # a domain less is another minimum
                 self.queue.wake_all(now_ns)
         self._price(partial(self.price_lists.nodes_changed, now_ns))
 
@@ -266,6 +272,7 @@ class Engine:
         self.side_tasks.run(PRICING, partial(self.price_lists.gone, uid), None)
         placed = self.placed.pop(uid, None)
         holding = self.ledger.release(uid)
+        self.existing.remove(uid)
         self.harvest.gone(uid)
         self.residencies.remove(uid)
         self.slowdown_eviction.gone(uid)
@@ -296,6 +303,10 @@ class Engine:
         self.queue.remove(placement.uid, now_ns)
         before = self.ledger.holdings.get(placement.uid)
         self.ledger.adopt(placement)
+        if event.marks:
+            self.existing.put(placement.uid, placement.node, event.marks)
+        else:
+            self.existing.moved_to(placement.uid, placement.node)
         self.residencies.add(placement, now_ns - max(0, event.held_ns))
         if before is not None and before.placement != placement:
             self._wake_for_freed(before.placement.node, now_ns)
@@ -333,6 +344,7 @@ class Engine:
     def _unwind(self, uid: str, now_ns: int) -> None:
         """The pod's reservation is released: back into the queue, and its share is free."""
         placed = self.placed.pop(uid)
+        self.existing.remove(uid)
         self.harvest.gone(uid)
         self.residencies.remove(uid)
         if placed.queued:
@@ -342,10 +354,28 @@ class Engine:
             self.queue.retry(own.pod, own.profile, own.tries, now_ns)
         self._wake_for_freed(placed.record.node, now_ns)
 
+    def _wake_for_pods(self, now_ns: int) -> None:
+        """Wake pods whose rules about other pods may hold now, since those moved."""
+        if self.existing.has_moved:
+            self.queue.wake_for_pods(self.existing.take_moved(), now_ns)
+
     def _wake_for_freed(self, node: str, now_ns: int) -> None:
         """Wake pods that capacity freed on this node could help."""
         if (row := self.ledger.table.row_of.get(node)) is not None:
             self.queue.wake_for_freed(FreedNode.on(self.ledger, row), now_ns)
+
+    @contextmanager
+    def trial(self, gone: Sequence[str] = ()) -> Iterator[None]:
+        """Try something out without these pods: all that is done meanwhile is undone at the end."""
+        self.ledger.checkpoint()
+        try:
+            with self.existing.trial():
+                for uid in gone:
+                    self.ledger.release(uid)
+                    self.existing.remove(uid)
+                yield
+        finally:
+            self.ledger.rollback()
 
     # --- the cycle -----------------------------------------------------------------------------
 
@@ -369,6 +399,7 @@ class Engine:
 
     def _undo(self, uid: str) -> None:
         """A decision broke off: nothing of it stays."""
+        self.existing.remove(uid)
         if self.placed.pop(uid, None) is None:
             self.ledger.forget(uid)
         else:
@@ -457,7 +488,7 @@ class Engine:
             shape = self.side_tasks.run(_LEARNING, learnt, shape)
         if profile.pre_filters:
             shape = profile.shaped(shape)
-        known = self.assessor.assess(profile, shape)
+        known = self.beside_others(self.assessor.assess(profile, shape), pod)
         if profile.matcher is None or beside is None or not known.counts[0]:
             return known
         self.assessor.looked += LOOKS_WAITING * len(self.queue)
@@ -466,6 +497,23 @@ class Engine:
         if matched is not known:
             self.assessor.looked += LOOKS_MATCHED
         return matched
+
+    def beside_others(self, known: Assessment, pod: PodRequest) -> Assessment:
+        """The answers by the pod's rules about other pods, and by theirs about it."""
+        constraints = known.shape.constraints
+        if constraints.judged_elsewhere or constraints.unsupported:
+            return known
+        existing = self.existing
+        kept_off_by: tuple[PodTerm, ...] = ()
+        if existing.owners:
+            kept_off_by = existing.keeping_off(pod.namespace, pod.labels or {})
+        if not kept_off_by and not constraints.pods:
+            return known
+        rules = replace(constraints.pods or InterPodRules(), kept_off_by=kept_off_by)
+        constraints = replace(constraints, pods=rules)
+        found = answers(existing, self.ledger.table, constraints)
+        self.assessor.looked += len(found) * self.ledger.table.count // LOOKS_BESIDE
+        return known.among(replace(known.shape, constraints=constraints), found)
 
     def _learnt_shape(self, profile: Profile, pod: PodRequest) -> Shape:
         """The request of the pod, and what was learnt of pods like it."""
@@ -492,7 +540,7 @@ class Engine:
         if harvested or profile.predicts or len(shares) > 1:
             predict = partial(selection.predicted, table, row, known, profile, shares)
             links = partial(selection.links, table, row, known, shares)
-            record = msgspec.structs.replace(
+            record = replace(
                 record,
                 harvested=harvested,
                 predicted=self.side_tasks.run(EXPLAINING, predict, ()),
@@ -502,6 +550,8 @@ class Engine:
         if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns, known.demand.asks):
             raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")
         self.placed[pod.uid] = placed
+        self.existing.put_asked(pod, placement.node)
+        self._wake_for_pods(now_ns)
         if self.harvest.closed:
             self.harvest.close()
         self.residencies.add(placement, now_ns)

@@ -7,6 +7,7 @@ the engine ever learns. Commands are for a host to carry out; it reports back wi
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from weft.core.engine.decision_faults import Faulted, TaskFaulted
 from weft.core.engine.oom_history import OomRecord, OutOfMemory
@@ -15,7 +16,7 @@ from weft.core.engine.peak_usage import PeakLearnt
 from weft.core.engine.records import Record
 from weft.core.engine.slowdown_eviction import PodProgress
 from weft.core.framework.signals import SignalsSnapshot
-from weft.model import ClosedNode, Code, Node, Placement, PodRequest
+from weft.model import ClosedNode, Code, Node, Placement, PodMarks, PodRequest
 
 
 class NodesChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -51,6 +52,7 @@ class PodSeenBound(msgspec.Struct, frozen=True, tag=True, gc=False):
     job_class: str = ""
     held_ns: int = 0
     unsure: bool = False
+    marks: PodMarks | UnsetType = UNSET
 
 
 class BindOn(msgspec.Struct, frozen=True, tag=True, gc=False):

@@ -194,7 +194,7 @@ class RoomSearch:
             known = self._helpers[request.shape, most] = {}
             codes = self._trials.assess(request).codes.tolist()
             for node, code in zip(self._ledger.table.nodes, codes, strict=True):
-                if code and code <= Code.OUT_OF_SERVICE:
+                if code and not Code(code).is_by_others:
                     continue
                 here = self._movable_on(node.name, request.shape)
                 shortfall = self._shortfall(request, node.name, here)
@@ -209,7 +209,7 @@ class RoomSearch:
         """Nodes on which what others hold is in the pod's way."""
         codes = self._trials.assess(pod).codes.tolist()
         nodes = zip(self._ledger.table.nodes, codes, strict=True)
-        return [node.name for node, code in nodes if code == 0 or code > Code.OUT_OF_SERVICE]
+        return [node.name for node, code in nodes if code == 0 or Code(code).is_by_others]
 
     def _movable_on(self, node: str, wanted: Shape) -> list[Holding]:
         """The pods that may leave the node for this shape: none that asks as much."""

@@ -12,7 +12,6 @@ import msgspec
 from weft.core.engine import selection
 from weft.core.engine.assessment import Assessment, Assessor
 from weft.core.engine.engine import Engine
-from weft.core.ledger import Ledger
 from weft.model import PodRequest
 
 
@@ -76,14 +75,14 @@ class MoveTrials:
         profile = engine.profile_of(pod)
         self._assessor.observed = engine.assessor.observed
         shape = profile.shaped(engine.oom_history.shape_of(pod))
-        return self._assessor.assess(profile, shape)
+        return engine.beside_others(self._assessor.assess(profile, shape), pod)
 
     def fits_without(self, pod: PodRequest, node: str, uids: Sequence[str]) -> bool:
         """Tells whether the pod fits on the node once these are gone."""
-        with self.trial() as ledger:
+        with self.trial():
             for uid in uids:
-                ledger.release(uid)
-            return bool(self.assess(pod).codes[ledger.table.row_of[node]] == 0)
+                self.evict(uid)
+            return bool(self.assess(pod).codes[self.ledger.table.row_of[node]] == 0)
 
     def play(
         self, pod: PodRequest | None, uids: Sequence[str], *, waits: bool
@@ -110,21 +109,19 @@ class MoveTrials:
             return None if node is None else MovesPlayed(node, tuple(moves))
 
     @contextmanager
-    def trial(self) -> Iterator[Ledger]:
-        """The ledger, for changes that are undone at the end."""
+    def trial(self) -> Iterator[None]:
+        """Changes meanwhile are undone at the end."""
         self.tried += 1
         if self._progress is not None and self.tried % 100 == 0:
             self._progress(self.tried)
-        self.ledger.checkpoint()
-        try:
-            yield self.ledger
-        finally:
-            self.ledger.rollback()
+        with self.engine.trial():
+            yield
 
     def evict(self, uid: str) -> str:
         """Free what the pod holds; the node that it was on."""
         held = self.ledger.release(uid)
         assert held is not None
+        self.engine.existing.remove(uid)
         return held.placement.node
 
     def place(self, pod: PodRequest) -> str | None:
@@ -137,4 +134,6 @@ class MoveTrials:
         shares = selection.shares_on(table, row, known, profile, key)
         placement = selection.placement_on(table, row, pod.uid, shares, known.shape)
         reserved = self.ledger.reserve(placement, asks=known.demand.asks)
+        if reserved:
+            self.engine.existing.put_asked(pod, placement.node)
         return placement.node if reserved else None

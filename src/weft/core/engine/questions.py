@@ -174,14 +174,8 @@ def fits_without(
     engine: Engine, profile: Profile, pod: PodRequest, node: str, victims: list[str]
 ) -> bool:
     """Preempt: whether the pod would fit on `node` if these pods (by UID) were gone."""
-    ledger = engine.ledger
-    row = ledger.table.row_of.get(node)
+    row = engine.ledger.table.row_of.get(node)
     if row is None:
         return False
-    ledger.checkpoint()
-    try:
-        for uid in victims:
-            ledger.release(uid)
+    with engine.trial(victims):
         return bool(engine.assess(profile, pod, None).codes[row] == 0)
-    finally:
-        ledger.rollback()

@@ -21,6 +21,7 @@ import heapq
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from weft.core.constraints import PodsMoved
 from weft.core.engine.decision_faults import fault_backoff_ns
 from weft.core.framework import Demand, Need, Profile
 from weft.core.framework import policy as ask
@@ -554,6 +555,15 @@ class Queue:
         self._looked_at += len(self._parked)
         for group in list(self._parked.values()):
             self._wake_first(group, now_ns, skip_backoff=skip_backoff)
+
+    def wake_for_pods(self, moved: PodsMoved, now_ns: int) -> None:
+        """Pods came, went or were relabelled: wake the first of each group whose rules about other
+        pods may hold somewhere now."""
+        for group in list(self._parked.values()):
+            rules = group.key.shape.constraints.pods
+            if rules and moved.help(rules):
+                self._looked_at += 1
+                self._wake_first(group, now_ns)
 
     def groups_looked_at(self) -> int:
         """Groups that were gone through since this was asked last, to wake somebody."""

@@ -17,6 +17,7 @@ _FAR = 1 << 60
 """More than any GPU lacks."""
 
 
+_BESIDE = (Code.POD_AFFINITY, Code.POD_ANTI_AFFINITY, Code.ANTI_AFFINITY, Code.TOPOLOGY_SPREAD)
 _BY_DEVICE = (Code.GPU_MEMORY, Code.GPU_CORES, Code.GPU_SHARE, Code.OUT_OF_SERVICE)
 _BEYOND = "pods hold more of a GPU's {} than there is ({:,} of {:,} {}), so it takes no others"
 
@@ -143,19 +144,33 @@ def _words(
     warnings: Sequence[str],
 ) -> str:
     """The words that only the pod's request gives: the model or the UUID, which resource."""
-    shape = known.shape
-    if code is Code.WRONG_MODEL and (shape.devices.uuids or shape.devices.not_uuids):
-        return "no GPU of an accepted model or UUID"
-    if code is Code.NOT_ADVERTISED:
-        lacking = {name for row in rows for name in table.nodes[row].lacks(shape.resources)}
-        return f"node does not advertise {' or '.join(sorted(lacking))}"
-    if code is Code.NO_ISOLATION:
-        return f"node does not offer isolation {shape.isolation}"
-    if code is Code.NOT_DELIVERING:
-        return f"{TEXT[code]}, since {min(str(table.nodes[row].silent_since) for row in rows)}"
-    if code is Code.LINKS_TAKEN:
-        return _lost_links(known, table, rows)
-    return _extended_words(shape, table, rows, warnings) if code is Code.EXTENDED else ""
+    shape, words = known.shape, ""
+    match code:
+        case Code.WRONG_MODEL if shape.devices.uuids or shape.devices.not_uuids:
+            words = "no GPU of an accepted model or UUID"
+        case Code.NOT_ADVERTISED:
+            lacking = {name for row in rows for name in table.nodes[row].lacks(shape.resources)}
+            words = f"node does not advertise {' or '.join(sorted(lacking))}"
+        case Code.NO_ISOLATION:
+            words = f"node does not offer isolation {shape.isolation}"
+        case Code.NOT_DELIVERING:
+            since = min(str(table.nodes[row].silent_since) for row in rows)
+            words = f"{TEXT[code]}, since {since}"
+        case Code.EXTENDED:
+            words = _extended_words(shape, table, rows, warnings)
+        case Code.LINKS_TAKEN:
+            words = _lost_links(known, table, rows)
+        case _ if code in _BESIDE:
+            words = _beside_words(code, known, rows)
+    return words
+
+
+def _beside_words(code: Code, known: Assessment, rows: Sequence[int]) -> str:
+    """Say why the pod's rule about other pods, or theirs about it, refuses the first of these."""
+    for answer in known.beside:
+        if answer.code is code and len(rows) and answer.refuses[rows[0]]:
+            return answer.words(rows[0])
+    return ""
 
 
 def _extended_words(

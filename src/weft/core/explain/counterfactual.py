@@ -289,10 +289,5 @@ def without(engine: Engine, uids: Sequence[str]) -> Iterator[None]:
     if not uids:
         yield
         return
-    engine.ledger.checkpoint()
-    try:
-        for uid in uids:
-            engine.ledger.release(uid)
+    with engine.trial(uids):
         yield
-    finally:
-        engine.ledger.rollback()

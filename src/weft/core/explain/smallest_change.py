@@ -49,7 +49,7 @@ class SmallestChange(SuggestedChange, frozen=True):
 
 def changes(engine: Engine, pod: PodRequest) -> list[SmallestChange]:
     """Return at most one change per axis for a pod that fits nowhere, each verified."""
-    search = ChangeSearch(engine, engine.profile_of(pod), engine.oom_history.shape_of(pod))
+    search = ChangeSearch(engine, engine.profile_of(pod), pod)
     deque(search.steps(), maxlen=0)
     return search.found
 
@@ -67,13 +67,14 @@ class ChangeSearch:
         self,
         engine: Engine,
         profile: Profile,
-        shape: Shape,
+        pod: PodRequest,
         rank: Rank = lambda uid: 0,
         name: Callable[[str], str] = lambda uid: "",
     ) -> None:
         self.found: list[SmallestChange] = []
         self.ended = False
-        self._engine, self._profile, self._shape = engine, profile, shape
+        self._engine, self._profile, self._pod = engine, profile, pod
+        self._shape = engine.oom_history.shape_of(pod)
         self._assessor, self._rank, self._known_as = Assessor(engine.ledger), rank, name
 
     def steps(self) -> Iterator[None]:
@@ -110,7 +111,8 @@ class ChangeSearch:
     def _assess(self, shape: Shape) -> Assessment:
         """Assess all nodes for a pod of this shape, in the present state."""
         self._assessor.observed = self._engine.assessor.observed
-        return self._assessor.assess(self._profile, self._profile.shaped(shape))
+        known = self._assessor.assess(self._profile, self._profile.shaped(shape))
+        return self._engine.beside_others(known, self._pod)
 
     def _most(self, high: int, change: Callable[[int], Shape]) -> Trying[int | None]:
         """Return the greatest value in [0, high) whose changed shape fits; None if none does."""
@@ -311,7 +313,7 @@ class ChangeSearch:
         return {
             node.name
             for node, code in zip(nodes, codes, strict=True)
-            if code == 0 or code > Code.OUT_OF_SERVICE
+            if code == 0 or Code(code).is_by_others
         }
 
     def _name(self, uid: str) -> str:
@@ -340,14 +342,8 @@ class ChangeSearch:
         return None
 
     def _fits_without(self, uids: Sequence[str]) -> bool:
-        ledger = self._engine.ledger
-        ledger.checkpoint()
-        try:
-            for uid in uids:
-                ledger.release(uid)
+        with self._engine.trial(uids):
             return self._fits(self._shape)
-        finally:
-            ledger.rollback()
 
 
 def _in_words(kind: str, amount: int, *, unit: bool = True) -> str:

@@ -204,7 +204,6 @@ def _codes_of_all(table: LedgerTable, constraints: Constraints, *, labelled: boo
     taints = table.taints
     by_set = np.array([_taint_code(constraints, each) for each in taints.sets], dtype=np.int8)
     codes = by_set.take(taints.of_node)
-    codes[(codes == 0) & taints.keeps_away] = Code.ANTI_AFFINITY
     if labelled:
         codes[(codes == 0) & ~table.labels.accepts_labels(constraints)] = Code.NODE_AFFINITY
         if constraints.volumes:
@@ -216,8 +215,6 @@ def _code_on(node: Node, constraints: Constraints) -> Code:
     code = _taint_code(constraints, node.taints)
     if code:
         return code
-    if node.keeps_away:
-        return Code.ANTI_AFFINITY
     if not constraints.accepts_labels(node.name, node.labels):
         return Code.NODE_AFFINITY
     if not constraints.accepts_volumes(node.name, node.labels):

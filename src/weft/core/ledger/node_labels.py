@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from weft.model import Constraints, Node, Taint
+from weft.model import Constraints, Node, Requirement, Taint, Term
 from weft.model.number_text import whole_number
-from weft.model.request import Requirement, Term
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -54,6 +53,14 @@ class NodeLabels:
         for terms in constraints.volumes:
             accepted &= self._any_of(terms)
         return accepted
+
+    def domains(self, key: str) -> tuple[Ints, list[str]]:
+        """The number of each node's value of this label, [N], 0 where it has none, and the values
+        from 1 on."""
+        column = self._label(key)
+        if column is None:
+            return np.zeros(len(self._nodes), dtype=np.int64), []
+        return column.of_node, list(column.numbers)
 
     def preference(self, constraints: Constraints) -> Ints:
         """Sums of the weights of preferred terms that match, [N]."""
@@ -144,12 +151,10 @@ def _compared(requirement: Requirement, values: Sequence[int | None]) -> list[bo
 
 
 class NodeTaints:
-    """The different sets of taints that nodes have, the number of each node's, and which nodes are
-    kept free for others (`Node.keeps_away`), [N]."""
+    """The different sets of taints that nodes have, and the number of each node's, [N]."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         numbers: dict[tuple[Taint, ...], int] = {}
         of_node = [numbers.setdefault(node.taints, len(numbers)) for node in nodes]
         self.sets, self.of_node = list(numbers), np.array(of_node, dtype=np.int64)
-        self.keeps_away = np.array([node.keeps_away for node in nodes], dtype=np.bool_)
         self.are_disliked = any(not taint.hard for taints in self.sets for taint in taints)

@@ -362,7 +362,7 @@ class LedgerTable:
         self.extended: dict[str, Ints] = {}
         self.extended_used: dict[str, list[int]] = {}
         self.ports: dict[int, list[HostPort]] = {}
-        self.has_taints = any(node.taints or node.keeps_away for node in self.nodes)
+        self.has_taints = any(node.taints for node in self.nodes)
         self.all_deliver = all(node.delivers is None for node in self.nodes)
         self.some_silent = any(node.silent_since for node in self.nodes)
         self.tells_isolation = any(node.isolation is not None for node in self.nodes)

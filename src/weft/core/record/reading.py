@@ -31,6 +31,7 @@ _CODES_BEFORE = {
     27: (Code.NO_ISOLATION, 0),
     28: (Code.LINKS_UNKNOWN - 1, 1),  # NOT_DELIVERING did not exist yet
     30: (Code.NOT_DELIVERING, 0),
+    31: (Code.POD_AFFINITY, 2),
 }
 """For records of earlier versions, by their number of reasons: where to insert the next new reason,
 and how many to append."""

@@ -163,7 +163,8 @@ async def test_states_in_which_nothing_is_decided() -> None:
         add_pod(cluster.server, "other", 4_000, by="default-scheduler")
         add_pod(cluster.server, "over", 4_000, nodeName="n")
         cluster.server.update("pods", "over", {"status": {"phase": "Failed"}}, "d")
-        term = {"topologyKey": "kubernetes.io/hostname"}
+        elsewhere = {"matchLabels": {"team": "a"}}
+        term = {"topologyKey": "kubernetes.io/hostname", "namespaceSelector": elsewhere}
         near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
         add_pod(cluster.server, "near", 4_000, affinity=near)
         going = {"finalizers": ["x/y"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
@@ -184,7 +185,7 @@ async def test_states_in_which_nothing_is_decided() -> None:
         assert (over.state, over.text) == ("ended", "is over (Failed) and holds nothing")
         near_ = await cluster.explain("near")
         assert near_.state == "unsupported"
-        assert "podAffinity is not honoured by Weft alone" in near_.text
+        assert "namespaceSelector is not honoured by Weft alone" in near_.text
         assert "run this pod through kube-scheduler" in near_.text
         assert near_.reason == "0/1 GPU nodes: 1 × pod asks for what Weft does not honour yet"
         assert near_.changes == ()

@@ -155,7 +155,7 @@ def test_a_search_between_whose_steps_the_world_changes_tells_what_is_still_true
     for name in "ab":
         engine.handle(PodSeenBound(placement(name, name, 0, memory_mib=10_000)), 0)
     pod = PodRequest("p", "p", shape(memory_mib=8_000))
-    search = ChangeSearch(engine, engine.profile_of(pod), pod.shape)
+    search = ChangeSearch(engine, engine.profile_of(pod), pod)
     for _ in search.steps():
         if search.found:
             break
@@ -176,7 +176,9 @@ def test_pods_of_a_lower_rank_are_tried_first_and_dead_nodes_not_at_all() -> Non
     asked = shape(memory_mib=10_000)
     profile = engine.profiles["weft"]
     for rank, want in ((lambda uid: 0, "b"), (lambda uid: int(uid != "a"), "a")):
-        search = ChangeSearch(engine, profile, asked, rank, lambda uid: f"ns/{uid}")
+        search = ChangeSearch(
+            engine, profile, PodRequest("p", "p", asked), rank, lambda uid: f"ns/{uid}"
+        )
         deque(search.steps(), maxlen=0)
         assert search.ended
         (freed,) = (change for change in search.found if change.axis == "free")

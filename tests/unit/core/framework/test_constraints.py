@@ -153,11 +153,6 @@ def test_what_is_not_honoured_yet_is_pending_with_that_reason() -> None:
     assert decide([tainted("a")], asked) == {"UNSUPPORTED": 1}
 
 
-def test_a_node_whose_pods_keep_others_away_is_left_alone() -> None:
-    away = msgspec.structs.replace(node("a", gpus=1), keeps_away=True)
-    assert decide([away], constrained()) == {"ANTI_AFFINITY": 1}
-
-
 def test_host_ports_are_held_and_given_back() -> None:
     engine = Engine([Profile("weft", [built_in().create("first-fit")])])
     engine.handle(NodesChanged((node("a", gpus=1),)), 0)

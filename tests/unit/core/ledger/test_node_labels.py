@@ -5,8 +5,7 @@ from random import Random
 from long_form import few_or_many
 
 from weft.core.ledger.node_labels import NodeLabels, NodeTaints
-from weft.model import Constraints, Node, Taint
-from weft.model.request import Preference, Requirement, Term
+from weft.model import Constraints, Node, Preference, Requirement, Taint, Term
 
 KEYS = ("zone", "size", "metadata.name", "nobody-has")
 VALUES = ("a", "b", "1", "20", "-3", "1_000", " 7", "", "99999999999999999999")
@@ -16,8 +15,8 @@ OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Near")
 def some_node(dice: Random, number: int) -> Node:
     labels = {key: dice.choice(VALUES) for key in KEYS[:2] if dice.random() < 0.7}
     taints = (Taint("a", dice.choice(["NoSchedule", "PreferNoSchedule"])),)
-    kept = {"taints": taints if dice.random() < 0.3 else (), "keeps_away": dice.random() < 0.2}
-    return Node(f"{VALUES[number % len(VALUES)]}{number // 3}", labels=labels, **kept)
+    kept = taints if dice.random() < 0.3 else ()
+    return Node(f"{VALUES[number % len(VALUES)]}{number // 3}", labels=labels, taints=kept)
 
 
 def some_term(dice: Random) -> Term:
@@ -36,7 +35,7 @@ def some_term(dice: Random) -> Term:
 
 def test_columns_answer_as_node_by_node():
     some_fit = 0
-    for seed in range(few_or_many(150, 5_000)):
+    for seed in range(few_or_many(400, 5_000)):
         dice = Random(seed)
         nodes = [some_node(dice, number) for number in range(dice.randint(0, 6))]
         terms = tuple(some_term(dice) for _ in range(dice.randint(0, 3)))

@@ -1,0 +1,9 @@
+"""Rules of a pod about the pods around it: affinity, anti-affinity, topology spread.
+
+In: nodes' labels, and the labels of pods that have a node. Out: any API, any policy, who decides.
+"""
+
+from weft.core.constraints.answers import PodAnswer, answers
+from weft.core.constraints.existing_pods import CountKey, ExistingPods, PodsMoved
+
+__all__ = ["CountKey", "ExistingPods", "PodAnswer", "PodsMoved", "answers"]

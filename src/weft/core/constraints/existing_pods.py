@@ -1,0 +1,269 @@
+"""Pods that have a node, counted by node for every selector that somebody asks about.
+
+A selector's count is made once, by going through the pods there are; from then on it is raised and
+lowered as pods come, go and are relabelled. A pod's labels are matched against the living selectors
+once each time: an index by label finds the few that may select it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from weft.core.ledger.table import Ints, LedgerTable
+from weft.model import InterPodRules, PodMarks, PodRequest, PodSelector, PodTerm
+
+KEPT = 1_024
+"""Selectors whose counts are kept; the one that was asked about least recently goes first."""
+
+
+class CountKey(NamedTuple):
+    """The pods that all of these selectors select, with those that are terminating or without."""
+
+    selectors: tuple[PodSelector, ...]
+    with_terminating: bool = True
+
+    def counts(self, marks: PodMarks) -> bool:
+        """True if such a pod is among them."""
+        return (self.with_terminating or not marks.terminating) and all(
+            selector.matches(marks.namespace, marks.labels) for selector in self.selectors
+        )
+
+
+class PodsMoved(NamedTuple):
+    """Since somebody looked last: counts and anti-affinity terms (by their owners) that rose
+    somewhere, and that fell."""
+
+    rose: frozenset[CountKey | PodTerm]
+    fell: frozenset[CountKey | PodTerm]
+
+    def help(self, rules: InterPodRules) -> bool:
+        """True if a pod with these rules, which fitted nowhere, may fit somewhere now."""
+        if any(term in self.fell for term in rules.kept_off_by):
+            return True
+        if rules.affinity and affinity_key(rules) in self.rose:
+            return True
+        if any(CountKey((term.pods,)) in self.fell for term in rules.anti_affinity):
+            return True
+        spread = [CountKey((rule.pods,), with_terminating=False) for rule in rules.spread]
+        return any(key in self.fell or key in self.rose for key in spread)
+
+
+def affinity_key(rules: InterPodRules) -> CountKey:
+    """The pods that a pod's required affinity is to: all of its terms select them."""
+    return CountKey(tuple(term.pods for term in rules.affinity))
+
+
+class CountByNode:
+    """Pods of one kind by node, and as a column over the table's nodes."""
+
+    __slots__ = ("_column", "_row_of", "by_node")
+
+    def __init__(self) -> None:
+        self.by_node: dict[str, int] = {}
+        self._column: Ints | None = None
+        self._row_of: dict[str, int] = {}  # of the layout that the column is of
+
+    def add(self, node: str, by: int) -> None:
+        """So many more on this node, which may be in no table."""
+        count = self.by_node.get(node, 0) + by
+        if count:
+            self.by_node[node] = count
+        else:
+            self.by_node.pop(node, None)
+        if self._column is not None and (row := self._row_of.get(node)) is not None:
+            self._column[row] = count
+
+    def on(self, table: LedgerTable) -> Ints:
+        """The count on each of the table's nodes, [N]."""
+        if self._column is None or self._row_of is not table.row_of:
+            self._row_of, self._column = table.row_of, np.zeros(table.count, dtype=np.int64)
+            for node, count in self.by_node.items():
+                if (row := table.row_of.get(node)) is not None:
+                    self._column[row] = count
+        return self._column
+
+
+T = TypeVar("T")
+
+
+class _Index(Generic[T]):
+    """Finds things by the pods that their first selector selects, without asking all of them."""
+
+    def __init__(self) -> None:
+        self._by_label: dict[tuple[str, str], dict[T, int]] = {}
+        self._others: dict[T, int] = {}
+        self._next = 0
+
+    def add(self, item: T, selector: PodSelector) -> None:
+        """One more."""
+        self._next += 1
+        for bucket in self._buckets(selector):
+            bucket[item] = self._next
+
+    def remove(self, item: T, selector: PodSelector) -> None:
+        """One less."""
+        for bucket in self._buckets(selector):
+            bucket.pop(item, None)
+        label = _label_of(selector)
+        for value in label[1] if label is not None else ():
+            if label is not None and not self._by_label[label[0], value]:
+                del self._by_label[label[0], value]
+
+    def near(self, labels: Mapping[str, str]) -> list[T]:
+        """Those that may select a pod with these labels, in the order in which they came."""
+        found = list(self._others.items())
+        for pair in labels.items():
+            if (bucket := self._by_label.get(pair)) is not None:
+                found += bucket.items()
+        found.sort(key=lambda entry: entry[1])
+        return [item for item, _ in found]
+
+    def _buckets(self, selector: PodSelector) -> Iterator[dict[T, int]]:
+        label = _label_of(selector)
+        if label is None:
+            yield self._others
+            return
+        for value in label[1]:
+            yield self._by_label.setdefault((label[0], value), {})
+
+
+def _label_of(selector: PodSelector) -> tuple[str, tuple[str, ...]] | None:
+    """A label, and the values of which a selected pod has one; None where no label is needed."""
+    needed = (r for r in selector.labels or () if r.operator == "In" and r.values)
+    first = next(needed, None)
+    return None if first is None else (first.key, tuple(dict.fromkeys(first.values)))
+
+
+class ExistingPods:
+    """The pods that have a node, or are just getting one. `owners`: by required
+    anti-affinity term, how many pods with it each node has. `has_moved`: `take_moved` has news."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, tuple[str, PodMarks]] = {}
+        self._by_namespace: dict[str, dict[str, None]] = {}
+        self._counts: OrderedDict[CountKey, CountByNode] = OrderedDict()
+        self._counted: _Index[CountKey] = _Index()
+        self.owners: dict[PodTerm, CountByNode] = {}
+        self._away: _Index[PodTerm] = _Index()
+        self._undo: list[tuple[str, tuple[str, PodMarks] | None]] | None = None
+        self.has_moved = False
+        self._rose: set[CountKey | PodTerm] = set()
+        self._fell: set[CountKey | PodTerm] = set()
+
+    @property
+    def are_counted(self) -> bool:
+        """True if somebody has rules about other pods."""
+        return bool(self._counts or self.owners)
+
+    def put(self, uid: str, node: str, marks: PodMarks) -> None:
+        """The pod is on this node now, and looks like this."""
+        before = self._pods.get(uid)
+        if before == (node, marks):
+            return
+        self.remove(uid)
+        if before is None and self._undo is not None:
+            self._undo.append((uid, None))
+        self._pods[uid] = node, marks
+        self._by_namespace.setdefault(marks.namespace, {})[uid] = None
+        self._add(node, marks, 1)
+
+    def put_asked(self, pod: PodRequest, node: str) -> None:
+        """This pod gets a place on the node."""
+        rules = pod.shape.constraints.pods
+        if pod.labels or rules:
+            keeps_away = rules.anti_affinity if rules else ()
+            self.put(pod.uid, node, PodMarks(pod.namespace, pod.labels or {}, keeps_away))
+
+    def moved_to(self, uid: str, node: str) -> None:
+        """The pod is there, as it was known; nothing, where nobody said what it looks like."""
+        if (known := self._pods.get(uid)) is not None:
+            self.put(uid, node, known[1])
+
+    def remove(self, uid: str) -> None:
+        """The pod has no node any more."""
+        known = self._pods.pop(uid, None)
+        if known is None:
+            return
+        if self._undo is not None:
+            self._undo.append((uid, known))
+        node, marks = known
+        here = self._by_namespace[marks.namespace]
+        del here[uid]
+        if not here:
+            del self._by_namespace[marks.namespace]
+        self._add(node, marks, -1)
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Undo at the end what pods come and go meanwhile; that wakes nobody."""
+        undo: list[tuple[str, tuple[str, PodMarks] | None]] = []
+        self._undo = undo
+        try:
+            yield
+        finally:
+            self._undo = None
+            for uid, before in reversed(undo):
+                self.remove(uid)
+                if before is not None:
+                    self.put(uid, *before)
+            self.take_moved()
+
+    def count(self, key: CountKey) -> CountByNode:
+        """How many of these pods each node has."""
+        known = self._counts.get(key)
+        if known is not None:
+            self._counts.move_to_end(key)
+            return known
+        known = self._counts[key] = CountByNode()
+        for uid in self._of(key.selectors):
+            node, marks = self._pods[uid]
+            if key.counts(marks):
+                known.add(node, 1)
+        self._counted.add(key, key.selectors[0])
+        if len(self._counts) > KEPT:
+            oldest, _ = self._counts.popitem(last=False)
+            self._counted.remove(oldest, oldest.selectors[0])
+        return known
+
+    def keeping_off(self, namespace: str, labels: Mapping[str, str]) -> tuple[PodTerm, ...]:
+        """The anti-affinity terms of pods here that select a pod like this."""
+        near = self._away.near(labels)
+        return tuple(term for term in near if term.pods.matches(namespace, labels))
+
+    def take_moved(self) -> PodsMoved:
+        """Counts and terms that rose or fell since this was asked last."""
+        moved = PodsMoved(frozenset(self._rose), frozenset(self._fell))
+        self.has_moved = False
+        self._rose.clear()
+        self._fell.clear()
+        return moved
+
+    def _of(self, selectors: tuple[PodSelector, ...]) -> Collection[str]:
+        """UIDs of the pods that they may select."""
+        named = [s.namespaces for s in selectors if s.namespaces is not None]
+        if not named:
+            return self._pods
+        fewest = min(named, key=len)
+        return [uid for namespace in fewest for uid in self._by_namespace.get(namespace, ())]
+
+    def _add(self, node: str, marks: PodMarks, by: int) -> None:
+        moved = self._rose if by > 0 else self._fell
+        if self._counts:
+            for key in self._counted.near(marks.labels):
+                if key.counts(marks):
+                    self._counts[key].add(node, by)
+                    moved.add(key)
+        for term in dict.fromkeys(marks.anti_affinity):
+            owners = self.owners.get(term)
+            if owners is None:
+                owners = self.owners[term] = CountByNode()
+                self._away.add(term, term.pods)
+            owners.add(node, by)
+            moved.add(term)
+            if not owners.by_node:
+                del self.owners[term]
+                self._away.remove(term, term.pods)
+        self.has_moved = self.has_moved or bool(moved)

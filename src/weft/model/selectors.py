@@ -1,0 +1,144 @@
+"""Selectors of labels, and what a pod demands of the pods around it: required affinity and
+anti-affinity, topology spread.
+
+Words and meanings are Kubernetes' own (core/v1). A *domain* is all nodes with one value of the
+label `topology_key`; a node without that label is in none. Everything is hashable, because it is
+part of a shape.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from weft.model.number_text import whole_number
+
+
+class Requirement(msgspec.Struct, frozen=True, gc=False):
+    """One matchExpressions entry. An operator that is not Kubernetes' matches nothing."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """As Kubernetes' node selector requirement; Gt and Lt compare whole numbers."""
+        value = labels.get(self.key)
+        match self.operator:
+            case "In":
+                return value is not None and value in self.values
+            case "NotIn":
+                return value is None or value not in self.values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case "Gt" | "Lt":
+                return self._compares(value)
+        return False
+
+    def _compares(self, value: str | None) -> bool:
+        try:
+            left, right = whole_number(value or ""), whole_number(self.values[0])
+        except (ValueError, IndexError):
+            return False
+        return left > right if self.operator == "Gt" else left < right
+
+    def __str__(self) -> str:
+        """As kubectl writes it: `app=web`, `tier in (a,b)`, `!app`."""
+        listed = ",".join(self.values)
+        match self.operator:
+            case "In" if len(self.values) == 1:
+                return f"{self.key}={listed}"
+            case "In" | "NotIn":
+                return f"{self.key} {self.operator.lower()} ({listed})"
+            case "Exists":
+                return self.key
+            case "DoesNotExist":
+                return f"!{self.key}"
+        return f"{self.key} {self.operator} {listed}"
+
+
+class PodSelector(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
+    """Selects pods: those of these `namespaces` (None: of all) of whose labels all holds.
+
+    `labels` None selects no pod, an empty tuple every one: as no selector, and an empty one.
+    """
+
+    namespaces: tuple[str, ...] | None
+    labels: tuple[Requirement, ...] | None
+
+    def matches(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """True if a pod of this namespace with these labels is selected."""
+        if self.labels is None:
+            return False
+        if self.namespaces is not None and namespace not in self.namespaces:
+            return False
+        return all(requirement.matches(labels) for requirement in self.labels)
+
+    def __str__(self) -> str:
+        """For people: `pods with app=web in ml`."""
+        if self.labels is None:
+            return "no pods"
+        what = ", ".join(map(str, self.labels))
+        where = "all namespaces" if self.namespaces is None else " or ".join(self.namespaces)
+        return f"pods {f'with {what} ' if what else ''}in {where}"
+
+
+class PodTerm(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
+    """Pods to be near to, or far from: in the node's domain of this topology key."""
+
+    topology_key: str
+    pods: PodSelector
+
+
+class SpreadRule(msgspec.Struct, frozen=True, gc=False):
+    """One entry of spec.topologySpreadConstraints that must hold (DoNotSchedule).
+
+    No domain may have more than `max_skew` more of these pods than the one with the fewest;
+    where there are fewer than `min_domains` domains, the fewest are none. Counted are the nodes
+    with all topology keys of the pod's rules that its node affinity accepts (`honors_affinity`)
+    and whose taints it tolerates (`honors_taints`). `counts_itself`: the pod is one of these pods.
+    """
+
+    topology_key: str
+    max_skew: int
+    pods: PodSelector
+    min_domains: int = 1
+    honors_affinity: bool = True
+    honors_taints: bool = False
+    counts_itself: bool = False
+
+
+class InterPodRules(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
+    """All of it for one pod.
+
+    `affinity`: each term's domain must have a pod that all of these terms select; a pod that they
+    select too (`is_its_own`) may be the first. `anti_affinity`: no term's domain has a pod that it
+    selects. `kept_off_by` are anti-affinity terms of pods that have a node, which select this one:
+    it may not be in the domains of those pods' nodes. Such terms come and go with their pods: the
+    engine fills them in when it decides.
+    """
+
+    affinity: tuple[PodTerm, ...] = ()
+    anti_affinity: tuple[PodTerm, ...] = ()
+    spread: tuple[SpreadRule, ...] = ()
+    is_its_own: bool = False
+    kept_off_by: tuple[PodTerm, ...] = ()
+
+    @property
+    def rules(self) -> int:
+        """How many there are: a decision's work grows with them."""
+        asked = [term.pods for term in (*self.affinity, *self.anti_affinity)]
+        asked += [rule.pods for rule in self.spread]
+        listed = [rule for pods in asked for rule in pods.labels or ()]
+        return len(asked) + len(listed) + sum(len(rule.values) for rule in listed) // 10
+
+
+class PodMarks(msgspec.Struct, frozen=True, gc=False):
+    """A pod that has a node, as the rules of others see it: its namespace and labels, and which
+    pods it keeps away. One that is `terminating` counts for affinity and not for spread."""
+
+    namespace: str
+    labels: dict[str, str] = {}
+    anti_affinity: tuple[PodTerm, ...] = ()
+    terminating: bool = False
