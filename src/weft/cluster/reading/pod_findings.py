@@ -17,7 +17,7 @@ from weft.cluster.state.bound_share import (
     held_by,
     with_record,
 )
-from weft.cluster.state.koordinator_devices import named
+from weft.cluster.state.card_names import called_by
 from weft.dialects.delivery import derived_record
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.evidence import marked
@@ -85,7 +85,7 @@ def _named(nodes: Mapping[str, Node], cluster: ClusterReading) -> dict[str, Node
         if not pod.ended:
             there.setdefault(pod.spec.node_name, []).append(pod)
     return {
-        name: named(node, there.get(name, ()), cluster.how.devices.get(name))
+        name: called_by(node, there.get(name, ()), cluster.how.devices.get(name))
         for name, node in nodes.items()
     }
 

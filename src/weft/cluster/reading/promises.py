@@ -12,8 +12,8 @@ import msgspec
 
 from weft.cluster.reading.claims import NO_CLAIMS, ReadClaims
 from weft.cluster.reading.reading import AGENTS, HowToRead, read_cluster
+from weft.cluster.state.card_names import called_by
 from weft.cluster.state.claims import ClaimView, beside_claims
-from weft.cluster.state.koordinator_devices import named
 from weft.dialects.delivery import derived_record
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.inventory import inventory
@@ -157,7 +157,7 @@ def promises(
         if node.gpus:
             nodes.append(node)
             here = [_beside(pod, claims.view) for pod in there.get(node.name, [])]
-            seen = named(node, here, device)
+            seen = called_by(node, here, device)
             reports.append(_inspected(each, seen, here, how.settings))
             _add_claims(reports[-1], claims.view)
     return reports, nodes

@@ -13,6 +13,7 @@ from typing import Literal
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from weft.cluster.state.card_names import called
 from weft.cluster.state.heartbeats import Heartbeats
 from weft.cluster.state.slices import PoolKey, SliceView
 from weft.core.framework.feasibility import closed_to
@@ -32,7 +33,6 @@ from weft.model.reason import TEXT
 
 log = logging.getLogger("weft.cluster")
 
-_UNNAMED = CardNames()
 Unit = Literal["auto", "GiB", "MiB"]
 
 
@@ -145,10 +145,8 @@ class NodeView:
 
     def called(self, name: str, names: CardNames) -> Node | None:
         """The node, with these names of its cards, and Koordinator's."""
-        node, minors = self.nodes.get(name), self._minors.get(name)
-        if minors:
-            names = replace(names, cards=names.cards | minors)
-        return node if node is None or names == _UNNAMED else replace(node, called=names)
+        node = self.nodes.get(name)
+        return None if node is None else called(node, names, self._minors.get(name, {}))
 
     @property
     def dirty(self) -> bool:

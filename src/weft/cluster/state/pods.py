@@ -30,6 +30,7 @@ from weft.cluster.state.bound_share import (
     HowFull,
     account,
     fault_in_words,
+    placed_by_weft,
     seen_as_decided,
     seen_first,
 )
@@ -154,7 +155,7 @@ class PodView:
         self._by_claim: dict[Key, str] = {}  # whose extended resources a claim gives
         self._guessed_on: dict[str, set[str]] = {}  # whose whole cards are guessed, by node
         self._to_guess: set[str] = set()  # nodes where guesses are to be made anew
-        self._names = GroupedPods(self._counted)
+        self._names = GroupedPods(self.counted)
 
     def by_uid(self, uid: str) -> Pod | None:
         """The pod with this UID."""
@@ -259,7 +260,13 @@ class PodView:
         """The node, with what other systems call its cards: the one to read bound pods by."""
         return self._nodes.called(name, self._names.of(name))
 
-    def _counted(self, pod: Pod) -> Pod:
+    def is_placed_by_weft(self, pod: Pod) -> bool:
+        """True if Weft placed this bound pod: its marks say so, or did when it was first seen."""
+        first = self._first.get(pod.metadata.uid)
+        return placed_by_weft(pod) or (first is not None and bool(first.bound_with))
+
+    def counted(self, pod: Pod) -> Pod:
+        """The bound pod by what it asked with when it was first seen."""
         first = self._first.get(pod.metadata.uid)
         return BoundReading(pod, first).counted if first is not None else pod
 
