@@ -185,7 +185,9 @@ def test_without_names_the_same_is_held_and_said(seed: int) -> None:
     before, after = (asyncio.run(seen(from_file(one).parts)) for one in (plain, hidden))
 
     def hashed(line: str) -> str:
-        return re.sub(r"[\w.-]+", lambda word: names.get(word[0], word[0]), line)
+        # A system's name ("gpushare's ml/p1") is nobody's, though an object may have it too.
+        words = r"[\w.-]+\b(?!'s )"
+        return re.sub(words, lambda word: names.get(word[0], word[0]), line)
 
     assert sorted(told(after)) == sorted(map(hashed, told(before)))
     for uid, holding in before.holdings.items():

@@ -38,6 +38,8 @@ class Alnair(BaseDialect):
     """Units of 1 GiB, half up; ties go to the first UUID."""
 
     name = "alnair"
+    title = "Alnair"
+    card_marks = (GPU_ID,)
     scheduler_names = ("alnair-cost-saving", "alnair-high-performance")
     tie_break = "uuid"
     resources = (MEMORY, COMPUTE)

@@ -61,6 +61,8 @@ class Elastic(BaseDialect):
     """One GPU, or n whole ones, per container; ties go to the highest index."""
 
     name = "elastic"
+    title = "Elastic GPU"
+    card_marks = (f"{CONTAINER}*", f"{NANO_CONTAINER}*")
     tie_break = "last"
     resources = (*CORE, *MEMORY_MIB)
     written = (ASSUMED, f"{CONTAINER}*", NANO_ASSUMED, f"{NANO_CONTAINER}*")

@@ -44,6 +44,7 @@ class GeniusDialect(BaseDialect):
     """Counts, MiB and a model pattern for the pod as a whole."""
 
     name = "genius"
+    title = "Genius"
     scheduler_names = ("genius-scheduler",)
     asking_labels = (NUMBER, EACH, TOTAL, MODEL)
     counted = (GPU,)

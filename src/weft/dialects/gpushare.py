@@ -60,6 +60,7 @@ class Gpushare(BaseDialect):
     """GPU memory in the node's or the cluster's unit; ties go to the lowest index."""
 
     name = "gpushare"
+    card_marks = (f"{PREFIX}IDX", ALLOCATION)
     resources = (GPU_MEM, GPU_COUNT)
     resource_pattern = r"aliyun\.com/gpu-"
     counted = (GPU_MEM,)

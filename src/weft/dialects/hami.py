@@ -48,6 +48,8 @@ class Hami(BaseDialect):
     """n distinct GPUs per container, each shared."""
 
     name = "hami"
+    title = "HAMi"
+    card_marks = (ALLOCATED,)
     scheduler_names = ("hami-scheduler",)
     resources = (MEM, MEM_PERCENT, CORES)
     written = ("hami.io/vgpu-*",)

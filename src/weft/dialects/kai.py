@@ -67,6 +67,7 @@ class Kai(BaseDialect):
     """A part of each of n distinct cards, for one container."""
 
     name = "kai"
+    title = "KAI"
     scheduler_names = ("kai-scheduler",)
     asking_annotations = (FRACTION, MEMORY, DEVICES, CONTAINER)
     kept_marks = (GROUP, f"{GROUPS}*")
@@ -170,6 +171,12 @@ class Kai(BaseDialect):
         if is_reservation(pod) and groups_of(pod):
             return charged._replace(assumed="keeps its card for a group of which no pod is there")
         return charged
+
+    def cards_named_by(self, pod: PodManifest) -> str:
+        """Its group's reservation pod; that pod's own annotation."""
+        if is_reservation(pod):
+            return RESERVED_CARD if _reserved_card(pod) else ""
+        return "its reservation pod" if groups_of(pod) else ""
 
     def wrong_marks(self, pod: PodManifest, request: PodRequest, node: Node) -> str:
         """A reservation pod that nobody can share a card by; annotations that contradict."""

@@ -82,6 +82,7 @@ class Koordinator(BaseDialect):
     """Amounts of the pod, on each of n cards; every container sees them all."""
 
     name = "koordinator"
+    title = "Koordinator"
     scheduler_names = ("koord-scheduler",)
     resources = (SHARE, CORE, MEMORY, RATIO, SHARED)
     resource_pattern = r"koordinator\.sh/(?:shared-)?gpu"

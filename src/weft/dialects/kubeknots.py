@@ -19,6 +19,7 @@ class Kubeknots(BaseDialect):
     """MiB of one GPU; a missing or unreadable label is 0, with a warning."""
 
     name = "kubeknots"
+    title = "Kube-Knots"
     scheduler_names = ("custom-scheduler", "improved-custom-scheduler")
     asking_labels = (LABEL,)
     counted = (GPU,)

@@ -86,6 +86,27 @@ def dialect(name: str) -> BaseDialect:
     return _BY_NAME[name]
 
 
+class Placer(NamedTuple):
+    """Placer of a bound pod: a dialect's name and what people call it, or a schedulerName and "".
+    `mark` names its cards for it, "" where nothing does."""
+
+    name: str
+    title: str
+    mark: str
+
+
+def placer_of(manifest: PodManifest, reads: str) -> Placer:
+    """The system that placed this bound pod, in the words of dialect `reads`, without Weft."""
+    system = dialect(reads)
+    mark, scheduler = system.cards_named_by(manifest), manifest.spec.scheduler_name
+    if not mark:
+        named = _BY_SCHEDULER.get(scheduler)
+        if named is None or named.name == "weft":
+            return Placer(scheduler or "default-scheduler", "", "")
+        system = named
+    return Placer(system.name, system.title or system.name, mark)
+
+
 def systems_of(words: PodWords, settings: DialectSettings) -> list[BaseDialect]:
     """The systems in whose words the pod asks, in their order: those are looked at that read one of
     the names in it."""

@@ -102,9 +102,13 @@ class BaseDialect:
     their marks to themselves: `kept_marks` are annotations and labels that say what a bound pod
     has, and count as they were first seen, with `asking_annotations`, which ask as labels do.
     `unhonoured` are annotations that keep a pod waiting: Weft does not do what they ask.
+    `title` is what people call the system, its name where that is left out; `card_marks` are the
+    annotations that name a bound pod's cards, of systems that do not keep theirs. One that ends in
+    * is a beginning.
     """
 
     name: str = ""
+    title: str = ""
     scheduler_names: tuple[str, ...] = ()
     tie_break: TieBreak = "first"
     resources: ClassVar[tuple[str, ...]] = ()
@@ -121,6 +125,7 @@ class BaseDialect:
     kept_marks: ClassVar[tuple[str, ...]] = ()
     served_by_itself: ClassVar[bool] = False
     written_on_nodes: ClassVar[tuple[str, ...]] = ()
+    card_marks: ClassVar[tuple[str, ...]] = ()
 
     def carries(self, words: PodWords, settings: DialectSettings) -> bool:
         """True if the pod asks in this system's words, whatever its schedulerName."""
@@ -190,6 +195,17 @@ class BaseDialect:
     def wrong_marks(self, pod: PodManifest, request: PodRequest, node: Node) -> str:
         """Says what is wrong with this system's own marks of a bound pod; "" for nothing."""
         return ""
+
+    def cards_named_by(self, pod: PodManifest) -> str:
+        """Names what says which cards this bound pod has: an annotation, or a label; "" where
+        nothing of this system's does."""
+        meta, names = pod.metadata, self.card_marks or self.kept_marks
+        marks = {**(meta.labels or {}), **(meta.annotations or {})}
+        beginnings = tuple(name[:-1] for name in names if name[-1] == "*")
+        found = (
+            n for n in sorted(marks) if n in names or (beginnings and n.startswith(beginnings))
+        )
+        return next(found, "")
 
     def on_node(
         self, pod: PodManifest, request: PodRequest, node: Node, settings: DialectSettings

@@ -98,6 +98,7 @@ class Volcano(BaseDialect):
     """n distinct GPUs per container, each shared."""
 
     name = "volcano"
+    title = "Volcano"
     scheduler_names = ("volcano",)
     resources = (*VGPU, *OLD)
     resource_pattern = r"volcano\.sh/v?gpu-"

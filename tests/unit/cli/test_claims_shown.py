@@ -59,6 +59,10 @@ def test_a_claim_is_on_its_gpu(weft: Weft, cluster: FakeApiServer) -> None:
     assert [gpu["promised_mib"] for gpu in seen["b"]["gpus"]] == [0, 40_460]
     held = {pod["name"]: pod["by"] for pod in seen["a"]["gpus"][0]["pods"]}
     assert held == {"train": "record", "x": "claim"}
+    (held_by,) = [p["placed_by_others"] for p in seen["a"]["gpus"][0]["pods"] if p["name"] == "x"]
+    assert held_by["text"] == (
+        "4,000 MiB held by ResourceClaim d/x, allocated by driver gpu.example.com"
+    )
     assert "x    " in weft("inspect", "--details").out
     assert told(weft) == ["2 are allocated, all on known devices"]
 

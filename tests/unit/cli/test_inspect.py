@@ -184,9 +184,27 @@ def test_pods_that_an_original_placed_are_read_by_their_annotations(
         "annotations",
         "gpushare",
     )
+    by_others = foreign["placed_by_others"]
+    assert by_others["evidence"] == "ALIYUN_COM_GPU_MEM_IDX"
+    assert by_others["text"].endswith(
+        " held by gpushare's default/foreign, by ALIYUN_COM_GPU_MEM_IDX"
+    )
+    assert {p["placed_by_others"] for p in node["gpus"][0]["pods"]} == {None}
     assert node["unplaced"] == ["default/nowhere"]
     assert node["agent"]["isolation"] == ["none", "mps"]
     assert "No record says which GPU these pods have: default/nowhere." in weft("inspect").out
+
+
+def test_of_an_overbooked_gpu_it_says_who_holds_what_weft_did_not_place(
+    weft: Weft, cluster: FakeApiServer
+) -> None:
+    limits = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 30_000}
+    marks = {"volcano.sh/vgpu-ids-new": "GPU-a-0,NVIDIA,30000,50:"}
+    cluster.add("pods", pod("theirs", "a", limits, annotations=marks))
+    who = (
+        "30,000 MiB and 50 % of its cores held by Volcano's default/theirs, by volcano.sh/vgpu-ids"
+    )
+    assert f"Not placed by Weft: {who}" in " ".join(weft("inspect").out.split())
 
 
 def test_a_copied_record_promises_nothing(weft: Weft, cluster: FakeApiServer) -> None:

@@ -12,8 +12,11 @@ import msgspec
 
 from weft.cluster.reading.claims import NO_CLAIMS, ReadClaims
 from weft.cluster.reading.reading import AGENTS, HowToRead, read_cluster
+from weft.cluster.state.bound_share import placed_by_weft
 from weft.cluster.state.card_names import called_by
 from weft.cluster.state.claims import ClaimView, beside_claims
+from weft.cluster.state.others import claims_share, pods_share
+from weft.core.explain.explanation import OthersShare
 from weft.dialects.delivery import derived_record
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.inventory import inventory
@@ -23,7 +26,7 @@ from weft.kube.client import ApiClient
 from weft.kube.pods import Pod
 from weft.kube.services import SERVING_PODS, ServingPod, everything, proxy_path
 from weft.kube.structs import KubeNode
-from weft.model import BadInputError, Gpu, Node
+from weft.model import BadInputError, Gpu, Node, Share
 from weft.model.agent_offer import AgentOffer, decode_offer
 from weft.model.annotations import AGENT, DELIVERY
 from weft.model.delivery import DeliveryRecord, decode_delivery
@@ -43,7 +46,8 @@ class PodOnGpu(msgspec.Struct):
     """A pod on a GPU: promised MiB and thousandths, used MiB and share of time (None: unknown).
 
     `by` is the source of the promise: the delivery record, or the system's own annotations. If it
-    is "claim", the promise is a ResourceClaim's, and `name` is the claim's.
+    is "claim", the promise is a ResourceClaim's, and `name` is the claim's. `placed_by_others`
+    says of a share that Weft did not place who holds it, and what names the GPU.
     """
 
     namespace: str
@@ -57,6 +61,7 @@ class PodOnGpu(msgspec.Struct):
     milli: int
     used_mib: int | None = None
     util_ratio: float | None = None
+    placed_by_others: OthersShare | None = None
 
     @property
     def full_name(self) -> str:
@@ -159,7 +164,7 @@ def promises(
             here = [_beside(pod, claims.view) for pod in there.get(node.name, [])]
             seen = called_by(node, here, device)
             reports.append(_inspected(each, seen, here, how.settings))
-            _add_claims(reports[-1], claims.view)
+            _add_claims(reports[-1], claims.view, seen)
     return reports, nodes
 
 
@@ -169,7 +174,7 @@ def _beside(pod: Pod, claims: ClaimView) -> Pod:
     return beside_claims(pod, covered) if covered else pod
 
 
-def _add_claims(report: NodeReport, claims: ClaimView) -> None:
+def _add_claims(report: NodeReport, claims: ClaimView, node: Node) -> None:
     """Add the shares of the node that claims hold; on-demand partitions are listed only if held."""
     gpus = {gpu.index: gpu for gpu in report.gpus}
     for charge in claims.charges_on(report.name):
@@ -182,6 +187,7 @@ def _add_claims(report: NodeReport, claims: ClaimView) -> None:
             gpu.promised_milli += share.milli
             mib, milli = share.memory_mib, share.milli
             held = PodOnGpu(meta.namespace, meta.name, meta.uid, "", "", "", "claim", mib, milli)
+            held.placed_by_others = claims_share(charge, share, node)
             gpu.pods.append(held)
         if charge.anywhere:
             report.unplaced.append(f"claim {meta.namespace}/{meta.name}")
@@ -202,7 +208,10 @@ def _inspected(
             if by == "nobody":
                 unplaced.append(f"{pod.metadata.namespace}/{pod.metadata.name}")
             continue
+        others = by == "annotations" and not placed_by_weft(pod)
+        request = read_bound(pod, node, settings)[0] if others else None
         for card in record.cards:
+            share = Share(0, card.gpu, card.memory_mib, card.milli, card.uuid)
             if card.gpu not in gpus:  # the GPU is gone, but the pod still holds it
                 missing = Gpu(card.gpu, 0, uuid=card.uuid, milli=0, in_service=False)
                 gpus[card.gpu] = _gpu(missing)
@@ -222,6 +231,7 @@ def _inspected(
                     "record" if by == "record" else "annotations",
                     card.memory_mib,
                     card.milli,
+                    placed_by_others=pods_share(pod, request, share, node) if others else None,
                 )
             )
     offer = _offer(kube_node)
@@ -304,7 +314,9 @@ def troubles_of(node: NodeReport) -> list[str]:
         beyond = gpu.promised_mib - gpu.memory_mib
         if beyond > 0:
             where = f"GPU {gpu.index} of {node.name}"
-            troubles.append(f"{where}: {beyond:,} MiB more are promised than the GPU has.")
+            others = "; ".join(p.placed_by_others.text for p in gpu.pods if p.placed_by_others)
+            but = f" Not placed by Weft: {others}." if others else ""
+            troubles.append(f"{where}: {beyond:,} MiB more are promised than the GPU has.{but}")
     return troubles
 
 

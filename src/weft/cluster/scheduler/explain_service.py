@@ -18,6 +18,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from weft.cluster.control.interface import ClusterView
+from weft.cluster.state.others import others_on
 from weft.cluster.state.pod_reader import WAY_OUT
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.journal import PlacedPod
@@ -32,7 +33,13 @@ from weft.core.explain.counterfactual import (
     metrics_in_steps,
     values_of,
 )
-from weft.core.explain.explanation import Explanation, ObservedProgress, State, StuckPod
+from weft.core.explain.explanation import (
+    Explanation,
+    ObservedProgress,
+    OthersShare,
+    State,
+    StuckPod,
+)
 from weft.core.explain.score_parts import score_in_words
 from weft.core.explain.sentences import (
     FOLLOWS,
@@ -57,12 +64,13 @@ from weft.core.framework import Profile
 from weft.core.ledger import LedgerTable
 from weft.dialects.catalog import RESOURCES
 from weft.kube.pods import Pod
-from weft.model import BadInputError, Code, PodRequest
+from weft.model import BadInputError, Code, PodRequest, Share
 from weft.model.log_fields import PodReference
 
 _CANDIDATES = 3
 _STUCK = 10
 _OVERBOOKED = 3
+_OTHERS = 16
 _FULL = (Code.GPU_MEMORY, Code.GPU_CORES, Code.GPU_SHARE, Code.NOT_IDLE)
 
 
@@ -175,7 +183,13 @@ class Explainer:
         shares = holding.placement.shares if holding is not None else ()
         state: State = "bound" if pod.spec.node_name else "binding"
         at = place_in_words(node, shares, without=", without a GPU")
-        more: dict[str, Any] = {"node": node, "shares": shares, "stuck": self._stuck(uid)}
+        others = self._others_beside(pod, node, shares)
+        more: dict[str, Any] = {
+            "node": node,
+            "shares": shares,
+            "stuck": self._stuck(uid),
+            "others": others,
+        }
         if placed is None:
             scheduler = pod.spec.scheduler_name or "default-scheduler"
             text = f"{at}; {bound_by_in_words(scheduler, live.pods.ours(pod))}"
@@ -316,9 +330,11 @@ class Explainer:
                 pod, "pending", ROOM_NOW, candidates=best, notes=tuple(notes), **more
             )
         notes += self._on_nodes(known)
+        others, left_out = await self._others_in_the_way(known)
         changes, searched = await self._changes(profile, request)
         notes += self._on_preemption(request, pod, changes)
         more |= {"changes": changes, "searched": searched, "notes": tuple(notes)}
+        more |= {"others": others, "others_left_out": left_out}
         return self._explanation(pod, "pending", NOWHERE, **more)
 
     def _on_nodes(self, known: Assessment) -> list[str]:
@@ -337,6 +353,34 @@ class Explainer:
         ]
         overbooked = [f"{name}: {gpu}" for name, gpus in over for gpu in gpus]
         return [said] * bool(said) + overbooked[:_OVERBOOKED]
+
+    def _others_beside(
+        self, pod: Pod, node: str, shares: tuple[Share, ...]
+    ) -> tuple[OthersShare, ...]:
+        """Return what others hold of the bound pod's GPUs, also of those that its claims hold."""
+        meta, claims = pod.metadata, self._live.pods.claims
+        gpus = {share.gpu for share in shares}
+        for charge in claims.charges_on(node):
+            if any(user.uid == meta.uid for user in charge.claim.status.reserved_for or ()):
+                gpus |= {share.gpu for share in charge.shares}
+        return tuple(each for each in others_on(self._live.pods, node) if each.gpu in gpus)
+
+    async def _others_in_the_way(self, known: Assessment) -> tuple[tuple[OthersShare, ...], bool]:
+        """Return what others hold of nodes that are too full, node by node, and whether there may
+        be more: only the first few are shown, and only so long is looked for them."""
+        found: list[OthersShare] = []
+        table = self._live.engine.ledger.table
+        full = np.flatnonzero(np.isin(known.codes, _FULL)).tolist()
+        began, left_s = self._clock(), self._options.budget_s
+        for name in [table.nodes[row].name for row in full]:
+            if len(found) >= _OTHERS or left_s <= 0:
+                return tuple(found), True
+            found += others_on(self._live.pods, name)
+            if (took_s := self._clock() - began) >= self._options.slice_s:
+                left_s -= took_s
+                await asyncio.sleep(took_s)
+                began = self._clock()
+        return tuple(found), False
 
     async def _changes(
         self, profile: Profile, request: PodRequest

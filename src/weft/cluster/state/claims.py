@@ -233,6 +233,14 @@ class ClaimCharge(NamedTuple):
     shares: tuple[Share, ...] = ()
     anywhere: tuple[GpuRequest, ...] = ()
 
+    def driver_of(self, share: Share) -> str:
+        """The driver of the device that is this share; of one of nobody-knows-which, of the
+        first."""
+        allocation = self.claim.status.allocation
+        results = allocation.devices.results or () if allocation is not None else ()
+        number = share.gpu_request if share in self.shares else 0
+        return results[number].driver if number < len(results) else ""
+
 
 class ClaimView:
     """The allocated claims. `problems` are those that are not as they should be, by UID: what is
@@ -432,6 +440,10 @@ class ClaimView:
     def holds(self, holder: str) -> bool:
         """True if this is a claim's holder."""
         return holder in self._charges
+
+    def charge_of(self, holder: str) -> ClaimCharge:
+        """The holder's part of its node."""
+        return self._charges[holder]
 
     def name_of(self, holder: str) -> str:
         """The claim, for people: `claim ml/train`. Also by the UID of one that holds nothing."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from weft.core.engine.overbooking import OverbookedGpu
+from weft.model import Gpu, Share
 
 # --- GPUs that hold more than they have ---
 
@@ -27,6 +28,41 @@ def bound_by_others_in_words(node: str, gpus: Iterable[int], assumed: str) -> st
 def by_claim_in_words(claim: str) -> str:
     """Note on a pod that uses a ResourceClaim, `claim ml/train`, which holds GPUs."""
     return f"its GPUs are those of {claim}: the claim is charged, with or without the pod"
+
+
+# --- shares that Weft did not place ---
+
+
+def amount_in_words(share: Share, gpu: Gpu | None, *, by_percent: bool) -> str:
+    """Format a share of a GPU: `all`, `40 %`, `8,192 MiB and 50 % of its cores`; `by_percent` where
+    its memory was asked for as a part."""
+    if gpu is not None and share.memory_mib >= gpu.memory_mib:
+        if share.milli >= gpu.milli:
+            return "all"
+        memory = "all its memory"
+    elif by_percent and gpu is not None:
+        memory = f"{percent_of(share, gpu):g} %"
+    else:
+        memory = f"{share.memory_mib:,} MiB"
+    cores = f"{share.milli / 10:g} % of its cores" if share.milli else ""
+    return " and ".join(part for part in (memory if share.memory_mib else "", cores) if part)
+
+
+def percent_of(share: Share, gpu: Gpu | None) -> float:
+    """The share's part of the GPU's memory; 0 of a GPU that the node does not show."""
+    return round(100 * share.memory_mib / gpu.memory_mib, 1) if gpu and gpu.memory_mib else 0.0
+
+
+def pod_of_in_words(pod: str, title: str, scheduler: str) -> str:
+    """Name another system's pod: `KAI's ml/train`; without a title by its schedulerName."""
+    return f"{title}'s {pod}" if title else f"{pod} (schedulerName {scheduler})"
+
+
+def held_in_words(amount: str, holder: str, evidence: str, *, is_sure: bool) -> str:
+    """Say what somebody else holds, and what names the GPU; else why nobody knows which it is."""
+    if is_sure:
+        return f"{amount} held by {holder}, {evidence}"
+    return f"{amount} may be held by {holder}: {evidence}"
 
 
 # --- marks of bound pods ---

@@ -45,6 +45,28 @@ class StuckPod(msgspec.Struct, frozen=True, gc=False):
     dead_node: bool
 
 
+class OthersShare(msgspec.Struct, frozen=True, gc=False):
+    """A share of a GPU of a pod or ResourceClaim that Weft did not place: held, or maybe held.
+
+    `milli` are thousandths of its cores, `percent` is the part of its memory. `system` is the
+    dialect of who placed a pod, else its schedulerName; of a claim the driver. `evidence` is what
+    names the GPU, or says why nobody knows it (`is_sure` False). `text` says all but the GPU.
+    """
+
+    node: str
+    gpu: int
+    memory_mib: int
+    milli: int
+    percent: float
+    system: str
+    kind: Literal["pod", "claim"]
+    namespace: str
+    name: str
+    evidence: str
+    is_sure: bool
+    text: str
+
+
 class SeparatedPair(msgspec.Struct, frozen=True):
     """An application that may not be co-located with the pod's on a GPU model for another
     `left_s`."""
@@ -102,7 +124,9 @@ class Explanation(msgspec.Struct, frozen=True):
     themselves. `metrics` are the signals behind the decision: as they were then for the GPUs of a
     placed pod (none if nothing was measured then), otherwise as of now, with that pod's shares
     counted as free. `progress` is set where the pod's speed is watched. `decision` is set for an
-    explanation from a decisions file.
+    explanation from a decisions file. `others` are shares that Weft did not place, the pod's own
+    too: of a bound pod's GPUs, or of nodes too full for a pending one. `others_left_out` is True
+    where there may be more on other nodes.
     """
 
     namespace: str
@@ -125,6 +149,8 @@ class Explanation(msgspec.Struct, frozen=True):
     score_parts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     stuck: tuple[StuckPod, ...] = ()
+    others: tuple[OthersShare, ...] = ()
+    others_left_out: bool = False
     metrics: MetricsRead | None = None
     progress: ObservedProgress | None = None
     decision: RecordedDecision | UnsetType = UNSET

@@ -39,6 +39,7 @@ def lines_of(explanation: Explanation) -> list[str]:
         *_score_lines(explanation),
         *metrics,
         *_progress_lines(explanation.progress),
+        *_others_lines(explanation),
         *_changes(explanation),
         *(f"  note: {note}" for note in explanation.notes),
         *_stuck_lines(explanation.stuck),
@@ -124,6 +125,22 @@ def _progress_lines(progress: ObservedProgress | None) -> list[str]:
         time_left = age_in_words(max(0.0, pair.left_s))
         lines.append(f"  kept apart from {other}{model} for {time_left}")
     return lines + [f"  note: {progress.problem}"] * bool(progress.problem)
+
+
+def _others_lines(explanation: Explanation) -> list[str]:
+    """Return the lines on shares that Weft did not place; GPUs of which the same is said
+    together."""
+    if not explanation.others:
+        return []
+    alike: dict[tuple[str, str], list[int]] = {}
+    for share in explanation.others:
+        alike.setdefault((share.node, share.text), []).append(share.gpu)
+    lines = [
+        f"    - {node} GPU {', '.join(map(str, gpus))}: {text}"
+        for (node, text), gpus in alike.items()
+    ]
+    more = ["    - and more, on further nodes"] if explanation.others_left_out else []
+    return ["  not placed by Weft:", *lines, *more]
 
 
 def _changes(explanation: Explanation) -> list[str]:
