@@ -17,10 +17,13 @@ from test_live_kai import with_uuids
 
 from fakes.api_server import FakeApiServer
 from fakes.claims import claim, device, result, slice_of
+from weft.cli.snapshot_files import open_snapshot
 from weft.cluster.config.form import Configuration
 from weft.cluster.scheduler.explain_service import Explainer, SearchOptions
+from weft.cluster.snapshot.anonymous import anonymous
 from weft.cluster.snapshot.capture import captured, snapshot_of
-from weft.cluster.snapshot.file import write
+from weft.cluster.snapshot.file import encode, write
+from weft.cluster.snapshot.form import ClusterSnapshot
 from weft.core.explain.explanation import Explanation
 from weft.core.explain.renderer import lines_of
 from weft.core.policies.fgd import Fgd
@@ -178,7 +181,7 @@ async def test_of_a_snapshot_the_same_is_said(
     from weft.cli.output import ListOutput
 
     lost = claim("lost", result("gpu-9"))
-    async with world(*KAI, *VOLCANO, STRANGER, claims=(lost,)) as made:
+    async with world(*KAI, *VOLCANO, koordinator.HALF, STRANGER, claims=(lost,)) as made:
         found = await pending(made)
         taken = await captured(made.client, Configuration())
         path = tmp_path / "s.json"
@@ -189,7 +192,24 @@ async def test_of_a_snapshot_the_same_is_said(
         return capsys.readouterr().out
 
     shown = json.loads(await asyncio.to_thread(ask, ListOutput.json))
-    assert len(shown["others"]) == len(found.others) == 4
+    assert len(shown["others"]) == len(found.others) == 5
     assert [each["text"] for each in shown["others"]] == [share.text for share in found.others]
     text = await asyncio.to_thread(ask, ListOutput.table)
     assert all(f"- {line}" in text for line in said(found))
+
+
+async def test_an_anonymous_snapshot_has_the_same_shares(tmp_path: Path) -> None:
+    async with world(*KAI, *VOLCANO, koordinator.HALF) as made:
+        taken = await captured(made.client, Configuration())
+        named = snapshot_of(taken, Configuration(), made.client.clock.wall())
+        used = list(made.live.engine.ledger.table.memory_used)
+
+    def charged(snapshot: ClusterSnapshot) -> list[int]:
+        write(snapshot, tmp_path / "s.json")
+        return list(open_snapshot(tmp_path / "s.json").engine.ledger.table.memory_used)
+
+    assert used == [3_000, 0, CARD_MIB * 9 // 10]
+    hidden = anonymous(named)
+    assert [await asyncio.to_thread(charged, each) for each in (named, hidden)] == [used, used]
+    body = encode(hidden).decode()
+    assert not [word for word in ("GPU-0", "GPU-2", '"n"', "train-0") if word in body]

@@ -66,6 +66,7 @@ def anonymous(snapshot: ClusterSnapshot) -> ClusterSnapshot:
     in_order = {node.metadata.name for node in snapshot.nodes}
     in_order |= {pod.metadata.name for pod in snapshot.pods}
     uuids = [*_uuids(snapshot.nodes), *uuids_in(snapshot.resource_slices)]
+    uuids += [gpu.id for each in snapshot.devices for gpu in each.spec.devices or () if gpu.id]
     names = Pseudonyms(KEPT_WORDS, in_order, uuids)
     _Renaming(names).document(lean(snapshot))
     names.allot()
@@ -119,6 +120,7 @@ class _Renaming:
             "resourceClaims": [
                 claims.of_claim(each) for each in document.get("resourceClaims", ())
             ],
+            "devices": [self._device(each) for each in document.get("devices", ())],
             "oomHistory": self._oom_history(document.get("oomHistory", {})),
             "unread": [kind.partition(" ")[0] for kind in document.get("unread", ())],
         }
@@ -166,6 +168,14 @@ class _Renaming:
             known = [each for each in conditions if each.get("type") in _CONDITIONS]
             renamed["status"]["conditions"] = known
         return renamed
+
+    def _device(self, device: Json) -> Json:
+        """Rename Koordinator's Device: its node, and its GPUs' UUIDs."""
+        gpus = [
+            {**gpu, "id": self._names.gpu(gpu.get("id", ""))}
+            for gpu in device.get("spec", {}).get("devices", ())
+        ]
+        return {"metadata": self._dict(device["metadata"]), "spec": {"devices": gpus}}
 
     def _config_map(self, config_map: Json) -> Json:
         """Rename a ConfigMap named `unhealthy-gpu-NODE`."""

@@ -10,13 +10,12 @@ import weft
 from weft.cluster.config.form import Configuration
 from weft.cluster.reading.objects import NOT_ALLOWED, read_objects
 from weft.cluster.snapshot.configuration import deciding_part
-from weft.cluster.snapshot.form import API_VERSION, KIND, KINDS, OF_CLAIMS, ClusterSnapshot
+from weft.cluster.snapshot.form import API_VERSION, KIND, KINDS, OPTIONAL, ClusterSnapshot
 from weft.cluster.snapshot.kept import kept
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
 from weft.kube.client import ApiClient
 from weft.kube.codec import CONFIG_MAPS
 from weft.kube.configmap import OwnConfigMap
-from weft.kube.dra import WATCHED
 from weft.kube.errors import ApiError, NotFoundError
 from weft.kube.preflight import serves
 
@@ -40,11 +39,16 @@ async def captured(client: ApiClient, config: Configuration) -> CapturedObjects:
 
     Raises the client's error if nodes or pods may not be read; other forbidden kinds go to
     `unread`."""
-    has_claims = await serves(client, WATCHED)
+    lacking = {
+        kind
+        for resources, kinds in OPTIONAL
+        if not await serves(client, resources)
+        for kind in kinds
+    }
     wanted = {
         kind: (resource, UNHEALTHY_NAMESPACE if kind == "ConfigMap" else "")
         for kind, (_, resource) in KINDS.items()
-        if has_claims or kind not in OF_CLAIMS
+        if kind not in lacking
     }
     read = await read_objects(client, wanted, NEEDED)
     unread = list(read.unread)

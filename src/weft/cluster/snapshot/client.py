@@ -10,15 +10,13 @@ import aiohttp
 import msgspec
 
 from weft.cluster.snapshot.file import lean
-from weft.cluster.snapshot.form import KINDS, OF_CLAIMS, ClusterSnapshot
-from weft.cluster.state.koordinator_devices import DEVICES_PATH
+from weft.cluster.snapshot.form import KINDS, OPTIONAL, ClusterSnapshot
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
 from weft.kube.access import OWN_REVIEWS
 from weft.kube.client import JSON, ApiClient
 from weft.kube.codec import CONFIG_MAPS
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
-from weft.kube.dra import API_PATH, WATCHED
 from weft.kube.errors import NotFoundError
 from weft.kube.structs import ApiStatus
 from weft.model import BadInputError
@@ -58,7 +56,12 @@ class SnapshotClient(ApiClient):
             resource.path + "/" + resource.name: getattr(snapshot, field)
             for field, resource in KINDS.values()
         }
-        self._has_claims = any(getattr(snapshot, KINDS[kind][0]) for kind in OF_CLAIMS)
+        self._served = {
+            resources[0].path: [{"name": each.name} for each in resources]
+            if any(getattr(snapshot, KINDS[kind][0]) for kind in kinds)
+            else None
+            for resources, kinds in OPTIONAL
+        }
         self._lists[CONFIG_MAPS.of(UNHEALTHY_NAMESPACE)] = snapshot.config_maps
 
     async def call(
@@ -74,12 +77,10 @@ class SnapshotClient(ApiClient):
         urgent: bool = False,
     ) -> bytes:
         """Return the complete list at this path; `BadInputError` for any other request."""
-        if path == DEVICES_PATH:
-            raise NotFoundError(ApiStatus(code=404, message="the snapshot has no Devices"))
-        if path == API_PATH and not self._has_claims:
-            raise NotFoundError(ApiStatus(code=404, message="the snapshot has no claims"))
-        if path == API_PATH:
-            return msgspec.json.encode({"resources": [{"name": each.name} for each in WATCHED]})
+        if path in self._served:
+            if (served := self._served[path]) is None:
+                raise NotFoundError(ApiStatus(code=404, message=f"the snapshot has none of {path}"))
+            return msgspec.json.encode({"resources": served})
         if path == OWN_REVIEWS:  # what is in it may be read
             return b'{"status": {"allowed": true}}'
         objects = self._lists.get(path) if method == "GET" else None

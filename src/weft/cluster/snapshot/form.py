@@ -7,11 +7,14 @@ from typing import Any
 
 import msgspec
 
+from weft.cluster.state.koordinator_devices import DEVICES
+from weft.dialects.koordinator import KoordinatorDevice
 from weft.kube.codec import CLAIMS, CONFIG_MAPS, CSI_NODES, NODES, PODS, VOLUMES, MetaOnly, Resource
 from weft.kube.dra import (
     DEVICE_CLASSES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
+    WATCHED,
     DeviceClass,
     ResourceClaim,
     ResourceSlice,
@@ -87,6 +90,7 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
     resource_slices: tuple[ResourceSlice, ...] = ()
     device_classes: tuple[DeviceClass, ...] = ()
     resource_claims: tuple[ResourceClaim, ...] = ()
+    devices: tuple[KoordinatorDevice, ...] = ()
     oom_history: dict[str, str] = {}
     unread: tuple[str, ...] = ()
 
@@ -108,8 +112,13 @@ KINDS: dict[str, tuple[str, Resource[Any]]] = {
     "ResourceSlice": ("resource_slices", RESOURCE_SLICES),
     "DeviceClass": ("device_classes", DEVICE_CLASSES),
     "ResourceClaim": ("resource_claims", RESOURCE_CLAIMS),
+    "Device": ("devices", DEVICES),
 }
 """By Kubernetes kind: the field of `ClusterSnapshot`, and the API resource."""
 
-OF_CLAIMS = ("ResourceSlice", "DeviceClass", "ResourceClaim")
-"""Kinds that API servers before Kubernetes 1.34 lack."""
+OPTIONAL: tuple[tuple[tuple[Resource[Any], ...], tuple[str, ...]], ...] = (
+    (WATCHED, ("ResourceSlice", "DeviceClass", "ResourceClaim")),
+    ((DEVICES,), ("Device",)),
+)
+"""Kinds that API servers may lack, with the resources to ask for: those of Kubernetes 1.34, and of
+Koordinator's CRD."""

@@ -14,6 +14,7 @@ from weft.dialects.catalog import ALL, ASKING_LABELS
 from weft.dialects.foreign import ANNOTATIONS
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX
 from weft.dialects.kai import RESERVED_CARD
+from weft.dialects.koordinator import DeviceSpec, Koordinator, KoordinatorDevice
 from weft.kube.dra import DeviceTaint, ResourceClaim, ResourceSlice
 from weft.kube.oom_ends import for_want_of_memory
 from weft.kube.pods import (
@@ -81,6 +82,7 @@ def kept(snapshot: ClusterSnapshot) -> ClusterSnapshot:
         config_maps=tuple(map(_config_map, maps)),
         resource_slices=tuple(map(_slice, snapshot.resource_slices)),
         resource_claims=tuple(map(_claim, snapshot.resource_claims)),
+        devices=tuple(map(_device, snapshot.devices)),
         **more,
     )
 
@@ -111,6 +113,23 @@ def _pod(pod: Pod) -> Pod:
         extended_resource_claim_status=status.extended_resource_claim_status,
     )
     return Pod(metadata=_meta(pod.metadata), spec=kept_spec, status=kept_status)
+
+
+def _device(device: KoordinatorDevice) -> KoordinatorDevice:
+    gpus = [
+        replace(
+            each,
+            resources={
+                name: amount
+                for name, amount in (each.resources or {}).items()
+                if name in Koordinator.resources
+            },
+        )
+        for each in device.spec.devices or ()
+        if each.type == "gpu"
+    ]
+    meta = ObjectMeta(name=device.metadata.name)
+    return KoordinatorDevice(metadata=meta, spec=DeviceSpec(gpus))
 
 
 def _config_map(config_map: ConfigMap) -> ConfigMap:
