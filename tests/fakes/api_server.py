@@ -238,22 +238,38 @@ class FakeApiServer:
         finally:
             self.serving = None
 
+    def _about(self, path: str) -> Json | None:
+        """Answers at this path about the server itself: its version, its health, its API groups."""
+        if path == "/version":
+            return dict(VERSION)
+        if path.split("/")[1] in ("healthz", "readyz", "livez"):
+            return dict(api_writes.success(200))
+        return self._groups() if path == "/apis" else None
+
+    def _groups(self) -> Json:
+        served = {kind.api_version for kind in KINDS if kind.group and self._serves(kind.group)}
+        groups = [
+            {"name": each.partition("/")[0], "versions": [{"groupVersion": each}]}
+            for each in sorted(served)
+        ]
+        return {"kind": "APIGroupList", "groups": groups}
+
+    def _serves(self, group: str) -> bool:
+        return {CLAIMS_GROUP: self.has_claims, DEVICES_GROUP: self.has_devices}.get(group, True)
+
     def _route(self, request: Request, connection: FakeConnection) -> tuple[int, Json | None]:
         parts = request.path.strip("/").split("/")
-        if request.path == "/version":
-            return 200, dict(VERSION)
-        if parts[0] in ("healthz", "readyz", "livez"):
-            return 200, api_writes.success(200)
+        if (about := self._about(request.path)) is not None:
+            return 200, about
         review = self.access.answer(request)
         if review is not None:
             return 201, review
         group = parts[1] if parts[0] == "apis" and len(parts) > 1 else ""
         parts = parts[2:] if parts[0] == "api" else parts[3:]
-        optional = {CLAIMS_GROUP: self.has_claims, DEVICES_GROUP: self.has_devices}
-        if optional.get(group) and not parts:
+        if group in (CLAIMS_GROUP, DEVICES_GROUP) and self._serves(group) and not parts:
             names = [kind.resource for kind in KINDS if kind.group == group]
             return 200, {"kind": "APIResourceList", "resources": [{"name": n} for n in names]}
-        if not optional.get(group, True):
+        if not self._serves(group):
             parts = []
         namespace = ""
         if len(parts) > 2 and parts[0] == "namespaces":

@@ -94,6 +94,18 @@ async def serves(client: ApiClient, kinds: Sequence[Resource[Any]]) -> bool:
     return {kind.name for kind in kinds} <= names
 
 
+async def served_versions(client: ApiClient) -> frozenset[str]:
+    """The API groups with their versions that the server has, as `resource.k8s.io/v1`, by one
+    request. Raises what the client raises; `ValueError` for an answer that is no list of groups."""
+    listed = json.loads(await client.call("GET", "/apis"))
+    groups = listed.get("groups") if isinstance(listed, dict) else None
+    if not isinstance(groups, list):
+        raise ValueError("GET /apis lists no groups")
+    versions = [each.get("versions") or () for each in groups if isinstance(each, dict)]
+    named = [each for group in versions for each in group if isinstance(each, dict)]
+    return frozenset(str(each.get("groupVersion")) for each in named)
+
+
 async def lacking_of(client: ApiClient, rights: Iterable[ResourceRight]) -> list[ResourceRight]:
     """Those that the API server says one has not."""
     asked: Sequence[ResourceRight] = tuple(rights)

@@ -6,7 +6,7 @@ Who has no right to them counts no claims.
 from collections.abc import Callable
 from typing import Any
 
-from weft.cluster.control.optional_feeds import may_follow
+from weft.cluster.control.optional_feeds import OptionalKinds
 from weft.cluster.control.watch_feeds import WatchFeed
 from weft.cluster.rights import CLAIMS
 from weft.cluster.state.nodes import NodeView
@@ -43,10 +43,12 @@ class ClaimFeeds:
         self._client, self._nodes, self._pods = client, nodes, pods
         self._tell, self._after = tell, after
 
-    async def feeds(self) -> list[WatchFeed[Any]]:
-        """The feeds to start, before those of nodes and pods; none where there are no claims."""
-        if not await may_follow(self._client, WATCHED, CLAIMS, LACKING):
-            return []
+    @property
+    def kinds(self) -> OptionalKinds:
+        """The kinds to follow, slices before the claims on them."""
+        return OptionalKinds(WATCHED, CLAIMS, LACKING, self._feeds)
+
+    def _feeds(self) -> list[WatchFeed[Any]]:
         client, after = self._client, self._after
         return [
             WatchFeed(client, RESOURCE_SLICES, self._take_slice, after),

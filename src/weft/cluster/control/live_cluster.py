@@ -36,7 +36,7 @@ from weft.cluster.control.interface import (
     StateStore,
 )
 from weft.cluster.control.leadership import Leadership, LeaseHolder
-from weft.cluster.control.optional_feeds import device_feed
+from weft.cluster.control.optional_feeds import OptionalFeeds, device_kinds
 from weft.cluster.control.required_plugins import required_plugins
 from weft.cluster.control.timer import Alarm
 from weft.cluster.control.watch_feeds import ChangeStream, LoopTurns, WatchFeed
@@ -228,6 +228,8 @@ class EngineCluster:
         )
         self._carriers: dict[type[Any], Callable[[Any], None]] = {}
         self._stream, self._alarm = ChangeStream(), Alarm(client.clock, lambda: self.handle(Tick()))
+        devices = device_kinds(client, self._nodes, self._nodes_changed)
+        self.optional = OptionalFeeds(client, self._stream, (self._claims.kinds, devices))
         self._late = Alarm(client.clock, self._judge_heartbeats)
         after, closed = self._nodes_changed, self._close_nodes
         self._node_feed = WatchFeed(client, NODES, None, after, on_batch=closed)
@@ -269,9 +271,7 @@ class EngineCluster:
         """Take in everything there is, and keep up with it. Deciding begins with `lead`."""
         client, nodes = self._client, self._nodes
         broken, changed = nodes.take_config_map, self._nodes_changed
-        await self._stream.start(
-            *await self._claims.feeds(), *await device_feed(client, nodes, changed)
-        )
+        await self.optional.start()
         await self._stream.start(
             self._node_feed,
             WatchFeed(client, CONFIG_MAPS, broken, changed, UNHEALTHY_NAMESPACE),
@@ -327,6 +327,7 @@ class EngineCluster:
         self._gathering.stop()
         await asyncio.gather(*(part.stop() for part in self.parts))
         await asyncio.gather(*(store.stop() for store in self.stores))
+        await self.optional.stop()
         await self._stream.stop()
         await asyncio.gather(*self._binding.values(), return_exceptions=True)
 

@@ -1,14 +1,18 @@
 """Kinds of objects that an API server need not have: followed where it has them, and one may.
 
-Asked once, at the start: an API server without them costs one request. Who has no right to them
-is told so once.
+    asked at the start ──▶ served, and we may ──▶ followed, before nodes and pods
+                      └──▶ not served, or we may not ──▶ looked for again, every few minutes
+
+An API server without them costs one request a kind at the start, and then one every few minutes for
+all kinds together. Who has no right to a kind is told so once.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from weft.cluster.control.watch_feeds import WatchFeed
+from weft.cluster.control.watch_feeds import ChangeStream, WatchFeed
 from weft.cluster.rights import DEVICES as DEVICE_RIGHTS
 from weft.cluster.state.koordinator_devices import DEVICES
 from weft.cluster.state.nodes import NodeView
@@ -17,48 +21,118 @@ from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff
 from weft.kube.codec import Resource
 from weft.kube.errors import ApiError, LostError, NotSentError
-from weft.kube.preflight import lacking_of, serves
+from weft.kube.preflight import lacking_of, served_versions, serves
 
 log = logging.getLogger("weft.cluster")
 
+LOOKS_EVERY_S = 300.0
+"""Mean time between two looks; each is drawn within a fifth of it, so that replicas that started
+together do not ask together."""
 _FIRST_DELAY_S, _MOST_DELAY_S = 0.2, 10.0
+_UNANSWERED = (ApiError, LostError, NotSentError, ValueError)
 _NO_DEVICES = (
     "which cards Koordinator's pods have is not known, and the most is charged: may not {}"
 )
 
 
-async def may_follow(
-    client: ApiClient,
-    kinds: Sequence[Resource[Any]],
-    rights: Sequence[ResourceRight],
-    lacking_text: str,
-) -> bool:
-    """True if the API server has these kinds, and lets this process list and watch them.
+class OptionalKinds(NamedTuple):
+    """Kinds of one API version that are followed together, by the feeds that `feeds` makes.
 
-    Asks until it answers: not to know is no reason to start without. `lacking_text` is logged,
-    with the rights that are missing in its place {}.
+    `lacking_text` is logged, with the `rights` that are missing in its place {}.
     """
-    backoff = Backoff(_FIRST_DELAY_S, _MOST_DELAY_S, client.rng)
-    while True:
-        try:
-            served = await serves(client, kinds)
-            break
-        except (ApiError, LostError, NotSentError, ValueError) as error:
-            log.warning("whether there are %s is not known yet: %s", kinds[-1].name, error)
-        await client.clock.sleep(backoff.next_s())
-    if not served:
-        return False
-    if lacking := await lacking_of(client, rights):
-        log.warning(lacking_text.format(", ".join(map(str, lacking))))
-        return False
-    return True
+
+    kinds: Sequence[Resource[Any]]
+    rights: Sequence[ResourceRight]
+    lacking_text: str
+    feeds: Callable[[], list[WatchFeed[Any]]]
+
+    @property
+    def version(self) -> str:
+        """Group and version, `resource.k8s.io/v1`."""
+        return self.kinds[0].path.removeprefix("/apis/")
 
 
-async def device_feed(
-    client: ApiClient, nodes: NodeView, after: Callable[[], None]
-) -> list[WatchFeed[Any]]:
-    """The feed of Koordinator's Devices, to start before those of nodes and pods; none where their
-    CRD is not installed."""
-    if not await may_follow(client, (DEVICES,), DEVICE_RIGHTS, _NO_DEVICES):
-        return []
-    return [WatchFeed(client, DEVICES, nodes.take_device, after)]
+class OptionalFeeds:
+    """Starts the feeds of such kinds on `stream`. `unreadable` names, by version, the rights that
+    are missing to kinds that the API server has."""
+
+    def __init__(
+        self, client: ApiClient, stream: ChangeStream, kinds: Sequence[OptionalKinds]
+    ) -> None:
+        self.unreadable: dict[str, list[ResourceRight]] = {}
+        self._client, self._stream = client, stream
+        self._waiting = list(kinds)
+        self._looking: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Follow what is there; returns when all of it has been taken in. Asks until the API server
+        answers: not to know is no reason to start without."""
+        backoff = Backoff(_FIRST_DELAY_S, _MOST_DELAY_S, self._client.rng)
+        followed: list[OptionalKinds] = []
+        for each in self._waiting:
+            while True:
+                try:
+                    followed += [each] if await self._may_follow(each) else []
+                    break
+                except _UNANSWERED as error:
+                    name = each.kinds[-1].name
+                    log.warning("whether there are %s is not known yet: %s", name, error)
+                await self._client.clock.sleep(backoff.next_s())
+        await self._follow(followed)
+        if self._waiting:
+            self._looking = asyncio.create_task(self._look_again())
+            self._looking.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        """Look no more."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    async def _follow(self, kinds: Sequence[OptionalKinds]) -> None:
+        self._waiting = [each for each in self._waiting if each not in kinds]
+        await self._stream.start(*(feed for each in kinds for feed in each.feeds()))
+
+    async def _may_follow(self, asked: OptionalKinds) -> bool:
+        """True if the API server has these kinds, and lets this process list and watch them."""
+        if not await serves(self._client, asked.kinds):
+            self.unreadable.pop(asked.version, None)
+            return False
+        lacking = await lacking_of(self._client, asked.rights)
+        if lacking and asked.version not in self.unreadable:
+            log.warning(asked.lacking_text.format(", ".join(map(str, lacking))))
+        if lacking:
+            self.unreadable[asked.version] = lacking
+        else:
+            self.unreadable.pop(asked.version, None)
+        return not lacking
+
+    async def _look_again(self) -> None:
+        """Follow the kinds that appear later, or that one may read later."""
+        client = self._client
+        while self._waiting:
+            await client.clock.sleep(LOOKS_EVERY_S * (0.8 + 0.4 * client.rng.random()))
+            try:
+                served = await served_versions(client)
+                there = [each for each in self._waiting if each.version in served]
+                now = [each for each in there if await self._may_follow(each)]
+            except _UNANSWERED as error:
+                log.debug("which APIs there are is not known: %s", error)
+                continue
+            for each in now:
+                log.info("%s is served now and is followed from here on", each.version)
+            if now:
+                await self._follow(now)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._stream.fail(error)
+
+
+def device_kinds(client: ApiClient, nodes: NodeView, after: Callable[[], None]) -> OptionalKinds:
+    """Koordinator's Devices, where their CRD is installed."""
+
+    def feeds() -> list[WatchFeed[Any]]:
+        return [WatchFeed(client, DEVICES, nodes.take_device, after)]
+
+    return OptionalKinds((DEVICES,), DEVICE_RIGHTS, _NO_DEVICES, feeds)

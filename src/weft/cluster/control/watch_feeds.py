@@ -103,14 +103,15 @@ class ChangeStream:
 
     async def list_again(self) -> None:
         """List everything afresh; returns when the differences have been taken in."""
-        for feed in self.feeds:
+        feeds = tuple(self.feeds)  # others may start meanwhile, and list by themselves
+        for feed in feeds:
             self._pumps[feed].cancel()
             await asyncio.gather(self._pumps[feed], return_exceptions=True)
         await self.idle()
-        for feed in self.feeds:
+        for feed in feeds:
             feed.list_again()
             self._pumps[feed] = self._endless(self._pump(feed))
-        await self._synced(self.feeds)
+        await self._synced(feeds)
 
     def nudge(self, feed: WatchFeed[Any]) -> None:
         """Have the feed's `after` called once more, in its turn."""
