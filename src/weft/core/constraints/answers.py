@@ -7,7 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.core.constraints.existing_pods import CountKey, ExistingPods, affinity_key
+from weft.core.constraints.existing_pods import (
+    CountByNode,
+    CountKey,
+    ExistingPods,
+    affinity_key,
+    summed,
+)
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Code, Constraints, InterPodRules, PodTerm, SpreadRule
 
@@ -23,28 +29,6 @@ class PodAnswer(NamedTuple):
     words: Words
 
 
-class _Domains(NamedTuple):
-    """The domains of one topology key: the number of each node's, [N] (0: it has no such label),
-    and their names from 1 on."""
-
-    key: str
-    of_node: Ints
-    names: Sequence[str]
-
-    def sums(self, counts: Ints, within: Bools | None = None) -> Ints:
-        """Sums of the nodes' counts by domain, those of nodes in none left out."""
-        of_node = self.of_node
-        if within is not None:
-            of_node, counts = of_node[within], counts[within]
-        sums = np.bincount(of_node, weights=counts, minlength=len(self.names) + 1).astype(np.int64)
-        sums[0] = 0
-        return np.asarray(sums)
-
-    def called(self, row: int) -> str:
-        """The domain of a node, for people."""
-        return f"{self.key}={self.names[self.of_node[row] - 1]}"
-
-
 def answers(
     existing: ExistingPods, table: LedgerTable, constraints: Constraints
 ) -> list[PodAnswer]:
@@ -54,55 +38,59 @@ def answers(
         return []
     found = _affinity(existing, table, rules) if rules.affinity else []
     for term in rules.anti_affinity:
-        counts = existing.count(CountKey((term.pods,))).on(table)
-        found.append(_away(table, term, counts, Code.POD_ANTI_AFFINITY))
+        count = existing.count(CountKey((term.pods,)))
+        found.append(_away(table, term, count, Code.POD_ANTI_AFFINITY))
     for term in rules.kept_off_by:
-        counts = existing.owners[term].on(table)
-        found.append(_away(table, term, counts, Code.ANTI_AFFINITY))
+        found.append(_away(table, term, existing.owners[term], Code.ANTI_AFFINITY))
     return found + _spread(existing, table, constraints, rules.spread)
-
-
-def _domains(table: LedgerTable, key: str) -> _Domains:
-    return _Domains(key, *table.labels.domains(key))
 
 
 def _affinity(existing: ExistingPods, table: LedgerTable, rules: InterPodRules) -> list[PodAnswer]:
     """One pod must match all terms to count for any; the first of pods that are near to each other
     may be anywhere where all topology keys are."""
-    counts = existing.count(affinity_key(rules)).on(table)
-    domains = [_domains(table, term.topology_key) for term in rules.affinity]
-    sums = [domain.sums(counts) for domain in domains]
+    count = existing.count(affinity_key(rules))
+    sums = [count.sums(table, term.topology_key) for term in rules.affinity]
     is_first = rules.is_its_own and not any(each.any() for each in sums)
     found = []
-    for term, domain, each in zip(rules.affinity, domains, sums, strict=True):
-        lacks = domain.of_node == 0
-        refuses = lacks if is_first else lacks | (each.take(domain.of_node) == 0)
-        found.append(PodAnswer(Code.POD_AFFINITY, refuses, _affinity_words(term, domain)))
+    for term, each in zip(rules.affinity, sums, strict=True):
+        of_node = table.labels.domains(term.topology_key).of_node
+        refuses = of_node == 0 if is_first else (each == 0).take(of_node)
+        found.append(PodAnswer(Code.POD_AFFINITY, refuses, _affinity_words(term, table)))
     return found
 
 
-def _affinity_words(term: PodTerm, domain: _Domains) -> Words:
+def _affinity_words(term: PodTerm, table: LedgerTable) -> Words:
     def words(row: int) -> str:
-        if not domain.of_node[row]:
-            return f"node has no label {domain.key}, which the pod's affinity names"
-        return f"no {term.pods} in {domain.called(row)}, which the pod must be near to"
+        domain = _domain(table, term.topology_key, row)
+        if not domain:
+            return f"node has no label {term.topology_key}, which the pod's affinity names"
+        return f"no {term.pods} in {domain}, which the pod must be near to"
 
     return words
 
 
-def _away(table: LedgerTable, term: PodTerm, counts: Ints, code: Code) -> PodAnswer:
-    domain = _domains(table, term.topology_key)
-    sums = domain.sums(counts)
+def _domain(table: LedgerTable, key: str, row: int) -> str:
+    """The node's domain, for people; "" where it is in none."""
+    domains = table.labels.domains(key)
+    number = int(domains.of_node[row])
+    return f"{key}={domains.values[number - 1]}" if number else ""
+
+
+def _away(table: LedgerTable, term: PodTerm, count: CountByNode, code: Code) -> PodAnswer:
+    of_node, sums = (
+        table.labels.domains(term.topology_key).of_node,
+        count.sums(table, term.topology_key),
+    )
 
     def words(row: int) -> str:
-        number, where = int(sums[domain.of_node[row]]), domain.called(row)
+        number, where = int(sums[of_node[row]]), _domain(table, term.topology_key, row)
         if code is Code.ANTI_AFFINITY:
             who = "a pod" if number == 1 else f"{number:,} pods"
             keep = "keeps" if number == 1 else "keep"
             return f"{who} in {where} {keep} {term.pods} away"
         return f"{where} has {number:,} of {term.pods}, from which the pod stays away"
 
-    return PodAnswer(code, sums.take(domain.of_node) > 0, words)
+    return PodAnswer(code, (sums > 0).take(of_node), words)
 
 
 def _spread(
@@ -113,48 +101,66 @@ def _spread(
 ) -> list[PodAnswer]:
     if not rules:
         return []
-    domains = [_domains(table, rule.topology_key) for rule in rules]
-    have_all = np.ones(table.count, dtype=np.bool_)
-    for domain in domains:
-        have_all &= domain.of_node > 0
-    honoured = have_all
-    if any(rule.honors_affinity for rule in rules):
-        honoured = have_all & table.labels.accepts_labels(constraints)
+    have_all = None
+    if len(rules) > 1:
+        have_all = np.ones(table.count, dtype=np.bool_)
+        for rule in rules:
+            have_all &= table.labels.domains(rule.topology_key).of_node > 0
+        have_all = None if have_all.all() else have_all
+    by_labels = None
+    if constraints.selector or constraints.affinity is not None:
+        by_labels = table.labels.accepts_labels(constraints)
     found = []
-    for rule, domain in zip(rules, domains, strict=True):
-        within = honoured if rule.honors_affinity else have_all
-        if rule.honors_taints:
-            within = within & _tolerated(table, constraints)
-        # An empty selector selects every pod, and kube-scheduler counts none for it.
-        counts = (
-            existing.count(CountKey((rule.pods,), with_terminating=False)).on(table)
-            if rule.pods.labels
-            else np.zeros(table.count, dtype=np.int64)
-        )
-        found.append(_skewed(rule, domain, domain.sums(counts, within), within))
+    for rule in rules:
+        parts = [have_all, by_labels if rule.honors_affinity else None]
+        if rule.honors_taints and table.has_taints:
+            parts.append(_tolerated(table, constraints))
+        there = [part for part in parts if part is not None]
+        within = np.logical_and.reduce(there) if there else None
+        found.append(_skewed(rule, table, _counted(existing, table, rule, within), within))
     return found
 
 
-def _skewed(rule: SpreadRule, domain: _Domains, sums: Ints, within: Bools) -> PodAnswer:
-    there = np.unique(domain.of_node[within])
+def _counted(
+    existing: ExistingPods, table: LedgerTable, rule: SpreadRule, within: Bools | None
+) -> Ints:
+    """The rule's pods by domain, on all nodes or those of `within`."""
+    domains = table.labels.domains(rule.topology_key)
+    # An empty selector selects every pod, and kube-scheduler counts none for it.
+    if not rule.pods.labels:
+        return np.zeros(len(domains.values) + 1, dtype=np.int64)
+    count = existing.count(CountKey((rule.pods,), with_terminating=False))
+    if within is None:
+        return count.sums(table, rule.topology_key)
+    return summed(domains, count.on(table), within)
+
+
+def _skewed(rule: SpreadRule, table: LedgerTable, sums: Ints, within: Bools | None) -> PodAnswer:
+    domains = table.labels.domains(rule.topology_key)
+    there = np.arange(1, len(domains.values) + 1)
+    if within is not None:
+        there = np.unique(domains.of_node[within])
+        there = there[there > 0]
     least, enough = 0, len(there) >= rule.min_domains
     if len(there) and enough:
         least = int(sums.take(there).min())
-    lacks = domain.of_node == 0
-    skew = sums.take(domain.of_node) + int(rule.counts_itself) - least
+    # By domain first: there are fewer of them. Number 0 are the nodes without the label.
+    too_many = sums + int(rule.counts_itself) - least > rule.max_skew
+    too_many[0] = True
 
     def words(row: int) -> str:
-        if lacks[row]:
-            return f"node has no label {domain.key}, by which the pod is to be spread"
-        has = f"{domain.called(row)} already has {int(sums[domain.of_node[row]]):,} of {rule.pods}"
+        where = _domain(table, rule.topology_key, row)
+        if not where:
+            return f"node has no label {rule.topology_key}, by which the pod is to be spread"
+        has = f"{where} already has {int(sums[domains.of_node[row]]):,} of {rule.pods}"
         if not enough:
             few = f"there are {len(there)} of at least {rule.min_domains} domains"
             return f"{has}, {few}: skew at most {rule.max_skew} over none"
         fewest = next((int(n) for n in there if sums[n] == least), 0)
-        name = domain.names[fewest - 1] if fewest else "any other"
+        name = domains.values[fewest - 1] if fewest else "any other"
         return f"{has}, {name} {least:,}, skew at most {rule.max_skew}"
 
-    return PodAnswer(Code.TOPOLOGY_SPREAD, lacks | (skew > rule.max_skew), words)
+    return PodAnswer(Code.TOPOLOGY_SPREAD, too_many.take(domains.of_node), words)
 
 
 def _tolerated(table: LedgerTable, constraints: Constraints) -> Bools:

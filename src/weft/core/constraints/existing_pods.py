@@ -12,7 +12,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from weft.core.ledger.table import Ints, LedgerTable
+from weft.core.ledger.node_labels import LabelColumn
+from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import InterPodRules, PodMarks, PodRequest, PodSelector, PodTerm
 
 KEPT = 1_024
@@ -57,14 +58,15 @@ def affinity_key(rules: InterPodRules) -> CountKey:
 
 
 class CountByNode:
-    """Pods of one kind by node, and as a column over the table's nodes."""
+    """Pods of one kind by node; for a table's nodes as a column, and by topology domain."""
 
-    __slots__ = ("_column", "_row_of", "by_node")
+    __slots__ = ("_column", "_row_of", "_sums", "by_node")
 
     def __init__(self) -> None:
         self.by_node: dict[str, int] = {}
         self._column: Ints | None = None
         self._row_of: dict[str, int] = {}  # of the layout that the column is of
+        self._sums: dict[str, tuple[Ints, Ints]] = {}  # by key: each node's domain, and sums
 
     def add(self, node: str, by: int) -> None:
         """So many more on this node, which may be in no table."""
@@ -75,6 +77,9 @@ class CountByNode:
             self.by_node.pop(node, None)
         if self._column is not None and (row := self._row_of.get(node)) is not None:
             self._column[row] = count
+            for of_node, sums in self._sums.values():
+                if domain := of_node[row]:
+                    sums[domain] += by
 
     def on(self, table: LedgerTable) -> Ints:
         """The count on each of the table's nodes, [N]."""
@@ -83,7 +88,28 @@ class CountByNode:
             for node, count in self.by_node.items():
                 if (row := table.row_of.get(node)) is not None:
                     self._column[row] = count
+            self._sums = {}
         return self._column
+
+    def sums(self, table: LedgerTable, key: str) -> Ints:
+        """The counts by domain of this topology key, numbered as the nodes' labels are; of nodes
+        without the label, 0, none."""
+        column = self.on(table)
+        if key not in self._sums:
+            domains = table.labels.domains(key)
+            self._sums[key] = domains.of_node, summed(domains, column)
+        return self._sums[key][1]
+
+
+def summed(domains: LabelColumn, counts: Ints, within: Bools | None = None) -> Ints:
+    """Sums of the nodes' counts by domain; of these nodes alone, where they are named."""
+    of_node = domains.of_node
+    if within is not None:
+        of_node, counts = of_node[within], counts[within]
+    size = len(domains.values) + 1
+    sums = np.bincount(of_node, weights=counts, minlength=size).astype(np.int64)
+    sums[0] = 0
+    return np.asarray(sums)
 
 
 T = TypeVar("T")

@@ -5,7 +5,6 @@ true at. Asking again looks only at nodes changed since; past a quarter of them,
 come or go, the others keep their answers. The least recently used shapes are forgotten.
 """
 
-import copy
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -191,16 +190,22 @@ class Assessment:
         What pods are where changes with every decision, so these rules are asked anew each time.
         `shape` is the pod's, with the rules that others have about it.
         """
-        left = copy.copy(self)
-        left.shape, left.beside, left.codes = shape, beside, self.codes.copy()
+        left = object.__new__(Assessment)
+        for name in Assessment.__slots__:
+            setattr(left, name, getattr(self, name))
+        left.shape, left.beside, left.counts = shape, beside, self.counts.copy()
+        fits = self.codes == 0
         for answer in beside:
-            left.codes[answer.refuses & (left.codes == 0)] = answer.code
-        left.counts = np.bincount(left.codes, minlength=CODES)
-        left.total = self.total.copy()
+            left.codes = np.where(fits & answer.refuses, np.int8(answer.code), left.codes)
+            before, fits = np.count_nonzero(fits), fits & ~answer.refuses
+            lost = before - np.count_nonzero(fits)
+            left.counts[0] -= lost
+            left.counts[answer.code] += lost
         if len(self.raw) > 1 or self.wishes is not None:
+            left.total = self.total.copy()
             _weigh(left, self.profile)  # scores are compared among the nodes that are left
         else:
-            left.total[left.codes != 0] = NEVER
+            left.total = np.where(fits, self.total, NEVER)
         return left
 
     @property

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from weft.core.constraints import ExistingPods, answers
 from weft.core.engine import decision_faults, pair_matching, selection
 from weft.core.engine.assessment import (
+    KEPT_AT_MOST,
     LOOKS_BESIDE,
     LOOKS_LAID_OUT,
     LOOKS_MATCHED,
@@ -122,6 +123,7 @@ class Engine:
         self.observe(NO_SIGNALS)
         self.queue = Queue()
         self.existing = ExistingPods()
+        self._plain: dict[Shape, Shape] = {}
         self.placed: dict[str, PlacedPod] = {}
         self.seed, self.keep_top = seed, keep_top
         self.bind_timeout_ns, self.turn_looks = bind_timeout_ns, turn_looks
@@ -488,7 +490,7 @@ class Engine:
             shape = self.side_tasks.run(_LEARNING, learnt, shape)
         if profile.pre_filters:
             shape = profile.shaped(shape)
-        known = self.beside_others(self.assessor.assess(profile, shape), pod)
+        known = self.asked_of(self.assessor, profile, shape, pod)
         if profile.matcher is None or beside is None or not known.counts[0]:
             return known
         self.assessor.looked += LOOKS_WAITING * len(self.queue)
@@ -498,22 +500,39 @@ class Engine:
             self.assessor.looked += LOOKS_MATCHED
         return matched
 
-    def beside_others(self, known: Assessment, pod: PodRequest) -> Assessment:
-        """The answers by the pod's rules about other pods, and by theirs about it."""
-        constraints = known.shape.constraints
+    def asked_of(
+        self, assessor: Assessor, profile: Profile, shape: Shape, pod: PodRequest
+    ) -> Assessment:
+        """The assessor's answers about the shape, by the pod's rules about other pods, and by
+        theirs about it."""
+        rules, existing = shape.constraints.pods, self.existing
+        known = assessor.assess(profile, self._without_rules(shape) if rules else shape)
+        constraints = shape.constraints
         if constraints.judged_elsewhere or constraints.unsupported:
             return known
-        existing = self.existing
         kept_off_by: tuple[PodTerm, ...] = ()
         if existing.owners:
             kept_off_by = existing.keeping_off(pod.namespace, pod.labels or {})
-        if not kept_off_by and not constraints.pods:
+        if not kept_off_by and not rules:
             return known
-        rules = replace(constraints.pods or InterPodRules(), kept_off_by=kept_off_by)
-        constraints = replace(constraints, pods=rules)
+        if kept_off_by:
+            rules = replace(rules or InterPodRules(), kept_off_by=kept_off_by)
+            constraints = replace(constraints, pods=rules)
+            shape = replace(shape, constraints=constraints)
         found = answers(existing, self.ledger.table, constraints)
-        self.assessor.looked += len(found) * self.ledger.table.count // LOOKS_BESIDE
-        return known.among(replace(known.shape, constraints=constraints), found)
+        assessor.looked += len(found) * self.ledger.table.count // LOOKS_BESIDE
+        return known.among(shape, found)
+
+    def _without_rules(self, shape: Shape) -> Shape:
+        """The same for everybody who asks as much, whatever pods it wants around it: answers about
+        room are kept by this."""
+        known = self._plain.get(shape)
+        if known is None:
+            if len(self._plain) >= KEPT_AT_MOST:
+                self._plain.clear()
+            constraints = replace(shape.constraints, pods=UNSET)
+            known = self._plain[shape] = replace(shape, constraints=constraints)
+        return known
 
     def _learnt_shape(self, profile: Profile, pod: PodRequest) -> Shape:
         """The request of the pod, and what was learnt of pods like it."""

@@ -75,7 +75,7 @@ class MoveTrials:
         profile = engine.profile_of(pod)
         self._assessor.observed = engine.assessor.observed
         shape = profile.shaped(engine.oom_history.shape_of(pod))
-        return engine.beside_others(self._assessor.assess(profile, shape), pod)
+        return engine.asked_of(self._assessor, profile, shape, pod)
 
     def fits_without(self, pod: PodRequest, node: str, uids: Sequence[str]) -> bool:
         """Tells whether the pod fits on the node once these are gone."""

@@ -111,8 +111,8 @@ class ChangeSearch:
     def _assess(self, shape: Shape) -> Assessment:
         """Assess all nodes for a pod of this shape, in the present state."""
         self._assessor.observed = self._engine.assessor.observed
-        known = self._assessor.assess(self._profile, self._profile.shaped(shape))
-        return self._engine.beside_others(known, self._pod)
+        shape = self._profile.shaped(shape)
+        return self._engine.asked_of(self._assessor, self._profile, shape, self._pod)
 
     def _most(self, high: int, change: Callable[[int], Shape]) -> Trying[int | None]:
         """Return the greatest value in [0, high) whose changed shape fits; None if none does."""

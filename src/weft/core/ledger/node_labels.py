@@ -18,13 +18,14 @@ Ints = npt.NDArray[np.int64]
 _NAME = "metadata.name"
 
 
-class _Column(NamedTuple):
-    """A label's values: their numbers from 1 on, which each node has, [N] (0: none), and each as a
-    whole number, where it is one."""
+class LabelColumn(NamedTuple):
+    """A label's values: their numbers from 1 on, which each node has, [N] (0: none), each as a
+    whole number, where it is one, and in order."""
 
     numbers: dict[str, int]
     of_node: Ints
     whole: list[int | None]
+    values: list[str]
 
 
 class NodeLabels:
@@ -33,8 +34,8 @@ class NodeLabels:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = nodes
         self._keys = {key for node in nodes for key in node.labels}
-        self._labels: dict[str, _Column] = {}
-        self._fields: _Column | None = None
+        self._labels: dict[str, LabelColumn] = {}
+        self._fields: LabelColumn | None = None
 
     def accepts_labels(self, constraints: Constraints) -> Bools:
         """nodeSelector and required node affinity, [N]."""
@@ -54,13 +55,9 @@ class NodeLabels:
             accepted &= self._any_of(terms)
         return accepted
 
-    def domains(self, key: str) -> tuple[Ints, list[str]]:
-        """The number of each node's value of this label, [N], 0 where it has none, and the values
-        from 1 on."""
-        column = self._label(key)
-        if column is None:
-            return np.zeros(len(self._nodes), dtype=np.int64), []
-        return column.of_node, list(column.numbers)
+    def domains(self, key: str) -> LabelColumn:
+        """The values of this label, whether or not a node has it."""
+        return self._label(key) or _column([None] * len(self._nodes))
 
     def preference(self, constraints: Constraints) -> Ints:
         """Sums of the weights of preferred terms that match, [N]."""
@@ -110,14 +107,14 @@ class NodeLabels:
                 by_value[:] = _compared(requirement, column.whole)
         return np.asarray(by_value.take(column.of_node))
 
-    def _label(self, key: str) -> _Column | None:
+    def _label(self, key: str) -> LabelColumn | None:
         if key not in self._keys:
             return None
         if key not in self._labels:
             self._labels[key] = _column([node.labels.get(key) for node in self._nodes])
         return self._labels[key]
 
-    def _field(self, key: str) -> _Column | None:
+    def _field(self, key: str) -> LabelColumn | None:
         if key != _NAME:
             return None
         if self._fields is None:
@@ -125,13 +122,13 @@ class NodeLabels:
         return self._fields
 
 
-def _column(values: Sequence[str | None]) -> _Column:
+def _column(values: Sequence[str | None]) -> LabelColumn:
     numbers: dict[str, int] = {}
     of_node = [
         0 if value is None else numbers.setdefault(value, len(numbers) + 1) for value in values
     ]
     whole = [None, *map(_whole, numbers)]
-    return _Column(numbers, np.array(of_node, dtype=np.int64), whole)
+    return LabelColumn(numbers, np.array(of_node, dtype=np.int64), whole, list(numbers))
 
 
 def _whole(value: str | None) -> int | None:
