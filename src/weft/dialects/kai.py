@@ -43,6 +43,7 @@ from weft.model import (
     PodRequest,
     Shape,
 )
+from weft.model.bad_input import WrongMark
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS, MOST_LETTERS
 from weft.model.node import CardNames
 
@@ -178,16 +179,18 @@ class Kai(BaseDialect):
             return RESERVED_CARD if _reserved_card(pod) else ""
         return "its reservation pod" if groups_of(pod) else ""
 
-    def wrong_marks(self, pod: PodManifest, request: PodRequest, node: Node) -> str:
+    def wrong_marks(self, pod: PodManifest, request: PodRequest, node: Node) -> WrongMark | None:
         """A reservation pod that nobody can share a card by; annotations that contradict."""
         if is_reservation(pod):
             lost = f"it reserves a card for KAI and has no label {GROUP}: nobody can share it"
-            return "" if groups_of(pod) else lost
+            return None if groups_of(pod) else WrongMark("reservation-without-group", lost)
+        annotations = pod.metadata.annotations or {}
         try:
-            _ask(pod.metadata.annotations or {})
+            _ask(annotations)
         except BadInputError as error:
-            return str(error)
-        return ""
+            both = bool(annotations.get(FRACTION) and annotations.get(MEMORY))
+            return WrongMark("amounts-contradict" if both else "mark-unreadable", str(error))
+        return None
 
 
 def groups_of(pod: PodManifest) -> tuple[str, ...]:

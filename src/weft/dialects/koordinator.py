@@ -37,6 +37,7 @@ from weft.model import (
     Share,
     parse_quantity,
 )
+from weft.model.bad_input import BadInputKind, WrongMark
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS, MOST_LETTERS
 from weft.model.manifest import Api, Quantities
 from weft.model.request import WHOLE_CARD
@@ -141,9 +142,9 @@ class Koordinator(BaseDialect):
         """From its mark's minor numbers and amounts."""
         return _held(pod, request, node)[0]
 
-    def wrong_marks(self, pod: PodManifest, request: PodRequest, node: Node) -> str:
+    def wrong_marks(self, pod: PodManifest, request: PodRequest, node: Node) -> WrongMark | None:
         """Says what in the mark cannot be read, or contradicts itself."""
-        return _held(pod, request, node)[1] if request.shape.gpu_requests else ""
+        return _held(pod, request, node)[1] if request.shape.gpu_requests else None
 
 
 def minor_names(device: KoordinatorDevice | None) -> dict[str, str]:
@@ -218,27 +219,32 @@ def _request(asked: Mapping[str, int]) -> GpuRequest:
     return GpuRequest(count, memory, milli=core * 10 // count)
 
 
-def _held(pod: PodManifest, request: PodRequest, node: Node) -> tuple[Placement | None, str]:
+def _held(
+    pod: PodManifest, request: PodRequest, node: Node
+) -> tuple[Placement | None, WrongMark | None]:
     """The placement by the pod's mark, None where it gives none; and what is wrong with that."""
     text = (pod.metadata.annotations or {}).get(ALLOCATED, "")
     if not text:
-        return None, ""
+        return None, None
     try:
         entries = json.loads(text).get("gpu") or []
         given = [(_minor(each), each.get("resources") or {}) for each in entries]
     except (ValueError, AttributeError, TypeError, RecursionError):
-        return None, f"{ALLOCATED} is not as Koordinator writes it"
+        return None, WrongMark("mark-unreadable", f"{ALLOCATED} is not as Koordinator writes it")
     gpu_request = request.shape.gpu_requests[0]
     names = _minors(node)
     lacking = [minor for minor, _ in given if f"{_MINOR}{minor}" not in names]
     if lacking:
         known = "has no GPU of that minor number" if names else "is not known"
-        return None, f"{ALLOCATED} names minor {lacking[0]}: its node's Device object {known}"
+        text = f"{ALLOCATED} names minor {lacking[0]}: its node's Device object {known}"
+        kind: BadInputKind = "mark-names-unknown-card" if names else "device-object-missing"
+        return None, WrongMark(kind, text)
     cards = [find(node, names[f"{_MINOR}{minor}"]) for minor, _ in given]
     if len({minor for minor, _ in given}) != gpu_request.count or None in cards:
         minors = ", ".join(str(minor) for minor, _ in given)[:80]
         asked = f"it asks for {gpu_request.count}, of those that its node shows"
-        return None, f"{ALLOCATED} names the cards of minor {minors or 'none'}: {asked}"
+        text = f"{ALLOCATED} names the cards of minor {minors or 'none'}: {asked}"
+        return None, WrongMark("mark-names-unknown-card", text)
     wrong: list[str] = []
     shares = [
         _exact(gpu_request, resources, gpu, wrong)
@@ -246,7 +252,8 @@ def _held(pod: PodManifest, request: PodRequest, node: Node) -> tuple[Placement 
         if gpu is not None
     ]
     shares.sort(key=lambda share: share.gpu)
-    return placement_of(request, node, shares), "; ".join(wrong)
+    fault = WrongMark("amounts-contradict", "; ".join(wrong)) if wrong else None
+    return placement_of(request, node, shares), fault
 
 
 def _exact(

@@ -44,6 +44,7 @@ from weft.model.annotations import (
     SOLO_P99_MS,
     TOPOLOGY,
 )
+from weft.model.bad_input import WrongMark
 from weft.model.ceilings import (
     LEAST_PRIORITY,
     MOST_GPU_MIB,
@@ -192,9 +193,9 @@ class BaseDialect:
             )
         return evidence.weigh(request, node, records, own, self.name) if records else None
 
-    def wrong_marks(self, pod: PodManifest, request: PodRequest, node: Node) -> str:
-        """Says what is wrong with this system's own marks of a bound pod; "" for nothing."""
-        return ""
+    def wrong_marks(self, pod: PodManifest, request: PodRequest, node: Node) -> WrongMark | None:
+        """Says what is wrong with this system's own marks of a bound pod; None for nothing."""
+        return None
 
     def cards_named_by(self, pod: PodManifest) -> str:
         """Names what says which cards this bound pod has: an annotation, or a label; "" where

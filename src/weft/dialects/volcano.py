@@ -53,6 +53,7 @@ from weft.model import (
     Shape,
     Share,
 )
+from weft.model.bad_input import WrongMark
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
 from weft.model.nearest import unknown
 from weft.model.request import WHOLE_CARD
@@ -175,9 +176,9 @@ class Volcano(BaseDialect):
         """From the cards in its mark, container by container; or the older mode's index."""
         return _held(pod, request, node)[0]
 
-    def wrong_marks(self, pod: PodManifest, request: PodRequest, node: Node) -> str:
+    def wrong_marks(self, pod: PodManifest, request: PodRequest, node: Node) -> WrongMark | None:
         """Says what in the mark cannot be read, or is less than the pod asks."""
-        return _held(pod, request, node)[1] if request.shape.gpu_requests else ""
+        return _held(pod, request, node)[1] if request.shape.gpu_requests else None
 
 
 def reported_gpus(node: NodeManifest) -> InventorySource | None:
@@ -215,16 +216,19 @@ def marked_devices(text: str, containers: int) -> list[list[MarkedShare]] | None
     return devices
 
 
-def _held(pod: PodManifest, request: PodRequest, node: Node) -> tuple[Placement | None, str]:
+def _held(
+    pod: PodManifest, request: PodRequest, node: Node
+) -> tuple[Placement | None, WrongMark | None]:
     """The placement by the pod's mark, None where it gives none; and what is wrong with that."""
     marks = pod.metadata.annotations or {}
     if _is_older(request):
         return _by_index(marks.get(OLD_INDEX, ""), request, node)
     if not (text := marks.get(IDS, "")):
-        return None, ""
+        return None, None
     devices = marked_devices(text, len(pod.spec.containers))
     if devices is None:
-        return None, f"{IDS} is not as Volcano writes it for {len(pod.spec.containers)} containers"
+        text = f"{IDS} is not as Volcano writes it for {len(pod.spec.containers)} containers"
+        return None, WrongMark("mark-unreadable", text)
     shares: list[Share] = []
     wrong: list[str] = []
     mains = [container for container in request.containers if not container.init][-len(devices) :]
@@ -234,12 +238,14 @@ def _held(pod: PodManifest, request: PodRequest, node: Node) -> tuple[Placement 
         if len({each.uuid for each in held}) != asked or None in cards:
             gives = ", ".join(each.uuid for each in held) or "none"
             text = f"{IDS} gives container {container.name} the cards {gives[:200]}"
-            return None, f"{text}: it asks for {asked}, of those that its node shows"
+            text += f": it asks for {asked}, of those that its node shows"
+            return None, WrongMark("mark-names-unknown-card", text)
         for each, gpu in zip(held, cards, strict=True):
             if gpu is not None:
                 index = container.gpu_requests[0]
                 shares.append(_exact(index, request, each, gpu, wrong))
-    return placement_of(request, node, shares), "; ".join(wrong)
+    fault = WrongMark("amounts-contradict", "; ".join(wrong)) if wrong else None
+    return placement_of(request, node, shares), fault
 
 
 def _exact(
@@ -259,23 +265,23 @@ def _exact(
     return Share(index, gpu.index, memory_mib, milli, gpu.uuid)
 
 
-def _by_index(text: str, request: PodRequest, node: Node) -> tuple[Placement | None, str]:
+def _by_index(
+    text: str, request: PodRequest, node: Node
+) -> tuple[Placement | None, WrongMark | None]:
     """The older mode's cards, by index, in the order in which containers ask."""
     if not text:
-        return None, ""
+        return None, None
     indexes = [part.strip() for part in text.split(",") if part.strip()]
     cards = [gpu for gpu in node.gpus if gpu.parent is None and str(gpu.index) in indexes]
     asked = request.shape.gpu_requests
     if not len(indexes) == len(set(indexes)) == len(cards) == sum(ask.count for ask in asked):
-        return (
-            None,
-            f"{OLD_INDEX} ({text[:40]!r}) names other cards than it asks for and its node has",
-        )
+        wrong = f"{OLD_INDEX} ({text[:40]!r}) names other cards than it asks for and its node has"
+        return None, WrongMark("mark-names-unknown-card", wrong)
     shares = []
     for index, gpu_request in enumerate(asked):
         own, cards = cards[: gpu_request.count], cards[gpu_request.count :]
         shares += [share_on(index, gpu_request, gpu) for gpu in own]
-    return placement_of(request, node, shares), ""
+    return placement_of(request, node, shares), None
 
 
 def _is_older(request: PodRequest) -> bool:

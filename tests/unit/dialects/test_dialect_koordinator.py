@@ -193,7 +193,7 @@ def test_of_amounts_that_contradict_the_larger_counts_and_they_are_named(resourc
 
 def wrong(text, *pairs, on=ON):
     one = bound(text, *pairs)
-    return dialect("koordinator").wrong_marks(one, parse_pod(one, SANE), on)
+    return dialect("koordinator").wrong_marks(one, parse_pod(one, SANE), on).text
 
 
 def test_the_device_object_says_which_gpus_there_are():

@@ -152,14 +152,14 @@ def test_what_volcano_never_writes_is_named_and_says_nothing(text):
     bound = pod(asks("c", {MEM: 100}), annotations={IDS: text}, nodeName="n1")
     assert read_placement(bound, ON, PLAIN) is None
     request = read_pod(bound, PLAIN).request
-    assert IDS in dialect("volcano").wrong_marks(bound, request, ON)
+    assert IDS in dialect("volcano").wrong_marks(bound, request, ON).text
 
 
 def test_marks_that_say_less_than_is_asked_are_named_and_the_larger_counts():
     asked = asks("c", {NUMBER: 1, MEM: 3000, CORES: 50})
     bound = pod(asked, annotations={IDS: "GPU-1,NVIDIA,300,50:"}, nodeName="n1")
     assert held("GPU-1,NVIDIA,300,50:", asked) == [(1, 3000, 500)]
-    wrong = dialect("volcano").wrong_marks(bound, read_pod(bound, PLAIN).request, ON)
+    wrong = dialect("volcano").wrong_marks(bound, read_pod(bound, PLAIN).request, ON).text
     assert "300 MiB" in wrong
     assert "3,000 MiB" in wrong
 

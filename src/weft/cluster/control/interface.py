@@ -14,6 +14,7 @@ import msgspec
 
 from weft.cluster.control.fault_log import FaultLog
 from weft.cluster.control.leadership import Leadership
+from weft.cluster.control.optional_feeds import OptionalFeeds
 from weft.cluster.control.watch_feeds import WatchFeed
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pods import PodView
@@ -201,6 +202,8 @@ class ClusterView(LiveCluster, Protocol):
     may_write: MayWrite | None
     """True for so many seconds that the lease lasts; None where there is no lease."""
     binder: Binder
+    optional: OptionalFeeds
+    """Kinds that the API server need not have, and which of them may not be read."""
 
     @property
     def client(self) -> ApiClient:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from weft.cluster.reading.finding import DoctorFinding, advice, good, some
 from weft.cluster.reading.objects import read_objects
 from weft.cluster.rights import HOW_TO_GET
-from weft.cluster.state.claims import ClaimView
+from weft.cluster.state.claims import ClaimView, is_left
 from weft.cluster.state.slices import SliceView
 from weft.dialects.inventory import InventoryFallback, inventory
 from weft.dialects.node_gpus import InventorySource
@@ -101,6 +101,9 @@ def claim_findings(read: ReadClaims, pods: Iterable[Pod]) -> list[DoctorFinding]
     for (driver, pool), problem in sorted(read.slices.problems.items())[:_MOST_NAMED]:
         text = f"pool {pool} of {driver} has {problem}: its GPUs count once it is complete"
         findings.append(advice(_CHECK, text, f"see the pods of the driver {driver}"))
+    for node, problems in sorted(read.slices.doubles().items())[:_MOST_NAMED]:
+        text = f"on {node} {'; '.join(problems)}"
+        findings.append(advice(_CHECK, text, "see the slices of that driver: pools share a GPU"))
     view = read.view
     wrong = {uid: text for uid, text in view.problems.items() if uid in view.claims}
     for uid in sorted(wrong, key=view.name_of)[:_MOST_NAMED]:
@@ -109,7 +112,7 @@ def claim_findings(read: ReadClaims, pods: Iterable[Pod]) -> list[DoctorFinding]
         text = f"{len(wrong) - _MOST_NAMED} more claims are not as they should be"
         findings.append(advice(_CHECK, text, "kubectl get resourceclaims -A"))
     there = {pod.metadata.uid for pod in pods}
-    left = [claim for claim in view.claims.values() if _is_left(claim, there)]
+    left = [claim for claim in view.claims.values() if is_left(claim, there.__contains__)]
     if left:
         names = [f"{claim.metadata.namespace}/{claim.metadata.name}" for claim in left]
         text = f"{some(names)}: still allocated for pods that are gone; their GPUs stay charged"
@@ -125,9 +128,3 @@ def _finding(view: ClaimView, uid: str, problem: str) -> DoctorFinding:
     if assumed or view.is_anywhere(uid):
         text += "; Weft reserves the most that it may hold"
     return advice(_CHECK, text, "kubectl get resourceslices; see the pods of its driver")
-
-
-def _is_left(claim: ResourceClaim, pods: set[str]) -> bool:
-    """Return whether the claim is reserved for pods only, and none of these exists."""
-    users = claim.status.reserved_for or ()
-    return bool(users) and all(u.resource == "pods" and u.uid not in pods for u in users)

@@ -21,6 +21,7 @@ from weft.cluster.state.card_names import called_by
 from weft.dialects.delivery import derived_record
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.evidence import marked
+from weft.dialects.kai import RESERVATIONS, is_reservation
 from weft.dialects.registry import parse_pod
 from weft.kube.client import ApiClient
 from weft.kube.codec import Resource
@@ -73,9 +74,25 @@ def holders(
                 finding = _unplaced(pod, names, hangs)
                 found.setdefault((_scheduler(pod), finding.level), []).append(finding)
     unread = [advice(_CHECK, _UNREAD, HOW_TO_GET)] if cluster.devices_unread else []
+    unread += _reservations_on_dead_nodes(cluster)
     return [*unread, *(_with_more(each) for each in found.values())] or [
         good(_CHECK, "each bound pod says which GPUs it has")
     ]
+
+
+def _reservations_on_dead_nodes(cluster: ClusterReading) -> list[DoctorFinding]:
+    """Report KAI's reservation pods whose node is gone or not ready."""
+    alive = {node.metadata.name for node in cluster.nodes if node.ready}
+    names = [
+        f"{pod.metadata.name} on {pod.spec.node_name}"
+        for pod in cluster.pods
+        if is_reservation(pod) and pod.spec.node_name not in {*alive, ""} and not pod.ended
+    ]
+    if not names:
+        return []
+    text = f"KAI's reservation pods on nodes that are gone or not ready: {some(names)}"
+    mend = f"see the node; if it is certainly dead: kubectl -n {RESERVATIONS} delete pod NAME"
+    return [advice(_CHECK, text, mend)]
 
 
 def _named(nodes: Mapping[str, Node], cluster: ClusterReading) -> dict[str, Node]:

@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import Metric
 from weft.cluster.control.interface import Attempt, BindOutcome
 from weft.cluster.http.metric_families import counter, gauge
 from weft.cluster.leader.leader_parts import LeaderParts
+from weft.cluster.scheduler.bad_input import bad_input
 from weft.cluster.scheduler.ledger_gauges import LedgerGauges, gpus_held
 from weft.cluster.scheduler.pending_gauges import PendingGauges
 from weft.cluster.state.bound_share import DOUBTS
@@ -200,9 +201,8 @@ class SchedulerMetrics:
         held = {"assumed": len(claims.assumed), "known": claims.holders - len(claims.assumed)}
         text = "ResourceClaims that hold GPUs, on known ones or on those that they may hold."
         yield gauge("weft_claims", text, held, "gpus")
-        wrong = {"claims": len(claims.problems), "pools": len(live.nodes.slices.problems)}
-        text = "ResourceClaims and pools of ResourceSlices that are not as they should be."
-        yield gauge("weft_claims_doubted", text, wrong, "kind")
+        text = "Claims, slices, pods and marks of other systems that are not as they should be."
+        yield gauge("weft_bad_input", text, bad_input(live), "kind")
         doubted = "Bound pods whose marks are doubtful, by the reason of their event."
         told = Counter(doubt.reason for each in live.pods.doubts.values() for doubt in each)
         reasons = {reason: told[reason] for reason in DOUBTS}

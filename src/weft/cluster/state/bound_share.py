@@ -54,6 +54,7 @@ from weft.kube.structs import KubeNode
 from weft.model import BadInputError, Gpu, Node, Placement, PodRequest, Shape, Share
 from weft.model.agent_offer import decode_offer
 from weft.model.annotations import AGENT, DELIVERY, PLACEMENT, PLACEMENT_COPY
+from weft.model.bad_input import BadInputKind
 from weft.model.ceilings import MOST_GPUS
 from weft.model.delivery import DeliveryRecord, decode_delivery
 
@@ -75,12 +76,14 @@ DOUBTS = (
 class Doubt(NamedTuple):
     """Something about a bound pod's GPUs that people must hear: an event's reason and text.
 
-    `unsure`: it may hold less than is charged for it, so nobody else is evicted for that.
+    `unsure`: it may hold less than is charged for it, so nobody else is evicted for that. `kind`
+    is how it is counted as bad input of another system's; None where it is none.
     """
 
     reason: str
     text: str
     unsure: bool = True
+    kind: BadInputKind | None = None
 
 
 class BoundShare(NamedTuple):
@@ -257,7 +260,8 @@ def held_by(
     doubts = [Doubt("UnitMismatch", mismatch)] if mismatch else []
     system = registry.dialect(request.dialect)
     if marks := system.wrong_marks(pod, request, node):
-        doubts.append(Doubt("PlacementDoubted", contradictory_in_words(marks)))
+        text = contradictory_in_words(marks.text)
+        doubts.append(Doubt("PlacementDoubted", text, kind=marks.kind))
     known = system.weigh(pod, request, node, bound_with)
     if known is None:
         share = guessed(request, node, how_full)

@@ -49,6 +49,7 @@ from weft.model import (
     Share,
     parse_quantity,
 )
+from weft.model.bad_input import BadInputKind
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI
 from weft.model.request import LATENCY_CRITICAL
 
@@ -64,7 +65,7 @@ class DeviceHold(NamedTuple):
     """One allocated device's part of a node's GPUs.
 
     `node` "": nobody says on which it is. `gpu` −1: nobody says which GPU it is. `memory_mib` −1:
-    all of it. `problem` says in words what is wrong, "" for nothing.
+    all of it. `problem` says in words what is wrong, "" for nothing, and `kind` how it is counted.
     """
 
     node: str
@@ -73,6 +74,7 @@ class DeviceHold(NamedTuple):
     memory_mib: int = -1
     milli: int = FULL_MILLI
     problem: str = ""
+    kind: BadInputKind | None = None
 
 
 class ReadingClaims(NamedTuple):
@@ -102,24 +104,29 @@ def _hold(claim: ResourceClaim, device: AllocatedDevice, by: ReadingClaims) -> D
     if facts is None and (by.slices.has(key) or not _may_be_gpu(claim, device, by)):
         return None
     memory_mib, milli, problem = consumed(device, facts)
+    kind: BadInputKind | None = None
+    if problem:
+        kind = "mark-unreadable" if memory_mib < 0 else "consumed-beyond-capacity"
     name = (facts.node if facts is not None else "") or node_named(claim) or device.pool
     node = by.node(name)
     if facts is None:
-        problem = f"device {'/'.join(key)} is in no complete slice"
+        problem, kind = f"device {'/'.join(key)} is in no complete slice", "device-in-no-slice"
     if node is None and (facts is None or not facts.node) and not node_named(claim):
-        return DeviceHold("", -1, "", memory_mib, milli, f"{problem}, and no node is named")
+        problem += ", and no node is named"
+        return DeviceHold("", -1, "", memory_mib, milli, problem, kind)
     found = on_card(key, facts.node, node, by.slices) if facts is not None and node else None
     if found is None:
         if not problem and node is not None:
             problem = f"device {'/'.join(key)} is no GPU that node {name} shows"
-        return DeviceHold(name, -1, "", memory_mib, milli, problem)
+            kind = "device-on-no-card"
+        return DeviceHold(name, -1, "", memory_mib, milli, problem, kind)
     gpu, part = found
     if memory_mib < 0 and part is not None:
         memory_mib = min(part.memory_mib, gpu.memory_mib)
         milli = -(-FULL_MILLI * memory_mib // gpu.memory_mib) if gpu.memory_mib else FULL_MILLI
     elif memory_mib < 0:
         memory_mib, milli = gpu.memory_mib, gpu.milli
-    return DeviceHold(name, gpu.index, gpu.uuid, memory_mib, milli, problem)
+    return DeviceHold(name, gpu.index, gpu.uuid, memory_mib, milli, problem, kind)
 
 
 def consumed(device: AllocatedDevice, facts: SliceGpu | None) -> tuple[int, int, str]:
@@ -244,7 +251,8 @@ class ClaimCharge(NamedTuple):
 
 class ClaimView:
     """The allocated claims. `problems` are those that are not as they should be, by UID: what is
-    wrong, in words. `assumed` is what is charged for lack of a card, by holder.
+    wrong, in words, and in `kinds` how it is counted. `assumed` is what is charged for lack of a
+    card, by holder.
 
     A holder is the claim's UID, with the node behind it for each node but its first.
     """
@@ -257,6 +265,7 @@ class ClaimView:
         on_problem: Callable[[ResourceClaim, str], None] | None = None,
     ) -> None:
         self.problems: dict[str, str] = {}
+        self.kinds: dict[str, frozenset[BadInputKind]] = {}
         self.assumed: dict[str, str] = {}
         self.claims: dict[str, ResourceClaim] = {}
         self._classes: dict[str, str] = {}
@@ -336,6 +345,7 @@ class ClaimView:
             del self._uids[key]
         self._forget(claim)
         self.problems.pop(uid, None)
+        self.kinds.pop(uid, None)
         return self._place(uid, {})
 
     def _forget(self, claim: ResourceClaim) -> None:
@@ -354,16 +364,18 @@ class ClaimView:
         claim = self.claims[uid]
         by_node: dict[str, ClaimCharge] = {}
         problems: list[str] = []
+        kinds = set[BadInputKind]()
         for number, hold in enumerate(holds_of(claim, self._by)):
             if hold is None:
                 continue
             problems += [hold.problem] if hold.problem else []
+            kinds.update([hold.kind] if hold.kind else ())
             before = None if anew or hold.gpu >= 0 else self._found(uid, number)
             charged = before or hold
             if charged.node:
                 known = by_node.get(charged.node, ClaimCharge(claim, charged.node))
                 by_node[charged.node] = _with(known, number, charged)
-        self._tell(claim, "; ".join(problems))
+        self._tell(claim, "; ".join(problems), frozenset(kinds))
         return self._place(uid, by_node)
 
     def _found(self, uid: str, number: int) -> DeviceHold | None:
@@ -378,7 +390,10 @@ class ClaimView:
     def _holders(self, uid: str) -> tuple[str, ...]:
         return self._more.get(uid) or ((uid,) if uid in self._charges else ())
 
-    def _tell(self, claim: ResourceClaim, problem: str) -> None:
+    def _tell(self, claim: ResourceClaim, problem: str, kinds: frozenset[BadInputKind]) -> None:
+        self.kinds.pop(claim.metadata.uid, None)
+        if kinds:
+            self.kinds[claim.metadata.uid] = kinds
         uid, before = claim.metadata.uid, self.problems.pop(claim.metadata.uid, "")
         if problem:
             self.problems[uid] = problem
@@ -509,6 +524,12 @@ class ClaimView:
             return frozenset()
         mappings = status.request_mappings or ()
         return frozenset((each.container_name, each.resource_name) for each in mappings)
+
+
+def is_left(claim: ResourceClaim, is_there: Callable[[str], bool]) -> bool:
+    """True if the claim is reserved for pods only, and none of these (by UID) is there."""
+    users = claim.status.reserved_for or ()
+    return bool(users) and all(u.resource == "pods" and not is_there(u.uid) for u in users)
 
 
 def log_problem(claim: ResourceClaim, problem: str) -> None:

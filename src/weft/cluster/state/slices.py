@@ -420,6 +420,10 @@ class SliceView:
             known = self._cards[node] = cards_of(devices)
         return known
 
+    def doubles(self) -> dict[str, tuple[str, ...]]:
+        """UUIDs that several devices of a node have, in words, by node that was asked about."""
+        return {node: known.problems for node, known in self._cards.items() if known.problems}
+
     def has(self, key: DeviceKey) -> bool:
         """True if a complete pool shows this device, whatever it is."""
         return key[2] in self._pools.get(key[:2], ())

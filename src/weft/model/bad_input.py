@@ -1,0 +1,30 @@
+"""Kinds of bad input from other systems: what is told, counted, and charged the most it may be.
+
+A kind is the label of `weft_bad_input` (docs/reference/metrics.md), so that their number is fixed.
+"""
+
+from typing import Literal, NamedTuple, get_args
+
+BadInputKind = Literal[
+    "pool-incomplete",
+    "uuid-twice",
+    "device-in-no-slice",
+    "device-on-no-card",
+    "consumed-beyond-capacity",
+    "claim-without-pod",
+    "reservation-without-group",
+    "reservation-on-dead-node",
+    "mark-unreadable",
+    "mark-names-unknown-card",
+    "device-object-missing",
+    "amounts-contradict",
+    "rights-missing",
+]
+KINDS: tuple[BadInputKind, ...] = get_args(BadInputKind)
+
+
+class WrongMark(NamedTuple):
+    """A fault of another system's mark of a bound pod, in words."""
+
+    kind: BadInputKind
+    text: str
