@@ -17,6 +17,7 @@ from weft.model.manifest import (
     PodManifest,
     PodSpec,
     PodStatus,
+    Quantities,
 )
 
 
@@ -264,12 +265,17 @@ class ContainerState(Api, frozen=True, gc=False):
 
 
 class ContainerStatus(Api, frozen=True, gc=False):
-    """One entry of containerStatuses; `last_state` is of the run before the `state`'s."""
+    """One entry of containerStatuses; `last_state` is of the run before the `state`'s.
+
+    `allocated_resources` is what its node has set aside for it, `resources` what it runs with.
+    """
 
     name: str = ""
     restart_count: int = 0
     state: ContainerState = ContainerState()
     last_state: ContainerState = ContainerState()
+    allocated_resources: Quantities | None = None
+    resources: ManifestResources | None = None
 
 
 class ExtendedResourceMapping(Api, frozen=True, gc=False):
@@ -288,7 +294,7 @@ class ExtendedResourceClaim(Api, frozen=True, gc=False):
 
 
 class ScheduledStatus(PodStatus, frozen=True, gc=False):
-    """status, with its conditions and its containers' ends."""
+    """status, with its conditions, its containers' ends and resizes."""
 
     reason: str = ""
     conditions: list[TimedCondition] | None = None
@@ -296,6 +302,8 @@ class ScheduledStatus(PodStatus, frozen=True, gc=False):
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
     extended_resource_claim_status: ExtendedResourceClaim | None = None
+    allocated_resources: Quantities | None = None
+    resources: ManifestResources | None = None
 
 
 ENDED = ("Succeeded", "Failed")

@@ -4,6 +4,7 @@ import datetime
 
 from msgspec.structs import replace
 
+from weft.cluster.state.resizes import as_set_aside
 from weft.dialects.catalog import AGENT_ANNOTATIONS, KEPT_NAMES
 from weft.dialects.shares import encode
 from weft.dialects.system import USED_ANNOTATIONS
@@ -22,6 +23,7 @@ def same(known: Pod, pod: Pod) -> bool:
         and was.labels == now.labels
         and was.owner_references == now.owner_references
         and known.spec == pod.spec
+        and as_set_aside(known).spec == as_set_aside(pod).spec
         and known.status.extended_resource_claim_status == pod.status.extended_resource_claim_status
     )
 

@@ -38,6 +38,7 @@ from weft.cluster.state.claims import ClaimView, beside_claims, log_problem
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, same, since
 from weft.cluster.state.pod_reader import claims_of, marks_of, read
+from weft.cluster.state.resizes import as_set_aside
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Event, PodAdded, PodGone, PodSeenBound
 from weft.core.ledger import Ledger
@@ -452,6 +453,7 @@ class PodView:
         shown = self._nodes.objects.get(node.name) if node is not None else None
         if not first.bound_with and (covered := self.claims.covered(pod)):
             pod = beside_claims(pod, covered)
+        pod = as_set_aside(pod)
         share = account(BoundReading(pod, first), node, self.settings, how_full, shown)
         if share.fault is not None:
             self.fault(pod, share.fault)
