@@ -7,8 +7,9 @@ stderr, one line each; any of these, or finding no pod, makes the exit code 1.
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+from msgspec.structs import replace
 from typer import Argument, Exit, Option
 
 from weft.cli.output import json_text, print_remark, print_table, print_warning
@@ -111,7 +112,7 @@ def read_file(
     file: str, settings: DialectSettings, readings: list[PodReading], errors: list[BadInputError]
 ) -> None:
     """Append a reading for every pod in `file`, an error for every document without any, and one
-    for each request that Weft does not place."""
+    for each request that Weft does not place or field that it does not honour."""
     from weft.cluster.state.manifests import load, pods_in, split
     from weft.files.reading import read_text
 
@@ -135,6 +136,7 @@ def read_file(
                 errors.append(_at(at, error))
                 continue
             readings.append(reading)
+            errors += [_at(at, BadInputError("", text)) for text in reading.row.not_honoured]
             for asked in reading.row.not_placed:
                 containers = f"container {', '.join(asked.containers)}" * bool(asked.containers)
                 errors.append(_at(at, BadInputError(containers, asked.text)))
@@ -154,8 +156,10 @@ def read_pod(file: str, pod: "ManifestPod", settings: DialectSettings) -> PodRea
     from weft.dialects.preview import preview
 
     manifest = manifest_of(pod)
+    if pod.namespace and not manifest.metadata.namespace:  # a template's pods are where it is
+        manifest = replace(manifest, metadata=replace(manifest.metadata, namespace=pod.namespace))
     request = pod_reader.read(manifest, settings, UnknownVolumes())
-    row_of = {
+    row_of: dict[str, Any] = {
         "file": file,
         "kind": pod.kind,
         "namespace": pod.namespace or None,
@@ -163,6 +167,8 @@ def read_pod(file: str, pod: "ManifestPod", settings: DialectSettings) -> PodRea
         "replicas": replicas_of(pod),
     }
     foreign = pod_reader.not_placed(manifest, request)
+    not_honoured = pod_reader.not_honoured(manifest)
+    row_of["not_honoured"] = [f"{text}: {pod_reader.WAY_OUT}" for text in not_honoured]
     return reading_of(row_of, request, foreign, preview(request))
 
 

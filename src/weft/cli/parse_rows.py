@@ -8,7 +8,7 @@ import msgspec
 from weft.cli.output import table_with
 from weft.dialects.dialect import PodAnnotations
 from weft.dialects.foreign import ForeignRequest
-from weft.model import ContainerRequest, GpuRequest, PodRequest
+from weft.model import Constraints, ContainerRequest, GpuRequest, InterPodRules, PodRequest
 from weft.model.request import GpuMemoryRequest
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Row(msgspec.Struct, frozen=True):
 
     `namespace` is None if the manifest names none. `replicas` run at once, None for a DaemonSet.
     `needs_env` is what each container needs to use its GPUs; the node's agent or plugin sets it.
+    `constraints` say where it may run besides room; `not_honoured` keeps it pending for ever.
     """
 
     file: str
@@ -50,6 +51,8 @@ class Row(msgspec.Struct, frozen=True):
     dialect: str | None
     containers: list[dict[str, Any]]
     shared_by_containers: bool
+    constraints: list[str]
+    not_honoured: list[str]
     not_placed: list[NotPlaced]
     warnings: list[str]
     writes: Written
@@ -80,6 +83,7 @@ def reading_of(
         dialect=None if request.dialect == "none" else request.dialect,
         containers=[_container(container) for container in request.containers],
         shared_by_containers=request.shared_by_containers,
+        constraints=constraints_in_words(request.shape.constraints),
         not_placed=[NotPlaced.of(each) for each in foreign],
         # requests that are not placed are reported once, as errors
         warnings=[each for each in request.warnings if each not in {f.text for f in foreign}],
@@ -87,6 +91,26 @@ def reading_of(
         needs_env=preview.env,
     )
     return PodReading(row, request.shape.gpu_requests)
+
+
+def constraints_in_words(constraints: Constraints) -> list[str]:
+    """List what a node and the pods around must be like for the pod to be placed there."""
+    lines = [f"on nodes with {key}={value}" for key, value in constraints.selector]
+    if constraints.affinity is not None:
+        terms = [", ".join(map(str, (*term.labels, *term.fields))) for term in constraints.affinity]
+        lines.append(f"on nodes with {' or '.join(filter(None, terms)) or 'nothing: on none'}")
+    rules = constraints.pods or InterPodRules()
+    lines += [f"near {term.pods}, by {term.topology_key}" for term in rules.affinity]
+    lines += [f"away from {term.pods}, by {term.topology_key}" for term in rules.anti_affinity]
+    lines += [
+        f"spread by {rule.topology_key}: at most {rule.max_skew} more than where there are "
+        f"fewest, of {rule.pods}"
+        for rule in rules.spread
+    ]
+    if constraints.ports:
+        ports = ", ".join(f"{port.port}/{port.protocol}" for port in constraints.ports)
+        lines.append(f"on nodes where no pod has host port {ports}")
+    return lines
 
 
 def _container(container: ContainerRequest) -> dict[str, Any]:
@@ -131,8 +155,8 @@ def _cells(container: dict[str, Any], not_placed: Sequence[NotPlaced]) -> tuple[
 
 
 def written_lines(row: Row) -> list[str]:
-    """List what Weft writes for the pod, and what its containers need from others."""
-    lines = []
+    """List where it may be placed, what Weft writes for it, and what its containers need."""
+    lines = [f"placed only {line}" for line in row.constraints]
     for kind, values in (("annotation", row.writes.annotations), ("label", row.writes.labels)):
         lines += [f"writes {kind} {key}={value}" for key, value in values.items()]
     for container, env in row.needs_env.items():

@@ -227,7 +227,8 @@ def constraints_of(pod: Pod, volumes: Volumes) -> Constraints:
     if affinity is not None:
         required, preferred = affinity.required, affinity.preferred
     rules, waits_for = _volumes(pod, volumes)
-    unsupported = [*not_honoured(pod), *_unsupported(spec), *waits_for]
+    claims = claims_request(spec)
+    unsupported = [*not_honoured(pod), *([claims.text] if claims else []), *waits_for]
     # kube-scheduler would wait for the other pod as well: that is no way out.
     held = [why for claim in claims_of(pod) if (why := volumes.held_by_other(pod, claim))]
     way_out = f": {WAY_OUT}" if unsupported else ""
@@ -276,19 +277,6 @@ def _requirements(
     requirements: Sequence[kube.SelectorRequirement] | None,
 ) -> tuple[Requirement, ...]:
     return tuple(Requirement(r.key, r.operator, tuple(r.values or ())) for r in requirements or ())
-
-
-def _unsupported(spec: ScheduledSpec) -> list[str]:
-    """List in words what in the spec Weft alone cannot honour."""
-    unsupported = []
-    if (claims := claims_request(spec)) is not None:
-        unsupported.append(claims.text)
-    for volume in spec.volumes or ():
-        if field := volume.lone_disk:
-            unsupported.append(f"spec.volumes[{volume.name}].{field} is not honoured by Weft alone")
-    if spec.scheduling_group is not None and spec.scheduling_group.pod_group_name:
-        unsupported.append("spec.schedulingGroup is not honoured by Weft alone")
-    return unsupported
 
 
 def claims_request(spec: ScheduledSpec) -> ForeignRequest | None:
@@ -396,7 +384,7 @@ def marks_of(pod: Pod) -> PodMarks:
 
 
 def not_honoured(pod: Pod) -> list[str]:
-    """List in words what of it Weft alone does not honour."""
+    """List in words what in the spec, its claims aside, Weft alone does not honour."""
     found = []
     for field, terms in (
         ("podAffinity", _required(pod, "pod_affinity")),
@@ -410,6 +398,12 @@ def not_honoured(pod: Pod) -> list[str]:
                 )
     for spread in _hard(pod):
         found += _bad_operators("spec.topologySpreadConstraints", spread.label_selector)
+    for volume in pod.spec.volumes or ():
+        if field := volume.lone_disk:
+            found.append(f"spec.volumes[{volume.name}].{field} is not honoured by Weft alone")
+    group = pod.spec.scheduling_group
+    if group is not None and group.pod_group_name:
+        found.append("spec.schedulingGroup is not honoured by Weft alone")
     return list(dict.fromkeys(found))
 
 

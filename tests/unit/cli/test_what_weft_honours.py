@@ -1,0 +1,78 @@
+"""docs/howto/what-weft-honours.md: each field of its table is read, as `weft parse` says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "howto" / "what-weft-honours.md"
+WEB = {"matchLabels": {"app": "web"}}
+NEAR = {"topologyKey": "zone", "labelSelector": WEB}
+REQUIRED = {"requiredDuringSchedulingIgnoredDuringExecution": [NEAR]}
+TERMS = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}]}
+SPREAD = {**NEAR, "maxSkew": 2, "whenUnsatisfiable": "DoNotSchedule"}
+ASKED: dict[str, tuple[dict[str, Any], str]] = {
+    "nodeSelector": ({"nodeSelector": {"pool": "a"}}, "on nodes with pool=a"),
+    "affinity.nodeAffinity": (
+        {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": TERMS}}},
+        "on nodes with gpu",
+    ),
+    "affinity.podAffinity": (
+        {"affinity": {"podAffinity": REQUIRED}},
+        "near pods with app=web in ml, by zone",
+    ),
+    "affinity.podAntiAffinity": (
+        {"affinity": {"podAntiAffinity": REQUIRED}},
+        "away from pods with app=web in ml, by zone",
+    ),
+    "topologySpreadConstraints": (
+        {"topologySpreadConstraints": [SPREAD]},
+        "spread by zone: at most 2 more than where there are fewest, of pods with app=web in ml",
+    ),
+    "containers[].ports[].hostPort": (
+        {"containers": [{"name": "c", "ports": [{"hostPort": 80}]}]},
+        "on nodes where no pod has host port 80/TCP",
+    ),
+}
+
+
+def fields() -> set[str]:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    return {row.split("`")[1] for row in rows}
+
+
+def manifest(spec: dict[str, Any]) -> str:
+    template = {
+        "metadata": {"labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "c"}], **spec},
+    }
+    meta = {"name": "web", "namespace": "ml"}
+    kind = {"apiVersion": "apps/v1", "kind": "Deployment"}
+    return json.dumps({**kind, "metadata": meta, "spec": {"template": template}})
+
+
+@pytest.mark.parametrize("field", ASKED)
+def test_parse_says_what_it_reads(field: str, weft: Any, tmp_path: Path) -> None:
+    assert field in fields()
+    spec, words = ASKED[field]
+    file = tmp_path / "web.yaml"
+    file.write_text(manifest(spec))
+    said = weft("parse", file, "--output", "json")
+    assert said.code == 0
+    assert json.loads(said.out)[0]["constraints"] == [words]
+    assert f"ml/Deployment/web: placed only {words}" in weft("parse", file).out
+
+
+def test_the_rest_of_the_table_is_tested_elsewhere() -> None:
+    """Tolerations and volumes are no demand on a node by themselves."""
+    assert fields() - ASKED.keys() == {"tolerations", "volumes"}
+
+
+def test_a_pod_that_would_wait_for_ever_is_an_error(weft: Any, tmp_path: Path) -> None:
+    file = tmp_path / "gang.yaml"
+    file.write_text(manifest({"schedulingGroup": {"podGroupName": "gang"}}))
+    said = weft("parse", file)
+    assert said.code == 1
+    assert "Deployment web: spec.schedulingGroup is not honoured by Weft alone" in said.err
+    assert "run this pod through kube-scheduler" in said.err
