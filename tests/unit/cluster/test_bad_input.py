@@ -1,7 +1,9 @@
 """Bad input of drivers and other systems: counted by kind, named, charged; and Weft goes on."""
 
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -150,6 +152,14 @@ async def test_it_is_counted_and_named_and_weft_goes_on(case: Case) -> None:
             wish = StatusWish("weft-system", "weft", frozenset({"weft"}), HowToRead())
             found = await status_of(client, wish)
             assert any(case.said in finding.text for finding in found.findings), found.findings
+
+
+def test_the_page_on_metrics_explains_each_kind() -> None:
+    page = Path(__file__).parents[3] / "docs/reference/metrics.md"
+    table = page.read_text().partition("### Kinds of bad input")[2].partition("## The agent")[0]
+    named = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    assert tuple(re.findall(r"`([a-z-]+)`", " ".join(named))) == KINDS
+    assert {case.kind for case in CASES} == set(KINDS)
 
 
 async def test_where_all_is_well_each_kind_is_0() -> None:

@@ -162,6 +162,24 @@ async def test_a_pod_with_a_claim_is_told_what_the_claim_holds() -> None:
         ]
 
 
+async def test_of_many_nodes_the_first_are_shown_and_it_says_that_there_are_more() -> None:
+    async with world() as made:
+        for number in range(20):
+            name = f"v{number:02}"
+            made.server.add("nodes", with_uuids(name, 1))
+            one = volcano.bound(f"on-{name}", volcano.SOME, ids="GPU-0,NVIDIA,3000,0:")
+            one["spec"]["nodeName"] = name
+            made.server.add("pods", one)
+        for number in range(3):
+            made.server.add("pods", shared(f"p{number}", CARD_MIB))
+        await until(lambda: len(made.live.pods.on_node("n")) == 3)
+        await until(lambda: len(made.live.engine.ledger.holdings) == 23)
+        found = await pending(made)
+        assert [share.name for share in found.others] == [f"on-v{n:02}" for n in range(16)]
+        assert found.others_left_out
+        assert "    - and more, on further nodes" in lines_of(found)
+
+
 async def test_where_all_is_wefts_nothing_is_said() -> None:
     async with world() as made:
         for name in ("a", "b", "c"):
