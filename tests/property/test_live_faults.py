@@ -6,6 +6,7 @@ walks, `test_engine_world.py`, play them all), `make test-faults` some ten thous
 often each fault point was hit (build/faults.txt).
 """
 
+import json
 import logging
 import multiprocessing
 import os
@@ -16,12 +17,17 @@ from pathlib import Path
 
 import pytest
 from fault_cases import KINDS, Block, Played, blocks, cases, play
+from faulty_world import NAMESPACE, World
+from live_asks import CARD_MIB, CARD_MILLI, limits
 from live_faults import BINDING_FAULTS
 from live_instance import POINTS
 from live_story import schedule
 from long_form import few_or_many
-from ways import CHOSEN, FIRST, SHIPPED, WAYS, seeds
+from ways import CHOSEN, DEFAULT, FIRST, SHIPPED, WAYS, seeds
 
+from fakes.api_http import Request
+from fakes.api_memory import MemoryConnection
+from fakes.api_time import run
 from weft.cluster.config.form import Configuration
 
 AT_LEAST = 20
@@ -131,6 +137,43 @@ def test_mistakes_beside_deciding_end_no_process(way: str) -> None:
 
 def test_a_seed_is_one_story() -> None:
     assert schedule(4, slips=True) == schedule(4, slips=True)
+
+
+def bind(world: World, sender: str, name: str) -> None:
+    """A binding of a pod that has a whole GPU comes in."""
+    spec = limits({"weft.dev/gpu-count": 1})
+    meta = {"name": name, "namespace": NAMESPACE}
+    uid = world.server.add("pods", {"metadata": meta, "spec": spec})["metadata"]["uid"]
+    placed = {"pod": uid, "node": "n", "shares": [[0, 0, CARD_MIB, CARD_MILLI, ""]]}
+    marks = {"weft.dev/placement": json.dumps(placed)}
+    body = {"metadata": {**meta, "annotations": marks}, "target": {"name": "n"}}
+    path, agent = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/binding", {"user-agent": sender}
+    world.server.take(
+        Request("POST", path, {}, agent, json.dumps(body).encode()), MemoryConnection()
+    )
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_binding_is_late_also_where_its_senders_successor_has_ended_already(
+    stopped: bool,
+) -> None:
+    async def played() -> World:
+        world = World(1, DEFAULT, slips=stopped)
+        world.calm = True
+        world.server.add("leases", {"metadata": {"name": "weft"}, "spec": {}}, "kube-system")
+        for holder in ("first", "second", ""):
+            held = {"spec": {"holderIdentity": holder}}
+            world.server.update("leases", "weft", held, "kube-system")
+            if holder == "second":
+                bind(world, holder, "a")
+        bind(world, "first", "b")
+        return world
+
+    world = run(played())
+    assert world.hits["bound"] == 2
+    assert world.hits["slip"] == stopped
+    assert any("second held the lease last" in text for text in world.violations) != stopped
+    assert not (stopped and world.violations)
 
 
 @pytest.mark.faults
