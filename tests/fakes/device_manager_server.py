@@ -168,7 +168,20 @@ class DeviceManagerServer:
                 await context.abort(grpc.StatusCode.UNKNOWN, name)
             return resources.GetPodResourcesResponse(pod_resources=pod_resources)
 
+        async def offered(_: object, context: Any) -> resources.AllocatableResourcesResponse:
+            await limit.take(context)
+            answer = resources.AllocatableResourcesResponse()
+            for name, ids in sorted(self.manager.devices.items()):
+                for device_id in sorted(ids):
+                    answer.devices.add(resource_name=name, device_ids=[device_id])
+            return answer
+
         methods = {
+            "GetAllocatableResources": grpc.unary_unary_rpc_method_handler(
+                offered,
+                resources.AllocatableResourcesRequest.FromString,
+                resources.AllocatableResourcesResponse.SerializeToString,
+            ),
             "List": grpc.unary_unary_rpc_method_handler(
                 listed,
                 resources.ListPodResourcesRequest.FromString,

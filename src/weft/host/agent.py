@@ -44,6 +44,7 @@ from weft.node.agent.mps_daemon import MpsDaemon, options_here
 from weft.node.agent.node_pods import NodePods, PodRules, is_static, rules_of
 from weft.node.agent.offering import Offering, RuntimeAbsence, offer_of
 from weft.node.agent.over_share import OverShareGuard, OverShareOptions
+from weft.node.agent.plugin_gpus import PluginGpusWatch
 from weft.node.agent.pod_events import REFUSED, STRANGER, PodEvents, PodName
 from weft.node.agent.process_owner import pods_with_processes
 from weft.node.agent.reconciler import Reconciler
@@ -145,14 +146,17 @@ class Composition:
         )
         self.absence.listeners.append(self.accounting.nudge)
         self.device_plugins = self._serve_plugins(hosting) if hosting.device_plugins else None
-        self.reconciler = self._reconcile(hosting) if hosting.pod_resources.exists() else None
+        self.reconciler: Reconciler | None = None
+        self.plugin_gpus: PluginGpusWatch | None = None
+        if hosting.pod_resources.exists():
+            self._ask_kubelet(hosting)
         self._watch_use(hosting.proc)
         broken: Counter[str] = Counter()
         collectors: list[Collector] = [
             DeliveryMetrics(self.delivery, self.evictions, self.plugin, self.closed),
             DeviceMetrics(self.devices),
             UsageMetrics(self._node, self.usage, self.guard),
-            KubeletMetrics(self.accounting, self.device_plugins, self.reconciler),
+            KubeletMetrics(self.accounting, self.device_plugins, self.reconciler, self.plugin_gpus),
             PartMetrics(broken),
         ]
         pages = AgentPages(collectors, self._checks(), address=hosting.address, port=hosting.port)
@@ -195,6 +199,7 @@ class Composition:
             self._node,
             self.devices,
             self._offer,
+            given=lambda: self.plugin_gpus.given if self.plugin_gpus is not None else None,
         )
         self.heartbeat = Heartbeat(
             self._client, self._node, self._client.endpoint.namespace, self._delivers
@@ -240,12 +245,16 @@ class Composition:
             hosting,
         )
 
-    def _reconcile(self, hosting: AgentHosting) -> Reconciler:
-        from weft.host.device_plugins import reconciler
+    def _ask_kubelet(self, hosting: AgentHosting) -> None:
+        from weft.host.device_plugins import plugin_gpus, reconciler
 
-        return reconciler(
+        self.reconciler = reconciler(
             self.pods, self.devices, self.accounting, self.evictions, self.events, hosting
         )
+        self.plugin_gpus = plugin_gpus(
+            self._client, self.pods, self.devices, self.accounting, hosting
+        )
+        self.plugin_gpus.listeners.append(self.discovery.nudge)
 
     def _delivers(self) -> bool:
         """Return True while shares reach containers."""
@@ -279,6 +288,8 @@ class Composition:
         }
         if self.reconciler is not None:
             parts["reconciler"] = self.reconciler
+        if self.plugin_gpus is not None:
+            parts["plugin-gpus"] = self.plugin_gpus
         if self.device_plugins is None:
             parts |= {
                 "cdi-files": self._cdi_files,

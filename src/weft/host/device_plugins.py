@@ -12,6 +12,7 @@ from weft.node.agent.device_watch import DeviceWatch
 from weft.node.agent.evictions import Evictions
 from weft.node.agent.isolation import NodeIsolation
 from weft.node.agent.node_pods import NodePod, NodePods
+from weft.node.agent.plugin_gpus import PluginGpusWatch
 from weft.node.agent.pod_events import PodEvents, PodName
 from weft.node.agent.reconciler import Reconciler
 from weft.node.device_plugin.attribution import AttributionWorld
@@ -36,6 +37,23 @@ def reconciler(
         lambda: [device.gpu.uuid for device in devices.devices],
         events.warn,
         evictions.evict,
+    )
+
+
+def plugin_gpus(
+    client: ApiClient,
+    pods: NodePods,
+    devices: DeviceWatch,
+    accounting: Accounting,
+    hosting: AgentHosting,
+) -> PluginGpusWatch:
+    """Build the part that asks the kubelet what NVIDIA's device plugin gave to pods."""
+    return PluginGpusWatch(
+        client,
+        pods,
+        PodResourcesClient(hosting.pod_resources),
+        lambda: accounting.served_by_plugins(accounting.amounts().capacity),
+        lambda: [device.gpu.uuid for device in devices.devices],
     )
 
 

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from weft.model.gpu_links import GpuLinks
+from weft.model.plugin_gpus import NONE_GIVEN, PluginGpus
 from weft.model.request import Taint
 
 
@@ -31,11 +32,13 @@ class CardNames(msgspec.Struct, frozen=True, gc=False):
     """Names by which other systems call a node's cards, from objects beside the node's own.
 
     `cards` are UUIDs by name: KAI's groups, Koordinator's minor numbers. `in_use` are KAI's groups
-    of which a pod there has a share.
+    of which a pod there has a share. `given` are the GPUs that NVIDIA's device plugin gave to pods
+    there, as the node's agent tells.
     """
 
     cards: dict[str, str] = {}
     in_use: frozenset[str] = frozenset()
+    given: PluginGpus = NONE_GIVEN
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):

@@ -53,6 +53,7 @@ from weft.model.annotations import (
     NODE_MODELS,
     PLACEMENT,
     PLACEMENT_COPY,
+    PLUGIN_GPUS,
     REQUIRED_PLUGINS,
     SCHEDULE,
     SCHEDULE_ENABLED,
@@ -71,6 +72,7 @@ ON_NODES = tuple(
             GPU_LINKS,
             AGENT,
             ADVERTISES,
+            PLUGIN_GPUS,
             *(name for s in ALL for name in s.written_on_nodes),
         }
     )

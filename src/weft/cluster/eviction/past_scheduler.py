@@ -47,12 +47,13 @@ class PastScheduler:
 
     def check(self) -> None:
         """Look who is there; tell who is new, and begin to evict."""
-        pods = {uid: pod for uid in self._pods.assumed if (pod := self._pods.by_uid(uid))}
+        known_by = self._pods.assumed | self._pods.told
+        pods = {uid: pod for uid in known_by if (pod := self._pods.by_uid(uid))}
         self.here = frozenset(uid for uid, pod in pods.items() if self._is_past_us(pod))
         if not self.leading:
             return
         for uid in sorted(self.here - self._told):
-            text = past_scheduler_in_words(self._pods.assumed[uid], evicts=self._evicts)
+            text = past_scheduler_in_words(known_by[uid], evicts=self._evicts)
             log.warning("pod %s %s", pods[uid].metadata.name, text, extra=about(pods[uid].metadata))
             self._notify(Notice(REASON, text, pod=pods[uid]))
         self._told = self.here

@@ -29,7 +29,7 @@ from weft.kube.errors import ApiError
 from weft.kube.pods import Pod
 from weft.kube.services import everything
 from weft.model import BadInputError, Node, ObjectMeta
-from weft.model.annotations import AGENT, SCHEDULE, SCHEDULE_ENABLED
+from weft.model.annotations import AGENT, PLUGIN_GPUS, SCHEDULE, SCHEDULE_ENABLED
 from weft.model.delivery import NO_DEVICES, VISIBLE
 from weft.model.manifest import Api
 
@@ -49,6 +49,8 @@ _MENDS = {
     _LOST: "weft inspect {node}; see that the GPU is back, or delete the pod",
     "DeliveryDoubted": "kubectl -n {namespace} delete pod {name}; weft admission keeps others from "
     "writing such annotations",
+    "PluginGPUsDoubted": f"kubectl get node {{node}} -o yaml shows {PLUGIN_GPUS}; the agent's "
+    "log there says what the kubelet told",
     "PodUnreadable": "correct its labels and annotations: weft parse shows how they are read",
 }
 _HARMLESS = ("PlacementMoved", "UnitMismatch")
@@ -60,7 +62,7 @@ def holders(
     """Report bound pods whose GPUs are unknown or in doubt; `names` are Weft's schedulerNames."""
     settings = cluster.how.settings
     shown = {node.metadata.name: node for node in cluster.gpu_nodes}
-    nodes = _named({n: cluster.inventory(node) for n, node in shown.items()}, cluster)
+    nodes = _named(cluster)
     found: dict[tuple[str, str], list[DoctorFinding]] = {}
     for pod in sorted(cluster.pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name)):
         node = nodes.get(pod.spec.node_name)
@@ -95,14 +97,16 @@ def _reservations_on_dead_nodes(cluster: ClusterReading) -> list[DoctorFinding]:
     return [advice(_CHECK, text, mend)]
 
 
-def _named(nodes: Mapping[str, Node], cluster: ClusterReading) -> dict[str, Node]:
-    """The nodes with what other systems call their cards."""
+def _named(cluster: ClusterReading) -> dict[str, Node]:
+    """The nodes with GPUs, with what other systems call their cards."""
+    shown = {node.metadata.name: node for node in cluster.gpu_nodes}
+    nodes = {name: cluster.inventory(node) for name, node in shown.items()}
     there: dict[str, list[Pod]] = {}
     for pod in cluster.pods:
         if not pod.ended:
             there.setdefault(pod.spec.node_name, []).append(pod)
     return {
-        name: called_by(node, there.get(name, ()), cluster.how.devices.get(name))
+        name: called_by(node, there.get(name, ()), cluster.how.devices.get(name), shown[name])
         for name, node in nodes.items()
     }
 

@@ -1,7 +1,8 @@
 """Collects for `weft inspect` what is promised of each GPU, and what is used.
 
-Promises come from the API: a pod's delivery record, or its system's annotations. Use comes from the
-agents, through the API server's proxy, or from a metrics server."""
+Promises come from the API: a pod's delivery record, its system's annotations, or what the node's
+agent tells of NVIDIA's device plugin. Use comes from the agents, through the API server's proxy, or
+from a metrics server."""
 
 import math
 import time
@@ -12,7 +13,7 @@ import msgspec
 
 from weft.cluster.reading.claims import NO_CLAIMS, ReadClaims
 from weft.cluster.reading.reading import AGENTS, HowToRead, read_cluster
-from weft.cluster.state.bound_share import placed_by_weft
+from weft.cluster.state.bound_share import GuessedUse, held_by, placed_by_weft
 from weft.cluster.state.card_names import called_by
 from weft.cluster.state.claims import ClaimView, beside_claims
 from weft.cluster.state.others import claims_share, pods_share
@@ -21,15 +22,17 @@ from weft.dialects.delivery import derived_record
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.inventory import inventory
 from weft.dialects.koordinator import reported_by
+from weft.dialects.nvidia import Nvidia
+from weft.dialects.nvidia_plugin import devices_held
 from weft.dialects.registry import read_bound
 from weft.kube.client import ApiClient
 from weft.kube.pods import Pod
 from weft.kube.services import SERVING_PODS, ServingPod, everything, proxy_path
 from weft.kube.structs import KubeNode
-from weft.model import BadInputError, Gpu, Node, Share
+from weft.model import BadInputError, Gpu, Node, Placement, Share
 from weft.model.agent_offer import AgentOffer, decode_offer
 from weft.model.annotations import AGENT, DELIVERY
-from weft.model.delivery import DeliveryRecord, decode_delivery
+from weft.model.delivery import DeliveredCard, DeliveryRecord, decode_delivery
 from weft.model.metric import Metric
 
 if TYPE_CHECKING:
@@ -45,9 +48,10 @@ _TIMEOUT_S = 5.0
 class PodOnGpu(msgspec.Struct):
     """A pod on a GPU: promised MiB and thousandths, used MiB and share of time (None: unknown).
 
-    `by` is the source of the promise: the delivery record, or the system's own annotations. If it
-    is "claim", the promise is a ResourceClaim's, and `name` is the claim's. `placed_by_others`
-    says of a share that Weft did not place who holds it, and what names the GPU.
+    `by` is the source of the promise: the delivery record, the system's own annotations, or, of
+    what NVIDIA's device plugin gave, the node's agent. If it is "claim", the promise is a
+    ResourceClaim's, and `name` is the claim's. `placed_by_others` says of a share that Weft did not
+    place who holds it, and what names the GPU.
     """
 
     namespace: str
@@ -56,7 +60,7 @@ class PodOnGpu(msgspec.Struct):
     phase: str
     dialect: str
     isolation: str
-    by: Literal["record", "annotations", "claim"]
+    by: Literal["record", "annotations", "agent", "claim"]
     memory_mib: int
     milli: int
     used_mib: int | None = None
@@ -162,7 +166,7 @@ def promises(
         if node.gpus:
             nodes.append(node)
             here = [_beside(pod, claims.view) for pod in there.get(node.name, [])]
-            seen = called_by(node, here, device)
+            seen = called_by(node, here, device, each)
             reports.append(_inspected(each, seen, here, how.settings))
             _add_claims(reports[-1], claims.view, seen)
     return reports, nodes
@@ -204,11 +208,12 @@ def _inspected(
     gone: list[int] = []
     for pod in sorted(pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name)):
         record, by = _record(pod, node, settings)
-        if record is None:
-            if by == "nobody":
-                unplaced.append(f"{pod.metadata.namespace}/{pod.metadata.name}")
+        if by == "nobody":
+            unplaced.append(f"{pod.metadata.namespace}/{pod.metadata.name}")
+        if record is None or by is None or by == "nobody":
             continue
-        others = by == "annotations" and not placed_by_weft(pod)
+        is_told = by == "agent"
+        others = is_told or (by == "annotations" and not placed_by_weft(pod))
         request = read_bound(pod, node, settings)[0] if others else None
         for card in record.cards:
             share = Share(0, card.gpu, card.memory_mib, card.milli, card.uuid)
@@ -228,10 +233,12 @@ def _inspected(
                     pod.status.phase,
                     record.dialect,
                     record.isolation,
-                    "record" if by == "record" else "annotations",
+                    by,
                     card.memory_mib,
                     card.milli,
-                    placed_by_others=pods_share(pod, request, share, node) if others else None,
+                    placed_by_others=pods_share(pod, request, share, node, is_told=is_told)
+                    if others
+                    else None,
                 )
             )
     offer = _offer(kube_node)
@@ -262,9 +269,9 @@ def _gpu(gpu: Gpu) -> GpuReport:
 
 def _record(
     pod: Pod, node: Node, settings: DialectSettings
-) -> tuple[DeliveryRecord | None, Literal["record", "annotations", "nobody", "nothing"]]:
+) -> tuple[DeliveryRecord | None, Literal["record", "annotations", "agent", "nobody"] | None]:
     """Return the pod's record and its source; `nobody` if the pod asks for GPUs but nothing places
-    it."""
+    it, None if it asks for none."""
     text = (pod.metadata.annotations or {}).get(DELIVERY, "")
     try:
         record = decode_delivery(text) if text else None
@@ -274,12 +281,26 @@ def _record(
         return record, "record"
     try:
         derived = derived_record(pod, node, settings)
-        asks = derived is None and bool(read_bound(pod, node, settings)[0].shape.gpu_requests)
+        request = read_bound(pod, node, settings)[0]
     except BadInputError:
         return None, "nobody"
     if derived is not None:
         return derived, "annotations"
-    return None, "nobody" if asks else "nothing"
+    if devices_held(pod, request):
+        share = held_by(pod, node, settings, GuessedUse(node).how_full)
+        if share.told:
+            return _as_record(share.placement), "agent"
+        return None, "nobody" if share.why else None
+    return None, "nobody" if request.shape.gpu_requests else None
+
+
+def _as_record(placement: Placement) -> DeliveryRecord:
+    """Return a record of GPUs that NVIDIA's device plugin gave."""
+    cards = tuple(
+        DeliveredCard(s.gpu, s.uuid, s.memory_mib, s.milli, s.memory_mib, s.milli)
+        for s in placement.shares
+    )
+    return DeliveryRecord(placement.uid, placement.node, Nvidia.name, cards, {})
 
 
 def _offer(node: KubeNode) -> AgentOffer | None:

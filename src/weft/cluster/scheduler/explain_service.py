@@ -234,8 +234,9 @@ class Explainer:
         notes = []
         if node not in live.nodes.nodes:
             notes.append(node_gone_in_words(node))
-        if (why := live.pods.assumed.get(pod.metadata.uid)) is not None:
-            notes.append(f"it {why}")
+        for said in (live.pods.assumed, live.pods.told):
+            if (why := said.get(pod.metadata.uid)) is not None:
+                notes.append(f"it {why}")
         notes += [doubt.text for doubt in live.pods.doubts.get(pod.metadata.uid, ())]
         notes += [by_claim_in_words(name) for name in live.pods.claims.of_pod(pod.metadata.uid)]
         for over in self._accounts.over.get(node, ()):

@@ -20,11 +20,13 @@ from weft.model.annotations import (
     OUT_OF_MEMORY,
     PLACEMENT,
     PLACEMENT_COPY,
+    PLUGIN_GPUS,
     SLO_MS,
     SOLO_P99_MS,
     SOLO_RATE,
     TERM,
 )
+from weft.model.plugin_gpus import PluginGpus, decode_plugin_gpus, encode_plugin_gpus
 
 _BY_CONTAINER = (elastic.CONTAINER, elastic.NANO_CONTAINER)
 """Prefixes of annotations that end in a container's name."""
@@ -60,8 +62,8 @@ class Marks:
     def _value(self, key: str, text: str) -> str | None:
         if key in (APPLICATION, hami.NODE, kai.CONTAINER):
             return self._names.name(text)
-        if key in (PLACEMENT, PLACEMENT_COPY):
-            return self._placement(text)
+        if key in (PLACEMENT, PLACEMENT_COPY, PLUGIN_GPUS):
+            return self._plugin_gpus(text) if key == PLUGIN_GPUS else self._placement(text)
         if key == OUT_OF_MEMORY:
             return self._out_of_memory(text)
         if key == gpushare.ALLOCATION:
@@ -82,6 +84,16 @@ class Marks:
         if "shares" in value:
             renamed["shares"] = _with_gpus(value["shares"], self._names)
         return json.dumps(renamed, separators=(",", ":"))
+
+    def _plugin_gpus(self, text: str) -> str:
+        """Rename cards and pods; what nobody can read stays so."""
+        try:
+            given = decode_plugin_gpus(text)
+        except ValueError:
+            return "damaged"
+        cards = tuple(map(self._names.gpu, given.cards))
+        pods = {self._names.uid(uid): gpus for uid, gpus in given.pods.items()}
+        return encode_plugin_gpus(PluginGpus(cards, pods))
 
     def _out_of_memory(self, text: str) -> str | None:
         value = _object(text)

@@ -9,6 +9,8 @@ away twice:
   shared ones on different nodes.
 - a share: it is charged on every card of the node, for it may be on any of them; one of no memory
   and no cores on none, or a pod that asks for nothing would keep whole cards from others.
+- a pod whose devices NVIDIA's plugin chose, with time slicing, MPS or neither: what the node's
+  agent tells, by the kubelet's word (`dialects/nvidia_plugin.py`); as above where it does not.
 - a pod whose resources contradict each other: what each system that it names makes of its part of
   them, and where no system can, as many whole cards as it names units.
 - a pod that asks for no GPU and carries a delivery record: what that names, where the node's agent
@@ -29,6 +31,7 @@ from weft.core.explain.account_sentences import (
     contradictory_in_words,
     edited_in_words,
     lost_in_words,
+    mistold_in_words,
     moved_in_words,
     undue_in_words,
     unreadable_in_words,
@@ -38,6 +41,7 @@ from weft.dialects.catalog import NONE, is_gpu_resource, is_kept_mark
 from weft.dialects.delivery import why_not_due
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.evidence import ChargedPlacement, agreed, marked, without_marks
+from weft.dialects.nvidia_plugin import anywhere, devices_held, given_shares
 from weft.dialects.resources import slots, whole_cards
 from weft.dialects.shares import (
     SaidByPod,
@@ -68,6 +72,7 @@ DOUBTS = (
     "PlacementMoved",
     "GPULost",
     "DeliveryDoubted",
+    "PluginGPUsDoubted",
     UNREADABLE,
 )
 """The reasons of doubts."""
@@ -90,6 +95,7 @@ class BoundShare(NamedTuple):
     """The charge for a pod. `why` says, where its marks did not, what was assumed.
 
     `moves`: what other pods of the node hold may change it. `doubts`: what is wrong with its marks.
+    `told` says in words that its node's agent tells what it holds: nobody else is evicted for that.
     `fault`: the mistake of ours by which its reading broke off.
     """
 
@@ -97,6 +103,7 @@ class BoundShare(NamedTuple):
     why: str = ""
     moves: bool = False
     doubts: tuple[Doubt, ...] = ()
+    told: str = ""
     fault: Exception | None = None
 
 
@@ -262,12 +269,37 @@ def held_by(
     if marks := system.wrong_marks(pod, request, node):
         text = contradictory_in_words(marks.text)
         doubts.append(Doubt("PlacementDoubted", text, kind=marks.kind))
+    if not bound_with and (by_plugin := _by_plugin(pod, request, node, how_full)) is not None:
+        return by_plugin._replace(doubts=(*doubts, *by_plugin.doubts))
     known = system.weigh(pod, request, node, bound_with)
     if known is None:
         share = guessed(request, node, how_full)
         return share._replace(doubts=(*doubts, *_unread(why, "what its spec asks")))
     doubts += [*_doubts(known, node), *_unread(why, "what it was bound with")]
     return BoundShare(known.placement, known.assumed, doubts=tuple(doubts))
+
+
+def _by_plugin(pod: Pod, request: PodRequest, node: Node, how_full: HowFull) -> BoundShare | None:
+    """Charge a pod that Weft did not place and that has devices of NVIDIA's plugin: what the node's
+    agent tells, else the most that it may hold; None for other pods, and where nothing is told of
+    one that asks for cards alone or for MIG instances."""
+    devices = 0 if marked(pod) else devices_held(pod, request)
+    if not devices:
+        return None
+    given = given_shares(pod, devices, node)
+    if given.shares:
+        return BoundShare(placement_of(request, node, given.shares), told=given.told)
+    asked = anywhere(pod, node)
+    if asked is None and not given.problem:
+        return None
+    if asked is not None:
+        asks = (*request.shape.gpu_requests, asked)
+        shape = replace(request.shape, gpu_requests=asks)
+        request = replace(request, shape=shape)
+    doubts = (Doubt("PluginGPUsDoubted", mistold_in_words(given.problem)),) if given.problem else ()
+    if not request.shape.gpu_requests:
+        return BoundShare(placement_of(request, node, ()), doubts=doubts)
+    return guessed(request, node, how_full)._replace(doubts=doubts)
 
 
 def by_late_marks(

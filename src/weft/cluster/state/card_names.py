@@ -1,26 +1,43 @@
-"""Names of a node's cards in other systems: KAI's groups of pods, Koordinator's minor numbers.
+"""Names of a node's cards in other systems: KAI's groups of pods, Koordinator's minor numbers. And
+which of its cards NVIDIA's device plugin gave to which pods, as its agent tells.
 
-By these names bound pods say which cards they have; the dialects read them off `Node.called`.
+By these bound pods say which cards they have; the dialects read them off `Node.called`.
 """
 
+import contextlib
 from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
 from weft.dialects.kai import card_names
 from weft.dialects.koordinator import KoordinatorDevice, minor_names
-from weft.model import Node, PodManifest
+from weft.dialects.nvidia_plugin import read_plugin_gpus
+from weft.model import BadInputError, Node, NodeManifest, PodManifest
 from weft.model.node import CardNames
+from weft.model.plugin_gpus import NONE_GIVEN, PluginGpus
 
 _UNNAMED = CardNames()
 
 
-def called(node: Node, groups: CardNames, minors: Mapping[str, str]) -> Node:
-    """The node with KAI's names of its cards, and Koordinator's (UUIDs by name)."""
+def called(
+    node: Node, groups: CardNames, minors: Mapping[str, str], given: PluginGpus = NONE_GIVEN
+) -> Node:
+    """The node with KAI's names of its cards, and Koordinator's (UUIDs by name), and what NVIDIA's
+    plugin gave of them."""
     names = replace(groups, cards={**groups.cards, **minors}) if minors else groups
+    if given != NONE_GIVEN:
+        names = replace(names, given=given)
     return node if names == _UNNAMED else replace(node, called=names)
 
 
-def called_by(node: Node, pods: Iterable[PodManifest], device: KoordinatorDevice | None) -> Node:
-    """The same by the node's pods, and its Device."""
-    return called(node, card_names(pods), minor_names(device))
+def called_by(
+    node: Node,
+    pods: Iterable[PodManifest],
+    device: KoordinatorDevice | None,
+    shown: NodeManifest,
+) -> Node:
+    """The same by the node's pods, its Device, and the node as the API shows it."""
+    given = NONE_GIVEN
+    with contextlib.suppress(BadInputError):  # the scheduler, which keeps nodes, tells of that
+        given = read_plugin_gpus(shown)
+    return called(node, card_names(pods), minor_names(device), given)

@@ -22,13 +22,15 @@ from weft.dialects.gpushare import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX
 from weft.dialects.inventory import InventoryFallback, inventory, taints_of
 from weft.dialects.koordinator import KoordinatorDevice, minor_names, reported_by
 from weft.dialects.node_links import LinksRule
+from weft.dialects.nvidia_plugin import read_plugin_gpus
 from weft.kube.dra import ResourceSlice
 from weft.kube.structs import ConfigMap, KubeNode, Lease
 from weft.kube.watch import Change, Deleted
-from weft.model import ClosedNode, Constraints, Node
+from weft.model import BadInputError, ClosedNode, Constraints, Node
 from weft.model.annotations import AGENT
 from weft.model.log_fields import about
 from weft.model.node import CardNames
+from weft.model.plugin_gpus import NONE_GIVEN, PluginGpus
 from weft.model.reason import TEXT
 
 log = logging.getLogger("weft.cluster")
@@ -44,8 +46,8 @@ class NodeView:
     That ends when they are as large again, or gone. `objects` are the nodes as the API shows them.
     `counted` are the gpushare units that a node has shown (MiB; 0: none), by its name.
     `slices` are the ResourceSlices, `renamed` the nodes of which Koordinator says other minor
-    numbers than when it was emptied last. `lends`: whether pods may be promised more than cards
-    have; see `DialectSettings`.
+    numbers than when it was emptied last, or their agents other GPUs that NVIDIA's plugin gave.
+    `lends`: whether pods may be promised more than cards have; see `DialectSettings`.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class NodeView:
         self.slices = SliceView()
         self.renamed: set[str] = set()
         self._minors: dict[str, dict[str, str]] = {}
+        self._given: dict[str, PluginGpus] = {}
         self._devices: dict[str, KoordinatorDevice] = {}
         self._rules, self._links = rules, links
         self._accounted = RESOURCES if lends else ()
@@ -144,9 +147,10 @@ class NodeView:
         return f"{name}: {TEXT[code]}" if code else ""
 
     def called(self, name: str, names: CardNames) -> Node | None:
-        """The node, with these names of its cards, and Koordinator's."""
-        node = self.nodes.get(name)
-        return None if node is None else called(node, names, self._minors.get(name, {}))
+        """The node, with these names of its cards, and Koordinator's; and with what NVIDIA's plugin
+        gave of them."""
+        node, given = self.nodes.get(name), self._given.get(name, NONE_GIVEN)
+        return None if node is None else called(node, names, self._minors.get(name, {}), given)
 
     @property
     def dirty(self) -> bool:
@@ -166,6 +170,7 @@ class NodeView:
                 self.warnings.pop(name, None)
                 self.shrunk.pop(name, None)
                 self.counted.pop(name, None)
+                self._given.pop(name, None)
                 continue
             node, before = self._read(known), self.nodes.get(name)
             if before != node or name in self._closed:
@@ -214,13 +219,28 @@ class NodeView:
             links=self._links,
             slices=cards.source or reported_by(self._devices.get(name)),
         )
-        warnings += cards.problems
+        warnings += cards.problems + self._read_given(known)
         if warnings != self.warnings.get(name, ()):
             for warning in warnings:
                 log.warning("node %s: %s", name, warning, extra=about(node=name))
             self.warnings[name] = warnings
         silent = AGENT in (known.metadata.annotations or {}) and self._heartbeats.silent_since(name)
         return replace(node, silent_since=silent or UNSET)
+
+    def _read_given(self, known: KubeNode) -> tuple[str, ...]:
+        """Take over what NVIDIA's plugin gave there; warnings for people."""
+        name, warnings = known.metadata.name, tuple[str, ...]()
+        try:
+            given = read_plugin_gpus(known)
+        except BadInputError as error:
+            given = NONE_GIVEN
+            warnings = (f"ignored: {error}: its pods are charged as if no agent told of them",)
+        before = self._given.pop(name, NONE_GIVEN)
+        if given != NONE_GIVEN:
+            self._given[name] = given
+        if given != before:
+            self.renamed.add(name)
+        return warnings
 
 
 def _same(known: KubeNode, node: KubeNode) -> bool:

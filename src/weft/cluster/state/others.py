@@ -21,6 +21,7 @@ from weft.kube.pods import Pod
 from weft.model import BadInputError, Gpu, Node, PodRequest, Share
 
 _NOBODY = "nobody says which GPU it holds"
+_TOLD = "what its node's agent tells of NVIDIA's device plugin"
 _BY_PART = ("percent", "millionths")
 
 
@@ -55,23 +56,29 @@ def _of_pod(pods: PodView, pod: Pod, node: Node) -> Iterator[OthersShare]:
         request = None
     unknown = f"it {pods.assumed[uid]}" if uid in pods.assumed else ""
     if not unknown and pods.unsure(uid):
-        unknown = "; ".join(doubt.text for doubt in pods.doubts[uid])
+        unknown = "; ".join(doubt.text for doubt in pods.doubts.get(uid, ()))
     for share in placement.shares:
-        yield pods_share(pod, request, share, node, unknown)
+        yield pods_share(pod, request, share, node, unknown, is_told=uid in pods.told)
 
 
 def pods_share(
-    pod: Pod, request: PodRequest | None, share: Share, node: Node, unknown: str = ""
+    pod: Pod,
+    request: PodRequest | None,
+    share: Share,
+    node: Node,
+    unknown: str = "",
+    *,
+    is_told: bool = False,
 ) -> OthersShare:
     """The pod's share of a GPU; `request` is None where it cannot be read. `unknown`: why nobody
-    knows that it is this GPU, "" where its marks name it."""
+    knows that it is this GPU, "" where its marks name it, or (`is_told`) its node's agent."""
     meta, gpu = pod.metadata, _gpu(node, share.gpu)
     placer = placer_of(pod, request.dialect if request is not None else "none")
     asked = request.shape.gpu_requests if request is not None else ()
     by_percent = len(asked) > share.gpu_request and asked[share.gpu_request].memory.kind in _BY_PART
     amount = amount_in_words(share, gpu, by_percent=by_percent)
     holder = pod_of_in_words(f"{meta.namespace}/{meta.name}", placer.title, placer.name)
-    evidence = unknown or placer.mark or "its annotations"
+    evidence = unknown or (_TOLD if is_told else placer.mark or "its annotations")
     why = evidence if unknown else f"by {evidence}"
     return OthersShare(
         node.name,

@@ -118,9 +118,10 @@ class PodView:
     each new reason, and "" when it is over. `ledger` is the engine's, and only read.
 
     `faults` counts mistakes of ours in reading a pod: it is then a pod that cannot be read.
-    `assumed` is what is charged for lack of marks, in words, `doubts` what is wrong with the marks
-    of bound pods. `deciding` is off while another process decides: pending pods are then kept, not
-    told. `clock` says how long ago they were bound.
+    `assumed` is what is charged for lack of marks, in words, `told` what nodes' agents tell of pods
+    without marks, and `doubts` what is wrong with the marks of bound pods. `deciding` is off while
+    another process decides: pending pods are then kept, not told. `clock` says how long ago they
+    were bound.
     """
 
     def __init__(
@@ -138,6 +139,7 @@ class PodView:
         self.bad: dict[str, str] = {}
         self.assumed: dict[str, str] = {}
         self.doubts: dict[str, tuple[Doubt, ...]] = {}
+        self.told: dict[str, str] = {}
         self.faults = 0
         self.settings = settings
         self.claims = ClaimView(nodes.slices, nodes.nodes.get, clock.wall, log_problem)
@@ -172,6 +174,7 @@ class PodView:
         marks are in doubt, or its share is assumed."""
         return (
             uid in self.assumed
+            or uid in self.told
             or uid in self.claims.assumed
             or any(doubt.unsure for doubt in self.doubts.get(uid, ()))
         )
@@ -309,6 +312,7 @@ class PodView:
         for uid in self._on_node.get(node, ()):
             self.assumed.pop(uid, None)
             self.doubts.pop(uid, None)
+            self.told.pop(uid, None)
         for holder in self.claims.holders_on(node):
             self.claims.assumed.pop(holder, None)
 
@@ -503,6 +507,9 @@ class PodView:
         """Keep what is to be said of this pod's charge."""
         uid, why = pod.metadata.uid, held.why
         before = self.assumed.pop(uid, "")
+        self.told.pop(uid, None)
+        if held.told:
+            self.told[uid] = held.told
         self.doubts.pop(uid, None)
         if held.doubts:
             self.doubts[uid] = held.doubts
@@ -522,6 +529,7 @@ class PodView:
         self.bad.pop(uid, None)
         self.assumed.pop(uid, None)
         self.doubts.pop(uid, None)
+        self.told.pop(uid, None)
         self._first.pop(uid, None)
         self._marks.pop(uid, None)
         pod = self._by_uid.get(uid)

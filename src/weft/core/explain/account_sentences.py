@@ -96,6 +96,15 @@ def contradictory_in_words(marks: str) -> str:
     return f"{marks}. At least what it may hold is charged, and no other pod is evicted for it"
 
 
+def mistold_in_words(problem: str) -> str:
+    """Text of the event of a pod of whose devices its node's agent tells something that cannot be;
+    `problem` goes on after "its node's agent"."""
+    return (
+        f"its node's agent {problem}: it is charged as if nobody had told, and no other pod is "
+        "evicted for it"
+    )
+
+
 def unreadable_in_words(why: str, charged: str) -> str:
     """Text of the event of a bound pod with unreadable marks; `charged` is what is counted for
     it."""

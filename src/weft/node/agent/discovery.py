@@ -3,6 +3,7 @@
 annotations   weft.dev/inventory      every GPU and instance, in service or not
               weft.dev/agent          version, delivery, isolation modes
               weft.dev/gpu-links      how the GPUs are connected, if that can be read
+              weft.dev/plugin-gpus    which GPUs NVIDIA's device plugin gave to which pods
               ai.centaurus.io/…       Alnair's: count, UUIDs, units in both spellings
 labels        weft.dev/gpu-model.…    each model and its number: for node selectors, and to see
                                       which names `genius/gpu-model` accepts
@@ -29,9 +30,10 @@ from weft.kube.errors import ApiError, LostError, NotSentError
 from weft.kube.structs import KubeNode
 from weft.model import BadInputError, Gpu
 from weft.model.agent_offer import AgentOffer, encode_offer
-from weft.model.annotations import AGENT, GPU_LINKS, INVENTORY, NODE_MODELS
+from weft.model.annotations import AGENT, GPU_LINKS, INVENTORY, NODE_MODELS, PLUGIN_GPUS
 from weft.model.gpu_links import GpuLinks
 from weft.model.log_fields import about
+from weft.model.plugin_gpus import NONE_GIVEN, PluginGpus, encode_plugin_gpus
 from weft.node.agent.device_watch import DeviceWatch
 
 log = logging.getLogger("weft.agent")
@@ -43,6 +45,7 @@ ANNOTATIONS = (
     INVENTORY,
     AGENT,
     GPU_LINKS,
+    PLUGIN_GPUS,
     alnair.NODE_COUNT,
     alnair.NODE_UUIDS,
     *alnair.NODE_UNITS,
@@ -61,14 +64,20 @@ class NodeMarks(msgspec.Struct, frozen=True):
 
 
 def marks_of(
-    gpus: Sequence[Gpu], offer: AgentOffer | None, links: GpuLinks | None = None
+    gpus: Sequence[Gpu],
+    offer: AgentOffer | None,
+    links: GpuLinks | None = None,
+    given: PluginGpus | None = None,
 ) -> NodeMarks:
-    """The node's annotations and labels for these GPUs."""
+    """The node's annotations and labels for these GPUs. `given`: what NVIDIA's plugin gave of
+    them."""
     annotations = {INVENTORY: inventory_text(gpus), **alnair.node_annotations(gpus)}
     if offer is not None:
         annotations[AGENT] = encode_offer(offer)
     if links is not None:
         annotations[GPU_LINKS] = links_text(links)
+    if given is not None and given != NONE_GIVEN:
+        annotations[PLUGIN_GPUS] = encode_plugin_gpus(given)
     parents = {gpu.parent for gpu in gpus}
     models = Counter(gpu.model for gpu in gpus if gpu.model and gpu.index not in parents)
     labels = {_label(model): str(count) for model, count in models.items()}
@@ -85,7 +94,8 @@ def _label(model: str) -> str:
 class Discovery:
     """Keeps the node's annotations and labels up to date. Run `run()` as a task.
 
-    `offer` returns what the agent offers now (None: nothing); call `nudge` when that changes.
+    `offer` returns what the agent offers now (None: nothing), `given` what NVIDIA's plugin gave to
+    pods (None: not known, and what is written stays); call `nudge` when one of them changes.
     `writes` and `failures` are counters.
     """
 
@@ -96,15 +106,16 @@ class Discovery:
         watch: DeviceWatch,
         offer: Callable[[], AgentOffer | None],
         *,
+        given: Callable[[], PluginGpus | None] = lambda: None,
         look_again_s: float = LOOK_AGAIN_S,
     ) -> None:
         self.writes = self.failures = 0
         self._client, self._node, self._watch, self._offer = client, node, watch, offer
-        self._look_again_s = look_again_s
+        self._given, self._look_again_s = given, look_again_s
         self._nudged = asyncio.Event()
 
     def nudge(self) -> None:
-        """Compare with the Node soon, as the offer changed."""
+        """Compare with the Node soon, as what is to be written changed."""
         self._nudged.set()
 
     async def run(self) -> None:
@@ -127,9 +138,11 @@ class Discovery:
     async def write(self) -> bool:
         """Write the differences; return True if there were any."""
         node = await self._client.get(NODES, "", self._node)
-        wanted = marks_of(self._gpus(node), self._offer(), self._watch.links)
+        given = self._given()
+        wanted = marks_of(self._gpus(node), self._offer(), self._watch.links, given)
         # Links that could not be read here may have been written by an administrator.
-        return await self._put(node, wanted, keep=GPU_LINKS)
+        keep = (GPU_LINKS, PLUGIN_GPUS) if given is None else (GPU_LINKS,)
+        return await self._put(node, wanted, keep)
 
     def _gpus(self, node: KubeNode) -> list[Gpu]:
         """Return the GPUs as read; if they never were, those last written, out of service."""
@@ -141,11 +154,11 @@ class Discovery:
             source = None
         return [replace(gpu, in_service=False) for gpu in source.exact] if source else []
 
-    async def _put(self, node: KubeNode, wanted: NodeMarks, keep: str = "") -> bool:
+    async def _put(self, node: KubeNode, wanted: NodeMarks, keep: Sequence[str] = ()) -> bool:
         annotations = _changes(
             node.metadata.annotations or {},
             wanted.annotations,
-            lambda name: name in ANNOTATIONS and name != keep,
+            lambda name: name in ANNOTATIONS and name not in keep,
         )
         labels = _changes(node.metadata.labels or {}, wanted.labels, is_model)
         changes = {"annotations": annotations, "labels": labels}

@@ -8,6 +8,7 @@ from prometheus_client.registry import Collector
 
 from weft.cluster.http.metric_families import counter
 from weft.node.agent.accounting import Accounting
+from weft.node.agent.plugin_gpus import PluginGpusWatch
 from weft.node.agent.reconciler import Reconciler
 
 
@@ -38,9 +39,10 @@ class KubeletMetrics(Collector):
         accounting: Accounting,
         plugins: PluginCounts | None = None,
         reconciler: Reconciler | None = None,
+        plugin_gpus: PluginGpusWatch | None = None,
     ) -> None:
         self._accounting, self._plugins = accounting, plugins
-        self._reconciler = reconciler
+        self._reconciler, self._plugin_gpus = reconciler, plugin_gpus
 
     def collect(self) -> Iterator[Metric]:
         """Yield the present metrics."""
@@ -49,6 +51,10 @@ class KubeletMetrics(Collector):
         if self._reconciler is not None:
             text = "What the kubelet counts and pods were promised that differs, by kind."
             yield counter("weft_agent_differences", text, self._reconciler.counts, "kind")
+        if self._plugin_gpus is not None:
+            text = "Pods whose devices of NVIDIA's plugin the node does not tell, by why."
+            counts = self._plugin_gpus.counts
+            yield counter("weft_agent_plugin_gpus_untold", text, counts, "why")
         if self._plugins is None:
             return
         text = "Device plugins that the kubelet took."

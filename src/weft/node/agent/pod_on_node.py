@@ -17,8 +17,10 @@ class RunningContainer(Api, frozen=True, gc=False):
 
 
 class RunningStatus(PodStatus, frozen=True, gc=False):
-    """The pod's status, with its containers of all three kinds."""
+    """The pod's status, with its containers of all three kinds. The kubelet writes `start_time`
+    once it has admitted the pod, and thus given it its devices."""
 
+    start_time: str | None = None
     container_statuses: list[RunningContainer] | None = None
     init_container_statuses: list[RunningContainer] | None = None
     ephemeral_container_statuses: list[RunningContainer] | None = None

@@ -4,7 +4,7 @@ The messages are generated; the services are written here, because generated one
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -140,11 +140,17 @@ class PodResourcesClient:
         containers = []
         for pod in await self.pods():
             for container in pod.containers:
-                ids: dict[str, list[str]] = {}
-                for devices in container.devices:
-                    ids.setdefault(devices.resource_name, []).extend(devices.device_ids)
+                ids = _by_resource(container.devices)
                 containers.append(ListedContainer(pod.namespace, pod.name, container.name, ids))
         return containers
+
+    async def offered(self) -> dict[str, list[str]]:
+        """Return the IDs of all healthy devices by resource, given out or not."""
+        request = resources.AllocatableResourcesRequest()
+        answer = await self._call(
+            "GetAllocatableResources", request, resources.AllocatableResourcesResponse
+        )
+        return _by_resource(answer.devices)
 
     async def names(self) -> set[tuple[str, str]]:
         """Return namespace and name of each pod."""
@@ -185,6 +191,13 @@ class PodResourcesClient:
                     raise KubeletError(f"pod resources: {_said(error)}") from None
             left -= 1
             await asyncio.sleep(_TOO_OFTEN_S)
+
+
+def _by_resource(listed: Iterable[resources.ContainerDevices]) -> dict[str, list[str]]:
+    ids: dict[str, list[str]] = {}
+    for devices in listed:
+        ids.setdefault(devices.resource_name, []).extend(devices.device_ids)
+    return ids
 
 
 def _said(error: aio.AioRpcError) -> str:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+weft/node/device_plugin/pod_resources.proto\x12\x02v1\"\x19\n\x17ListPodResourcesRequest\"C\n\x18ListPodResourcesResponse\x12\'\n\rpod_resources\x18\x01 \x03(\x0b\x32\x10.v1.PodResources\"A\n\x16GetPodResourcesRequest\x12\x10\n\x08pod_name\x18\x01 \x01(\t\x12\x15\n\rpod_namespace\x18\x02 \x01(\t\"B\n\x17GetPodResourcesResponse\x12\'\n\rpod_resources\x18\x01 \x01(\x0b\x32\x10.v1.PodResources\"[\n\x0cPodResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12*\n\ncontainers\x18\x03 \x03(\x0b\x32\x16.v1.ContainerResources\"I\n\x12\x43ontainerResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12%\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x14.v1.ContainerDevices\"=\n\x10\x43ontainerDevices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+weft/node/device_plugin/pod_resources.proto\x12\x02v1\"\x19\n\x17ListPodResourcesRequest\"C\n\x18ListPodResourcesResponse\x12\'\n\rpod_resources\x18\x01 \x03(\x0b\x32\x10.v1.PodResources\"A\n\x16GetPodResourcesRequest\x12\x10\n\x08pod_name\x18\x01 \x01(\t\x12\x15\n\rpod_namespace\x18\x02 \x01(\t\"B\n\x17GetPodResourcesResponse\x12\'\n\rpod_resources\x18\x01 \x01(\x0b\x32\x10.v1.PodResources\"\x1d\n\x1b\x41llocatableResourcesRequest\"E\n\x1c\x41llocatableResourcesResponse\x12%\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x14.v1.ContainerDevices\"[\n\x0cPodResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12*\n\ncontainers\x18\x03 \x03(\x0b\x32\x16.v1.ContainerResources\"I\n\x12\x43ontainerResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12%\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x14.v1.ContainerDevices\"=\n\x10\x43ontainerDevices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,10 +39,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETPODRESOURCESREQUEST']._serialized_end=212
   _globals['_GETPODRESOURCESRESPONSE']._serialized_start=214
   _globals['_GETPODRESOURCESRESPONSE']._serialized_end=280
-  _globals['_PODRESOURCES']._serialized_start=282
-  _globals['_PODRESOURCES']._serialized_end=373
-  _globals['_CONTAINERRESOURCES']._serialized_start=375
-  _globals['_CONTAINERRESOURCES']._serialized_end=448
-  _globals['_CONTAINERDEVICES']._serialized_start=450
-  _globals['_CONTAINERDEVICES']._serialized_end=511
+  _globals['_ALLOCATABLERESOURCESREQUEST']._serialized_start=282
+  _globals['_ALLOCATABLERESOURCESREQUEST']._serialized_end=311
+  _globals['_ALLOCATABLERESOURCESRESPONSE']._serialized_start=313
+  _globals['_ALLOCATABLERESOURCESRESPONSE']._serialized_end=382
+  _globals['_PODRESOURCES']._serialized_start=384
+  _globals['_PODRESOURCES']._serialized_end=475
+  _globals['_CONTAINERRESOURCES']._serialized_start=477
+  _globals['_CONTAINERRESOURCES']._serialized_end=550
+  _globals['_CONTAINERDEVICES']._serialized_start=552
+  _globals['_CONTAINERDEVICES']._serialized_end=613
 # @@protoc_insertion_point(module_scope)

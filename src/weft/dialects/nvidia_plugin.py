@@ -1,0 +1,157 @@
+"""Reads what NVIDIA's device plugin gave to bound pods, as the node's agent tells.
+
+With time slicing or MPS the plugin offers each card as several devices, all alike, under the name
+`nvidia.com/gpu` or `nvidia.com/gpu.shared`, and the kubelet picks some for each container. A pod
+holds devices/replicas of each card of which it has any: memory and cores, rounded down, so that all
+devices of a card together are at most the card. Undivided cards and MIG instances are one of one.
+"""
+
+import functools
+import re
+from typing import NamedTuple
+
+from msgspec import UNSET
+
+from weft.dialects.catalog import NONE
+from weft.dialects.dialect import DialectSettings
+from weft.dialects.nvidia import Nvidia
+from weft.dialects.registry import choose
+from weft.dialects.resources import (
+    FULL_MILLI,
+    HELD,
+    ContainerSlot,
+    amount,
+    peak,
+    slots,
+    whole_cards,
+)
+from weft.model import (
+    BadInputError,
+    Gpu,
+    GpuMemoryRequest,
+    GpuRequest,
+    Node,
+    NodeManifest,
+    PodManifest,
+    PodRequest,
+    Share,
+)
+from weft.model.annotations import PLUGIN_GPUS
+from weft.model.ceilings import MOST_GPUS
+from weft.model.plugin_gpus import NONE_GIVEN, GivenGpu, PluginGpus, decode_plugin_gpus
+
+SHARED = "nvidia.com/gpu.shared"
+REPLICAS = "nvidia.com/gpu.replicas"
+_DEVICE = re.compile(r"nvidia\.com/(?:gpu|mig-[^/]+?)(?:\.shared)?")
+_MILLIONTHS = 1_000_000
+
+
+class GivenShares(NamedTuple):
+    """The shares of the GPUs that the plugin gave a pod, and the same in words (`told`); none where
+    that is not told, or, as `problem` says in words, cannot be so."""
+
+    shares: tuple[Share, ...] = ()
+    told: str = ""
+    problem: str = ""
+
+
+@functools.lru_cache(maxsize=1024)
+def is_device(resource: str) -> bool:
+    """True of resources that count devices of NVIDIA's plugin."""
+    return _DEVICE.fullmatch(resource) is not None
+
+
+def read_plugin_gpus(node: NodeManifest) -> PluginGpus:
+    """Read what the agent tells on its node; `BadInputError` where nobody can read that."""
+    text = (node.metadata.annotations or {}).get(PLUGIN_GPUS)
+    if text is None:
+        return NONE_GIVEN
+    try:
+        return decode_plugin_gpus(text)
+    except ValueError as error:
+        raise BadInputError(PLUGIN_GPUS, str(error)) from None
+
+
+def devices_held(pod: PodManifest, request: PodRequest) -> int:
+    """How many devices of the plugin the pod's main containers and sidecars have together; 0 for
+    pods that are read as another system's."""
+    named = any(is_device(name) for name, _ in request.shape.extended)
+    if request.dialect != Nvidia.name and not (request.dialect == NONE.name and named):
+        return 0
+    return sum(_devices(slot) for slot in slots(pod) if slot.role != "init")
+
+
+def given_shares(pod: PodManifest, devices: int, node: Node) -> GivenShares:
+    """The shares of a pod that has so many devices of the plugin on this node."""
+    told = NONE_GIVEN if node.called is UNSET else node.called.given
+    given = told.pods.get(pod.metadata.uid, ())
+    if not given:
+        return GivenShares()
+    if (total := sum(gpu.devices for gpu in given)) != devices:
+        return GivenShares(problem=f"tells of {total:,} devices of the {devices:,} that it asks")
+    gpus = {gpu.uuid: gpu for gpu in node.gpus if gpu.uuid}
+    lacking = [uuid for gpu in given if (uuid := told.cards[gpu.card]) not in gpus]
+    if lacking:
+        more = f" and {len(lacking) - 1:,} more" if len(lacking) > 1 else ""
+        return GivenShares(problem=f"names {lacking[0]}{more}, which the node does not show")
+    shares = [(_share(gpus[told.cards[each.card]], each), each) for each in given]
+    shares.sort(key=lambda pair: pair[0].gpu)
+    parts = [f"{_part(each)}GPU {share.gpu}" for share, each in shares]
+    words = f"has {', '.join(parts)} by NVIDIA's device plugin, as its node's agent tells"
+    return GivenShares(tuple(share for share, _ in shares), words)
+
+
+def _part(given: GivenGpu) -> str:
+    return "" if given.devices == given.replicas else f"{given.devices}/{given.replicas} of "
+
+
+def anywhere(pod: PodManifest, node: Node) -> GpuRequest | None:
+    """The most that a pod may hold of each card by `nvidia.com/gpu.shared`, where nobody tells
+    which; None for pods that ask for none."""
+    devices = peak([(slot.role, amount(slot, SHARED, HELD)) for slot in slots(pod)])
+    if not devices:
+        return None
+    replicas = _replicas(node)
+    if not replicas:  # it may have several cards, or parts of one
+        return whole_cards(min(devices, MOST_GPUS))
+    part = min(devices, replicas)
+    millionths = -(-_MILLIONTHS * part // replicas)
+    memory = GpuMemoryRequest("millionths", millionths)
+    return GpuRequest(memory=memory, milli=FULL_MILLI * part // replicas)
+
+
+def _devices(slot: ContainerSlot) -> int:
+    asked = slot.container.resources
+    names = {*(asked.limits or ()), *(asked.requests or ())}
+    return sum(amount(slot, name, HELD) for name in names if is_device(name))
+
+
+def _share(gpu: Gpu, given: GivenGpu) -> Share:
+    part, of = given.devices, given.replicas
+    return Share(0, gpu.index, gpu.memory_mib * part // of, gpu.milli * part // of, gpu.uuid)
+
+
+def _replicas(node: Node) -> int:
+    """The number of devices that each card is offered as; 0 where nobody says."""
+    text = node.labels.get(REPLICAS, "")
+    if re.fullmatch(r"[0-9]{1,7}", text, re.ASCII) and int(text) > 1:
+        return int(text)
+    devices = node.extended.get(SHARED, 0)
+    cards = sum(gpu.parent is None for gpu in node.gpus)
+    return devices // cards if cards and devices and devices % cards == 0 else 0
+
+
+def card_of(device: str) -> str:
+    """The UUID of the card or instance in a device's id: `GPU-…`, `GPU-…::3`, `MIG-…::0`."""
+    uuid, _, replica = device.partition("::")
+    return uuid if not replica or replica.isdecimal() else device
+
+
+def asks_plugin(pod: PodManifest, settings: DialectSettings) -> bool:
+    """True of pods that ask NVIDIA's plugin for devices, and no other system."""
+    if not any(_devices(slot) for slot in slots(pod)):
+        return False
+    try:
+        return choose(pod, settings)[0].name in (Nvidia.name, NONE.name)
+    except BadInputError:
+        return False
