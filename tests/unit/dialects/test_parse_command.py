@@ -44,6 +44,8 @@ def test_the_fields_of_a_row():
             },
         ],
         "shared_by_containers": True,
+        "constraints": [],
+        "not_honoured": [],
         "not_placed": [],
         "warnings": [],
     }
