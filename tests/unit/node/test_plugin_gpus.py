@@ -16,6 +16,9 @@ from test_discovery import scene
 
 from fakes.device_manager import HeldAnswer
 from fakes.device_manager_server import POD_RESOURCES_SOCKET, DeviceManagerServer
+from weft.cluster.config.form import Configuration
+from weft.host.agent import Composition
+from weft.host.agent_process import AgentHosting
 from weft.model.annotations import PLUGIN_GPUS
 from weft.model.delivery import DeliveryRecord
 from weft.model.plugin_gpus import NONE_GIVEN, GivenGpu, PluginGpus, decode_plugin_gpus
@@ -34,6 +37,7 @@ from weft.node.agent.pod_on_node import PodOnNode
 from weft.node.agent.reconciler import ListedContainer
 from weft.node.device_plugin import device_plugin_pb2 as plugin
 from weft.node.device_plugin.kubelet_api import PodResourcesClient
+from weft.node.devices.fake import FakeReader
 
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 UUIDS = ("GPU-0", "GPU-1", "MIG-2")
@@ -232,3 +236,50 @@ async def test_the_kubelet_is_asked_and_the_node_tells(tmp_path: Path) -> None:
         reading.cancel()
         with suppress(asyncio.CancelledError):
             await reading
+
+
+async def test_a_new_pod_is_told_at_once_and_a_kubelet_that_is_away_is_asked_again(
+    tmp_path: Path,
+) -> None:
+    async with scene(tmp_path, "gpus: [{model: A, memoryMiB: 1000, count: 1}]") as made:
+        pods = Pods()
+        source = PodResourcesClient(tmp_path / POD_RESOURCES_SOCKET)
+        client = made.discovery._client
+        asks = PluginGpusWatch(client, pods, source, frozenset, lambda: ["GPU-0"], period_s=0.05)
+        told, lost = asyncio.Event(), asyncio.Event()
+        asks.listeners.append(lambda: told.set() if asks.given != NONE_GIVEN else lost.set())
+        asking = asyncio.create_task(asks.run())
+        async with asyncio.timeout(60):
+            await lost.wait()  # nobody has such devices yet: the kubelet is not asked
+            assert asks.failures == 0
+            pods.take(on_node("p", **SHARES))
+            while not asks.failures:
+                await asyncio.sleep(0.01)
+            assert asks.given == NONE_GIVEN
+            async with DeviceManagerServer(tmp_path, random.Random(1)) as kubelet:
+                answer = plugin.ContainerAllocateResponse()
+                kubelet.manager.devices[SHARED] = frozenset(devices("GPU-0", 2))
+                held = kubelet.manager.held
+                held["uid-p", "c", SHARED] = HeldAnswer(frozenset({"GPU-0::1"}), answer)
+                kubelet.manager.pods["uid-p"] = pods.pods["uid-p"].manifest
+                await told.wait()
+                await source.close()
+        assert asks.given == PluginGpus(("GPU-0",), {"uid-p": (GivenGpu(0, 1, 2),)})
+        asking.cancel()
+        with suppress(asyncio.CancelledError):
+            await asking
+
+
+async def test_an_agent_beside_a_kubelet_asks_it(tmp_path: Path) -> None:
+    async with scene(tmp_path, "gpus: [{model: A, memoryMiB: 1000, count: 1}]") as made:
+        socket = tmp_path / "pod-resources.sock"
+        socket.touch()
+        file = str(tmp_path / "fake.yaml")
+        hosting = AgentHosting("n1", file, socket, "127.0.0.1", 0, pod_resources=socket)
+        reader = FakeReader(tmp_path / "fake.yaml", "n1")
+        agent = Composition(Configuration(), hosting, reader, made.discovery._client)
+        assert agent.plugin_gpus is not None
+        assert agent._parts()["plugin-gpus"] is agent.plugin_gpus
+        assert agent.discovery._given() is None
+        agent.plugin_gpus.given = NONE_GIVEN
+        assert agent.discovery._given() == NONE_GIVEN
