@@ -2,8 +2,9 @@
 
 Random small clusters (labels, taints, cordons, room, host ports held, bound volumes, pods that
 keep others away or are terminating) and random pods (selectors, required affinity to nodes and
-pods, anti-affinity, spread, tolerations, ports, claims, init containers, sidecars). What
-kube-scheduler's filters leave is heard by an extender that only listens.
+pods, anti-affinity, spread, tolerations, ports, claims, init containers, sidecars, pod-level
+resources, overhead, features that nodes declare; of bound pods also resizes). What kube-scheduler's
+filters leave is heard by an extender that only listens.
 
 `WEFT_ORACLE_SEED` and `WEFT_ORACLE_CASES` choose other clusters.
 """
@@ -22,6 +23,7 @@ from recording_extender import RecordingExtender
 from weft.cluster.state.bound_share import held_by
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pod_reader import marks_of, read
+from weft.cluster.state.resizes import as_set_aside
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Engine, NodesChanged, PodSeenBound
 from weft.core.framework import Profile
@@ -40,7 +42,8 @@ DOMAINS = (ZONE, "disk", "kubernetes.io/hostname", "nowhere")
 EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
 FIRST = int(os.environ.get("WEFT_ORACLE_SEED", "0"))
 CASES = int(os.environ.get("WEFT_ORACLE_CASES", "30"))
-RULES, FEWEST_CASES, AT_LEAST = 18, 30, 30
+FEATURE = "RestartAllContainersOnContainerExits"
+RULES, FEWEST_CASES, AT_LEAST = 25, 30, 30
 """Kinds of rules about other pods; how often the pods of so many clusters draw each, at least."""
 
 
@@ -102,9 +105,50 @@ class World:
             if self.some(0.3):
                 port["protocol"] = "UDP"
             if self.some(0.3):
-                port["hostIP"] = self.rng.choice(("10.0.0.1", "10.0.0.2"))
+                port["hostIP"] = self.rng.choice(("10.0.0.1", "10.0.0.2", "::", "0.0.0.0"))
+                self.draw(f"hostIP {port['hostIP']}")
             found["ports"] = [port]
+        if self.some(0.06):
+            rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "In"}}
+            rule["exitCodes"]["values"] = [42]
+            found |= {"restartPolicy": "Never", "restartPolicyRules": [rule]} | more
+            self.draw("restartPolicyRules")
         return found
+
+    def own_resources(self, containers: list[Object]) -> Object:
+        """Pod-level requests: the API wants them to be as much as the containers' at least."""
+        asked = [each["resources"]["requests"] for each in containers]
+        cpu_milli = sum(int(each.get("cpu", "0m")[:-1]) for each in asked)
+        mib = sum({"64Mi": 64, "1Gi": 1024, "3Gi": 3072}.get(e.get("memory", ""), 0) for e in asked)
+        own = {"cpu": f"{cpu_milli + self.rng.choice((0, 300, 1200))}m"}
+        if self.some(0.5):
+            own["memory"] = f"{mib + self.rng.choice((0, 512, 2048))}Mi"
+        self.draw("resources")
+        return {"requests": own}
+
+    def resize(self, pod: Object) -> Object:
+        """A status by which each container is on its way to its spec, or is refused that."""
+        statuses: dict[str, Any] = {}
+        for part in ("containers", "initContainers"):
+            said = []
+            for container in pod["spec"].get(part, ()):
+                sizes = [
+                    {
+                        "cpu": f"{self.rng.choice((100, 700, 1900))}m",
+                        "memory": self.rng.choice(("32Mi", "512Mi", "2Gi")),
+                    }
+                    for _ in range(2)
+                ]
+                one = {"name": container["name"], "allocatedResources": sizes[0]}
+                one |= {"resources": {"requests": sizes[1]}, "image": "none", "imageID": "none"}
+                said.append(one | {"ready": False, "restartCount": 0})
+            if said:
+                key = "containerStatuses" if part == "containers" else "initContainerStatuses"
+                statuses[key] = said
+        if self.some(0.5):
+            refused = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
+            statuses["conditions"] = [refused]
+        return statuses
 
     def spec(self) -> Object:
         spec: Object = {"containers": [self.container("main")]}
@@ -118,6 +162,11 @@ class World:
                 alike[1].pop("ports", None)
         if inits:
             spec["initContainers"] = inits
+        if self.some(0.2):
+            spec["resources"] = self.own_resources([*spec["containers"], *inits])
+        if self.some(0.15):
+            spec["runtimeClassName"] = self.namespace
+            self.draw("overhead")
         if self.some(0.3):
             spec["nodeSelector"] = {"zone": self.rng.choice(ZONES)}
         if self.some(0.4):
@@ -294,8 +343,16 @@ def cordon(plane: ControlPlane, name: str) -> None:
 
 
 def build(plane: ControlPlane, namespace: str, world: World) -> None:
+    overhead = {"podFixed": {"cpu": "300m", "memory": "512Mi"}}
+    version = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass"}
+    named = {"metadata": {"name": namespace}, "handler": "runc"}
+    plane.api.create({**version, **named, "overhead": overhead})
     for index in range(NODES_A_CLUSTER):
         plane.create_fake_node(**world.node(index))
+        if world.some(0.5):
+            plane.api.patch(
+                "Node", f"node-{index}", {"status": {"declaredFeatures": [FEATURE]}}, part="status"
+            )
         if index and world.some(0.15):  # one node stays for some pod
             cordon(plane, f"node-{index}")
     for index in range(CLAIMS_A_CLUSTER):
@@ -326,7 +383,10 @@ def build(plane: ControlPlane, namespace: str, world: World) -> None:
         }
         for index in range(PODS_A_CLUSTER)
     ]
-    plane.create_pods(namespace, there)
+    for pod in plane.create_pods(namespace, there):
+        if world.some(0.5):
+            status, name = world.resize(pod), pod["metadata"]["name"]
+            plane.api.patch("Pod", name, {"status": status}, namespace, part="status")
     for index in terminating:
         plane.api.delete("Pod", f"there-{index}", namespace)
     plane.create_pods(namespace, asked)
@@ -366,7 +426,7 @@ def weft_says(plane: ControlPlane, namespace: str) -> dict[str, dict[str, Code]]
     for pod in pods:
         if pod.spec.node_name:
             node = by_name[pod.spec.node_name]
-            held = held_by(pod, node, settings, lambda _: (0, 0, 0, 0))
+            held = held_by(as_set_aside(pod), node, settings, lambda _: (0, 0, 0, 0))
             engine.handle(PodSeenBound(held.placement, marks=marks_of(pod)), 0)
     found = {}
     for pod in pods:
@@ -396,6 +456,7 @@ def test_both_leave_the_same_nodes(control_plane: ControlPlane, namespace: str, 
         )
         theirs = dict(extender.feasible)
     codes = weft_says(control_plane, namespace)
+    control_plane.api.delete("RuntimeClass", namespace, version="node.k8s.io/v1")
     for index in range(PODS_TERMINATING):  # they would hold the next cluster's nodes
         control_plane.api.patch(
             "Pod", f"there-{index}", {"metadata": {"finalizers": None}}, namespace

@@ -29,6 +29,7 @@ from weft.model import BadInputError, Gpu, Node, NodeManifest, parse_cpu_milli, 
 from weft.model.agent_offer import BY_NAME, WITHOUT_AGENT, AgentOffer, decode_offer
 from weft.model.annotations import AGENT
 from weft.model.ceilings import MOST_AMOUNT, MOST_CPU_MILLI, MOST_MEMORY_MIB
+from weft.model.declared_features import NEEDED
 from weft.model.manifest import Quantities
 from weft.model.request import CORDON, Taint
 
@@ -104,6 +105,8 @@ def inventory(
         schedulable=node.ready,
         taints=taints_of(node),
         links=node_links.links_of(node, gpus, links, warnings) or UNSET,
+        declared_features=tuple(sorted(NEEDED.intersection(node.status.declared_features or ())))
+        or UNSET,
     ), tuple(warnings)
 
 

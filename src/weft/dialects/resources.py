@@ -328,7 +328,7 @@ def beside_gpus(
         if not bounds.held:
             raise
     if pod.spec.resources is not None:
-        overhead, pod_level = pod.spec.overhead or {}, _requested(pod.spec.resources)
+        overhead, pod_level = pod.spec.overhead or {}, _pod_level(pod, slots_of)
         if "cpu" in pod_level:
             cpu = bounds.cpu_milli(pod_level["cpu"], "spec.resources[cpu]")
             cpu += bounds.cpu_milli(overhead.get("cpu", 0), "spec.overhead[cpu]")
@@ -345,13 +345,16 @@ def beside_gpus(
 def _of_containers(
     words: PodWords, bounds: InputBounds, is_gpu_resource: Callable[[str], bool]
 ) -> tuple[int, int, dict[str, int]]:
-    slots_of = words.naming
+    slots_of, overhead = words.naming, words.manifest.spec.overhead or {}
     cpu, memory = cpu_and_memory(words, bounds)
     extended = {}
-    for name in sorted(slots_of):
+    for name in sorted({*slots_of, *overhead}):
         if name in _NATIVE or name.startswith(_HUGE) or is_gpu_resource(name):
             continue
-        if most := peak([(s.role, amount(s, name, bounds)) for s in slots_of[name]]):
+        most = peak([(s.role, amount(s, name, bounds)) for s in slots_of.get(name, ())])
+        if name in overhead:
+            most += _whole(overhead[name], f"spec.overhead[{name}]", bounds)
+        if most:
             extended[name] = bounds.total(most, MOST_AMOUNT, name)
     return (
         bounds.total(cpu, MOST_CPU_MILLI, "thousandths of a core"),
@@ -366,7 +369,7 @@ def _storage(pod: PodManifest, slots_of: SlotsByName) -> dict[str, int]:
     Overhead may name any resource; the pod's own level knows huge pages beside CPU and memory.
     """
     overhead = pod.spec.overhead or {}
-    pod_level = _requested(pod.spec.resources) if pod.spec.resources is not None else {}
+    pod_level = _pod_level(pod, slots_of)
     names = {name for name in (*slots_of, *overhead) if _is_storage(name)}
     names |= {name for name in pod_level if name.startswith(_HUGE)}
     amounts = {}
@@ -383,6 +386,20 @@ def _storage(pod: PodManifest, slots_of: SlotsByName) -> dict[str, int]:
         if total:
             amounts[name] = min(total, MOST_AMOUNT)
     return amounts
+
+
+def _pod_level(pod: PodManifest, slots_of: SlotsByName) -> Quantities:
+    """The pod's own requests; where only a limit is said, the API server takes that, unless it is
+    of CPU or memory and the containers ask for some."""
+    own = pod.spec.resources
+    if own is None:
+        return {}
+    limits = {
+        name: most
+        for name, most in (own.limits or {}).items()
+        if name not in slots_of or name.startswith(_HUGE)
+    }
+    return {**limits, **(own.requests or {})}
 
 
 def _requested(resources: ManifestResources) -> Quantities:

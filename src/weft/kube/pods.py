@@ -146,10 +146,17 @@ class Resources(ManifestResources, frozen=True, gc=False):
     claims: list[ResourceClaimUse] | None = None
 
 
+class RestartRule(Api, frozen=True, gc=False):
+    """One entry of a container's restartPolicyRules."""
+
+    action: str = ""
+
+
 class PodContainer(ManifestContainer, frozen=True, gc=False):
-    """A container with its ports."""
+    """A container with its ports and restart rules."""
 
     ports: list[ContainerPort] | None = None
+    restart_policy_rules: list[RestartRule] | None = None
 
 
 class ClaimSource(Api, frozen=True, gc=False):
@@ -226,6 +233,7 @@ class ScheduledSpec(PodSpec, frozen=True, gc=False):
     priority_class_name: str = ""
     preemption_policy: str | None = None
     host_network: bool = False
+    host_users: bool | None = None
 
 
 class TimedCondition(Condition, frozen=True, gc=False):

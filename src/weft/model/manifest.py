@@ -111,6 +111,7 @@ class NodeStatus(Api, frozen=True, gc=False):
     capacity: Quantities | None = None
     allocatable: Quantities | None = None
     conditions: Sequence[Condition] | None = None
+    declared_features: list[str] | None = None
 
 
 class NodeManifest(Api, frozen=True, gc=False):

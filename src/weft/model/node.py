@@ -52,7 +52,8 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     modes in which containers can have GPUs there (`model/agent_offer.py`). None: any, as on a
     trace's nodes, of which nobody says it. `fail_closed`: no container of a pod that requires the
     agent starts there without it. `schedulable` is False for nodes that are not ready. `links` say
-    how its GPUs are connected, unset where nobody does. `silent_since`: since when no agent
+    how its GPUs are connected, unset where nobody does. `declared_features` are those of its
+    kubelet that some pods need, unset for none. `silent_since`: since when no agent
     delivers shares there that had said it would (RFC 3339); unset where one does, or none ever said
     so. `called` is there to read the marks of bound pods by: no decision knows it.
     """
@@ -72,6 +73,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     taints: tuple[Taint, ...] = ()
     links: GpuLinks | UnsetType = UNSET  # unset, it is not in a decisions file at all
     silent_since: str | UnsetType = UNSET
+    declared_features: tuple[str, ...] | UnsetType = UNSET
     called: CardNames | UnsetType = UNSET
 
     def lacks(self, resources: Sequence[str]) -> tuple[str, ...]:

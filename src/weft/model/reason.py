@@ -20,32 +20,33 @@ class Code(enum.IntEnum):
     NODE_AFFINITY = 5
     VOLUME = 6
     ANTI_AFFINITY = 7
-    NO_GPU = 8
-    NOT_ADVERTISED = 9
-    NO_ISOLATION = 10
-    NOT_DELIVERING = 11
-    WRONG_UNIT = 12
-    WRONG_MODEL = 13
-    GPU_TOO_SMALL = 14
-    TOO_FEW_GPUS = 15
-    LINKS_UNKNOWN = 16
-    OUT_OF_SERVICE = 17
-    CPU = 18
-    NODE_MEMORY = 19
-    EXTENDED = 20
-    HOST_PORT = 21
-    GPU_MEMORY = 22
-    GPU_CORES = 23
-    GPU_SHARE = 24
-    NOT_IDLE = 25
-    TOGETHER = 26
-    POLICY = 27
-    NOT_SEARCHED = 28
-    FAULT = 29
-    LINKS_TAKEN = 30
-    POD_AFFINITY = 31
-    POD_ANTI_AFFINITY = 32
-    TOPOLOGY_SPREAD = 33
+    DECLARED_FEATURES = 8
+    NO_GPU = 9
+    NOT_ADVERTISED = 10
+    NO_ISOLATION = 11
+    NOT_DELIVERING = 12
+    WRONG_UNIT = 13
+    WRONG_MODEL = 14
+    GPU_TOO_SMALL = 15
+    TOO_FEW_GPUS = 16
+    LINKS_UNKNOWN = 17
+    OUT_OF_SERVICE = 18
+    CPU = 19
+    NODE_MEMORY = 20
+    EXTENDED = 21
+    HOST_PORT = 22
+    GPU_MEMORY = 23
+    GPU_CORES = 24
+    GPU_SHARE = 25
+    NOT_IDLE = 26
+    TOGETHER = 27
+    POLICY = 28
+    NOT_SEARCHED = 29
+    FAULT = 30
+    LINKS_TAKEN = 31
+    POD_AFFINITY = 32
+    POD_ANTI_AFFINITY = 33
+    TOPOLOGY_SPREAD = 34
 
     @property
     def is_by_others(self) -> bool:
@@ -62,6 +63,7 @@ TEXT: dict[Code, str] = {
     Code.NODE_AFFINITY: "node selector or affinity does not match",
     Code.VOLUME: "a volume of the pod is bound elsewhere",
     Code.ANTI_AFFINITY: "a pod there keeps others away",
+    Code.DECLARED_FEATURES: "node does not declare a feature that the pod needs",
     Code.NO_GPU: "node has no GPU",
     Code.NOT_ADVERTISED: "node does not advertise the GPU resource that the pod asks for",
     Code.NO_ISOLATION: "node does not offer the isolation that the pod asks for",

@@ -104,7 +104,7 @@ class HostPort(msgspec.Struct, frozen=True, gc=False):
         """True if both cannot be had on one node."""
         if self.port != other.port or self.protocol != other.protocol:
             return False
-        anywhere = ("", "0.0.0.0", "::")
+        anywhere = ("", "0.0.0.0")  # to kube-scheduler `::` is one more address
         return self.ip in anywhere or other.ip in anywhere or self.ip == other.ip
 
 
@@ -126,7 +126,8 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
     `selector` are nodeSelector's pairs. `affinity` are the required terms, of which one must
     match (None: no such rule; empty: nothing matches). `volumes` are the bound volumes' terms:
     for each volume one of its terms must match. `unsupported` says in words what Weft does not
-    honour yet: such a pod stays pending with that reason. `pods` is what it demands of the pods
+    honour yet: such a pod stays pending with that reason. `features` are those that its node must
+    declare. `pods` is what it demands of the pods
     around it. `judged_elsewhere`: whoever asks has looked at all of this already, and at other
     pods' anti-affinity; only `ports` count, as room.
     """
@@ -139,6 +140,7 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
     volumes: tuple[tuple[Term, ...], ...] = ()
     unsupported: str = ""
     judged_elsewhere: bool = False
+    features: tuple[str, ...] | UnsetType = UNSET
     pods: InterPodRules | UnsetType = UNSET  # unset, it is not in a decisions file at all
 
     @property
@@ -161,6 +163,10 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
     def accepts_volumes(self, name: str, labels: Mapping[str, str]) -> bool:
         """The node affinity of every bound volume."""
         return all(any(term.matches(name, labels) for term in terms) for terms in self.volumes)
+
+    def lacking(self, declared: Sequence[str] | UnsetType) -> tuple[str, ...]:
+        """Those of its features that a node with these does not declare."""
+        return tuple(name for name in self.features or () if name not in (declared or ()))
 
     def untolerated(self, taints: tuple[Taint, ...]) -> Taint | None:
         """The first taint that keeps the pod off (NoSchedule or NoExecute); None for none."""

@@ -252,3 +252,32 @@ async def test_a_pod_seen_bound_keeps_others_off_its_zone() -> None:
             server.get("pods", f"p{index}", "d")["spec"].get("nodeName") for index in range(3)
         ]
         assert set(placed) <= {"b", None}
+
+
+def test_features_that_a_pod_needs_of_its_node() -> None:
+    rules = {"restartPolicyRules": [{"action": "RestartAllContainers"}]}
+    all_of_it = ("RestartAllContainersOnContainerExits",)
+    assert read(containers=[{"name": "c"} | rules]).features == all_of_it
+    assert read(initContainers=[{"name": "c"} | rules], containers=[]).features == all_of_it
+    assert read(containers=[{"restartPolicyRules": [{"action": "Restart"}]}]) == Constraints()
+    users = ("UserNamespacesHostNetworkSupport",)
+    assert read(hostNetwork=True, hostUsers=False).features == users
+    for spec in (
+        {"hostNetwork": True},
+        {"hostUsers": False},
+        {"hostNetwork": True, "hostUsers": 1},
+    ):
+        assert read(**{k: bool(v) for k, v in spec.items()}) == Constraints()
+
+
+async def test_a_pod_waits_for_a_node_that_declares_the_feature_it_needs() -> None:
+    async with world(node("n")) as made:
+        server, refused = made.server, refusals(made)
+        asking = pod("p")
+        rule = {"action": "RestartAllContainers"}
+        asking["spec"]["containers"][0]["restartPolicyRules"] = [rule]
+        server.add("pods", asking)
+        await until(lambda: "p" in refused)
+        declared = ["Other", "RestartAllContainersOnContainerExits"]
+        server.update("nodes", "n", {"status": {"declaredFeatures": declared}})
+        await until(lambda: server.get("pods", "p", "d")["spec"].get("nodeName") == "n")

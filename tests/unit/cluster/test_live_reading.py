@@ -52,7 +52,21 @@ def test_pod_level_resources_take_the_place_of_the_sum() -> None:
         containers=[container(cpu="2", memory="3Gi"), container("d", cpu="2")],
         resources={"requests": {"cpu": "3"}, "limits": {"cpu": "8", "memory": "4Gi"}},
     )
-    assert (found.cpu_milli, found.memory_mib) == (3_000, 4_096)
+    assert (found.cpu_milli, found.memory_mib) == (3_000, 3_072), "as the API server fills it in"
+
+
+def test_a_pod_level_limit_counts_where_no_container_asks() -> None:
+    limits = {"cpu": "2", "hugepages-2Mi": "4Mi"}
+    found = shape(containers=[container(memory="1Gi")], resources={"limits": limits})
+    assert (found.cpu_milli, found.memory_mib) == (2_000, 1_024)
+    assert dict(found.extended)["hugepages-2Mi"] == 4 * 2**20
+
+
+def test_overhead_may_be_of_any_resource() -> None:
+    name = "example.com/slots"
+    one = {"name": "c", "resources": {"limits": {name: "2"}}}
+    assert dict(shape(containers=[one], overhead={name: "1"}).extended)[name] == 3
+    assert dict(shape(containers=[container()], overhead={name: "1"}).extended)[name] == 1
 
 
 def test_a_runtime_class_costs_its_overhead_with_either_level() -> None:

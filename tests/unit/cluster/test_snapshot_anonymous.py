@@ -26,6 +26,7 @@ KUBERNETES_OWN = {
     "finishedAt",
     "effect",
     "operator",
+    "action",
     "phase",
     "protocol",
     "restartPolicy",

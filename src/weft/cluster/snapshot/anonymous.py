@@ -346,6 +346,7 @@ _FIELDS: dict[str, Callable[[_Renaming, Any], Any]] = {
     "topologyKey": _Renaming._key,
     **dict.fromkeys(("matchLabelKeys", "mismatchLabelKeys"), _Renaming._keys),
     **dict.fromkeys(("nodeAffinityPolicy", "nodeTaintsPolicy"), _Renaming._as_it_is),
+    **dict.fromkeys(("declaredFeatures", "action"), _Renaming._as_it_is),
     "schedulingGates": _Renaming._gates,
     "namespaces": _Renaming._name_list,
     "uid": _Renaming._uid,

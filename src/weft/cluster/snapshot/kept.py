@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from weft.cluster.snapshot.form import ClusterSnapshot
+from weft.cluster.state.resizes import as_set_aside
 from weft.cluster.state.slices import is_read
 from weft.dialects.catalog import ALL, ASKING_LABELS
 from weft.dialects.foreign import ANNOTATIONS
@@ -30,6 +31,7 @@ from weft.kube.pods import (
 )
 from weft.kube.structs import ConfigMap, KubeNode, KubeNodeStatus
 from weft.model.annotations import DELIVERY, RESOURCES
+from weft.model.declared_features import NEEDED
 from weft.model.manifest import EnvVar, ObjectMeta
 
 HARMLESS_ENV = ("", "none", "void")
@@ -90,12 +92,16 @@ def kept(snapshot: ClusterSnapshot) -> ClusterSnapshot:
 def _node(node: KubeNode) -> KubeNode:
     status = node.status
     kept_status = KubeNodeStatus(
-        status.capacity, status.allocatable, _conditions(status.conditions or ()) or None
+        status.capacity,
+        status.allocatable,
+        _conditions(status.conditions or ()) or None,
+        declared_features=[n for n in status.declared_features or () if n in NEEDED] or None,
     )
     return KubeNode(metadata=_meta(node.metadata), spec=node.spec, status=kept_status)
 
 
 def _pod(pod: Pod) -> Pod:
+    pod = as_set_aside(pod)  # the statuses that tell of resizes are not kept
     spec, status = pod.spec, pod.status
     kept_spec: ScheduledSpec = replace(
         spec,

@@ -61,6 +61,7 @@ from weft.model import (
 )
 from weft.model.annotations import APPLICATION, CLASS
 from weft.model.ceilings import MOST_RULES
+from weft.model.declared_features import HOST_NETWORK_USERS, RESTARTS_ALL
 
 WAY_OUT = "run this pod through kube-scheduler with Weft as its extender"
 LARGE_BYTES = 65_536
@@ -245,6 +246,7 @@ def constraints_of(pod: Pod, volumes: Volumes) -> Constraints:
         ports=ports_of(spec),
         volumes=rules,
         unsupported="; ".join([*held, *unsupported]) + way_out,
+        features=features_of(spec) or UNSET,
         pods=rules_of(pod),
     )
     if constraints != _NONE and constraints.rules > MOST_RULES:
@@ -262,6 +264,16 @@ def ports_of(spec: ScheduledSpec) -> tuple[HostPort, ...]:
         for port in container.ports or ()
         if port.host_port
     )
+
+
+def features_of(spec: ScheduledSpec) -> tuple[str, ...]:
+    """The features that the pod's node must declare, sorted."""
+    containers = (*(spec.init_containers or ()), *spec.containers)
+    rules = (rule for each in containers for rule in each.restart_policy_rules or ())
+    features = [RESTARTS_ALL] if any(r.action == "RestartAllContainers" for r in rules) else []
+    if spec.host_network and spec.host_users is False:
+        features.append(HOST_NETWORK_USERS)
+    return tuple(features)
 
 
 def terms_of(selector: kube.NodeSelector) -> tuple[Term, ...]:

@@ -151,6 +151,12 @@ def _words(
         case Code.NOT_ADVERTISED:
             lacking = {name for row in rows for name in table.nodes[row].lacks(shape.resources)}
             words = f"node does not advertise {' or '.join(sorted(lacking))}"
+        case Code.DECLARED_FEATURES:
+            nodes = (table.nodes[row] for row in rows)
+            lacked = {
+                n for node in nodes for n in shape.constraints.lacking(node.declared_features)
+            }
+            words = f"node does not declare {' and '.join(sorted(lacked))}"
         case Code.NO_ISOLATION:
             words = f"node does not offer isolation {shape.isolation}"
         case Code.NOT_DELIVERING:

@@ -190,7 +190,7 @@ def constraint_codes(
     if constraints.unsupported:
         return np.full(count, Code.UNSUPPORTED, dtype=np.int8)
     labelled = bool(constraints.selector or constraints.affinity is not None or constraints.volumes)
-    if not labelled and not table.has_taints:
+    if not labelled and not table.has_taints and not constraints.features:
         return None
     if rows is not None and count <= FEW:
         nodes = [table.nodes[row] for row in rows.tolist()]
@@ -204,6 +204,9 @@ def _codes_of_all(table: LedgerTable, constraints: Constraints, *, labelled: boo
     taints = table.taints
     by_set = np.array([_taint_code(constraints, each) for each in taints.sets], dtype=np.int8)
     codes = by_set.take(taints.of_node)
+    if constraints.features:
+        lacking = [bool(constraints.lacking(node.declared_features)) for node in table.nodes]
+        codes[(codes == 0) & np.array(lacking, dtype=np.bool_)] = Code.DECLARED_FEATURES
     if labelled:
         codes[(codes == 0) & ~table.labels.accepts_labels(constraints)] = Code.NODE_AFFINITY
         if constraints.volumes:
@@ -215,6 +218,8 @@ def _code_on(node: Node, constraints: Constraints) -> Code:
     code = _taint_code(constraints, node.taints)
     if code:
         return code
+    if constraints.lacking(node.declared_features):
+        return Code.DECLARED_FEATURES
     if not constraints.accepts_labels(node.name, node.labels):
         return Code.NODE_AFFINITY
     if not constraints.accepts_volumes(node.name, node.labels):

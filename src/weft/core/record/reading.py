@@ -28,13 +28,14 @@ from weft.model import BadInputError, Code
 from weft.model.former_names import with_todays_names
 
 _CODES_BEFORE = {
-    27: (Code.NO_ISOLATION, 0),
-    28: (Code.LINKS_UNKNOWN - 1, 1),  # NOT_DELIVERING did not exist yet
-    30: (Code.NOT_DELIVERING, 0),
-    31: (Code.POD_AFFINITY, 2),
+    27: (Code.NO_ISOLATION - 1, 0),
+    28: (Code.LINKS_UNKNOWN - 2, 1),
+    30: (Code.NOT_DELIVERING - 1, 0),
+    31: (Code.POD_AFFINITY - 1, 2),
+    34: (Code.DECLARED_FEATURES, 0),
 }
 """For records of earlier versions, by their number of reasons: where to insert the next new reason,
-and how many to append."""
+and how many to append. Less as many as came before it since: of the first, one or two."""
 
 _END = b'{"end":'
 _NO_END = (

@@ -1,11 +1,13 @@
 """Kubernetes' own constraints: taints, selectors, affinity, volumes, ports, soft wishes."""
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.core.engine import Bind, Engine, NodesChanged, PodAdded, PodBound, PodGone, Unschedulable
+from weft.core.engine.reasons import reason_of_each
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
 from weft.model import (
@@ -171,11 +173,30 @@ def test_host_ports_are_held_and_given_back() -> None:
 
 
 @given(
-    st.sampled_from(["", "0.0.0.0", "10.0.0.1", "10.0.0.2"]),
-    st.sampled_from(["", "0.0.0.0", "10.0.0.1", "10.0.0.2"]),
+    st.sampled_from(["", "0.0.0.0", "10.0.0.1", "10.0.0.2", "::"]),
+    st.sampled_from(["", "0.0.0.0", "10.0.0.1", "10.0.0.2", "::"]),
 )
 def test_port_conflicts_are_mutual(left: str, right: str) -> None:
     one, two = HostPort(80, ip=left), HostPort(80, ip=right)
     assert one.conflicts(two) == two.conflicts(one)
     everywhere = {"", "0.0.0.0"}
     assert one.conflicts(two) == (left == right or bool(everywhere & {left, right}))
+
+
+def test_a_feature_that_some_nodes_do_not_declare() -> None:
+    nodes = [
+        msgspec.structs.replace(node(f"n{index:02}", gpus=1), declared_features=declared)
+        for index, declared in enumerate([("A",), ("A", "B"), ("A",), ("B",)])
+    ]
+    bare = node("bare", gpus=1)
+    assert decide([*nodes, bare], constrained(features=("A", "B"))) == "n01"
+    lacking = [nodes[0], nodes[3], bare]
+    engine = Engine([Profile("weft", [built_in().create("first-fit")])])
+    engine.handle(NodesChanged(tuple(lacking)), 0)
+    refused = engine.handle(PodAdded(constrained(features=("A", "B"))), 1)[0]
+    assert isinstance(refused, Unschedulable)
+    assert refused.record.counts[Code.DECLARED_FEATURES] == 3
+    known = engine.assess(engine.profiles["weft"], constrained(features=("A", "B")))
+    words = reason_of_each(engine.ledger.table, known, np.arange(3), ())
+    assert sorted(words) == [f"node does not declare {each}" for each in ("A", "A and B", "B")]
+    assert decide([bare], constrained()) == "bare"
