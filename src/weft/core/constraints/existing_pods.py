@@ -16,8 +16,9 @@ from weft.core.ledger.node_labels import LabelColumn
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import InterPodRules, PodMarks, PodRequest, PodSelector, PodTerm
 
-KEPT = 1_024
-"""Selectors whose counts are kept; the one that was asked about least recently goes first."""
+KEPT, WATCHED = 1_024, 8_192
+"""Selectors whose counts are kept; the one that was asked about least recently goes first. So many
+more are watched without a count: somebody may wait for what they select."""
 
 
 class CountKey(NamedTuple):
@@ -44,8 +45,10 @@ class PodsMoved(NamedTuple):
         """True if a pod with these rules, which fitted nowhere, may fit somewhere now."""
         if any(term in self.fell for term in rules.kept_off_by):
             return True
-        if rules.affinity and affinity_key(rules) in self.rose:
-            return True
+        if rules.affinity:
+            near = affinity_key(rules)  # without the last of them it may be the first
+            if near in self.rose or (rules.is_its_own and near in self.fell):
+                return True
         if any(CountKey((term.pods,)) in self.fell for term in rules.anti_affinity):
             return True
         spread = [CountKey((rule.pods,), with_terminating=False) for rule in rules.spread]
@@ -171,7 +174,8 @@ class ExistingPods:
         self._pods: dict[str, tuple[str, PodMarks]] = {}
         self._by_namespace: dict[str, dict[str, None]] = {}
         self._counts: OrderedDict[CountKey, CountByNode] = OrderedDict()
-        self._counted: _Index[CountKey] = _Index()
+        self._watched: OrderedDict[CountKey, None] = OrderedDict()
+        self._counted: _Index[CountKey] = _Index()  # these, and the watched ones
         self.owners: dict[PodTerm, CountByNode] = {}
         self._away: _Index[PodTerm] = _Index()
         self._undo: list[tuple[str, tuple[str, PodMarks] | None]] | None = None
@@ -199,9 +203,8 @@ class ExistingPods:
     def put_asked(self, pod: PodRequest, node: str) -> None:
         """This pod gets a place on the node."""
         rules = pod.shape.constraints.pods
-        if pod.labels or rules:
-            keeps_away = rules.anti_affinity if rules else ()
-            self.put(pod.uid, node, PodMarks(pod.namespace, pod.labels or {}, keeps_away))
+        keeps_away = rules.anti_affinity if rules else ()
+        self.put(pod.uid, node, PodMarks(pod.namespace, pod.labels or {}, keeps_away))
 
     def moved_to(self, uid: str, node: str) -> None:
         """The pod is there, as it was known; nothing, where nobody said what it looks like."""
@@ -226,7 +229,7 @@ class ExistingPods:
     def trial(self) -> Iterator[None]:
         """Undo at the end what pods come and go meanwhile; that wakes nobody."""
         undo: list[tuple[str, tuple[str, PodMarks] | None]] = []
-        self._undo = undo
+        self._undo, before_trial = undo, (set(self._rose), set(self._fell))
         try:
             yield
         finally:
@@ -235,7 +238,8 @@ class ExistingPods:
                 self.remove(uid)
                 if before is not None:
                     self.put(uid, *before)
-            self.take_moved()
+            self._rose, self._fell = before_trial
+            self.has_moved = bool(self._rose or self._fell)
 
     def count(self, key: CountKey) -> CountByNode:
         """How many of these pods each node has."""
@@ -248,11 +252,23 @@ class ExistingPods:
             node, marks = self._pods[uid]
             if key.counts(marks):
                 known.add(node, 1)
-        self._counted.add(key, key.selectors[0])
+        if key in self._watched:
+            del self._watched[key]
+        else:
+            self._counted.add(key, key.selectors[0])
         if len(self._counts) > KEPT:
-            oldest, _ = self._counts.popitem(last=False)
-            self._counted.remove(oldest, oldest.selectors[0])
+            self._watched[self._counts.popitem(last=False)[0]] = None
+        while len(self._watched) > WATCHED and self._undo is None:
+            self._forget_oldest()
         return known
+
+    def _forget_oldest(self) -> None:
+        """Watch the oldest no more: who waits for it looks again, as nobody would tell it later."""
+        oldest, _ = self._watched.popitem(last=False)
+        self._counted.remove(oldest, oldest.selectors[0])
+        self._rose.add(oldest)
+        self._fell.add(oldest)
+        self.has_moved = True
 
     def keeping_off(self, namespace: str, labels: Mapping[str, str]) -> tuple[PodTerm, ...]:
         """The anti-affinity terms of pods here that select a pod like this."""
@@ -280,7 +296,8 @@ class ExistingPods:
         if self._counts:
             for key in self._counted.near(marks.labels):
                 if key.counts(marks):
-                    self._counts[key].add(node, by)
+                    if (count := self._counts.get(key)) is not None:
+                        count.add(node, by)
                     moved.add(key)
         for term in dict.fromkeys(marks.anti_affinity):
             owners = self.owners.get(term)
