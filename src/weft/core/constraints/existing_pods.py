@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from weft.core.ledger.node_labels import LabelColumn
 from weft.core.ledger.table import Bools, Ints, LedgerTable
@@ -166,6 +167,15 @@ def _label_of(selector: PodSelector) -> tuple[str, tuple[str, ...]] | None:
     return None if first is None else (first.key, tuple(dict.fromkeys(first.values)))
 
 
+def _by_sets(selector: PodSelector) -> PodSelector:
+    """The same for asking thousands of pods: a selector may list thousands of values."""
+    quick = [
+        replace(each, values=frozenset(each.values)) if each.operator in ("In", "NotIn") else each
+        for each in selector.labels or ()
+    ]
+    return selector if selector.labels is None else replace(selector, labels=tuple(quick))
+
+
 class ExistingPods:
     """The pods that have a node, or are just getting one. `owners`: by required
     anti-affinity term, how many pods with it each node has. `has_moved`: `take_moved` has news."""
@@ -248,9 +258,10 @@ class ExistingPods:
             self._counts.move_to_end(key)
             return known
         known = self._counts[key] = CountByNode()
+        quick = CountKey(tuple(map(_by_sets, key.selectors)), key.with_terminating)
         for uid in self._of(key.selectors):
             node, marks = self._pods[uid]
-            if key.counts(marks):
+            if quick.counts(marks):
                 known.add(node, 1)
         if key in self._watched:
             del self._watched[key]
