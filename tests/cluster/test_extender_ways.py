@@ -25,7 +25,7 @@ from test_extender_kube_scheduler import (
     pod,
     rebuilt,
 )
-from test_feasible_sets_agree import World, build, is_decided
+from test_feasible_sets_agree import World, build, is_decided, let_go
 from weft_process import ALONE, EXTENDER, audited, weft
 
 from weft.core.ledger.audit import audit
@@ -230,7 +230,7 @@ def test_what_kube_scheduler_judges_itself_is_not_judged_again(
     control_plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
     """Every node that its filters leave is left by Weft: GPUs aside, it has judged them."""
-    build(control_plane, namespace, Unfriendly(3))
+    build(control_plane, namespace, Unfriendly(3, namespace))
     with RecordingExtender() as extender:
         control_plane.start_scheduler(extender.configuration)
         control_plane.api.wait_for(
@@ -252,6 +252,7 @@ def test_what_kube_scheduler_judges_itself_is_not_judged_again(
             question = {"Pod": raw, "Nodes": None, "NodeNames": names}
             _, found = post(f"{process.url}/weft/filter", question)
             assert found["NodeNames"] == names, found
+    let_go(control_plane, namespace)
 
 
 # --- preemption ----------------------------------------------------------------------------------

@@ -392,6 +392,13 @@ def build(plane: ControlPlane, namespace: str, world: World) -> None:
     plane.create_pods(namespace, asked)
 
 
+def let_go(plane: ControlPlane, namespace: str) -> None:
+    """Have the terminating pods end: they would hold the next cluster's nodes."""
+    for index in range(PODS_TERMINATING):
+        plane.api.patch("Pod", f"there-{index}", {"metadata": {"finalizers": None}}, namespace)
+    plane.api.delete("RuntimeClass", namespace, version="node.k8s.io/v1")
+
+
 def is_decided(pod: Object) -> bool:
     """Nobody says anything about pods that were there: they have no kubelet."""
     if pod["spec"].get("nodeName"):
@@ -456,11 +463,7 @@ def test_both_leave_the_same_nodes(control_plane: ControlPlane, namespace: str, 
         )
         theirs = dict(extender.feasible)
     codes = weft_says(control_plane, namespace)
-    control_plane.api.delete("RuntimeClass", namespace, version="node.k8s.io/v1")
-    for index in range(PODS_TERMINATING):  # they would hold the next cluster's nodes
-        control_plane.api.patch(
-            "Pod", f"there-{index}", {"metadata": {"finalizers": None}}, namespace
-        )
+    let_go(control_plane, namespace)
     asked = sorted(name for name in codes if name.startswith("asked-"))
     assert len(asked) == PODS_A_CLUSTER
     ours = {name: fitting(codes[name]) for name in asked}
