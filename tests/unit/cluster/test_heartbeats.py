@@ -1,5 +1,6 @@
 """Nodes whose agent is late or has withdrawn, by its Lease."""
 
+import asyncio
 import datetime
 from typing import Any
 
@@ -126,6 +127,29 @@ async def test_pods_go_elsewhere_and_whoever_waits_is_told_since_when() -> None:
         beat(made, "b", 5, "b")
         bound = await until(lambda: made.server.get("pods", "waits", "d")["spec"].get("nodeName"))
         assert bound == "b", "not a, though it has more room"
+
+
+async def test_who_starts_knows_the_heartbeats_before_it_decides() -> None:
+    """However late the API server answers about Leases: the pod waits for it already."""
+    async with api() as server, client_of(server) as client:
+        made = World(server, client, Fgd())
+        beat(made, "n", 0, "")
+        server.add("pods", pod("waits"))
+        late = server.fault("delay", path="/leases", method="GET")
+
+        async def answer() -> None:
+            await late.struck.wait()
+            await until(lambda: made.live.pods.by_uid(made.uid("waits")))
+            for _ in range(100):  # the loop's turns, in which it would lead and decide
+                await asyncio.sleep(0)
+            late.gate.set()
+
+        answering = asyncio.create_task(answer())
+        async with living(made):
+            await answering
+            await until(lambda: made.live.nodes.nodes["n"].silent_since)
+            assert "nodeName" not in server.get("pods", "waits", "d")["spec"]
+            assert not made.live.engine.ledger.holdings
 
 
 async def test_without_the_right_to_see_leases_pods_are_bound_as_before() -> None:

@@ -160,6 +160,9 @@ def asks_the_same(request: PodRequest, parse: Callable[[Pod], PodRequest]) -> Ca
 # --- the cluster ----------------------------------------------------------------------------------
 
 _C = TypeVar("_C", bound=PartCommand)
+_LEASES_AT_MOST_S = 2.0
+"""Longest wait for agents' Leases at the start: without them, as without the right to them, nodes
+are not judged."""
 _MOMENT_S = 0.05  # the loop's clock is not the client's
 
 
@@ -282,7 +285,7 @@ class EngineCluster:
         )
         beat, judge, home = self._take_heartbeat, self._judge_heartbeats, client.endpoint.namespace
         beats = WatchFeed(client, LEASES, beat, judge, home)
-        self._stream.follow(beats)
+        await self._stream.follow(beats, _LEASES_AT_MOST_S)
         self.ready = True
 
     def _volume_feeds(self) -> list[WatchFeed[Any]]:

@@ -96,10 +96,17 @@ class ChangeStream:
             self._pumps[feed] = self._endless(self._pump(feed))
         await self._synced(feeds)
 
-    def follow(self, feed: WatchFeed[Any]) -> None:
-        """Start a feed that may never bring anything, as where its rights are lacking: nobody waits
-        for it."""
+    async def follow(self, feed: WatchFeed[Any], at_most_s: float) -> None:
+        """Start a feed that may never bring anything, as where its rights are lacking; returns when
+        all that there is has been taken in, or after so long."""
         self._pumps[feed] = self._endless(self._pump(feed))
+        synced = asyncio.create_task(feed.synced.wait())
+        limit = asyncio.create_task(feed.clock.sleep(at_most_s))
+        try:
+            await self._or_failure({synced, limit})
+        finally:
+            synced.cancel()
+            limit.cancel()
 
     async def list_again(self) -> None:
         """List everything afresh; returns when the differences have been taken in."""
