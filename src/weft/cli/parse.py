@@ -7,7 +7,7 @@ stderr, one line each; any of these, or finding no pod, makes the exit code 1.
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec.structs import replace
 from typer import Argument, Exit, Option
@@ -159,7 +159,7 @@ def read_pod(file: str, pod: "ManifestPod", settings: DialectSettings) -> PodRea
     if pod.namespace and not manifest.metadata.namespace:  # a template's pods are where it is
         manifest = replace(manifest, metadata=replace(manifest.metadata, namespace=pod.namespace))
     request = pod_reader.read(manifest, settings, UnknownVolumes())
-    row_of: dict[str, Any] = {
+    row_of = {
         "file": file,
         "kind": pod.kind,
         "namespace": pod.namespace or None,
@@ -167,9 +167,8 @@ def read_pod(file: str, pod: "ManifestPod", settings: DialectSettings) -> PodRea
         "replicas": replicas_of(pod),
     }
     foreign = pod_reader.not_placed(manifest, request)
-    not_honoured = pod_reader.not_honoured(manifest)
-    row_of["not_honoured"] = [f"{text}: {pod_reader.WAY_OUT}" for text in not_honoured]
-    return reading_of(row_of, request, foreign, preview(request))
+    not_honoured = [f"{text}: {pod_reader.WAY_OUT}" for text in pod_reader.not_honoured(manifest)]
+    return reading_of(row_of, request, foreign, preview(request), not_honoured)
 
 
 def _print_table(readings: list[PodReading], *, quiet: bool) -> None:

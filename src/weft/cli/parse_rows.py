@@ -76,6 +76,7 @@ def reading_of(
     request: PodRequest,
     foreign: Sequence[ForeignRequest],
     preview: PodAnnotations,
+    not_honoured: Sequence[str] = (),
 ) -> PodReading:
     """Build a reading; `row_of` are the fields that identify the pods."""
     row = Row(
@@ -84,6 +85,7 @@ def reading_of(
         containers=[_container(container) for container in request.containers],
         shared_by_containers=request.shared_by_containers,
         constraints=constraints_in_words(request.shape.constraints),
+        not_honoured=list(not_honoured),
         not_placed=[NotPlaced.of(each) for each in foreign],
         # requests that are not placed are reported once, as errors
         warnings=[each for each in request.warnings if each not in {f.text for f in foreign}],

@@ -5,6 +5,7 @@ sure where a mark, or a slice, names its GPU; else it is what is charged since i
 """
 
 from collections.abc import Iterator
+from typing import Literal
 
 from weft.cluster.state.claims import ClaimCharge
 from weft.cluster.state.pod_reader import read_there
@@ -18,7 +19,7 @@ from weft.core.explain.account_sentences import (
 from weft.core.explain.explanation import OthersShare
 from weft.dialects.registry import placer_of
 from weft.kube.pods import Pod
-from weft.model import BadInputError, Gpu, Node, PodRequest, Share
+from weft.model import BadInputError, Gpu, Node, ObjectMeta, PodRequest, Share
 
 _NOBODY = "nobody says which GPU it holds"
 _TOLD = "what its node's agent tells of NVIDIA's device plugin"
@@ -80,20 +81,9 @@ def pods_share(
     holder = pod_of_in_words(f"{meta.namespace}/{meta.name}", placer.title, placer.name)
     evidence = unknown or (_TOLD if is_told else placer.mark or "its annotations")
     why = evidence if unknown else f"by {evidence}"
-    return OthersShare(
-        node.name,
-        share.gpu,
-        share.memory_mib,
-        share.milli,
-        percent_of(share, gpu),
-        placer.name,
-        "pod",
-        meta.namespace,
-        meta.name,
-        evidence,
-        not unknown,
-        held_in_words(amount, holder, why, is_sure=not unknown),
-    )
+    text = held_in_words(amount, holder, why, is_sure=not unknown)
+    is_sure, system = not unknown, placer.name
+    return _held(node, share, system, "pod", meta, evidence, text, is_sure=is_sure)
 
 
 def claims_share(charge: ClaimCharge, share: Share, node: Node, unknown: str = "") -> OthersShare:
@@ -103,19 +93,34 @@ def claims_share(charge: ClaimCharge, share: Share, node: Node, unknown: str = "
     evidence = unknown or f"allocated by driver {driver}"
     holder = f"ResourceClaim {meta.namespace}/{meta.name}"
     amount = amount_in_words(share, gpu, by_percent=False)
+    text = held_in_words(amount, holder, evidence, is_sure=not unknown)
+    return _held(node, share, driver, "claim", meta, evidence, text, is_sure=not unknown)
+
+
+def _held(
+    node: Node,
+    share: Share,
+    system: str,
+    kind: Literal["pod", "claim"],
+    meta: ObjectMeta,
+    evidence: str,
+    text: str,
+    *,
+    is_sure: bool,
+) -> OthersShare:
     return OthersShare(
         node.name,
         share.gpu,
         share.memory_mib,
         share.milli,
-        percent_of(share, gpu),
-        driver,
-        "claim",
+        percent_of(share, _gpu(node, share.gpu)),
+        system,
+        kind,
         meta.namespace,
         meta.name,
         evidence,
-        not unknown,
-        held_in_words(amount, holder, evidence, is_sure=not unknown),
+        is_sure,
+        text,
     )
 
 

@@ -4,6 +4,6 @@ In: nodes' labels, and the labels of pods that have a node. Out: any API, any po
 """
 
 from weft.core.constraints.answers import PodAnswer, answers
-from weft.core.constraints.existing_pods import CountKey, ExistingPods, PodsMoved
+from weft.core.constraints.existing_pods import ExistingPods, PodsMoved
 
-__all__ = ["CountKey", "ExistingPods", "PodAnswer", "PodsMoved", "answers"]
+__all__ = ["ExistingPods", "PodAnswer", "PodsMoved", "answers"]

@@ -110,11 +110,13 @@ def _spread(
     by_labels = None
     if constraints.selector or constraints.affinity is not None:
         by_labels = table.labels.accepts_labels(constraints)
+    tolerated = None
+    if table.has_taints and any(rule.honors_taints for rule in rules):
+        tolerated = _tolerated(table, constraints)
     found = []
     for rule in rules:
-        parts = [have_all, by_labels if rule.honors_affinity else None]
-        if rule.honors_taints and table.has_taints:
-            parts.append(_tolerated(table, constraints))
+        of_rule = (by_labels, rule.honors_affinity), (tolerated, rule.honors_taints)
+        parts = [have_all, *(part for part, honors in of_rule if honors)]
         there = [part for part in parts if part is not None]
         within = np.logical_and.reduce(there) if there else None
         found.append(_skewed(rule, table, _counted(existing, table, rule, within), within))

@@ -5,6 +5,7 @@ lowered as pods come, go and are relabelled. A pod's labels are matched against 
 once each time: an index by label finds the few that may select it.
 """
 
+import functools
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ class CountKey(NamedTuple):
     def counts(self, marks: PodMarks) -> bool:
         """True if such a pod is among them."""
         return (self.with_terminating or not marks.terminating) and all(
-            selector.matches(marks.namespace, marks.labels) for selector in self.selectors
+            _by_sets(each).matches(marks.namespace, marks.labels) for each in self.selectors
         )
 
 
@@ -130,17 +131,19 @@ class _Index(Generic[T]):
     def add(self, item: T, selector: PodSelector) -> None:
         """One more."""
         self._next += 1
-        for bucket in self._buckets(selector):
+        pairs = _pairs_of(selector)
+        buckets = [self._by_label.setdefault(pair, {}) for pair in pairs] or [self._others]
+        for bucket in buckets:
             bucket[item] = self._next
 
     def remove(self, item: T, selector: PodSelector) -> None:
         """One less."""
-        for bucket in self._buckets(selector):
+        self._others.pop(item, None)
+        for pair in _pairs_of(selector):
+            bucket = self._by_label[pair]
             bucket.pop(item, None)
-        label = _label_of(selector)
-        for value in label[1] if label is not None else ():
-            if label is not None and not self._by_label[label[0], value]:
-                del self._by_label[label[0], value]
+            if not bucket:
+                del self._by_label[pair]
 
     def near(self, labels: Mapping[str, str]) -> list[T]:
         """Those that may select a pod with these labels, in the order in which they came."""
@@ -151,22 +154,15 @@ class _Index(Generic[T]):
         found.sort(key=lambda entry: entry[1])
         return [item for item, _ in found]
 
-    def _buckets(self, selector: PodSelector) -> Iterator[dict[T, int]]:
-        label = _label_of(selector)
-        if label is None:
-            yield self._others
-            return
-        for value in label[1]:
-            yield self._by_label.setdefault((label[0], value), {})
 
-
-def _label_of(selector: PodSelector) -> tuple[str, tuple[str, ...]] | None:
-    """A label, and the values of which a selected pod has one; None where no label is needed."""
+def _pairs_of(selector: PodSelector) -> tuple[tuple[str, str], ...]:
+    """Labels of which a selected pod has one; none where no label is needed."""
     needed = (r for r in selector.labels or () if r.operator == "In" and r.values)
     first = next(needed, None)
-    return None if first is None else (first.key, tuple(dict.fromkeys(first.values)))
+    return () if first is None else tuple((first.key, v) for v in dict.fromkeys(first.values))
 
 
+@functools.lru_cache(maxsize=KEPT + WATCHED)
 def _by_sets(selector: PodSelector) -> PodSelector:
     """The same for asking thousands of pods: a selector may list thousands of values."""
     quick = [
@@ -258,10 +254,9 @@ class ExistingPods:
             self._counts.move_to_end(key)
             return known
         known = self._counts[key] = CountByNode()
-        quick = CountKey(tuple(map(_by_sets, key.selectors)), key.with_terminating)
         for uid in self._of(key.selectors):
             node, marks = self._pods[uid]
-            if quick.counts(marks):
+            if key.counts(marks):
                 known.add(node, 1)
         if key in self._watched:
             del self._watched[key]
@@ -284,7 +279,7 @@ class ExistingPods:
     def keeping_off(self, namespace: str, labels: Mapping[str, str]) -> tuple[PodTerm, ...]:
         """The anti-affinity terms of pods here that select a pod like this."""
         near = self._away.near(labels)
-        return tuple(term for term in near if term.pods.matches(namespace, labels))
+        return tuple(term for term in near if _by_sets(term.pods).matches(namespace, labels))
 
     def take_moved(self) -> PodsMoved:
         """Counts and terms that rose or fell since this was asked last."""

@@ -184,15 +184,20 @@ class Assessment:
             if (column := getattr(self, name)) is not None:
                 setattr(self, name, column.take(rows))
 
+    def copied(self) -> "Assessment":
+        """The same answers, to be narrowed: columns are shared until they are replaced."""
+        twin = object.__new__(Assessment)
+        for name in Assessment.__slots__:
+            setattr(twin, name, getattr(self, name))
+        return twin
+
     def among(self, shape: Shape, beside: Sequence[PodAnswer]) -> "Assessment":
         """The same without the nodes that a pod's rules about other pods refuse now.
 
         What pods are where changes with every decision, so these rules are asked anew each time.
         `shape` is the pod's, with the rules that others have about it.
         """
-        left = object.__new__(Assessment)
-        for name in Assessment.__slots__:
-            setattr(left, name, getattr(self, name))
+        left = self.copied()
         left.shape, left.beside, left.counts = shape, beside, self.counts.copy()
         fits = self.codes == 0
         for answer in beside:

@@ -4,7 +4,6 @@ What a shape may have is kept by the `Assessor`; who else waits changes with eve
 last filter is asked anew each time, and only about nodes that fit.
 """
 
-import copy
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -60,7 +59,7 @@ def among(
     query.narrow(devices)
     fitting = rows[query.count(query.device_fits) >= known.demand.need.count]
     lost = np.setdiff1d(every, fitting, assume_unique=True)
-    narrowed = copy.copy(known)
+    narrowed = known.copied()
     narrowed.codes, narrowed.total = known.codes.copy(), known.total.copy()
     narrowed.codes[lost], narrowed.total[lost] = Code.POLICY, NEVER
     narrowed.counts = known.counts.copy()

@@ -3,6 +3,7 @@
 Made once a layout, each label when a pod first asks by it. A pod may come with thousands of rules.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -57,7 +58,12 @@ class NodeLabels:
 
     def domains(self, key: str) -> LabelColumn:
         """The values of this label, whether or not a node has it."""
-        return self._label(key) or _column([None] * len(self._nodes))
+        return self._label(key) or self._of_nobody
+
+    @functools.cached_property
+    def _of_nobody(self) -> LabelColumn:
+        """The column of any label that no node has."""
+        return _column([None] * len(self._nodes))
 
     def preference(self, constraints: Constraints) -> Ints:
         """Sums of the weights of preferred terms that match, [N]."""
