@@ -3,6 +3,8 @@
 kube-scheduler counts claims alone, and so may put one on a card that Weft's pods have. The other
 way round nothing may be given away twice: no pod of Weft's is put on a card where it does not fit
 beside the claims that Weft could know of. The sums are made of the API's objects alone.
+
+`WEFT_TEST_LONG=1` plays 500 interleavings; `WEFT_CLAIM_ROUNDS` and `WEFT_CLAIM_SEED` others.
 """
 
 import json
@@ -11,54 +13,67 @@ import random
 import re
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from control_plane import ControlPlane
-from kube_api import Object, Objects
+from kube_api import ApiError, Object, Objects
+from long_form import few_or_many
 from weft_process import ALONE, Weft, pod, weft
 
 from weft.testing import AGENT_BY_NAME
 
 DRIVER, V1 = "gpu.weft.test", "resource.k8s.io/v1"
-NODE, CARDS, CARD_MIB, MIB = "node-0", 4, 16_000, 2**20
-ROUNDS = int(os.environ.get("WEFT_CLAIM_ROUNDS", "36"))
+NODES, CARDS, CARD_MIB, MIB = ("node-0", "node-1"), 2, 16_000, 2**20
+ROUNDS = int(os.environ.get("WEFT_CLAIM_ROUNDS", few_or_many(36, 500)))
 SEED = int(os.environ.get("WEFT_CLAIM_SEED", "1"))
-Held = Counter[int]
-"""MiB by card."""
+KINDS = ("claim", "claim", "claim-of-two", "resource", "pod", "pod", "pod-of-two", "pod-whole")
+Card = tuple[str, int]
+Held = Counter[Card]
+"""MiB by node and card."""
 
 
 def cluster_with_cards(plane: ControlPlane) -> None:
-    """One node with cards that an agent names by index and UUID, and a driver in a slice."""
-    cards = [{"index": i, "memory_mib": CARD_MIB, "uuid": f"GPU-{i}"} for i in range(CARDS)]
-    marks = {"weft.dev/inventory": json.dumps({"gpus": cards}), **AGENT_BY_NAME}
-    plane.create_fake_node(NODE, annotations=marks)
-    policy = {"default": "1Mi", "validRange": {"min": "1Mi", "step": "1Mi"}}
-    devices = [
-        {
-            "name": f"card-{i}",
-            "attributes": {"uuid": {"string": f"GPU-{i}"}},
-            "allowMultipleAllocations": True,
-            "capacity": {"memory": {"value": f"{CARD_MIB}Mi", "requestPolicy": policy}},
-        }
-        for i in range(CARDS)
-    ]
-    pool = {"name": NODE, "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": DRIVER, "pool": pool, "nodeName": NODE, "devices": devices}
-    chosen = {"selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]}
-    for kind, name, body in (
-        ("ResourceSlice", "weft-test", spec),
-        ("DeviceClass", "weft-test", chosen),
-    ):
-        plane.api.create({"apiVersion": V1, "kind": kind, "metadata": {"name": name}, "spec": body})
+    """Nodes with cards that an agent names by index and UUID, and a driver in slices.
+
+    A claim that names no amount gets all of a card, as NVIDIA's driver has it.
+    """
+    whole = f"{CARD_MIB}Mi"
+    policy = {"default": whole, "validRange": {"min": "1Mi", "step": "1Mi"}}
+    for node in NODES:
+        cards = [
+            {"index": i, "memory_mib": CARD_MIB, "uuid": f"GPU-{node}-{i}"} for i in range(CARDS)
+        ]
+        marks = {"weft.dev/inventory": json.dumps({"gpus": cards}), **AGENT_BY_NAME}
+        plane.create_fake_node(node, annotations=marks)
+        devices = [
+            {
+                "name": f"card-{i}",
+                "attributes": {"uuid": {"string": f"GPU-{node}-{i}"}},
+                "allowMultipleAllocations": True,
+                "capacity": {"memory": {"value": whole, "requestPolicy": policy}},
+            }
+            for i in range(CARDS)
+        ]
+        pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": DRIVER, "pool": pool, "nodeName": node, "devices": devices}
+        create(plane, "ResourceSlice", f"weft-test-{node}", spec)
+    chosen: Object = {"selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]}
+    create(plane, "DeviceClass", "weft-test", {**chosen, "extendedResourceName": "nvidia.com/gpu"})
 
 
-def claim(name: str, memory_mib: int) -> Object:
-    """A claim for so much memory of one card."""
+def create(plane: ControlPlane, kind: str, name: str, spec: Object) -> None:
+    body = {"apiVersion": V1, "kind": kind, "metadata": {"name": name}, "spec": spec}
+    plane.api.create(body)
+
+
+def claim(name: str, memory_mib: int, cards: int = 1) -> Object:
+    """A claim for so much memory of each of so many cards."""
     exactly = {
         "deviceClassName": "weft-test",
+        "count": cards,
         "capacity": {"requests": {"memory": f"{memory_mib}Mi"}},
     }
     requests = [{"name": "gpu", "exactly": exactly}]
@@ -79,30 +94,40 @@ def user_of(name: str) -> Object:
 
 
 class Seen(NamedTuple):
-    """MiB held of each card: by claims, and by pods of Weft's; the latter by name, too."""
+    """MiB held by card: of each allocated claim, and of each pod of Weft's, by UID."""
 
-    claims: Held
+    claims: dict[str, Held]
     pods: dict[str, Held]
 
     @property
     def all(self) -> Held:
-        return sum(self.pods.values(), self.claims)
+        return total((*self.claims.values(), *self.pods.values()))
+
+    @property
+    def over(self) -> list[Card]:
+        """Cards that hold more than they have."""
+        return sorted(card for card, mib in self.all.items() if mib > CARD_MIB)
+
+
+def total(helds: Iterable[Held]) -> Held:
+    return sum(helds, Counter())
 
 
 def held(plane: ControlPlane, namespace: str) -> Seen:
     """By the API's objects alone."""
-    by_claims: Held = Counter()
+    claims, pods = dict[str, Held](), dict[str, Held]()
     for one in plane.api.list("ResourceClaim", namespace, V1):
-        allocation = one.get("status", {}).get("allocation") or {}
-        for result in allocation.get("devices", {}).get("results", ()):
-            card = int(result["device"].removeprefix("card-"))
-            by_claims[card] += mib_of(result["consumedCapacity"]["memory"])
-    by_pods: dict[str, Held] = {}
+        if allocation := one.get("status", {}).get("allocation"):
+            claims[one["metadata"]["uid"]] = Counter()
+            for result in allocation["devices"]["results"]:
+                card = result["pool"], int(result["device"].removeprefix("card-"))
+                claims[one["metadata"]["uid"]][card] += mib_of(result["consumedCapacity"]["memory"])
     for one in plane.api.list("Pod", namespace):
         if text := one["metadata"].get("annotations", {}).get("weft.dev/placement"):
-            shares = json.loads(text)["shares"]
-            by_pods[one["metadata"]["name"]] = Counter({gpu: mib for _, gpu, mib, *_ in shares})
-    return Seen(by_claims, by_pods)
+            placed = json.loads(text)
+            shares = {(placed["node"], gpu): mib for _, gpu, mib, *_ in placed["shares"]}
+            pods[one["metadata"]["uid"]] = Counter(shares)
+    return Seen(claims, pods)
 
 
 def mib_of(quantity: str) -> int:
@@ -125,85 +150,156 @@ def decided(pods: Objects) -> bool:
 
 def release(plane: ControlPlane, namespace: str, name: str) -> None:
     """End a pod, and its claim as kube-controller-manager does: the allocation first."""
-    plane.api.delete("Pod", name, namespace)
-    if name.startswith("claim-"):
-        free = {"status": {"allocation": None, "reservedFor": None}}
-        plane.api.patch("ResourceClaim", name, free, namespace, V1, "status")
-        bare = {"metadata": {"finalizers": None}}
-        plane.api.patch("ResourceClaim", name, bare, namespace, V1)
-        plane.api.delete("ResourceClaim", name, namespace, V1)
+    ended = plane.api.delete("Pod", name, namespace)
+    backed = ended.get("status", {}).get("extendedResourceClaimStatus", {})
+    claims = [backed.get("resourceClaimName", ""), name if name.startswith("claim") else ""]
+    for one in filter(None, claims):
+        free(plane, namespace, one)
 
 
-def counted(process: Weft) -> int:
-    """Number of claims that Weft charges now."""
+def free(plane: ControlPlane, namespace: str, name: str) -> None:
+    """End a claim, whatever kube-scheduler writes to it meanwhile."""
+    freed = {"status": {"allocation": None, "reservedFor": None}}
+    while True:
+        try:
+            plane.api.patch("ResourceClaim", name, freed, namespace, V1, "status")
+            bare = {"metadata": {"finalizers": None}}
+            plane.api.patch("ResourceClaim", name, bare, namespace, V1)
+            plane.api.delete("ResourceClaim", name, namespace, V1)
+        except ApiError as error:
+            if error.code == 404:
+                return
+            if error.code not in (409, 422):  # these where it was allocated meanwhile
+                raise
+
+
+def told(process: Weft) -> tuple[dict[str, int], int]:
+    """Weft's own account: MiB held by node, and how many cards hold more than they have."""
     port = process.until(r"metrics and explain on \S+:(\d+)")[1]
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
-    return sum(int(float(n)) for n in re.findall(r'^weft_claims\{gpus="\w+"\} (\S+)', text, re.M))
-
-
-def wait_until_known(plane: ControlPlane, namespace: str, process: Weft) -> None:
-    """Return when Weft charges as many claims as are allocated."""
-    claims = plane.api.list("ResourceClaim", namespace, V1)
-    wanted = sum(bool(one.get("status", {}).get("allocation")) for one in claims)
-    process.wait_ready(lambda: counted(process) == wanted)
+    used = re.findall(r'^weft_ledger_gpu_memory_used_mib\{node="(\S+)"\} (\S+)', text, re.M)
+    over = re.search(r"^weft_gpus_overbooked (\S+)", text, re.M)
+    assert over is not None
+    return {node: int(float(mib)) for node, mib in used}, int(float(over[1]))
 
 
 @pytest.fixture
 def cards(control_plane: ControlPlane, namespace: str) -> Iterator[None]:
     cluster_with_cards(control_plane)
     yield
-    for kind in ("ResourceSlice", "DeviceClass"):
-        control_plane.api.delete(kind, "weft-test", version=V1)
     for one in control_plane.api.list("ResourceClaim", namespace, V1):
-        release(control_plane, namespace, one["metadata"]["name"])
+        free(control_plane, namespace, one["metadata"]["name"])
+    for node in NODES:
+        control_plane.api.delete("ResourceSlice", f"weft-test-{node}", version=V1)
+    control_plane.api.delete("DeviceClass", "weft-test", version=V1)
+
+
+class Story:
+    """Bursts of claims and pods, some of which end in between or wait on.
+
+    At some time between two bursts Weft's account is compared with the API's objects: what was
+    there then Weft knows of. `beside` counts cards on which it put a pod beside such a claim,
+    `overbooked` the comparisons in which claims had come to cards that pods had.
+    """
+
+    def __init__(self, plane: ControlPlane, namespace: str, process: Weft, seed: int) -> None:
+        self.plane, self.namespace, self.process = plane, namespace, process
+        self.random = random.Random(seed)
+        self.alive: set[str] = set()
+        self.known = Seen({}, {})
+        self.beside = self.overbooked = self.compared = self.made = 0
+
+    def burst(self, number: int) -> None:
+        """Some end, some come, and everybody decides at once; then it is judged."""
+        for name in self.random.sample(sorted(self.alive), self.random.randint(0, self._some())):
+            self.end(name)
+        if self.random.random() < 0.5:
+            self.compare()
+        for place in range(self.random.randint(1, 5)):
+            kind = self.random.choice(KINDS)
+            self.create(f"{kind}-{number}-{place}", self.random.randint(1_000, CARD_MIB))
+        self.plane.api.wait_for(decided, "Pod", self.namespace)
+        self.judge(f"burst {number} of seed {SEED}")
+        for one in self.plane.api.list("Pod", self.namespace):
+            if not one["spec"].get("nodeName") and self.random.random() < 0.7:
+                self.end(one["metadata"]["name"])
+
+    def _some(self) -> int:
+        return len(self.alive) // (1 if len(self.alive) > 12 else 2)
+
+    def create(self, name: str, memory_mib: int) -> None:
+        kind = name.partition("-")[0]
+        if kind == "claim":
+            cards = 2 if "of-two" in name else 1
+            self.plane.api.create(claim(name, memory_mib, cards), self.namespace)
+            made = user_of(name)
+        elif kind == "resource":
+            made = pod(name, "default-scheduler", {"nvidia.com/gpu": 1})
+        else:
+            asked: dict[str, int] = {"weft.dev/gpu-count": 2 if "of-two" in name else 1}
+            if "whole" not in name:
+                asked["weft.dev/gpu-memory"] = memory_mib
+            made = pod(name, "weft", asked)
+        self.plane.api.create(made, self.namespace)
+        self.alive.add(name)
+        self.made += 1
+
+    def end(self, name: str) -> None:
+        release(self.plane, self.namespace, name)
+        self.alive.discard(name)
+
+    def compare(self) -> None:
+        """Wait until Weft's account is that of the API's objects; these are known from now on."""
+
+        def agrees() -> bool:
+            seen = held(self.plane, self.namespace)
+            by_node = dict.fromkeys(NODES, 0)
+            for (node, _), mib in seen.all.items():
+                by_node[node] += mib
+            self.known = seen
+            return told(self.process) == (by_node, len(seen.over))
+
+        self.process.wait_ready(agrees)
+        self.compared += 1
+        self.overbooked += bool(self.known.over)
+
+    def judge(self, when: str) -> None:
+        """No pod was put where it does not fit beside what Weft knew and is still there; claims
+        alone are never too much; and nobody was evicted."""
+        now, known = held(self.plane, self.namespace), self.known
+        new = total(shares for uid, shares in now.pods.items() if uid not in known.pods)
+        claimed = total(now.claims[uid] for uid in known.claims.keys() & now.claims.keys())
+        stay = total(now.pods[uid] for uid in known.pods.keys() & now.pods.keys())
+        for card, taken in new.items():
+            self.beside += claimed[card] > 0
+            assert claimed[card] + stay[card] + taken <= CARD_MIB, (when, card, known, now)
+        assert max(total(now.claims.values()).values(), default=0) <= CARD_MIB, when
+        assert max(total(now.pods.values()).values(), default=0) <= CARD_MIB, when
+        pods = self.plane.api.list("Pod", self.namespace)
+        assert {one["metadata"]["name"] for one in pods} == self.alive, f"{when}: who was evicted?"
+        assert not any("deletionTimestamp" in one["metadata"] for one in pods), when
 
 
 @pytest.mark.usefixtures("cards")
 def test_what_a_claim_holds_is_given_to_no_pod(
     control_plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
-    """Random bursts of claims and pods, some of them released in between."""
-    rng, api = random.Random(SEED), control_plane.api
+    """Nor what Weft's pods have to others of them; and who is overbooked by a claim is told."""
     control_plane.start_scheduler()
     with weft(control_plane, tmp_path, ALONE) as process:
-        alive: set[str] = set()
-        beside = 0  # pods of Weft's that were put beside claims
-        for burst in range(ROUNDS):
-            for name in rng.sample(sorted(alive), rng.randint(0, len(alive) // 2)):
-                release(control_plane, namespace, name)
-                alive.discard(name)
-            wait_until_known(control_plane, namespace, process)
-            before = held(control_plane, namespace)
-
-            made = [f"{rng.choice(('claim', 'pod'))}-{burst}-{i}" for i in range(rng.randint(1, 5))]
-            for name in made:
-                memory_mib = rng.randint(1_000, CARD_MIB)
-                if name.startswith("claim"):
-                    api.create(claim(name, memory_mib), namespace)
-                    api.create(user_of(name), namespace)
-                else:
-                    api.create(pod(name, "weft", {"weft.dev/gpu-memory": memory_mib}), namespace)
-            api.wait_for(decided, "Pod", namespace)
-            for one in api.list("Pod", namespace):
-                if not one["spec"].get("nodeName"):
-                    release(control_plane, namespace, one["metadata"]["name"])
-                    made.remove(one["metadata"]["name"])
-            alive.update(made)
-
-            after = held(control_plane, namespace)
-            new = {name: after.pods[name] for name in after.pods.keys() - before.pods.keys()}
-            for card in range(CARDS):
-                if taken := sum(shares[card] for shares in new.values()):
-                    beside += before.claims[card] > 0
-                    assert before.all[card] + taken <= CARD_MIB, (burst, card, before, new)
-            assert after.claims[0] <= CARD_MIB  # kube-scheduler's own sums are right, as ever
-            pods = api.list("Pod", namespace)
-            assert {one["metadata"]["name"] for one in pods} == alive, "somebody was evicted"
-            assert not any("deletionTimestamp" in one["metadata"] for one in pods)
-        assert beside
-        if any(mib > CARD_MIB for mib in held(control_plane, namespace).all.values()):
-            api.wait_for(overbooked, "Event", "default")
+        story = Story(control_plane, namespace, process, SEED)
+        for number in range(ROUNDS):
+            story.burst(number)
+        story.compare()
+    print(  # noqa: T201 - the figures are the result
+        f"{ROUNDS} interleavings of seed {SEED}: {story.made} claims and pods, "
+        f"{story.beside} shares given beside claims, account compared {story.compared} times, "
+        f"in {story.overbooked} of these claims were on cards that pods had"
+    )
+    assert story.beside
+    if story.overbooked:
+        control_plane.api.wait_for(overbooked, "Event", "default")
 
 
 def overbooked(events: Objects) -> str:
@@ -214,9 +310,9 @@ def overbooked(events: Objects) -> str:
 def test_a_claim_put_on_a_pods_card_is_told_and_nobody_is_evicted(
     control_plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
-    api = control_plane.api
+    api, cards = control_plane.api, CARDS * len(NODES)
     with weft(control_plane, tmp_path, ALONE):
-        for i in range(CARDS):
+        for i in range(cards):
             api.create(pod(f"pod-{i}", "weft", {"weft.dev/gpu-memory": CARD_MIB}), namespace)
         api.wait_for(lambda pods: all(p["spec"].get("nodeName") for p in pods), "Pod", namespace)
         control_plane.start_scheduler()
@@ -229,5 +325,5 @@ def test_a_claim_put_on_a_pods_card_is_told_and_nobody_is_evicted(
         assert f"claim {namespace}/claim-0" in text
         api.wait_for(decided, "Pod", namespace)
         pods = api.list("Pod", namespace)
-        assert len(pods) == CARDS + 1
+        assert len(pods) == cards + 1
         assert not any("deletionTimestamp" in one["metadata"] for one in pods)
