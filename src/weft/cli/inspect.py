@@ -15,7 +15,7 @@ from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from weft.cli.text_table import TextTable
-    from weft.cluster.reading.promises import ClusterReport, InspectWish
+    from weft.cluster.reading.promises import ClusterReport, InspectWish, PodOnGpu
     from weft.telemetry.meaning.join import Devices
     from weft.telemetry.sources.source import MetricSource
 
@@ -146,11 +146,14 @@ def _gpus(inspected: "ClusterReport", used: bool) -> "TextTable":
 def _pods(inspected: "ClusterReport", namespace: str, used: bool) -> "TextTable":
     """Build a table with one line per pod and GPU, and one for processes outside these pods."""
     of_use = "|>used MiB|>util %" if used else ""
-    table = table_with(f"node|>GPU|namespace|pod|>promised MiB{of_use}|>cores %|state")
+    chosen = [p for n in inspected.nodes for g in n.gpus for p in g.pods if _is_of(namespace, p)]
+    others = any(pod.placed_by_others for pod in chosen)
+    of_others = "|placed by others" if others else ""
+    table = table_with(f"node|>GPU|namespace|pod|>promised MiB{of_use}|>cores %|state{of_others}")
     for node in inspected.nodes:
         for gpu in node.gpus:
             for pod in gpu.pods:
-                if namespace in ("", pod.namespace):
+                if _is_of(namespace, pod):
                     over = pod.used_mib is not None and 0 < pod.memory_mib < pod.used_mib
                     table.add_row(
                         node.name,
@@ -161,11 +164,26 @@ def _pods(inspected: "ClusterReport", namespace: str, used: bool) -> "TextTable"
                         *((_number(pod.used_mib), _percent(pod.util_ratio)) if used else ()),
                         _percent(pod.milli / 1000),
                         "over its share" if over else pod.phase.lower() or pod.by,
+                        *([_by_others(pod)] if others else ()),
                     )
             if gpu.others_mib and not namespace:
-                cells = (_number(gpu.others_mib), "–") if used else ()
-                table.add_row(node.name, str(gpu.index), "", "(others)", "–", *cells, "–", "")
+                use = (_number(gpu.others_mib), "–") if used else ()
+                rest = ("", "") if others else ("",)
+                table.add_row(node.name, str(gpu.index), "", "(others)", "–", *use, "–", *rest)
     return table
+
+
+def _is_of(namespace: str, pod: "PodOnGpu") -> bool:
+    return namespace in ("", pod.namespace)
+
+
+def _by_others(pod: "PodOnGpu") -> str:
+    """Say who placed the pod and what names its GPU: `kai, by its reservation pod`; of a claim its
+    driver; "" for what Weft placed."""
+    by = pod.placed_by_others
+    if by is None:
+        return ""
+    return f"driver {by.system}" if by.kind == "claim" else f"{by.system}, by {by.evidence}"
 
 
 def _notes(inspected: "ClusterReport") -> list[str]:

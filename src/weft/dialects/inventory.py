@@ -104,7 +104,9 @@ def inventory(
         fail_closed=offer is not None and offer.fail_closed,
         schedulable=node.ready,
         taints=taints_of(node),
-        links=node_links.links_of(node, gpus, links, warnings) or UNSET,
+        links=node_links.links_of(node, gpus, links, warnings)
+        or node_links.of_cards(sources[0].links if sources else None, gpus)
+        or UNSET,
         declared_features=tuple(sorted(NEEDED.intersection(node.status.declared_features or ())))
         or UNSET,
     ), tuple(warnings)

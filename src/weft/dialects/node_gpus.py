@@ -11,6 +11,7 @@ import msgspec
 from weft.model import BadInputError, Gpu, parse_quantity
 from weft.model.annotations import ADVERTISES, INVENTORY
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
+from weft.model.gpu_links import GpuLinks
 from weft.model.manifest import NodeManifest, Quantities
 
 
@@ -29,13 +30,15 @@ class ReportedGpu(msgspec.Struct, frozen=True, gc=False):
 class InventorySource(msgspec.Struct, frozen=True):
     """One source's report. `exact` are the GPUs in full, where it knows everything.
 
-    `unit_mib` is what one unit of memory is there, where nodes differ in that; else 0.
+    `unit_mib` is what one unit of memory is there, where nodes differ in that; else 0. `links` say
+    how its GPUs are connected.
     """
 
     name: str
     cards: tuple[ReportedGpu, ...]
     exact: tuple[Gpu, ...] = ()
     unit_mib: int = 0
+    links: GpuLinks | None = None
 
 
 def equal_gpus(

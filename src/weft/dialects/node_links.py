@@ -1,7 +1,8 @@
 """How a node's GPUs are connected, from whoever tells.
 
-The first that answers: Weft's annotation, HAMi's scores, the configuration. Cards that the node
-does not have, or has beside those, are left out.
+The first that answers: Weft's annotation, HAMi's scores, the configuration, and last, where nothing
+but ResourceSlices describes the GPUs, these. Cards that the node does not have, or has beside
+those, are left out.
 """
 
 import fnmatch
@@ -78,9 +79,9 @@ def links_of(
             warnings.append(f"ignored: {error}")
             continue
         if links is not None:
-            return _of_cards(links, cards)
+            return of_cards(links, cards)
     rule = next((rule for rule in rules if rule.fits(node)), None)
-    return None if rule is None else _of_cards(rule.links, cards)
+    return None if rule is None else of_cards(rule.links, cards)
 
 
 def links_text(links: GpuLinks) -> str:
@@ -130,9 +131,11 @@ def _hami_word(score: int | None) -> str:
     return _HAMI_PCIE[nearest]
 
 
-def _of_cards(links: GpuLinks, cards: Sequence[Gpu]) -> GpuLinks | None:
-    """The links of those cards that are there; None where that is not two."""
-    there = {card.index for card in cards}
+def of_cards(links: GpuLinks | None, gpus: Sequence[Gpu]) -> GpuLinks | None:
+    """The links of those cards that are there; None where that is not two, or nobody says any."""
+    if links is None:
+        return None
+    there = {card.index for card in gpus if card.parent is None}
     places = [place for place, index in enumerate(links.indexes) if index in there]
     if len(places) < 2:
         return None

@@ -14,10 +14,12 @@ API_PATH = f"/apis/{GROUP}/v1"
 
 
 class DeviceAttribute(Api, frozen=True, gc=False):
-    """A device's attribute: one of these has a value."""
+    """A device's attribute: one of these has a value. Of the forms that are lists only that of
+    whole numbers is read: NUMA nodes, the device's own first."""
 
     string: str | None = None
     int_: int | None = msgspec.field(default=None, name="int")
+    ints: list[int] | None = None
     bool_: bool | None = msgspec.field(default=None, name="bool")
     version: str | None = None
 

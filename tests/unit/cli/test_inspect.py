@@ -195,6 +195,25 @@ def test_pods_that_an_original_placed_are_read_by_their_annotations(
     assert "No record says which GPU these pods have: default/nowhere." in weft("inspect").out
 
 
+def test_details_say_who_placed_what_weft_did_not_and_what_names_its_gpu(
+    weft: Weft, cluster: FakeApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "placed by" not in weft("inspect", "--details").out
+    limits = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 300}
+    marks = {"volcano.sh/vgpu-ids-new": "GPU-a-1,NVIDIA,300,50:"}
+    cluster.add("pods", pod("theirs", "a", limits, annotations=marks))
+
+    header, *rows = weft("inspect", "--details").out.splitlines()
+
+    assert header.endswith("placed by others")
+    by = {row.split()[3]: row[header.index("placed by others") :].strip() for row in rows}
+    assert by["theirs"] == "volcano, by volcano.sh/vgpu-ids-new"
+    assert by["serve"] == ""
+    ours = weft("inspect", "--details", "-n", "elsewhere").out
+    assert "placed by" not in ours
+
+
 def test_of_an_overbooked_gpu_it_says_who_holds_what_weft_did_not_place(
     weft: Weft, cluster: FakeApiServer
 ) -> None:

@@ -3,11 +3,16 @@
 from typing import Any
 
 import msgspec
+import pytest
 
 from fakes.claims import MIB, device, slice_of
 from weft.cluster.state.slices import NodeCards, SliceView
+from weft.dialects.inventory import inventory
+from weft.dialects.node_links import LinksRule
 from weft.kube.dra import ResourceSlice
+from weft.kube.structs import KubeNode
 from weft.kube.watch import Added, Deleted
+from weft.model.gpu_links import GpuLinks
 
 Json = dict[str, Any]
 
@@ -135,3 +140,53 @@ def test_another_maker_s_attributes() -> None:
     }
     (gpu,) = cards(slice_of("n", [made], driver="gpu.intel.com")).gpus
     assert (gpu.index, gpu.model, gpu.memory_mib) == (1, "Flex 170", 16_384)
+
+
+def at(name: str, numa: Json | None, root: str = "", **more: Any) -> Json:
+    """A device at this NUMA node, by the standard attributes of Kubernetes 1.37."""
+    standard = {"pcieRoot": {"string": root}} | ({"numaNode": numa} if numa is not None else {})
+    named = {f"resource.kubernetes.io/{key}": value for key, value in standard.items()}
+    return device(name, attributes=named, **more)
+
+
+def test_cards_of_one_numa_node_are_nearer_to_each_other() -> None:
+    devices = [
+        at("gpu-0", {"int": 0}, "pci0000:00"),
+        at("gpu-1", {"int": 1}, "pci0000:80"),
+        at("gpu-2", {"ints": [0, 1]}, "pci0000:00"),
+        at("gpu-3", {"int": 0}, "pci0000:40"),
+        at("gpu-4", None),
+    ]
+
+    links = cards(slice_of("n", devices)).links
+
+    assert links == GpuLinks(
+        (0, 1, 2, 3),
+        ("X SYS PHB NODE", "SYS X SYS SYS", "PHB SYS X NODE", "NODE SYS NODE X"),
+        numa=(0, 1, 0, 0),
+    )
+
+
+@pytest.mark.parametrize("numa", [None, {"string": "0"}, {"int": -1}, {"ints": []}])
+def test_where_not_two_cards_say_their_numa_node_nothing_is_known_of_links(
+    numa: Json | None,
+) -> None:
+    devices = [at("gpu-0", {"int": 0}), at("gpu-1", numa)]
+    assert cards(slice_of("n", devices)).links is None
+
+
+def test_another_s_word_of_a_node_s_links_goes_before_the_slices() -> None:
+    """An agent's, and the configuration's; theirs know of NVLinks."""
+    source = cards(slice_of("n", [at(f"gpu-{i}", {"int": i}) for i in (0, 1)])).source
+    told = '{"indexes": [0, 1], "paths": ["X NV4", "NV4 X"], "nvlink_generation": 3}'
+    shown = msgspec.convert({"metadata": {"name": "n"}}, KubeNode)
+    marks = {"name": "n", "annotations": {"weft.dev/gpu-links": told}}
+    by_agent = msgspec.convert({"metadata": marks}, KubeNode)
+    rule = LinksRule(GpuLinks((0, 1), ("X PIX", "PIX X")))
+
+    seen = [
+        inventory(node, slices=source, links=rules)[0].links
+        for node, rules in ((shown, ()), (by_agent, ()), (shown, (rule,)))
+    ]
+
+    assert [links and links.paths[0] for links in seen] == ["X SYS", "X NV4", "X PIX"]

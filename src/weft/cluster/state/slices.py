@@ -25,6 +25,7 @@ from weft.kube.dra import DeviceAttribute, DeviceCapacity, ResourceSlice, SliceD
 from weft.kube.watch import Change, Deleted
 from weft.model import BadInputError, Gpu, parse_quantity
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
+from weft.model.gpu_links import MOST_LINKED, SELF, UNKNOWN_NUMA, GpuLinks, checked_links
 
 DeviceKey = tuple[str, str, str]
 """Driver, pool and device: how a claim names what it holds."""
@@ -37,6 +38,7 @@ CORES = ("cores", "millicores")
 _PCI = ("pcibusid", "pciaddress", "pciaddr")
 _NUMBERS = ("index", "cardindex", "minor")
 _MODELS = ("productname", "model")
+_NUMA, _ROOT = ("numanode", "numanodeid"), "pcieroot"
 _PARTS, _WHOLE = ("mig", "partition"), ("gpu", "vfio", "hami-gpu", "amdgpu")
 """The words of the attribute `type` for parts of GPUs, and for GPUs."""
 _KEEPS_OFF = ("NoSchedule", "NoExecute")
@@ -47,8 +49,8 @@ class SliceGpu(msgspec.Struct, frozen=True, gc=False):
     """A GPU, or a part of one, as a slice shows it.
 
     `node` is "" where it is on no one node. `memory_mib` and `cores` are 0 where it does not say;
-    `number` is its index, −1 likewise. `sets` are the counter sets that it takes from.
-    `is_part`: it says itself that it is cut from another.
+    `number` is its index, −1 likewise; so is `numa`, its NUMA node. `root` is its PCIe root. `sets`
+    are the counter sets that it takes from. `is_part`: it says itself that it is cut from another.
     """
 
     node: str
@@ -63,6 +65,8 @@ class SliceGpu(msgspec.Struct, frozen=True, gc=False):
     sets: tuple[str, ...] = ()
     is_part: bool = False
     tainted: bool = False
+    numa: int = UNKNOWN_NUMA
+    root: str = ""
 
 
 PoolDevices = dict[str, SliceGpu | None]
@@ -82,6 +86,7 @@ class NodeCards(NamedTuple):
     gpus: tuple[Gpu, ...] = ()
     index_of: Mapping[DeviceKey, int] = {}
     problems: tuple[str, ...] = ()
+    links: GpuLinks | None = None
 
     @property
     def source(self) -> InventorySource | None:
@@ -95,7 +100,7 @@ class NodeCards(NamedTuple):
             for gpu in self.gpus
             if gpu.parent is None
         )
-        return InventorySource("ResourceSlices", cards, self.gpus)
+        return InventorySource("ResourceSlices", cards, self.gpus, links=self.links)
 
 
 # --- one device ----------------------------------------------------------------------------------
@@ -108,7 +113,8 @@ def local(name: str) -> str:
 
 def is_read(name: str) -> bool:
     """True for an attribute, or a capacity, that says something here."""
-    known = ("uuid", "parentuuid", "type", *_PCI, *_NUMBERS, *_MODELS, *MEMORY, *CORES)
+    connected = (*_NUMA, _ROOT)
+    known = ("uuid", "parentuuid", "type", *_PCI, *_NUMBERS, *_MODELS, *MEMORY, *CORES, *connected)
     return local(name) in known
 
 
@@ -135,6 +141,8 @@ def read_device(driver: str, device: SliceDevice, node: str) -> SliceGpu | None:
         tuple(sorted({use.counter_set for use in device.consumes_counters or ()})),
         bool(parent) or kind in _PARTS or uuid.startswith("MIG-"),
         any(taint.effect in _KEEPS_OFF for taint in device.taints or ()),
+        next((_number(says[name]) for name in _NUMA if name in says), UNKNOWN_NUMA),
+        _text(says, _ROOT),
     )
 
 
@@ -157,6 +165,8 @@ def _text(says: Mapping[str, DeviceAttribute], name: str) -> str:
 
 def _number(value: DeviceAttribute | None) -> int:
     number = value.int_ if value is not None else None
+    if number is None and value is not None and value.ints:
+        number = value.ints[0]
     return number if number is not None and 0 <= number < MOST_GPUS else -1
 
 
@@ -229,6 +239,14 @@ class _Card:
         return min(numbers) if numbers else _trailing(min(self.devices)[2]) if self.devices else -1
 
     @property
+    def numa(self) -> int:
+        return max((facts.numa for facts in self.devices.values()), default=UNKNOWN_NUMA)
+
+    @property
+    def root(self) -> str:
+        return max((facts.root for facts in self.devices.values()), default="")
+
+    @property
     def order(self) -> tuple[str, str, DeviceKey]:
         pci = min((f.pci for f in self.devices.values() if f.pci), default="~")
         return pci, self.uuid, min(self.devices, default=("", "", ""))
@@ -259,7 +277,7 @@ def cards_of(devices: Mapping[DeviceKey, SliceGpu]) -> NodeCards:
     _number_all(cards, parts)
     index_of = {key: card.index for card in (*cards, *parts) for key in card.devices}
     gpus = tuple(_gpu(card, parts) for card in sorted((*cards, *parts), key=lambda c: c.index))
-    return NodeCards(gpus[:MOST_GPUS], index_of, tuple(_problems(devices)))
+    return NodeCards(gpus[:MOST_GPUS], index_of, tuple(_problems(devices)), _links(cards))
 
 
 def _parents(devices: Mapping[DeviceKey, SliceGpu]) -> dict[DeviceKey, DeviceKey]:
@@ -339,6 +357,28 @@ def _gpu(card: _Card, parts: list[_Card]) -> Gpu:
         parent=card.parent.index if card.parent is not None else None,
         in_service=bool(facts) and not on_demand and not all(each.tainted for each in facts),
     )
+
+
+def _links(cards: Iterable[_Card]) -> GpuLinks | None:
+    """How the cards are connected at least, by NUMA nodes and PCIe roots; None where not two tell.
+
+    Slices say nothing of NVLinks, nor of switches below one root.
+    """
+    known = sorted((card for card in cards if card.numa >= 0), key=lambda card: card.index)
+    known = known[:MOST_LINKED]
+    if len(known) < 2:
+        return None
+    paths = tuple(" ".join(_path(one, other) for other in known) for one in known)
+    indexes, numa = (tuple(card.index for card in known), tuple(card.numa for card in known))
+    return checked_links(GpuLinks(indexes, paths, numa=numa), "ResourceSlices")
+
+
+def _path(one: _Card, other: _Card) -> str:
+    if one is other:
+        return SELF
+    if one.numa != other.numa:
+        return "SYS"
+    return "PHB" if one.root and one.root == other.root else "NODE"
 
 
 def _problems(devices: Mapping[DeviceKey, SliceGpu]) -> Iterable[str]:
