@@ -176,7 +176,7 @@ def best_ms(work: Callable[[], object]) -> float:
 
 
 def looked_at(nodes: list[KubeNode], slices: list[Json], claims: list[Json]) -> int:
-    """What `weft status` and `weft inspect` make of these objects; the number of findings."""
+    """Evaluate these objects as `weft status` and `weft inspect` do; the number of findings."""
     objects = ClaimObjects(
         [msgspec.convert(each, ResourceSlice) for each in slices],
         (),
