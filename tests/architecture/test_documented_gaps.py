@@ -9,6 +9,7 @@ import pytest
 import typer.main
 
 from weft.cli import main as weft_cli
+from weft.cluster.state.namespaces import NamespaceView
 from weft.cluster.state.pod_reader import UnknownVolumes, constraints_of
 from weft.kube.pods import Pod
 from weft.model.reason import TEXT, Code
@@ -99,7 +100,8 @@ def test_what_is_listed_as_not_honoured_is_refused(field: str) -> None:
         "metadata": {"name": "p", "namespace": "d", "uid": "u"},
         "spec": {"containers": [{"name": "c"}], **ASKED[field]},
     }
-    refused = constraints_of(msgspec.convert(body, Pod), UnknownVolumes()).unsupported
+    pod, unread = msgspec.convert(body, Pod), NamespaceView()
+    refused = constraints_of(pod, UnknownVolumes(), unread).unsupported
     assert refused
     assert "run this pod through kube-scheduler" in refused
 

@@ -23,6 +23,7 @@ PAGE = ROOT / "docs" / "reference" / "kubernetes-api.md"
 LISTS_AND_WATCHES = {
     "pods": ("cluster/control/live_cluster.py", "WatchFeed(client, PODS"),
     "nodes": ("cluster/control/live_cluster.py", "WatchFeed(client, NODES"),
+    "namespaces": ("cluster/control/optional_feeds.py", "WatchFeed(client, NAMESPACES"),
     "configmaps": ("cluster/control/live_cluster.py", "WatchFeed(client, CONFIG_MAPS"),
     "leases": ("cluster/control/live_cluster.py", "WatchFeed(client, LEASES"),
     "persistentvolumes": ("cluster/control/live_cluster.py", "(VOLUMES, views.take"),
@@ -50,7 +51,6 @@ USED = {
     ("configmaps", "get"): ("kube/configmap.py", '"GET"'),
     ("configmaps", "create"): ("kube/configmap.py", '"POST"'),
     ("configmaps", "patch"): ("kube/configmap.py", '"PATCH"'),
-    ("namespaces", "list"): ("cluster/snapshot/form.py", "NAMESPACES"),
     ("priorityclasses", "list"): ("cluster/snapshot/form.py", "PRIORITY_CLASSES"),
     ("poddisruptionbudgets", "list"): ("cluster/snapshot/form.py", "DISRUPTION_BUDGETS"),
     ("tokenreviews", "create"): ("kube/access.py", "tokenreviews"),

@@ -3,6 +3,9 @@
 They are pinned as Go tool modules in tools/go.mod and go.sum. Run this file to build what is
 missing; it is quick when nothing is. The rest of a cluster, which only tests/node wants, is of the
 same module.
+
+`WEFT_KUBERNETES_VERSION` chooses another Kubernetes, of which there is a module beside it, as
+tools-1.37.1.
 """
 
 import os
@@ -25,6 +28,23 @@ _KUBERNETES = "k8s.io/kubernetes"
 _ETCD = "go.etcd.io/etcd/server/v3"
 
 
+HERE = Path(__file__).resolve().parent
+
+
+def _module() -> Path:
+    """The folder of the Go module of the Kubernetes that is chosen."""
+    chosen = os.environ.get("WEFT_KUBERNETES_VERSION", "").removeprefix("v")
+    if not chosen:
+        return HERE / "tools"
+    others = {path.name.removeprefix("tools-"): path for path in sorted(HERE.glob("tools-*"))}
+    if chosen not in others:
+        raise NoBinariesError(
+            f"WEFT_KUBERNETES_VERSION={chosen}, and tests/cluster has a module only of "
+            f"{', '.join(others)}, and without it of tests/cluster/tools: correct or unset it"
+        )
+    return others[chosen]
+
+
 def _link_flags(versions: Mapping[str, str]) -> list[str]:
     """Linker flags with which they tell their version as released binaries do."""
     kubernetes = versions[API_SERVER]
@@ -34,17 +54,27 @@ def _link_flags(versions: Mapping[str, str]) -> list[str]:
     return [f"{package}.{key}={value}" for package in packages for key, value in told.items()]
 
 
-_TOOLS = GoTools(
-    folder=Path(__file__).resolve().parent / "tools",
-    packages={
-        ETCD: _ETCD,
-        **{name: f"{_KUBERNETES}/cmd/{name}" for name in (API_SERVER, SCHEDULER, *REST)},
-    },
-    version_of={ETCD: _ETCD, **dict.fromkeys((API_SERVER, SCHEDULER, *REST), _KUBERNETES)},
-    link_flags=_link_flags,
-    how_to=HOW_TO,
-)
-cache, versions = _TOOLS.cache, _TOOLS.versions
+def _tools() -> GoTools:
+    return GoTools(
+        folder=_module(),
+        packages={
+            ETCD: _ETCD,
+            **{name: f"{_KUBERNETES}/cmd/{name}" for name in (API_SERVER, SCHEDULER, *REST)},
+        },
+        version_of={ETCD: _ETCD, **dict.fromkeys((API_SERVER, SCHEDULER, *REST), _KUBERNETES)},
+        link_flags=_link_flags,
+        how_to=HOW_TO,
+    )
+
+
+def cache() -> Path:
+    """The folder of what is built."""
+    return _tools().cache()
+
+
+def versions() -> dict[str, str]:
+    """The pinned version of each program, as v1.2.3."""
+    return _tools().versions()
 
 
 def find_or_build(say: Say, names: Sequence[str] = CONTROL_PLANE) -> dict[str, Path]:
@@ -52,7 +82,7 @@ def find_or_build(say: Say, names: Sequence[str] = CONTROL_PLANE) -> dict[str, P
     found = find(names)
     missing = [name for name in names if name not in found]
     if missing:
-        _TOOLS.build(missing, say)
+        _tools().build(missing, say)
         found = find(names)
     return found
 

@@ -12,6 +12,7 @@ from go_tools import NoBinariesError
 def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No assets, an empty cache, and no Go."""
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    monkeypatch.delenv("WEFT_KUBERNETES_VERSION", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
 
@@ -71,3 +72,13 @@ def test_what_go_complains_of_is_told_and_nothing_is_left(tmp_path: Path) -> Non
     with pytest.raises(NoBinariesError, match=r"etcd \(exit 1\):\ngo.mod requires go >="):
         binaries.find_or_build(lambda _: None)
     assert os.listdir(binaries.cache()) == [".lock"]
+
+
+def test_another_kubernetes_is_chosen_by_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned = binaries.cache(), binaries.versions()["kube-scheduler"]
+    monkeypatch.setenv("WEFT_KUBERNETES_VERSION", "v1.37.1")
+    assert binaries.versions()["kube-scheduler"] == "v1.37.1"
+    assert binaries.cache() != pinned[0]
+    monkeypatch.setenv("WEFT_KUBERNETES_VERSION", "1.2.3")
+    with pytest.raises(NoBinariesError, match=r"WEFT_KUBERNETES_VERSION=1\.2\.3.*1\.37\.1"):
+        binaries.cache()

@@ -277,6 +277,7 @@ class Instance:
 _LISTED = (
     "pods",
     "nodes",
+    "namespaces",
     "configmaps",
     "persistentvolumes",
     "persistentvolumeclaims",

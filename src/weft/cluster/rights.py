@@ -29,6 +29,8 @@ CLAIMS = _rights("list watch", *_KINDS, group=_CLAIMS)
 """Beside `SCHEDULER`, where the API server has ResourceClaims. Who lacks them counts no claims."""
 
 
+NAMESPACES = _rights("list watch", "namespaces")
+"""Beside `SCHEDULER`. Who lacks them knows not which namespaces a pod's term selects by labels."""
 DEVICES = _rights("list watch", "devices", group="scheduling.koordinator.sh")
 """Beside `SCHEDULER`, where Koordinator's CRD is installed."""
 

@@ -215,6 +215,7 @@ async def test_a_server_without_claims_is_asked_once() -> None:
         made = World(server, client, Fgd())
         async with living(made):
             assert [feed.resource.name for feed in made.live.feeds] == [
+                "namespaces",
                 "nodes",
                 "configmaps",
                 "persistentvolumes",

@@ -93,10 +93,6 @@ def test_tolerations_and_ports() -> None:
     ("field", "spec"),
     [
         (
-            "spec.affinity.podAffinity: namespaceSelector",
-            required("podAffinity", {**NEAR, "namespaceSelector": {"matchLabels": {"team": "a"}}}),
-        ),
-        (
             "spec.affinity.podAntiAffinity: 'Gt' is no operator of a label selector; use In, NotIn",
             required("podAntiAffinity", {**NEAR, "labelSelector": {"matchExpressions": [GREATER]}}),
         ),
@@ -160,6 +156,7 @@ def rules(spec: dict[str, Any], **labels: str) -> InterPodRules:
 
 
 WEB = {"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "x", "operator": "Exists"}]}
+TEAM_A = {"matchLabels": {"team": "a"}}
 IS_WEB = (Requirement("app", "In", ("web",)), Requirement("x", "Exists"))
 
 
@@ -185,6 +182,8 @@ def test_required_affinity_to_pods() -> None:
         ({"namespaces": ["z", "b"]}, ("b", "z")),
         ({"namespaceSelector": {}}, None),
         ({"namespaceSelector": {}, "namespaces": ["b"]}, None),
+        ({"namespaceSelector": TEAM_A}, ("namespaces with team=a",)),
+        ({"namespaceSelector": TEAM_A, "namespaces": ["b"]}, ("b", "namespaces with team=a")),
     ],
 )
 def test_namespaces_of_a_term(said: dict[str, Any], namespaces: tuple[str, ...] | None) -> None:

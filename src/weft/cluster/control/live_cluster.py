@@ -36,7 +36,7 @@ from weft.cluster.control.interface import (
     StateStore,
 )
 from weft.cluster.control.leadership import Leadership, LeaseHolder
-from weft.cluster.control.optional_feeds import OptionalFeeds, device_kinds
+from weft.cluster.control.optional_feeds import OptionalFeeds, device_kinds, namespace_kinds
 from weft.cluster.control.required_plugins import required_plugins
 from weft.cluster.control.timer import Alarm
 from weft.cluster.control.watch_feeds import ChangeStream, LoopTurns, WatchFeed
@@ -163,6 +163,7 @@ _C = TypeVar("_C", bound=PartCommand)
 _LEASES_AT_MOST_S = 2.0
 """Longest wait for agents' Leases at the start: without them, as without the right to them, nodes
 are not judged."""
+_NAMESPACE_PODS = 200  # whose terms select other namespaces: at a time
 _MOMENT_S = 0.05  # the loop's clock is not the client's
 
 
@@ -232,7 +233,10 @@ class EngineCluster:
         self._carriers: dict[type[Any], Callable[[Any], None]] = {}
         self._stream, self._alarm = ChangeStream(), Alarm(client.clock, lambda: self.handle(Tick()))
         devices = device_kinds(client, self._nodes, self._nodes_changed)
-        self.optional = OptionalFeeds(client, self._stream, (self._claims.kinds, devices))
+        named = namespace_kinds(
+            client, self._stream, self._pods.namespaces, self._namespaces_changed
+        )
+        self.optional = OptionalFeeds(client, self._stream, (named, self._claims.kinds, devices))
         self._late = Alarm(client.clock, self._judge_heartbeats)
         after, closed = self._nodes_changed, self._close_nodes
         self._node_feed = WatchFeed(client, NODES, None, after, on_batch=closed)
@@ -336,7 +340,7 @@ class EngineCluster:
 
     def parse(self, pod: Pod) -> PodRequest:
         """The pod with Kubernetes' own constraints on it."""
-        return read(pod, self.settings, self._volumes)
+        return read(pod, self.settings, self._volumes, self._pods.namespaces)
 
     def parse_asked(self, pod: Pod) -> PodRequest:
         """The pod as kube-scheduler asks about it."""
@@ -593,6 +597,11 @@ class EngineCluster:
         for pod in self._pods.pending_with_volume_claims():
             if (event := self._pods.update(pod)) is not None:
                 self.handle(event)
+
+    def _namespaces_changed(self) -> None:
+        """Tell of some pods whose terms select other namespaces than before."""
+        for event in self._pods.namespaces_moved(_NAMESPACE_PODS):
+            self.handle(event)
 
     def _unreadable(self, pod: Pod, why: str) -> None:
         self.notice(Notice("FailedScheduling", why, pod=pod, waits=True))

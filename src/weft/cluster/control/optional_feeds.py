@@ -1,4 +1,4 @@
-"""Kinds of objects that an API server need not have: followed where it has them, and one may.
+"""Kinds of objects that an API server need not have, or let one read: followed where both is so.
 
     asked at the start ──▶ served, and we may ──▶ followed, before nodes and pods
                       └──▶ not served, or we may not ──▶ looked for again, every few minutes
@@ -14,14 +14,17 @@ from typing import Any, NamedTuple
 
 from weft.cluster.control.watch_feeds import ChangeStream, WatchFeed
 from weft.cluster.rights import DEVICES as DEVICE_RIGHTS
+from weft.cluster.rights import NAMESPACES as NAMESPACE_RIGHTS
 from weft.cluster.state.koordinator_devices import DEVICES
+from weft.cluster.state.namespaces import NamespaceView
 from weft.cluster.state.nodes import NodeView
 from weft.kube.access import ResourceRight
 from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff
-from weft.kube.codec import Resource
+from weft.kube.codec import NAMESPACES, Resource
 from weft.kube.errors import ApiError, LostError, NotSentError
 from weft.kube.preflight import lacking_of, served_versions, serves
+from weft.kube.watch import Synced
 
 log = logging.getLogger("weft.cluster")
 
@@ -33,6 +36,11 @@ _UNANSWERED = (ApiError, LostError, NotSentError, ValueError)
 _NO_DEVICES = (
     "which cards Koordinator's pods have is not known, and the most is charged: may not {}"
 )
+_NO_NAMESPACES = (
+    "pods with a namespaceSelector wait, and whom such a pod keeps away it does in all namespaces: "
+    "may not {}"
+)
+_CORE = "/api/"
 
 
 class OptionalKinds(NamedTuple):
@@ -48,8 +56,13 @@ class OptionalKinds(NamedTuple):
 
     @property
     def version(self) -> str:
-        """Group and version, `resource.k8s.io/v1`."""
-        return self.kinds[0].path.removeprefix("/apis/")
+        """Group and version, `resource.k8s.io/v1`; of the kinds that all API servers have, `v1`."""
+        return self.kinds[0].path.removeprefix("/apis/").removeprefix(_CORE)
+
+    @property
+    def is_core(self) -> bool:
+        """True if every API server has these kinds."""
+        return self.kinds[0].path.startswith(_CORE)
 
 
 class OptionalFeeds:
@@ -95,7 +108,7 @@ class OptionalFeeds:
 
     async def _may_follow(self, asked: OptionalKinds) -> bool:
         """True if the API server has these kinds, and lets this process list and watch them."""
-        if not await serves(self._client, asked.kinds):
+        if not asked.is_core and not await serves(self._client, asked.kinds):
             self.unreadable.pop(asked.version, None)
             return False
         lacking = await lacking_of(self._client, asked.rights)
@@ -114,7 +127,7 @@ class OptionalFeeds:
             await client.clock.sleep(LOOKS_EVERY_S * (0.8 + 0.4 * client.rng.random()))
             try:
                 served = await served_versions(client)
-                there = [each for each in self._waiting if each.version in served]
+                there = [e for e in self._waiting if e.is_core or e.version in served]
                 now = [each for each in there if await self._may_follow(each)]
             except _UNANSWERED as error:
                 log.debug("which APIs there are is not known: %s", error)
@@ -136,3 +149,22 @@ def device_kinds(client: ApiClient, nodes: NodeView, after: Callable[[], None]) 
         return [WatchFeed(client, DEVICES, nodes.take_device, after)]
 
     return OptionalKinds((DEVICES,), DEVICE_RIGHTS, _NO_DEVICES, feeds)
+
+
+def namespace_kinds(
+    client: ApiClient, stream: ChangeStream, namespaces: NamespaceView, tell: Callable[[], None]
+) -> OptionalKinds:
+    """Namespaces, where one may read them. `tell` takes some of the pods whose terms select others
+    than before; the rest comes in its turn."""
+
+    def after() -> None:
+        tell()
+        if namespaces.has_moved:
+            stream.nudge(feed)
+
+    def listed(_: Synced) -> None:
+        namespaces.listed()
+        after()
+
+    feed = WatchFeed(client, NAMESPACES, namespaces.take, after, on_synced=listed)
+    return OptionalKinds((NAMESPACES,), NAMESPACE_RIGHTS, _NO_NAMESPACES, lambda: [feed])

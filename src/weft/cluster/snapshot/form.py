@@ -9,7 +9,17 @@ import msgspec
 
 from weft.cluster.state.koordinator_devices import DEVICES
 from weft.dialects.koordinator import KoordinatorDevice
-from weft.kube.codec import CLAIMS, CONFIG_MAPS, CSI_NODES, NODES, PODS, VOLUMES, MetaOnly, Resource
+from weft.kube.codec import (
+    CLAIMS,
+    CONFIG_MAPS,
+    CSI_NODES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    VOLUMES,
+    MetaOnly,
+    Resource,
+)
 from weft.kube.dra import (
     DEVICE_CLASSES,
     RESOURCE_CLAIMS,
@@ -95,7 +105,6 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
     unread: tuple[str, ...] = ()
 
 
-NAMESPACES = Resource("/api/v1", "namespaces", MetaOnly)
 PRIORITY_CLASSES = Resource("/apis/scheduling.k8s.io/v1", "priorityclasses", PriorityClass)
 DISRUPTION_BUDGETS = Resource("/apis/policy/v1", "poddisruptionbudgets", DisruptionBudget)
 

@@ -13,18 +13,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
-from msgspec import UNSET
 
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.control.typical_pods import TypicalInput, typical_shape
 from weft.cluster.leader.leader_parts import LeaderParts
 from weft.cluster.snapshot.client import SnapshotClient
 from weft.cluster.snapshot.form import ClusterSnapshot
-from weft.cluster.state.pod_facts import age, bound_ns, job_class_of
-from weft.cluster.state.pod_reader import marks_of
+from weft.cluster.state.pod_facts import age
 from weft.cluster.stores import peak_usage
 from weft.cluster.stores.oom_history_store import entry_of
-from weft.core.engine import Engine, Event, OomHistoryLearnt, PeakLearnt, PodSeenBound
+from weft.core.engine import Engine, Event, OomHistoryLearnt, PeakLearnt
 from weft.kube.client import ApiClient
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Node, PodRequest, Shape
@@ -99,14 +97,7 @@ class SnapshotState(NamedTuple):
             if pods.claims.holds(uid):
                 seen.append(pods.claims.event(holding.placement))
                 continue
-            pod = pods.by_uid(uid)
-            at_ns, job_class = (0, "") if pod is None else (bound_ns(pod), job_class_of(pod))
-            marks = UNSET if pod is None else marks_of(pod)
-            seen.append(
-                PodSeenBound(
-                    holding.placement, at_ns, job_class, pods.held_ns(uid), pods.unsure(uid), marks
-                )
-            )
+            seen.append(pods.seen_at(holding.placement))
         return seen
 
     def usual(self) -> tuple[Shape, ...]:

@@ -28,6 +28,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from weft.cluster.state.namespaces import Labels, Namespaces, UnnamedNamespaces
 from weft.dialects import registry
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.foreign import ForeignRequest, foreign_requests
@@ -100,13 +101,16 @@ class UnknownVolumes:
         return ""
 
 
+_UNNAMED = UnnamedNamespaces()
 # kube-scheduler has looked at these already when it asks an extender.
 _ASKED = Constraints(judged_elsewhere=True)
 
 
-def read(pod: Pod, settings: DialectSettings, volumes: Volumes) -> PodRequest:
+def read(
+    pod: Pod, settings: DialectSettings, volumes: Volumes, namespaces: Namespaces = _UNNAMED
+) -> PodRequest:
     """A pod that Weft itself schedules."""
-    return _cache.read(pod, settings, constraints_of(pod, volumes))
+    return _cache.read(pod, settings, constraints_of(pod, volumes, namespaces))
 
 
 def read_asked(pod: Pod, settings: DialectSettings) -> PodRequest:
@@ -220,7 +224,7 @@ class ParseCache:
 _cache = ParseCache(_read_waiting)
 
 
-def constraints_of(pod: Pod, volumes: Volumes) -> Constraints:
+def constraints_of(pod: Pod, volumes: Volumes, namespaces: Namespaces = _UNNAMED) -> Constraints:
     """Everything that keeps the pod off nodes, or in `unsupported` why it cannot be said."""
     spec = pod.spec
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
@@ -229,7 +233,7 @@ def constraints_of(pod: Pod, volumes: Volumes) -> Constraints:
         required, preferred = affinity.required, affinity.preferred
     rules, waits_for = _volumes(pod, volumes)
     claims = claims_request(spec)
-    unsupported = [*not_honoured(pod), *([claims.text] if claims else []), *waits_for]
+    unsupported = [*not_honoured(pod, namespaces), *([claims.text] if claims else []), *waits_for]
     # kube-scheduler would wait for the other pod as well: that is no way out.
     held = [why for claim in claims_of(pod) if (why := volumes.held_by_other(pod, claim))]
     way_out = f": {WAY_OUT}" if unsupported else ""
@@ -247,7 +251,7 @@ def constraints_of(pod: Pod, volumes: Volumes) -> Constraints:
         volumes=rules,
         unsupported="; ".join([*held, *unsupported]) + way_out,
         features=features_of(spec) or UNSET,
-        pods=rules_of(pod),
+        pods=rules_of(pod, namespaces),
     )
     if constraints != _NONE and constraints.rules > MOST_RULES:
         stated = f"{constraints.rules} rules on nodes, pods, tolerations and host ports"
@@ -365,14 +369,14 @@ def _made_min(pod: Pod) -> int:
 
 
 # --- what it demands of other pods ---------------------------------------------------------------
-# A namespaceSelector that selects by labels is not honoured yet: a pod that asks so waits, and of a
-# pod that has a node such a term counts in all namespaces.
+# A namespaceSelector that selects by labels selects those that `namespaces` knows. Where it knows
+# none a pod that asks so waits, and of a pod that has a node such a term counts in all namespaces.
 
 
-def rules_of(pod: Pod) -> InterPodRules | UnsetType:
+def rules_of(pod: Pod, namespaces: Namespaces = _UNNAMED) -> InterPodRules | UnsetType:
     """Read what the pod demands of other pods when it is placed; unset for nothing."""
-    affinity = pod_terms_of(pod, _required(pod, "pod_affinity"))
-    anti_affinity = pod_terms_of(pod, _required(pod, "pod_anti_affinity"))
+    affinity = pod_terms_of(pod, _required(pod, "pod_affinity"), namespaces)
+    anti_affinity = pod_terms_of(pod, _required(pod, "pod_anti_affinity"), namespaces)
     spread = tuple(_spread(pod, each) for each in _hard(pod))
     if not affinity and not anti_affinity and not spread:
         return UNSET
@@ -384,18 +388,18 @@ def rules_of(pod: Pod) -> InterPodRules | UnsetType:
     )
 
 
-def marks_of(pod: Pod) -> PodMarks:
+def marks_of(pod: Pod, namespaces: Namespaces = _UNNAMED) -> PodMarks:
     """Read what other pods' demands see of the pod, which has a node."""
     meta = pod.metadata
     return PodMarks(
         meta.namespace or "default",
         meta.labels or {},
-        pod_terms_of(pod, _required(pod, "pod_anti_affinity")),
+        pod_terms_of(pod, _required(pod, "pod_anti_affinity"), namespaces),
         bool(meta.deletion_timestamp),
     )
 
 
-def not_honoured(pod: Pod) -> list[str]:
+def not_honoured(pod: Pod, namespaces: Namespaces = _UNNAMED) -> list[str]:
     """List in words what in the spec, its claims aside, Weft alone does not honour."""
     found = []
     for field, terms in (
@@ -404,9 +408,12 @@ def not_honoured(pod: Pod) -> list[str]:
     ):
         for term in terms:
             found += _bad_operators(f"spec.affinity.{field}", term.label_selector)
-            if _by_labels(term.namespace_selector):
+            found += _bad_operators(f"spec.affinity.{field}", term.namespace_selector)
+            by_labels = labels_of(term.namespace_selector)
+            if by_labels and namespaces.selected(by_labels) is None:
                 found.append(
-                    f"spec.affinity.{field}: namespaceSelector is not honoured by Weft alone"
+                    f"spec.affinity.{field}: namespaceSelector selects by labels, and Weft may not "
+                    "list and watch namespaces: apply deploy/scheduler.yaml or upgrade the chart"
                 )
     for spread in _hard(pod):
         found += _bad_operators("spec.topologySpreadConstraints", spread.label_selector)
@@ -419,13 +426,15 @@ def not_honoured(pod: Pod) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def pod_terms_of(pod: Pod, terms: Iterable[PodAffinityTerm]) -> tuple[PodTerm, ...]:
+def pod_terms_of(
+    pod: Pod, terms: Iterable[PodAffinityTerm], namespaces: Namespaces = _UNNAMED
+) -> tuple[PodTerm, ...]:
     """These terms of the pod's affinity or anti-affinity."""
     return tuple(
         PodTerm(
             term.topology_key,
             PodSelector(
-                _namespaces(pod, term),
+                _namespaces(pod, term, namespaces),
                 _with_keys(
                     labels_of(term.label_selector),
                     pod.metadata.labels or {},
@@ -436,6 +445,20 @@ def pod_terms_of(pod: Pod, terms: Iterable[PodAffinityTerm]) -> tuple[PodTerm, .
         )
         for term in terms
     )
+
+
+def namespace_selectors_of(pod: Pod) -> list[Labels]:
+    """List what the pod's terms, required and preferred, demand of namespaces' labels."""
+    affinity, found = pod.spec.affinity, []
+    if affinity is None:
+        return []
+    for part in (affinity.pod_affinity, affinity.pod_anti_affinity):
+        if part is not None:
+            wishes = [wish.pod_affinity_term for wish in part.preferred or ()]
+            for term in (*(part.required or ()), *wishes):
+                if by_labels := labels_of(term.namespace_selector):
+                    found.append(by_labels)
+    return found
 
 
 def labels_of(selector: LabelSelector | None) -> tuple[Requirement, ...] | None:
@@ -462,11 +485,15 @@ def _with_keys(
     return tuple(dict.fromkeys((*labels, *more)))
 
 
-def _namespaces(pod: Pod, term: PodAffinityTerm) -> tuple[str, ...] | None:
-    """The namespaces of the term; None for all."""
-    if term.namespace_selector is not None:
-        return None
-    return tuple(sorted(set(term.namespaces or (pod.metadata.namespace or "default",))))
+def _namespaces(pod: Pod, term: PodAffinityTerm, namespaces: Namespaces) -> tuple[str, ...] | None:
+    """The namespaces of the term, named or selected; None for all."""
+    if term.namespace_selector is None:
+        return tuple(sorted(set(term.namespaces or (pod.metadata.namespace or "default",))))
+    by_labels = labels_of(term.namespace_selector)
+    selected = namespaces.selected(by_labels) if by_labels else None
+    if selected is None or not term.namespaces:
+        return selected
+    return tuple(sorted({*term.namespaces, *selected}))
 
 
 def _spread(pod: Pod, said: TopologySpread) -> SpreadRule:
@@ -498,10 +525,6 @@ def _required(pod: Pod, field: str) -> Sequence[PodAffinityTerm]:
 def _hard(pod: Pod) -> list[TopologySpread]:
     said = pod.spec.topology_spread_constraints or ()
     return [each for each in said if each.when_unsatisfiable != "ScheduleAnyway"]
-
-
-def _by_labels(selector: LabelSelector | None) -> bool:
-    return selector is not None and bool(selector.match_labels or selector.match_expressions)
 
 
 def _bad_operators(field: str, selector: LabelSelector | None) -> list[str]:

@@ -19,6 +19,7 @@ and what a claim gives a pod is not charged to the pod once more.
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from weft.cluster.state.bound_share import (
@@ -35,9 +36,10 @@ from weft.cluster.state.bound_share import (
     seen_first,
 )
 from weft.cluster.state.claims import ClaimView, beside_claims, log_problem
+from weft.cluster.state.namespaces import NamespaceView
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, same, since
-from weft.cluster.state.pod_reader import claims_of, marks_of, read
+from weft.cluster.state.pod_reader import claims_of, marks_of, namespace_selectors_of, read
 from weft.cluster.state.resizes import as_set_aside
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Event, PodAdded, PodGone, PodSeenBound
@@ -145,6 +147,7 @@ class PodView:
         self.claims = ClaimView(nodes.slices, nodes.nodes.get, clock.wall, log_problem)
         self.deciding = False
         self._clock = clock
+        self.namespaces = NamespaceView()
         self._ours, self._nodes, self._volumes = frozenset(names), nodes, volumes
         self._ledger, self._on_bad = ledger, on_bad
         self._by_uid: dict[str, Pod] = {}
@@ -208,6 +211,8 @@ class PodView:
             self._bound_ns[meta.uid] = int(self._clock.monotonic() * 1e9) - held_ns
         if pod.spec.volumes:
             self._volumes.use(pod, waits=self._is_pending(pod))
+        if pod.spec.affinity is not None and (selectors := namespace_selectors_of(pod)):
+            self.namespaces.use(meta.uid, selectors)
         if (backed := pod.status.extended_resource_claim_status) is not None:
             self._by_claim[meta.namespace, backed.resource_claim_name] = meta.uid
         if known is not None and known.metadata.uid == meta.uid:
@@ -221,6 +226,18 @@ class PodView:
                 self._note_bound(pod)
                 return self._seen(pod, placed)
         return self._classify(pod)
+
+    def namespaces_moved(self, most: int) -> Iterator[Event]:
+        """Events of pods, so many at most, whose terms select other namespaces than before."""
+        for uid in self.namespaces.take_moved(most):
+            pod, placed = self._by_uid.get(uid), self._sent.get(uid)
+            if pod is None:
+                continue
+            event = (
+                self._seen(pod, placed) if isinstance(placed, Placement) else self._classify(pod)
+            )
+            if event is not None:
+                yield event
 
     def held_ns(self, uid: str) -> int:
         """Time since the pod was bound. Of one that was bound before it was first shown, the time
@@ -237,6 +254,7 @@ class PodView:
         self._faulty.pop(meta.uid, None)
         self._first.pop(meta.uid, None)
         self._bound_ns.pop(meta.uid, None)
+        self.namespaces.release(meta.uid)
         known = self._by_uid.pop(meta.uid, None)
         if known is not None:
             if (backed := known.status.extended_resource_claim_status) is not None:
@@ -373,7 +391,7 @@ class PodView:
             elif not self._is_pending(pod):
                 event = self._gone(uid)
             elif self.deciding:
-                request = read(pod, self.settings, self._volumes)
+                request = read(pod, self.settings, self._volumes, self.namespaces)
                 if self._sent.get(uid) != request:
                     self._sent[uid] = request
                     event = PodAdded(request)
@@ -416,13 +434,19 @@ class PodView:
             self._leaving.add(uid)
 
     def _seen(self, pod: Pod, placement: Placement) -> Event | None:
-        uid, marks = pod.metadata.uid, marks_of(pod)
+        uid, marks = pod.metadata.uid, marks_of(pod, self.namespaces)
         if self._sent.get(uid) == placement and self._marks.get(uid) == marks:
             return None
         self._sent[uid], self._marks[uid] = placement, marks
-        held_ns = self.held_ns(uid)
-        job_class = placement.job_class
-        return PodSeenBound(placement, bound_ns(pod), job_class, held_ns, self.unsure(uid), marks)
+        return self.seen_at(placement)
+
+    def seen_at(self, placement: Placement) -> PodSeenBound:
+        """The event that says that a pod is there, with what is known of it."""
+        uid = placement.uid
+        pod, marks = self._by_uid.get(uid), self._marks.get(uid, UNSET)
+        at_ns = 0 if pod is None else bound_ns(pod)
+        job_class, unsure = placement.job_class, self.unsure(uid)
+        return PodSeenBound(placement, at_ns, job_class, self.held_ns(uid), unsure, marks)
 
     def _arrived(self, known: Pod, pod: Pod) -> Placement | None:
         """The place decided here for a pod that comes back from its binding, asking what it asked

@@ -158,6 +158,7 @@ async def test_a_pod_that_waits_though_there_is_room_names_the_best_nodes() -> N
 async def test_states_in_which_nothing_is_decided() -> None:
     async with world() as cluster:
         add_node(cluster.server, "n")
+        cluster.server.access.denied.add(("list", "namespaces"))
         add_pod(cluster.server, "gated", 4_000, schedulingGates=[{"name": "one"}, {"name": "two"}])
         add_pod(cluster.server, "bad", "much")
         add_pod(cluster.server, "other", 4_000, by="default-scheduler")
@@ -185,7 +186,7 @@ async def test_states_in_which_nothing_is_decided() -> None:
         assert (over.state, over.text) == ("ended", "is over (Failed) and holds nothing")
         near_ = await cluster.explain("near")
         assert near_.state == "unsupported"
-        assert "namespaceSelector is not honoured by Weft alone" in near_.text
+        assert "Weft may not list and watch namespaces" in near_.text
         assert "run this pod through kube-scheduler" in near_.text
         assert near_.reason == "0/1 GPU nodes: 1 × pod asks for what Weft does not honour yet"
         assert near_.changes == ()

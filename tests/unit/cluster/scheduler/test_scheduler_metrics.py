@@ -50,7 +50,8 @@ async def test_what_happened_is_what_is_told() -> None:
         assert found["leader_election_master_status", "name=weft"] == 1
         assert found["weft_binds_total", "outcome=Bound"] == 3
         assert found["weft_bind_version_retries_total",] == 0
-        assert found["rest_client_requests_total", "code=201", "method=POST"] == 3
+        reviews = 2  # whether it may list and watch namespaces
+        assert found["rest_client_requests_total", "code=201", "method=POST"] == 3 + reviews
         assert found["weft_watch_lists_total", "resource=pods"] == 1
         assert found["weft_ready",] == 1
         assert found["weft_pods_bad",] == 1

@@ -1,0 +1,109 @@
+"""Namespaces by their labels: what the `namespaceSelector` of a pod's term selects.
+
+A term names its namespaces, and those that its selector selects join them: rules of pods are made
+of names alone, and made anew where a namespace's labels change what some selector selects. While
+nobody may read namespaces, what such a selector selects is not known.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from weft.kube.codec import MetaOnly
+from weft.kube.watch import Change, Deleted
+from weft.model import Requirement
+
+Labels = tuple[Requirement, ...]
+
+
+class Namespaces(Protocol):
+    """Knows namespaces by their labels."""
+
+    def selected(self, labels: Labels) -> tuple[str, ...] | None:
+        """Names of the namespaces of whose labels all of this holds; None where nobody knows."""
+        ...
+
+
+class UnnamedNamespaces:
+    """Stands for a manifest alone: the namespaces that a selector selects are called by it."""
+
+    def selected(self, labels: Labels) -> tuple[str, ...] | None:
+        """One that no pod is in, for people to read."""
+        return (f"namespaces with {', '.join(map(str, labels))}",)
+
+
+class NamespaceView:
+    """The namespaces there are, and which pods select some by their labels. `known`: all of them
+    were listed once."""
+
+    def __init__(self) -> None:
+        self.known = False
+        self._labels: dict[str, Mapping[str, str]] = {}
+        self._selected: dict[Labels, tuple[str, ...]] = {}  # of selectors that pods have
+        self._users: dict[Labels, dict[str, None]] = {}  # UIDs
+        self._selectors: dict[str, tuple[Labels, ...]] = {}  # by UID
+        self._moved: dict[str, None] = {}
+
+    @property
+    def has_moved(self) -> bool:
+        """True if `take_moved` has more."""
+        return bool(self._moved)
+
+    def take(self, change: Change[MetaOnly]) -> None:
+        """A namespace came, changed or went."""
+        meta = change.object.metadata  # type: ignore[union-attr]
+        self._labels.pop(meta.name, None)
+        gone = isinstance(change, Deleted)
+        if not gone:
+            self._labels[meta.name] = meta.labels or {}
+        for selector, names in list(self._selected.items()):
+            selects = not gone and _holds(selector, meta.labels or {})
+            if selects != (meta.name in names):
+                del self._selected[selector]
+                self._moved |= self._users[selector]
+
+    def listed(self) -> None:
+        """All that there are have been taken in."""
+        if not self.known:
+            self._moved |= dict.fromkeys(self._selectors)
+        self.known = True
+
+    def use(self, uid: str, selectors: Iterable[Labels]) -> None:
+        """The pod's terms select namespaces by these."""
+        own = tuple(dict.fromkeys(selectors))
+        if own == self._selectors.get(uid, ()):
+            return
+        self.release(uid)
+        self._selectors[uid] = own
+        for selector in own:
+            self._users.setdefault(selector, {})[uid] = None
+
+    def release(self, uid: str) -> None:
+        """The pod is gone."""
+        self._moved.pop(uid, None)
+        for selector in self._selectors.pop(uid, ()):
+            users = self._users[selector]
+            del users[uid]
+            if not users:
+                del self._users[selector]
+                self._selected.pop(selector, None)
+
+    def take_moved(self, most: int) -> list[str]:
+        """UIDs of pods, so many `most`, whose terms select other namespaces than when this was
+        last asked."""
+        return [self._moved.popitem()[0] for _ in range(min(most, len(self._moved)))]
+
+    def selected(self, labels: Labels) -> tuple[str, ...] | None:
+        """Names of the namespaces of whose labels all of this holds, sorted; None while they are
+        not known."""
+        if not self.known:
+            return None
+        names = self._selected.get(labels)
+        if names is None:
+            names = tuple(sorted(n for n, own in self._labels.items() if _holds(labels, own)))
+            if labels in self._users:
+                self._selected[labels] = names
+        return names
+
+
+def _holds(selector: Labels, labels: Mapping[str, str]) -> bool:
+    return all(requirement.matches(labels) for requirement in selector)
