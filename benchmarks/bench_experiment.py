@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from weft.core.policies.catalog import built_in
-from weft.lab.experiment.pages.experiment_page import write_experiment_report
+from weft.lab.experiment.pages.experiment_report import write_experiment_report
 from weft.lab.experiment.run.simulated import runner_of
 from weft.lab.experiment.run.store import RunStore, stored_experiment
 from weft.lab.experiment.spec.experiment import decode_spec, plan

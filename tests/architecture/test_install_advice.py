@@ -61,7 +61,7 @@ def test_the_pattern_finds_what_it_is_for(line: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        install_extra("png"),
+        install_extra("gpu"),
         "pip install -e '.[gpu,workloads]'",
         "uv pip install -e examples/policy-plugin",
         "uv pip uninstall weft-small-nodes",
@@ -105,5 +105,5 @@ def test_every_extra_that_an_error_names_is_there() -> None:
         for path in (ROOT / "src").rglob("*.py")
         for extra in re.findall(r"install_extra\([\"'](\w+)[\"']\)", path.read_text())
     }
-    assert named == {"gpu", "interference", "png", "experiments", "workers"}
+    assert named == {"gpu", "interference", "experiments", "workers"}
     assert named <= set(extras)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,9 +13,13 @@ import pytest
 from chromium import MISSING, Browser, Window, program
 
 from weft.core.policies.catalog import built_in
-from weft.lab.experiment.pages.experiment_page import page_figure, write_experiment_report
-from weft.lab.experiment.pages.report import HowMade, ReportTexts, write_report
-from weft.lab.experiment.pages.reproduction_page import write_index
+from weft.lab.experiment.pages.experiment_report import (
+    page_figure,
+    write_experiment_report,
+    write_index,
+)
+from weft.lab.experiment.pages.looks import looks
+from weft.lab.experiment.pages.simulation_report import HowMade, ReportTexts, write_report
 from weft.lab.experiment.run.runner import CellResult
 from weft.lab.experiment.run.store import RunStore, stored_experiment
 from weft.lab.experiment.run.trace_runs import RunGrid
@@ -237,46 +242,47 @@ DRAWN = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(d
 TIP = "document.querySelector('#tip.on')?.textContent"
 
 
-def test_points_and_nodes_say_their_values_to_the_keyboard(
+def test_nodes_say_who_holds_their_gpus_to_the_keyboard(
     window: Window, reports: dict[str, Path]
 ) -> None:
     window.open(reports["plain"], 1440)
-    window.run("document.querySelector('#allocation .wide .points [tabindex]').focus()")
+    sizes = "[...document.querySelectorAll('.mapkey b, .map[open] b')].map(gpu => gpu.offsetWidth)"
+    assert min(window.run(sizes)) >= 7
+    window.run("document.querySelector('.map[open] .n').focus()")
     said = [window.run(TIP)]
     for key in ("ArrowRight", "ArrowDown"):
         window.press(key)
         window.run(DRAWN)
         said.append(window.run(TIP))
-    assert all("% asked for" in words and "% demand" in words for words in said)
-    first, second, other = (words.split(":")[0] for words in said)
-    assert first == second != other
-    assert said[0] != said[1]
-    window.press("Tab")
-    assert window.run(TIP).split(":")[0] != other
-    sizes = "[...document.querySelectorAll('.mapkey b, .map[open] b')].map(gpu => gpu.offsetWidth)"
-    assert min(window.run(sizes)) >= 7
-    window.run("document.querySelector('.map[open] .n').focus()")
-    before = window.run(TIP)
-    window.press("ArrowRight")
-    assert "GPU" in before
-    assert before != window.run(TIP)
+    assert all("GPU" in words for words in said)
+    assert len(set(said)) == 3
 
 
-def test_points_say_their_values_to_the_mouse_within_the_window(
+def test_nodes_say_who_holds_their_gpus_to_the_mouse_within_the_window(
     window: Window, reports: dict[str, Path]
 ) -> None:
     window.open(reports["timed"], 390, dark=True)
-    window.run("document.querySelector('#queue').scrollIntoView()")
+    window.run("document.querySelector('.map[open] .n').scrollIntoView()")
     window.run(DRAWN)
-    box = (
-        "document.querySelector('#queue .narrow .points circle:last-child').getBoundingClientRect()"
-    )
+    box = "document.querySelector('.map[open] .n').getBoundingClientRect()"
     x, y = window.run(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({box})")
     window.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-    assert "pods waiting" in window.run(TIP)
+    assert "GPU" in window.run(TIP)
     sides = "(r => [r.left, r.right])(document.querySelector('#tip').getBoundingClientRect())"
     left, right = window.run(sides)
     assert 0 <= left < right <= 390
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_lines_have_the_colour_of_the_readers_screen(
+    window: Window, reports: dict[str, Path], dark: bool
+) -> None:
+    window.open(reports["plain"], 1440, dark=dark)
+    line = "document.querySelector('#allocation .wide .series[data-name^=\"fgd:\"] path')"
+    shown = window.run(f"getComputedStyle({line}).stroke")
+    paint = looks(["fgd"])["fgd"].paint
+    wanted = (int((paint.dark if dark else paint.light)[at : at + 2], 16) for at in (1, 3, 5))
+    assert shown == f"rgb({', '.join(map(str, wanted))})"
 
 
 def test_without_scripts_the_page_is_whole(window: Window, reports: dict[str, Path]) -> None:
@@ -286,7 +292,7 @@ def test_without_scripts_the_page_is_whole(window: Window, reports: dict[str, Pa
             window.open(reports["plain"], width)
             assert window.run("document.querySelectorAll('thead button').length") == 0
             assert window.run(CUT_OFF) == []
-            title = window.run("document.querySelector('.points title').textContent")
-            assert "% demand" in title
+            title = window.run("document.querySelector('#allocation .series title').textContent")
+            assert re.fullmatch(r".+: \d+\.\d\d", title)
     finally:
         window.ask("Emulation.setScriptExecutionDisabled", value=False)

@@ -273,7 +273,7 @@ def _write(
     layout: ReportLayout | None,
 ) -> None:
     from weft.lab.experiment.pages.ece_layout import write_ece_layout
-    from weft.lab.experiment.pages.experiment_page import write_experiment_report
+    from weft.lab.experiment.pages.experiment_report import write_experiment_report
 
     if layout is not None:
         for folder in write_ece_layout(page, spec, store, print_warning):
@@ -553,7 +553,7 @@ def reproduce(
     """
     from weft.cli.policies import registry
     from weft.cluster.state.manifests import read_pods
-    from weft.lab.experiment.pages.reproduction_page import write_index
+    from weft.lab.experiment.pages.experiment_report import write_index
     from weft.lab.experiment.statistics.reproduction import HowToRun
     from weft.lab.experiment.statistics.reproduction import reproduce as run
 
@@ -580,7 +580,7 @@ def reproduce(
 
 def _write_pages(reproduction: "Reproduction", versions: str) -> str:
     """Write each experiment's own page; return the figure that represents them."""
-    from weft.lab.experiment.pages.experiment_page import page_figure, write_experiment_report
+    from weft.lab.experiment.pages.experiment_report import page_figure, write_experiment_report
 
     shown = ""
     for each in reproduction.experiments:
@@ -592,7 +592,7 @@ def _write_pages(reproduction: "Reproduction", versions: str) -> str:
 
 
 def _print_checks(done: "list[Reproduction]") -> None:
-    from weft.lab.experiment.pages.reproduction_page import verdict
+    from weft.lab.experiment.pages.experiment_report import verdict
 
     table = table_with("experiment|check|>result|criterion|")
     for reproduction in done:

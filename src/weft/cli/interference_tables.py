@@ -116,22 +116,20 @@ def print_reasons(target: str, others: Sequence[str], reasons: "PredictionReason
 
 def write_figures(results: "Sequence[ExaminationResult]", folder: Path, png: bool) -> None:
     """Write a calibration plot for each GPU model of each source, and the numbers as JSON."""
-    from weft.lab.experiment.pages.line_figures import calibration
-    from weft.lab.experiment.pages.pictures import check_matplotlib, to_png, to_svg
+    from weft.lab.experiment.pages.charts import calibration
+    from weft.lab.experiment.pages.figures import to_png, to_svg
 
-    if png:
-        check_matplotlib()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "evaluation.json").write_text(json_text(list(results)) + "\n", encoding="utf-8")
         for place in dict.fromkeys((r.source, r.gpu_model, r.isolation) for r in results):
             here = [r for r in results if (r.source, r.gpu_model, r.isolation) == place]
             name = " ".join(filter(None, place))
-            drawing = calibration("How often bounds hold", name, [(r.split, r.curve) for r in here])
+            chart = calibration("How often bounds hold", name, [(r.split, r.curve) for r in here])
             stem = f"{FIGURE}-{'-'.join(name.split()).replace('/', '-')}"
-            (folder / f"{stem}.svg").write_text(to_svg(drawing))
+            (folder / f"{stem}.svg").write_text(to_svg(chart))
             if png:
-                (folder / f"{stem}.png").write_bytes(to_png(drawing))
+                (folder / f"{stem}.png").write_bytes(to_png(chart))
     except OSError as error:
         raise unwritten(folder, error) from None
 

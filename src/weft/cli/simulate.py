@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from weft.core.framework.registry import Registry
-    from weft.lab.experiment.pages.report import HowMade
+    from weft.lab.experiment.pages.simulation_report import HowMade
     from weft.lab.experiment.run.trace_runs import RunGrid
     from weft.lab.simulate.arrivals import Arrivals
     from weft.lab.simulate.holdings import ClusterHoldings
@@ -96,9 +96,7 @@ _FirstSeed = Annotated[
     ),
 ]
 _Report = Annotated[Path | None, Option(help="Write report.html and SVG figures into this folder.")]
-_Png = Annotated[
-    bool, Option("--png", help="With --report: figures as PNG too (needs the extra `png`).")
-]
+_Png = Annotated[bool, Option("--png", help="With --report: figures as PNG too.")]
 _Decisions = Annotated[
     Path | None,
     Option(help="Write the decisions file (one policy, one seed), for replay and explain."),
@@ -499,7 +497,7 @@ def write_simulation_report(
     timing: bool,
 ) -> None:
     """Write the page and its figures, and print its path."""
-    from weft.lab.experiment.pages.report import ReportTexts, write_report
+    from weft.lab.experiment.pages.simulation_report import ReportTexts, write_report
 
     models = Counter(gpu.model for node in scenario.nodes for gpu in node.gpus)
     cluster = f"{len(scenario.nodes):,} nodes, {models.total():,} GPUs"
@@ -518,7 +516,7 @@ def how_made(arguments: Sequence[str], *, timing: bool) -> "HowMade":
     import scipy
 
     import weft
-    from weft.lab.experiment.pages.report import HowMade
+    from weft.lab.experiment.pages.simulation_report import HowMade
 
     command = shlex.join(["weft", *arguments[1:]])
     python = f"Python {platform.python_version()}"

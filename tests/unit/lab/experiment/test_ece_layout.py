@@ -8,11 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from weft.lab.experiment.pages.drawing import looks
 from weft.lab.experiment.pages.ece_layout import experiment_name, layout_texts, write_ece_layout
-from weft.lab.experiment.pages.line_charts import WIDE
-from weft.lab.experiment.pages.pictures import to_svg
-from weft.lab.experiment.pages.usage_figures import LevelRows
+from weft.lab.experiment.pages.figures import to_svg
+from weft.lab.experiment.pages.looks import looks
+from weft.lab.experiment.pages.usage_charts import LevelRows
 from weft.lab.experiment.run.runner import CellResult
 from weft.lab.experiment.run.store import (
     CellRows,
@@ -127,10 +126,10 @@ def test_samples_of_a_cluster_that_begin_late_or_never_are_drawn_as_they_are() -
     combined = files["OVERALL/dcgm_gpu_utilization/combined_AUTO.csv"].decode("utf-8-sig")
     assert combined.split() == ["2,50.000000", "3,60.000000", "4,70.000000", "5,70.000000"]
     assert not [path for path in files if "dcgm_fb_used" in path]
-    drawn = LevelRows("", {"auto": [rows]}, looks(("auto",))).drawings(WIDE, 0)
-    names = [drawing.name for drawing in drawn]
+    drawn = LevelRows("", {"auto": [rows]}, looks(("auto",))).charts(0)
+    names = [chart.name for chart in drawn]
     assert names == ["gpu_util_percent-0", "power_w-0", "jct-0", "queueing-0"]
-    assert "nan" not in "".join(to_svg(drawing) for drawing in drawn).lower()
+    assert "nan" not in "".join(to_svg(chart) for chart in drawn).lower()
 
 
 def only_job() -> dict[str, Any]:

@@ -1,6 +1,8 @@
 import itertools
 import math
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -13,41 +15,42 @@ from report_samples import CEILINGS, results, run, timed, timed_run
 
 from weft.core.policies.catalog import BUILT_IN
 from weft.interference.intervals import mean_interval
-from weft.lab.experiment.pages import bar_figures, curves, line_figures
-from weft.lab.experiment.pages.drawing import (
-    ALL,
+from weft.lab.experiment.pages import charts
+from weft.lab.experiment.pages.charts import simulation_charts
+from weft.lab.experiment.pages.figures import (
+    NARROW,
+    SIZES,
+    WIDE,
+    Chart,
+    HeatMap,
+    LineChart,
+    Size,
+    number,
+    to_svg,
+)
+from weft.lab.experiment.pages.looks import (
     DASHES,
+    HEAT,
     ON_HEAT,
+    ON_REASONS,
+    PAINTS,
     PLACES,
+    REASONS,
     SERIES,
-    Drawing,
-    Rect,
+    dark_rules,
     looks,
     numbered,
-    recolour,
     shorten,
 )
-from weft.lab.experiment.pages.line_charts import (
-    LAYOUTS,
-    CurveSeries,
-    Layout,
-    Panel,
-    Scale,
-    label,
-    nice_ceiling,
-    spread,
-    ticks,
-)
-from weft.lab.experiment.pages.pictures import to_svg
-from weft.lab.experiment.pages.report import draw_all, names_of
 from weft.lab.experiment.statistics.ranking import summarise
 from weft.lab.simulate.results import SimulationResults, Timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
+COLOUR = re.compile(r"(?:fill|stroke): (#[0-9a-f]{6})")
 
 
-def parse(drawing: Drawing) -> ET.Element:
-    return ET.fromstring(to_svg(drawing))
+def parse(chart: Chart, size: Size = WIDE) -> ET.Element:
+    return ET.fromstring(to_svg(chart, size))
 
 
 def groups(root: ET.Element, kind: str) -> dict[str, ET.Element]:
@@ -58,61 +61,59 @@ def texts(element: ET.Element) -> list[str]:
     return [text.text or "" for text in element.iter(f"{SVG}text")]
 
 
-@pytest.mark.parametrize("draw", [line_figures.allocation, line_figures.fragmentation])
-def test_a_line_figure_has_one_line_and_one_label_a_policy(draw):
-    root = parse(draw(results()))
-    lines, labels = groups(root, "series"), groups(root, "label")
-    assert set(lines) == set(labels) == set(CEILINGS)
-    for line in lines.values():
-        assert len(list(line.iter(f"{SVG}path"))) == 1
-    looks = {
-        (p.get("stroke"), p.get("stroke-dasharray"))
-        for line in lines.values()
-        for p in line.iter(f"{SVG}path")
-    }
-    assert len(looks) == 3
+def chart_of(what: SimulationResults, name: str, gpus: dict[str, int] | None = None) -> Chart:
+    return next(chart for chart in simulation_charts(what, gpus) if chart.name == name)
+
+
+def lines_of(what: SimulationResults, name: str = "allocation") -> LineChart:
+    chart = chart_of(what, name)
+    assert isinstance(chart, LineChart)
+    return chart
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: size.name)
+def test_a_line_figure_has_a_line_a_panel_and_one_label_a_policy(size: Size):
+    root = parse(lines_of(results()), size)
+    named = {f"{row.policy}: {row.gpu_asked_percent:.2f}" for row in results().summary}
+    lines = [g.get("data-name") for g in root.iter(f"{SVG}g") if g.get("class") == "series"]
+    assert sorted(lines) == sorted([*named, *named])  # the whole, and the close-up
+    assert set(groups(root, "label")) == set(CEILINGS)
 
 
 def test_labels_say_what_the_tables_say():
-    what = results()
-    allocation = groups(parse(line_figures.allocation(what)), "label")
-    fragments = groups(parse(line_figures.fragmentation(what)), "label")
-    for summary in what.summary:
-        shown = f"{summary.gpu_allocation_percent:.2f}"
-        assert texts(allocation[summary.policy]) == [shown, summary.policy]
-        assert f"{summary.gpu_fragmentation_percent:.2f}" in texts(fragments[summary.policy])
+    for name, value in (("allocation", "asked"), ("fragmentation", "fragmentation")):
+        labels = groups(parse(lines_of(results(), name)), "label")
+        for summary in results().summary:
+            shown = f"{getattr(summary, f'gpu_{value}_percent'):.2f}"
+            (text,) = texts(labels[summary.policy])
+            assert text.split() == [shown, summary.policy]
 
 
-def test_marks_stay_inside_every_figure():
-    for what in (results(), timed(), results({"one": (60.0,)}), results({"a" * 90: (0.0, 1.0)})):
-        drawings = [
-            (width, each) for width in LAYOUTS for each in draw_all(what, {"G2": 10}, width)
-        ]
-        for layout, drawing in drawings:
-            assert drawing.width == layout.width
-            root = parse(drawing)
-            for path in root.iter(f"{SVG}path"):
-                numbers = [float(n) for n in re.findall(r"-?[\d.]+", path.get("d") or "")]
-                assert all(0 <= x <= drawing.width for x in numbers[::2])
-                assert all(0 <= y <= drawing.height for y in numbers[1::2])
+def test_text_stays_inside_every_figure():
+    """Positions; `tests/browser` sees the letters."""
+    long = {"a" * 90: (0.0, 1.0), "b": (60.0, 61.0)}
+    for what in (timed(), results({"one": (60.0,)}), results(long)):
+        for size, chart in itertools.product(SIZES, simulation_charts(what, {"G2": 10})):
+            root = parse(chart, size)
+            _, _, width, height = map(float, (root.get("viewBox") or "").split())
+            assert width == size.width
             for text in root.iter(f"{SVG}text"):
-                assert 0 <= float(text.get("x", "0")) <= drawing.width
-                assert 0 <= float(text.get("y", "0")) <= drawing.height
+                assert 0 <= float(text.get("x", "0")) <= width
+                assert 0 <= float(text.get("y", "0")) <= height
 
 
 def test_seeds_make_a_band_and_one_seed_makes_none():
-    assert set(groups(parse(line_figures.allocation(results())), "band")) == set(CEILINGS)
-    single = results({name: values[:1] for name, values in CEILINGS.items()})
-    root = parse(line_figures.allocation(single))
-    assert groups(root, "band") == {}
-    assert "one seed" in texts(root)
+    assert set(groups(parse(lines_of(results())), "band")) == set(CEILINGS)
+    single = lines_of(results({name: values[:1] for name, values in CEILINGS.items()}))
+    assert groups(parse(single), "band") == {}
+    assert single.under.endswith("one seed")
 
 
 def test_few_seeds_show_their_range_and_many_their_interval():
-    few = curves.allocation(results({"a": (90.0, 92.0, 91.0)}))[0]
+    few = charts.allocation_lines(results({"a": (90.0, 92.0, 91.0)}))[0]
     assert (few.mean[-1], few.low[-1], few.high[-1]) == (91.0, 90.0, 92.0)
     ceilings = (90.0, 92.0, 91.0, 93.0, 94.0, 92.5)
-    many = curves.allocation(results({"a": ceilings}))[0]
+    many = charts.allocation_lines(results({"a": ceilings}))[0]
     assert (many.low[-1], many.high[-1]) == pytest.approx(mean_interval(ceilings))
 
 
@@ -121,7 +122,7 @@ def test_seeds_that_skip_a_percent_are_read_between_their_points():
         run("a", 1, 90.0, curve={"0": 0.0, "10": 10.0, "20": 20.0}),
         run("a", 2, 90.0, curve={"0": 0.0, "15": 9.0, "20": 14.0}),
     ]
-    series = curves.allocation(SimulationResults(runs, summarise(runs)))[0]
+    series = charts.allocation_lines(SimulationResults(runs, summarise(runs)))[0]
     assert series.x == (0, 10, 15, 20)
     assert series.mean == pytest.approx((0, 8, 12, 17))
 
@@ -131,13 +132,13 @@ def test_a_mean_ends_with_the_shortest_seed():
         run("a", 1, 90.0, curve={"0": 0.0, "130": 90.0}),
         run("a", 2, 90.0, curve={"0": 0.0, "128": 90.0}),
     ]
-    assert curves.allocation(SimulationResults(runs, summarise(runs)))[0].x == (0, 128)
+    assert charts.allocation_lines(SimulationResults(runs, summarise(runs)))[0].x == (0, 128)
 
 
 def test_long_curves_are_thinned():
     long = {str(x): 50.0 for x in range(5000)}
-    series = curves.allocation(results({"a": (50.0,)}, curve=long))[0]
-    assert len(series.x) == curves.MOST_POINTS
+    series = charts.allocation_lines(results({"a": (50.0,)}, curve=long))[0]
+    assert len(series.x) == charts.MOST_POINTS
     assert (series.x[0], series.x[-1]) == (0, 4999)
 
 
@@ -149,7 +150,7 @@ def test_in_time_a_mean_goes_on_to_the_last_start_of_the_longest_run():
         structs.replace(timed_run("one", seed, 5.0), timeline=line)
         for seed, line in ((42, short), (43, long))
     ]
-    (curve,) = curves.allocation(SimulationResults(runs, summarise(runs), []))
+    (curve,) = charts.allocation_lines(SimulationResults(runs, summarise(runs), []))
     assert curve.x == (0.5, 1.0, 1.5, 2.5, 3.0, 3.5, 4.5, 5.0, 7.0)
     assert (curve.mean[0], curve.mean[-1]) == (50.0, 40.0)
     assert (curve.low[-1], curve.high[-1]) == (0.0, 80.0)
@@ -157,81 +158,94 @@ def test_in_time_a_mean_goes_on_to_the_last_start_of_the_longest_run():
 
 
 def test_timed_curves_leave_out_the_empty_cluster_after_everybody_left():
-    (first, *_), step_min = curves.allocation(timed()), 16 / 60
+    (first, *_), step_min = charts.allocation_lines(timed()), 16 / 60
     assert (first.x[0], first.x[-1]) == pytest.approx((0.5 * step_min, 299.5 * step_min))
     assert first.end == pytest.approx(51.0)
-    assert max(curves.waiting(timed())[0].mean) == 4.0
+    assert max(charts.waiting_lines(timed())[0].mean) == 4.0
 
 
 def test_runs_without_curves_say_so():
     what = results(curve={}, fragmentation_curve={}, by_model={}, unscheduled={})
-    assert [drawing.name for drawing in draw_all(what)] == list(names_of(what))
-    assert "These runs recorded no curve." in texts(parse(line_figures.allocation(what)))
-    assert "every pod found a place" in texts(parse(bar_figures.unscheduled(what)))
+    allocation, fragmentation, by_model, unscheduled = simulation_charts(what)
+    for chart in (allocation, fragmentation):
+        assert "These runs recorded no curve." in texts(parse(chart))
+    assert by_model.says == "Nothing is allocated any more at the end."
+    assert "every pod found a place" in unscheduled.under
 
 
 def test_models_are_ordered_by_their_gpus():
-    root = parse(bar_figures.by_model(results(), {"T4": 900, "G2": 90, "A10": 1}))
-    shown = texts(root)
-    heads = [text for text in shown if text in ("T4", "G2", "A10", "all")]
-    assert heads == ["T4", "G2", "A10", "all"]
-    assert "900 GPUs" in shown
-    assert "1 GPU" in shown
-    assert "991 GPUs" in shown
+    chart = chart_of(results(), "by-model", {"T4": 900, "G2": 90, "A10": 1})
+    assert isinstance(chart, HeatMap)
+    heads = ["T4\n900 GPUs", "G2\n90 GPUs", "A10\n1 GPU", "all\n991 GPUs"]
+    assert list(chart.columns) == heads
 
 
 def test_heat_cells_hold_the_means():
-    rows = groups(parse(bar_figures.by_model(results())), "policy")
-    assert list(rows) == ["fgd", "best-fit", "random"]
-    assert texts(rows["fgd"]) == ["fgd", "50.0", "95.2", "85.2", "95.2"]
+    cells = groups(parse(chart_of(results(), "by-model")), "cell")
+    assert [name for name in cells if name.startswith("fgd")] == [
+        "fgd, A10: 50.0",
+        "fgd, G2: 95.2",
+        "fgd, T4: 85.2",
+        "fgd, all: 95.2",
+    ]
+    assert all(texts(cell) == [name.split(": ")[1]] for name, cell in cells.items())
 
 
 def test_a_model_without_a_value_is_a_dash():
     runs = [run("a", 1, 90.0, by_model={"G2": 90.0}), run("b", 1, 90.0, by_model={"T4": 80.0})]
-    rows = groups(parse(bar_figures.by_model(SimulationResults(runs, summarise(runs)))), "policy")
-    assert texts(rows["a"]) == ["a", "90.0", "–", "90.0"]
+    chart = chart_of(SimulationResults(runs, summarise(runs)), "by-model")
+    assert {"a, G2: 90.0", "a, T4: –", "a, all: 90.0"} <= set(groups(parse(chart), "cell"))
 
 
 def test_bars_add_up_to_the_failed_pods():
-    what = results()
-    drawing = bar_figures.unscheduled(what)
-    rows = groups(parse(drawing), "policy")
-    for summary in what.summary:
-        assert texts(rows[summary.policy])[-1] == f"{summary.failed_pods:,.0f}"
-    boxes = [
-        mark
-        for group in drawing.marks
-        if hasattr(group, "marks")
-        for mark in group.marks
-        if isinstance(mark, Rect)
-    ]
-    assert len(boxes) == 6
+    chart = chart_of(results(), "unscheduled")
+    failed = {row.policy: row.failed_pods for row in results().summary}
+    shown = {f"{policy}: {pods:,.0f}" for policy, pods in failed.items()}
+    assert set(groups(parse(chart), "policy")) == shown
+    for place, policy in enumerate(chart.rows):
+        parts = sum(part.lengths[place] for part in chart.parts)
+        assert parts == pytest.approx(failed[policy])
 
 
 def test_many_reasons_are_folded_into_the_last():
     many = {f"reason {i}": 20 - i for i in range(12)}
     what = results({"a": (90.0,)}, unscheduled=many)
-    assert len(bar_figures.top_reasons(what)) == 7
-    row = groups(parse(bar_figures.unscheduled(what)), "policy")["a"]
-    assert texts(row)[-1] == str(sum(many.values()))
+    assert len(charts.top_reasons(what)) == 7
+    (name,) = groups(parse(chart_of(what, "unscheduled")), "policy")
+    assert name == f"a: {sum(many.values())}"
 
 
-def test_figures_are_deterministic():
-    one, two = ([to_svg(drawing) for drawing in draw_all(results(), {"G2": 1})] for _ in range(2))
-    assert one == two
+def test_figures_are_the_same_bytes_in_another_process():
+    """Names of marks are hashes, and Python's own differ from process to process."""
+    script = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from report_samples import results\n"
+        "from weft.lab.experiment.pages.charts import simulation_charts\n"
+        "from weft.lab.experiment.pages.figures import to_svg\n"
+        "sys.stdout.write(''.join(map(to_svg, simulation_charts(results()))))"
+    )
+    there = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert there.stdout.decode() == "".join(map(to_svg, simulation_charts(results())))
 
 
 def test_text_is_escaped_and_control_characters_are_replaced():
     evil = "<a>&\x00\"'"
-    for drawing in draw_all(results({evil: (90.0, 91.0)}, unscheduled={evil: 2})):
-        assert any("<a>&�" in text for text in texts(parse(drawing))), drawing.name
+    for chart in simulation_charts(results({evil: (90.0, 91.0)}, unscheduled={evil: 2})):
+        for size in SIZES:
+            said = texts(parse(chart, size))
+            if size is NARROW or chart.name != "by-model":
+                assert any("<a>&�" in text for text in said), chart.name
 
 
 def test_every_colour_in_a_figure_can_be_recoloured_for_the_dark():
-    css = recolour(dark=True)
-    for drawing in draw_all(results(), {"G2": 1}):
-        for name in re.findall(r'class="([fl]-\w+)"', to_svg(drawing)):
-            assert f".{name}{{" in css
+    css = dark_rules()
+    for chart in simulation_charts(results(), {"G2": 1}):
+        for what in COLOUR.finditer(to_svg(chart)):
+            assert f'[style*="{what[0]}"]' in css
+
+
+def test_a_light_colour_has_one_dark_colour():
+    assert len({paint.light for paint in PAINTS}) == len(PAINTS)
 
 
 def _contrast(one: str, two: str) -> float:
@@ -251,12 +265,10 @@ def test_lines_stand_out_from_their_paper():
 
 
 def test_numbers_on_colours_can_be_read():
-    from weft.lab.experiment.pages.drawing import HEAT, ON_REASONS, REASONS
-
     pairs = [*zip(HEAT, ON_HEAT, strict=True), *zip(REASONS, ON_REASONS, strict=True)]
     for paper, ink in pairs:
-        assert _contrast(paper.light, ink.light) >= 4.5, paper.name
-        assert _contrast(paper.dark, ink.dark) >= 4.5, paper.name
+        assert _contrast(paper.light, ink.light) >= 4.5
+        assert _contrast(paper.dark, ink.dark) >= 4.5
 
 
 def test_every_policy_of_weft_has_its_place():
@@ -291,7 +303,7 @@ def test_policies_of_one_colour_differ_in_dash_and_in_marker():
 def test_colours_are_far_apart():
     """Distances in Oklab: neighbours in this palette are about a tenth apart."""
     for shade in ("light", "dark"):
-        colours = {paint.name: _oklab(getattr(paint, shade)) for paint in SERIES}
+        colours = {paint: _oklab(getattr(paint, shade)) for paint in SERIES}
         for one, two in itertools.combinations(colours, 2):
             assert math.dist(colours[one], colours[two]) > 0.095, (shade, one, two)
 
@@ -312,109 +324,53 @@ def _oklab(colour: str) -> tuple[float, float, float]:
 
 def test_numbered_lines_differ():
     assert len({numbered(i) for i in range(40)}) == 40
-    assert len({paint.name for paint in ALL}) == len(ALL)
     assert len(DASHES) == len(set(DASHES))
 
 
 MANY = {policy: (95.0 - i, 94.0 - i) for i, policy in enumerate(PLACES[:12])}
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
-def test_more_than_eight_policies_have_a_panel_each(layout: Layout):
-    root = parse(line_figures.allocation(results(MANY), layout))
-    lines = groups(root, "series")
-    assert list(lines) == list(MANY)
-    boxes = []
-    for line in lines.values():
-        (path,) = line.iter(f"{SVG}path")
-        numbers = [float(n) for n in re.findall(r"-?[\d.]+", path.get("d") or "")]
-        boxes.append((min(numbers[::2]), max(numbers[::2]), min(numbers[1::2]), max(numbers[1::2])))
-    for one, two in itertools.combinations(boxes, 2):
-        beside = one[1] < two[0] or two[1] < one[0]
-        assert beside or one[3] < two[2] or two[3] < one[2]
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: size.name)
+def test_more_than_eight_policies_have_a_panel_each(size: Size):
+    root = parse(lines_of(results(MANY)), size)
+    starts = []
+    for name, line in groups(root, "series").items():
+        path = line.find(f"{SVG}path")
+        assert path is not None, name
+        starts.append(tuple(re.findall(r"-?[\d.]+", path.get("d") or "")[:2]))
+    assert len(starts) == len(set(starts)) == 12
 
 
 def test_eight_policies_share_a_panel():
-    eight = dict(list(MANY.items())[:8])
-    root = parse(line_figures.fragmentation(results(eight)))
-    starts = {
-        path.get("d", "").split(" ")[0]
-        for line in groups(root, "series").values()
-        for path in line.iter(f"{SVG}path")
-    }
-    assert len(starts) == 1
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
-def test_points_say_their_values(layout: Layout):
-    what = results()
-    points = groups(parse(line_figures.allocation(what, layout)), "points")
-    assert set(points) == set(CEILINGS)
-    for policy, group in points.items():
-        spots = [spot for spot in group if spot.get("data-spot") is not None]
-        said = [spot.findtext(f"{SVG}title") or "" for spot in spots]
-        assert len(said) >= 5
-        assert [spot.get("tabindex") for spot in spots] == ["0"] + ["-1"] * (len(spots) - 1)
-        mean = next(s.gpu_asked_percent for s in what.summary if s.policy == policy)
-        # The last point is the end of the curve.
-        assert said[-1].startswith(f"{policy}: {mean:.2f} % asked for (")
-        assert said[-1].endswith(" at 130 % demand")
+    chart = lines_of(results(dict(list(MANY.items())[:8])), "fragmentation")
+    assert not chart.apart
+    assert len(groups(parse(chart), "series")) == 8
 
 
 def test_bands_end_at_nothing() -> None:
     """An interval below 0 once left out the points there, and its band ran across the figure."""
-    wide = curves.allocation(results({"a": (1.0, 90.0, 1.0, 1.0, 1.0)}))[0]
+    wide = charts.allocation_lines(results({"a": (1.0, 90.0, 1.0, 1.0, 1.0)}))[0]
     assert min(wide.low) == 0.0
     assert all(low <= mean for low, mean in zip(wide.low, wide.mean, strict=True))
 
 
 def test_timed_figures_are_over_time():
-    allocation, queue = (
-        parse(draw(timed())) for draw in (line_figures.allocation, line_figures.queue)
-    )
     # 300 steps of 16 s are 80 minutes.
-    for root in (allocation, queue):
-        assert "Minutes since the first pod" in texts(root)
-        assert set(groups(root, "series")) == {"slow", "quick"}
-    assert texts(groups(allocation, "label")["slow"]) == ["51.00", "slow"]
-    assert texts(groups(queue, "label")["slow"]) == ["2.00", "slow"]
+    for name, value in (("allocation", "51.00"), ("queue", "2.00")):
+        chart = lines_of(timed(), name)
+        assert chart.x_title == "Minutes since the first pod"
+        labels = groups(parse(chart), "label")
+        assert set(labels) == {"slow", "quick"}
+        assert texts(labels["slow"])[0].split() == [value, "slow"]
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "about", "expected"),
-    [
-        (0, 100, 5, [0, 20, 40, 60, 80, 100]),
-        (82.5, 97.5, 6, [82.5, 85, 87.5, 90, 92.5, 95, 97.5]),
-        (0, 1, 4, [0, 0.25, 0.5, 0.75, 1]),
-        (3, 3, 4, [3]),
-    ],
-)
-def test_ticks_are_round(low, high, about, expected):
-    assert ticks(low, high, about) == pytest.approx(expected)
+def test_a_close_up_shows_where_lines_part():
+    assert lines_of(results()).corner == (82.5, 97.5)
+    assert lines_of(results({"a": (10.0,), "b": (90.0,)})).corner is None
 
 
-def test_labels_are_short():
-    assert [label(v) for v in (0, 2.5, 12_500.0, 0.1 + 0.2)] == ["0", "2.5", "12,500", "0.3"]
-
-
-@pytest.mark.parametrize(("value", "top"), [(16.4, 20), (100, 100), (0, 1), (0.037, 0.04)])
-def test_axes_end_on_a_tick(value, top):
-    assert nice_ceiling(value) == pytest.approx(top)
-
-
-def test_labels_make_room_and_stay_in_bounds():
-    places = spread([10, 11, 12, 300], 16, 0, 320)
-    assert all(b - a >= 16 for a, b in itertools.pairwise(places))
-    crowd = spread([300.0] * 40, 16, 0, 320)
-    assert crowd[0] >= -1e-9
-    assert crowd[-1] <= 320
-    assert spread([], 16, 0, 320) == []
-
-
-def test_a_curve_enters_a_close_up_at_its_edge():
-    panel = Panel(Scale(80, 120, 0, 40), Scale(80, 100, 20, 0))
-    series = CurveSeries("a", numbered(0), (0.0, 100.0, 120.0), (0.0, 100.0, 100.0), (), (), 100.0)
-    assert panel.inside(series.x, series.mean) == ((0.0, 20.0), (20.0, 0.0), (40.0, 0.0))
+def test_ticks_are_short():
+    assert [number(v) for v in (0, 2.5, 12_500.0, 0.1 + 0.2)] == ["0", "2.5", "12,500", "0.3"]
 
 
 def test_long_names_lose_their_middle():
@@ -426,8 +382,9 @@ def test_long_names_lose_their_middle():
 def test_readmes_figure_has_the_colours_of_todays_reports() -> None:
     """`make demo` draws it anew: build/demo/report/allocation.svg."""
     drawn = (Path(__file__).parents[4] / "docs" / "images" / "allocation.svg").read_text()
-    policies = re.findall(r"([a-z-]+) \d+\.\d\d", drawn.partition("</desc>")[0])
+    said = drawn.partition("</desc>")[0]
+    policies = re.findall(r"([a-z-]+) \d+\.\d\d", said)
     assert len(policies) == 7
-    wanted = {(look.paint.name, look.paint.light) for look in looks(policies).values()}
-    found = set(re.findall(r'class="l-(s\d)" stroke="(#[0-9a-f]{6})"', drawn))
-    assert found == wanted
+    for policy, look in looks(policies).items():
+        (line, *_) = re.findall(rf'class="series" data-name="{policy}: .*?</g>', drawn, re.DOTALL)
+        assert f"stroke: {look.paint.light}" in line

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from weft.core.policies.catalog import built_in
-from weft.lab.experiment.pages.experiment_page import write_experiment_report
-from weft.lab.experiment.pages.reproduction_page import write_index
+from weft.lab.experiment.pages.experiment_report import write_experiment_report, write_index
 from weft.lab.experiment.run.simulated import runner_of
 from weft.lab.experiment.spec.experiment import (
     ExperimentSpec,

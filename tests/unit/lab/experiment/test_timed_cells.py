@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from weft.core.policies.catalog import built_in
-from weft.lab.experiment.pages.experiment_page import write_experiment_report
+from weft.lab.experiment.pages.experiment_report import write_experiment_report
 from weft.lab.experiment.run.execution import CellWork, run_missing
 from weft.lab.experiment.run.simulated import runner_of
 from weft.lab.experiment.run.store import RunStore, stored_experiment

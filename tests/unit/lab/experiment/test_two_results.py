@@ -10,8 +10,8 @@ from long_form import few_or_many
 
 from weft.core.policies.catalog import built_in
 from weft.lab.experiment.pages.ece_layout import layout_texts, write_ece_layout
-from weft.lab.experiment.pages.experiment_page import write_experiment_report
-from weft.lab.experiment.pages.pictures import text_pages, to_pdf
+from weft.lab.experiment.pages.experiment_report import text_pages, write_experiment_report
+from weft.lab.experiment.pages.figures import to_pdf
 from weft.lab.experiment.run.execution import CellWork, run_missing
 from weft.lab.experiment.run.simulated import runner_of
 from weft.lab.experiment.run.store import RESULT, RunStore, read_store, stored_experiment
@@ -152,8 +152,8 @@ def test_a_report_has_figures_over_time(stored: Path, tmp_path: Path) -> None:
 
 def test_a_pdf_has_a_page_a_drawing_and_always_the_same_bytes(stored: Path) -> None:
     spec, store = read_store(stored)
-    drawings = text_pages(spec, stored_results(spec, store, plan(spec)))[:1]
-    pdf = to_pdf(drawings, "small")
+    pages = text_pages(spec, stored_results(spec, store, plan(spec)))[:1]
+    pdf = to_pdf(pages, "small")
     assert pdf.startswith(b"%PDF")
     assert pdf.count(b"/Type /Page ") == 1
-    assert to_pdf(drawings, "small") == pdf
+    assert to_pdf(pages, "small") == pdf

@@ -23,10 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.lab.experiment.pages.document import write_files
-from weft.lab.experiment.pages.drawing import Drawing, Look, looks
-from weft.lab.experiment.pages.line_charts import WIDE
-from weft.lab.experiment.pages.pictures import check_matplotlib, to_png
-from weft.lab.experiment.pages.usage_figures import LevelRows
+from weft.lab.experiment.pages.figures import Chart, to_png
+from weft.lab.experiment.pages.looks import Look, looks
+from weft.lab.experiment.pages.usage_charts import LevelRows
 from weft.lab.experiment.run.store import JOBS, CellRows, RunStore
 from weft.lab.experiment.spec.cluster import ClusterJobs
 from weft.lab.experiment.spec.experiment import (
@@ -45,7 +44,6 @@ from weft.lab.experiment.spec.workloads import (
 from weft.lab.simulate.sharing import ece_like
 from weft.lab.simulate.sharing.job import SECOND_NS
 from weft.model import BadInputError
-from weft.model.errors import install_extra
 
 MECHANISMS = {"exclusive": "DEFAULT", "gpushare": "ALIBABA", "ferikoglou": "CUSTSCHED"}
 """The layout's names of schedulers; others are written in capitals."""
@@ -82,8 +80,7 @@ def write_ece_layout(
     """Write every level, seed and repeat that was run, and return their folders.
 
     Cells without rows of jobs are left out, and reported to `warn`. `BadInputError` if no cell has
-    any, or without matplotlib; nothing is written then."""
-    check_matplotlib("--layout", install_extra("experiments"))
+    any; nothing is written then."""
     together: dict[tuple[tuple[CellLevel, ...], int, int], list[PlannedCell]] = {}
     for cell in _with_jobs(spec, store, warn):
         together.setdefault((cell.levels, cell.seed, cell.repeat), []).append(cell)
@@ -179,19 +176,19 @@ def _pictures(
     files: Files = {}
     for who, cell_rows in rows.items():
         workload = f"WORKLOAD_{mechanism(who)}_{seed}"
-        for metric, drawing in _drawings({who: cell_rows}, look_of, "-0"):
-            files[f"{workload}/{metric}/{workload}-{metric}.png"] = to_png(drawing)
+        for metric, chart in _charts({who: cell_rows}, look_of, "-0"):
+            files[f"{workload}/{metric}/{workload}-{metric}.png"] = to_png(chart)
     for kind, end in (("", "-0"), ("SEP-", "-0-each")):
-        for metric, drawing in _drawings(rows, look_of, end):
-            files[f"OVERALL/{metric}/{name}-{kind}{metric}.png"] = to_png(drawing)
+        for metric, chart in _charts(rows, look_of, end):
+            files[f"OVERALL/{metric}/{name}-{kind}{metric}.png"] = to_png(chart)
     return files
 
 
-def _drawings(
+def _charts(
     rows: Mapping[str, CellRows], look_of: Mapping[str, Look], end: str
-) -> Iterator[tuple[str, Drawing]]:
+) -> Iterator[tuple[str, Chart]]:
     level = LevelRows("", {who: [cell_rows] for who, cell_rows in rows.items()}, look_of)
-    drawn = {drawing.name: drawing for drawing in level.drawings(WIDE, 0)}
+    drawn = {chart.name: chart for chart in level.charts(0)}
     for metric, column in METRICS.items():
         if f"{column}{end}" in drawn:
             yield metric, drawn[f"{column}{end}"]

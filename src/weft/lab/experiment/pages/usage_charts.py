@@ -1,4 +1,4 @@
-"""Figures of cells over time, and of the distribution of their jobs' times.
+"""Charts of cells over time, and of the distribution of their jobs' times.
 
 At one level of an experiment: GPU utilisation, memory and power, all schedulers in one panel and
 each in its own, and the share of jobs that started or ended within a time."""
@@ -10,21 +10,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.lab.experiment.pages.curves import TIME_UNITS, TimeUnit
-from weft.lab.experiment.pages.drawing import Drawing, Look
-from weft.lab.experiment.pages.line_charts import (
-    CurveSeries,
-    Layout,
-    LineFigure,
-    draw_each,
-    draw_side_by_side,
-    draw_stacked,
-    nice_ceiling,
-)
+from weft.lab.experiment.pages.charts import TIME_UNITS, TimeUnit, describe
+from weft.lab.experiment.pages.figures import Chart, Line, LineChart
+from weft.lab.experiment.pages.looks import Look
 from weft.lab.experiment.run.store import CellRows
 
 Floats = NDArray[np.float64]
-APART = "mean over seeds; numbers are means over time"
 BINS = 160
 """Time bins per line."""
 
@@ -37,7 +28,7 @@ class UsageFigure(msgspec.Struct, frozen=True):
     title: str
     units: tuple[tuple[str, float], ...]
 
-    def unit(self, lines: Sequence[CurveSeries]) -> tuple[str, float]:
+    def unit(self, lines: Sequence[Line]) -> tuple[str, float]:
         """Return the unit for these lines, and its size."""
         highest = max(max(line.mean) for line in lines)
         return next((unit for unit in self.units if highest / unit[1] < 10_000), self.units[-1])
@@ -73,45 +64,43 @@ class LevelRows(msgspec.Struct, frozen=True):
     rows: Mapping[str, Sequence[CellRows]]
     look_of: Mapping[str, Look]
 
-    def drawings(self, layout: Layout, number: int) -> list[Drawing]:
-        """Draw all figures of this level, with its number in their names; none if cells have no
+    def charts(self, number: int) -> list[Chart]:
+        """Return all charts of this level, with its number in their names; none if cells have no
         rows."""
         unit = self._unit()
-        figures = []
+        charts: list[Chart] = []
         for usage in USAGE:
-            lines = self._lines(partial(_over_time, usage.column, unit))
+            lines = self._lines(partial(_column_over_time, usage.column, unit))
             if not any(any(line.mean) for line in lines):
                 continue
             name, title = f"{usage.column}-{number}", self._titled(f"{usage.title} over time")
             of_y, size = usage.unit(lines)
             lines = [_divided(line, size) for line in lines]
-            axes = f"{unit.name} since the start", f"{usage.title}, {of_y}"
-            shown = _figure(name, title, axes, (of_y, unit.name.lower()), lines)
-            figures.append(_combined(shown, lines, layout))
+            x_title, y_title = f"{unit.name} since the start", f"{usage.title}, {of_y}"
+            shown = _usage(name, title, lines, (x_title, y_title), "the mean over time")
+            charts.append(shown)
             if len(lines) > 1:
-                apart = msgspec.structs.replace(shown, name=f"{name}-each", under=APART)
-                figures.append(draw_each(apart, lines, layout))
+                charts.append(msgspec.structs.replace(shown, name=f"{name}-each", apart=True))
         for name, (title, column) in JOB_TIMES.items():
             lines = self._lines(partial(_distribution, column))
             if lines:
                 axes = "Seconds since the job came", "Jobs, %"
                 titled = self._titled(title)
-                shown = _figure(f"{name}-{number}", titled, axes, ("% of jobs", "s"), lines)
-                figures.append(_combined(shown, lines, layout))
-        return figures
+                charts.append(_usage(f"{name}-{number}", titled, lines, axes, "the median, s"))
+        return charts
 
     def _titled(self, title: str) -> str:
         return f"{title}, {self.text}" if self.text else title
 
     def _lines(
         self, curve: Callable[[Sequence[CellRows]], tuple[Floats, Floats, float] | None]
-    ) -> list[CurveSeries]:
+    ) -> list[Line]:
         lines = []
         for scheduler, rows in self.rows.items():
             line = curve(rows)
             if line is not None:
                 x, y, end = (*(tuple(each.tolist()) for each in line[:2]), line[2])
-                lines.append(CurveSeries(scheduler, self.look_of[scheduler], x, y, y, y, end))
+                lines.append(Line(scheduler, self.look_of[scheduler], x, y, y, y, end))
         return lines
 
     def _unit(self) -> TimeUnit:
@@ -125,13 +114,13 @@ class LevelRows(msgspec.Struct, frozen=True):
         return next((unit for unit in TIME_UNITS if longest_s < unit.below_s), TIME_UNITS[-1])
 
 
-def _divided(line: CurveSeries, size: float) -> CurveSeries:
+def _divided(line: Line, size: float) -> Line:
     means = tuple(value / size for value in line.mean)
     ends = {"mean": means, "low": means, "high": means, "end": line.end / size}
     return msgspec.structs.replace(line, **ends)
 
 
-def _over_time(
+def _column_over_time(
     column: str, unit: TimeUnit, rows: Sequence[CellRows]
 ) -> tuple[Floats, Floats, float] | None:
     """Return (middles of the bins and the end, the column's mean over seeds in each, its overall
@@ -186,30 +175,16 @@ def _distribution(column: str, rows: Sequence[CellRows]) -> tuple[Floats, Floats
     return seconds, 100 * shares * len(done) / len(times), float(np.median(done))
 
 
-def _figure(
-    name: str,
-    title: str,
-    axes: tuple[str, str],
-    unit: tuple[str, str],
-    lines: Sequence[CurveSeries],
-) -> LineFigure:
-    over_time = unit[0] != "% of jobs"
-    return LineFigure(
+def _usage(
+    name: str, title: str, lines: Sequence[Line], axes: tuple[str, str], beside: str
+) -> LineChart:
+    x_title, y_title = axes
+    return LineChart(
         name=name,
         title=title,
-        titles_y=False,
-        under=f"{axes[1]}, mean over seeds; beside names the "
-        + ("mean over time" if over_time else "median in seconds"),
-        x_title=axes[0],
-        y_title=axes[1],
-        unit=unit,
-        last=max(max(line.x) for line in lines) or 1.0,
-        top=nice_ceiling(max(max(line.mean) for line in lines)),
-        order=[line.name for line in lines],
-        labels_at_ends=False,
+        under=f"{y_title}, mean over seeds; beside names {beside}",
+        says=describe(lines, x_title, y_title, beside),
+        lines=lines,
+        x_title=x_title,
+        y_title=y_title,
     )
-
-
-def _combined(figure: LineFigure, lines: list[CurveSeries], layout: Layout) -> Drawing:
-    draw = draw_stacked if layout.stacked else draw_side_by_side
-    return draw(figure, lines, layout)
