@@ -134,12 +134,16 @@ class ControlPlane(StartStop):
             self.restart_apiserver()
         return revision
 
-    def start_scheduler(self, config: dict[str, Any] | None = None) -> "Scheduler":
+    def start_scheduler(
+        self, config: dict[str, Any] | None = None, *, verbosity: int = 2
+    ) -> "Scheduler":
         """The real kube-scheduler with a KubeSchedulerConfiguration v1; ready when this returns.
 
-        What `config` leaves out is the default, but there is no leader election.
+        What `config` leaves out is the default, but there is no leader election. It logs each
+        node's scores with `verbosity` 10.
         """
-        scheduler = Scheduler(self, config or {}, f"kube-scheduler-{next(self._numbers)}")
+        name = f"kube-scheduler-{next(self._numbers)}"
+        scheduler = Scheduler(self, config or {}, name, verbosity)
         self.schedulers.append(scheduler)
         scheduler.start()
         scheduler.wait_ready(scheduler.api.ready)
@@ -338,7 +342,9 @@ class ControlPlane(StartStop):
 class Scheduler(Server):
     """A running kube-scheduler: `log`, `stop()`, `pause()`, `resume()`, and its own `api`."""
 
-    def __init__(self, plane: ControlPlane, config: dict[str, Any], name: str) -> None:
+    def __init__(
+        self, plane: ControlPlane, config: dict[str, Any], name: str, verbosity: int = 2
+    ) -> None:
         (self.port,) = free_ports(1)
         self.config = plane.folder / f"{name}.yaml"
         connection = {"kubeconfig": str(plane.kubeconfig_for("system:kube-scheduler"))}
@@ -360,7 +366,7 @@ class Scheduler(Server):
             f"--client-ca-file={plane.authority.pair.certificate}",
             "--authentication-skip-lookup=true",
             f"--authorization-kubeconfig={connection['kubeconfig']}",
-            "--v=2",
+            f"--v={verbosity}",
         ]
         self.api = plane.api_for(_ADMIN, "system:masters", port=self.port)
         super().__init__(command, plane.folder / f"{name}.log")

@@ -20,7 +20,6 @@ from weft.model import (
     Code,
     Constraints,
     Node,
-    Preference,
     Requirement,
     Shape,
     Taint,
@@ -31,7 +30,7 @@ from weft.testing import node, placement, pod, random_node, random_shape
 
 NAMES = [policy.name for policy in BUILT_IN]
 WORLDS = few_or_many(2, 60)
-COLUMNS = ("codes", "counts", "declared", "total", "connected", "connectable", "wishes")
+COLUMNS = ("codes", "counts", "declared", "total", "connected", "connectable")
 
 
 def profile_of(name: str) -> Profile:
@@ -56,12 +55,8 @@ def some_node(dice: Random, *, plain: bool) -> Node:
 def some_shape(dice: Random, nodes: list[Node]) -> Shape:
     made = random_shape(dice, nodes or [node("n1", gpus=2)])
     zone = Term((Requirement("zone", "In", ("a",)),))
-    preferred, required = (
-        Constraints(preferences=(Preference(5, zone),)),
-        Constraints(affinity=(zone,)),
-    )
-    if dice.random() < 0.3:
-        made = replace(made, constraints=dice.choice([preferred, required]))
+    if dice.random() < 0.15:
+        made = replace(made, constraints=Constraints(affinity=(zone,)))
     return made
 
 

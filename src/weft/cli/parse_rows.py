@@ -8,7 +8,14 @@ import msgspec
 from weft.cli.output import table_with
 from weft.dialects.dialect import PodAnnotations
 from weft.dialects.foreign import ForeignRequest
-from weft.model import Constraints, ContainerRequest, GpuRequest, InterPodRules, PodRequest
+from weft.model import (
+    Constraints,
+    ContainerRequest,
+    GpuRequest,
+    InterPodRules,
+    PodRequest,
+    Preferences,
+)
 from weft.model.request import GpuMemoryRequest
 
 if TYPE_CHECKING:
@@ -40,7 +47,8 @@ class Row(msgspec.Struct, frozen=True):
 
     `namespace` is None if the manifest names none. `replicas` run at once, None for a DaemonSet.
     `needs_env` is what each container needs to use its GPUs; the node's agent or plugin sets it.
-    `constraints` say where it may run besides room; `not_honoured` keeps it pending for ever.
+    `constraints` say where it may run besides room, `preferences` where it had rather run;
+    `not_honoured` keeps it pending for ever.
     """
 
     file: str
@@ -52,6 +60,7 @@ class Row(msgspec.Struct, frozen=True):
     containers: list[dict[str, Any]]
     shared_by_containers: bool
     constraints: list[str]
+    preferences: list[str]
     not_honoured: list[str]
     not_placed: list[NotPlaced]
     warnings: list[str]
@@ -85,6 +94,7 @@ def reading_of(
         containers=[_container(container) for container in request.containers],
         shared_by_containers=request.shared_by_containers,
         constraints=constraints_in_words(request.shape.constraints),
+        preferences=preferences_in_words(request.preferences or Preferences()),
         not_honoured=list(not_honoured),
         not_placed=[NotPlaced.of(each) for each in foreign],
         # requests that are not placed are reported once, as errors
@@ -113,6 +123,21 @@ def constraints_in_words(constraints: Constraints) -> list[str]:
         ports = ", ".join(f"{port.port}/{port.protocol}" for port in constraints.ports)
         lines.append(f"on nodes where no pod has host port {ports}")
     return lines
+
+
+def preferences_in_words(preferences: Preferences) -> list[str]:
+    """List where the pod had rather be, images aside: nearly every pod has one."""
+    lines = []
+    for wish in preferences.nodes:
+        rules = ", ".join(map(str, (*wish.term.labels, *wish.term.fields)))
+        lines.append(f"on nodes with {rules or 'nothing: on none'} (weight {wish.weight})")
+    for near in preferences.pods:
+        where = "near" if near.weight > 0 else "away from"
+        by = f"by {near.term.topology_key} (weight {abs(near.weight)})"
+        lines.append(f"{where} {near.term.pods}, {by}")
+    if preferences.by_default:  # which its manifest does not say
+        return lines
+    return lines + [f"spread by {rule.topology_key}, of {rule.pods}" for rule in preferences.spread]
 
 
 def _container(container: ContainerRequest) -> dict[str, Any]:
@@ -159,6 +184,7 @@ def _cells(container: dict[str, Any], not_placed: Sequence[NotPlaced]) -> tuple[
 def written_lines(row: Row) -> list[str]:
     """List where it may be placed, what Weft writes for it, and what its containers need."""
     lines = [f"placed only {line}" for line in row.constraints]
+    lines += [f"placed rather {line}" for line in row.preferences]
     for kind, values in (("annotation", row.writes.annotations), ("label", row.writes.labels)):
         lines += [f"writes {kind} {key}={value}" for key, value in values.items()]
     for container, env in row.needs_env.items():

@@ -32,7 +32,7 @@ from weft.cluster.telemetry.telemetry_loop import TelemetryLoop, addresses_of, d
 from weft.cluster.telemetry.telemetry_metrics import TelemetryMetrics
 from weft.core.framework import Profile
 from weft.core.framework.registry import Registry
-from weft.core.record import Header, PolicyUse, ProfileUse
+from weft.core.record import Header, ProfileUse
 from weft.host.cluster_parts import (
     ExtenderPart,
     PredictionsPart,
@@ -202,13 +202,7 @@ def trusts_progress(settings: TelemetrySettings) -> bool:
 
 def _uses(profiles: Sequence[Profile]) -> list[ProfileUse]:
     """Describe the profiles for a decisions file's header."""
-    return [
-        ProfileUse(
-            profile.name,
-            [PolicyUse.of(p.policy, p.weight) for p in profile.plugins],
-        )
-        for profile in profiles
-    ]
+    return [ProfileUse.of(profile) for profile in profiles]
 
 
 def _warn_of_open_doors(config: Configuration) -> None:

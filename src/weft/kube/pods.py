@@ -159,6 +159,12 @@ class PodContainer(ManifestContainer, frozen=True, gc=False):
     restart_policy_rules: list[RestartRule] | None = None
 
 
+class ImageSource(Api, frozen=True, gc=False):
+    """A volume's image: its files are mounted."""
+
+    reference: str = ""
+
+
 class ClaimSource(Api, frozen=True, gc=False):
     """A volume's persistentVolumeClaim."""
 
@@ -166,7 +172,7 @@ class ClaimSource(Api, frozen=True, gc=False):
 
 
 class Volume(Api, frozen=True, gc=False):
-    """One entry of spec.volumes: a claim by name, or one made for the pod (`ephemeral`).
+    """One entry of spec.volumes: a claim by name, or one made for the pod (`ephemeral`); an image.
 
     The others are disks that only one pod of a node may write, written in the pod itself.
     """
@@ -178,6 +184,7 @@ class Volume(Api, frozen=True, gc=False):
     aws_elastic_block_store: dict[str, Any] | None = None
     iscsi: dict[str, Any] | None = None
     rbd: dict[str, Any] | None = None
+    image: ImageSource | None = None
 
     @property
     def lone_disk(self) -> str:
@@ -248,6 +255,7 @@ class OwnerReference(Api, frozen=True, gc=False):
     kind: str = ""
     name: str = ""
     controller: bool | None = None
+    api_version: str = ""
 
 
 class OwnedMeta(ObjectMeta, frozen=True, gc=False):

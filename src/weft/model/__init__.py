@@ -26,6 +26,7 @@ from weft.model.request import (
     HostPort,
     PodRequest,
     Preference,
+    Preferences,
     Shape,
     Taint,
     Term,
@@ -40,6 +41,7 @@ from weft.model.selectors import (
     PodTerm,
     Requirement,
     SpreadRule,
+    WeightedTerm,
 )
 
 __all__ = [
@@ -68,6 +70,7 @@ __all__ = [
     "PodStatus",
     "PodTerm",
     "Preference",
+    "Preferences",
     "Reason",
     "Requirement",
     "Shape",
@@ -77,6 +80,7 @@ __all__ = [
     "Term",
     "Toleration",
     "WeftError",
+    "WeightedTerm",
     "parse_cpu_milli",
     "parse_quantity",
 ]

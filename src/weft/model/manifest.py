@@ -105,6 +105,13 @@ class NodeSpec(Api, frozen=True, gc=False):
     taints: list[NodeTaint] | None = None
 
 
+class NodeImage(Api, frozen=True, gc=False):
+    """A container image that a node has, under each of its names."""
+
+    names: list[str] | None = None
+    size_bytes: int = 0
+
+
 class NodeStatus(Api, frozen=True, gc=False):
     """status of a node."""
 
@@ -112,6 +119,7 @@ class NodeStatus(Api, frozen=True, gc=False):
     allocatable: Quantities | None = None
     conditions: Sequence[Condition] | None = None
     declared_features: list[str] | None = None
+    images: list[NodeImage] | None = None
 
 
 class NodeManifest(Api, frozen=True, gc=False):

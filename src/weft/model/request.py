@@ -23,7 +23,13 @@ from msgspec import UNSET, UnsetType
 
 from weft.model import model_names
 from weft.model.errors import BadInputError
-from weft.model.selectors import InterPodRules, Requirement
+from weft.model.selectors import (
+    InterPodRules,
+    Requirement,
+    SpreadRule,
+    WeightedTerm,
+    rules_in,
+)
 from weft.model.slowdown_limit import SlowdownLimit
 
 # --- constraints besides room ---------------------------------------------------------------------
@@ -134,7 +140,6 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
 
     selector: tuple[tuple[str, str], ...] = ()
     affinity: tuple[Term, ...] | None = None
-    preferences: tuple[Preference, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     ports: tuple[HostPort, ...] = ()
     volumes: tuple[tuple[Term, ...], ...] = ()
@@ -146,13 +151,11 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
     @property
     def rules(self) -> int:
         """Rules on nodes, tolerations and ports: a decision's work grows with them."""
-        terms = [*(self.affinity or ()), *(wish.term for wish in self.preferences)]
+        terms = list(self.affinity or ())
         for either in self.volumes:
             terms += either
-        asked = [rule for term in terms for rule in (*term.labels, *term.fields)]
         others = len(self.selector) + len(self.tolerations) + len(self.ports)
-        others += self.pods.rules if self.pods else 0
-        return others + len(asked) + sum(len(rule.values) for rule in asked) // 10
+        return others + (self.pods.rules if self.pods else 0) + _rules_in(terms)
 
     def accepts_labels(self, name: str, labels: Mapping[str, str]) -> bool:
         """nodeSelector and required node affinity."""
@@ -175,10 +178,6 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
                 return taint
         return None
 
-    def preference(self, name: str, labels: Mapping[str, str]) -> int:
-        """Sum of the weights of preferred terms that match."""
-        return sum(p.weight for p in self.preferences if p.term.matches(name, labels))
-
     def disliked(self, taints: tuple[Taint, ...]) -> int:
         """Number of PreferNoSchedule taints that the pod does not tolerate."""
         return sum(
@@ -189,6 +188,40 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
 
 
 NO_CONSTRAINTS = Constraints()
+
+
+def _rules_in(terms: Sequence[Term]) -> int:
+    asked = [rule for term in terms for rule in (*term.labels, *term.fields)]
+    return len(asked) + sum(len(rule.values) for rule in asked) // 10
+
+
+PREFERENCES_PERCENT = 2
+"""How far below the best score, in percent of the scores' range, pods' preferences decide, where
+nobody says otherwise."""
+
+
+class Preferences(msgspec.Struct, frozen=True, gc=False):
+    """Where a pod had rather be; kube-scheduler's words and weights. No place is ruled out by them.
+
+    `nodes` are preferred terms of node affinity, `pods` those of affinity and anti-affinity to
+    pods, `spread` what is to be spread as far as possible (ScheduleAnyway): `by_default`, the pod
+    says none itself, and kube-scheduler's own for pods of one workload are there. `images` are the
+    names of its images, one for each that is used, of `containers` containers.
+    """
+
+    nodes: tuple[Preference, ...] = ()
+    pods: tuple[WeightedTerm, ...] = ()
+    spread: tuple[SpreadRule, ...] = ()
+    by_default: bool = False
+    images: tuple[str, ...] = ()
+    containers: int = 0
+
+    @property
+    def rules(self) -> int:
+        """Rules on nodes and pods: a decision's work grows with them."""
+        asked = [wish.term.pods for wish in self.pods]
+        asked += [] if self.by_default else [rule.pods for rule in self.spread]
+        return _rules_in([wish.term for wish in self.nodes]) + rules_in(asked)
 
 
 # --- requests -------------------------------------------------------------------------------------
@@ -406,6 +439,7 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
     warnings: tuple[str, ...] = ()
     workload: str = ""
     labels: dict[str, str] | UnsetType = UNSET
+    preferences: Preferences | UnsetType = UNSET  # unset, it is not in a decisions file at all
 
 
 # --- quantities ----------------------------------------------------------------------------------

@@ -6,9 +6,10 @@ label `topology_key`; a node without that label is in none. Everything is hashab
 part of a shape.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from weft.model.number_text import whole_number
 
@@ -91,8 +92,22 @@ class PodTerm(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     pods: PodSelector
 
 
+def rules_in(asked: Sequence[PodSelector]) -> int:
+    """How many rules these selectors are; ten values that one lists count as one more."""
+    listed = [rule for pods in asked for rule in pods.labels or ()]
+    return len(asked) + len(listed) + sum(len(rule.values) for rule in listed) // 10
+
+
+class WeightedTerm(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
+    """Pods that it is better to be near to, by `weight` points for each of them; or, where that is
+    negative, worse."""
+
+    weight: int
+    term: PodTerm
+
+
 class SpreadRule(msgspec.Struct, frozen=True, gc=False):
-    """One entry of spec.topologySpreadConstraints that must hold (DoNotSchedule).
+    """One entry of spec.topologySpreadConstraints.
 
     No domain may have more than `max_skew` more of these pods than the one with the fewest;
     where there are fewer than `min_domains` domains, the fewest are none. Counted are the nodes
@@ -129,16 +144,16 @@ class InterPodRules(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     def rules(self) -> int:
         """How many there are: a decision's work grows with them."""
         asked = [term.pods for term in (*self.affinity, *self.anti_affinity)]
-        asked += [rule.pods for rule in self.spread]
-        listed = [rule for pods in asked for rule in pods.labels or ()]
-        return len(asked) + len(listed) + sum(len(rule.values) for rule in listed) // 10
+        return rules_in([*asked, *(rule.pods for rule in self.spread)])
 
 
 class PodMarks(msgspec.Struct, frozen=True, gc=False):
-    """A pod that has a node, as the rules of others see it: its namespace and labels, and which
-    pods it keeps away. One that is `terminating` counts for affinity and not for spread."""
+    """A pod that has a node, as the rules of others see it: its namespace and labels, which pods it
+    keeps away, and which it `draws` (or would rather not have), unset for none. One that is
+    `terminating` counts for affinity and not for spread."""
 
     namespace: str
     labels: dict[str, str] = {}
     anti_affinity: tuple[PodTerm, ...] = ()
     terminating: bool = False
+    draws: tuple[WeightedTerm, ...] | UnsetType = UNSET  # unset, it is not in a decisions file

@@ -37,6 +37,34 @@ ASKED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+WISH = {"weight": 7, "podAffinityTerm": NEAR}
+WISHED: dict[str, tuple[dict[str, Any], str]] = {
+    "affinity.nodeAffinity": (
+        {
+            "affinity": {
+                "nodeAffinity": {
+                    PREFERRED: [{"weight": 50, "preference": TERMS["nodeSelectorTerms"][0]}]
+                }
+            }
+        },
+        "on nodes with gpu (weight 50)",
+    ),
+    "affinity.podAffinity": (
+        {"affinity": {"podAffinity": {PREFERRED: [WISH]}}},
+        "near pods with app=web in ml, by zone (weight 7)",
+    ),
+    "affinity.podAntiAffinity": (
+        {"affinity": {"podAntiAffinity": {PREFERRED: [WISH]}}},
+        "away from pods with app=web in ml, by zone (weight 7)",
+    ),
+    "topologySpreadConstraints": (
+        {"topologySpreadConstraints": [{**SPREAD, "whenUnsatisfiable": "ScheduleAnyway"}]},
+        "spread by zone, of pods with app=web in ml",
+    ),
+}
+
+
 def fields() -> set[str]:
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     return {row.split("`")[1] for row in rows}
@@ -64,9 +92,22 @@ def test_parse_says_what_it_reads(field: str, weft: Any, tmp_path: Path) -> None
     assert f"ml/Deployment/web: placed only {words}" in weft("parse", file).out
 
 
+@pytest.mark.parametrize("field", WISHED)
+def test_parse_says_what_is_preferred(field: str, weft: Any, tmp_path: Path) -> None:
+    assert field in fields()
+    spec, words = WISHED[field]
+    file = tmp_path / "web.yaml"
+    file.write_text(manifest(spec))
+    said = weft("parse", file, "--output", "json")
+    assert said.code == 0
+    assert json.loads(said.out)[0]["constraints"] == []
+    assert json.loads(said.out)[0]["preferences"] == [words]
+    assert f"ml/Deployment/web: placed rather {words}" in weft("parse", file).out
+
+
 def test_the_rest_of_the_table_is_tested_elsewhere() -> None:
-    """Tolerations and volumes are no demand on a node by themselves."""
-    assert fields() - ASKED.keys() == {"tolerations", "volumes"}
+    """Tolerations, images and volumes are no demand on a node by themselves."""
+    assert fields() - ASKED.keys() == {"tolerations", "volumes", "containers[].image"}
 
 
 def test_a_pod_that_would_wait_for_ever_is_an_error(weft: Any, tmp_path: Path) -> None:

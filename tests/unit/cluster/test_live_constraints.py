@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from live_world import bind, node, pod, refusals, until, world
 
-from weft.cluster.state.pod_reader import WAY_OUT, constraints_of, marks_of
+from weft.cluster.state.pod_reader import WAY_OUT, constraints_of, marks_of, preferences_of
 from weft.cluster.state.volumes import VolumeView
 from weft.kube.pods import Pod
 from weft.model import (
@@ -16,6 +16,7 @@ from weft.model import (
     PodSelector,
     PodTerm,
     Preference,
+    Preferences,
     Requirement,
     SpreadRule,
     Term,
@@ -51,10 +52,13 @@ def test_selector_affinity_and_preferences() -> None:
         "requiredDuringSchedulingIgnoredDuringExecution": required,
         "preferredDuringSchedulingIgnoredDuringExecution": preferred,
     }
-    found = read(nodeSelector={"b": "2", "a": "1"}, affinity={"nodeAffinity": node_affinity})
+    spec = {"nodeSelector": {"b": "2", "a": "1"}, "affinity": {"nodeAffinity": node_affinity}}
+    found = read(**spec)
     assert found.selector == (("a", "1"), ("b", "2"))
     assert found.affinity == (Term((ZONE,), (NAME,)), Term())
-    assert found.preferences == (Preference(7, Term((ZONE,))),)
+    whole = {"metadata": {"name": "a"}, "spec": spec}
+    preferences = preferences_of(msgspec.convert(whole, Pod))
+    assert preferences == Preferences(nodes=(Preference(7, Term((ZONE,))),))
     assert found.unsupported == ""
 
 

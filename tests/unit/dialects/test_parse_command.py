@@ -45,6 +45,7 @@ def test_the_fields_of_a_row():
         ],
         "shared_by_containers": True,
         "constraints": [],
+        "preferences": [],
         "not_honoured": [],
         "not_placed": [],
         "warnings": [],

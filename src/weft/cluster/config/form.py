@@ -16,6 +16,7 @@ from weft.cluster.config.section import DAY_S, Port
 from weft.files.form import Section
 from weft.model.annotations import SLO_MS
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
+from weft.model.request import PREFERENCES_PERCENT
 
 API_VERSION = "weft.dev/v1"
 KIND = "WeftConfiguration"
@@ -76,6 +77,14 @@ class ProfileSettings(Section, frozen=True):
         "since "
         "it needs no further configuration. Both at once would bind each pod twice",
     ] = "scheduler"
+    preferences: Annotated[
+        int,
+        Meta(ge=0, le=100),
+        "percent of the range of the policies' scores within which pods' preferences (preferred "
+        "affinity, PreferNoSchedule, ScheduleAnyway, images on nodes) choose the node; 0 ignores "
+        "them, 100 lets them decide first. 2, since a preference then costs the GPUs next to "
+        "nothing",
+    ] = PREFERENCES_PERCENT
 
 
 class ClientSettings(Section, frozen=True):

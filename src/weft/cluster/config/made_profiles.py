@@ -35,7 +35,8 @@ def profiles(config: Configuration, registry: Registry, where: str = "") -> list
             except BadInputError as error:
                 at = place(where, f"profiles[{i}].policies[{j}]")
                 raise BadInputError(at, f"{error.where}: {error.problem}") from error
-        made.append(Profile(profile.scheduler_name, plugins))
+        percent = profile.preferences
+        made.append(Profile(profile.scheduler_name, plugins, preferences=percent))
     _check_policies(config, registry, where)
     return made
 

@@ -552,6 +552,8 @@ class EngineCluster:
         self._stream.nudge(self._node_feed)
 
     def _apply_nodes(self) -> None:
+        if self._nodes.images.moved and (images := self._nodes.images.news()) is not None:
+            self.handle(images)
         new, gone = self._nodes.changed()
         for name in gone:
             self._pods.remove_node(name)

@@ -56,6 +56,7 @@ _NAMES = frozenset(
 _WORDS = ("namespace", "schedulerName", "priorityClassName", "runtimeClassName")
 _SAID_BY_VALUE = ("kubernetes.io/arch", "kubernetes.io/os")
 _OWN_KEYS = (TEMPLATE_HASH, QUEUE, "metadata.name")
+_VERSIONS = ("v1", "apps/v1", "batch/v1")
 _MINUTE = re.compile(r"(.+)-(\d{8})")
 _CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
 
@@ -154,7 +155,9 @@ class _Renaming:
             renamed = f"{self._names.name(minute[1])}-{minute[2]}"
         else:
             renamed = self._names.name(name)
-        return {**owner, "kind": self._names.word(kind), "name": renamed}
+        version = owner.get("apiVersion", "")
+        kept = {} if version in ("", *_VERSIONS) else {"apiVersion": self._names.name(version)}
+        return {**owner, **kept, "kind": self._names.word(kind), "name": renamed}
 
     def _namespace(self, namespace: Json) -> Json:
         renamed = self._dict(namespace)
@@ -293,6 +296,16 @@ class _Renaming:
         key = term.get("key", "")
         return {"values": [self._label_value(key, value) for value in term["values"]]}
 
+    def _image(self, image: Any) -> Any:
+        """Rename an image, or a volume's: its name is a hash already, by no key."""
+        if isinstance(image, dict):
+            return {key: self._image(inner) for key, inner in image.items()}
+        hashed = image.removeprefix("image-").removesuffix(":hashed")
+        return f"image-{self._names.name(hashed)}:hashed" if hashed else image
+
+    def _images(self, images: list[Json]) -> list[Json]:
+        return [{**each, "names": [self._image(n) for n in each["names"]]} for each in images]
+
     def _tainted(self, entries: list[Json]) -> list[Json]:
         """Rename taints, or tolerations."""
         renamed = []
@@ -350,6 +363,8 @@ _FIELDS: dict[str, Callable[[_Renaming, Any], Any]] = {
     "schedulingGates": _Renaming._gates,
     "namespaces": _Renaming._name_list,
     "uid": _Renaming._uid,
+    "image": _Renaming._image,
+    "images": _Renaming._images,
     "annotations": _Renaming._annotations,
     "env": _Renaming._as_it_is,
     "data": _Renaming._as_it_is,

@@ -8,9 +8,11 @@ from weft.cluster.config.bounds import from_builtins
 from weft.cluster.config.form import API_VERSION, KIND, Configuration
 from weft.cluster.snapshot.file import lean
 from weft.model import BadInputError
+from weft.model.request import PREFERENCES_PERCENT
 
 _SECTIONS = ("profiles", "gpushareUnit", "compat", "inventory", "limits", "seed")
 _FACTOR = "volcanoMemoryFactor"  # only where it is not 1: older snapshots have none
+_PREFERENCES = "preferences"  # of a profile; likewise where it is not the default
 
 
 def deciding_part(config: Configuration) -> dict[str, Any]:
@@ -18,6 +20,9 @@ def deciding_part(config: Configuration) -> dict[str, Any]:
     whole = lean(msgspec.to_builtins(config))
     extender = {"enabled": config.extender.enabled, "routes": dict(config.extender.routes)}
     factor = {_FACTOR: whole[_FACTOR]} if config.volcano_memory_factor != 1 else {}
+    for profile in whole["profiles"]:
+        if profile[_PREFERENCES] == PREFERENCES_PERCENT:
+            del profile[_PREFERENCES]
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,

@@ -1,14 +1,18 @@
 """Cuts objects down to what Weft reads, so that a snapshot contains nothing that could be secret.
 
-Left out: values of environment variables, arguments, images, messages, all annotations that are not
-those of a GPU scheduling system, and `weft.dev/delivery`, which holds environment variables."""
+Left out: values of environment variables, arguments, messages, all annotations that are not those
+of a GPU scheduling system, and `weft.dev/delivery`, which holds environment variables. Images have
+hashes as names, and nodes only those that some pod uses."""
 
-from collections.abc import Iterable, Mapping
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from weft.cluster.snapshot.form import ClusterSnapshot
+from weft.cluster.state.pod_reader import image_name, images_of
 from weft.cluster.state.resizes import as_set_aside
 from weft.cluster.state.slices import is_read
 from weft.dialects.catalog import ALL, ASKING_LABELS
@@ -21,6 +25,7 @@ from weft.kube.oom_ends import for_want_of_memory
 from weft.kube.pods import (
     ContainerState,
     ContainerStatus,
+    ImageSource,
     Pod,
     PodContainer,
     ScheduledSpec,
@@ -32,12 +37,13 @@ from weft.kube.pods import (
 from weft.kube.structs import ConfigMap, KubeNode, KubeNodeStatus
 from weft.model.annotations import DELIVERY, RESOURCES
 from weft.model.declared_features import NEEDED
-from weft.model.manifest import EnvVar, ObjectMeta
+from weft.model.manifest import EnvVar, NodeImage, ObjectMeta
 
 HARMLESS_ENV = ("", "none", "void")
 """Values that give a container no GPU."""
 _GPU_ENV = ("NVIDIA_VISIBLE_DEVICES", "LD_PRELOAD")
 """Variables that are kept by name: without their value they mean "some GPUs"."""
+_HIDDEN = re.compile(r"image-[0-9a-z]+:hashed")
 _OUT_OF_MEMORY = "CUDA out of memory"
 _NAMES = {
     *(name for s in ALL for name in (*s.resources, *s.written, *s.kept_marks, *s.written_on_nodes)),
@@ -77,10 +83,12 @@ def kept(snapshot: ClusterSnapshot) -> ClusterSnapshot:
             ("device_classes", snapshot.device_classes),
         )
     }
+    pods = tuple(map(_pod, snapshot.pods))
+    used = {name for pod in pods for name in images_of(pod.spec)}
     return replace(
         snapshot,
-        nodes=tuple(map(_node, snapshot.nodes)),
-        pods=tuple(map(_pod, snapshot.pods)),
+        nodes=tuple(_node(node, used) for node in snapshot.nodes),
+        pods=pods,
         config_maps=tuple(map(_config_map, maps)),
         resource_slices=tuple(map(_slice, snapshot.resource_slices)),
         resource_claims=tuple(map(_claim, snapshot.resource_claims)),
@@ -89,13 +97,30 @@ def kept(snapshot: ClusterSnapshot) -> ClusterSnapshot:
     )
 
 
-def _node(node: KubeNode) -> KubeNode:
+def hidden_image(name: str) -> str:
+    """A hash instead of an image's name, alike for each name that means the same image."""
+    if _HIDDEN.fullmatch(name) or not name:
+        return name
+    hashed = hashlib.blake2b(image_name(name).encode(), digest_size=8).hexdigest()
+    return f"image-{hashed}:hashed"
+
+
+def _node_images(images: Iterable[NodeImage] | None, used: Set[str]) -> list[NodeImage] | None:
+    found = []
+    for image in images or ():
+        names = [name for each in image.names or () if (name := hidden_image(each)) in used]
+        found += [NodeImage(names, image.size_bytes)] if names else []
+    return found or None
+
+
+def _node(node: KubeNode, used: Set[str]) -> KubeNode:
     status = node.status
     kept_status = KubeNodeStatus(
         status.capacity,
         status.allocatable,
         _conditions(status.conditions or ()) or None,
         declared_features=[n for n in status.declared_features or () if n in NEEDED] or None,
+        images=_node_images(status.images, used),
     )
     return KubeNode(metadata=_meta(node.metadata), spec=node.spec, status=kept_status)
 
@@ -192,8 +217,10 @@ def _meta(meta: M) -> M:
 
 
 def _containers(containers: Iterable[PodContainer] | None) -> list[PodContainer] | None:
-    kept_ones = [replace(each, image="", env=_environment(each.env)) for each in containers or ()]
-    return kept_ones or None
+    return [
+        replace(each, image=hidden_image(each.image), env=_environment(each.env))
+        for each in containers or ()
+    ] or None
 
 
 def _environment(env: Iterable[EnvVar] | None) -> list[EnvVar] | None:
@@ -206,13 +233,15 @@ def _environment(env: Iterable[EnvVar] | None) -> list[EnvVar] | None:
 
 
 def _volume(volume: Volume) -> Volume:
-    """Keep the volume's kind and claim; other details could hold credentials."""
+    """Keep the volume's kind, claim and image; other details could hold credentials."""
+    image = None if volume.image is None else ImageSource(hidden_image(volume.image.reference))
     there: dict[str, Mapping[str, Any]] = {
         field: {}
         for field in ("ephemeral", "gce_persistent_disk", "aws_elastic_block_store", "iscsi", "rbd")
         if getattr(volume, field) is not None
     }
-    return Volume(volume.name, volume.persistent_volume_claim, **there)  # type: ignore[arg-type]
+    claim = volume.persistent_volume_claim
+    return Volume(volume.name, claim, image=image, **there)  # type: ignore[arg-type]
 
 
 def _conditions(conditions: Iterable[Any]) -> list[TimedCondition]:

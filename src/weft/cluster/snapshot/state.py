@@ -89,10 +89,11 @@ class SnapshotState(NamedTuple):
         return sorted(waiting, key=lambda pod: (-(pod.spec.priority or 0), age(pod)))
 
     def events(self) -> list[Event]:
-        """Return the events that load holdings and the OOM history into another engine with these
-        nodes."""
+        """Return the events that load holdings, the OOM history and nodes' images into another
+        engine with these nodes."""
         pods, learnt = self.live.pods, learnt_of(self.snapshot)
-        seen: list[Event] = [learnt] if learnt is not None else []
+        images = self.live.nodes.images.all()
+        seen: list[Event] = [event for event in (learnt, images) if event is not None]
         for uid, holding in sorted(self.engine.ledger.holdings.items()):
             if pods.claims.holds(uid):
                 seen.append(pods.claims.event(holding.placement))

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from weft.cluster.state.card_names import called
 from weft.cluster.state.heartbeats import Heartbeats
+from weft.cluster.state.node_images import ImageNews
 from weft.cluster.state.slices import PoolKey, SliceView
 from weft.core.framework.feasibility import closed_to
 from weft.dialects.catalog import RESOURCES
@@ -47,6 +48,7 @@ class NodeView:
     `counted` are the gpushare units that a node has shown (MiB; 0: none), by its name.
     `slices` are the ResourceSlices, `renamed` the nodes of which Koordinator says other minor
     numbers than when it was emptied last, or their agents other GPUs that NVIDIA's plugin gave.
+    `images` are those that nodes have.
     `lends`: whether pods may be promised more than cards have; see `DialectSettings`.
     """
 
@@ -65,6 +67,7 @@ class NodeView:
         self.not_ready: set[str] = set()
         self.slices = SliceView()
         self.renamed: set[str] = set()
+        self.images = ImageNews()
         self._minors: dict[str, dict[str, str]] = {}
         self._given: dict[str, PluginGpus] = {}
         self._devices: dict[str, KoordinatorDevice] = {}
@@ -84,6 +87,9 @@ class NodeView:
         name = node.metadata.name
         gone = isinstance(change, Deleted)
         known = self.objects.get(name)
+        images = None if gone else node.status.images
+        if images != (known.status.images if known is not None else None):
+            self.images.take(name, images)
         if gone:
             self.objects.pop(name, None)
         else:
@@ -154,8 +160,8 @@ class NodeView:
 
     @property
     def dirty(self) -> bool:
-        """True if `changed` may have something new."""
-        return bool(self._dirty)
+        """True if `changed`, or the images, may have something new."""
+        return bool(self._dirty) or self.images.moved
 
     def changed(self) -> tuple[tuple[Node, ...], tuple[str, ...]]:
         """Nodes that are new or other than before, and the names of those that are gone."""
@@ -246,8 +252,11 @@ class NodeView:
 def _same(known: KubeNode, node: KubeNode) -> bool:
     """True if Weft reads the same in both. Most of what happens to nodes are heartbeats."""
     was, now = known.metadata, node.metadata
+    status = node.status
+    if known.status.images != status.images:  # each pull is one: `NodeView.images` tells of them
+        status = replace(status, images=known.status.images)
     return (
-        known.status == node.status
+        known.status == status
         and known.spec == node.spec
         and was.labels == now.labels
         and was.annotations == now.annotations

@@ -121,8 +121,7 @@ def _forget_what_nobody_asks(seen: ObservedCluster) -> None:
 
 
 def _label_keys(constraints: Constraints) -> set[str]:
-    terms = [*(constraints.affinity or ()), *(wish.term for wish in constraints.preferences)]
-    keys = {requirement.key for term in terms for requirement in term.labels}
+    keys = {rule.key for term in constraints.affinity or () for rule in term.labels}
     return keys | {key for key, _ in constraints.selector}
 
 

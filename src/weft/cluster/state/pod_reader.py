@@ -54,11 +54,13 @@ from weft.model import (
     PodSelector,
     PodTerm,
     Preference,
+    Preferences,
     Requirement,
     Shape,
     SpreadRule,
     Term,
     Toleration,
+    WeightedTerm,
 )
 from weft.model.annotations import APPLICATION, CLASS
 from weft.model.ceilings import MOST_RULES
@@ -68,10 +70,19 @@ WAY_OUT = "run this pod through kube-scheduler with Weft as its extender"
 LARGE_BYTES = 65_536
 """Largest pod spec that is kept. Pods have some kB; larger ones would fill the memory."""
 TEMPLATE_HASH = "pod-template-hash"
+_OF_EACH = (
+    "statefulset.kubernetes.io/pod-name",
+    "apps.kubernetes.io/pod-index",
+    "controller-revision-hash",
+)
+"""Labels by which a StatefulSet's pods differ from each other."""
+_MADE_ALIKE = {"ReplicaSet": "apps/v1", "StatefulSet": "apps/v1", "ReplicationController": "v1"}
+_SPREAD_BY_DEFAULT = (("kubernetes.io/hostname", 3), ("topology.kubernetes.io/zone", 5))
+"""kube-scheduler's constraints for pods without their own, ScheduleAnyway: key and maxSkew."""
 _MINUTE = re.compile(r"(.+)-(\d{8})")
 _LATE_MIN = 24 * 60  # a CronJob's pod is made at its minute, or when its Job tries again
 
-_NONE = Constraints()
+_ANYWHERE = Preferences()
 SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 Read = Callable[[Pod, DialectSettings, Constraints], PodRequest]
 _encode = msgspec.msgpack.Encoder().encode
@@ -110,7 +121,14 @@ def read(
     pod: Pod, settings: DialectSettings, volumes: Volumes, namespaces: Namespaces = _UNNAMED
 ) -> PodRequest:
     """A pod that Weft itself schedules."""
-    return _cache.read(pod, settings, constraints_of(pod, volumes, namespaces))
+    preferences = preferences_of(pod, namespaces)
+    constraints = constraints_of(pod, volumes, namespaces)
+    if (rules := constraints.rules + (preferences.rules if preferences else 0)) > MOST_RULES:
+        stated = f"{rules} rules on nodes, pods, tolerations and host ports"
+        why = f"the pod has {stated}; Weft reads {MOST_RULES} at most"
+        constraints, preferences = Constraints(unsupported=why), UNSET
+    request = _cache.read(pod, settings, constraints)
+    return request if preferences is UNSET else replace(request, preferences=preferences)
 
 
 def read_asked(pod: Pod, settings: DialectSettings) -> PodRequest:
@@ -228,21 +246,16 @@ def constraints_of(pod: Pod, volumes: Volumes, namespaces: Namespaces = _UNNAMED
     """Everything that keeps the pod off nodes, or in `unsupported` why it cannot be said."""
     spec = pod.spec
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
-    required = preferred = None
-    if affinity is not None:
-        required, preferred = affinity.required, affinity.preferred
+    required = affinity.required if affinity is not None else None
     rules, waits_for = _volumes(pod, volumes)
     claims = claims_request(spec)
     unsupported = [*not_honoured(pod, namespaces), *([claims.text] if claims else []), *waits_for]
     # kube-scheduler would wait for the other pod as well: that is no way out.
     held = [why for claim in claims_of(pod) if (why := volumes.held_by_other(pod, claim))]
     way_out = f": {WAY_OUT}" if unsupported else ""
-    constraints = Constraints(
+    return Constraints(
         selector=tuple(sorted((spec.node_selector or {}).items())),
         affinity=None if required is None else terms_of(required),
-        preferences=tuple(
-            Preference(wish.weight, _term(wish.preference)) for wish in preferred or ()
-        ),
         tolerations=tuple(
             Toleration(t.key, t.operator or "Equal", t.value, t.effect)
             for t in spec.tolerations or ()
@@ -253,10 +266,6 @@ def constraints_of(pod: Pod, volumes: Volumes, namespaces: Namespaces = _UNNAMED
         features=features_of(spec) or UNSET,
         pods=rules_of(pod, namespaces),
     )
-    if constraints != _NONE and constraints.rules > MOST_RULES:
-        stated = f"{constraints.rules} rules on nodes, pods, tolerations and host ports"
-        return Constraints(unsupported=f"the pod has {stated}; Weft reads {MOST_RULES} at most")
-    return constraints
 
 
 def ports_of(spec: ScheduledSpec) -> tuple[HostPort, ...]:
@@ -391,12 +400,74 @@ def rules_of(pod: Pod, namespaces: Namespaces = _UNNAMED) -> InterPodRules | Uns
 def marks_of(pod: Pod, namespaces: Namespaces = _UNNAMED) -> PodMarks:
     """Read what other pods' demands see of the pod, which has a node."""
     meta = pod.metadata
+    near = pod_terms_of(pod, _required(pod, "pod_affinity"), namespaces)
     return PodMarks(
         meta.namespace or "default",
         meta.labels or {},
         pod_terms_of(pod, _required(pod, "pod_anti_affinity"), namespaces),
         bool(meta.deletion_timestamp),
+        (*preferred_pods(pod, namespaces), *(WeightedTerm(1, term) for term in near)) or UNSET,
     )
+
+
+def preferences_of(pod: Pod, namespaces: Namespaces = _UNNAMED) -> Preferences | UnsetType:
+    """Read where the pod had rather be; unset for anywhere."""
+    spec, said = pod.spec, pod.spec.topology_spread_constraints
+    affinity = spec.affinity.node_affinity if spec.affinity is not None else None
+    preferred = (affinity.preferred or ()) if affinity is not None else ()
+    images, default = images_of(spec), () if said else _default_spread(pod)
+    found = Preferences(
+        nodes=tuple(Preference(wish.weight, _term(wish.preference)) for wish in preferred),
+        pods=preferred_pods(pod, namespaces),
+        spread=default or tuple(_spread(pod, each) for each in _soft(pod)),
+        by_default=bool(default),
+        images=images,
+        containers=len(spec.init_containers or ()) + len(spec.containers) if images else 0,
+    )
+    return UNSET if found == _ANYWHERE else found
+
+
+def preferred_pods(pod: Pod, namespaces: Namespaces) -> tuple[WeightedTerm, ...]:
+    """Read which pods the pod had rather be near to, or (negative) not near to."""
+    affinity = pod.spec.affinity
+    if affinity is None:
+        return ()
+    found: list[WeightedTerm] = []
+    for part, sign in ((affinity.pod_affinity, 1), (affinity.pod_anti_affinity, -1)):
+        wishes = (part.preferred or ()) if part is not None else ()
+        terms = pod_terms_of(pod, [wish.pod_affinity_term for wish in wishes], namespaces)
+        found += [WeightedTerm(sign * w.weight, t) for w, t in zip(wishes, terms, strict=True)]
+    return tuple(found)
+
+
+def images_of(spec: ScheduledSpec) -> tuple[str, ...]:
+    """The images that the pod uses, one for each use, as nodes name them."""
+    used = [container.image for container in (*(spec.init_containers or ()), *spec.containers)]
+    used += [volume.image.reference for volume in spec.volumes or () if volume.image is not None]
+    return tuple(image_name(name) for name in used if name)
+
+
+def image_name(name: str) -> str:
+    """With the tag that is meant where there is none."""
+    return f"{name}:latest" if name.rfind(":") <= name.rfind("/") else name
+
+
+def _default_spread(pod: Pod) -> tuple[SpreadRule, ...]:
+    """kube-scheduler's system defaults. They go by the selectors of the pod's Services and of its
+    ReplicaSet or the like; Weft has no right to read those, and goes by what the pod has of them:
+    its owner, and the labels that all of the owner's pods have."""
+    owners = (each for each in pod.metadata.owner_references or () if each.controller)
+    owner, labels = next(owners, None), pod.metadata.labels or {}
+    if owner is None or _MADE_ALIKE.get(owner.kind) != owner.api_version:
+        return ()
+    if TEMPLATE_HASH in labels:
+        labels = {TEMPLATE_HASH: labels[TEMPLATE_HASH]}
+    alike = sorted((key, value) for key, value in labels.items() if key not in _OF_EACH)
+    if not alike:
+        return ()
+    selected = tuple(Requirement(key, "In", (value,)) for key, value in alike)
+    pods = PodSelector((pod.metadata.namespace or "default",), selected)
+    return tuple(SpreadRule(key, skew, pods) for key, skew in _SPREAD_BY_DEFAULT)
 
 
 def not_honoured(pod: Pod, namespaces: Namespaces = _UNNAMED) -> list[str]:
@@ -525,6 +596,11 @@ def _required(pod: Pod, field: str) -> Sequence[PodAffinityTerm]:
 def _hard(pod: Pod) -> list[TopologySpread]:
     said = pod.spec.topology_spread_constraints or ()
     return [each for each in said if each.when_unsatisfiable != "ScheduleAnyway"]
+
+
+def _soft(pod: Pod) -> list[TopologySpread]:
+    said = pod.spec.topology_spread_constraints or ()
+    return [each for each in said if each.when_unsatisfiable == "ScheduleAnyway"]
 
 
 def _bad_operators(field: str, selector: LabelSelector | None) -> list[str]:

@@ -101,8 +101,23 @@ def _spread(
 ) -> list[PodAnswer]:
     if not rules:
         return []
+    found = []
+    for rule, within in zip(rules, nodes_within(table, constraints, rules), strict=True):
+        found.append(_skewed(rule, table, _counted(existing, table, rule, within), within))
+    return found
+
+
+def nodes_within(
+    table: LedgerTable,
+    constraints: Constraints,
+    rules: Sequence[SpreadRule],
+    *,
+    need_all: bool = True,
+) -> list[Bools | None]:
+    """The nodes that each of a pod's spread rules counts on, None for all; those with all of their
+    topology keys, if they `need_all`."""
     have_all = None
-    if len(rules) > 1:
+    if len(rules) > 1 and need_all:
         have_all = np.ones(table.count, dtype=np.bool_)
         for rule in rules:
             have_all &= table.labels.domains(rule.topology_key).of_node > 0
@@ -113,14 +128,21 @@ def _spread(
     tolerated = None
     if table.has_taints and any(rule.honors_taints for rule in rules):
         tolerated = _tolerated(table, constraints)
-    found = []
+    found: list[Bools | None] = []
     for rule in rules:
         of_rule = (by_labels, rule.honors_affinity), (tolerated, rule.honors_taints)
         parts = [have_all, *(part for part, honors in of_rule if honors)]
         there = [part for part in parts if part is not None]
-        within = np.logical_and.reduce(there) if there else None
-        found.append(_skewed(rule, table, _counted(existing, table, rule, within), within))
+        found.append(np.logical_and.reduce(there) if there else None)
     return found
+
+
+def pods_of(existing: ExistingPods, rule: SpreadRule) -> CountByNode | None:
+    """The rule's pods by node, None for none: an empty selector selects every pod, and
+    kube-scheduler counts none for it."""
+    if not rule.pods.labels:
+        return None
+    return existing.count(CountKey((rule.pods,), with_terminating=False))
 
 
 def _counted(
@@ -128,10 +150,8 @@ def _counted(
 ) -> Ints:
     """The rule's pods by domain, on all nodes or those of `within`."""
     domains = table.labels.domains(rule.topology_key)
-    # An empty selector selects every pod, and kube-scheduler counts none for it.
-    if not rule.pods.labels:
+    if (count := pods_of(existing, rule)) is None:
         return np.zeros(len(domains.values) + 1, dtype=np.int64)
-    count = existing.count(CountKey((rule.pods,), with_terminating=False))
     if within is None:
         return count.sums(table, rule.topology_key)
     return summed(domains, count.on(table), within)

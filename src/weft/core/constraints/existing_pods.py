@@ -7,16 +7,25 @@ once each time: an index by label finds the few that may select it.
 
 import functools
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from weft.core.ledger.node_labels import LabelColumn
 from weft.core.ledger.table import Bools, Ints, LedgerTable
-from weft.model import InterPodRules, PodMarks, PodRequest, PodSelector, PodTerm
+from weft.model import (
+    InterPodRules,
+    PodMarks,
+    PodRequest,
+    PodSelector,
+    PodTerm,
+    Preferences,
+    WeightedTerm,
+)
 
 KEPT, WATCHED = 1_024, 8_192
 """Selectors whose counts are kept; the one that was asked about least recently goes first. So many
@@ -172,9 +181,19 @@ def _by_sets(selector: PodSelector) -> PodSelector:
     return selector if selector.labels is None else replace(selector, labels=tuple(quick))
 
 
+def draws_of(
+    affinity: Sequence[PodTerm], preferences: Preferences | UnsetType
+) -> tuple[WeightedTerm, ...] | UnsetType:
+    """Terms by which a pod changes the preferences of those that come after it: its own, and its
+    required affinity as one of weight 1 (kube-scheduler's hardPodAffinityWeight)."""
+    own = preferences.pods if preferences else ()
+    return (*own, *(WeightedTerm(1, term) for term in affinity)) or UNSET
+
+
 class ExistingPods:
     """The pods that have a node, or are just getting one. `owners`: by required
-    anti-affinity term, how many pods with it each node has. `has_moved`: `take_moved` has news."""
+    anti-affinity term, how many pods with it each node has. `drawers` likewise, by
+    terms that count in others' preferences. `has_moved`: `take_moved` has news."""
 
     def __init__(self) -> None:
         self._pods: dict[str, tuple[str, PodMarks]] = {}
@@ -184,6 +203,8 @@ class ExistingPods:
         self._counted: _Index[CountKey] = _Index()  # these, and the watched ones
         self.owners: dict[PodTerm, CountByNode] = {}
         self._away: _Index[PodTerm] = _Index()
+        self.drawers: dict[WeightedTerm, CountByNode] = {}
+        self._drawn: _Index[WeightedTerm] = _Index()
         self._undo: list[tuple[str, tuple[str, PodMarks] | None]] | None = None
         self.has_moved = False
         self._rose: set[CountKey | PodTerm] = set()
@@ -210,7 +231,8 @@ class ExistingPods:
         """This pod gets a place on the node."""
         rules = pod.shape.constraints.pods
         keeps_away = rules.anti_affinity if rules else ()
-        self.put(pod.uid, node, PodMarks(pod.namespace, pod.labels or {}, keeps_away))
+        draws = draws_of(rules.affinity if rules else (), pod.preferences)
+        self.put(pod.uid, node, PodMarks(pod.namespace, pod.labels or {}, keeps_away, draws=draws))
 
     def moved_to(self, uid: str, node: str) -> None:
         """The pod is there, as it was known; nothing, where nobody said what it looks like."""
@@ -281,6 +303,19 @@ class ExistingPods:
         near = self._away.near(labels)
         return tuple(term for term in near if _by_sets(term.pods).matches(namespace, labels))
 
+    def drawing(
+        self, namespace: str, labels: Mapping[str, str]
+    ) -> list[tuple[WeightedTerm, CountByNode]]:
+        """The terms by which pods here would have a pod like this near or far, with who has them:
+        so many terms each node has."""
+        if not self.drawers:
+            return []
+        return [
+            (wish, self.drawers[wish])
+            for wish in self._drawn.near(labels)
+            if _by_sets(wish.term.pods).matches(namespace, labels)
+        ]
+
     def take_moved(self) -> PodsMoved:
         """Counts and terms that rose or fell since this was asked last."""
         moved = PodsMoved(frozenset(self._rose), frozenset(self._fell))
@@ -316,3 +351,15 @@ class ExistingPods:
                 del self.owners[term]
                 self._away.remove(term, term.pods)
         self.has_moved = self.has_moved or bool(moved)
+        for wish in marks.draws or ():
+            self._count_drawer(wish, node, by)
+
+    def _count_drawer(self, wish: WeightedTerm, node: str, by: int) -> None:
+        drawers = self.drawers.get(wish)
+        if drawers is None:
+            drawers = self.drawers[wish] = CountByNode()
+            self._drawn.add(wish, wish.term.pods)
+        drawers.add(node, by)
+        if not drawers.by_node:
+            del self.drawers[wish]
+            self._drawn.remove(wish, wish.term.pods)

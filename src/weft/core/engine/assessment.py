@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.core.constraints import PodAnswer
+from weft.core.constraints import PodAnswer, PodWishes, PreferredAmong
 from weft.core.engine.queue import NOWHERE, Never
 from weft.core.framework import (
     NEVER,
@@ -25,7 +25,7 @@ from weft.core.framework import (
 from weft.core.framework import (
     policy as ask,
 )
-from weft.core.framework.feasibility import Codes, has_preferences, preferences
+from weft.core.framework.feasibility import Codes
 from weft.core.framework.query import NOTHING_OBSERVED
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import Bools, Ints, LedgerTable
@@ -62,8 +62,7 @@ _UNCONSTRAINED = Constraints()
 class Assessment:
     """Answers for one shape: `codes` (0 fits) and `total` (score or NEVER) over all nodes.
 
-    `wishes` are the pod's own soft preferences, None without any. `raw` holds each scoring
-    policy's own scores, `position` the best device of each node where a
+    `raw` holds each scoring policy's own scores, `position` the best device of each node where a
     policy scores devices. `counts[c]` is the number of nodes with code c. `inexact` says on which
     nodes the search for several GPU requests ended at its bound, None if on none. `places` is what
     was found for several GPU requests when nodes were looked at last, and their rows. `observed` is
@@ -72,6 +71,8 @@ class Assessment:
     the best connected set of GPUs that is free on each node, `connectable` that of the empty node:
     None where it does not matter. `kinds` is what the layout tells GPUs apart by. `beside` are
     the answers of the pod's rules about other pods, in an answer that is of one moment (`among`).
+    `wishes` are the pod's preferences now (`preferring`), None without any, and `preferred` why a
+    node was chosen by them, where they decided.
     """
 
     __slots__ = (
@@ -90,6 +91,7 @@ class Assessment:
         "observed",
         "places",
         "position",
+        "preferred",
         "prices",
         "profile",
         "raw",
@@ -103,6 +105,8 @@ class Assessment:
         self.shape, self.profile = shape, profile
         self.prices = self.asked = 0
         self.beside: Sequence[PodAnswer] = ()
+        self.wishes: PodWishes | None = None
+        self.preferred: PreferredAmong | None = None
         self.generation = ledger.generation
         self.version, self.observed = -1, NOTHING_OBSERVED
         rows = ledger.table.count
@@ -110,7 +114,6 @@ class Assessment:
         self.demand = Demand(shape, ledger.table, harvests=profile.harvests)
         self.kinds = ledger.table.told_apart
         self.read_nodes(ledger.table)
-        self.wishes = preferences(ledger.table, shape.constraints)
         self.codes: Codes = np.zeros(rows, dtype=np.int8)
         self.counts: Ints = np.zeros(CODES, dtype=np.int64)
         self.counts[0] = rows
@@ -120,7 +123,7 @@ class Assessment:
         if self.demand.gpus > 1:
             self.connectable = connection.best_by_node(ledger.table, self.demand)
         self.connected = None if self.connectable is None else self.connectable.copy()
-        alone = len(self.raw) == 1 and self.wishes is None
+        alone = len(self.raw) == 1
         self.total: Ints = self.raw[0] if alone else np.zeros(rows, dtype=np.int64)
         self.position: Ints | None = (
             np.zeros(rows, dtype=np.int64) if profile.device_scorer is not None else None
@@ -148,7 +151,7 @@ class Assessment:
         came = np.flatnonzero(then < 0)
         if 4 * len(came) > table.count or self.counts[Code.NOT_SEARCHED]:
             return False
-        if not self.profile.answers_by_node or self._asks_otherwise(table):
+        if not self.profile.answers_by_node:
             return False
         demand = self.demand
         if self.kinds != table.told_apart or demand.device_accepts is not None:
@@ -156,7 +159,6 @@ class Assessment:
             if demand.mode != self.demand.mode:
                 return False
         declared = feasibility.declared_codes(table, demand, came)
-        wishes = preferences(table, self.shape.constraints, came)
         connectable = connection.best_by_node(table, demand, came)
         if (connectable is None) != (self.connectable is None):
             return False
@@ -165,14 +167,9 @@ class Assessment:
         self._take_rows(np.maximum(then, 0))
         self.declared[came] = declared
         self.any_declared = bool(self.declared.any())
-        if self.wishes is not None and wishes is not None:
-            self.wishes[came] = wishes
         if self.connectable is not None and connectable is not None:
             self.connectable[came] = connectable
         return True
-
-    def _asks_otherwise(self, table: LedgerTable) -> bool:
-        return has_preferences(table, self.shape.constraints) != (self.wishes is not None)
 
     def _take_rows(self, rows: Ints) -> None:
         alone = self.raw and self.total is self.raw[0]
@@ -180,7 +177,7 @@ class Assessment:
         self.counts = np.bincount(self.codes, minlength=CODES)
         self.raw = [scores.take(rows) for scores in self.raw]
         self.total = self.raw[0] if alone else self.total.take(rows)
-        for name in ("position", "wishes", "connectable", "connected"):
+        for name in ("position", "connectable", "connected"):
             if (column := getattr(self, name)) is not None:
                 setattr(self, name, column.take(rows))
 
@@ -206,12 +203,18 @@ class Assessment:
             lost = before - np.count_nonzero(fits)
             left.counts[0] -= lost
             left.counts[answer.code] += lost
-        if len(self.raw) > 1 or self.wishes is not None:
+        if len(self.raw) > 1:
             left.total = self.total.copy()
             _weigh(left, self.profile)  # scores are compared among the nodes that are left
         else:
             left.total = np.where(fits, self.total, NEVER)
         return left
+
+    def preferring(self, wishes: PodWishes) -> "Assessment":
+        """The same for a pod with these preferences, which decide among nodes of like scores."""
+        twin = self.copied()
+        twin.wishes = wishes
+        return twin
 
     @property
     def never(self) -> Never:
@@ -279,7 +282,7 @@ class Assessor:
         self._known.move_to_end((profile.name, shape))
         known.profile, known.asked = profile, self._prices
         self._bring_up(known)
-        if len(known.raw) > 1 or known.wishes is not None:
+        if len(known.raw) > 1:
             _weigh(known, profile)
         return known
 
@@ -487,17 +490,11 @@ def _store(
 
 
 def _weigh(known: Assessment, profile: Profile) -> None:
-    """Several scores: normalise each over the feasible nodes and add by weight.
-
-    The pod's own soft wishes (preferred affinity, PreferNoSchedule) count as one policy more, of
-    weight 1.
-    """
+    """Several scores: normalise each over the feasible nodes and add by weight."""
     fits = np.flatnonzero(known.codes == 0)
     known.total[:] = NEVER
     if len(fits):
         total = np.zeros(len(fits), dtype=np.int64)
         for plugin, raw in zip(profile.scorers, known.raw, strict=True):
             total += plugin.weight * ask.normalize(plugin.policy, raw.take(fits))
-        if known.wishes is not None:
-            total += Policy().normalize(known.wishes.take(fits))
         known.total[fits] = total

@@ -21,7 +21,7 @@ import numpy.ma  # np.unique loads it at first: 40 ms that no event is to take
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from weft.core.constraints import ExistingPods, answers
+from weft.core.constraints import ExistingPods, ImagesOnNodes, PodWishes, answers
 from weft.core.engine import decision_faults, pair_matching, selection
 from weft.core.engine.assessment import (
     KEPT_AT_MOST,
@@ -46,6 +46,7 @@ from weft.core.engine.events import (
     Event,
     Evict,
     EvictionWaived,
+    ImagesSeen,
     LeadershipBegan,
     Learnt,
     NodesChanged,
@@ -80,7 +81,7 @@ from weft.core.framework.query import Observations
 from weft.core.framework.residency import Residencies
 from weft.core.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
 from weft.core.ledger import FAR, STRICT, Holding, Ledger, RequestLimits
-from weft.model import Code, InterPodRules, Node, PodRequest, PodTerm, Shape
+from weft.model import Code, InterPodRules, Node, PodRequest, Shape
 
 _MEASURED = (SignalsChanged, ProgressSeen, OutOfMemory, OomHistoryLearnt, PolicyInput)
 """Events of what others measured, wrote or kept: one that breaks off is left out."""
@@ -122,7 +123,7 @@ class Engine:
         self.residencies = Residencies()
         self.observe(NO_SIGNALS)
         self.queue = Queue()
-        self.existing = ExistingPods()
+        self.existing, self.images = ExistingPods(), ImagesOnNodes()
         self._plain: dict[Shape, Shape] = {}
         self.placed: dict[str, PlacedPod] = {}
         self.seed, self.keep_top = seed, keep_top
@@ -510,18 +511,24 @@ class Engine:
         constraints = shape.constraints
         if constraints.judged_elsewhere or constraints.unsupported:
             return known
-        kept_off_by: tuple[PodTerm, ...] = ()
-        if existing.owners:
-            kept_off_by = existing.keeping_off(pod.namespace, pod.labels or {})
-        if not kept_off_by and not rules:
-            return known
+        table = self.ledger.table
+        labels = pod.labels or {}
+        kept_off_by = existing.keeping_off(pod.namespace, labels) if existing.owners else ()
         if kept_off_by:
             rules = replace(rules or InterPodRules(), kept_off_by=kept_off_by)
             constraints = replace(constraints, pods=rules)
             shape = replace(shape, constraints=constraints)
-        found = answers(existing, self.ledger.table, constraints)
-        assessor.looked += len(found) * self.ledger.table.count // LOOKS_BESIDE
-        return known.among(shape, found)
+        if rules:
+            found = answers(existing, table, constraints)
+            assessor.looked += len(found) * table.count // LOOKS_BESIDE
+            known = known.among(shape, found)
+        disliked = table.has_taints and table.taints.are_disliked
+        asked = pod.preferences or existing.drawers or disliked
+        if asked and profile.preferences and known.counts[0]:
+            wishes = PodWishes(existing, self.images, table, pod, constraints)
+            assessor.looked += wishes.rules * table.count // LOOKS_BESIDE
+            known = known.preferring(wishes) if wishes.rules else known
+        return known
 
     def _without_rules(self, shape: Shape) -> Shape:
         """The same for everybody who asks as much, whatever pods it wants around it: answers about
@@ -588,6 +595,9 @@ def _apply(engine: Engine, event: Event, now_ns: int, out: list[Command]) -> Non
     match event:
         case SignalsChanged():
             _signals_changed(engine, event.signals, now_ns, out)
+        case ImagesSeen():
+            for node, images in event.by_node():
+                engine.images.put(node, images)
         case LeadershipBegan():
             engine.slowdown_eviction.begin_to_lead(now_ns)
         case BindingsRead():

@@ -4,6 +4,7 @@ Events are plain values that can be logged and replayed: together with their tim
 the engine ever learns. Commands are for a host to carry out; it reports back with events.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -30,6 +31,19 @@ class NodesClosed(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Nodes that take fewer pods than before. `NodesChanged` says the rest, and what opens one."""
 
     nodes: tuple[ClosedNode, ...]
+
+
+class ImagesSeen(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Container images that nodes have now: `images` are names and sizes (bytes), `nodes` the
+    numbers of each node's among them. Nodes not named have what they had."""
+
+    images: tuple[tuple[str, int], ...]
+    nodes: dict[str, tuple[int, ...]]
+
+    def by_node(self) -> Iterator[tuple[str, list[tuple[str, int]]]]:
+        """Each node with its images."""
+        for node, numbers in self.nodes.items():
+            yield node, [self.images[number] for number in numbers]
 
 
 class PodAdded(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -158,6 +172,7 @@ class BindingsRead(msgspec.Struct, frozen=True, tag=True, gc=False):
 Event = (
     NodesChanged
     | NodesClosed
+    | ImagesSeen
     | PodAdded
     | BindOn
     | PodSeenBound

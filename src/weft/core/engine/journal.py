@@ -9,6 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.decision_faults import SideTasks
@@ -125,6 +126,7 @@ class Journal:
             self._top(known, waiting.profile) if self._keep_top else (),
             charged=charged,
             bounded=bool(known.inexact is not None and known.inexact[row]),
+            preferred=known.preferred.place(row) if known.preferred and row >= 0 else UNSET,
         )
 
     def _top(self, known: Assessment, profile: Profile) -> tuple[Candidate, ...]:

@@ -8,6 +8,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from weft.core.constraints import PreferredPlace
 from weft.core.engine.harvest import Eviction, Harvest
 from weft.core.engine.oom_history import OomCharge
 from weft.core.engine.overbooking import DoubleBooking
@@ -47,8 +48,9 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     `charged` is there where OOM history, and not the request alone, said what the pod takes.
     `predicted` is what was expected of the pod, and of those it joined, where the policy predicts
     it. `bounded`: the search for its GPU requests ended at its bound, another place on that node
-    may be better. `links` is how several GPUs are connected, where somebody tells. `fault` says why
-    the decision broke off (without a pod: an event was left out).
+    may be better. `links` is how several GPUs are connected, where somebody tells. `preferred` is
+    why the pod's preferences chose the node, where they decided. `fault` says why the decision
+    broke off (without a pod: an event was left out).
     """
 
     seq: int
@@ -74,6 +76,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     fault: str = ""
     double_booked: DoubleBooking | UnsetType = UNSET  # unset, it is not in the file at all
     links: ChosenLinks | UnsetType = UNSET
+    preferred: PreferredPlace | UnsetType = UNSET
 
     def reasons(self) -> dict[str, int]:
         """Nodes that did not fit, by reason text."""

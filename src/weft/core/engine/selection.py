@@ -3,6 +3,7 @@
 import numpy as np
 from msgspec import UNSET, UnsetType
 
+from weft.core.constraints import PodWishes, PreferencePart, PreferredAmong
 from weft.core.engine.assessment import Assessment
 from weft.core.framework import (
     NEVER,
@@ -44,7 +45,8 @@ def placement_on(
 def best_row(known: Assessment, profile: Profile, key: str) -> int:
     """The row of the best node, −1 where none fits; `key` is for policies that draw.
 
-    Of nodes that score equally, the one whose free GPUs are connected best, then the first.
+    Of nodes that score almost equally, the one that the pod prefers. Of those that score equally,
+    the one whose free GPUs are connected best, then the first.
     """
     if len(known.total) == 0:
         return -1
@@ -52,13 +54,39 @@ def best_row(known: Assessment, profile: Profile, key: str) -> int:
     best = known.total[row]
     if best == NEVER:
         return -1
+    rows = None if known.wishes is None else _preferred(known, known.wishes, profile.preferences)
+    if rows is not None and len(rows) == 1:
+        return int(rows[0])
     if profile.breaks_ties:
-        rows = (known.total == best).nonzero()[0]
+        rows = (known.total == best).nonzero()[0] if rows is None else rows
         row = int(rows[ask.choose_node(profile.lead, rows, key)])
     elif known.connected is not None:
-        rows = (known.total == best).nonzero()[0]
+        rows = (known.total == best).nonzero()[0] if rows is None else rows
         row = int(rows[known.connected.take(rows).argmax()])
+    elif rows is not None:
+        row = int(rows[0])
     return row
+
+
+def _preferred(known: Assessment, wishes: PodWishes, percent: int) -> Ints | None:
+    """The best rows for the pod's preferences, of those within `percent` % of the range of scores
+    from the best; of equals those with the best score. None where it has none among them."""
+    fits = (known.total != NEVER).nonzero()[0]
+    scores = known.total.take(fits)
+    best, worst = int(scores.max()), int(scores.min())
+    near = (scores >= best - (best - worst) * percent // 100).nonzero()[0]
+    if len(near) == 1:
+        return None
+    found = [PreferencePart(n, points.take(near)) for n, points in wishes.parts(fits)]
+    parts = [part for part in found if part.points.min() < part.points.max()]
+    if not parts:
+        return None
+    sums = np.sum([part.points for part in parts], axis=0)
+    chosen = (sums == sums.max()).nonzero()[0]
+    by_score = scores.take(near).take(chosen)
+    chosen = chosen[by_score == by_score.max()]
+    known.preferred = PreferredAmong(fits.take(near), percent, parts)
+    return np.asarray(fits.take(near).take(chosen))
 
 
 def shares_on(

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import UNSET
 
+from weft.core.constraints import PreferredPlace
 from weft.core.engine.events import EvictionWaived
 from weft.core.engine.harvest import Eviction, Harvest
 from weft.core.engine.oom_history import ALONE_AFTER, OomCharge
@@ -179,7 +180,26 @@ def decision_notes(record: Record, name: Callable[[str], str] = str) -> list[str
         notes.append(double_booking_in_words(record.double_booked, record.node, name))
     notes += [BOUNDED] if record.bounded else []
     notes += [] if record.links is UNSET else [links_in_words(record.links)]
+    notes += [] if record.preferred is UNSET else [preferred_in_words(record.preferred)]
     return notes + ([charged_in_words(record.charged)] if record.charged else [])
+
+
+_PREFERRED = {
+    "taints": "few PreferNoSchedule taints",
+    "node-affinity": "node affinity",
+    "spread": "spread",
+    "pod-affinity": "pods around it",
+    "images": "images that are there",
+}
+
+
+def preferred_in_words(preferred: PreferredPlace) -> str:
+    """Say by how much pods' preferences chose the node, and among how many."""
+    parts = [f"{_PREFERRED[p.name]} +{p.points} of {p.most}" for p in preferred.parts]
+    return (
+        f"preferred: {', '.join(parts)}; among {preferred.nodes:,} nodes that the policies rate "
+        f"within {preferred.percent} % of the best"
+    )
 
 
 def links_in_words(links: ChosenLinks) -> str:

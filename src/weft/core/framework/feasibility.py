@@ -241,35 +241,6 @@ def _taint_code(constraints: Constraints, taints: tuple[Taint, ...]) -> Code:
     return Code.UNSCHEDULABLE if taint == CORDON else Code.TAINT
 
 
-def has_preferences(table: LedgerTable, constraints: Constraints) -> bool:
-    """True if Kubernetes' soft wishes tell nodes apart for such a pod."""
-    if constraints.judged_elsewhere:
-        return False
-    return bool(constraints.preferences) or (table.has_taints and table.taints.are_disliked)
-
-
-def preferences(
-    table: LedgerTable, constraints: Constraints, rows: Ints | None = None
-) -> Ints | None:
-    """Kubernetes' soft wishes per node (of these rows), higher is better; None without any.
-
-    Preferred affinity adds its weights; each PreferNoSchedule taint that is not tolerated takes
-    the largest weight away.
-    """
-    if not has_preferences(table, constraints):
-        return None
-    if rows is not None and len(rows) <= FEW:
-        wishes = [
-            constraints.preference(node.name, node.labels) - 100 * constraints.disliked(node.taints)
-            for node in (table.nodes[row] for row in rows.tolist())
-        ]
-        return np.array(wishes, dtype=np.int64)
-    taints = table.taints
-    disliked = np.array([constraints.disliked(each) for each in taints.sets], dtype=np.int64)
-    all_wishes = table.labels.preference(constraints) - 100 * disliked.take(taints.of_node)
-    return all_wishes if rows is None else all_wishes.take(rows)
-
-
 def port_codes(query: Query, wanted: tuple[HostPort, ...]) -> Codes:
     """HOST_PORT where one of the wanted ports is taken, int8[n]."""
     used_ports = query.table.ports

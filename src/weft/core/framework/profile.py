@@ -6,6 +6,7 @@ from weft.core.framework import policy as ask
 from weft.core.framework.policy import Policy
 from weft.core.framework.query import Observations
 from weft.model import Shape
+from weft.model.request import PREFERENCES_PERCENT
 
 
 class Plugin:
@@ -23,13 +24,22 @@ class Profile:
     """Policies under one schedulerName. The first one queues, breaks ties and picks devices.
 
     With one scoring policy its raw scores decide; with several, each is normalised to 0–100 over
-    the feasible nodes and weighted.
+    the feasible nodes and weighted. Pods' `preferences` decide among nodes whose score is within so
+    many percent of the scores' range from the best; 0: they count for nothing.
     """
 
-    def __init__(self, name: str, plugins: Sequence[Plugin | Policy]) -> None:
+    def __init__(
+        self,
+        name: str,
+        plugins: Sequence[Plugin | Policy],
+        *,
+        preferences: int = PREFERENCES_PERCENT,
+    ) -> None:
         if not plugins:
             raise ValueError(f"profile {name} has no policy; name at least one")
-        self.name = name
+        if not 0 <= preferences <= 100:
+            raise ValueError(f"preferences of profile {name} are {preferences}; write 0 to 100")
+        self.name, self.preferences = name, preferences
         self.plugins = tuple(p if isinstance(p, Plugin) else Plugin(p) for p in plugins)
         self.policies = tuple(plugin.policy for plugin in self.plugins)
         self.lead = self.policies[0]

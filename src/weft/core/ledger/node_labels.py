@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from weft.model import Constraints, Node, Requirement, Taint, Term
+from weft.model import Constraints, Node, Preference, Requirement, Taint, Term
 from weft.model.number_text import whole_number
 
 Bools = npt.NDArray[np.bool_]
@@ -65,10 +65,10 @@ class NodeLabels:
         """The column of any label that no node has."""
         return _column([None] * len(self._nodes))
 
-    def preference(self, constraints: Constraints) -> Ints:
+    def preferred(self, terms: Sequence[Preference]) -> Ints:
         """Sums of the weights of preferred terms that match, [N]."""
         total = np.zeros(len(self._nodes), dtype=np.int64)
-        for preference in constraints.preferences:
+        for preference in terms:
             total += preference.weight * self._satisfy(preference.term)
         return total
 

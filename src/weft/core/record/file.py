@@ -34,6 +34,7 @@ from weft.core.ledger import RequestLimits
 from weft.core.record.chain import Chain, sealed_size
 from weft.core.record.side import SignalsKept, SnapshotPacker, keep
 from weft.model import BadInputError
+from weft.model.request import PREFERENCES_PERCENT
 
 INLINE_BYTES = 4096
 """Snapshots up to this size are written into the file itself, so that a few GPUs need no folder."""
@@ -71,6 +72,17 @@ class ProfileUse(msgspec.Struct, frozen=True):
 
     name: str
     policies: Annotated[list[PolicyUse], msgspec.Meta(min_length=1)]
+    preferences: Annotated[int, msgspec.Meta(ge=0, le=100)] | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, profile: Profile) -> Self:
+        """Describe this profile and its policies; the default of `preferences` is left out."""
+        percent = profile.preferences
+        return cls(
+            profile.name,
+            [PolicyUse.of(plugin.policy, plugin.weight) for plugin in profile.plugins],
+            UNSET if percent == PREFERENCES_PERCENT else percent,
+        )
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -89,7 +101,11 @@ class Header(msgspec.Struct, frozen=True):
     def engine(self, create: Callable[..., Any]) -> Engine:
         """Create the engine this header describes; `create(name, **options)` makes policies."""
         profiles = [
-            Profile(use.name, [Plugin(create(p.name, **p.options), p.weight) for p in use.policies])
+            Profile(
+                use.name,
+                [Plugin(create(p.name, **p.options), p.weight) for p in use.policies],
+                preferences=PREFERENCES_PERCENT if use.preferences is UNSET else use.preferences,
+            )
             for use in self.profiles
         ]
         limits = RequestLimits(self.overcommit_permille, self.harvest_permille, self.known_only)

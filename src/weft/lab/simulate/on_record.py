@@ -7,7 +7,7 @@ from weft.core.engine import Command, Engine, Event, Faulted, TaskFaulted
 from weft.core.engine.decision_faults import in_words
 from weft.core.framework import Policy, Profile
 from weft.core.ledger import RequestLimits
-from weft.core.record import DecisionsWriter, Header, PolicyUse, ProfileUse, Recorder
+from weft.core.record import DecisionsWriter, Header, ProfileUse, Recorder
 
 log = logging.getLogger("weft.simulate")
 
@@ -36,8 +36,7 @@ def engine_on_record(
     engine = Engine([profile], seed=seed, keep_top=keep_top, limits=limits)
     if decisions is None:
         return engine, engine.handle
-    policies = [PolicyUse.of(plugin.policy, plugin.weight) for plugin in profile.plugins]
-    header = Header([ProfileUse(profile.name, policies)], seed, keep_top, *limits)
+    header = Header([ProfileUse.of(profile)], seed, keep_top, *limits)
     return engine, Recorder(engine, header, decisions.write).handle
 
 

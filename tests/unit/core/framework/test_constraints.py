@@ -17,6 +17,7 @@ from weft.model import (
     Node,
     PodRequest,
     Preference,
+    Preferences,
     Requirement,
     Taint,
     Term,
@@ -145,8 +146,9 @@ def test_every_bound_volume_must_be_reachable() -> None:
 
 def test_preferred_affinity_moves_a_pod_where_the_policy_is_indifferent() -> None:
     nodes = [tainted("a", zone="a"), tainted("b", zone="b")]
-    wish = (Preference(10, term("zone", "In", "b")),)
-    assert decide(nodes, constrained(preferences=wish)) == "b"
+    wish = Preferences(nodes=(Preference(10, term("zone", "In", "b")),))
+    asked = msgspec.structs.replace(constrained(), preferences=wish)
+    assert decide(nodes, asked) == "b"
     assert decide(nodes, constrained()) == "a"
 
 

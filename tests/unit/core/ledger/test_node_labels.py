@@ -43,15 +43,18 @@ def test_columns_answer_as_node_by_node():
             selector=(("zone", "a"),) if dice.random() < 0.3 else (),
             affinity=dice.choice([None, terms]),
             volumes=dice.choice([(), (terms, (some_term(dice),))]),
-            preferences=tuple(Preference(dice.randint(1, 100), term) for term in terms),
         )
+        preferred = [Preference(dice.randint(1, 100), term) for term in terms]
         columns = NodeLabels(nodes)
         by_labels = [asked.accepts_labels(node.name, node.labels) for node in nodes]
         assert columns.accepts_labels(asked).tolist() == by_labels
         by_volumes = [asked.accepts_volumes(node.name, node.labels) for node in nodes]
         assert columns.accepts_volumes(asked).tolist() == by_volumes
-        wishes = [asked.preference(node.name, node.labels) for node in nodes]
-        assert columns.preference(asked).tolist() == wishes
+        wishes = [
+            sum(wish.weight for wish in preferred if wish.term.matches(node.name, node.labels))
+            for node in nodes
+        ]
+        assert columns.preferred(preferred).tolist() == wishes
         taints = NodeTaints(nodes)
         assert [taints.sets[at] for at in taints.of_node.tolist()] == [n.taints for n in nodes]
         some_fit += any(by_labels) and not all(by_labels)

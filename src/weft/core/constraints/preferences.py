@@ -1,0 +1,194 @@
+"""Where a pod had rather be, in points: kube-scheduler's TaintToleration, NodeAffinity,
+PodTopologySpread, InterPodAffinity and ImageLocality scores, for all nodes at once.
+
+Each part is 0 to 100 over the nodes that fit, as kube-scheduler normalises it, times its weight.
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from weft.core.constraints.answers import nodes_within, pods_of
+from weft.core.constraints.existing_pods import CountKey, ExistingPods
+from weft.core.constraints.images import ImagesOnNodes
+from weft.core.ledger.node_labels import LabelColumn
+from weft.core.ledger.table import Bools, Ints, LedgerTable
+from weft.model import Constraints, PodRequest, Preferences, SpreadRule
+
+HOSTNAME = "kubernetes.io/hostname"
+PartName = Literal["taints", "node-affinity", "spread", "pod-affinity", "images"]
+WEIGHTS: dict[PartName, int] = {
+    "taints": 3,
+    "node-affinity": 2,
+    "spread": 2,
+    "pod-affinity": 2,
+    "images": 1,
+}
+"""kube-scheduler's default weights of its plugins."""
+_MOST = 100
+_NONE = Preferences()
+
+
+class PreferencePart(NamedTuple):
+    """One part's points for the rows that were asked about."""
+
+    name: PartName
+    points: Ints
+
+
+class PartPoints(msgspec.Struct, frozen=True, gc=False):
+    """Points of `most` that a node has by one part of a pod's preferences."""
+
+    name: PartName
+    points: int
+    most: int
+
+
+class PreferredPlace(msgspec.Struct, frozen=True, gc=False):
+    """The reason why preferences chose a node: its `parts` that are not the same everywhere, among
+    the `nodes` that policies rate within `percent` % of their range of the best."""
+
+    nodes: int
+    percent: int
+    parts: tuple[PartPoints, ...]
+
+
+class PreferredAmong(NamedTuple):
+    """The rows among which a pod's preferences decided, with the `parts` that tell them apart;
+    policies rate these rows within `percent` % of their range of the best."""
+
+    rows: Ints
+    percent: int
+    parts: list[PreferencePart]
+
+    def place(self, row: int) -> PreferredPlace:
+        """The reason why it is this row, which is among them."""
+        at = int(np.flatnonzero(self.rows == row)[0])
+        parts = [
+            PartPoints(name, int(points[at]), _MOST * WEIGHTS[name]) for name, points in self.parts
+        ]
+        return PreferredPlace(len(self.rows), self.percent, tuple(parts))
+
+
+class PodWishes:
+    """One pod's preferences now, with those that others have about it. `rules` is the work that
+    they are."""
+
+    __slots__ = ("_asked", "_constraints", "_drawing", "_existing", "_images", "_table", "rules")
+
+    def __init__(
+        self,
+        existing: ExistingPods,
+        images: ImagesOnNodes,
+        table: LedgerTable,
+        pod: PodRequest,
+        constraints: Constraints,
+    ) -> None:
+        self._existing, self._images, self._table = existing, images, table
+        self._asked, self._constraints = pod.preferences or _NONE, constraints
+        self._drawing = existing.drawing(pod.namespace, pod.labels or {})
+        asked = self._asked
+        self.rules = len(asked.nodes) + len(asked.pods) + len(asked.spread) + len(self._drawing)
+        if asked.images and images.have_any(asked.images):
+            self.rules += 1
+        if table.has_taints and table.taints.are_disliked:
+            self.rules += 1
+
+    def parts(self, rows: Ints) -> list[PreferencePart]:
+        """The points of each part for these rows, which are all that fit."""
+        table, asked = self._table, self._asked
+        found: list[tuple[PartName, Ints]] = []
+        if table.has_taints and table.taints.are_disliked:
+            found.append(("taints", self._by_taints(rows)))
+        if asked.nodes:
+            weights = table.labels.preferred(asked.nodes).take(rows)
+            found.append(("node-affinity", _of_most(weights)))
+        if asked.spread:
+            found.append(("spread", self._by_spread(rows)))
+        if asked.pods or self._drawing:
+            found.append(("pod-affinity", self._by_pods(rows)))
+        if asked.images and self._images.have_any(asked.images):
+            points = self._images.points(table, asked.images, asked.containers, rows)
+            found.append(("images", points))
+        return [PreferencePart(name, points * WEIGHTS[name]) for name, points in found]
+
+    def _by_taints(self, rows: Ints) -> Ints:
+        """Taints that the pod does not tolerate, and should: the fewest are the most points."""
+        taints = self._table.taints
+        disliked = np.array([self._constraints.disliked(each) for each in taints.sets])
+        counts = disliked.astype(np.int64).take(taints.of_node.take(rows))
+        return _MOST - _of_most(counts)
+
+    def _by_pods(self, rows: Ints) -> Ints:
+        """Sums of the weights of terms: of the pod's for each pod that they select, and of other
+        pods' that select this one."""
+        by_key: dict[str, Ints] = {}
+        own = [(w, self._existing.count(CountKey((w.term.pods,)))) for w in self._asked.pods]
+        for wish, count in (*own, *self._drawing):
+            key = wish.term.topology_key
+            by_domain = count.sums(self._table, key) * wish.weight
+            by_key[key] = by_key[key] + by_domain if key in by_key else by_domain
+        sums = np.zeros(len(rows), dtype=np.int64)
+        for key, by_domain in by_key.items():
+            sums += by_domain.take(self._table.labels.domains(key).of_node.take(rows))
+        least, most = int(sums.min()), int(sums.max())
+        if least == most:
+            return np.zeros(len(rows), dtype=np.int64)
+        # By floats, as kube-scheduler does: they are cut off, not rounded.
+        return (_MOST * ((sums - least) / float(most - least))).astype(np.int64)
+
+    def _by_spread(self, rows: Ints) -> Ints:
+        """The fewer pods of these are there, the more points; none where a label is missing by
+        which the pod is to be spread."""
+        table, asked = self._table, self._asked
+        columns = [table.labels.domains(rule.topology_key) for rule in asked.spread]
+        scored = np.ones(len(rows), dtype=np.bool_)
+        if not asked.by_default:
+            for column in columns:
+                scored &= column.of_node.take(rows) > 0
+        here = rows[scored]
+        if not len(here):
+            return np.zeros(len(rows), dtype=np.int64)
+        need_all = not asked.by_default
+        within = nodes_within(table, self._constraints, asked.spread, need_all=need_all)
+        costs = np.zeros(len(here), dtype=np.float64)
+        for rule, column, there in zip(asked.spread, columns, within, strict=True):
+            count, domains = self._counted(rule, column, there, here)
+            cost = count * math.log(domains + 2) + (rule.max_skew - 1)
+            costs += np.where(column.of_node.take(here) > 0, cost, 0.0)
+        whole = np.floor(costs + 0.5).astype(np.int64)
+        least, most = int(whole.min()), int(whole.max())
+        points = np.zeros(len(rows), dtype=np.int64)
+        points[scored] = _MOST * (most + least - whole) // most if most else _MOST
+        return points
+
+    def _counted(
+        self, rule: SpreadRule, column: LabelColumn, within: Bools | None, rows: Ints
+    ) -> tuple[Ints, int]:
+        """How many pods of the rule each row's domain has, and how many domains the rows are in."""
+        table, count = self._table, pods_of(self._existing, rule)
+        if rule.topology_key == HOSTNAME:  # each node is one, whatever its label says
+            alone = np.zeros(len(rows), np.int64) if count is None else count.on(table).take(rows)
+            return alone, len(rows)
+        of_node = column.of_node
+        if empty := column.numbers.get("", 0):  # to kube-scheduler no label and "" are one here
+            of_node = np.where(of_node == empty, 0, of_node)
+        domains = of_node.take(rows)
+        different = int(np.count_nonzero(np.bincount(domains)))
+        if count is None:
+            return np.zeros(len(rows), np.int64), different
+        if within is None and not empty:
+            return count.sums(table, rule.topology_key).take(domains), different
+        on_nodes = count.on(table)
+        if within is not None:
+            of_node, on_nodes = of_node[within], on_nodes[within]
+        sums = np.bincount(of_node, weights=on_nodes, minlength=len(column.values) + 1)
+        return sums.astype(np.int64).take(domains), different
+
+
+def _of_most(counts: Ints) -> Ints:
+    """100 for the most, the others in proportion."""
+    most = int(counts.max(initial=0))
+    return counts * _MOST // most if most else counts
