@@ -106,8 +106,10 @@ def test_parse_says_what_is_preferred(field: str, weft: Any, tmp_path: Path) -> 
 
 
 def test_the_rest_of_the_table_is_tested_elsewhere() -> None:
-    """Tolerations, images and volumes are no demand on a node by themselves."""
-    assert fields() - ASKED.keys() == {"tolerations", "volumes", "containers[].image"}
+    """Tolerations, images and volumes are no demand on a node by themselves, namespaces are part of
+    a term."""
+    elsewhere = {"tolerations", "volumes", "containers[].image", "namespaces"}
+    assert fields() - ASKED.keys() == elsewhere
 
 
 def test_a_pod_that_would_wait_for_ever_is_an_error(weft: Any, tmp_path: Path) -> None:
