@@ -11,11 +11,13 @@ import json
 import os
 import random
 import re
+import subprocess
+import sys
 import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from control_plane import ControlPlane
@@ -23,6 +25,7 @@ from kube_api import ApiError, Object, Objects
 from long_form import few_or_many
 from weft_process import ALONE, Weft, pod, weft
 
+from weft.cli.snapshot_files import open_snapshot
 from weft.testing import AGENT_BY_NAME
 
 DRIVER, V1 = "gpu.weft.test", "resource.k8s.io/v1"
@@ -208,10 +211,11 @@ class Story:
         self.random = random.Random(seed)
         self.alive: set[str] = set()
         self.known = Seen({}, {})
-        self.beside = self.overbooked = self.compared = self.made = 0
+        self.beside = self.overbooked = self.compared = self.made = self.bursts = 0
 
     def burst(self, number: int) -> None:
         """Some end, some come, and everybody decides at once; then it is judged."""
+        self.bursts += 1
         for name in self.random.sample(sorted(self.alive), self.random.randint(0, self._some())):
             self.end(name)
         if self.random.random() < 0.5:
@@ -327,3 +331,64 @@ def test_a_claim_put_on_a_pods_card_is_told_and_nobody_is_evicted(
         pods = api.list("Pod", namespace)
         assert len(pods) == cards + 1
         assert not any("deletionTimestamp" in one["metadata"] for one in pods)
+
+
+def said(plane: ControlPlane, *words: str) -> tuple[int, Any]:
+    """A command's exit code and JSON."""
+    kubeconfig = str(plane.kubeconfig_for("weft", "system:masters"))
+    command = [sys.executable, "-m", "weft.cli.main", *words, "--kubeconfig", kubeconfig]
+    done = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.usefixtures("cards")
+def test_commands_tell_the_same_account(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    """`inspect`, `status`, `snapshot` and `adopt`, beside a scheduler that leads."""
+    control_plane.start_scheduler()
+    with weft(control_plane, tmp_path) as process:
+        process.until("leading, term")
+        story = Story(control_plane, namespace, process, SEED)
+        while story.bursts < 5 or not (
+            story.known.claims and story.known.pods and story.known.over
+        ):
+            story.burst(story.bursts)
+            story.compare()
+        seen = story.known
+        cards = {(node, gpu): seen.all[node, gpu] for node in NODES for gpu in range(CARDS)}
+
+        _, inspected = said(control_plane, "inspect")
+        gpus = {(n["name"], gpu["index"]): gpu for n in inspected["nodes"] for gpu in n["gpus"]}
+        assert {card: gpu["promised_mib"] for card, gpu in gpus.items()} == cards
+        by_claim = [pod for gpu in gpus.values() for pod in gpu["pods"] if pod["by"] == "claim"]
+        assert {pod["uid"] for pod in by_claim} == set(seen.claims)
+        told_by = {pod["placed_by_others"]["evidence"] for pod in by_claim}
+        assert told_by == {f"allocated by driver {DRIVER}"}
+        assert [node["unplaced"] for node in inspected["nodes"]] == [[]] * len(NODES)
+
+        code, status = said(control_plane, "status")
+        assert code == bool(seen.over)
+        assert status["leader"]["leads"]
+        assert sum(group["promised_mib"] for group in status["nodes"]) == sum(cards.values())
+        claims = [one["text"] for one in status["findings"] if one["check"] == "ResourceClaims"]
+        assert claims == [f"{len(seen.claims)} are allocated, all on known devices"]
+
+        _, adopted = said(control_plane, "adopt")
+        users = {one["metadata"]["uid"] for one in claims_users(control_plane, namespace)}
+        assert users.isdisjoint(one["uid"] for one in adopted["pods"])
+        full = {(one["node"], one["gpu"]) for one in adopted["overfull"]}
+        assert full == set(seen.over)
+
+        file = tmp_path / "snapshot.json"
+        said(control_plane, "snapshot", str(file))
+        table = open_snapshot(file).engine.ledger.table
+        for (node, gpu), mib in cards.items():
+            assert table.memory_used[table.device_row(table.row_of[node], gpu)] == mib
+
+
+def claims_users(plane: ControlPlane, namespace: str) -> Objects:
+    """Bound pods that get their GPUs by claims."""
+    pods = plane.api.list("Pod", namespace)
+    return [p for p in pods if p["spec"]["schedulerName"] != "weft" and p["spec"].get("nodeName")]

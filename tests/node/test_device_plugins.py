@@ -2,22 +2,27 @@
 
 import asyncio
 import contextlib
+import json
 import signal
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
-from agent_process import Agent
+from agent_process import Agent, agent
 from exactness import is_exact, record_of
 from kube_api import Object
+from kubelet_recorder import KubeletRecorder
 from original_manifests import ALNAIR, ELASTIC, GPUSHARE, pods_of
 from played_gpus import PlayedGpus
 from real_node import RealNode, has_begun
 from resource_history import restart_kubelet
 from weft_process import ALONE, EXTENDER, extender_config, weft
 
-from weft.model.annotations import ADVERTISES, DELIVERY
+from weft.model.annotations import ADVERTISES, DELIVERY, INVENTORY, PLUGIN_GPUS
 from weft.node.agent.node_pods import NodePod
 from weft.node.agent.pod_on_node import PodOnNode
 from weft.node.agent.reconciler import differences
@@ -218,3 +223,75 @@ def test_a_pod_beyond_what_is_advertised_is_refused(
 
 def again(pods: list[Object]) -> bool:
     return all(s["restartCount"] and "running" in s["state"] for s in statuses(pods[0]))
+
+
+SHARED, REPLICAS = "nvidia.com/gpu.shared", 4
+OF_REPLICAS = """
+apiVersion: v1
+kind: Pod
+metadata: {name: %s}
+spec:
+  containers:
+  - name: main
+    resources: {limits: {nvidia.com/gpu.shared: %d}}
+  - name: second
+    resources: {limits: {nvidia.com/gpu.shared: 1}}
+"""
+
+
+def test_the_agent_tells_of_which_cards_the_replicas_of_nvidias_plugin_are(
+    node: RealNode, few_gpus: PlayedGpus, namespace: str
+) -> None:
+    """Ids as NVIDIA's plugin makes them with time slicing; the kubelet chooses among them."""
+    with agent(node, few_gpus, "--pod-resources", node.kubelet.pod_resources):
+        shown = node.api.get("Node", node.name)["metadata"]["annotations"][INVENTORY]
+        uuids = [gpu["uuid"] for gpu in json.loads(shown)["gpus"]][:3]
+        ids = [f"{uuid}::{number}" for uuid in uuids for number in range(REPLICAS)]
+        plugin = KubeletRecorder({SHARED: ids}, node.kubelet.pod_resources)
+        with plugin.recording():
+            node.api.wait_for(
+                lambda n: n[0]["status"]["allocatable"].get(SHARED) == str(len(ids)), "Node"
+            )
+            given: dict[str, Counter[str]] = {}
+            for name, devices in (("one", 1), ("three", 3), ("four", 4)):
+                before = len(allocated(plugin))
+                (pod,) = pods_of(OF_REPLICAS % (name, devices))
+                found = node.run([pod], namespace)
+                uid = next(p["metadata"]["uid"] for p in found if p["metadata"]["name"] == name)
+                given[uid] = Counter(one.partition("::")[0] for one in allocated(plugin)[before:])
+                assert given[uid].total() == devices + 1
+            node.api.wait_for(lambda nodes: told_by(nodes[0]) == given, "Node")
+
+            gone = next(iter(given))
+            node.api.request("DELETE", f"{node.api.path('Pod', namespace)}/one")
+            del given[gone]
+            node.api.wait_for(lambda nodes: told_by(nodes[0]) == given, "Node")
+            assert promised_by(node) == {
+                uuid: few_gpus.memory_mib * sum(g[uuid] for g in given.values()) // REPLICAS
+                for uuid in set().union(*given.values())
+            }
+
+
+def allocated(plugin: KubeletRecorder) -> list[str]:
+    """The ids that the kubelet has given to containers so far, in that order."""
+    return [one for call in plugin.calls if call["call"] == "allocate" for one in call["ids"]]
+
+
+def told_by(node: Object) -> dict[str, Counter[str]]:
+    """How many devices of each card each pod has, as the agent tells; every card has as many
+    replicas as it is offered as."""
+    told = json.loads(node["metadata"]["annotations"].get(PLUGIN_GPUS, '{"cards": [], "pods": {}}'))
+    assert all(of == REPLICAS for gpus in told["pods"].values() for _, _, of in gpus)
+    return {
+        uid: Counter({told["cards"][card]: devices for card, devices, _ in gpus})
+        for uid, gpus in told["pods"].items()
+    }
+
+
+def promised_by(node: RealNode) -> dict[str, int]:
+    """MiB of each card that is held, as `weft inspect` shows it."""
+    kubeconfig = str(node.plane.kubeconfig_for("weft", "system:masters"))
+    command = [sys.executable, "-m", "weft.cli.main", "inspect", "--kubeconfig", kubeconfig]
+    done = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, check=True)
+    (shown,) = json.loads(done.stdout)["nodes"]
+    return {gpu["uuid"]: gpu["promised_mib"] for gpu in shown["gpus"] if gpu["pods"]}

@@ -368,10 +368,13 @@ class World:
                 if held is None or held.placement.node != node_of(pod):
                     self.violation(f"{sender} bound {pod['metadata']['uid']}, and had given it up")
 
+    def running(self) -> list[Json]:
+        """Those whose kubelet makes them go on."""
+        return self.pods()
+
     def kubelet(self) -> None:
         """A bound pod goes on by one step."""
-        bound = [p for p in self.pods() if node_of(p) and not ended(p)]
-        pod = self.some(bound)
+        pod = self.some([p for p in self.running() if node_of(p) and not ended(p)])
         if pod is None:
             return
         if pod["metadata"].get("deletionTimestamp"):

@@ -104,9 +104,9 @@ def told(world: World, seed: int) -> str:
 
 def step(world: World) -> None:
     """One random thing happens."""
-    names, weights = zip(*((name, weight) for name, weight, _ in _STEPS), strict=True)
+    names, weights = zip(*((name, weight) for name, weight, _ in STEPS), strict=True)
     name = world.random.choices(names, weights)[0]
-    what = next(do for known, _, do in _STEPS if known == name)
+    what = next(do for known, _, do in STEPS if known == name)
     if what(world):
         world.hits[name] += 1
 
@@ -285,7 +285,7 @@ def _plan(world: World) -> bool:
     return True
 
 
-_STEPS: tuple[tuple[str, float, Callable[[World], bool]], ...] = (
+STEPS: tuple[tuple[str, float, Callable[[World], bool]], ...] = (
     ("pod added", 16, _add),
     ("pod ungated", 2, _ungate),
     ("pod edited at once", 3, _edit_at_once),
