@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from live_world import World, anew, client_of, living, node, pod, refusals, until
+from long_form import few_or_many
 
 from fakes.api_server import FakeApiServer
 from fakes.claims import claim, device, result, slice_of
@@ -262,3 +263,30 @@ async def test_a_partition_on_a_node_whose_agent_shows_its_card_takes_its_part_o
     shown = slice_of("n", [device("gpu-0", **uses), part, device("gpu-1")])
     async with world(shown, claim("x", result("gpu-0-mig-1g-0"))) as made:
         assert used(made, 0) == (2_000, 125)
+
+
+async def test_of_ten_thousand_claims_each_is_charged_and_each_wrong_one_counted() -> None:
+    """A tenth of them is in no slice; the process starts, and places a pod."""
+    count, nodes, cards = few_or_many(2_000, 10_000), few_or_many(40, 200), 8
+    async with FakeApiServer(has_claims=True) as server, client_of(server) as client:
+        for number in range(nodes):
+            name = f"n{number}"
+            bare = node(name)
+            del bare["metadata"]["annotations"]["weft.dev/inventory"]
+            server.add("nodes", bare)
+            devices = [device(f"gpu-{i}", f"GPU-{name}-{i}", cores=100) for i in range(cards)]
+            server.add("resourceslices", slice_of(name, devices))
+        for number in range(count):
+            place, on = divmod(number, nodes)
+            which = place % cards if number % 10 else 99
+            held = result(f"gpu-{which}", f"n{on}", memory_mib=100, cores=0)
+            put(server, claim(f"c{number}", held, node=f"n{on}"))
+        made = World(server, client, Fgd())
+        async with living(made):
+            await until(lambda: made.live.pods.claims.holders == count)
+            assert len(made.live.engine.ledger.holdings) == count
+            assert len(made.live.pods.claims.problems) == count // 10
+            known, anywhere = count * 9 // 10, cards * count // 10
+            assert sum(made.live.engine.ledger.table.memory_used) == 100 * (known + anywhere)
+            made.server.add("pods", pod("p", 1_000))
+            await until(lambda: made.server.get("pods", "p", "d")["spec"].get("nodeName"))
