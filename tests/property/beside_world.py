@@ -316,7 +316,7 @@ class BesideWorld(World):
         return [(card, Amount(int(memory.removesuffix("Mi")), int(core) * 10))]
 
     def _check_binding(self, serving: Request, pod: Json) -> None:
-        """What others had for a while Weft gives to nobody again."""
+        """Nobody is given what others have had for a while."""
         super()._check_binding(serving, pod)
         known = self.held(self._now() - KNOWN_S)
         everything = self.held()
