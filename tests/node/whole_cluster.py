@@ -27,7 +27,7 @@ PAGE = ROOT / "docs" / "tutorial" / "two-commands.md"
 _API_ADDRESS = "10.213.16.1"  # beside the pods' subnet, on the loopback link
 _CONTROLLERS = (
     *("deployment", "replicaset", "daemonset", "statefulset", "job", "disruption"),
-    *("endpointslice", "serviceaccount", "namespace", "node-lifecycle"),
+    *("endpointslice", "serviceaccount", "namespace", "node-lifecycle", "resourceclaim"),
     *("garbage-collector", "root-ca-certificate-publisher", "pod-garbage-collector"),
 )
 _MOST_CONTAINERS = 4

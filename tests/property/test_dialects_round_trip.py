@@ -16,6 +16,7 @@ from weft.dialects.registry import choose, dialect, parse_pod, read_placement, w
 from weft.dialects.shares import decode, placement_of, share_on, subject_of
 from weft.model import BadInputError, Gpu, Node, PodManifest, Share
 from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
+from weft.model.node import CardNames
 
 MEM = "aliyun.com/gpu-mem"
 FEWER = how(max_examples=few_or_many(20, 60))  # of each system
@@ -157,6 +158,47 @@ def test_each_systems_own_marks_name_the_same_gpus(name, data):
     if name == "alnair" and placement.shares:
         theirs |= alnairs_plugin_writes(request, placement)
     assert read_placement(bound(manifest, theirs, marks.labels), node, chosen) == placement
+
+
+KOORDINATOR = st.one_of(
+    st.fixed_dictionaries({"gpu": st.sampled_from([1, 30, 50, 99, 100, 200])}),
+    st.fixed_dictionaries(
+        {"gpu-core": st.integers(1, 100), "gpu-memory": st.integers(1, 16_000 << 20)},
+        optional={"gpu.shared": st.integers(1, 3)},
+    ),
+    st.fixed_dictionaries(
+        {"gpu-core": st.integers(1, 100), "gpu-memory-ratio": st.integers(1, 100)},
+        optional={"gpu.shared": st.integers(1, 3)},
+    ),
+    st.fixed_dictionaries(
+        {"gpu-memory": st.integers(1, 16_000 << 20)}, optional={"gpu.shared": st.integers(1, 3)}
+    ),
+)
+
+
+@how(max_examples=few_or_many(60, 300))
+@given(data=st.data())
+def test_koordinators_mark_names_the_same_gpus_by_their_minor_numbers(data):
+    asks = {f"koordinator.sh/{name}": str(n) for name, n in data.draw(KOORDINATOR).items()}
+    manifest = data.draw(pods(st.just(asks)))
+    manifest["spec"] |= {"containers": manifest["spec"]["containers"][:1], "initContainers": []}
+    node = data.draw(nodes().filter(lambda node: node.gpus[0].uuid))
+    minors = data.draw(st.permutations(range(len(node.gpus))))
+    names = {f"koordinator/{minor}": gpu.uuid for minor, gpu in zip(minors, node.gpus, strict=True)}
+    node = msgspec.structs.replace(node, called=CardNames(cards=names))
+    request = parse_pod(msgspec.convert(manifest, PodManifest), DialectSettings())
+    placement = place(data.draw, request, node)
+    assert placement is not None
+    marks = write(request, placement, node, 7)
+    theirs = {k: v for k, v in marks.annotations.items() if k != PLACEMENT}
+    back = bound(manifest, theirs, marks.labels)
+    found = read_placement(back, node, DialectSettings())
+    assert [share.gpu for share in found.shares] == sorted(s.gpu for s in placement.shares)
+    of = {share.gpu: share for share in placement.shares}
+    for share in found.shares:  # their percents are whole: rounded down, and then what is asked
+        asked = of[share.gpu]
+        assert (share.memory_mib, share.milli) == (asked.memory_mib, asked.milli)
+    assert dialect("koordinator").wrong_marks(back, request, node) is None
 
 
 def charges(placement):

@@ -270,9 +270,9 @@ def _exact(
         wrong.append(
             f"{ALLOCATED} says {by_bytes:,} MiB of GPU {gpu.index}, and by its ratio {by_ratio:,}"
         )
-    # Of a percent Koordinator and Weft may think one MiB apart.
+    # Of a percent Koordinator and Weft may think one MiB apart; cores are whole percents of a card.
     marked_mib = max(by_bytes, by_ratio if not by_bytes or wrong else 0)
-    if marked_mib + near < least.memory_mib or marked_milli < least.milli:
+    if marked_mib + near < least.memory_mib or marked_milli < least.milli // 10 * 10:
         wrong.append(
             f"{ALLOCATED} says {marked_mib:,} MiB and {marked_milli // 10} % of GPU {gpu.index}, "
             f"it asks for {least.memory_mib:,} MiB and {least.milli / 10:g} %"

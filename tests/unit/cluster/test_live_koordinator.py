@@ -89,6 +89,15 @@ def test_without_its_device_object_a_pod_may_be_on_any_card() -> None:
     assert "Device object is not known" in made.view.doubts["half"][0].text
 
 
+def test_a_percent_that_is_shared_by_several_cards_is_none_of_each_in_the_mark() -> None:
+    """Koordinator divides whole percents; that contradicts nothing, and what is asked is held."""
+    each = {CORE: "0", MEMORY: "4000Mi"}
+    asks = {CORE: 1, MEMORY: 8_000 * 2**20, "koordinator.sh/gpu.shared": 2}
+    made = account(bound("two", asks, (0, each), (1, each)))
+    assert made.view.doubts == {}
+    assert list(made.ledger.table.milli_used) == [0, 5, 5]
+
+
 def test_marks_that_change_later_move_nothing() -> None:
     made = account(HALF)
     for minor, core in ((1, "50"), (0, "90"), (7, "50")):
