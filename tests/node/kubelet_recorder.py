@@ -69,12 +69,13 @@ class KubeletRecorder:
     def recording(self) -> Iterator[None]:
         """Serve, through restarts of the kubelet, until this ends."""
         loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=loop.run_until_complete, args=[self._serve()])
+        serving = loop.create_task(self._serve())
+        thread = threading.Thread(target=loop.run_until_complete, args=[serving])
         thread.start()
         try:
             yield
         finally:
-            loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
+            loop.call_soon_threadsafe(serving.cancel)
             thread.join()
             loop.close()
 
@@ -91,6 +92,10 @@ class KubeletRecorder:
                             await server.stop(None)
                         servers = [await self._register(name) for name in self.devices]
                 await asyncio.sleep(_AGAIN_S)
+        for server in servers:
+            await server.stop(None)
+        if calls := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(calls, timeout=5)  # they have been told to end
 
     async def _register(self, resource: str) -> aio.Server:
         socket = FOLDER / f"recorder-{resource.replace('/', '-')}.sock"

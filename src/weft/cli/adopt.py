@@ -47,10 +47,11 @@ def adopt(
 ) -> None:
     """Show how each running GPU pod would be charged, and how to switch to Weft and back.
 
-    Reads the marks of Elastic GPU, gpushare, Co-scheML, Alnair, Genius, Kube-Knots and HAMi as the
-    scheduler does. No pod is changed, restarted or evicted. With --yes namespaces are labelled
-    weft.dev/schedule=enabled; their former state is kept in the ConfigMap
-    kube-system/weft-adoption. Exit code 1: something must be fixed first, and nothing was written.
+    Reads the marks of Elastic GPU, gpushare, Co-scheML, Alnair, Genius, Kube-Knots, HAMi, KAI
+    Scheduler, Volcano and Koordinator, and ResourceClaims, as the scheduler does. No pod is
+    changed, restarted or evicted. With --yes namespaces are labelled weft.dev/schedule=enabled;
+    their former state is kept in the ConfigMap kube-system/weft-adoption. Exit code 1: something
+    must be fixed first, and nothing was written.
     """
     if dry_run and yes:
         raise BadInputError("--dry-run", "contradicts --yes; leave one of the two out")
