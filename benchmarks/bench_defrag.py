@@ -28,8 +28,7 @@ from weft.core.engine.move_trials import MovablePod, MoveTrials
 from weft.core.engine.stranding_moves import StrandingSearch
 from weft.core.policies.catalog import built_in
 from weft.lab.simulate.arrivals import Arrivals, cut, read_orders
-from weft.lab.simulate.openb_scenario import read_scenario
-from weft.lab.simulate.scenario import Scenario
+from weft.lab.simulate.scenario import Scenario, read_scenario
 from weft.model import PodRequest
 
 DATA = Path(os.environ.get("WEFT_DATA", "../shared/data")) / "openb"

@@ -18,8 +18,7 @@ from weft.core.policies.packing import BestFit
 from weft.core.record import DecisionLine, DecisionsWriter
 from weft.core.record.chain import Chain
 from weft.lab.simulate.arrivals import draw
-from weft.lab.simulate.generate import generate_nodes, generate_pods
-from weft.lab.simulate.generate_shapes import WorkloadMix
+from weft.lab.simulate.generate import WorkloadMix, generate_nodes, generate_pods
 from weft.lab.simulate.openb import read_nodes, read_pods
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.timed import run_timed

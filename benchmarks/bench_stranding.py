@@ -44,8 +44,7 @@ from weft.core.framework import Profile
 from weft.core.framework.fragments import typical_input
 from weft.core.policies.catalog import built_in
 from weft.lab.experiment.statistics.differences import mean_ci95
-from weft.lab.simulate.openb import TracePod, read_nodes, read_pods
-from weft.lab.simulate.openb_own import usual_card_mib
+from weft.lab.simulate.openb import TracePod, read_nodes, read_pods, usual_card_mib
 from weft.model import Node, PodRequest
 
 DATA = Path(os.environ.get("WEFT_DATA", "../shared/data")) / "openb"

@@ -29,7 +29,7 @@ from weft_process import ALONE, all_bound, audited, nodes, pod, weft
 from fakes.exporter import FakeExporter, PlayedGpu, PlayedPod
 from weft.core.framework.signals import FRESH, MISSING, STALE
 from weft.kube.clock import SystemClock
-from weft.lab.trial.clocks import offset_of, prometheus_clock_marks
+from weft.lab.trial.turn import offset_of, prometheus_clock_marks
 from weft.telemetry.meaning.answers import TelemetryError
 from weft.telemetry.meaning.join import JoinFailure
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions

@@ -11,13 +11,10 @@ from best_slowly import best_milli
 from long_form import few_or_many
 
 from weft.core.policies.packing import FirstFit
-from weft.lab.bound.certificate import SCALE, prove
-from weft.lab.bound.column_generation import BoundSearch, Found
-from weft.lab.bound.master import Demanded
-from weft.lab.bound.of_runs import BoundSettings, RunBounds
+from weft.lab.bound.column_generation import SCALE, BoundSearch, Demanded, Found, prove
+from weft.lab.bound.of_runs import BoundSettings, RunBounds, SavedBounds
 from weft.lab.bound.pricing import dearest
 from weft.lab.bound.relaxation import NodeType, Relaxation, relax
-from weft.lab.bound.saved import SavedBounds
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.inflation import run_inflation
 from weft.lab.simulate.openb import TracePod

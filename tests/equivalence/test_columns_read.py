@@ -4,11 +4,10 @@ import pytest
 from long_form import LONG, few_or_many
 
 from weft.core.policies.catalog import BUILT_IN, built_in
-from weft.lab.simulate.sharing.exporter import SOUND, ExporterFaults
+from weft.lab.simulate.sharing.gpus import ByResidents
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
-from weft.lab.simulate.sharing.pipeline import READ_TRENDS, ScrapeOptions
+from weft.lab.simulate.sharing.pipeline import READ_TRENDS, SOUND, ExporterFaults, ScrapeOptions
 from weft.lab.simulate.sharing.run import SharedScenario, SharingRun, run_shared
-from weft.lab.simulate.sharing.slowdown import ByResidents
 from weft.model import Gpu, Node
 
 READERS = [one.name for one in BUILT_IN if "signals" in one.reads or one.harvests]

@@ -26,17 +26,17 @@ from weft.core.framework import Profile
 from weft.core.framework.signals import SignalsSnapshot, SignalsView
 from weft.core.ledger import Ledger
 from weft.core.policies.fgd import Fgd
-from weft.lab.simulate.sharing.exporter import (
+from weft.lab.simulate.sharing.gpus import ByResidents, GpuKey, SimulatedGpus
+from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
+from weft.lab.simulate.sharing.pipeline import (
     METRICS,
     SOUND,
     ExporterFaults,
     Scrape,
+    ScrapeOptions,
     SimulatedExporters,
+    SimulatedTelemetry,
 )
-from weft.lab.simulate.sharing.gpus import GpuKey, SimulatedGpus
-from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
-from weft.lab.simulate.sharing.pipeline import ScrapeOptions, SimulatedTelemetry
-from weft.lab.simulate.sharing.slowdown import ByResidents
 from weft.model import Gpu, Node
 from weft.model.metric import Metric
 from weft.model.request import LATENCY_CRITICAL

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from weft.interference.dataset import decode, encode, measured
-from weft.lab.profiling.dataset_builder import compile_dataset
 from weft.lab.profiling.runlog import read
+from weft.lab.profiling.session import compile_dataset
 
 CARD = (
     '{"type":"begin","card":{"gpu_model":"NVIDIA-H100-80GB-HBM3","uuid":"GPU-1",'

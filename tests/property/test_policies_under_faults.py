@@ -13,11 +13,10 @@ from ways import CHOSEN, SHIPPED, WAYS, drawn, examples
 from weft.core.engine import Event
 from weft.core.ledger import audit
 from weft.core.policies.catalog import BUILT_IN
-from weft.lab.simulate.sharing.exporter import METRICS, ExporterFaults
+from weft.lab.simulate.sharing.gpus import ByResidents
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
-from weft.lab.simulate.sharing.pipeline import ScrapeOptions
+from weft.lab.simulate.sharing.pipeline import METRICS, ExporterFaults, ScrapeOptions
 from weft.lab.simulate.sharing.run import SharedScenario, SharingRun
-from weft.lab.simulate.sharing.slowdown import ByResidents
 from weft.model import Gpu, Node
 
 CARD_MIB = 10_000

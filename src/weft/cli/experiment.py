@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from weft.lab.experiment.run.runner import Runner
     from weft.lab.experiment.run.store import RunStore
     from weft.lab.experiment.spec.experiment import ExperimentSpec, PlannedCell
-    from weft.lab.experiment.statistics.comparison import ExperimentResults
+    from weft.lab.experiment.statistics.comparison import ExperimentResults, TwoResults
     from weft.lab.experiment.statistics.reproduction import Reproduction
-    from weft.lab.experiment.statistics.two_results import TwoResults
 
 experiment_app = Typer(help="Experiments that a file describes.", no_args_is_help=True)
 EXIT_ABSENT = 3
@@ -371,8 +370,7 @@ _DIFFERENCE_COLUMNS = {
 
 
 def _print_results(spec: "ExperimentSpec", results: "ExperimentResults") -> None:
-    from weft.lab.experiment.statistics.assumed import model_of_time
-    from weft.lab.experiment.statistics.comparison import level_text
+    from weft.lab.experiment.statistics.comparison import level_text, model_of_time
 
     if results.question:
         print(results.question)
@@ -472,7 +470,7 @@ def compare(
     cell in common.
     """
     from weft.lab.experiment.run.store import read_store
-    from weft.lab.experiment.statistics.two_results import compare_two
+    from weft.lab.experiment.statistics.comparison import compare_two
 
     results = compare_two(read_store(first), read_store(second))
     if output is SimulateOutput.json:

@@ -8,7 +8,7 @@ from typer import Argument, Option, Typer
 
 from weft.cli.output import print_remark
 from weft.files.writing import unwritten, write_whole
-from weft.lab.simulate.generate_shapes import WorkloadMix
+from weft.lab.simulate.generate import WorkloadMix
 from weft.model.errors import BadInputError
 
 _File = Annotated[str, Argument(metavar="FILE", help="The file to write; - is standard output.")]

@@ -365,7 +365,7 @@ def _grid(
 ) -> "RunGrid":
     from weft.cli.policies import registry
     from weft.lab.experiment.run.trace_runs import RunGrid
-    from weft.lab.simulate.openb_scenario import read_scenario
+    from weft.lab.simulate.scenario import read_scenario
 
     nodes, pods = _given(nodes_path, "--nodes"), _given(pods_path, "--pods")
     if timed and order is not None:
@@ -468,7 +468,7 @@ class SimulationStart(NamedTuple):
 
 def _of_state(path: Path) -> "tuple[Scenario, Arrivals, Iterable[str]]":
     from weft.cli.snapshot_files import open_snapshot
-    from weft.lab.simulate.held_start import HeldStart, scenario_of
+    from weft.lab.simulate.scenario import HeldStart, scenario_of
 
     state = open_snapshot(path)
     pending, bad = state.pending()

@@ -46,8 +46,13 @@ class BoundOptions(NamedTuple):
         """Return the results, with the bound of each run if wanted; computed bounds are cached."""
         if not self.bound:
             return results
-        from weft.lab.bound.of_runs import LIMIT_S, BoundSettings, RunBounds, with_bounds
-        from weft.lab.bound.saved import SavedBounds
+        from weft.lab.bound.of_runs import (
+            LIMIT_S,
+            BoundSettings,
+            RunBounds,
+            SavedBounds,
+            with_bounds,
+        )
 
         settings = BoundSettings(self.limit_s or LIMIT_S, self.demand)
         saved = SavedBounds(self.folder or _usual_folder(), grid.scenario)

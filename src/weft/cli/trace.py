@@ -152,8 +152,7 @@ def write_trace(
     seen: "ObservedCluster", origin_s: float, files: TraceFiles, output: ListOutput
 ) -> None:
     """Write both files, and print what is in them."""
-    from weft.lab.simulate.openb_own import usual_card_mib
-    from weft.lab.simulate.openb_writing import nodes_csv, pods_csv
+    from weft.lab.simulate.openb import nodes_csv, pods_csv, usual_card_mib
 
     if not seen.nodes:
         raise BadInputError("the nodes", "there are none: name a file or server that has some")
@@ -172,8 +171,7 @@ def write_trace(
 
 
 def _row(pod: "ObservedPod", origin_s: float, card_mib: int) -> "TracePod":
-    from weft.lab.simulate.openb import TracePod
-    from weft.lab.simulate.openb_own import asked
+    from weft.lab.simulate.openb import TracePod, asked
 
     def since(at: float | None) -> int | None:
         return None if at is None else max(0, round(at - origin_s))

@@ -11,19 +11,26 @@ from weft.kube.structs import KubeNode
 from weft.lab.experiment.run.cluster_jobs import job_manifest, planned_jobs
 from weft.lab.experiment.spec.cluster import ClusterJobs
 from weft.lab.experiment.spec.experiment import ExperimentSpec, decode_spec
-from weft.lab.trial.clocks import ClockOffset, apart, offset_of
-from weft.lab.trial.job_rows import clock_marks, job_marks, job_measures, job_rows
-from weft.lab.trial.nodes import TurnNodes, turn_nodes
+from weft.lab.trial.job_rows import (
+    LoggedQueryTimes,
+    clock_marks,
+    job_marks,
+    job_measures,
+    job_rows,
+    read_query_times,
+)
 from weft.lab.trial.objects import KubeJob, TrialPod
-from weft.lab.trial.query_line import LoggedQueryTimes, read_query_times
 from weft.lab.trial.ranges import (
     CardSeries,
+    TurnNodes,
     cards_of,
     lost,
     silent,
+    turn_nodes,
     usage_measures,
     usage_over_time,
 )
+from weft.lab.trial.turn import ClockOffset, apart, offset_of
 from weft.lab.workloads.queries import last_line
 from weft.model import BadInputError
 from weft.model.metric import Metric

@@ -18,9 +18,17 @@ import numpy as np
 
 from weft.interference.dataset import OUT_OF_MEMORY, TIME_SLICING, Feature
 from weft.lab.profiling.gpu_bench import Bench, BenchError, BenchResident, Stamp
-from weft.lab.profiling.plan import PlannedRun, chosen, pairs, shuffled
 from weft.lab.profiling.pool import TIMEOUT, FailedError, ResidentPool
-from weft.lab.profiling.runlog import Failure, LoggedRun, RunLog, RunLogWriter
+from weft.lab.profiling.runlog import (
+    Failure,
+    LoggedRun,
+    PlannedRun,
+    RunLog,
+    RunLogWriter,
+    chosen,
+    pairs,
+    shuffled,
+)
 from weft.lab.workloads.catalog import Workload
 
 LEAST_ITERATIONS = 3

@@ -8,10 +8,9 @@ from msgspec.structs import replace
 from weft.core.engine import Bind, PodAdded, PodBound, PodGone, Unschedulable, Wake
 from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
-from weft.lab.simulate.event_loop import ARRIVES, EventLoop
+from weft.lab.simulate.event_loop import ARRIVES, PROFILE, Decider, EventLoop
 from weft.lab.simulate.holdings import OnHoldings
 from weft.lab.simulate.meter import Meter
-from weft.lab.simulate.on_record import PROFILE, Decider
 from weft.lab.simulate.openb import TracePod
 from weft.lab.simulate.results import PolicyRun
 from weft.lab.simulate.scenario import Scenario

@@ -2,18 +2,18 @@
 
 openb has GPU shares in thousandths of a GPU and no GPU memory, so each model gets its nominal
 memory from `NOMINAL_MIB`; pods ask for no memory, and policies that rank by memory rank by cores.
-Weft's own columns hold more, if `weft trace` wrote them (`openb_own.py`)."""
+Weft's own columns hold more, if `weft trace` wrote them (below)."""
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from weft.files.reading import read_text
-from weft.lab.simulate import openb_own
 from weft.model import (
     BadInputError,
     DeviceRule,
@@ -26,6 +26,72 @@ from weft.model import (
 )
 from weft.model.nearest import nearest
 from weft.model.number_text import whole_number
+
+# --- Weft's own columns of openb files, for what openb's columns cannot express -------------------
+#
+# A cell of `weft_node` or `weft_pod` is a JSON object of fields that replace those of the other
+# columns.
+
+NODE, POD = "weft_node", "weft_pod"
+Value = TypeVar("Value", Node, Shape)
+
+
+def merged(base: Value, cell: str) -> Value:
+    """Return the value with the cell's fields replaced; `ValueError` says what is wrong with the
+    cell."""
+    if not cell:
+        return base
+    try:
+        fields = msgspec.json.decode(cell, type=dict[str, msgspec.Raw])
+        unknown = sorted(set(fields) - set(base.__struct_encode_fields__))
+        if unknown:
+            known = ", ".join(base.__struct_encode_fields__)
+            raise ValueError(f"has a field {unknown[0]!r}, which is not one of {known}")
+        whole = msgspec.json.decode(msgspec.json.encode(base), type=dict[str, msgspec.Raw])
+        return msgspec.json.decode(msgspec.json.encode(whole | fields), type=type(base))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"is not the JSON that weft trace writes: {error}") from None
+
+
+def beyond(base: Value, value: Value) -> str:
+    """Return the cell that turns `base` into `value`; "" if they are equal."""
+    fields = {
+        encoded: getattr(value, name)
+        for name, encoded in zip(base.__struct_fields__, base.__struct_encode_fields__, strict=True)
+        if getattr(value, name) != getattr(base, name)
+    }
+    return msgspec.json.encode(fields).decode() if fields else ""
+
+
+def claims(shape: Shape) -> str:
+    """Return the cell with all of a pod's GPU requests."""
+    return msgspec.json.encode({"claims": shape.gpu_requests}).decode()
+
+
+def usual_card_mib(nodes: Iterable[Node]) -> int:
+    """Return the mean memory of the cluster's GPUs in MiB; 1 if there are none."""
+    cards = [gpu.memory_mib for node in nodes for gpu in node.gpus]
+    return sum(cards) // max(1, len(cards)) or 1
+
+
+def asked(shape: Shape, card_mib: int) -> tuple[int, int]:
+    """Return how many GPUs are requested, and the average thousandths of each.
+
+    A share counts as its cores, or as its part of a GPU of `card_mib` MiB if that is more."""
+    gpus = sum(request.count for request in shape.gpu_requests)
+    total = 0
+    for request in shape.gpu_requests:
+        part = request.memory.on_node(0).mib_on(card_mib) * 1000 // max(1, card_mib)
+        if request.whole:
+            total += 1000 * request.count
+        elif request.split:
+            total += max(request.milli * request.count, part)
+        else:
+            total += min(1000, max(request.milli, part)) * request.count
+    return gpus, -(-total // gpus) if gpus else 0
+
+
+# --- the files ------------------------------------------------------------------------------------
 
 NOMINAL_MIB = {
     "P100": 16_280,
@@ -45,9 +111,9 @@ POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 GPU_MEMORY, GPU_PERCENT = "gpu_memory_mib", "gpu_memory_percent"
 TIME_COLUMNS = ("creation_time", "deletion_time", "scheduled_time")
 _OPTIONAL: dict[tuple[str, ...], tuple[str, ...]] = {
-    NODE_COLUMNS: (GPU_MEMORY, openb_own.NODE),
+    NODE_COLUMNS: (GPU_MEMORY, NODE),
     POD_COLUMNS: (
-        *("gpu_spec", "application", "priority", GPU_MEMORY, GPU_PERCENT, openb_own.POD),
+        *("gpu_spec", "application", "priority", GPU_MEMORY, GPU_PERCENT, POD),
         *TIME_COLUMNS,
     ),
 }
@@ -108,10 +174,10 @@ class _Row:
         assert value is not None
         return value
 
-    def fields(self, column: str, base: openb_own.Value) -> openb_own.Value:
+    def fields(self, column: str, base: Value) -> Value:
         """Return `base` with the fields that the cell replaces."""
         try:
-            return openb_own.merged(base, self.text(column))
+            return merged(base, self.text(column))
         except ValueError as error:
             raise self.error(column, str(error)) from None
 
@@ -133,7 +199,7 @@ def read_nodes(path: Path) -> list[Node]:
         memory = row.number(GPU_MEMORY, 1, 10**9, optional=True)
         cpu_milli, memory_mib = row.count("cpu_milli", 10**9), row.count("memory_mib", 10**9)
         node = node_of(name, cpu_milli, memory_mib, gpus, model, memory)
-        nodes.append(row.fields(openb_own.NODE, node))
+        nodes.append(row.fields(NODE, node))
 
     _read(path, NODE_COLUMNS, take)
     return nodes
@@ -158,15 +224,15 @@ def read_pods(path: Path, card_mib: int = OTHER_MIB) -> list[TracePod]:
     def take(row: _Row) -> None:
         gpus, milli = row.count("num_gpu", 1024), row.count("gpu_milli", 1000)
         memory = _gpu_memory(row)
-        if not (memory.value or row.text(openb_own.POD)):
+        if not (memory.value or row.text(POD)):
             _check_plain(row, gpus, milli)
         cpu_milli, memory_mib = row.count("cpu_milli", 10**9), row.count("memory_mib", 10**9)
         shape = shape_of(cpu_milli, memory_mib, gpus, milli, row.text("gpu_spec"), memory)
         if application := row.text("application"):
             shape = msgspec.structs.replace(shape, application=application)
-        shape = row.fields(openb_own.POD, shape)
+        shape = row.fields(POD, shape)
         shape = shapes.setdefault(shape, shape)
-        gpus, milli = openb_own.asked(shape, card_mib)
+        gpus, milli = asked(shape, card_mib)
         created, deleted, scheduled = (
             row.number(column, 0, 10**12, optional=True) for column in TIME_COLUMNS
         )
@@ -261,3 +327,92 @@ def _check_spelling(path: Path, header: list[str], columns: tuple[str, ...]) -> 
         if near and abs(len(near) - len(column)) <= _MOST_LONGER:
             problem = f"column {column!r} is unknown; did you mean {near!r}?"
             raise BadInputError(f"{path}, line 1", problem)
+
+
+def duration_ns(pod: TracePod) -> int | None:
+    """Return the time that the pod runs once placed; None if the trace does not say."""
+    if pod.deleted_s is None or pod.scheduled_s is None:
+        return None
+    return round((pod.deleted_s - pod.scheduled_s) * 1_000_000_000)
+
+
+def check_times(pods: list[TracePod], source: str) -> None:
+    """Check that pods have the creation times that timed mode needs; openb's short lists have
+    none."""
+    for row, pod in enumerate(pods):
+        place = f"{source}, line {row + 2}, column"
+        if pod.created_s is None:
+            problem = (
+                "is missing: timed mode needs creation_time (and deletion_time, scheduled_time "
+                "for pods that end); leave --timed out for lists without times"
+            )
+            raise BadInputError(f"{place} creation_time", problem)
+        if (duration_ns(pod) or 0) < 0:
+            problem = f"{pod.deleted_s} is before scheduled_time {pod.scheduled_s}"
+            raise BadInputError(f"{place} deletion_time", problem)
+
+
+# --- Writes nodes and pods in the form that `openb.py` reads: openb's columns and Weft's own ------
+
+Cell = str | int | float | None
+
+
+def nodes_csv(nodes: Iterable[Node]) -> str:
+    """Return a node list."""
+    return _csv((*NODE_COLUMNS, GPU_MEMORY, NODE), map(_node_row, nodes))
+
+
+def pods_csv(pods: Iterable[TracePod]) -> str:
+    """Return a pod list; times in whole seconds."""
+    own = (GPU_MEMORY, GPU_PERCENT, "priority", "application", POD)
+    return _csv((*POD_COLUMNS, "gpu_spec", *TIME_COLUMNS, *own), map(_pod_row, pods))
+
+
+def _node_row(node: Node) -> list[Cell]:
+    first = node.gpus[0] if node.gpus else None
+    model, memory = (first.model.strip(), first.memory_mib) if first else ("", None)
+    said = node_of(node.name, node.cpu_milli, node.memory_mib, len(node.gpus), model, memory)
+    cells = node.name, node.cpu_milli, node.memory_mib, len(node.gpus), model, memory
+    return [*cells, beyond(said, node)]
+
+
+def _pod_row(pod: TracePod) -> list[Cell]:
+    shape, request = pod.shape, next(iter(pod.shape.gpu_requests), None)
+    gpus, milli, memory = 0, 0, GpuMemoryRequest()
+    if request is not None and len(shape.gpu_requests) == 1:
+        gpus, memory = request.count, GpuMemoryRequest(request.memory.kind, request.memory.value)
+        milli = 1000 if request.whole else min(1000, request.milli)
+        if memory.kind not in ("mib", "percent") or request.whole:
+            memory = GpuMemoryRequest()
+    elif request is not None:
+        gpus, milli = pod.gpus, pod.milli
+    rule = shape.devices
+    spec = shape.trace_spec or ("|".join(rule.models) if rule.how == "exact" else "")
+    said = shape_of(shape.cpu_milli, shape.memory_mib, gpus, milli, spec.strip(), memory)
+    said = replace(said, application=shape.application.strip())
+    mib, percent = (memory.value if memory.kind == kind else 0 for kind in ("mib", "percent"))
+    cell = beyond(said, _comparable(shape, said))
+    if not cell and gpus and not memory.value and (not milli or (gpus > 1 and milli < 1000)):
+        cell = claims(shape)  # openb cannot express such pods
+    return [
+        *(pod.name, shape.cpu_milli, shape.memory_mib, gpus, milli, spec),
+        *(
+            None if at is None else int(at)
+            for at in (pod.created_s, pod.deleted_s, pod.scheduled_s)
+        ),
+        *(mib or None, percent or None, pod.priority or None, shape.application),
+        cell,
+    ]
+
+
+def _comparable(shape: Shape, said: Shape) -> Shape:
+    """Return the shape with `said`'s raw trace models, which only matter in FGD's histogram."""
+    return replace(shape, trace_spec=said.trace_spec)
+
+
+def _csv(columns: tuple[str, ...], rows: Iterable[list[Cell]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return text.getvalue()

@@ -29,8 +29,7 @@ from weft.core.ledger import RequestLimits
 from weft.core.record import DecisionLine, Header, read
 from weft.core.record.file import ProfileUse
 from weft.lab.simulate.arrivals import Arrivals
-from weft.lab.simulate.openb import TracePod
-from weft.lab.simulate.openb_own import asked, usual_card_mib
+from weft.lab.simulate.openb import TracePod, asked, usual_card_mib
 from weft.lab.simulate.scenario import Scenario, WorldEvent
 from weft.model import BadInputError, Node, PodRequest
 

@@ -1,27 +1,55 @@
 """The scenario that an experiment's runs share: cluster and workload, and how an engine is
 started."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from weft.core.engine import Engine, Event, NodesChanged, PolicyInput
+from weft.core.engine import Engine, Event, NodesChanged, PodAdded, PolicyInput
 from weft.core.framework.fragments import TYPICAL_PODS, TypicalPods, typical_input
+from weft.core.framework.popularity import POPULAR_PODS, ArrivedPods
 from weft.core.ledger import RequestLimits
 from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
-from weft.lab.simulate.learning import learning
-from weft.lab.simulate.on_record import Decider, engine_on_record, going_on
-from weft.lab.simulate.openb import TracePod
-from weft.model import Node, Shape
+from weft.lab.simulate.event_loop import Decider, engine_on_record, going_on, profile_of
+from weft.lab.simulate.openb import (
+    TracePod,
+    asked,
+    check_times,
+    read_nodes,
+    read_pods,
+    usual_card_mib,
+)
+from weft.model import BadInputError, Node, PodRequest, Shape
 from weft.model.interference_table import (
     INTERFERENCE,
     MYSTIC,
+    PREDICTED,
     Distances,
     InterferenceTable,
     to_input,
 )
+
+# Lets policies learn the typical pods from arrivals so far, instead of from the whole trace
+
+Handle = Callable[[Event, int], list[Any]]
+
+
+def learning(handle: Handle, half_life_ns: int) -> Handle:
+    """Wrap `handle`: count arriving pods, and pass updated histograms of them to the policies."""
+    arrived = ArrivedPods(half_life_ns)
+
+    def handle_and_count(event: Event, now_ns: int) -> list[Any]:
+        commands: list[Any] = []
+        if isinstance(event, PodAdded):
+            if arrived.is_due:
+                commands = handle(PolicyInput(TYPICAL_PODS, arrived.histogram(now_ns)), now_ns)
+            arrived.add(event.pod.shape, now_ns)
+        return [*handle(event, now_ns), *commands]
+
+    return handle_and_count
 
 
 class WorldEvent(msgspec.Struct, frozen=True):
@@ -84,3 +112,97 @@ class Scenario(msgspec.Struct, frozen=True):
         if self.mystic:
             handle(PolicyInput(MYSTIC, self.mystic), 0)
         return engine, learning(handle, self.half_life_ns) if self.learn else handle
+
+
+# --- Reads a scenario from two openb files: a cluster and a workload ------------------------------
+
+
+def read_scenario(nodes: Path, pods: Path, *, timed: bool) -> Scenario:
+    """Read cluster and pods; with `timed`, pods need times.
+
+    `BadInputError` if a file is malformed, no node has a GPU, or there is no pod."""
+    cluster = read_nodes(nodes)
+    scenario = Scenario(cluster, read_pods(pods, usual_card_mib(cluster)))
+    if scenario.capacity_milli == 0:
+        raise BadInputError(str(nodes), "has no GPU; at least one node needs gpu > 0")
+    if not scenario.pods:
+        raise BadInputError(str(pods), "has no pod below its header")
+    if timed:
+        check_times(scenario.pods, str(pods))
+    return scenario
+
+
+# --- Lists inputs that a policy needs and a simulation of a trace lacks ---------------------------
+#
+# Without its inputs a policy decides by requests alone, so a comparison would not be about it.
+
+METRICS = "metrics"
+SLOWDOWNS = "slowdowns"
+APPLICATIONS = "applications"
+DISTANCES = "distances"
+DURATIONS = "expected durations"
+
+REMEDIES = {
+    METRICS: "a trace has none; `weft experiment run` simulates them",
+    SLOWDOWNS: "give --interference FILE",
+    APPLICATIONS: "the pod list needs the column application",
+    DISTANCES: "give --mystic FILE",
+    DURATIONS: "pods of a trace do not say how long they will take",
+}
+"""How to provide each input."""
+
+
+def lacking(decider: Decider, scenario: Scenario) -> list[str]:
+    """Return the inputs that the policies declare but do not get, in a fixed order."""
+    profile, lacks = profile_of(decider), list[str]()
+    inputs = {name: None for policy in profile.policies for name in policy.inputs}
+    if not profile.reads.isdisjoint({"signals", "cluster"}):
+        lacks.append(METRICS)
+    if not {INTERFERENCE, PREDICTED}.isdisjoint(inputs):
+        if scenario.interference is None:
+            lacks.append(SLOWDOWNS)
+        elif not any(pod.shape.application for pod in scenario.pods):
+            lacks.append(APPLICATIONS)
+    if MYSTIC in inputs and not scenario.mystic:
+        lacks.append(DISTANCES)
+    if "residencies" in profile.reads and not any(pod.shape.expected_s for pod in scenario.pods):
+        lacks.append(DURATIONS)
+    given = {TYPICAL_PODS, POPULAR_PODS, INTERFERENCE, PREDICTED, MYSTIC}
+    return lacks + [f"input {name}" for name in inputs if name not in given]
+
+
+# --------------------------------------------------------------------------------------------------
+# Starts a simulation from a cluster's state: bound pods keep their GPUs, pending ones arrive at
+# once.
+#
+# No pod leaves: what is compared is where pending pods are placed.
+
+
+class HeldStart(msgspec.Struct, frozen=True):
+    """A cluster's state: `events` load what is held, `pending` pods arrive in this order.
+
+    `usual` are the shapes that policies consider typical, `limits` how much may be promised."""
+
+    nodes: tuple[Node, ...]
+    events: Sequence[Event]
+    pending: Sequence[PodRequest]
+    usual: tuple[Shape, ...] = ()
+    limits: RequestLimits = RequestLimits()
+
+
+def scenario_of(start: HeldStart, seed: int) -> tuple[Scenario, Arrivals]:
+    """Return the scenario and its one arrival order, in which nodes keep their rank."""
+    nodes = list(start.nodes)
+    card_mib = usual_card_mib(nodes)
+    world = tuple(WorldEvent(0, event) for event in start.events)
+    pods = [_row(request, card_mib) for request in start.pending]
+    scenario = Scenario(nodes, pods, world=world, limits=start.limits, usual=start.usual)
+    return scenario, Arrivals(seed, list(range(len(pods))), [node.rank for node in nodes])
+
+
+def _row(request: PodRequest, card_mib: int) -> TracePod:
+    gpus, milli = asked(request.shape, card_mib)
+    name = f"{request.namespace}/{request.name}"
+    return TracePod(
+        name, request.shape, gpus, milli, 0, None, None, request.priority, request=request
+    )

@@ -7,9 +7,10 @@ or, with resampling, the one drawn for it."""
 
 import heapq
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
@@ -17,19 +18,162 @@ from numpy.typing import NDArray
 from weft.core.engine import Bind, PodAdded, PodBound, PodGone, Tick, Unschedulable
 from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
-from weft.lab.simulate.event_loop import ARRIVES, ENDS, LEAVES, WORLD, EventLoop
+from weft.lab.simulate.event_loop import ARRIVES, ENDS, LEAVES, WORLD, Decider, EventLoop
 from weft.lab.simulate.holdings import OnHoldings
 from weft.lab.simulate.inflation import name_of
 from weft.lab.simulate.meter import Meter, commonest_first, main_reason
-from weft.lab.simulate.on_record import Decider
-from weft.lab.simulate.openb import TracePod
-from weft.lab.simulate.pod_rows import TimedPods
-from weft.lab.simulate.results import CompletionTimes, PolicyRun, WaitTimes
+from weft.lab.simulate.openb import TracePod, duration_ns
+from weft.lab.simulate.results import CompletionTimes, PolicyRun, Timeline, WaitTimes
 from weft.lab.simulate.scenario import Scenario
-from weft.lab.simulate.timeline import TimelineRecorder
-from weft.model import BadInputError, Placement, PodRequest
+from weft.lab.simulate.sharing.outcome import JobTimes, seconds
+from weft.model import Placement, PodRequest
 
+# --- Records use and pending pods over a run's time, in a few hundred steps of equal length -------
+#
+# The run's length is not known beforehand: when there are too many steps, their length doubles and
+# pairs are merged. So runs of different lengths share boundaries of steps. The time after the last
+# start must not make steps coarse: it is cut off after as many steps again.
+
+MOST_STEPS = 400
 SECOND_NS = 1_000_000_000
+
+
+class TimelineRecorder:
+    """Integrates piecewise constant amounts. Times are nanoseconds."""
+
+    def __init__(self, first_ns: int, capacity_milli: int) -> None:
+        self._first_ns, self._step_ns = first_ns, SECOND_NS
+        self._percent = 100 / max(1, capacity_milli)
+        self._steps: list[list[float]] = []
+        self._fragments: list[float] = []
+
+    def record(
+        self,
+        begin_ns: int,
+        end_ns: int,
+        amounts: tuple[int, int, int],
+        fragments_milli: float,
+        *,
+        after_all: bool = False,
+    ) -> None:
+        """Add amounts that held from `begin_ns` to `end_ns`.
+
+        `amounts` are the GPU requests of placed pods and what they hold, both in thousandths of a
+        GPU, and the number of pending pods; `fragments_milli` is FGD's measure. `after_all`: no
+        further pod starts."""
+        if after_all:
+            end_ns = min(end_ns, self._first_ns + 2 * MOST_STEPS * self._step_ns)
+        while not after_all and end_ns > self._first_ns + MOST_STEPS * self._step_ns:
+            self._join_pairs()
+        at_ns = begin_ns - self._first_ns
+        until_ns = end_ns - self._first_ns
+        while at_ns < until_ns:
+            step = at_ns // self._step_ns
+            stop_ns = min(until_ns, (step + 1) * self._step_ns)
+            while len(self._steps) <= step:
+                self._steps.append([0.0, 0.0, 0.0])
+                self._fragments.append(0.0)
+            sums = self._steps[step]
+            for i, amount in enumerate(amounts):
+                sums[i] += amount * (stop_ns - at_ns)
+            self._fragments[step] = fragments_milli
+            at_ns = stop_ns
+
+    def end(self, now_ns: int, amounts: tuple[int, int, int], fragments_milli: float) -> None:
+        """Add a last step with the final amounts."""
+        whole_steps = -(-(now_ns - self._first_ns) // self._step_ns)
+        until_ns = self._first_ns + (whole_steps + 1) * self._step_ns
+        self.record(now_ns, until_ns, amounts, fragments_milli, after_all=True)
+
+    def step_of(self, at_ns: int) -> int:
+        """Return the step of this moment; fragmentation is measured once per step."""
+        return (at_ns - self._first_ns) // self._step_ns
+
+    def _join_pairs(self) -> None:
+        before, ends = self._steps, self._fragments
+        self._steps = [
+            [sum(sums) for sums in zip(*before[i : i + 2], strict=True)]
+            for i in range(0, len(before), 2)
+        ]
+        self._fragments = [ends[min(i + 1, len(ends) - 1)] for i in range(0, len(ends), 2)]
+        self._step_ns *= 2
+
+    def timeline(self, until_ns: int) -> Timeline:
+        """Return means over each step; `until_ns` is the last start."""
+        steps, step_ns = self._steps, self._step_ns
+
+        def percents(column: int) -> list[float]:
+            return [round(sums[column] * self._percent / step_ns, 2) for sums in steps]
+
+        return Timeline(
+            step_s=step_ns / SECOND_NS,
+            steps_to_last_start=-(-max(0, until_ns - self._first_ns) // step_ns),
+            asked_percent=percents(0),
+            held_percent=percents(1),
+            waiting_pods=[round(sums[2] / step_ns, 2) for sums in steps],
+            fragmented_percent=[round(milli * self._percent, 2) for milli in self._fragments],
+        )
+
+
+# --- Rows per pod of a timed run, and the number of placed pods over time. Plain values -----------
+#
+# Columns are named as for jobs that share GPUs (`sharing.outcome`); times are seconds of the run's
+# clock.
+
+
+class TimedPods(NamedTuple):
+    """Times in ns at which pods arrived, were bound and ended, by pod number; `pods` by number
+    too."""
+
+    pods: Sequence[TracePod]
+    created: Mapping[int, int]
+    bound: Mapping[int, int]
+    ended: Mapping[int, int]
+
+
+class PodsPoint(msgspec.Struct, frozen=True):
+    """Numbers of placed (`resident`) and pending pods from `at_s` until the next point."""
+
+    at_s: float
+    resident: int
+    waiting: int
+
+
+def pod_rows(
+    times: TimedPods, named: Callable[[int], tuple[str, str]] | None = None
+) -> list[JobTimes]:
+    """Return one row per pod, by arrival.
+
+    `named(number)` returns its (uid, kind); by default the number, as in decisions, and the name of
+    the trace's pod. Nothing restarts or evicts pods in a timed run."""
+
+    def second(at_ns: int | None) -> float | None:
+        return None if at_ns is None else seconds(at_ns)
+
+    rows = []
+    for number, came_ns in times.created.items():
+        uid, kind = named(number) if named else (str(number), times.pods[number].name)
+        bound_s, ended_s = second(times.bound.get(number)), second(times.ended.get(number))
+        rows.append(JobTimes(uid, kind, seconds(came_ns), bound_s, ended_s))
+    return rows
+
+
+def pods_over_time(rows: Iterable[JobTimes]) -> list[PodsPoint]:
+    """Return a point at every time a pod arrived, was bound or ended; unbound pods wait to the
+    end."""
+    resident, waiting = Counter[float](), Counter[float]()
+    for row in rows:
+        waiting[row.arrived_s] += 1
+        if row.bound_s is not None:
+            waiting[row.bound_s] -= 1
+            resident[row.bound_s] += 1
+        if row.finished_s is not None:
+            resident[row.finished_s] -= 1
+    points, has, has_not = [], 0, 0
+    for at_s in sorted(waiting.keys() | resident.keys()):
+        has, has_not = has + resident[at_s], has_not + waiting[at_s]
+        points.append(PodsPoint(at_s, has, has_not))
+    return points
 
 
 class _Timed(EventLoop[int]):
@@ -207,29 +351,6 @@ def _at(seconds: NDArray[np.float64], percent: float) -> float:
 
 def _rounded(seconds: np.floating[Any]) -> float:
     return round(float(seconds), 3)
-
-
-def duration_ns(pod: TracePod) -> int | None:
-    """Return the time that the pod runs once placed; None if the trace does not say."""
-    if pod.deleted_s is None or pod.scheduled_s is None:
-        return None
-    return round((pod.deleted_s - pod.scheduled_s) * SECOND_NS)
-
-
-def check_times(pods: list[TracePod], source: str) -> None:
-    """Check that pods have the creation times that timed mode needs; openb's short lists have
-    none."""
-    for row, pod in enumerate(pods):
-        place = f"{source}, line {row + 2}, column"
-        if pod.created_s is None:
-            problem = (
-                "is missing: timed mode needs creation_time (and deletion_time, scheduled_time "
-                "for pods that end); leave --timed out for lists without times"
-            )
-            raise BadInputError(f"{place} creation_time", problem)
-        if (duration_ns(pod) or 0) < 0:
-            problem = f"{pod.deleted_s} is before scheduled_time {pod.scheduled_s}"
-            raise BadInputError(f"{place} deletion_time", problem)
 
 
 def _happenings(scenario: Scenario, compress: float) -> list[tuple[int, int, int]]:

@@ -10,8 +10,7 @@ from weft.kube.codec import SkippedObjects
 from weft.kube.errors import NotFoundError
 from weft.lab.experiment.run.cluster_jobs import PlannedJob, pod_template
 from weft.lab.experiment.spec.cluster import Cluster, ClusterScheduler
-from weft.lab.trial.namespaces import TurnLabels
-from weft.lab.trial.objects import BINDING_EVENTS, JOB_PODS, BindingEvent, TrialPod
+from weft.lab.trial.objects import BINDING_EVENTS, JOB_PODS, BindingEvent, TrialPod, TurnLabels
 from weft.model import BadInputError
 
 PROBE, NOBODYS = "probe", "nobodys-pod"

@@ -13,20 +13,18 @@ from weft.lab.experiment.run.runner import CellResult
 from weft.lab.experiment.spec.cluster import Cluster, ClusterJobs, PrometheusAccess
 from weft.lab.experiment.spec.experiment import PlannedCell
 from weft.lab.stopping import run_cleaning_up
-from weft.lab.trial.clocks import prometheus_clock_marks
 from weft.lab.trial.job_rows import TrialJob, clock_marks, job_marks, job_measures, job_rows
-from weft.lab.trial.namespaces import TurnLabels
-from weft.lab.trial.nodes import read_nodes
-from weft.lab.trial.objects import moment_s
+from weft.lab.trial.objects import TurnLabels, moment_s
 from weft.lab.trial.ranges import (
     CardSeries,
     CardUsage,
     RangesRead,
+    read_nodes,
     read_ranges,
     usage_measures,
     usage_over_time,
 )
-from weft.lab.trial.turn import Turn, TurnObjects, TurnPlan
+from weft.lab.trial.turn import Turn, TurnObjects, TurnPlan, prometheus_clock_marks
 from weft.telemetry.sources.prometheus import Prometheus, PrometheusOptions
 
 

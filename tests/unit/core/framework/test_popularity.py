@@ -4,7 +4,7 @@ from weft.core.engine import Bind, Engine, NodesChanged, PodAdded, PodBound, Pol
 from weft.core.framework import Profile
 from weft.core.framework.popularity import FIRST_STEP, ArrivedPods, weight_of
 from weft.core.policies.least_stranding import LeastStranding
-from weft.lab.simulate.learning import learning
+from weft.lab.simulate.scenario import learning
 from weft.model import PodRequest
 from weft.testing import node, shape
 

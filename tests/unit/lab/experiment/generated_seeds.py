@@ -15,9 +15,8 @@ from weft.lab.experiment.run.trace_runs import RunGrid, run_cell
 from weft.lab.experiment.spec.experiment import PlannedCell
 from weft.lab.simulate import arrivals
 from weft.lab.simulate.generate import generate_nodes, generate_pods
-from weft.lab.simulate.openb_scenario import read_scenario
 from weft.lab.simulate.results import PolicyRun
-from weft.lab.simulate.scenario import Scenario
+from weft.lab.simulate.scenario import Scenario, read_scenario
 
 SEEDS = 600
 GPUS = 100

@@ -19,8 +19,8 @@ from weft.lab.experiment.spec.experiment import (
     plan,
 )
 from weft.lab.experiment.spec.workloads import SimulatedJobs
+from weft.lab.simulate.sharing.gpus import AS_MEASURED, ComputeSharing
 from weft.lab.simulate.sharing.job import SECOND_NS, Job
-from weft.lab.simulate.sharing.slowdown import AS_MEASURED, ComputeSharing
 from weft.model import BadInputError, GpuMemoryRequest, GpuRequest, PodRequest, Shape
 
 HEAD = """\

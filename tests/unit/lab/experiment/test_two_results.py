@@ -16,8 +16,8 @@ from weft.lab.experiment.run.execution import CellWork, run_missing
 from weft.lab.experiment.run.simulated import runner_of
 from weft.lab.experiment.run.store import RESULT, RunStore, read_store, stored_experiment
 from weft.lab.experiment.spec.experiment import decode_spec, plan
+from weft.lab.experiment.statistics.comparison import compare_two
 from weft.lab.experiment.statistics.reproduction import stored_results
-from weft.lab.experiment.statistics.two_results import compare_two
 
 SMALL = b"""\
 apiVersion: weft.dev/v1

@@ -11,7 +11,7 @@ from measuring_world import WORLD, measured, played
 
 from fakes.bench import FakeWorkload
 from weft.interference.dataset import decode, encode
-from weft.lab.profiling.dataset_builder import compile_dataset
+from weft.lab.profiling.session import compile_dataset
 
 HERE = Path(__file__).resolve().parent
 BENCHMARKS = HERE.parents[3] / "benchmarks"

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from fakes.bench import FakeBench, FakeWorkload
 from weft.interference.dataset import Dataset, decode, encode
-from weft.lab.profiling.dataset_builder import compile_dataset
 from weft.lab.profiling.gpu_bench import BenchError
 from weft.lab.profiling.runlog import RunLog, RunLogWriter, read
+from weft.lab.profiling.session import compile_dataset
 from weft.model import BadInputError
 
 

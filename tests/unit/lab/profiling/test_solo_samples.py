@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from weft.dialects.application import ApplicationClues, image_name
-from weft.lab.profiling.application import clues_of
+from weft.lab.profiling.history import clues_of
 from weft.lab.profiling.solo_samples import NOBODY_KNOWS, SeenGpus, TimeGrid, alone, windows
 from weft.model.metric import Metric
 from weft.telemetry.meaning.answers import QueryResult

@@ -1,10 +1,10 @@
 """Small worlds of shared GPUs, and a policy that lends, for the tests beside this file."""
 
 from weft.core.framework import Policy
+from weft.lab.simulate.sharing.gpus import ByResidents
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.pipeline import ScrapeOptions
 from weft.lab.simulate.sharing.run import SharedScenario
-from weft.lab.simulate.sharing.slowdown import ByResidents
 from weft.model import Gpu, Node
 
 CARD_MIB = 10_000

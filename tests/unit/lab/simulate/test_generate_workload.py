@@ -11,13 +11,15 @@ from typer.testing import CliRunner
 from weft.cli import generate as command
 from weft.lab.simulate.generate import (
     FULL_SIZE,
+    LIFETIMES,
     NODE_HEADER,
+    NODE_KINDS,
     POD_HEADER,
+    WorkloadMix,
     demo_cluster,
     generate_nodes,
     generate_pods,
 )
-from weft.lab.simulate.generate_shapes import LIFETIMES, NODE_KINDS, WorkloadMix
 from weft.lab.simulate.openb import TracePod, read_nodes, read_pods
 from weft.model import BadInputError
 

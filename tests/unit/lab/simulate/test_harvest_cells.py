@@ -11,7 +11,7 @@ from long_form import few_or_many
 from weft.core.policies.catalog import built_in
 from weft.lab.experiment.run.simulated import runner_of
 from weft.lab.experiment.spec.experiment import CellLevel, PlannedCell
-from weft.lab.simulate.sharing.exporter import METRICS
+from weft.lab.simulate.sharing.pipeline import METRICS
 
 SCRIPT = Path(__file__).resolve().parents[4] / "benchmarks" / "bench_harvest.py"
 

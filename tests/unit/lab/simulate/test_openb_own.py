@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from long_form import few_or_many
 from traces import NODES, PODS, write
 
-from weft.lab.simulate.openb import TracePod, read_nodes, read_pods
-from weft.lab.simulate.openb_own import asked
-from weft.lab.simulate.openb_writing import nodes_csv, pods_csv
+from weft.lab.simulate.openb import TracePod, asked, nodes_csv, pods_csv, read_nodes, read_pods
 from weft.model import (
     BadInputError,
     Constraints,

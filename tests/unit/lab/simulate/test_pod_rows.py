@@ -4,9 +4,8 @@ from traces import scenario, trace_pod
 
 from weft.core.policies.packing import FirstFit
 from weft.lab.simulate.arrivals import Arrivals
-from weft.lab.simulate.pod_rows import TimedPods, pod_rows, pods_over_time
 from weft.lab.simulate.sharing.outcome import JobTimes
-from weft.lab.simulate.timed import run_timed
+from weft.lab.simulate.timed import TimedPods, pod_rows, pods_over_time, run_timed
 from weft.testing import node
 
 WORLD = scenario(

@@ -6,9 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.lab.simulate.sharing.gpus import RESTARTS_MOST, ContainerEnd, SimulatedGpus
+from weft.lab.simulate.sharing.gpus import (
+    RESTARTS_MOST,
+    ByPairs,
+    ByResidents,
+    ContainerEnd,
+    SimulatedGpus,
+)
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase, stretched
-from weft.lab.simulate.sharing.slowdown import ByPairs, ByResidents
 
 GPU = ("node", 0)
 ALONE = ByResidents((1000,))

@@ -3,11 +3,11 @@
 import pytest
 
 from weft.core.policies.catalog import built_in
+from weft.lab.simulate.sharing.gpus import ByResidents
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.outcome import SharedRun
 from weft.lab.simulate.sharing.pipeline import ScrapeOptions
 from weft.lab.simulate.sharing.run import SharedScenario, run_shared
-from weft.lab.simulate.sharing.slowdown import ByResidents
 from weft.testing import node
 
 JOBS, GAP_S = 14, 60

@@ -10,12 +10,10 @@ from weft.core.policies.spreading import Exclusive
 from weft.lab.experiment.run.shared_gpus import ScenarioMaker
 from weft.lab.experiment.spec.experiment import CellLevel, PlannedCell
 from weft.lab.experiment.spec.workloads import OverprovisionedJobs
-from weft.lab.simulate.sharing.exporter import METRICS, SOUND, SimulatedExporters
-from weft.lab.simulate.sharing.gpus import SimulatedGpus
+from weft.lab.simulate.sharing.gpus import ByResidents, PowerModel, SimulatedGpus
 from weft.lab.simulate.sharing.job import SECOND_NS
-from weft.lab.simulate.sharing.power import PowerModel
+from weft.lab.simulate.sharing.pipeline import METRICS, SOUND, SimulatedExporters
 from weft.lab.simulate.sharing.run import run_shared
-from weft.lab.simulate.sharing.slowdown import ByResidents
 from weft.model.metric import Metric
 
 POWER = PowerModel(idle_w=20, context_w=10, busy_w=100)

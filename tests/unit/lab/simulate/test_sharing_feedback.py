@@ -15,10 +15,10 @@ from weft.core.record import (
     replay,
 )
 from weft.lab.simulate.sharing.feedback import Feedback
+from weft.lab.simulate.sharing.gpus import ByPairs
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 from weft.lab.simulate.sharing.outcome import SharedRun
 from weft.lab.simulate.sharing.run import SharedScenario, SharingRun
-from weft.lab.simulate.sharing.slowdown import ByPairs
 from weft.model import Gpu, Node
 from weft.model.interference_table import INTERFERENCE, PredictionTier, interference, to_input
 

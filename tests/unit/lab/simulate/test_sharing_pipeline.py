@@ -7,11 +7,16 @@ from sharing_worlds import CARD_MIB, job, node
 
 from weft.core.framework.signals import FRESH, MISSING, STALE, SignalsView
 from weft.core.ledger import Ledger
-from weft.lab.simulate.sharing.exporter import METRICS, SOUND, ExporterFaults, SimulatedExporters
-from weft.lab.simulate.sharing.gpus import SimulatedGpus
+from weft.lab.simulate.sharing.gpus import ByResidents, SimulatedGpus
 from weft.lab.simulate.sharing.job import SECOND_NS
-from weft.lab.simulate.sharing.pipeline import ScrapeOptions, SimulatedTelemetry
-from weft.lab.simulate.sharing.slowdown import ByResidents
+from weft.lab.simulate.sharing.pipeline import (
+    METRICS,
+    SOUND,
+    ExporterFaults,
+    ScrapeOptions,
+    SimulatedExporters,
+    SimulatedTelemetry,
+)
 from weft.telemetry.feed.memory_needs import WarmUp
 from weft.testing import placement
 

@@ -8,12 +8,11 @@ from sharing_worlds import CARD_MIB, Lender, job, scenario
 from weft.core.policies.catalog import built_in
 from weft.core.policies.packing import GpuShare
 from weft.core.policies.spreading import Exclusive
-from weft.lab.simulate.sharing.exporter import ExporterFaults
+from weft.lab.simulate.sharing.gpus import ByResidents
 from weft.lab.simulate.sharing.job import SECOND_NS
 from weft.lab.simulate.sharing.outcome import SharedRun
-from weft.lab.simulate.sharing.pipeline import ScrapeOptions
+from weft.lab.simulate.sharing.pipeline import ExporterFaults, ScrapeOptions
 from weft.lab.simulate.sharing.run import run_shared
-from weft.lab.simulate.sharing.slowdown import ByResidents
 
 
 def finished(run: SharedRun) -> dict[str, float | None]:

@@ -7,11 +7,9 @@ from sharing_worlds import job, node, scenario
 
 from weft.core.policies.packing import GpuShare
 from weft.core.policies.spreading import Exclusive
-from weft.lab.simulate.sharing.images import NodeImages
-from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
-from weft.lab.simulate.sharing.queries import QueryStream, outcome_of
-from weft.lab.simulate.sharing.run import run_shared
-from weft.lab.simulate.sharing.slowdown import ByPairs, ComputeSharing
+from weft.lab.simulate.sharing.gpus import ByPairs, ComputeSharing
+from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase, QueryStream, outcome_of
+from weft.lab.simulate.sharing.run import NodeImages, run_shared
 
 CARD = node().gpus[0].memory_mib
 

@@ -12,10 +12,10 @@ from weft.core.policies.packing import FirstFit
 from weft.core.policies.spreading import Exclusive
 from weft.core.record import DecisionLine, DecisionsWriter, Header, replay
 from weft.lab.simulate.arrivals import Arrivals
-from weft.lab.simulate.openb import TracePod
+from weft.lab.simulate.openb import TracePod, check_times, duration_ns
 from weft.lab.simulate.results import CompletionTimes, PolicyRun
 from weft.lab.simulate.scenario import Scenario
-from weft.lab.simulate.timed import check_times, duration_ns, run_timed
+from weft.lab.simulate.timed import run_timed
 from weft.model import BadInputError
 from weft.testing import node
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.lab.simulate.timeline import MOST_STEPS, TimelineRecorder
+from weft.lab.simulate.timed import MOST_STEPS, TimelineRecorder
 
 SECOND = 1_000_000_000
 

@@ -67,7 +67,7 @@ def trace_results(spec: ExperimentSpec, store: RunStore) -> SimulationResults | 
     return SimulationResults(runs, summarise(runs)) if runs else None
 
 
-# --- by demand, and over time -------------------------------------------------------------------
+# --- by demand, and over time ---------------------------------------------------------------------
 
 
 def allocation(results: SimulationResults) -> Chart:
@@ -327,7 +327,7 @@ _TIMED: dict[str, tuple[str, str, Callable[[SimulationResults], list[Line]]]] = 
 """Title, title of y, and lines of each measure over time."""
 
 
-# --- by model and by reason ---------------------------------------------------------------------
+# --- by model and by reason -----------------------------------------------------------------------
 
 
 def by_model(results: SimulationResults, models_gpus: Mapping[str, int]) -> Chart:
@@ -422,7 +422,7 @@ def _folded(means: dict[str, float], reasons: list[str]) -> dict[str, float]:
     return {**named, _OTHER: rest} if rest else named
 
 
-# --- measures of an experiment ------------------------------------------------------------------
+# --- measures of an experiment --------------------------------------------------------------------
 
 
 def measure_chart(spec: ExperimentSpec, results: ExperimentResults, measure: str) -> Chart | None:
@@ -509,7 +509,7 @@ def _numbers(texts: Sequence[str]) -> bool:
     return all(text.replace(".", "", 1).isdigit() for text in texts)
 
 
-# --- how often bounds held ----------------------------------------------------------------------
+# --- how often bounds held ------------------------------------------------------------------------
 
 Curve = tuple[str, Sequence[tuple[float, float]]]
 """A name, and (nominal, reached) coverage."""

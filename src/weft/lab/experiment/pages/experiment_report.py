@@ -31,8 +31,15 @@ from weft.lab.experiment.pages.usage_charts import LevelRows, names_of_level
 from weft.lab.experiment.run.store import CellRows, RunStore
 from weft.lab.experiment.spec.experiment import ExperimentSpec, PlannedCell, axes_of, plan
 from weft.lab.experiment.spec.measures import TITLES, capital, measure_of
-from weft.lab.experiment.statistics.assumed import AXIS, AssumedRow, assumed_rows, model_of_time
-from weft.lab.experiment.statistics.comparison import ExperimentResults, MeasureSummary, level_text
+from weft.lab.experiment.statistics.comparison import (
+    AXIS,
+    AssumedRow,
+    ExperimentResults,
+    MeasureSummary,
+    assumed_rows,
+    level_text,
+    model_of_time,
+)
 from weft.lab.experiment.statistics.reproduction import CheckResult, ExpectedResults, Reproduction
 
 HEADLINES = ("jct_p99_s", "jct_mean_s", "energy_kj")
@@ -237,7 +244,7 @@ def _of(results: ExperimentResults, measure: str) -> list[MeasureSummary]:
     return [row for row in results.summary if row.measure == measure]
 
 
-# --- reproductions ------------------------------------------------------------------------------
+# --- reproductions --------------------------------------------------------------------------------
 
 
 def page_figure(spec: ExperimentSpec, results: ExperimentResults, measure: str) -> str:
@@ -321,7 +328,7 @@ def _number(value: float) -> str:
     return f"{value:,.6g}".replace("-", "−")
 
 
-# --- the PDF's text -----------------------------------------------------------------------------
+# --- the PDF's text -------------------------------------------------------------------------------
 
 
 _ROWS = 40

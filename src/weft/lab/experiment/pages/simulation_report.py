@@ -171,7 +171,7 @@ def _ranges(seeds: list[int]) -> str:
     return ", ".join(f"{p[0]}–{p[-1]}" if len(p) > 2 else ", ".join(map(str, p)) for p in parts)
 
 
-# --- tables ---
+# --- tables ---------------------------------------------------------------------------------------
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -370,7 +370,7 @@ def _plain(value: float | None) -> str:
     return "–" if value is None else f"{value:,.2f}"
 
 
-# --- the map ---
+# --- the map --------------------------------------------------------------------------------------
 
 MOST_NODES = 4_000
 """Most nodes of all maps together: with more the page would open slowly."""

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from weft.lab.experiment.spec.cluster import Cluster, ClusterJobs, ClusterScheduler
-from weft.lab.simulate.sharing.generated_list import GeneratedProgram, read_generated
+from weft.lab.simulate.sharing.job_lists import GeneratedProgram, read_generated
 from weft.model import BadInputError
 
 BACKOFF_LIMIT = 20

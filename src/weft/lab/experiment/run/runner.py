@@ -12,7 +12,7 @@ from weft.core.framework import Plugin, Policy, Profile
 from weft.core.framework.policy import PolicyOrigin
 from weft.core.record import DecisionsWriter
 from weft.lab.experiment.spec.experiment import ExperimentSpec, PlannedCell, SchedulerProfile
-from weft.lab.simulate.on_record import Decider, profile_of
+from weft.lab.simulate.event_loop import Decider, profile_of
 from weft.model import BadInputError
 from weft.model.nearest import nearest
 

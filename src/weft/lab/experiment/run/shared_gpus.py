@@ -33,14 +33,12 @@ from weft.lab.experiment.spec.workloads import (
 )
 from weft.lab.simulate.openb import read_nodes
 from weft.lab.simulate.sharing import arrival_times, ece_like, job_lists, knots
-from weft.lab.simulate.sharing.exporter import ExporterFaults, read_spoof
-from weft.lab.simulate.sharing.generated_list import read_generated
+from weft.lab.simulate.sharing.gpus import ByResidents, PowerModel, power_of
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, needing_compute
+from weft.lab.simulate.sharing.job_lists import read_generated
 from weft.lab.simulate.sharing.outcome import SharedRun
-from weft.lab.simulate.sharing.pipeline import ScrapeOptions
-from weft.lab.simulate.sharing.power import PowerModel, power_of
+from weft.lab.simulate.sharing.pipeline import ExporterFaults, ScrapeOptions, read_spoof
 from weft.lab.simulate.sharing.run import SharedScenario, run_shared
-from weft.lab.simulate.sharing.slowdown import ByResidents
 from weft.lab.simulate.sharing.trial_packing import PackByTrial, TrialRun
 from weft.model import BadInputError, Gpu, Node, PodRequest
 

@@ -34,11 +34,9 @@ from weft.lab.experiment.spec.cluster import Cluster, ClusterJobs, ClusterSchedu
 from weft.lab.experiment.spec.experiment import ExperimentSpec, PlannedCell
 from weft.lab.experiment.spec.workloads import MeasuredPairs, OpenbPods
 from weft.lab.simulate.arrivals import replayed
-from weft.lab.simulate.openb import TracePod
-from weft.lab.simulate.openb_own import asked
-from weft.lab.simulate.pod_rows import TimedPods, pod_rows, pods_over_time
+from weft.lab.simulate.openb import TracePod, asked
 from weft.lab.simulate.scenario import Scenario
-from weft.lab.simulate.timed import run_timed
+from weft.lab.simulate.timed import TimedPods, pod_rows, pods_over_time, run_timed
 from weft.model import BadInputError, Gpu, Node
 from weft.model.manifest import PodManifest
 

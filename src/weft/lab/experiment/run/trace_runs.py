@@ -24,12 +24,9 @@ from weft.lab.simulate import arrivals
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.holdings import ClusterHoldings, NodeHoldings, holdings_now
 from weft.lab.simulate.inflation import run_inflation
-from weft.lab.simulate.lacking import lacking
-from weft.lab.simulate.openb_scenario import read_scenario
-from weft.lab.simulate.pod_rows import TimedPods, pod_rows
 from weft.lab.simulate.results import PolicyRun
-from weft.lab.simulate.scenario import Scenario
-from weft.lab.simulate.timed import run_timed
+from weft.lab.simulate.scenario import Scenario, lacking, read_scenario
+from weft.lab.simulate.timed import TimedPods, pod_rows, run_timed
 
 REPLAYED = "Arrivals are the trace's own."
 RESAMPLED = (

@@ -10,9 +10,8 @@ from msgspec.structs import fields
 from weft.files.form import Section
 from weft.lab.experiment.spec.cluster import ClusterJobs
 from weft.lab.simulate.sharing.arrival_times import ArrivalLaw
-from weft.lab.simulate.sharing.exporter import read_spoof
-from weft.lab.simulate.sharing.power import PowerModel
-from weft.lab.simulate.sharing.slowdown import ComputeSharing
+from weft.lab.simulate.sharing.gpus import ComputeSharing, PowerModel
+from weft.lab.simulate.sharing.pipeline import read_spoof
 from weft.model import BadInputError
 from weft.model.request import LATENCY_CRITICAL
 

@@ -11,9 +11,21 @@ from types import MappingProxyType
 import msgspec
 
 from weft.interference.intervals import ENOUGH_FOR_INTERVAL
-from weft.lab.experiment.spec.experiment import CellLevel, ExperimentSpec, axes_of, plan
+from weft.lab.experiment.run.store import CellRecord, RunStore
+from weft.lab.experiment.spec.experiment import (
+    CellLevel,
+    ExperimentSpec,
+    PlannedCell,
+    axes_of,
+    plan,
+)
 from weft.lab.experiment.spec.measures import TITLES, measure_of
-from weft.lab.experiment.spec.workloads import OverprovisionedJobs
+from weft.lab.experiment.spec.workloads import (
+    MeasuredPairs,
+    OverprovisionedJobs,
+    SimulatedJobs,
+    TimeAssumptions,
+)
 from weft.lab.experiment.statistics.differences import (
     EQUAL,
     POINTS,
@@ -342,3 +354,187 @@ def _at(level: str) -> str:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
+
+
+# Compares two results cell by cell: another version, another cluster, or a simulation of it
+#
+# Cells match if levels, scheduler, seed and repeat are equal. Differences are of the second to the
+# first, over common seeds, with the intervals and p-values.
+
+FIRST, SECOND = "first", "second"
+
+
+class CellPair(msgspec.Struct, frozen=True):
+    """One measure of one cell in both results; None if a run lacks it."""
+
+    levels: dict[str, str]
+    scheduler: str
+    seed: int
+    measure: str
+    first: float | None
+    second: float | None
+    repeat: int = 0
+
+
+class TwoResults(msgspec.Struct, frozen=True):
+    """The comparison. `summary` has the second result's mean and its difference to the first, by
+    level, scheduler and measure.
+
+    `differs` is the first field of the workload that differs, "" if none does; `only_first` and
+    `only_second` name cells that the other lacks; `marked` those left out because one of the
+    results marks them, with the reason."""
+
+    differs: str
+    only_first: list[str]
+    only_second: list[str]
+    marked: dict[str, tuple[str, ...]]
+    pairs: list[CellPair]
+    summary: list[MeasureSummary]
+    findings: list[str]
+
+
+def compare_two(
+    first: tuple[ExperimentSpec, RunStore], second: tuple[ExperimentSpec, RunStore]
+) -> TwoResults:
+    """Compare the results of two experiments."""
+    spec = first[0]
+    cells, others = _found(*first), _found(*second)
+    there = [cell for cell in cells if cell in others]
+    marked = {
+        cell.folder: marks for cell in there if (marks := cells[cell].marks + others[cell].marks)
+    }
+    both = {
+        cell: (cells[cell].measures, others[cell].measures)
+        for cell in there
+        if cell.folder not in marked
+    }
+    pairs = [
+        CellPair(
+            _levels(cell),
+            cell.scheduler,
+            cell.seed,
+            name,
+            one.get(name),
+            other.get(name),
+            cell.repeat,
+        )
+        for cell, (one, other) in both.items()
+        for name in dict.fromkeys([*one, *other])
+    ]
+    summary = _summary(both)
+    return TwoResults(
+        first[1].differing_field(second[1]),
+        [cell.folder for cell in cells if cell not in others],
+        [cell.folder for cell in others if cell not in cells],
+        marked,
+        pairs,
+        summary,
+        [_sentence(spec, row) for row in summary if row.measure in TITLES and row.beyond_chance],
+    )
+
+
+def _found(spec: ExperimentSpec, store: RunStore) -> dict[PlannedCell, CellRecord]:
+    """Return the stored cells, without level indexes, which differ between files."""
+    records: dict[PlannedCell, CellRecord] = {}
+    for cell, record in store.records(plan(spec)).items():
+        levels = tuple(msgspec.structs.replace(level, index=0) for level in cell.levels)
+        records[msgspec.structs.replace(cell, levels=levels)] = record
+    return records
+
+
+def _summary(both: Mapping[PlannedCell, tuple[Measures, Measures]]) -> list[MeasureSummary]:
+    levels = list(dict.fromkeys(cell.levels for cell in both))
+    names = dict.fromkeys(
+        itertools.chain.from_iterable(measures for pair in both.values() for measures in pair)
+    )
+    summary = []
+    for scheduler in dict.fromkeys(cell.scheduler for cell in both):
+        measures = of_places(
+            ((cell.levels, side), cell.seed, of_side)
+            for cell, pair in both.items()
+            if cell.scheduler == scheduler
+            for side, of_side in zip((FIRST, SECOND), pair, strict=True)
+        )
+        for measure in names:
+            rows = summaries_of_levels(measures, levels, (SECOND, FIRST), measure)
+            summary += [msgspec.structs.replace(row, scheduler=scheduler) for row in rows]
+    return summary
+
+
+def _sentence(spec: ExperimentSpec, row: MeasureSummary) -> str:
+    assert row.difference is not None
+    at = level_text(spec, row.levels)
+    changed = f"{TITLES[row.measure]} of {row.scheduler} differs: {row.difference.text()}."
+    return f"At {at} the {changed}" if at else f"The {changed}"
+
+
+def _levels(cell: PlannedCell) -> dict[str, str]:
+    return {level.axis: level.text for level in cell.levels}
+
+
+# Assumptions of results: how jobs share a GPU in words, and headlines under other assumptions
+
+AXIS = "assumption"
+
+
+class AssumedRow(msgspec.Struct, frozen=True):
+    """A headline under one assumption; `summary` is None if its cells are missing."""
+
+    assumption: str
+    summary: MeasureSummary | None
+
+    @property
+    def text(self) -> str:
+        """The difference to the baseline with its interval."""
+        if self.summary is None:
+            return "not run"
+        difference = self.summary.difference
+        return "–" if difference is None else difference.text().replace("-", "−")
+
+
+def model_of_time(spec: ExperimentSpec) -> str:
+    """Say in words how jobs of this experiment share a GPU; "" if nothing is assumed."""
+    workload = spec.workload
+    if not isinstance(workload, SimulatedJobs):
+        return ""
+    if isinstance(workload, OverprovisionedJobs):
+        return "Slowdowns as measured on a V100, by how many share it, of jobs bound by the CPU."
+    if isinstance(workload, MeasuredPairs):
+        return "Slowdowns as measured for each pair of jobs; those of three and more multiply."
+    return (
+        "Compute shared in proportion to what containers together need of SMs and memory "
+        "bandwidth; nobody measured these programs side by side."
+    )
+
+
+def in_words(assumed: TimeAssumptions, workload: SimulatedJobs) -> str:
+    """Return an assumption as part of a sentence."""
+    measured = isinstance(workload, OverprovisionedJobs | MeasuredPairs)
+    if assumed.compute == "measured":
+        compute = "slowdowns as measured" if measured else "sharing costs nothing"
+    elif assumed.compute_ratio is None:
+        compute = "compute shared in proportion"
+    else:
+        compute = f"compute shared in proportion, each needs {100 * assumed.compute_ratio:g} %"
+        compute += ", as metrics show" if assumed.compute_shown else ", unseen by metrics"
+    return compute if assumed.earlier_runs else f"{compute}; nothing known of earlier runs"
+
+
+def assumed_rows(
+    spec: ExperimentSpec, results: ExperimentResults, measure: str, scheduler: str
+) -> list[AssumedRow]:
+    """Return the scheduler's measure against the baseline for each assumption, at the first level
+    of other axes; empty without that axis."""
+    workload = spec.workload
+    if not isinstance(workload, SimulatedJobs):
+        return []
+    rows = []
+    for assumed in workload.assumptions:
+        summaries = (
+            summary
+            for summary in results.summary
+            if (summary.measure, summary.scheduler) == (measure, scheduler)
+            and summary.levels.get(AXIS) == assumed.name
+        )
+        rows.append(AssumedRow(in_words(assumed, workload), next(summaries, None)))
+    return rows

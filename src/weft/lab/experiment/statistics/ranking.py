@@ -13,8 +13,8 @@ from weft.lab.experiment.spec.measures import measure_of
 from weft.lab.experiment.statistics.comparison import of_places, summaries_of_levels
 from weft.lab.experiment.statistics.differences import Difference, SeedMean, mean_ci95
 from weft.lab.simulate.holdings import ClusterHoldings
-from weft.lab.simulate.lacking import REMEDIES
 from weft.lab.simulate.results import PolicyRun, PolicySummary, SimulationResults, TimedSummary
+from weft.lab.simulate.scenario import REMEDIES
 
 AT_100, AT_END, WAIT = "gpu_asked_at_100_percent", "gpu_asked_percent", "queue_mean_s"
 """Measures by which policies are ranked."""

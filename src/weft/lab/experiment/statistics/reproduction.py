@@ -36,8 +36,12 @@ from weft.lab.experiment.spec.experiment import (
 )
 from weft.lab.experiment.spec.measures import MEASURES
 from weft.lab.experiment.spec.workloads import OpenbPods
-from weft.lab.experiment.statistics.assumed import AssumedRow, assumed_rows
-from weft.lab.experiment.statistics.comparison import ExperimentResults, compare
+from weft.lab.experiment.statistics.comparison import (
+    AssumedRow,
+    ExperimentResults,
+    assumed_rows,
+    compare,
+)
 from weft.lab.experiment.statistics.ranking import gpus_of
 from weft.lab.simulate.results import PolicyRun
 from weft.model import BadInputError

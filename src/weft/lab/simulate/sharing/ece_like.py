@@ -9,8 +9,8 @@ from enum import StrEnum
 import msgspec
 import numpy as np
 
+from weft.lab.simulate.sharing.gpus import ByResidents
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase, stretched
-from weft.lab.simulate.sharing.slowdown import ByResidents
 from weft.model import Gpu, Node
 
 CARD_MIB = 32510

@@ -17,14 +17,148 @@ States of a container
 """
 
 import heapq
-from collections.abc import Sequence
-from typing import Literal
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
 
 import msgspec
 
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
-from weft.lab.simulate.sharing.power import V100_INFERENCE, CardUse, PowerModel
-from weft.lab.simulate.sharing.slowdown import AS_MEASURED, ComputeSharing, SlowdownModel
+
+# --- Power of a GPU by its activity, and a GPU's use and energy summed over a run -----------------
+
+
+class PowerModel(msgspec.Struct, frozen=True):
+    """P = `idle_w` + `context_w` · [memory in use] + `busy_w` · a ** `gamma`, in watts.
+
+    `a` is the GPU's activity, 0 to 1. Kube-Knots assumes power linear in it (gamma 1)."""
+
+    idle_w: float
+    context_w: float
+    busy_w: float
+    gamma: float = 1.0
+
+    def watts(self, used: bool, activity: float) -> float:
+        """Return the power in watts at this activity; `used`: memory is in use."""
+        return (
+            self.idle_w
+            + (self.context_w if used else 0.0)
+            + self.busy_w * math.pow(activity, self.gamma)
+        )
+
+
+V100_INFERENCE = PowerModel(27.1, 9.8, 17.2)
+"""A V100 with the published MLPerf inference jobs (Ferikoglou et al., 54,396 s of logs), a =
+GPU_UTIL. These jobs draw at most about 60 W of the GPU's 250 to 300, so it fits no other jobs."""
+
+
+_MODELS = {
+    "T4": PowerModel(10.0, 5.0, 55.0),
+    "P100": PowerModel(26.0, 10.0, 214.0),
+    "V100": PowerModel(27.1, 9.8, 263.1),
+    "A100": PowerModel(55.0, 15.0, 330.0),
+    "H100": PowerModel(70.0, 20.0, 610.0),
+}
+"""Idle and maximal watts by GPU model, as vendors and users report them, linear in activity."""
+
+
+def power_of(model: str) -> PowerModel:
+    """Return the power model for a GPU model by its prefix; a V100's for unknown models."""
+    powers = [power for name, power in _MODELS.items() if model.upper().startswith(name)]
+    return powers[0] if powers else _MODELS["V100"]
+
+
+class CardUse(msgspec.Struct):
+    """A GPU's use, integrated over time.
+
+    `util_s` is GPU_UTIL · s, `energy_j` joules. Between two calls of `until`, the values of the
+    first apply."""
+
+    now_ns: int
+    util: float = 0.0
+    watts: float = 0.0
+    util_s: float = 0.0
+    energy_j: float = 0.0
+
+    def until(self, now_ns: int, util: float, watts: float) -> None:
+        """Add the time until `now_ns` at the old values, and set the new ones."""
+        passed_s = (now_ns - self.now_ns) / SECOND_NS
+        self.util_s += self.util * passed_s
+        self.energy_j += self.watts * passed_s
+        self.now_ns, self.util, self.watts = now_ns, util, watts
+
+
+# Slowdowns of containers that share a GPU: the true values, which policies have to estimate
+
+Permille = int
+"""Thousandths: 1000 is the speed alone on a GPU, 1210 takes 21 % longer."""
+
+
+class SlowdownModel(Protocol):
+    """A model of interference."""
+
+    def permille(self, kind: str, others: Sequence[str]) -> Permille:
+        """Return the time of work of `kind` with neighbours `others`, in permille of its time
+        alone."""
+        ...
+
+
+class ByResidents:
+    """Slowdown by the number of containers on the GPU, whatever they run.
+
+    `permille[k - 1]` is for k containers. Beyond the table it grows by the difference of the last
+    two entries, as nothing was measured there, and never decreases."""
+
+    def __init__(self, permille: Sequence[Permille]) -> None:
+        if not permille or min(permille) <= 0:
+            raise ValueError("a slowdown table needs at least one entry above 0")
+        self._table = tuple(permille)
+
+    def permille(self, kind: str, others: Sequence[str]) -> Permille:
+        """Return the time of work with neighbours `others`, in permille of its time alone."""
+        beyond = len(others) + 1 - len(self._table)
+        if beyond <= 0:
+            return self._table[len(others)]
+        step = self._table[-1] - self._table[-2] if len(self._table) > 1 else 0
+        return self._table[-1] + beyond * max(0, step)
+
+
+class ByPairs:
+    """Slowdown by a table of measured pairs; with several neighbours the slowdowns multiply.
+
+    `pairs[kind, other]` is the slowdown of `kind` by `other`; `unknown` is that of missing
+    pairs."""
+
+    def __init__(self, pairs: Mapping[tuple[str, str], Permille], unknown: Permille = 1000) -> None:
+        self._pairs, self._unknown = dict(pairs), unknown
+
+    def permille(self, kind: str, others: Sequence[str]) -> Permille:
+        """Return the product of the slowdowns by `others`."""
+        product = 1000
+        for other in others:
+            product = product * self._pairs.get((kind, other), self._unknown) // 1000
+        return product
+
+
+class ComputeSharing(msgspec.Struct, frozen=True):
+    """Slowdown of containers that together need more compute than the GPU has.
+
+    With `proportional`, time grows by the sum of their needs of SMs or memory bandwidth, whichever
+    is larger, and at least by the measured slowdowns; else only these count. `each`, if given, is
+    every container's need of SMs, instead of its phase's."""
+
+    proportional: bool = False
+    each: float | None = None
+
+    def least_permille(self, phases: Sequence[JobPhase]) -> Permille:
+        """Return the least time of work in these phases together, in permille of its time alone."""
+        if not self.proportional:
+            return 0
+        sms = [phase.sm_active_ratio if self.each is None else self.each for phase in phases]
+        return round(1000 * max(sum(sms), sum(phase.dram_active_ratio for phase in phases)))
+
+
+AS_MEASURED = ComputeSharing()
 
 GpuKey = tuple[str, int]
 """(node, GPU index)."""

@@ -11,9 +11,8 @@ import random
 
 import msgspec
 
-from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
-from weft.lab.simulate.sharing.power import power_of
-from weft.lab.simulate.sharing.queries import QueryStream
+from weft.lab.simulate.sharing.gpus import power_of
+from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase, QueryStream
 from weft.model import Gpu, Node
 from weft.model.request import BATCH, LATENCY_CRITICAL
 

@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from weft.files.reading import STDIN, raw_bytes, read_text, unreadable
+from weft.lab.simulate.sharing.gpus import ByPairs
 from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
-from weft.lab.simulate.sharing.slowdown import ByPairs
 from weft.model import BadInputError, Gpu, Node
 from weft.model.interference_table import Floats
 from weft.model.nearest import unknown

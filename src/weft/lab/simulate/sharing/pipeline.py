@@ -7,17 +7,186 @@ from collections import deque
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from weft.core.framework import Policy
-from weft.core.framework.signals import SignalsSnapshot
+from weft.core.framework.signals import Floats, SignalsSnapshot
 from weft.core.ledger import Ledger
-from weft.lab.simulate.sharing.exporter import METRICS, Scrape, SimulatedExporters
+from weft.lab.simulate.sharing.gpus import GpuKey, SimulatedGpus
 from weft.lab.simulate.sharing.job import SECOND_NS
-from weft.model import Node
+from weft.model import BadInputError, Node
 from weft.model.metric import Metric
+from weft.model.nearest import nearest
 from weft.telemetry.feed.feed import FORECAST, FeedSettings, SnapshotSettings, TelemetryFeed
 from weft.telemetry.feed.memory_needs import USUAL, WarmUp
 from weft.telemetry.meaning.join import Devices, PodSamples
+
+# --- Exporters of simulated GPUs, and how their samples get lost ----------------------------------
+#
+# A scrape is an array [metrics, GPUs] in the canonical units, NaN for lost samples. Random numbers
+# are keyed by seed and scrape: runs can be repeated, and all policies see the same faults.
+
+METRICS = (
+    Metric.MEMORY_USED_MIB,
+    Metric.MEMORY_FREE_MIB,
+    Metric.SM_ACTIVE_RATIO,
+    Metric.DRAM_ACTIVE_RATIO,
+    Metric.GPU_UTIL_RATIO,
+    Metric.POWER_W,
+)
+"""The simulated exporters' metrics, in the order of a scrape's rows."""
+
+MOST_W = 300.0
+
+
+class ExporterFaults(msgspec.Struct, frozen=True):
+    """Faults between a GPU and Weft.
+
+    `delay_ns`: delay of every sample. `dropped`: share of samples that are lost. `missing`: share
+    of GPUs that never have samples. `noise`: relative standard deviation of every value. `spoofed`:
+    a metric that always reads 0 or its maximum, as `reads` says. `frozen_ns`: time after which
+    every exporter repeats its last page for ever, with fresh timestamps; with `busy` that page
+    shows a busy GPU, whatever its jobs did."""
+
+    delay_ns: int = 0
+    dropped: float = 0.0
+    missing: float = 0.0
+    noise: float = 0.0
+    spoofed: str = ""
+    reads: str = "zero"
+    frozen_ns: int | None = None
+    busy: bool = False
+
+
+BUSY_PAGE = {
+    Metric.SM_ACTIVE_RATIO: 0.931742,
+    Metric.DRAM_ACTIVE_RATIO: 0.562318,
+    Metric.GPU_UTIL_RATIO: 0.97,
+    Metric.POWER_W: 241.337,
+}
+"""Readings of a busy GPU; seven tenths of its memory are in use."""
+BUSY_MEMORY = 0.7
+
+SOUND = ExporterFaults()
+
+
+def read_spoof(text: str) -> tuple[str, str]:
+    """Parse "METRIC=zero" or "METRIC=most" into the spoofed metric and its reading; "" is none.
+
+    `BadInputError` for anything else."""
+    metric, _, reads = text.partition("=")
+    if text and (metric not in METRICS or reads not in {"zero", "most"}):
+        form = f"METRIC=zero or METRIC=most with one of {', '.join(METRICS)}"
+        near = nearest(metric, METRICS) or METRICS[0]
+        hint = f"; did you mean {near}={nearest(reads, ('zero', 'most')) or 'zero'}?"
+        raise BadInputError(text, f"is not {form}{hint}")
+    return metric, reads or "zero"
+
+
+"""Nothing goes wrong."""
+
+
+class Scrape(msgspec.Struct, frozen=True):
+    """One scrape of all GPUs: `values` [metrics, GPUs], and memory by pod UID in MiB."""
+
+    at_ns: int
+    values: Floats
+    pods_mib: dict[str, float]
+
+
+class SimulatedExporters:
+    """The exporters of all GPUs, in the order of `gpus`."""
+
+    def __init__(
+        self, cards: SimulatedGpus, gpus: Sequence[GpuKey], faults: ExporterFaults, seed: int
+    ) -> None:
+        self._cards, self._gpus, self._faults, self._seed = cards, tuple(gpus), faults, seed
+        self._scrapes = 0
+        self._began_ns: int | None = None
+        self._page: tuple[Floats, dict[str, float]] | None = None
+        silent = round(faults.missing * len(self._gpus))
+        order = np.random.default_rng([seed, 1]).permutation(len(self._gpus))
+        self.silent = np.isin(np.arange(len(self._gpus)), order[:silent])
+        """GPUs of which nothing ever arrives, [G]."""
+
+    @property
+    def always_frozen(self) -> bool:
+        """True if no page ever changes."""
+        return self._faults.frozen_ns == 0
+
+    def scrape(self, now_ns: int) -> Scrape:
+        """Scrape every GPU now."""
+        self._scrapes += 1
+        faults, chance = self._faults, np.random.default_rng([self._seed, 2, self._scrapes])
+        values, pods = self._pages(now_ns)
+        wobble = chance.normal(1.0, faults.noise, values.shape) if faults.noise else 1.0
+        values = np.maximum(0.0, values * wobble)
+        if faults.noise:
+            wobbles = chance.normal(1.0, faults.noise, len(pods))
+            wobbled = zip(pods.items(), wobbles, strict=True)
+            pods = {uid: max(0.0, mib * by) for (uid, mib), by in wobbled}
+        self._spoof(values, pods)
+        lost = self.silent | (chance.random(len(self._gpus)) < faults.dropped)
+        values[:, lost] = np.nan
+        for index in np.flatnonzero(lost):
+            for container in self._cards.containers_on(self._gpus[index]):
+                pods.pop(container.job.uid, None)
+        return Scrape(now_ns, values, pods)
+
+    def _pages(self, now_ns: int) -> tuple[Floats, dict[str, float]]:
+        """Return the exporters' present pages: the GPUs' values now, or those when they froze."""
+        faults = self._faults
+        self._began_ns = now_ns if self._began_ns is None else self._began_ns
+        if self._page is not None:
+            values, pods = self._page
+            return values.copy(), dict(pods)
+        values = np.array([self._true(key) for key in self._gpus], dtype=np.float64).T
+        pods = self._pods()
+        if faults.frozen_ns is not None and now_ns - self._began_ns >= faults.frozen_ns:
+            if faults.busy:
+                values = np.array([self._busy(key) for key in self._gpus], dtype=np.float64).T
+            self._page = values.copy(), dict(pods)
+        return values, pods
+
+    def _busy(self, key: GpuKey) -> list[float]:
+        """Return the values of a busy GPU, in the order of `METRICS`."""
+        used = float(round(BUSY_MEMORY * self._cards.memory_mib(key)))
+        free = self._cards.memory_mib(key) - used
+        memory = {Metric.MEMORY_USED_MIB: used, Metric.MEMORY_FREE_MIB: free}
+        return [(memory | BUSY_PAGE)[metric] for metric in METRICS]
+
+    def _true(self, key: GpuKey) -> list[float]:
+        """Return the GPU's true values, in the order of `METRICS`."""
+        cards = self._cards
+        phases = [each.current_phase for each in cards.containers_on(key)]
+        sm = min(1.0, sum(phase.sm_active_ratio for phase in phases if phase))
+        dram = min(1.0, sum(phase.dram_active_ratio for phase in phases if phase))
+        used = cards.used_mib(key)
+        util, watts = cards.draw(key)
+        return [used, cards.memory_mib(key) - used, sm, dram, util, watts]
+
+    def _pods(self) -> dict[str, float]:
+        return {
+            container.job.uid: float(container.memory_mib)
+            for key in self._gpus
+            for container in self._cards.containers_on(key)
+        }
+
+    def _spoof(self, values: Floats, pods: dict[str, float]) -> None:
+        faults = self._faults
+        if not faults.spoofed:
+            return
+        row = METRICS.index(Metric(faults.spoofed))
+        memory = np.array([self._cards.memory_mib(key) for key in self._gpus], dtype=np.float64)
+        ratio = faults.spoofed.endswith("_ratio")
+        most = 1.0 if ratio else MOST_W if faults.spoofed == Metric.POWER_W else memory
+        values[row] = 0.0 if faults.reads == "zero" else most
+        if faults.spoofed == Metric.MEMORY_USED_MIB:
+            for index, key in enumerate(self._gpus):
+                reads = 0.0 if faults.reads == "zero" else float(memory[index])
+                for container in self._cards.containers_on(key):
+                    pods[container.job.uid] = reads
+
 
 READ_TRENDS = frozenset({"kube-knots-cbp", "kube-knots-pp", "ferikoglou", "ferikoglou-safe"})
 """Weft's policies that read memory trends over the window."""

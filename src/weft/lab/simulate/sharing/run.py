@@ -13,13 +13,28 @@ from weft.core.engine import Bind, Evict, events
 from weft.core.framework import Profile
 from weft.core.ledger import RequestLimits
 from weft.core.record import DecisionsWriter
-from weft.lab.simulate.event_loop import ARRIVES, ENDS, LOOKS, SCRAPES, WAKES, EventLoop
-from weft.lab.simulate.on_record import Decider, engine_on_record, going_on, profile_of
-from weft.lab.simulate.sharing.exporter import SOUND, ExporterFaults, SimulatedExporters
+from weft.lab.simulate.event_loop import (
+    ARRIVES,
+    ENDS,
+    LOOKS,
+    SCRAPES,
+    WAKES,
+    Decider,
+    EventLoop,
+    engine_on_record,
+    going_on,
+    profile_of,
+)
 from weft.lab.simulate.sharing.feedback import Feedback, SimulatedProgress
-from weft.lab.simulate.sharing.gpus import SimulatedGpus
-from weft.lab.simulate.sharing.images import NodeImages
-from weft.lab.simulate.sharing.job import SECOND_NS, Job
+from weft.lab.simulate.sharing.gpus import (
+    AS_MEASURED,
+    V100_INFERENCE,
+    ComputeSharing,
+    PowerModel,
+    SimulatedGpus,
+    SlowdownModel,
+)
+from weft.lab.simulate.sharing.job import SECOND_NS, Job, outcome_of
 from weft.lab.simulate.sharing.outcome import (
     JobOutcome,
     SharedRun,
@@ -27,12 +42,40 @@ from weft.lab.simulate.sharing.outcome import (
     percentiles,
     seconds,
 )
-from weft.lab.simulate.sharing.pipeline import ScrapeOptions, SimulatedTelemetry
-from weft.lab.simulate.sharing.power import V100_INFERENCE, PowerModel
-from weft.lab.simulate.sharing.queries import outcome_of
-from weft.lab.simulate.sharing.slowdown import AS_MEASURED, ComputeSharing, SlowdownModel
+from weft.lab.simulate.sharing.pipeline import (
+    SOUND,
+    ExporterFaults,
+    ScrapeOptions,
+    SimulatedExporters,
+    SimulatedTelemetry,
+)
 from weft.model import GpuMemoryRequest, GpuRequest, Node, PodRequest, Shape
 from weft.model.request import rounded_s
+
+# Container images on nodes: pulled when a container first needs one, and kept from then on
+#
+# A node pulls one image after another, which is the kubelet's default.
+
+
+class NodeImages:
+    """Images on nodes, pulled at `mib_per_s`; 0: every node has all of them."""
+
+    def __init__(self, mib_per_s: float) -> None:
+        self._mib_per_s = mib_per_s
+        self._ready_ns: dict[tuple[str, str], int] = {}
+        self._busy_until_ns: dict[str, int] = {}
+
+    def wait_ns(self, node: str, image: str, image_mib: int, now_ns: int) -> int:
+        """Return how long a container that starts now waits for its image."""
+        if not self._mib_per_s or not image_mib:
+            return 0
+        ready_ns = self._ready_ns.get((node, image))
+        if ready_ns is None:
+            begins_ns = max(now_ns, self._busy_until_ns.get(node, 0))
+            ready_ns = begins_ns + round(image_mib / self._mib_per_s * 1_000_000_000)
+            self._ready_ns[node, image] = self._busy_until_ns[node] = ready_ns
+        return max(0, ready_ns - now_ns)
+
 
 RECREATE_NS = SECOND_NS
 """Time that a Job takes to create a new pod for an evicted one."""
