@@ -39,10 +39,6 @@ ASKED = {
     "affinity.podAntiAffinity": {"affinity": {"podAntiAffinity": REQUIRED}},
     "resourceClaims": {"resourceClaims": [{"name": "gpu"}]},
     "schedulingGroup": {"schedulingGroup": {"podGroupName": "one"}},
-    "gcePersistentDisk": {"volumes": [{"name": "v", "gcePersistentDisk": {"pdName": "d"}}]},
-    "awsElasticBlockStore": {"volumes": [{"name": "v", "awsElasticBlockStore": {"volumeID": "d"}}]},
-    "iscsi": {"volumes": [{"name": "v", "iscsi": {"iqn": "d"}}]},
-    "rbd": {"volumes": [{"name": "v", "rbd": {"image": "d"}}]},
 }
 
 

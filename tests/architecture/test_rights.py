@@ -33,9 +33,15 @@ LISTS_AND_WATCHES = {
     "resourceclaims": ("cluster/control/claim_feeds.py", "WatchFeed(client, RESOURCE_CLAIMS"),
     "devices": ("cluster/control/optional_feeds.py", "WatchFeed(client, DEVICES"),
     "csinodes": ("cluster/control/live_cluster.py", "(CSI_NODES, views.take"),
+    "storageclasses": ("cluster/control/live_cluster.py", "(STORAGE_CLASSES, views.take"),
+    "csidrivers": ("cluster/control/live_cluster.py", "(CSI_DRIVERS, views.take"),
+    "csistoragecapacities": ("cluster/control/live_cluster.py", "(CSI_CAPACITIES, views.take"),
+    "volumeattachments": ("cluster/control/live_cluster.py", "(VOLUME_ATTACHMENTS, views.take"),
 }
 USED = {
     **{(name, verb): at for name, at in LISTS_AND_WATCHES.items() for verb in ("list", "watch")},
+    ("persistentvolumes", "patch"): ("cluster/control/volume_binder.py", "_patch(VOLUMES"),
+    ("persistentvolumeclaims", "patch"): ("cluster/control/volume_binder.py", "_patch(CLAIMS"),
     ("pods", "get"): ("kube/bind.py", "self._client.get(PODS"),
     ("pods/binding", "create"): ("kube/bind.py", "binding"),
     ("pods/eviction", "create"): ("kube/client.py", '"eviction"'),

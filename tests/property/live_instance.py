@@ -282,6 +282,10 @@ _LISTED = (
     "persistentvolumes",
     "persistentvolumeclaims",
     "csinodes",
+    "storageclasses",
+    "csidrivers",
+    "csistoragecapacities",
+    "volumeattachments",
 )
 
 

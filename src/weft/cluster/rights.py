@@ -14,9 +14,17 @@ def _rights(verbs: str, *resources: str, group: str = "") -> tuple[ResourceRight
     )
 
 
+_STORAGE = (
+    "csinodes",
+    "storageclasses",
+    "csidrivers",
+    "csistoragecapacities",
+    "volumeattachments",
+)
 SCHEDULER = (
     *_rights("list watch", "pods", "nodes", "persistentvolumes", "persistentvolumeclaims"),
-    *_rights("list watch", "csinodes", group="storage.k8s.io"),
+    *_rights("list watch", *_STORAGE, group="storage.k8s.io"),
+    *_rights("patch", "persistentvolumes", "persistentvolumeclaims"),
     *_rights("get", "pods"),
     *_rights("patch", "pods/status"),
     *_rights("create", "pods/binding"),

@@ -116,6 +116,7 @@ def cluster_of(plan: SchedulerPlan, client: ApiClient, elector: Elector | None) 
         ),
         limits=plan.limits,
         interference=plan.predictions.interference is not None,
+        volume_timeout_s=config.volumes.timeout_seconds,
     )
     return LeaderParts(
         EngineCluster(client, plan.profiles, lease=elector, options=options),

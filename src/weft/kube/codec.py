@@ -17,13 +17,17 @@ from weft.kube.structs import (
     ApiStatus,
     ConfigMap,
     CsiNode,
+    CsiStorageCapacity,
     Event,
+    KubeCsiDriver,
     KubeNode,
     KubeObject,
+    KubeStorageClass,
     Lease,
     ListMeta,
     PersistentVolume,
     PersistentVolumeClaim,
+    VolumeAttachment,
 )
 from weft.model import ObjectMeta
 from weft.model.manifest import Api
@@ -197,6 +201,10 @@ NAMESPACES = Resource("/api/v1", "namespaces", MetaOnly)
 VOLUMES = Resource("/api/v1", "persistentvolumes", PersistentVolume)
 CLAIMS = Resource("/api/v1", "persistentvolumeclaims", PersistentVolumeClaim)
 CSI_NODES = Resource("/apis/storage.k8s.io/v1", "csinodes", CsiNode)
+STORAGE_CLASSES = Resource("/apis/storage.k8s.io/v1", "storageclasses", KubeStorageClass)
+CSI_DRIVERS = Resource("/apis/storage.k8s.io/v1", "csidrivers", KubeCsiDriver)
+CSI_CAPACITIES = Resource("/apis/storage.k8s.io/v1", "csistoragecapacities", CsiStorageCapacity)
+VOLUME_ATTACHMENTS = Resource("/apis/storage.k8s.io/v1", "volumeattachments", VolumeAttachment)
 LEASES = Resource("/apis/coordination.k8s.io/v1", "leases", Lease)
 EVENTS = Resource("/apis/events.k8s.io/v1", "events", MetaOnly)
 TOLD_EVENTS = Resource("/apis/events.k8s.io/v1", "events", Event)

@@ -171,33 +171,35 @@ class ClaimSource(Api, frozen=True, gc=False):
     claim_name: str = ""
 
 
+class MountedDisk(Api, frozen=True, gc=False):
+    """A disk written in the pod itself: its name in the field that its kind has."""
+
+    pd_name: str = ""
+    volume_id: str = msgspec.field(default="", name="volumeID")
+    disk_name: str = ""
+    iqn: str = ""
+    monitors: list[str] | None = None
+    pool: str = "rbd"
+    image: str = ""
+    read_only: bool = False
+
+
 class Volume(Api, frozen=True, gc=False):
     """One entry of spec.volumes: a claim by name, or one made for the pod (`ephemeral`); an image.
 
-    The others are disks that only one pod of a node may write, written in the pod itself.
+    The others are disks that are written in the pod itself.
     """
 
     name: str = ""
     persistent_volume_claim: ClaimSource | None = None
     ephemeral: dict[str, Any] | None = None
-    gce_persistent_disk: dict[str, Any] | None = None
-    aws_elastic_block_store: dict[str, Any] | None = None
-    iscsi: dict[str, Any] | None = None
-    rbd: dict[str, Any] | None = None
+    gce_persistent_disk: MountedDisk | None = None
+    aws_elastic_block_store: MountedDisk | None = None
+    iscsi: MountedDisk | None = None
+    rbd: MountedDisk | None = None
+    azure_disk: MountedDisk | None = None
+    cinder: MountedDisk | None = None
     image: ImageSource | None = None
-
-    @property
-    def lone_disk(self) -> str:
-        """The field of the disk that only one pod of a node may write; "" for none."""
-        for field, disk in (
-            ("gcePersistentDisk", self.gce_persistent_disk),
-            ("awsElasticBlockStore", self.aws_elastic_block_store),
-            ("iscsi", self.iscsi),
-            ("rbd", self.rbd),
-        ):
-            if disk is not None:
-                return field
-        return ""
 
 
 class PodResourceClaim(Api, frozen=True, gc=False):
@@ -254,6 +256,7 @@ class OwnerReference(Api, frozen=True, gc=False):
 
     kind: str = ""
     name: str = ""
+    uid: str = ""
     controller: bool | None = None
     api_version: str = ""
 

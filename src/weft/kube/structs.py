@@ -7,8 +7,15 @@ from typing import Protocol
 
 import msgspec
 
-from weft.kube.pods import NodeSelector, TimedCondition
-from weft.model.manifest import Api, NodeManifest, NodeStatus, ObjectMeta
+from weft.kube.pods import LabelSelector, NodeSelector, OwnedMeta, TimedCondition
+from weft.model.manifest import (
+    Api,
+    ManifestResources,
+    NodeManifest,
+    NodeStatus,
+    ObjectMeta,
+    Quantities,
+)
 
 
 class KubeObject(Protocol):
@@ -77,16 +84,52 @@ class VolumeNodeAffinity(Api, frozen=True, gc=False):
 
 
 class CsiSource(Api, frozen=True, gc=False):
-    """spec.csi of a volume: which driver attaches it."""
+    """spec.csi of a volume: which driver attaches it, by which handle."""
 
     driver: str = ""
+    volume_handle: str = ""
+
+
+class OldDisk(Api, frozen=True, gc=False):
+    """A cloud's disk as volumes named it before CSI; each kind has one of these fields."""
+
+    volume_id: str = msgspec.field(default="", name="volumeID")
+    pd_name: str = ""
+    disk_name: str = ""
+
+
+class ClaimRef(Api, frozen=True, gc=False, omit_defaults=True):
+    """spec.claimRef of a volume: the claim that it is for; without a UID whichever has the name."""
+
+    api_version: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
 
 
 class VolumeSpec(Api, frozen=True, gc=False):
     """spec of a PersistentVolume."""
 
+    capacity: Quantities | None = None
+    access_modes: list[str] | None = None
+    storage_class_name: str = ""
+    volume_mode: str | None = None
+    volume_attributes_class_name: str | None = None
+    claim_ref: ClaimRef | None = None
     node_affinity: VolumeNodeAffinity | None = None
     csi: CsiSource | None = None
+    aws_elastic_block_store: OldDisk | None = None
+    gce_persistent_disk: OldDisk | None = None
+    azure_disk: OldDisk | None = None
+    cinder: OldDisk | None = None
+
+
+class PhaseStatus(Api, frozen=True, gc=False):
+    """status of a volume or claim."""
+
+    phase: str = ""
 
 
 class PersistentVolume(Api, frozen=True, gc=False):
@@ -94,6 +137,7 @@ class PersistentVolume(Api, frozen=True, gc=False):
 
     metadata: ObjectMeta = ObjectMeta()
     spec: VolumeSpec = VolumeSpec()
+    status: PhaseStatus = PhaseStatus()
 
 
 class ClaimSpec(Api, frozen=True, gc=False):
@@ -102,13 +146,84 @@ class ClaimSpec(Api, frozen=True, gc=False):
     volume_name: str = ""
     storage_class_name: str | None = None
     access_modes: list[str] | None = None
+    volume_mode: str | None = None
+    selector: LabelSelector | None = None
+    resources: ManifestResources = ManifestResources()
+    volume_attributes_class_name: str | None = None
 
 
 class PersistentVolumeClaim(Api, frozen=True, gc=False):
     """A claim, bound to a volume or not."""
 
-    metadata: ObjectMeta = ObjectMeta()
+    metadata: OwnedMeta = OwnedMeta()
     spec: ClaimSpec = ClaimSpec()
+    status: PhaseStatus = PhaseStatus()
+
+
+class TopologySelectorRequirement(Api, frozen=True, gc=False):
+    """One of these values of a node's label."""
+
+    key: str = ""
+    values: list[str] | None = None
+
+
+class TopologySelectorTerm(Api, frozen=True, gc=False):
+    """All of these requirements; an empty term selects nothing."""
+
+    match_label_expressions: list[TopologySelectorRequirement] | None = None
+
+
+class KubeStorageClass(Api, frozen=True, gc=False):
+    """storage.k8s.io/v1 StorageClass: how volumes of the class are made and bound."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    provisioner: str = ""
+    volume_binding_mode: str | None = None
+    allowed_topologies: list[TopologySelectorTerm] | None = None
+
+
+class CsiDriverSpec(Api, frozen=True, gc=False):
+    """spec of a CSIDriver: whether it tells how much storage is left."""
+
+    storage_capacity: bool | None = None
+
+
+class KubeCsiDriver(Api, frozen=True, gc=False):
+    """storage.k8s.io/v1 CSIDriver."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: CsiDriverSpec = CsiDriverSpec()
+
+
+class CsiStorageCapacity(Api, frozen=True, gc=False):
+    """storage.k8s.io/v1 CSIStorageCapacity: what is left of a class on some nodes."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    storage_class_name: str = ""
+    node_topology: LabelSelector | None = None
+    capacity: str | int | float | None = None
+    maximum_volume_size: str | int | float | None = None
+
+
+class AttachmentSource(Api, frozen=True, gc=False):
+    """The volume of a VolumeAttachment."""
+
+    persistent_volume_name: str | None = None
+
+
+class AttachmentSpec(Api, frozen=True, gc=False):
+    """spec of a VolumeAttachment."""
+
+    attacher: str = ""
+    node_name: str = ""
+    source: AttachmentSource = AttachmentSource()
+
+
+class VolumeAttachment(Api, frozen=True, gc=False):
+    """storage.k8s.io/v1 VolumeAttachment: a volume that is attached to a node, or is to be."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: AttachmentSpec = AttachmentSpec()
 
 
 class CsiAllocatable(Api, frozen=True, gc=False):

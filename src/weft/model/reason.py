@@ -47,6 +47,12 @@ class Code(enum.IntEnum):
     POD_AFFINITY = 32
     POD_ANTI_AFFINITY = 33
     TOPOLOGY_SPREAD = 34
+    CLAIM_WAITS = 35
+    CLAIM_TAKEN = 36
+    DISK_TAKEN = 37
+    NO_VOLUME = 38
+    STORAGE_CAPACITY = 39
+    VOLUME_LIMIT = 40
 
     @property
     def is_by_others(self) -> bool:
@@ -90,6 +96,12 @@ TEXT: dict[Code, str] = {
     Code.POD_AFFINITY: "no pod is near that the pod must be near to",
     Code.POD_ANTI_AFFINITY: "a pod is near from which the pod stays away",
     Code.TOPOLOGY_SPREAD: "the pod would be spread unevenly",
+    Code.CLAIM_WAITS: "a claim of the pod is not ready",
+    Code.CLAIM_TAKEN: "another pod has a claim that is for one pod alone",
+    Code.DISK_TAKEN: "a pod there has a disk that the pod mounts",
+    Code.NO_VOLUME: "no volume for a claim of the pod can be had there",
+    Code.STORAGE_CAPACITY: "too little storage is left there for a claim of the pod",
+    Code.VOLUME_LIMIT: "no more volumes can be attached to the node",
 }
 
 _MOST = {Code.GPU_TOO_SMALL: "largest", Code.TOO_FEW_GPUS: "most", Code.NOT_IDLE: "most"}

@@ -25,12 +25,13 @@ from weft.model import model_names
 from weft.model.errors import BadInputError
 from weft.model.selectors import (
     InterPodRules,
-    Requirement,
     SpreadRule,
+    Term,
     WeightedTerm,
     rules_in,
 )
 from weft.model.slowdown_limit import SlowdownLimit
+from weft.model.storage import StorageRules
 
 # --- constraints besides room ---------------------------------------------------------------------
 
@@ -71,25 +72,6 @@ class Toleration(msgspec.Struct, frozen=True, gc=False):
         if self.operator == "Exists":
             return True
         return self.operator in ("", "Equal") and bool(self.key) and self.value == taint.value
-
-
-class Term(msgspec.Struct, frozen=True, gc=False):
-    """A nodeSelectorTerm: all of its requirements together; an empty term matches nothing.
-
-    `fields` are matchFields, of which Kubernetes knows metadata.name.
-    """
-
-    labels: tuple[Requirement, ...] = ()
-    fields: tuple[Requirement, ...] = ()
-
-    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
-        """True if a node of this name and these labels satisfies the term."""
-        if not self.labels and not self.fields:
-            return False
-        own = {"metadata.name": name}
-        return all(r.matches(labels) for r in self.labels) and all(
-            r.matches(own) for r in self.fields
-        )
 
 
 class Preference(msgspec.Struct, frozen=True, gc=False):
@@ -133,9 +115,9 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
     match (None: no such rule; empty: nothing matches). `volumes` are the bound volumes' terms:
     for each volume one of its terms must match. `unsupported` says in words what Weft does not
     honour yet: such a pod stays pending with that reason. `features` are those that its node must
-    declare. `pods` is what it demands of the pods
-    around it. `judged_elsewhere`: whoever asks has looked at all of this already, and at other
-    pods' anti-affinity; only `ports` count, as room.
+    declare. `pods` is what it demands of the pods around it, `storage` what its volumes demand
+    beside the bound ones' places. `judged_elsewhere`: whoever asks has looked at all of this
+    already, and at other pods' anti-affinity; only `ports` count, as room.
     """
 
     selector: tuple[tuple[str, str], ...] = ()
@@ -147,6 +129,7 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
     judged_elsewhere: bool = False
     features: tuple[str, ...] | UnsetType = UNSET
     pods: InterPodRules | UnsetType = UNSET  # unset, it is not in a decisions file at all
+    storage: StorageRules | UnsetType = UNSET
 
     @property
     def rules(self) -> int:
@@ -155,6 +138,7 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
         for either in self.volumes:
             terms += either
         others = len(self.selector) + len(self.tolerations) + len(self.ports)
+        others += self.storage.rules if self.storage else 0
         return others + (self.pods.rules if self.pods else 0) + _rules_in(terms)
 
     def accepts_labels(self, name: str, labels: Mapping[str, str]) -> bool:
@@ -421,7 +405,8 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
     card serves the whole pod (gpushare). `system_names` are the schedulerNames of the system whose
     words it speaks, its default first. `warnings` are for people; what is said of a resource
     begins with its name and "is". `workload` names whatever makes pods like this one, "" where
-    nobody does. `labels` are its own, by which other pods' rules select it.
+    nobody does. `labels` are its own, by which other pods' rules select it. `claims` are the
+    names of those that wait for their first consumer, in the order of its constraints.
     """
 
     uid: str
@@ -440,6 +425,7 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
     workload: str = ""
     labels: dict[str, str] | UnsetType = UNSET
     preferences: Preferences | UnsetType = UNSET  # unset, it is not in a decisions file at all
+    claims: tuple[str, ...] | UnsetType = UNSET
 
 
 # --- quantities ----------------------------------------------------------------------------------

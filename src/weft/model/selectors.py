@@ -59,6 +59,25 @@ class Requirement(msgspec.Struct, frozen=True, gc=False):
         return f"{self.key} {self.operator} {listed}"
 
 
+class Term(msgspec.Struct, frozen=True, gc=False):
+    """A nodeSelectorTerm: all of its requirements together; an empty term matches nothing.
+
+    `fields` are matchFields, of which Kubernetes knows metadata.name.
+    """
+
+    labels: tuple[Requirement, ...] = ()
+    fields: tuple[Requirement, ...] = ()
+
+    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
+        """True if a node of this name and these labels satisfies the term."""
+        if not self.labels and not self.fields:
+            return False
+        own = {"metadata.name": name}
+        return all(r.matches(labels) for r in self.labels) and all(
+            r.matches(own) for r in self.fields
+        )
+
+
 class PodSelector(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """Selects pods: those of these `namespaces` (None: of all) of whose labels all holds.
 

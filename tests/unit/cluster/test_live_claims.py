@@ -219,9 +219,13 @@ async def test_a_server_without_claims_is_asked_once() -> None:
                 "namespaces",
                 "nodes",
                 "configmaps",
+                "storageclasses",
+                "csidrivers",
+                "csistoragecapacities",
                 "persistentvolumes",
                 "persistentvolumeclaims",
                 "csinodes",
+                "volumeattachments",
                 "pods",
             ]
 

@@ -115,16 +115,6 @@ def test_tolerations_and_ports() -> None:
         ),
         ("spec.resourceClaims", {"resourceClaims": [{"name": "gpu"}]}),
         ("spec.schedulingGroup", {"schedulingGroup": {"podGroupName": "gang"}}),
-        ("spec.volumes[v].iscsi", {"volumes": [{"name": "v", "iscsi": {"iqn": "q"}}]}),
-        (
-            "spec.volumes[v].gcePersistentDisk",
-            {"volumes": [{"name": "v", "gcePersistentDisk": {"pdName": "p"}}]},
-        ),
-        (
-            "there is no PersistentVolumeClaim data",
-            {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]},
-        ),
-        ("there is no PersistentVolumeClaim a-v", {"volumes": [{"name": "v", "ephemeral": {}}]}),
     ],
 )
 def test_what_is_not_honoured_is_a_reason_that_names_the_way_out(

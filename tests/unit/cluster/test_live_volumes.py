@@ -6,15 +6,21 @@ import msgspec
 import pytest
 from live_world import pod, refusals, until, world
 
-from weft.cluster.state.pod_reader import WAY_OUT, constraints_of
+from weft.cluster.state.pod_reader import constraints_of
 from weft.cluster.state.volumes import VolumeView
 from weft.kube.pods import Pod
 from weft.kube.structs import CsiNode, PersistentVolume, PersistentVolumeClaim
 from weft.kube.watch import Added, Deleted
-from weft.model import Constraints, Requirement, Term
+from weft.model import Constraints, MountedVolumes, NodeStorage, Requirement, Term
 
 EXPRESSION = {"key": "zone", "operator": "In", "values": ["a"]}
 ZONE = Requirement("zone", "In", ("a",))
+
+
+def waits(known: VolumeView, /, **spec: Any) -> str:
+    """The thing that the pod waits for."""
+    storage = read(known, **spec).storage
+    return storage.waits_for if storage else ""
 
 
 def read(known: VolumeView, /, **spec: Any) -> Constraints:
@@ -23,8 +29,10 @@ def read(known: VolumeView, /, **spec: Any) -> Constraints:
 
 
 def claim(name: str = "data", volume: str = "", namespace: str = "d") -> PersistentVolumeClaim:
-    whole = {"metadata": {"name": name, "namespace": namespace}, "spec": {"volumeName": volume}}
-    return msgspec.convert(whole, PersistentVolumeClaim)
+    meta = {"name": name, "namespace": namespace, "annotations": BOUND if volume else {}}
+    return msgspec.convert(
+        {"metadata": meta, "spec": {"volumeName": volume}}, PersistentVolumeClaim
+    )
 
 
 def volume(name: str = "disk", required: Any = None) -> PersistentVolume:
@@ -32,7 +40,10 @@ def volume(name: str = "disk", required: Any = None) -> PersistentVolume:
     return msgspec.convert({"metadata": {"name": name}, "spec": spec}, PersistentVolume)
 
 
-MOUNTS = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}
+BOUND = {"pv.kubernetes.io/bind-completed": "yes"}
+MOUNTS: dict[str, Any] = {
+    "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
+}
 ON_ZONE_A = {"nodeSelectorTerms": [{"matchExpressions": [EXPRESSION]}]}
 
 
@@ -52,30 +63,87 @@ def test_a_volume_that_is_everywhere_binds_nobody() -> None:
     assert read(volumes, **MOUNTS) == Constraints()
 
 
-def test_waiting_for_the_first_consumer_is_a_reason() -> None:
-    """Such a claim is bound by kube-scheduler only, together with the pod's node."""
+def test_who_has_to_do_something_first_is_a_reason() -> None:
     volumes = VolumeView()
     volumes.take_claim(Added(claim()))
-    said = read(volumes, **MOUNTS).unsupported
-    assert said == f"PersistentVolumeClaim data is not bound to a volume yet: {WAY_OUT}"
+    said = "PersistentVolumeClaim data is not bound to a volume yet, and has no StorageClass"
+    assert waits(volumes, **MOUNTS) == said
+    assert read(volumes, **MOUNTS).unsupported == ""
 
 
 def test_a_volume_that_went_is_a_reason_until_it_comes_back() -> None:
     volumes = VolumeView()
     volumes.take_claim(Added(claim(volume="disk")))
-    assert "bound to a volume that is not there" in read(volumes, **MOUNTS).unsupported
+    assert "is bound to volume disk, which is not there" in waits(volumes, **MOUNTS)
     volumes.take_volume(Added(volume()))
-    assert read(volumes, **MOUNTS).unsupported == ""
+    assert waits(volumes, **MOUNTS) == ""
     volumes.take_volume(Deleted(volume()))
-    assert "bound to a volume that is not there" in read(volumes, **MOUNTS).unsupported
+    assert "is bound to volume disk, which is not there" in waits(volumes, **MOUNTS)
     volumes.take_claim(Deleted(claim(volume="disk")))
-    assert "there is no PersistentVolumeClaim data" in read(volumes, **MOUNTS).unsupported
+    assert waits(volumes, **MOUNTS) == "PersistentVolumeClaim data is not there"
 
 
 def test_a_claim_of_another_namespace_is_another_claim() -> None:
     volumes = VolumeView()
     volumes.take_claim(Added(claim(volume="disk", namespace="other")))
-    assert "there is no PersistentVolumeClaim data" in read(volumes, **MOUNTS).unsupported
+    assert waits(volumes, **MOUNTS) == "PersistentVolumeClaim data is not there"
+
+
+def test_a_claim_with_a_volume_is_bound_once_the_controller_has_said_so() -> None:
+    half = msgspec.convert(
+        {
+            "metadata": {"name": "data", "namespace": "d"},
+            "spec": {"volumeName": "disk"},
+            "status": {"phase": "Pending"},
+        },
+        PersistentVolumeClaim,
+    )
+    volumes = VolumeView()
+    volumes.take_claim(Added(half))
+    volumes.take_volume(Added(volume()))
+    assert waits(volumes, **MOUNTS).endswith("data is not bound to volume disk yet")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"status": {"phase": "Lost"}}, "has lost its volume disk"),
+        ({"metadata": {"deletionTimestamp": "2020-01-01T00:00:00Z"}}, "is being deleted"),
+    ],
+)
+def test_a_claim_that_is_lost_or_goes_is_a_reason(change: dict[str, Any], said: str) -> None:
+    whole = {
+        "metadata": {"name": "data", "namespace": "d", "annotations": BOUND}
+        | change.get("metadata", {}),
+        "spec": {"volumeName": "disk"},
+        "status": change.get("status", {}),
+    }
+    volumes = VolumeView()
+    volumes.take_claim(Added(msgspec.convert(whole, PersistentVolumeClaim)))
+    volumes.take_volume(Added(volume()))
+    assert waits(volumes, **MOUNTS) == f"PersistentVolumeClaim data {said}"
+
+
+# --- generic ephemeral volumes ---
+
+
+def test_an_ephemeral_volume_s_claim_is_the_pod_s_own_or_none() -> None:
+    spec = {"volumes": [{"name": "scratch", "ephemeral": {}}]}
+    volumes = VolumeView()
+    volumes.take_volume(Added(volume()))
+
+    def made(owner: str) -> PersistentVolumeClaim:
+        owners = [{"kind": "Pod", "name": "a", "uid": owner, "controller": True}]
+        meta = {"name": "a-scratch", "namespace": "d", "annotations": BOUND}
+        whole = {"metadata": meta | {"ownerReferences": owners}, "spec": {"volumeName": "disk"}}
+        return msgspec.convert(whole, PersistentVolumeClaim)
+
+    said = "PersistentVolumeClaim a-scratch is still to be made for the pod"
+    assert waits(volumes, **spec) == said
+    volumes.take_claim(Added(made("another")))
+    assert "was not made for this pod" in waits(volumes, **spec)
+    volumes.take_claim(Added(made("")))
+    assert waits(volumes, **spec) == "", "the pod of these tests has no UID"
 
 
 # --- zones of a volume ---
@@ -115,66 +183,36 @@ def test_a_volume_s_zone_labels_bind_its_pods(
 # --- ReadWriteOncePod ---
 
 
-def rwop() -> VolumeView:
+def test_a_claim_for_one_pod_is_told_of_those_that_have_a_node_and_those_that_wait() -> None:
+    """The engine compares: who has a node has the claim."""
     volumes = VolumeView()
     whole = {
-        "metadata": {"name": "data", "namespace": "d"},
+        "metadata": {"name": "data", "namespace": "d", "annotations": BOUND},
         "spec": {"volumeName": "disk", "accessModes": ["ReadWriteOncePod"]},
     }
     volumes.take_claim(Added(msgspec.convert(whole, PersistentVolumeClaim)))
     volumes.take_volume(Added(volume()))
-    return volumes
+    storage = read(volumes, **MOUNTS).storage
+    assert storage
+    assert storage.mounts == MountedVolumes(lone_claims=("d/data",))
+    there = {"metadata": {"name": "b", "namespace": "d"}, "spec": {**MOUNTS, "nodeName": "n"}}
+    assert volumes.mounted(msgspec.convert(there, Pod)) == MountedVolumes(lone_claims=("d/data",))
 
 
-def user(name: str, phase: str = "Pending", **spec: Any) -> Pod:
-    whole = {
-        "metadata": {"name": name, "namespace": "d", "uid": f"uid-{name}"},
-        "spec": {**MOUNTS, **spec},
-        "status": {"phase": phase},
-    }
-    return msgspec.convert(whole, Pod)
-
-
-def why(volumes: VolumeView, pod: Pod) -> str:
-    return constraints_of(pod, volumes).unsupported
-
-
-def test_a_claim_for_one_pod_is_for_one_pod() -> None:
-    volumes, second = rwop(), user("second")
-    assert volumes.take_moved()
-    volumes.use(user("first", nodeName="n"), waits=False)
-    volumes.use(second, waits=True)
-    said = "PersistentVolumeClaim data is ReadWriteOncePod and pod first has it"
-    assert why(volumes, second) == said
-    assert volumes.take_moved()
-    assert not volumes.take_moved()
-    volumes.use(user("first", "Succeeded", nodeName="n"), waits=False)
-    assert why(volumes, second) == "", "who has ended has it no more"
-    assert volumes.take_moved(), "the pods that wait are to be read again"
-
-
-def test_of_pods_that_wait_for_such_a_claim_the_first_is_tried() -> None:
-    """Two of them may not be decided before either is seen bound."""
-    volumes, first, second = rwop(), user("first"), user("second")
-    volumes.use(first, waits=True)
-    volumes.use(second, waits=True)
-    assert why(volumes, first) == ""
-    assert "pod first has it" in why(volumes, second)
-    volumes.use(user("second", nodeName="n"), waits=False)
-    assert "pod second has it" in why(volumes, first), "bound by another scheduler"
-    volumes.release(second)
-    assert why(volumes, first) == ""
-
-
-def test_other_claims_may_be_shared() -> None:
+def test_pods_are_read_again_where_their_claims_change_and_others_are_not() -> None:
     volumes = VolumeView()
+    mine = msgspec.convert({"metadata": {"name": "a", "namespace": "d"}, "spec": MOUNTS}, Pod)
+    volumes.use(mine, waits=True)
+    volumes.take_claim(Added(claim("other", volume="disk")))
+    assert volumes.take_moved() == []
     volumes.take_claim(Added(claim(volume="disk")))
+    assert volumes.take_moved() == [mine]
+    assert volumes.take_moved() == []
     volumes.take_volume(Added(volume()))
-    assert volumes.take_moved()
-    volumes.use(user("first", nodeName="n"), waits=False)
-    volumes.use(user("second"), waits=True)
-    assert why(volumes, user("second")) == ""
-    assert not volumes.take_moved()
+    assert volumes.take_moved() == [mine], "the volume of its claim came"
+    volumes.release(mine)
+    volumes.take_claim(Deleted(claim(volume="disk")))
+    assert volumes.take_moved() == []
 
 
 # --- limits of attached volumes ---
@@ -185,21 +223,29 @@ def csi_node(count: int | None) -> CsiNode:
     return msgspec.convert({"metadata": {"name": "n"}, "spec": {"drivers": [driver]}}, CsiNode)
 
 
-def test_a_driver_with_a_limit_is_a_reason_to_wait() -> None:
+def test_volumes_are_counted_where_some_node_limits_their_driver() -> None:
     volumes = VolumeView()
+    mine = msgspec.convert({"metadata": {"name": "a", "namespace": "d"}, "spec": MOUNTS}, Pod)
+    volumes.use(mine, waits=True)
     volumes.take_claim(Added(claim(volume="disk")))
-    by_csi = {"metadata": {"name": "disk"}, "spec": {"csi": {"driver": "ebs"}}}
+    by_csi = {
+        "metadata": {"name": "disk"},
+        "spec": {"csi": {"driver": "ebs", "volumeHandle": "vol-1"}},
+    }
     volumes.take_volume(Added(msgspec.convert(by_csi, PersistentVolume)))
-    assert read(volumes, **MOUNTS).unsupported == ""
     volumes.take_csi_node(Added(csi_node(None)))
-    assert read(volumes, **MOUNTS).unsupported == ""
+    volumes.take_moved()
+    assert not read(volumes, **MOUNTS).storage
     volumes.take_csi_node(Added(csi_node(25)))
-    said = "nodes limit how many volumes of ebs (PersistentVolumeClaim data) are attached, "
-    assert (
-        read(volumes, **MOUNTS).unsupported == f"{said}which Weft alone does not count: {WAY_OUT}"
-    )
+    assert volumes.take_moved() == [mine]
+    storage = read(volumes, **MOUNTS).storage
+    assert storage
+    assert storage.mounts.attached == (("ebs", "vol-1"),)
+    event = volumes.take_event()
+    assert event is not None
+    assert event.nodes == (NodeStorage("n", {"ebs": 25}),)
     volumes.take_csi_node(Deleted(csi_node(25)))
-    assert read(volumes, **MOUNTS).unsupported == ""
+    assert not read(volumes, **MOUNTS).storage
 
 
 async def test_of_two_pods_with_one_claim_the_second_runs_when_the_first_has_ended() -> None:
@@ -209,7 +255,7 @@ async def test_of_two_pods_with_one_claim_the_second_runs_when_the_first_has_end
         server.add(
             "persistentvolumeclaims",
             {
-                "metadata": {"name": "data", "namespace": "d"},
+                "metadata": {"name": "data", "namespace": "d", "annotations": BOUND},
                 "spec": {"volumeName": "disk", "accessModes": ["ReadWriteOncePod"]},
             },
         )

@@ -168,6 +168,17 @@ class LimitsSettings(Section, frozen=True):
     ] = 20
 
 
+class VolumeSettings(Section, frozen=True):
+    """Claims that are bound with their pod's node (WaitForFirstConsumer)."""
+
+    timeout_seconds: Annotated[
+        float,
+        Meta(gt=0, le=DAY_S),
+        "how long a pod keeps its place until its claims are bound; 600, as for kube-scheduler: "
+        "slow storage takes minutes, and after that the share is free for others",
+    ] = 600
+
+
 class OomHistorySettings(Section, frozen=True):
     """The ConfigMap, in the Lease's namespace, of workloads that ran out of GPU memory."""
 
@@ -507,6 +518,7 @@ class Configuration(Section, frozen=True):
     client: ClientSettings = ClientSettings()
     lease: LeaseSettings = LeaseSettings()
     limits: LimitsSettings = LimitsSettings()
+    volumes: VolumeSettings = VolumeSettings()
     oom_history: OomHistorySettings = OomHistorySettings()
     http: HttpSettings = HttpSettings()
     extender: ExtenderSettings = ExtenderSettings()

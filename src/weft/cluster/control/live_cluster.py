@@ -19,6 +19,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from weft.cluster.control.claim_feeds import ClaimFeeds
 from weft.cluster.control.fault_log import FaultLog
@@ -39,6 +41,7 @@ from weft.cluster.control.leadership import Leadership, LeaseHolder
 from weft.cluster.control.optional_feeds import OptionalFeeds, device_kinds, namespace_kinds
 from weft.cluster.control.required_plugins import required_plugins
 from weft.cluster.control.timer import Alarm
+from weft.cluster.control.volume_binder import TIMEOUT_S, VolumeBinder
 from weft.cluster.control.watch_feeds import ChangeStream, LoopTurns, WatchFeed
 from weft.cluster.state.node_batches import NodeBatches
 from weft.cluster.state.nodes import NodeView, Unit
@@ -83,11 +86,24 @@ from weft.kube.bind import (
     Bound,
     Gone,
     Outcome,
+    Refused,
     Unknown,
     annotation_bytes,
 )
 from weft.kube.client import ApiClient
-from weft.kube.codec import CLAIMS, CONFIG_MAPS, CSI_NODES, LEASES, NODES, PODS, VOLUMES
+from weft.kube.codec import (
+    CLAIMS,
+    CONFIG_MAPS,
+    CSI_CAPACITIES,
+    CSI_DRIVERS,
+    CSI_NODES,
+    LEASES,
+    NODES,
+    PODS,
+    STORAGE_CLASSES,
+    VOLUME_ATTACHMENTS,
+    VOLUMES,
+)
 from weft.kube.errors import NotFoundError
 from weft.kube.pods import Pod
 from weft.kube.watch import Change, Deleted, Synced
@@ -146,15 +162,26 @@ def _may_tell_of_ends(pod: Pod) -> bool:
 
 
 def asks_the_same(request: PodRequest, parse: Callable[[Pod], PodRequest]) -> Callable[[Pod], bool]:
-    """Make the check that a pod still asks for what was decided."""
+    """Make the check that a pod still asks for what was decided, but for claims that were bound
+    since."""
 
     def unchanged(now: Pod) -> bool:
         try:
-            return parse(now) == request
+            asked = parse(now)
+            return asked == request or (
+                bool(request.claims) and _volumes_aside(asked) == _volumes_aside(request)
+            )
         except BadInputError:
             return False
 
     return unchanged
+
+
+def _volumes_aside(request: PodRequest) -> PodRequest:
+    """The request but for its volumes, whose demands follow from claims."""
+    shape = request.shape
+    constraints = replace(shape.constraints, volumes=(), storage=UNSET)
+    return replace(request, shape=replace(shape, constraints=constraints), claims=UNSET)
 
 
 # --- the cluster ----------------------------------------------------------------------------------
@@ -172,7 +199,8 @@ class EngineClusterOptions(msgspec.Struct, frozen=True):
 
     `names` are the schedulerNames to schedule for (all profiles' where left out), `rules` the
     inventory of nodes that nobody else tells of, `links` how their GPUs are connected; `limits` are
-    the ledger's. `interference`: there is a table of it.
+    the ledger's. `interference`: there is a table of it. `volume_timeout_s`: how long a decided pod
+    waits until its volumes are bound.
     """
 
     names: Sequence[str] | None = None
@@ -184,6 +212,7 @@ class EngineClusterOptions(msgspec.Struct, frozen=True):
     binding: BindOptions | None = None
     limits: RequestLimits = STRICT
     interference: bool = False
+    volume_timeout_s: float = TIMEOUT_S
 
 
 class EngineCluster:
@@ -229,6 +258,13 @@ class EngineCluster:
         )
         self._claims = ClaimFeeds(
             client, self._nodes, self._pods, tell=self.handle, after=self._claims_taken
+        )
+        self._volume_binder = VolumeBinder(
+            client,
+            self._volumes,
+            may_write=self.may_write,
+            wanted_on=self._wanted_on,
+            timeout_s=options.volume_timeout_s,
         )
         self._carriers: dict[type[Any], Callable[[Any], None]] = {}
         self._stream, self._alarm = ChangeStream(), Alarm(client.clock, lambda: self.handle(Tick()))
@@ -295,9 +331,13 @@ class EngineCluster:
     def _volume_feeds(self) -> list[WatchFeed[Any]]:
         views = self._volumes
         takes: list[tuple[Any, Callable[[Any], None]]] = [
+            (STORAGE_CLASSES, views.take_class),
+            (CSI_DRIVERS, views.take_driver),
+            (CSI_CAPACITIES, views.take_capacity),
             (VOLUMES, views.take_volume),
             (CLAIMS, views.take_claim),
             (CSI_NODES, views.take_csi_node),
+            (VOLUME_ATTACHMENTS, views.take_attachment),
         ]
         return [WatchFeed(self._client, kind, take, self._volumes_changed) for kind, take in takes]
 
@@ -331,6 +371,7 @@ class EngineCluster:
         """Decide nothing more; return when every write under way has ended."""
         self._pods.deciding = self.ready = False
         self.leadership.end()
+        self._volume_binder.changed()
         self._gathering.stop()
         await asyncio.gather(*(part.stop() for part in self.parts))
         await asyncio.gather(*(store.stop() for store in self.stores))
@@ -428,12 +469,15 @@ class EngineCluster:
 
     async def _write(self, command: Bind, versioned: bool, version: str) -> Outcome:
         began = self._client.clock.monotonic()
-        outcome: Outcome = await self.binder.bind(self._request(command, version))
+        why = await self._volume_binder.bind(command) if command.volumes else ""
+        outcome: Outcome = Refused(0, why)
+        if not why:
+            outcome = await self.binder.bind(self._request(command, version))
         while isinstance(outcome, Unknown):
             outcome = await self.binder.resolve(outcome)
         uid = command.pod.uid
         self._binding.pop(uid, None)
-        if self._pods.by_uid(uid) is None:
+        if not why and self._pods.by_uid(uid) is None:
             self._unseen[uid] = self._client.clock.monotonic()
         if isinstance(outcome, Bound):
             self.handle(PodBound(uid))
@@ -513,6 +557,7 @@ class EngineCluster:
             self.handle(ordered)
         if gone:
             self._accounts_moved = True
+            self._volume_binder.changed()
             for forget in self.hooks.gone:
                 forget(pod.metadata.uid)
         elif pod.spec.node_name:
@@ -594,11 +639,20 @@ class EngineCluster:
             observe(pods)
 
     def _volumes_changed(self) -> None:
-        if not (self._volumes.moved and self._volumes.take_moved()):
+        if not self._volumes.moved:
             return
-        for pod in self._pods.pending_with_volume_claims():
-            if (event := self._pods.update(pod)) is not None:
-                self.handle(event)
+        known = (self._pods.by_uid(pod.metadata.uid) for pod in self._volumes.take_moved())
+        self._hear_of([pod for pod in known if pod is not None])
+        if (event := self._volumes.take_event()) is not None:
+            self.handle(event)
+        self._volume_binder.changed()
+
+    def _wanted_on(self, uid: str, node: str) -> Node | None:
+        """The node, where the pod still is to be bound there, by this process."""
+        pod = self._pods.by_uid(uid)
+        if pod is None or pod.spec.node_name or pod.metadata.deletion_timestamp or pod.ended:
+            return None
+        return self._nodes.nodes.get(node) if self.leadership.here else None
 
     def _namespaces_changed(self) -> None:
         """Tell of some pods whose terms select other namespaces than before."""

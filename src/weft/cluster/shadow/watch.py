@@ -14,7 +14,18 @@ from weft.cluster.shadow.comparison import BindingComparer, BindingComparison
 from weft.core.engine import Command, Event, PodSeenBound
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
 from weft.kube.client import ApiClient
-from weft.kube.codec import CLAIMS, CONFIG_MAPS, CSI_NODES, NODES, PODS, VOLUMES
+from weft.kube.codec import (
+    CLAIMS,
+    CONFIG_MAPS,
+    CSI_CAPACITIES,
+    CSI_DRIVERS,
+    CSI_NODES,
+    NODES,
+    PODS,
+    STORAGE_CLASSES,
+    VOLUME_ATTACHMENTS,
+    VOLUMES,
+)
 from weft.kube.errors import ApiError
 from weft.kube.pods import Pod
 from weft.model import BadInputError, PodRequest, Shape
@@ -29,6 +40,10 @@ _READS = (
     VOLUMES.of(""),
     CLAIMS.of(""),
     CSI_NODES.of(""),
+    STORAGE_CLASSES.of(""),
+    CSI_DRIVERS.of(""),
+    CSI_CAPACITIES.of(""),
+    VOLUME_ATTACHMENTS.of(""),
 )
 
 

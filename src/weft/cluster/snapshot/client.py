@@ -14,7 +14,13 @@ from weft.cluster.snapshot.form import KINDS, OPTIONAL, ClusterSnapshot
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
 from weft.kube.access import OWN_REVIEWS
 from weft.kube.client import JSON, ApiClient
-from weft.kube.codec import CONFIG_MAPS
+from weft.kube.codec import (
+    CONFIG_MAPS,
+    CSI_CAPACITIES,
+    CSI_DRIVERS,
+    STORAGE_CLASSES,
+    VOLUME_ATTACHMENTS,
+)
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.kube.errors import NotFoundError
@@ -64,6 +70,8 @@ class SnapshotClient(ApiClient):
         }
         self._unread = snapshot.unread
         self._lists[CONFIG_MAPS.of(UNHEALTHY_NAMESPACE)] = snapshot.config_maps
+        for kind in (STORAGE_CLASSES, CSI_DRIVERS, CSI_CAPACITIES, VOLUME_ATTACHMENTS):
+            self._lists[kind.of("")] = ()  # not kept: claims that wait stay waiting in a snapshot
 
     async def call(
         self,

@@ -15,6 +15,7 @@ from weft.cluster.snapshot.form import ClusterSnapshot
 from weft.cluster.state.pod_reader import image_name, images_of
 from weft.cluster.state.resizes import as_set_aside
 from weft.cluster.state.slices import is_read
+from weft.cluster.state.storage_objects import is_bound
 from weft.dialects.catalog import ALL, ASKING_LABELS
 from weft.dialects.foreign import ANNOTATIONS
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX
@@ -26,6 +27,8 @@ from weft.kube.pods import (
     ContainerState,
     ContainerStatus,
     ImageSource,
+    MountedDisk,
+    OwnedMeta,
     Pod,
     PodContainer,
     ScheduledSpec,
@@ -34,7 +37,16 @@ from weft.kube.pods import (
     TimedCondition,
     Volume,
 )
-from weft.kube.structs import ConfigMap, KubeNode, KubeNodeStatus
+from weft.kube.structs import (
+    ClaimSpec,
+    ConfigMap,
+    CsiSource,
+    KubeNode,
+    KubeNodeStatus,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    VolumeSpec,
+)
 from weft.model.annotations import DELIVERY, RESOURCES
 from weft.model.declared_features import NEEDED
 from weft.model.manifest import EnvVar, NodeImage, ObjectMeta
@@ -75,8 +87,8 @@ def kept(snapshot: ClusterSnapshot) -> ClusterSnapshot:
         field: tuple(replace(each, metadata=_meta(each.metadata)) for each in objects)
         for field, objects in (
             ("namespaces", snapshot.namespaces),
-            ("persistent_volumes", snapshot.persistent_volumes),
-            ("persistent_volume_claims", snapshot.persistent_volume_claims),
+            ("persistent_volumes", map(_persistent_volume, snapshot.persistent_volumes)),
+            ("persistent_volume_claims", map(_volume_claim, snapshot.persistent_volume_claims)),
             ("csi_nodes", snapshot.csi_nodes),
             ("priority_classes", snapshot.priority_classes),
             ("disruption_budgets", snapshot.disruption_budgets),
@@ -213,7 +225,13 @@ def _meta(meta: M) -> M:
         for key, text in (meta.annotations or {}).items()
         if is_systems_own(key) and key != DELIVERY
     }
-    return replace(meta, generate_name="", resource_version="", annotations=annotations or None)
+    kept_meta = replace(
+        meta, generate_name="", resource_version="", annotations=annotations or None
+    )
+    if not isinstance(kept_meta, OwnedMeta) or not kept_meta.owner_references:
+        return kept_meta
+    owners = [replace(owner, uid="") for owner in kept_meta.owner_references]
+    return replace(kept_meta, owner_references=owners)
 
 
 def _containers(containers: Iterable[PodContainer] | None) -> list[PodContainer] | None:
@@ -232,16 +250,31 @@ def _environment(env: Iterable[EnvVar] | None) -> list[EnvVar] | None:
     ] or None
 
 
+def _persistent_volume(volume: PersistentVolume) -> PersistentVolume:
+    """Keep where a volume is; what storage calls it, and whose it is, is nobody's business."""
+    spec = volume.spec
+    csi = None if spec.csi is None else CsiSource(spec.csi.driver)
+    return PersistentVolume(volume.metadata, VolumeSpec(node_affinity=spec.node_affinity, csi=csi))
+
+
+def _volume_claim(claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
+    """Keep the volume that the claim is bound to."""
+    spec = claim.spec
+    volume = spec.volume_name if is_bound(claim) else ""
+    kept_spec = ClaimSpec(volume, spec.storage_class_name, spec.access_modes)
+    return PersistentVolumeClaim(replace(claim.metadata, owner_references=None), kept_spec)
+
+
 def _volume(volume: Volume) -> Volume:
     """Keep the volume's kind, claim and image; other details could hold credentials."""
     image = None if volume.image is None else ImageSource(hidden_image(volume.image.reference))
-    there: dict[str, Mapping[str, Any]] = {
-        field: {}
-        for field in ("ephemeral", "gce_persistent_disk", "aws_elastic_block_store", "iscsi", "rbd")
-        if getattr(volume, field) is not None
+    disks = ("gce_persistent_disk", "aws_elastic_block_store", "iscsi", "rbd")
+    there: dict[str, Any] = {
+        field: MountedDisk() for field in disks if getattr(volume, field) is not None
     }
-    claim = volume.persistent_volume_claim
-    return Volume(volume.name, claim, image=image, **there)  # type: ignore[arg-type]
+    if volume.ephemeral is not None:
+        there["ephemeral"] = {}
+    return Volume(volume.name, volume.persistent_volume_claim, image=image, **there)
 
 
 def _conditions(conditions: Iterable[Any]) -> list[TimedCondition]:

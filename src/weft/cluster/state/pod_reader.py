@@ -29,13 +29,20 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from weft.cluster.state.namespaces import Labels, Namespaces, UnnamedNamespaces
+from weft.cluster.state.storage_objects import disks_of
+from weft.cluster.state.volume_rules import (
+    PodVolumes,
+    labels_of,
+    mounted_claims,
+    term_of,
+    terms_of,
+)
 from weft.dialects import registry
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.foreign import ForeignRequest, foreign_requests
 from weft.dialects.registry import non_gpu_resources
 from weft.dialects.resources import HELD
 from weft.dialects.system import CLASSES, application_of, timestamp_ns
-from weft.kube import pods as kube
 from weft.kube.pods import (
     LabelSelector,
     OwnerReference,
@@ -48,6 +55,7 @@ from weft.model import (
     Constraints,
     HostPort,
     InterPodRules,
+    MountedVolumes,
     Node,
     PodMarks,
     PodRequest,
@@ -58,7 +66,7 @@ from weft.model import (
     Requirement,
     Shape,
     SpreadRule,
-    Term,
+    StorageRules,
     Toleration,
     WeightedTerm,
 )
@@ -83,6 +91,7 @@ _MINUTE = re.compile(r"(.+)-(\d{8})")
 _LATE_MIN = 24 * 60  # a CronJob's pod is made at its minute, or when its Job tries again
 
 _ANYWHERE = Preferences()
+_NOTHING_MOUNTED, _NO_VOLUMES = StorageRules(), PodVolumes()
 SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 Read = Callable[[Pod, DialectSettings, Constraints], PodRequest]
 _encode = msgspec.msgpack.Encoder().encode
@@ -91,25 +100,17 @@ _encode = msgspec.msgpack.Encoder().encode
 class Volumes(Protocol):
     """Knows what the claims of a pod are bound to."""
 
-    def rules_of(self, namespace: str, claim: str) -> tuple[tuple[Term, ...], ...] | str:
-        """Rules: of each, one term must match the node. A text if the claim cannot be honoured."""
-        ...
-
-    def held_by_other(self, pod: Pod, claim: str) -> str:
-        """The reason why another pod keeps this one from the claim; "" where none does."""
+    def read(self, pod: Pod) -> PodVolumes:
+        """The demands of the pod's volumes."""
         ...
 
 
 class UnknownVolumes:
     """Stands for a manifest alone: nobody knows what its claims are bound to."""
 
-    def rules_of(self, namespace: str, claim: str) -> tuple[tuple[Term, ...], ...] | str:
-        """No rule."""
-        return ()
-
-    def held_by_other(self, pod: Pod, claim: str) -> str:
-        """Nobody."""
-        return ""
+    def read(self, pod: Pod) -> PodVolumes:
+        """Nothing but its disks."""
+        return PodVolumes(storage=StorageRules(mounts=MountedVolumes(disks=disks_of(pod))))
 
 
 _UNNAMED = UnnamedNamespaces()
@@ -121,13 +122,16 @@ def read(
     pod: Pod, settings: DialectSettings, volumes: Volumes, namespaces: Namespaces = _UNNAMED
 ) -> PodRequest:
     """A pod that Weft itself schedules."""
+    of_volumes = volumes.read(pod) if pod.spec.volumes else _NO_VOLUMES
     preferences = preferences_of(pod, namespaces)
-    constraints = constraints_of(pod, volumes, namespaces)
+    constraints = constraints_with(pod, of_volumes, namespaces)
     if (rules := constraints.rules + (preferences.rules if preferences else 0)) > MOST_RULES:
         stated = f"{rules} rules on nodes, pods, tolerations and host ports"
         why = f"the pod has {stated}; Weft reads {MOST_RULES} at most"
         constraints, preferences = Constraints(unsupported=why), UNSET
     request = _cache.read(pod, settings, constraints)
+    if of_volumes.claims:
+        request = replace(request, claims=of_volumes.claims)
     return request if preferences is UNSET else replace(request, preferences=preferences)
 
 
@@ -243,15 +247,17 @@ _cache = ParseCache(_read_waiting)
 
 
 def constraints_of(pod: Pod, volumes: Volumes, namespaces: Namespaces = _UNNAMED) -> Constraints:
-    """Everything that keeps the pod off nodes, or in `unsupported` why it cannot be said."""
+    """Everything that keeps the pod off nodes, or the reason why it cannot be said."""
+    return constraints_with(pod, volumes.read(pod), namespaces)
+
+
+def constraints_with(pod: Pod, of_volumes: PodVolumes, namespaces: Namespaces) -> Constraints:
+    """Everything that keeps the pod off nodes, where its volumes demand this."""
     spec = pod.spec
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     required = affinity.required if affinity is not None else None
-    rules, waits_for = _volumes(pod, volumes)
     claims = claims_request(spec)
-    unsupported = [*not_honoured(pod, namespaces), *([claims.text] if claims else []), *waits_for]
-    # kube-scheduler would wait for the other pod as well: that is no way out.
-    held = [why for claim in claims_of(pod) if (why := volumes.held_by_other(pod, claim))]
+    unsupported = [*not_honoured(pod, namespaces), *([claims.text] if claims else [])]
     way_out = f": {WAY_OUT}" if unsupported else ""
     return Constraints(
         selector=tuple(sorted((spec.node_selector or {}).items())),
@@ -261,10 +267,11 @@ def constraints_of(pod: Pod, volumes: Volumes, namespaces: Namespaces = _UNNAMED
             for t in spec.tolerations or ()
         ),
         ports=ports_of(spec),
-        volumes=rules,
-        unsupported="; ".join([*held, *unsupported]) + way_out,
+        volumes=of_volumes.rules,
+        unsupported="; ".join(unsupported) + way_out,
         features=features_of(spec) or UNSET,
         pods=rules_of(pod, namespaces),
+        storage=UNSET if of_volumes.storage == _NOTHING_MOUNTED else of_volumes.storage,
     )
 
 
@@ -289,21 +296,6 @@ def features_of(spec: ScheduledSpec) -> tuple[str, ...]:
     return tuple(features)
 
 
-def terms_of(selector: kube.NodeSelector) -> tuple[Term, ...]:
-    """A node selector's terms."""
-    return tuple(_term(term) for term in selector.node_selector_terms)
-
-
-def _term(term: kube.NodeSelectorTerm) -> Term:
-    return Term(_requirements(term.match_expressions), _requirements(term.match_fields))
-
-
-def _requirements(
-    requirements: Sequence[kube.SelectorRequirement] | None,
-) -> tuple[Requirement, ...]:
-    return tuple(Requirement(r.key, r.operator, tuple(r.values or ())) for r in requirements or ())
-
-
 def claims_request(spec: ScheduledSpec) -> ForeignRequest | None:
     """The note on the pod's ResourceClaims, of whatever devices; None where it has none."""
     if not spec.resource_claims:
@@ -316,27 +308,9 @@ def claims_request(spec: ScheduledSpec) -> ForeignRequest | None:
     return ForeignRequest("spec.resourceClaims", text, waits=True)
 
 
-def _volumes(pod: Pod, volumes: Volumes) -> tuple[tuple[tuple[Term, ...], ...], list[str]]:
-    rules: list[tuple[Term, ...]] = []
-    waits_for = []
-    for claim in claims_of(pod):
-        rules_of_claim = volumes.rules_of(pod.metadata.namespace, claim)
-        if isinstance(rules_of_claim, str):
-            waits_for.append(rules_of_claim)
-        else:
-            rules.extend(rules_of_claim)
-    return tuple(rules), waits_for
-
-
 def claims_of(pod: Pod) -> list[str]:
     """Names of the PersistentVolumeClaims that the pod mounts, also those made for it."""
-    claims = []
-    for volume in pod.spec.volumes or ():
-        if volume.persistent_volume_claim is not None:
-            claims.append(volume.persistent_volume_claim.claim_name)
-        elif volume.ephemeral is not None:
-            claims.append(f"{pod.metadata.name}-{volume.name}")
-    return claims
+    return [mounted.claim for mounted in mounted_claims(pod)]
 
 
 def workload_of(pod: Pod) -> str:
@@ -417,7 +391,7 @@ def preferences_of(pod: Pod, namespaces: Namespaces = _UNNAMED) -> Preferences |
     preferred = (affinity.preferred or ()) if affinity is not None else ()
     images, default = images_of(spec), () if said else _default_spread(pod)
     found = Preferences(
-        nodes=tuple(Preference(wish.weight, _term(wish.preference)) for wish in preferred),
+        nodes=tuple(Preference(wish.weight, term_of(wish.preference)) for wish in preferred),
         pods=preferred_pods(pod, namespaces),
         spread=default or tuple(_spread(pod, each) for each in _soft(pod)),
         by_default=bool(default),
@@ -488,9 +462,6 @@ def not_honoured(pod: Pod, namespaces: Namespaces = _UNNAMED) -> list[str]:
                 )
     for spread in _hard(pod):
         found += _bad_operators("spec.topologySpreadConstraints", spread.label_selector)
-    for volume in pod.spec.volumes or ():
-        if field := volume.lone_disk:
-            found.append(f"spec.volumes[{volume.name}].{field} is not honoured by Weft alone")
     group = pod.spec.scheduling_group
     if group is not None and group.pod_group_name:
         found.append("spec.schedulingGroup is not honoured by Weft alone")
@@ -530,15 +501,6 @@ def namespace_selectors_of(pod: Pod) -> list[Labels]:
                 if by_labels := labels_of(term.namespace_selector):
                     found.append(by_labels)
     return found
-
-
-def labels_of(selector: LabelSelector | None) -> tuple[Requirement, ...] | None:
-    """Read what must hold of a pod's labels; None where nothing is selected."""
-    if selector is None:
-        return None
-    pairs = sorted((selector.match_labels or {}).items())
-    listed = _requirements(selector.match_expressions)
-    return (*(Requirement(key, "In", (value,)) for key, value in pairs), *listed)
 
 
 def _with_keys(

@@ -19,7 +19,7 @@ and what a claim gives a pod is not charged to the pod once more.
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from weft.cluster.state.bound_share import (
@@ -39,7 +39,7 @@ from weft.cluster.state.claims import ClaimView, beside_claims, log_problem
 from weft.cluster.state.namespaces import NamespaceView
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, same, since
-from weft.cluster.state.pod_reader import claims_of, marks_of, namespace_selectors_of, read
+from weft.cluster.state.pod_reader import marks_of, namespace_selectors_of, read
 from weft.cluster.state.resizes import as_set_aside
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Event, PodAdded, PodGone, PodSeenBound
@@ -49,7 +49,14 @@ from weft.dialects.kai import card_names, groups_of
 from weft.dialects.shares import keeps, said_by
 from weft.kube.clock import Clock
 from weft.kube.pods import ENDED, Pod
-from weft.model import BadInputError, Node, Placement, PodMarks, PodRequest
+from weft.model import (
+    BadInputError,
+    MountedVolumes,
+    Node,
+    Placement,
+    PodMarks,
+    PodRequest,
+)
 from weft.model.log_fields import about
 from weft.model.node import CardNames
 
@@ -155,7 +162,9 @@ class PodView:
         self._leaving: set[str] = set()
         self._faulty: dict[str, str] = {}  # the mistakes that were told
         self._sent: dict[str, PodRequest | Placement] = {}
-        self._marks: dict[str, PodMarks] = {}  # of bound pods, as told
+        self._marks: dict[
+            str, tuple[PodMarks, MountedVolumes | UnsetType]
+        ] = {}  # of bound pods, as told
         self._first: dict[str, AsSeenFirst] = {}  # bound pods
         self._bound_ns: dict[str, int] = {}  # since when pods are bound, monotonic
         self._by_claim: dict[Key, str] = {}  # whose extended resources a claim gives
@@ -362,10 +371,6 @@ class PodView:
             and not pod.metadata.deletion_timestamp
         ]
 
-    def pending_with_volume_claims(self) -> Iterator[Pod]:
-        """Our pending pods that mount a PersistentVolumeClaim."""
-        return (pod for pod in self.pending() if claims_of(pod))
-
     def ours(self, pod: Pod) -> bool:
         """True if one of our profiles decides for it."""
         return (pod.spec.scheduler_name or "default-scheduler") in self._ours
@@ -435,18 +440,19 @@ class PodView:
 
     def _seen(self, pod: Pod, placement: Placement) -> Event | None:
         uid, marks = pod.metadata.uid, marks_of(pod, self.namespaces)
-        if self._sent.get(uid) == placement and self._marks.get(uid) == marks:
+        mounted = self._volumes.mounted(pod) if pod.spec.volumes else UNSET
+        if self._sent.get(uid) == placement and self._marks.get(uid) == (marks, mounted):
             return None
-        self._sent[uid], self._marks[uid] = placement, marks
+        self._sent[uid], self._marks[uid] = placement, (marks, mounted)
         return self.seen_at(placement)
 
     def seen_at(self, placement: Placement) -> PodSeenBound:
         """The event that says that a pod is there, with what is known of it."""
         uid = placement.uid
-        pod, marks = self._by_uid.get(uid), self._marks.get(uid, UNSET)
-        at_ns = 0 if pod is None else bound_ns(pod)
+        pod, (marks, mounted) = self._by_uid.get(uid), self._marks.get(uid, (UNSET, UNSET))
+        at_ns, held_ns = 0 if pod is None else bound_ns(pod), self.held_ns(uid)
         job_class, unsure = placement.job_class, self.unsure(uid)
-        return PodSeenBound(placement, at_ns, job_class, self.held_ns(uid), unsure, marks)
+        return PodSeenBound(placement, at_ns, job_class, held_ns, unsure, marks, mounted)
 
     def _arrived(self, known: Pod, pod: Pod) -> Placement | None:
         """The place decided here for a pod that comes back from its binding, asking what it asked

@@ -1,74 +1,216 @@
-"""Claims and volumes: what a pod's PersistentVolumeClaims are bound to, and who uses them.
+"""Claims and volumes: what a pod's PersistentVolumeClaims are bound to, or may be; who uses them.
 
-A ReadWriteOncePod claim is for one pod: the one that is bound with it, or else the first of those
-that wait. Volumes of a CSI driver that limits them on some node are left to kube-scheduler.
+    a claim                          what is said of a pod that mounts it
+        bound                            rules: where its volume is
+        waits for its first consumer     an `UnboundClaim`: the engine chooses, with the node
+        anything else                    `waits_for`: somebody else has to do something first
+
+The engine is told of free volumes, classes, capacities and what is attached to nodes by
+`take_event`. All of it follows from the API's objects alone.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from weft.cluster.state.pod_reader import claims_of, terms_of
+from msgspec import UNSET, UnsetType
+
+from weft.cluster.state.storage_objects import (
+    attached_as,
+    capacity_of,
+    class_of,
+    disks_of,
+    free_volume,
+    inline_disks,
+    is_bound,
+    unbound_claim,
+    waits_for_controller,
+)
+from weft.cluster.state.volume_rules import (
+    MountedClaim,
+    PodVolumes,
+    mounted_claims,
+    terms_of,
+    zones,
+)
+from weft.core.engine import VolumesChanged
 from weft.kube.pods import Pod
-from weft.kube.structs import CsiNode, PersistentVolume, PersistentVolumeClaim
+from weft.kube.structs import (
+    CsiNode,
+    CsiStorageCapacity,
+    KubeCsiDriver,
+    KubeStorageClass,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    VolumeAttachment,
+)
 from weft.kube.watch import Change, Deleted
-from weft.model import Requirement, Term
-
-_STABLE = {
-    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
-}
-_PLACES = (*_STABLE, *_STABLE.values())
-_NOWHERE = Term(tuple(Requirement(label, "DoesNotExist") for label in _PLACES))
+from weft.model import Attached, MountedVolumes, NodeStorage, StorageRules, Term, UnboundClaim
 
 Key = tuple[str, str]
-Rules = tuple[tuple[Term, ...], ...]
+_NOTHING = StorageRules()
+
+
+class Moves:
+    """Names of what the engine has not been told of yet, and pods to be read again."""
+
+    def __init__(self) -> None:
+        self.volumes: dict[str, None] = {}
+        self.classes: dict[str, None] = {}
+        self.capacities: dict[Key, None] = {}
+        self.nodes: dict[str, None] = {}
+        self.claims: dict[Key, None] = {}
+        self.all_claims = False
+
+    @property
+    def tell(self) -> bool:
+        """True if the engine has not been told of something."""
+        return bool(self.volumes or self.classes or self.capacities or self.nodes)
+
+
+class _Found(NamedTuple):
+    """The demands of a pod's volumes, as it is gathered."""
+
+    rules: list[tuple[Term, ...]]
+    unbound: dict[str, UnboundClaim]
+    attached: dict[Attached, None]
+    lone: dict[str, None]
+    waits: list[str]
 
 
 class VolumeView:
-    """The claims and volumes there are, and the pods that mount them."""
+    """The claims, volumes and classes there are, and the pods that mount them. `moved`: pods may
+    read otherwise, or the engine may have to be told something."""
 
     def __init__(self) -> None:
-        self._volumes: dict[str, PersistentVolume] = {}
-        self._claims: dict[Key, PersistentVolumeClaim] = {}
-        self._limits: dict[str, frozenset[str]] = {}
+        self.volumes: dict[str, PersistentVolume] = {}
+        self.claims: dict[Key, PersistentVolumeClaim] = {}
+        self._classes: dict[str, KubeStorageClass] = {}
+        self._drivers: dict[str, bool] = {}
+        self._capacities: dict[Key, CsiStorageCapacity] = {}
+        self._limits: dict[str, dict[str, int]] = {}  # by node, by driver
         self._limited: frozenset[str] = frozenset()
+        self._attachments: dict[str, VolumeAttachment] = {}
+        self._on_node: dict[str, dict[str, None]] = {}  # names of attachments
+        self._of_volume: dict[str, dict[str, None]] = {}  # names of attachments
+        self._reserved: dict[Key, dict[str, None]] = {}  # volumes by the claim that they are for
+        self._bound_to: dict[str, dict[Key, None]] = {}  # claims by their volume
         self._users: dict[Key, dict[str, Pod]] = {}
+        self._told: dict[str, None] = {}  # free volumes that the engine knows
+        self._moves = Moves()
         self.moved = False
+
+    # --- taking in ---
 
     def take_volume(self, change: Change[PersistentVolume]) -> None:
         """A volume came, changed or went."""
-        volume = change.object  # type: ignore[union-attr]
         self.moved = True
-        if isinstance(change, Deleted):
-            self._volumes.pop(volume.metadata.name, None)
-        else:
-            self._volumes[volume.metadata.name] = volume
+        volume = change.object  # type: ignore[union-attr]
+        name = volume.metadata.name
+        before = self.volumes.pop(name, None)
+        if before is not None and (ref := before.spec.claim_ref) is not None:
+            _drop(self._reserved, (ref.namespace, ref.name), name)
+            self._moves.claims[ref.namespace, ref.name] = None
+        if not isinstance(change, Deleted):
+            self.volumes[name] = volume
+            if (ref := volume.spec.claim_ref) is not None:
+                self._reserved.setdefault((ref.namespace, ref.name), {})[name] = None
+                self._moves.claims[ref.namespace, ref.name] = None
+        self._moves.volumes[name] = None
+        self._moves.claims.update(self._bound_to.get(name, {}))
+        for attachment in self._of_volume.get(name, ()):
+            self._moves.nodes[self._attachments[attachment].spec.node_name] = None
 
     def take_claim(self, change: Change[PersistentVolumeClaim]) -> None:
         """A claim came, changed or went."""
+        self.moved = True
         claim = change.object  # type: ignore[union-attr]
         key = (claim.metadata.namespace, claim.metadata.name)
+        before = self.claims.pop(key, None)
+        if before is not None and before.spec.volume_name:
+            _drop(self._bound_to, before.spec.volume_name, key)
+        if not isinstance(change, Deleted):
+            self.claims[key] = claim
+            if claim.spec.volume_name:
+                self._bound_to.setdefault(claim.spec.volume_name, {})[key] = None
+        self._moves.claims[key] = None
+        self._moves.volumes.update(self._reserved.get(key, {}))
+
+    def take_class(self, change: Change[KubeStorageClass]) -> None:
+        """A StorageClass came, changed or went."""
         self.moved = True
+        found = change.object  # type: ignore[union-attr]
+        name = found.metadata.name
+        self._moves.classes[name] = None
+        # Its mode does not change, but it may come after its claims.
+        self._moves.all_claims |= (name in self._classes) == isinstance(change, Deleted)
         if isinstance(change, Deleted):
-            self._claims.pop(key, None)
+            self._classes.pop(name, None)
         else:
-            self._claims[key] = claim
+            self._classes[name] = found
+
+    def take_driver(self, change: Change[KubeCsiDriver]) -> None:
+        """A CSIDriver came, changed or went."""
+        self.moved = True
+        driver = change.object  # type: ignore[union-attr]
+        name, counts = driver.metadata.name, bool(driver.spec.storage_capacity)
+        if isinstance(change, Deleted):
+            counts = False
+        if counts != self._drivers.get(name, False):
+            self._drivers[name] = counts
+            self._moves.classes.update(
+                (each, None) for each, known in self._classes.items() if known.provisioner == name
+            )
+
+    def take_capacity(self, change: Change[CsiStorageCapacity]) -> None:
+        """A CSIStorageCapacity came, changed or went."""
+        self.moved = True
+        found = change.object  # type: ignore[union-attr]
+        key = (found.metadata.namespace, found.metadata.name)
+        before = self._capacities.pop(key, None)
+        if not isinstance(change, Deleted):
+            self._capacities[key] = found
+        if before is None or isinstance(change, Deleted) or not _alike(before, found):
+            self._moves.capacities[key] = None
 
     def take_csi_node(self, change: Change[CsiNode]) -> None:
         """Take in a CSINode that came, changed or went."""
+        self.moved = True
         csi_node = change.object  # type: ignore[union-attr]
-        limits = frozenset(
-            driver.name
+        name = csi_node.metadata.name
+        limits = {
+            driver.name: driver.allocatable.count
             for driver in csi_node.spec.drivers or ()
             if driver.allocatable is not None and driver.allocatable.count is not None
-        )
+        }
         if isinstance(change, Deleted):
-            limits = frozenset()
-        if limits == self._limits.get(csi_node.metadata.name, frozenset()):
+            limits = {}
+        if limits == self._limits.get(name, {}):
             return
-        self._limits[csi_node.metadata.name] = limits
+        self._limits[name] = limits
+        self._moves.nodes[name] = None
         limited = frozenset().union(*self._limits.values())
-        self.moved = self.moved or limited != self._limited
+        # What is counted of pods' volumes is only what some node limits.
+        self._moves.all_claims |= limited != self._limited
         self._limited = limited
+
+    def take_attachment(self, change: Change[VolumeAttachment]) -> None:
+        """A VolumeAttachment came, changed or went."""
+        self.moved = True
+        found = change.object  # type: ignore[union-attr]
+        name = found.metadata.name
+        for known in (self._attachments.pop(name, None), found):
+            if known is not None:
+                self._moves.nodes[known.spec.node_name] = None
+                of = known.spec.source.persistent_volume_name or ""
+                _drop(self._on_node, known.spec.node_name, name)
+                _drop(self._of_volume, of, name)
+        if not isinstance(change, Deleted):
+            self._attachments[name] = found
+            of = found.spec.source.persistent_volume_name or ""
+            self._on_node.setdefault(found.spec.node_name, {})[name] = None
+            self._of_volume.setdefault(of, {})[name] = None
+
+    # --- who uses what ---
 
     def use(self, pod: Pod, *, waits: bool) -> None:
         """The pod as it is now: it uses its claims where it `waits` for a node, or runs on one."""
@@ -77,83 +219,139 @@ class VolumeView:
         if not waits and (pod.ended or not pod.spec.node_name):
             self.release(pod)
             return
-        for key in _keys(pod):
-            users = self._users.setdefault(key, {})
-            known = users.get(pod.metadata.uid)
-            users[pod.metadata.uid] = pod
-            if known is None or known.spec.node_name != pod.spec.node_name:
-                self.moved = self.moved or self._is_for_one(key)
+        for mounted in mounted_claims(pod):
+            key = (pod.metadata.namespace, mounted.claim)
+            self._users.setdefault(key, {})[pod.metadata.uid] = pod
 
     def release(self, pod: Pod) -> None:
         """The pod uses its claims no more."""
-        for key in _keys(pod):
-            users = self._users.get(key)
-            if users is not None and users.pop(pod.metadata.uid, None) is not None:
-                self.moved = self.moved or self._is_for_one(key)
-                if not users:
-                    del self._users[key]
+        for mounted in mounted_claims(pod):
+            _drop(self._users, (pod.metadata.namespace, mounted.claim), pod.metadata.uid)
 
-    def take_moved(self) -> bool:
-        """True if pods that wait may read otherwise than at the last call."""
-        moved, self.moved = self.moved, False
-        return moved
+    def take_moved(self) -> list[Pod]:
+        """The pods whose claims say something else since this was asked last."""
+        moves = self._moves
+        keys = self._users if moves.all_claims else moves.claims
+        found = {uid: pod for key in keys for uid, pod in self._users.get(key, {}).items()}
+        moves.claims, moves.all_claims = {}, False
+        return list(found.values())
 
-    def rules_of(self, namespace: str, claim: str) -> Rules | str:
-        """Rules: of each, one term must match the node. A text if the claim cannot be honoured."""
-        known = self._claims.get((namespace or "default", claim))
-        if known is None:
-            return f"there is no PersistentVolumeClaim {claim}"
-        if not known.spec.volume_name:
-            return f"PersistentVolumeClaim {claim} is not bound to a volume yet"
-        volume = self._volumes.get(known.spec.volume_name)
+    def take_event(self) -> VolumesChanged | None:
+        """The news that the engine has not been told yet; None for none."""
+        self.moved = False
+        if not self._moves.tell:
+            return None
+        moves, self._moves = self._moves, Moves()
+        self._moves.claims, self._moves.all_claims = moves.claims, moves.all_claims
+        free = {
+            name: found
+            for name in moves.volumes
+            if (found := free_volume(self.volumes.get(name), self.claims)) is not None
+        }
+        gone = [name for name in moves.volumes if name not in free and name in self._told]
+        self._told.update(dict.fromkeys(free))
+        for name in gone:
+            del self._told[name]
+        classes = [self._classes[name] for name in moves.classes if name in self._classes]
+        capacities = [self._capacities[key] for key in moves.capacities if key in self._capacities]
+        event = VolumesChanged(
+            tuple(free.values()),
+            tuple(class_of(each, self._drivers) for each in classes),
+            tuple(map(capacity_of, capacities)),
+            tuple(map(self._node_storage, moves.nodes)),
+            tuple(gone),
+            tuple(name for name in moves.classes if name not in self._classes),
+            tuple("/".join(key) for key in moves.capacities if key not in self._capacities),
+        )
+        return event if event != VolumesChanged() else None
+
+    def _node_storage(self, node: str) -> NodeStorage:
+        attached: dict[Attached, None] = {}
+        for name in self._on_node.get(node, ()):
+            spec = self._attachments[name].spec
+            volume = self.volumes.get(spec.source.persistent_volume_name or "")
+            csi = volume.spec.csi if volume is not None else None
+            if csi is not None and spec.attacher:
+                attached[spec.attacher, csi.volume_handle] = None
+        return NodeStorage(node, self._limits.get(node, {}), tuple(attached))
+
+    # --- what it means for a pod ---
+
+    def read(self, pod: Pod) -> PodVolumes:
+        """The demands of the pod's volumes on its node, and of others before that."""
+        if not pod.spec.volumes:
+            return PodVolumes()
+        found = _Found([], {}, dict.fromkeys(self._counted(inline_disks(pod))), {}, [])
+        for mounted in mounted_claims(pod):
+            why = self._read_claim(pod, mounted, found)
+            if why:
+                found.waits.append(f"PersistentVolumeClaim {mounted.claim} {why}")
+        mounts = MountedVolumes(tuple(found.attached), disks_of(pod), tuple(found.lone))
+        storage = StorageRules(tuple(found.unbound.values()), mounts, "; ".join(found.waits))
+        return PodVolumes(tuple(found.rules), storage, tuple(found.unbound))
+
+    def mounted(self, pod: Pod) -> MountedVolumes | UnsetType:
+        """The volumes that a pod with a node uses there, as far as it matters to others."""
+        attached = dict.fromkeys(self._counted(inline_disks(pod)))
+        lone: dict[str, None] = {}
+        for mounted in mounted_claims(pod):
+            claim = self.claims.get((pod.metadata.namespace, mounted.claim))
+            if claim is not None:
+                volume = attached_as(claim, self.volumes, self._classes)
+                attached.update(dict.fromkeys(self._counted([volume] if volume else [])))
+                lone.update(dict.fromkeys(_lone(claim, mounted)))
+        found = MountedVolumes(tuple(attached), disks_of(pod), tuple(lone))
+        return found if found != MountedVolumes() else UNSET
+
+    def _read_claim(self, pod: Pod, mounted: MountedClaim, found: _Found) -> str:
+        """Add what the claim demands; the reason why it has to wait instead, "" for none."""
+        key = (pod.metadata.namespace, mounted.claim)
+        claim = self.claims.get(key)
+        if claim is None:
+            return "is still to be made for the pod" if mounted.is_own else "is not there"
+        if why := mounted.why_not(pod, claim):
+            return why
+        found.lone.update(dict.fromkeys(_lone(claim, mounted)))
+        if is_bound(claim):
+            return self._read_bound(claim, mounted, found)
+        why = waits_for_controller(claim, self._classes)
+        if not why:
+            reserved = (self.volumes[name] for name in sorted(self._reserved.get(key, ())))
+            found.unbound[mounted.claim] = unbound_claim(claim, self._classes, reserved)
+        return why
+
+    def _read_bound(
+        self, claim: PersistentVolumeClaim, mounted: MountedClaim, found: _Found
+    ) -> str:
+        volume = self.volumes.get(claim.spec.volume_name)
         if volume is None:
-            return f"PersistentVolumeClaim {claim} is bound to a volume that is not there"
-        if volume.spec.csi is not None and volume.spec.csi.driver in self._limited:
-            driver = f"{volume.spec.csi.driver} (PersistentVolumeClaim {claim})"
-            return (
-                f"nodes limit how many volumes of {driver} are attached, "
-                "which Weft alone does not count"
-            )
+            return f"is bound to volume {claim.spec.volume_name}, which is not there"
         affinity = volume.spec.node_affinity
-        required = affinity.required if affinity is not None else None
-        own = () if required is None else (terms_of(required),)
-        return (*own, *_zones(volume))
+        if affinity is not None and affinity.required is not None:
+            found.rules.append(terms_of(affinity.required))
+        if not mounted.is_own:
+            found.rules.extend(zones(volume))
+        counted = attached_as(claim, self.volumes, self._classes)
+        found.attached.update(dict.fromkeys(self._counted([counted] if counted else [])))
+        return ""
 
-    def held_by_other(self, pod: Pod, claim: str) -> str:
-        """The reason why another pod bars this one from a ReadWriteOncePod claim, or ""."""
-        key = (pod.metadata.namespace, claim)
-        if not self._is_for_one(key):
-            return ""
-        users = list(self._users.get(key, {}).values())
-        first = next((user for user in users if user.spec.node_name), users[0] if users else pod)
-        if first.metadata.uid == pod.metadata.uid:
-            return ""
-        name = first.metadata.name
-        return f"PersistentVolumeClaim {claim} is ReadWriteOncePod and pod {name} has it"
-
-    def _is_for_one(self, key: Key) -> bool:
-        claim = self._claims.get(key)
-        return claim is not None and "ReadWriteOncePod" in (claim.spec.access_modes or ())
+    def _counted(self, volumes: list[Attached]) -> list[Attached]:
+        """Those whose driver limits how many are attached, somewhere."""
+        return [volume for volume in volumes if volume[0] in self._limited]
 
 
-def _keys(pod: Pod) -> Iterator[Key]:
-    return ((pod.metadata.namespace, claim) for claim in claims_of(pod))
+def _lone(claim: PersistentVolumeClaim, mounted: MountedClaim) -> Iterator[str]:
+    if not mounted.is_own and "ReadWriteOncePod" in (claim.spec.access_modes or ()):
+        yield f"{claim.metadata.namespace}/{claim.metadata.name}"
 
 
-def _zones(volume: PersistentVolume) -> Iterator[tuple[Term, ...]]:
-    """A volume's zone and region labels, as kube-scheduler's VolumeZone reads them.
+def _alike(one: CsiStorageCapacity, other: CsiStorageCapacity) -> bool:
+    return capacity_of(one) == capacity_of(other)
 
-    A label may name several places with `__` between them; one that names an empty place says
-    nothing. A node without any such label is of a cluster without zones and can have the volume.
-    """
-    for label, zones in (volume.metadata.labels or {}).items():
-        if label not in _PLACES:
-            continue
-        values = tuple(value.strip() for value in zones.split("__"))
-        if "" in values:
-            continue
-        terms = [_NOWHERE, Term((Requirement(label, "In", values),))]
-        if label in _STABLE:
-            absent = Requirement(label, "DoesNotExist")
-            terms.append(Term((absent, Requirement(_STABLE[label], "In", values))))
-        yield tuple(terms)
+
+def _drop(known: dict, key: object, name: object) -> None:  # type: ignore[type-arg]
+    here = known.get(key)
+    if here is not None and name in here:
+        del here[name]
+        if not here:
+            del known[key]

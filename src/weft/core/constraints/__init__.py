@@ -1,11 +1,12 @@
-"""Rules of a pod about the pods around it: affinity, anti-affinity, topology spread; and where it
-had rather be.
+"""Rules of a pod about the pods around it (affinity, anti-affinity, topology spread) and about its
+volumes; and where it had rather be.
 
-In: nodes' labels, taints and images, and the labels of pods that have a node. Out: any API, any
-policy, who decides.
+In: nodes' labels, taints and images, the labels of pods that have a node and what they mount, the
+volumes that are free. Out: any API, any policy, who decides.
 """
 
-from weft.core.constraints.answers import PodAnswer, answers
+from weft.core.constraints.answer import PodAnswer
+from weft.core.constraints.answers import answers
 from weft.core.constraints.existing_pods import ExistingPods, PodsMoved
 from weft.core.constraints.images import ImagesOnNodes
 from weft.core.constraints.preferences import (
@@ -14,6 +15,7 @@ from weft.core.constraints.preferences import (
     PreferredAmong,
     PreferredPlace,
 )
+from weft.core.constraints.volumes import ServingVolumes
 
 __all__ = [
     "ExistingPods",
@@ -24,5 +26,6 @@ __all__ = [
     "PreferencePart",
     "PreferredAmong",
     "PreferredPlace",
+    "ServingVolumes",
     "answers",
 ]

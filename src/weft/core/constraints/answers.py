@@ -2,47 +2,38 @@
 InterPodAffinity filters, for all nodes at once.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
-from weft.core.constraints.existing_pods import (
-    CountByNode,
-    CountKey,
-    ExistingPods,
-    affinity_key,
-    summed,
-)
+from weft.core.constraints.answer import PodAnswer, Words
+from weft.core.constraints.counts import CountByNode, summed
+from weft.core.constraints.existing_pods import CountKey, ExistingPods, affinity_key
+from weft.core.constraints.storage_answers import storage_answers
 from weft.core.ledger.table import Bools, Ints, LedgerTable
-from weft.model import Code, Constraints, InterPodRules, PodTerm, SpreadRule
-
-Words = Callable[[int], str]
-
-
-class PodAnswer(NamedTuple):
-    """One rule's answer: the nodes that it `refuses`, [N], with this code, and why it refuses the
-    node of a row, in words."""
-
-    code: Code
-    refuses: Bools
-    words: Words
+from weft.model import Code, Constraints, InterPodRules, PodRequest, PodTerm, SpreadRule
 
 
 def answers(
-    existing: ExistingPods, table: LedgerTable, constraints: Constraints
+    existing: ExistingPods,
+    table: LedgerTable,
+    constraints: Constraints,
+    pod: PodRequest | None = None,
 ) -> list[PodAnswer]:
-    """The answers of all rules of a pod with these constraints about other pods."""
-    rules = constraints.pods
-    if not rules:
-        return []
-    found = _affinity(existing, table, rules) if rules.affinity else []
-    for term in rules.anti_affinity:
-        count = existing.count(CountKey((term.pods,)))
-        found.append(_away(table, term, count, Code.POD_ANTI_AFFINITY))
-    for term in rules.kept_off_by:
-        found.append(_away(table, term, existing.owners[term], Code.ANTI_AFFINITY))
-    return found + _spread(existing, table, constraints, rules.spread)
+    """The answers of all rules about other pods, and about volumes, of a pod with these
+    constraints; `pod` has the names of its claims."""
+    rules, found = constraints.pods, list[PodAnswer]()
+    if rules:
+        found += _affinity(existing, table, rules) if rules.affinity else []
+        for term in rules.anti_affinity:
+            count = existing.count(CountKey((term.pods,)))
+            found.append(_away(table, term, count, Code.POD_ANTI_AFFINITY))
+        for term in rules.kept_off_by:
+            found.append(_away(table, term, existing.owners[term], Code.ANTI_AFFINITY))
+        found += _spread(existing, table, constraints, rules.spread)
+    if constraints.storage and pod is not None:
+        found += storage_answers(existing.volumes, table, constraints.storage, pod)
+    return found
 
 
 def _affinity(existing: ExistingPods, table: LedgerTable, rules: InterPodRules) -> list[PodAnswer]:

@@ -11,21 +11,26 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
-import numpy as np
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from weft.core.ledger.node_labels import LabelColumn
-from weft.core.ledger.table import Bools, Ints, LedgerTable
+from weft.core.constraints.counts import CountByNode
+from weft.core.constraints.volumes import Moved, ServingVolumes, helps
 from weft.model import (
+    ChosenVolume,
+    Constraints,
     InterPodRules,
+    MountedVolumes,
+    Node,
     PodMarks,
     PodRequest,
     PodSelector,
     PodTerm,
     Preferences,
+    Shape,
     WeightedTerm,
 )
+from weft.model.storage import mounted_by
 
 KEPT, WATCHED = 1_024, 8_192
 """Selectors whose counts are kept; the one that was asked about least recently goes first. So many
@@ -47,13 +52,20 @@ class CountKey(NamedTuple):
 
 class PodsMoved(NamedTuple):
     """Since somebody looked last: counts and anti-affinity terms (by their owners) that rose
-    somewhere, and that fell."""
+    somewhere, and that fell; and what got better of `volumes`."""
 
     rose: frozenset[CountKey | PodTerm]
     fell: frozenset[CountKey | PodTerm]
+    volumes: frozenset[Moved] = frozenset()
 
-    def help(self, rules: InterPodRules) -> bool:
+    def help(self, constraints: Constraints) -> bool:
         """True if a pod with these rules, which fitted nowhere, may fit somewhere now."""
+        if constraints.storage and helps(self.volumes, constraints.storage):
+            return True
+        rules = constraints.pods
+        return self._help_by_pods(rules) if rules else False
+
+    def _help_by_pods(self, rules: InterPodRules) -> bool:
         if any(term in self.fell for term in rules.kept_off_by):
             return True
         if rules.affinity:
@@ -69,61 +81,6 @@ class PodsMoved(NamedTuple):
 def affinity_key(rules: InterPodRules) -> CountKey:
     """The pods that a pod's required affinity is to: all of its terms select them."""
     return CountKey(tuple(term.pods for term in rules.affinity))
-
-
-class CountByNode:
-    """Pods of one kind by node; for a table's nodes as a column, and by topology domain."""
-
-    __slots__ = ("_column", "_row_of", "_sums", "by_node")
-
-    def __init__(self) -> None:
-        self.by_node: dict[str, int] = {}
-        self._column: Ints | None = None
-        self._row_of: dict[str, int] = {}  # of the layout that the column is of
-        self._sums: dict[str, tuple[Ints, Ints]] = {}  # by key: each node's domain, and sums
-
-    def add(self, node: str, by: int) -> None:
-        """So many more on this node, which may be in no table."""
-        count = self.by_node.get(node, 0) + by
-        if count:
-            self.by_node[node] = count
-        else:
-            self.by_node.pop(node, None)
-        if self._column is not None and (row := self._row_of.get(node)) is not None:
-            self._column[row] = count
-            for of_node, sums in self._sums.values():
-                if domain := of_node[row]:
-                    sums[domain] += by
-
-    def on(self, table: LedgerTable) -> Ints:
-        """The count on each of the table's nodes, [N]."""
-        if self._column is None or self._row_of is not table.row_of:
-            self._row_of, self._column = table.row_of, np.zeros(table.count, dtype=np.int64)
-            for node, count in self.by_node.items():
-                if (row := table.row_of.get(node)) is not None:
-                    self._column[row] = count
-            self._sums = {}
-        return self._column
-
-    def sums(self, table: LedgerTable, key: str) -> Ints:
-        """The counts by domain of this topology key, numbered as the nodes' labels are; of nodes
-        without the label, 0, none."""
-        column = self.on(table)
-        if key not in self._sums:
-            domains = table.labels.domains(key)
-            self._sums[key] = domains.of_node, summed(domains, column)
-        return self._sums[key][1]
-
-
-def summed(domains: LabelColumn, counts: Ints, within: Bools | None = None) -> Ints:
-    """Sums of the nodes' counts by domain; of these nodes alone, where they are named."""
-    of_node = domains.of_node
-    if within is not None:
-        of_node, counts = of_node[within], counts[within]
-    size = len(domains.values) + 1
-    sums = np.bincount(of_node, weights=counts, minlength=size).astype(np.int64)
-    sums[0] = 0
-    return np.asarray(sums)
 
 
 T = TypeVar("T")
@@ -190,10 +147,15 @@ def draws_of(
     return (*own, *(WeightedTerm(1, term) for term in affinity)) or UNSET
 
 
+_Undo = tuple[str, tuple[str, PodMarks] | None, MountedVolumes | UnsetType]
+"""A pod that came or went, where and how it was before, and what it mounted."""
+
+
 class ExistingPods:
     """The pods that have a node, or are just getting one. `owners`: by required
     anti-affinity term, how many pods with it each node has. `drawers` likewise, by
-    terms that count in others' preferences. `has_moved`: `take_moved` has news."""
+    terms that count in others' preferences. `volumes` are what pods mount, and may mount.
+    `has_moved`: `take_moved` has news, as where something of `volumes.moved`."""
 
     def __init__(self) -> None:
         self._pods: dict[str, tuple[str, PodMarks]] = {}
@@ -205,7 +167,8 @@ class ExistingPods:
         self._away: _Index[PodTerm] = _Index()
         self.drawers: dict[WeightedTerm, CountByNode] = {}
         self._drawn: _Index[WeightedTerm] = _Index()
-        self._undo: list[tuple[str, tuple[str, PodMarks] | None]] | None = None
+        self._undo: list[_Undo] | None = None
+        self.volumes = ServingVolumes()
         self.has_moved = False
         self._rose: set[CountKey | PodTerm] = set()
         self._fell: set[CountKey | PodTerm] = set()
@@ -215,59 +178,102 @@ class ExistingPods:
         """True if somebody has rules about other pods."""
         return bool(self._counts or self.owners)
 
-    def put(self, uid: str, node: str, marks: PodMarks) -> None:
+    def put(
+        self,
+        uid: str,
+        node: str,
+        marks: PodMarks,
+        mounted: MountedVolumes | UnsetType = UNSET,
+    ) -> None:
         """The pod is on this node now, and looks like this."""
         before = self._pods.get(uid)
-        if before == (node, marks):
+        volumes = self.volumes
+        if before == (node, marks) and volumes.mounts.get(uid, (node, UNSET)) == (node, mounted):
             return
-        self.remove(uid)
+        self._take_off(uid)
         if before is None and self._undo is not None:
-            self._undo.append((uid, None))
+            self._undo.append((uid, None, UNSET))
         self._pods[uid] = node, marks
         self._by_namespace.setdefault(marks.namespace, {})[uid] = None
         self._add(node, marks, 1)
+        if mounted:
+            volumes.put(uid, node, mounted)
 
-    def put_asked(self, pod: PodRequest, node: str) -> None:
-        """This pod gets a place on the node."""
-        rules = pod.shape.constraints.pods
-        keeps_away = rules.anti_affinity if rules else ()
-        draws = draws_of(rules.affinity if rules else (), pod.preferences)
-        self.put(pod.uid, node, PodMarks(pod.namespace, pod.labels or {}, keeps_away, draws=draws))
+    def filled_in(self, pod: PodRequest, constraints: Constraints) -> Constraints:
+        """The pod's constraints with what others add: terms that keep it off, and what was chosen
+        for claims that it shares."""
+        rules, storage = constraints.pods, constraints.storage
+        if self.owners and (off := self.keeping_off(pod.namespace, pod.labels or {})):
+            rules = replace(rules or InterPodRules(), kept_off_by=off)
+        if storage:
+            storage = self.volumes.as_assumed(storage, pod.namespace, pod.claims)
+        if rules is constraints.pods and storage is constraints.storage:
+            return constraints
+        return replace(constraints, pods=rules, storage=storage)
+
+    def choose(self, pod: PodRequest, shape: Shape, node: Node) -> tuple[ChosenVolume, ...]:
+        """How the pod's claims are served on this node, which its rules (`shape`) accept."""
+        storage = shape.constraints.storage
+        return self.volumes.choose(storage, pod.claims, node) if storage else ()
+
+    def put_asked(self, pod: PodRequest, node: str, chosen: tuple[ChosenVolume, ...] = ()) -> None:
+        """This pod gets a place on the node, where its claims are served by these."""
+        constraints = pod.shape.constraints
+        keeps_away = constraints.pods.anti_affinity if constraints.pods else ()
+        mounted: MountedVolumes | UnsetType = UNSET
+        if constraints.storage:
+            mounted = mounted_by(constraints.storage, pod.namespace, pod.claims)
+        draws = draws_of(constraints.pods.affinity if constraints.pods else (), pod.preferences)
+        marks = PodMarks(pod.namespace, pod.labels or {}, keeps_away, draws=draws)
+        self.put(pod.uid, node, marks, mounted)
+        if chosen:
+            self.volumes.assume(pod.uid, pod.namespace, node, chosen)
 
     def moved_to(self, uid: str, node: str) -> None:
         """The pod is there, as it was known; nothing, where nobody said what it looks like."""
         if (known := self._pods.get(uid)) is not None:
-            self.put(uid, node, known[1])
+            self.put(uid, node, known[1], self._mounted(uid))
+
+    def _mounted(self, uid: str) -> MountedVolumes | UnsetType:
+        return self.volumes.mounts.get(uid, ("", UNSET))[1]
 
     def remove(self, uid: str) -> None:
         """The pod has no node any more."""
+        if uid in self.volumes.picks:
+            self.volumes.release(uid)
+        self._take_off(uid)
+
+    def _take_off(self, uid: str) -> None:
         known = self._pods.pop(uid, None)
         if known is None:
             return
         if self._undo is not None:
-            self._undo.append((uid, known))
+            self._undo.append((uid, known, self._mounted(uid)))
         node, marks = known
         here = self._by_namespace[marks.namespace]
         del here[uid]
         if not here:
             del self._by_namespace[marks.namespace]
         self._add(node, marks, -1)
+        if uid in self.volumes.mounts:
+            self.volumes.remove(uid)
 
     @contextmanager
     def trial(self) -> Iterator[None]:
         """Undo at the end what pods come and go meanwhile; that wakes nobody."""
-        undo: list[tuple[str, tuple[str, PodMarks] | None]] = []
+        undo: list[_Undo] = []
         self._undo, before_trial = undo, (set(self._rose), set(self._fell))
-        try:
-            yield
-        finally:
-            self._undo = None
-            for uid, before in reversed(undo):
-                self.remove(uid)
-                if before is not None:
-                    self.put(uid, *before)
-            self._rose, self._fell = before_trial
-            self.has_moved = bool(self._rose or self._fell)
+        with self.volumes.trial():
+            try:
+                yield
+            finally:
+                self._undo = None
+                for uid, before, mounted in reversed(undo):
+                    self._take_off(uid)
+                    if before is not None:
+                        self.put(uid, *before, mounted)
+                self._rose, self._fell = before_trial
+                self.has_moved = bool(self._rose or self._fell)
 
     def count(self, key: CountKey) -> CountByNode:
         """How many of these pods each node has."""
@@ -318,7 +324,8 @@ class ExistingPods:
 
     def take_moved(self) -> PodsMoved:
         """Counts and terms that rose or fell since this was asked last."""
-        moved = PodsMoved(frozenset(self._rose), frozenset(self._fell))
+        volumes = self.volumes.take_moved()
+        moved = PodsMoved(frozenset(self._rose), frozenset(self._fell), volumes)
         self.has_moved = False
         self._rose.clear()
         self._fell.clear()

@@ -33,6 +33,7 @@ from weft.core.engine.events import (
     SignalsChanged,
     Tick,
     Unschedulable,
+    VolumesChanged,
     Wake,
 )
 from weft.core.engine.harvest import Eviction, Harvest
@@ -83,5 +84,6 @@ __all__ = [
     "TaskFaulted",
     "Tick",
     "Unschedulable",
+    "VolumesChanged",
     "Wake",
 ]

@@ -63,6 +63,7 @@ from weft.core.engine.events import (
     SignalsChanged,
     Tick,
     Unschedulable,
+    VolumesChanged,
     Wake,
 )
 from weft.core.engine.harvest import RAN_LONG_NS, HarvestRules
@@ -81,7 +82,7 @@ from weft.core.framework.query import Observations
 from weft.core.framework.residency import Residencies
 from weft.core.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
 from weft.core.ledger import FAR, STRICT, Holding, Ledger, RequestLimits
-from weft.model import Code, InterPodRules, Node, PodRequest, Shape
+from weft.model import Code, Node, PodRequest, Shape
 
 _MEASURED = (SignalsChanged, ProgressSeen, OutOfMemory, OomHistoryLearnt, PolicyInput)
 """Events of what others measured, wrote or kept: one that breaks off is left out."""
@@ -211,6 +212,8 @@ class Engine:
                 self._tick(now_ns)
             case NodesClosed():
                 self.ledger.close(event.nodes)
+            case VolumesChanged():
+                event.tell(self.existing.volumes)
             case OutOfMemory():
                 _learn(self, event, self.placed.get(event.placement.uid), out)
             case _:
@@ -307,7 +310,7 @@ class Engine:
         before = self.ledger.holdings.get(placement.uid)
         self.ledger.adopt(placement)
         if event.marks:
-            self.existing.put(placement.uid, placement.node, event.marks)
+            self.existing.put(placement.uid, placement.node, event.marks, event.mounted)
         else:
             self.existing.moved_to(placement.uid, placement.node)
         self.residencies.add(placement, now_ns - max(0, event.held_ns))
@@ -359,7 +362,7 @@ class Engine:
 
     def _wake_for_pods(self, now_ns: int) -> None:
         """Wake pods whose rules about other pods may hold now, since those moved."""
-        if self.existing.has_moved:
+        if self.existing.has_moved or self.existing.volumes.moved:
             self.queue.wake_for_pods(self.existing.take_moved(), now_ns)
 
     def _wake_for_freed(self, node: str, now_ns: int) -> None:
@@ -506,25 +509,21 @@ class Engine:
     ) -> Assessment:
         """The assessor's answers about the shape, by the pod's rules about other pods, and by
         theirs about it."""
-        rules, existing = shape.constraints.pods, self.existing
-        known = assessor.assess(profile, self._without_rules(shape) if rules else shape)
-        constraints = shape.constraints
+        constraints, existing, table = shape.constraints, self.existing, self.ledger.table
+        has_rules = constraints.pods or constraints.storage
+        known = assessor.assess(profile, self._without_rules(shape) if has_rules else shape)
         if constraints.judged_elsewhere or constraints.unsupported:
             return known
-        table = self.ledger.table
-        labels = pod.labels or {}
-        kept_off_by = existing.keeping_off(pod.namespace, labels) if existing.owners else ()
-        if kept_off_by:
-            rules = replace(rules or InterPodRules(), kept_off_by=kept_off_by)
-            constraints = replace(constraints, pods=rules)
-            shape = replace(shape, constraints=constraints)
-        if rules:
-            found = answers(existing, table, constraints)
+        if has_rules or existing.owners:
+            asked = existing.filled_in(pod, constraints)
+            if asked is not constraints:
+                shape, constraints = replace(shape, constraints=asked), asked
+            found = answers(existing, table, asked, pod)
             assessor.looked += len(found) * table.count // LOOKS_BESIDE
-            known = known.among(shape, found)
+            known = known.among(shape, found) if asked.pods or asked.storage else known
         disliked = table.has_taints and table.taints.are_disliked
-        asked = pod.preferences or existing.drawers or disliked
-        if asked and profile.preferences and known.counts[0]:
+        wants = pod.preferences or existing.drawers or disliked
+        if wants and profile.preferences and known.counts[0]:
             wishes = PodWishes(existing, self.images, table, pod, constraints)
             assessor.looked += wishes.rules * table.count // LOOKS_BESIDE
             known = known.preferring(wishes) if wishes.rules else known
@@ -537,7 +536,7 @@ class Engine:
         if known is None:
             if len(self._plain) >= KEPT_AT_MOST:
                 self._plain.clear()
-            constraints = replace(shape.constraints, pods=UNSET)
+            constraints = replace(shape.constraints, pods=UNSET, storage=UNSET)
             known = self._plain[shape] = replace(shape, constraints=constraints)
         return known
 
@@ -576,12 +575,13 @@ class Engine:
         if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns, known.demand.asks):
             raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")
         self.placed[pod.uid] = placed
-        self.existing.put_asked(pod, placement.node)
+        chosen = self.existing.choose(pod, shape, table.nodes[row]) if pod.claims else ()
+        self.existing.put_asked(pod, placement.node, chosen)
         self._wake_for_pods(now_ns)
         if self.harvest.closed:
             self.harvest.close()
         self.residencies.add(placement, now_ns)
-        out.append(Bind(pod, placement, record))
+        out.append(Bind(pod, placement, record, chosen))
         if self.bind_timeout_ns < FAR:  # its place is free again by then, if nobody answers
             out.append(Wake(now_ns + self.bind_timeout_ns))
         return placed

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from weft.core.constraints import ServingVolumes
 from weft.core.engine.decision_faults import Faulted, TaskFaulted
 from weft.core.engine.oom_history import OomRecord, OutOfMemory
 from weft.core.engine.overbooking import DoubleBooking, Excuse, PodBinding
@@ -17,7 +18,20 @@ from weft.core.engine.peak_usage import PeakLearnt
 from weft.core.engine.records import Record
 from weft.core.engine.slowdown_eviction import PodProgress
 from weft.core.framework.signals import SignalsSnapshot
-from weft.model import ClosedNode, Code, Node, Placement, PodMarks, PodRequest
+from weft.model import (
+    ChosenVolume,
+    ClosedNode,
+    Code,
+    FreeVolume,
+    MountedVolumes,
+    Node,
+    NodeStorage,
+    Placement,
+    PodMarks,
+    PodRequest,
+    StorageCapacity,
+    StorageClass,
+)
 
 
 class NodesChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -46,6 +60,24 @@ class ImagesSeen(msgspec.Struct, frozen=True, tag=True, gc=False):
             yield node, [self.images[number] for number in numbers]
 
 
+class VolumesChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Volumes that can serve claims, and those that are attached to nodes, as they are now. Those
+    that are not free, and classes and capacities that are not there any more, are named as gone."""
+
+    volumes: tuple[FreeVolume, ...] = ()
+    classes: tuple[StorageClass, ...] = ()
+    capacities: tuple[StorageCapacity, ...] = ()
+    nodes: tuple[NodeStorage, ...] = ()
+    volumes_gone: tuple[str, ...] = ()
+    classes_gone: tuple[str, ...] = ()
+    capacities_gone: tuple[str, ...] = ()
+
+    def tell(self, volumes: ServingVolumes) -> None:
+        """Have the engine's account know it."""
+        volumes.forget(self.volumes_gone, self.classes_gone, self.capacities_gone)
+        volumes.take(self.volumes, self.classes, self.capacities, self.nodes)
+
+
 class PodAdded(msgspec.Struct, frozen=True, tag=True, gc=False):
     """A pod waits for a place."""
 
@@ -67,6 +99,7 @@ class PodSeenBound(msgspec.Struct, frozen=True, tag=True, gc=False):
     held_ns: int = 0
     unsure: bool = False
     marks: PodMarks | UnsetType = UNSET
+    mounted: MountedVolumes | UnsetType = UNSET
 
 
 class BindOn(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -173,6 +206,7 @@ Event = (
     NodesChanged
     | NodesClosed
     | ImagesSeen
+    | VolumesChanged
     | PodAdded
     | BindOn
     | PodSeenBound
@@ -193,11 +227,13 @@ Event = (
 
 
 class Bind(msgspec.Struct, frozen=True, gc=False):
-    """Bind the pod as `placement` says, then report `PodBound` or `BindFailed`."""
+    """Bind the pod as `placement` says, then report `PodBound` or `BindFailed`. Its claims that
+    wait for their first consumer are to be bound as `volumes` says before that."""
 
     pod: PodRequest
     placement: Placement
     record: Record
+    volumes: tuple[ChosenVolume, ...] = ()
 
 
 class Unschedulable(msgspec.Struct, frozen=True, gc=False):

@@ -557,11 +557,10 @@ class Queue:
             self._wake_first(group, now_ns, skip_backoff=skip_backoff)
 
     def wake_for_pods(self, moved: PodsMoved, now_ns: int) -> None:
-        """Pods came, went or were relabelled: wake the first of each group whose rules about other
-        pods may hold somewhere now."""
+        """Pods came, went or were relabelled, or volumes did: wake the first of each group whose
+        rules about these may hold somewhere now."""
         for group in list(self._parked.values()):
-            rules = group.key.shape.constraints.pods
-            if rules and moved.help(rules):
+            if moved.help(group.key.shape.constraints):
                 self._looked_at += 1
                 self._wake_first(group, now_ns)
 

@@ -46,14 +46,14 @@ class NodeLabels:
             if not accepted.any():
                 return accepted
         if constraints.affinity is not None:
-            accepted &= self._any_of(constraints.affinity)
+            accepted &= self.any_of(constraints.affinity)
         return accepted
 
     def accepts_volumes(self, constraints: Constraints) -> Bools:
         """The node affinity of every bound volume, [N]."""
         accepted = np.ones(len(self._nodes), dtype=np.bool_)
         for terms in constraints.volumes:
-            accepted &= self._any_of(terms)
+            accepted &= self.any_of(terms)
         return accepted
 
     def domains(self, key: str) -> LabelColumn:
@@ -72,13 +72,21 @@ class NodeLabels:
             total += preference.weight * self._satisfy(preference.term)
         return total
 
-    def _any_of(self, terms: Sequence[Term]) -> Bools:
+    def any_of(self, terms: Sequence[Term]) -> Bools:
+        """The nodes that one of these terms matches, [N]."""
         found = np.zeros(len(self._nodes), dtype=np.bool_)
         for term in terms:
             found |= self._satisfy(term)
             if found.all():
                 break
         return found
+
+    def all_of(self, requirements: Sequence[Requirement]) -> Bools:
+        """The nodes whose labels match all of these, [N]."""
+        good = np.ones(len(self._nodes), dtype=np.bool_)
+        for requirement in requirements:
+            good &= self._matches(requirement)
+        return good
 
     def _satisfy(self, term: Term) -> Bools:
         if not term.labels and not term.fields:

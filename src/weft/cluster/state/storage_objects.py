@@ -1,0 +1,245 @@
+"""Storage objects of the API as the engine's values: volumes, claims, classes, disks."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from weft.cluster.state.volume_rules import labels_of, terms_of
+from weft.kube.pods import MountedDisk, Pod
+from weft.kube.structs import (
+    CsiStorageCapacity,
+    KubeStorageClass,
+    PersistentVolume,
+    PersistentVolumeClaim,
+)
+from weft.model import (
+    Attached,
+    BadInputError,
+    FreeVolume,
+    LoneDisk,
+    Requirement,
+    StorageCapacity,
+    StorageClass,
+    Term,
+    UnboundClaim,
+    parse_quantity,
+)
+
+BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+_BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
+_NO_PROVISIONER = "kubernetes.io/no-provisioner"
+_FILESYSTEM = "Filesystem"
+CSI_NAMES = {
+    "kubernetes.io/aws-ebs": "ebs.csi.aws.com",
+    "kubernetes.io/gce-pd": "pd.csi.storage.gke.io",
+    "kubernetes.io/azure-disk": "disk.csi.azure.com",
+    "kubernetes.io/cinder": "cinder.csi.openstack.org",
+    "kubernetes.io/portworx-volume": "pxd.portworx.com",
+}
+"""CSI drivers that serve what these in-tree plugins served: nodes limit volumes by the former."""
+
+Key = tuple[str, str]
+
+
+def class_name(thing: PersistentVolume | PersistentVolumeClaim) -> str:
+    """The storage class; an annotation of old goes before the field."""
+    noted = (thing.metadata.annotations or {}).get(_BETA_CLASS)
+    return noted if noted is not None else thing.spec.storage_class_name or ""
+
+
+def is_bound(claim: PersistentVolumeClaim) -> bool:
+    """True if the controller has bound the claim and its volume to each other. In a file nobody
+    may say so: the API's claims have a phase."""
+    done = BIND_COMPLETED in (claim.metadata.annotations or {})
+    return bool(claim.spec.volume_name) and (done or claim.status.phase in ("Bound", ""))
+
+
+def is_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+    """True if the volume is set apart for this claim, or bound to it."""
+    ref, meta = volume.spec.claim_ref, claim.metadata
+    if ref is None or (ref.namespace, ref.name) != (meta.namespace, meta.name):
+        return False
+    return not ref.uid or ref.uid == meta.uid
+
+
+def size_bytes(amount: str | int | float | None) -> int:
+    """A size in bytes; 0 for one that is not there or not readable."""
+    try:
+        return parse_quantity(amount) if amount is not None else 0
+    except BadInputError:
+        return 0
+
+
+def free_volume(
+    volume: PersistentVolume | None, claims: Mapping[Key, PersistentVolumeClaim]
+) -> FreeVolume | None:
+    """The volume as one that a claim may get; None where nobody, or somebody else, has it."""
+    if volume is None or volume.metadata.deletion_timestamp:
+        return None
+    spec, ref = volume.spec, volume.spec.claim_ref
+    if ref is None and volume.status.phase != "Available":
+        return None
+    if ref is not None:
+        claim = claims.get((ref.namespace, ref.name))
+        if claim is None or is_bound(claim) or not is_for(volume, claim):
+            return None
+    affinity = spec.node_affinity
+    required = affinity.required if affinity is not None else None
+    return FreeVolume(
+        volume.metadata.name,
+        class_name(volume),
+        size_bytes((spec.capacity or {}).get("storage")),
+        tuple(spec.access_modes or ()),
+        spec.volume_mode or _FILESYSTEM,
+        spec.volume_attributes_class_name or "",
+        volume.metadata.labels or {},
+        None if required is None else terms_of(required),
+        reserved=ref is not None,
+    )
+
+
+def waits_for_controller(
+    claim: PersistentVolumeClaim, classes: Mapping[str, KubeStorageClass]
+) -> str:
+    """The thing that an unbound claim waits for; "" if it is bound with its pod's node."""
+    name, volume = class_name(claim), claim.spec.volume_name
+    if volume:
+        return f"is not bound to volume {volume} yet"
+    if not name:
+        return "is not bound to a volume yet, and has no StorageClass"
+    if (found := classes.get(name)) is None:
+        return f"is not bound to a volume yet, and its StorageClass {name} is not there"
+    if found.volume_binding_mode != "WaitForFirstConsumer":
+        return "is not bound to a volume yet"
+    return ""
+
+
+def unbound_claim(
+    claim: PersistentVolumeClaim,
+    classes: Mapping[str, KubeStorageClass],
+    reserved: Iterable[PersistentVolume],
+) -> UnboundClaim:
+    """A claim that waits for its first consumer; `reserved` are volumes that may be for it."""
+    spec, name = claim.spec, class_name(claim)
+    own = UnboundClaim(
+        name,
+        size_bytes((spec.resources.requests or {}).get("storage")),
+        tuple(sorted(spec.access_modes or ())),
+        spec.volume_mode or _FILESYSTEM,
+        labels_of(spec.selector) or (),
+        spec.volume_attributes_class_name or "",
+        "",
+        (claim.metadata.annotations or {}).get(SELECTED_NODE),
+        _driver(classes.get(name)),
+    )
+    for volume in reserved:
+        if is_for(volume, claim):
+            from_it = free_volume(volume, {(claim.metadata.namespace, claim.metadata.name): claim})
+            with_it = replace(own, reserved=volume.metadata.name)
+            if from_it is not None and from_it.could_serve(with_it):
+                return with_it
+    return own
+
+
+def _driver(found: KubeStorageClass | None) -> str:
+    """The driver that attaches what is made of the class."""
+    if found is None or found.provisioner in ("", _NO_PROVISIONER):
+        return ""
+    return CSI_NAMES.get(found.provisioner, found.provisioner)
+
+
+def class_of(found: KubeStorageClass, counting: Mapping[str, bool]) -> StorageClass:
+    """How volumes of the class are made; `counting` drivers tell how much is left."""
+    makes = found.provisioner not in ("", _NO_PROVISIONER)
+    topologies = [
+        Term(
+            tuple(
+                Requirement(each.key, "In", tuple(each.values or ()))
+                for each in term.match_label_expressions or ()
+            )
+        )
+        for term in found.allowed_topologies or ()
+    ]
+    return StorageClass(
+        found.metadata.name,
+        found.provisioner if makes else "",
+        tuple(topologies),
+        makes and counting.get(found.provisioner, False),
+    )
+
+
+def capacity_of(found: CsiStorageCapacity) -> StorageCapacity:
+    """The storage that is left of a class on some nodes: the largest single volume, if told."""
+    largest = found.maximum_volume_size
+    amount = largest if largest is not None else found.capacity
+    return StorageCapacity(
+        f"{found.metadata.namespace}/{found.metadata.name}",
+        found.storage_class_name,
+        -1 if amount is None else size_bytes(amount),
+        labels_of(found.node_topology),
+    )
+
+
+# --- what is attached to nodes ---
+
+
+def attached_as(
+    claim: PersistentVolumeClaim,
+    volumes: Mapping[str, PersistentVolume],
+    classes: Mapping[str, KubeStorageClass],
+) -> Attached | None:
+    """The volume that a driver attaches for the claim: its own, or the one that will be made."""
+    volume = volumes.get(claim.spec.volume_name) if claim.spec.volume_name else None
+    if volume is None:
+        driver = _driver(classes.get(class_name(claim)))
+        key = f"{claim.metadata.namespace}/{claim.metadata.name}"
+        return (driver, key) if driver else None
+    spec = volume.spec
+    if spec.csi is not None:
+        found = spec.csi.driver, spec.csi.volume_handle
+        return found if all(found) else None
+    for disk, plugin in (
+        (spec.aws_elastic_block_store, "kubernetes.io/aws-ebs"),
+        (spec.gce_persistent_disk, "kubernetes.io/gce-pd"),
+        (spec.azure_disk, "kubernetes.io/azure-disk"),
+        (spec.cinder, "kubernetes.io/cinder"),
+    ):
+        if disk is not None:
+            return CSI_NAMES[plugin], disk.volume_id or disk.pd_name or disk.disk_name
+    return None
+
+
+def inline_disks(pod: Pod) -> list[Attached]:
+    """Cloud disks written in the pod itself, as their CSI drivers attach them."""
+    return [
+        (CSI_NAMES[plugin], disk.volume_id or disk.pd_name or disk.disk_name)
+        for volume in pod.spec.volumes or ()
+        for disk, plugin in (
+            (volume.aws_elastic_block_store, "kubernetes.io/aws-ebs"),
+            (volume.gce_persistent_disk, "kubernetes.io/gce-pd"),
+            (volume.azure_disk, "kubernetes.io/azure-disk"),
+            (volume.cinder, "kubernetes.io/cinder"),
+        )
+        if disk is not None
+    ]
+
+
+def disks_of(pod: Pod) -> tuple[LoneDisk, ...]:
+    """Disks written in the pod itself of which a node takes one pod."""
+    found: list[LoneDisk] = []
+    for volume in pod.spec.volumes or ():
+        if (disk := volume.gce_persistent_disk) is not None:
+            found.append(LoneDisk("gcePersistentDisk", disk.pd_name, (), disk.read_only))
+        if (disk := volume.aws_elastic_block_store) is not None:
+            found.append(LoneDisk("awsElasticBlockStore", disk.volume_id))
+        if (disk := volume.iscsi) is not None:
+            found.append(LoneDisk("iscsi", disk.iqn, (), disk.read_only))
+        if (disk := volume.rbd) is not None:
+            found.append(_rbd(disk))
+    return tuple(dict.fromkeys(disk for disk in found if disk.name.strip("/")))  # a file has none
+
+
+def _rbd(disk: MountedDisk) -> LoneDisk:
+    monitors: Sequence[str] = disk.monitors or ()
+    return LoneDisk("rbd", f"{disk.pool}/{disk.image}", tuple(monitors), disk.read_only)

@@ -1,0 +1,105 @@
+"""Volumes that are attached to nodes, counted by driver, and how many each node can have."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from weft.core.constraints.counts import CountByNode
+from weft.core.ledger.table import Ints, LedgerTable
+from weft.model import Attached, NodeStorage
+
+_NO_LIMIT = 1 << 60
+
+
+class AttachedVolumes:
+    """Volumes that pods use, and others that are attached: one of several pods counts once. One
+    that a pod uses is counted whether or not it is attached yet."""
+
+    def __init__(self) -> None:
+        self._storage: dict[str, NodeStorage] = {}
+        self._limited: dict[str, dict[str, int]] = {}  # drivers: by node
+        self._used: dict[str, dict[Attached, int]] = {}  # by node, by how many pods
+        self._where: dict[Attached, dict[str, None]] = {}
+        self._counts: dict[str, CountByNode] = {}  # of drivers
+
+    def take(self, storage: NodeStorage) -> set[str]:
+        """This is what the node says now. Drivers of which it may take more than before."""
+        name, before = storage.node, self._storage.get(storage.node, NodeStorage(storage.node))
+        used = self._used.get(name, {})
+        for volume in set(before.attached) - set(storage.attached):
+            if volume not in used:
+                self._count(volume[0], name, -1)
+        for volume in set(storage.attached) - set(before.attached):
+            if volume not in used:
+                self._count(volume[0], name, 1)
+        for driver in before.limits:
+            del self._limited[driver][name]
+        for driver, limit in storage.limits.items():
+            self._limited.setdefault(driver, {})[name] = limit
+        self._storage[name] = storage
+        if not storage.limits and not storage.attached:
+            del self._storage[name]
+        gone = {driver for driver, _ in set(before.attached) - set(storage.attached)}
+        return gone | {
+            driver
+            for driver, limit in before.limits.items()
+            if storage.limits.get(driver, _NO_LIMIT) > limit
+        }
+
+    def put(self, node: str, volumes: Sequence[Attached]) -> None:
+        """One pod more on the node uses these."""
+        here = self._used.setdefault(node, {}) if volumes else {}
+        for volume in volumes:
+            here[volume] = here.get(volume, 0) + 1
+            if here[volume] == 1:
+                self._where.setdefault(volume, {})[node] = None
+                if not self._is_seen(node, volume):
+                    self._count(volume[0], node, 1)
+
+    def remove(self, node: str, volumes: Sequence[Attached]) -> set[str]:
+        """One pod less uses them. Drivers of which the node may take more than before."""
+        here = self._used.get(node, {})
+        fell = set()
+        for volume in volumes:
+            here[volume] -= 1
+            if not here[volume]:
+                del here[volume]
+                where = self._where[volume]
+                del where[node]
+                if not where:
+                    del self._where[volume]
+                fell.add(volume[0])
+                if not self._is_seen(node, volume):
+                    self._count(volume[0], node, -1)
+        if not here:
+            self._used.pop(node, None)
+        return fell
+
+    def limits(self, table: LedgerTable, driver: str) -> Ints | None:
+        """The most of this driver's volumes that each node can have, [N]; None: no node says."""
+        limited = self._limited.get(driver)
+        if not limited:
+            return None
+        column = np.full(table.count, _NO_LIMIT, dtype=np.int64)
+        for node, limit in limited.items():
+            if (row := table.row_of.get(node)) is not None:
+                column[row] = limit
+        return column
+
+    def used(self, table: LedgerTable, driver: str) -> Ints:
+        """The volumes of this driver that each node has, [N]."""
+        count = self._counts.get(driver)
+        if count is None:
+            return np.zeros(table.count, dtype=np.int64)
+        return count.on(table)
+
+    def with_volume(self, volume: Attached) -> Sequence[str]:
+        """The nodes on which a pod uses this volume."""
+        return list(self._where.get(volume, ()))
+
+    def _is_seen(self, node: str, volume: Attached) -> bool:
+        storage = self._storage.get(node)
+        return storage is not None and volume in storage.attached
+
+    def _count(self, driver: str, node: str, by: int) -> None:
+        self._counts.setdefault(driver, CountByNode()).add(node, by)

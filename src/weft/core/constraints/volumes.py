@@ -1,0 +1,276 @@
+"""Volumes that are free or can be made, and what is attached to nodes: what serves a pod's claims.
+
+What may change here: what the host tells of volumes, classes, capacities and nodes (`take`), what
+pods on nodes mount (`put`, `remove`), and which free volume, or node, a decision chose for a claim
+(`assume`). A volume that was chosen is nobody else's until its pod is gone or its place was given
+up, and another pod with the same claim gets the same. Nothing here knows an API.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from msgspec import UnsetType
+from msgspec.structs import replace
+
+from weft.core.constraints.attached import AttachedVolumes
+from weft.model import (
+    ChosenVolume,
+    FreeVolume,
+    LoneDisk,
+    MountedVolumes,
+    Node,
+    NodeStorage,
+    StorageCapacity,
+    StorageClass,
+    StorageRules,
+    Term,
+    UnboundClaim,
+)
+
+Moved = tuple[str, str]
+"""Something that pods wait for: ("class" | "driver" | "disk" | "claim", its name)."""
+Picks = tuple[str, str, tuple[ChosenVolume, ...]]
+"""The namespace and node of a decided pod, and how its claims are served."""
+
+
+class ServingVolumes:
+    """All of it. `moved` gathers what got better since somebody looked last; `mounts` is what pods
+    mount and where, `picks` what decisions chose, by the pod's UID."""
+
+    def __init__(self) -> None:
+        self.free: dict[str, FreeVolume] = {}
+        self.classes: dict[str, StorageClass] = {}
+        self.capacities: dict[str, StorageCapacity] = {}
+        self.attached = AttachedVolumes()
+        self.moved: set[Moved] = set()
+        self._of_class: dict[str, dict[str, FreeVolume]] = {}
+        self._capacities_of: dict[str, dict[str, StorageCapacity]] = {}
+        self.mounts: dict[str, tuple[str, MountedVolumes]] = {}
+        self._disks: dict[tuple[str, str], dict[str, tuple[str, LoneDisk]]] = {}
+        self._lone: dict[str, dict[str, None]] = {}
+        self.picks: dict[str, Picks] = {}
+        self._taken: dict[str, str] = {}  # volumes, and the claims that were given them
+        self._served: dict[str, list[tuple[str, str]]] = {}  # claims: volume and node, by each pod
+
+    # --- what there is ---
+
+    def take(
+        self,
+        volumes: Iterable[FreeVolume] = (),
+        classes: Iterable[StorageClass] = (),
+        capacities: Iterable[StorageCapacity] = (),
+        nodes: Iterable[NodeStorage] = (),
+    ) -> None:
+        """These came, or are otherwise than before."""
+        for volume in volumes:
+            self._forget_volume(volume.name)
+            self.free[volume.name] = volume
+            self._of_class.setdefault(volume.storage_class, {})[volume.name] = volume
+            self.moved.add(("class", volume.storage_class))
+        for each in classes:
+            self.classes[each.name] = each
+            self.moved.add(("class", each.name))
+        for capacity in capacities:
+            self._forget_capacity(capacity.name)
+            self.capacities[capacity.name] = capacity
+            self._capacities_of.setdefault(capacity.storage_class, {})[capacity.name] = capacity
+            self.moved.add(("class", capacity.storage_class))
+        for node in nodes:
+            self.moved.update(("driver", driver) for driver in self.attached.take(node))
+
+    def forget(
+        self, volumes: Iterable[str], classes: Iterable[str], capacities: Iterable[str]
+    ) -> None:
+        """These are free, or there, no more."""
+        for name in volumes:
+            self._forget_volume(name)
+        for name in classes:
+            self.classes.pop(name, None)
+        for name in capacities:
+            self._forget_capacity(name)
+
+    def _forget_volume(self, name: str) -> None:
+        if (known := self.free.pop(name, None)) is not None:
+            _drop(self._of_class, known.storage_class, name)
+
+    def _forget_capacity(self, name: str) -> None:
+        if (known := self.capacities.pop(name, None)) is not None:
+            _drop(self._capacities_of, known.storage_class, name)
+
+    def candidates(self, claim: UnboundClaim) -> list[FreeVolume]:
+        """The free volumes that could serve the claim somewhere, the smallest first."""
+        reserved = self.free.get(claim.reserved)
+        if reserved is not None and reserved.could_serve(claim):
+            return [reserved]
+        found = [
+            volume
+            for name, volume in self._of_class.get(claim.storage_class, {}).items()
+            if name not in self._taken and volume.could_serve(claim)
+        ]
+        found.sort(key=lambda volume: (volume.size_bytes, volume.name))
+        return found
+
+    def of_class(self, name: str) -> list[FreeVolume]:
+        """The free volumes of a class that nobody was given."""
+        known = self._of_class.get(name, {}).values()
+        return [each for each in known if not each.reserved and each.name not in self._taken]
+
+    def capacities_of(self, name: str) -> list[StorageCapacity]:
+        """The capacities that are told for a class."""
+        return list(self._capacities_of.get(name, {}).values())
+
+    # --- pods that have a node ---
+
+    def put(self, uid: str, node: str, mounted: MountedVolumes) -> None:
+        """A pod that mounted nothing is on this node, and mounts these."""
+        self.mounts[uid] = node, mounted
+        self.attached.put(node, mounted.attached)
+        for disk in mounted.disks:
+            self._disks.setdefault((disk.kind, disk.name), {})[uid] = node, disk
+        for claim in mounted.lone_claims:
+            self._lone.setdefault(claim, {})[uid] = None
+
+    def remove(self, uid: str) -> None:
+        """The pod mounts nothing any more."""
+        known = self.mounts.pop(uid, None)
+        if known is None:
+            return
+        node, mounted = known
+        self.moved.update(
+            ("driver", driver) for driver in self.attached.remove(node, mounted.attached)
+        )
+        for disk in mounted.disks:
+            _drop(self._disks, (disk.kind, disk.name), uid)
+            self.moved.add(("disk", str(disk)))
+        for claim in mounted.lone_claims:
+            _drop(self._lone, claim, uid)
+            self.moved.add(("claim", claim))
+
+    def in_use(self, claim: str) -> bool:
+        """True if a pod that has a node mounts this claim, which is for one pod alone."""
+        return claim in self._lone
+
+    def conflicts(self, disk: LoneDisk) -> Iterator[tuple[str, LoneDisk]]:
+        """Nodes with pods that have the disk in a way that keeps others off."""
+        for node, other in self._disks.get((disk.kind, disk.name), {}).values():
+            if disk.conflicts(other):
+                yield node, other
+
+    # --- what decisions chose ---
+
+    def as_assumed(
+        self, rules: StorageRules, namespace: str, names: Sequence[str] | UnsetType
+    ) -> StorageRules:
+        """The rules, with what was chosen already for claims that pods share."""
+        if not self._served or not rules.claims:
+            return rules
+        claims = [
+            self._as_served(claim, f"{namespace}/{name}")
+            for claim, name in zip(rules.claims, names or (), strict=True)
+        ]
+        return replace(rules, claims=tuple(claims))
+
+    def _as_served(self, claim: UnboundClaim, key: str) -> UnboundClaim:
+        if not (served := self._served.get(key)):
+            return claim
+        volume, node = served[0]
+        return replace(claim, reserved=volume) if volume else replace(claim, selected_node=node)
+
+    def choose(
+        self, rules: StorageRules, names: Sequence[str] | UnsetType, node: Node
+    ) -> tuple[ChosenVolume, ...]:
+        """How the claims are served on a node that can: the smaller claim first, each by the
+        smallest free volume, else by one that is made."""
+        chosen: dict[str, None] = {}
+        found: dict[str, ChosenVolume] = {}
+        for index in by_size(rules.claims):
+            claim, name = rules.claims[index], (names or ())[index]
+            volume = ""
+            if claim.selected_node is None:
+                volume = next(
+                    (
+                        each.name
+                        for each in self.candidates(claim)
+                        if each.name not in chosen and reaches(each.terms, node.name, node.labels)
+                    ),
+                    "",
+                )
+            if volume:
+                chosen[volume] = None
+            found[name] = ChosenVolume(name, claim.storage_class, volume)
+        return tuple(found[name] for name in names or ())
+
+    def assume(self, uid: str, namespace: str, node: str, chosen: tuple[ChosenVolume, ...]) -> None:
+        """A decision chose these for the pod."""
+        self.release(uid)
+        if not chosen:
+            return
+        self.picks[uid] = namespace, node, chosen
+        for each in chosen:
+            key = f"{namespace}/{each.claim}"
+            self._served.setdefault(key, []).append((each.volume, node))
+            if each.volume:
+                self._taken[each.volume] = key
+
+    def release(self, uid: str) -> None:
+        """The pod is gone, or gave its place up: what was chosen for it is free, unless another
+        pod has the same claim."""
+        known = self.picks.pop(uid, None)
+        if known is None:
+            return
+        namespace, node, chosen = known
+        for each in chosen:
+            key = f"{namespace}/{each.claim}"
+            served = self._served[key]
+            served.remove((each.volume, node))
+            self.moved.add(("class", each.storage_class))
+            if not served:
+                del self._served[key]
+                self._taken.pop(each.volume, None)
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Undo at the end what is chosen meanwhile. What pods mount is not undone here."""
+        kept = dict(self.picks), dict(self._taken), {k: list(v) for k, v in self._served.items()}
+        moved = set(self.moved)
+        try:
+            yield
+        finally:
+            self.picks, self._taken, self._served = kept
+            self.moved = moved
+
+    def take_moved(self) -> frozenset[Moved]:
+        """The names of whatever got better since this was asked last."""
+        moved = frozenset(self.moved)
+        self.moved.clear()
+        return moved
+
+
+def helps(moved: frozenset[Moved], rules: StorageRules) -> bool:
+    """True if a pod with these rules, which fitted nowhere, may fit somewhere now."""
+    if not moved:
+        return False
+    mounts = rules.mounts
+    asked: set[Moved] = {("class", claim.storage_class) for claim in rules.claims}
+    asked.update(("driver", claim.driver) for claim in rules.claims)
+    asked.update(("driver", driver) for driver, _ in mounts.attached)
+    asked.update(("disk", str(disk)) for disk in mounts.disks)
+    asked.update(("claim", claim) for claim in mounts.lone_claims)
+    return not asked.isdisjoint(moved)
+
+
+def by_size(claims: Sequence[UnboundClaim]) -> list[int]:
+    """The order in which claims are served."""
+    return sorted(range(len(claims)), key=lambda index: claims[index].size_bytes)
+
+
+def reaches(terms: tuple[Term, ...] | None, name: str, labels: Mapping[str, str]) -> bool:
+    """True if a volume with this node affinity can be had on such a node."""
+    return terms is None or any(term.matches(name, labels) for term in terms)
+
+
+def _drop(known: dict, key: object, name: str) -> None:  # type: ignore[type-arg]
+    here = known[key]
+    del here[name]
+    if not here:
+        del known[key]
