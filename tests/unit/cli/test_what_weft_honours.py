@@ -66,7 +66,8 @@ WISHED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def fields() -> set[str]:
-    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    first_table = PAGE.read_text().partition("\n## ")[0]
+    rows = [line for line in first_table.splitlines() if line.startswith("| `")]
     return {row.split("`")[1] for row in rows}
 
 
