@@ -429,12 +429,15 @@ def weft_says(plane: ControlPlane, namespace: str) -> dict[str, dict[str, Code]]
     engine = Engine([Profile("weft", [built_in().create("first-fit")])])
     nodes, _ = view.changed()
     engine.handle(NodesChanged(nodes), 0)
+    if (storage := volumes.take_event()) is not None:
+        engine.handle(storage, 0)
     by_name = {node.name: node for node in nodes}
     for pod in pods:
         if pod.spec.node_name:
             node = by_name[pod.spec.node_name]
             held = held_by(as_set_aside(pod), node, settings, lambda _: (0, 0, 0, 0))
-            engine.handle(PodSeenBound(held.placement, marks=marks_of(pod)), 0)
+            bound = PodSeenBound(held.placement, marks=marks_of(pod), mounted=volumes.mounted(pod))
+            engine.handle(bound, 0)
     found = {}
     for pod in pods:
         if not pod.spec.node_name:
