@@ -198,10 +198,11 @@ class LineChart(Chart, frozen=True, kw_only=True):
         if size.narrow:
             guides = self.shows_demand + self.shows_full + (self.possible is not None)
             below = 52 + _KEY_ROW * (len(self.lines) + guides)
-            room = Room(44, 16, below=below, rows=panels, under=52)
+            room = Room(self._beside_ticks(20), 16, below=below, rows=panels, under=52)
             figure, (whole, *closer) = self.frame(size, 200 * panels + below, room)
         else:
-            room = Room(64, _KEY + 24, below=52, columns=panels, between=48)
+            left = self._beside_ticks(42)
+            room = Room(left, _KEY + 24, below=52, columns=panels, between=left - 16)
             figure, (whole, *closer) = self.frame(size, 330, room)
             whole.set_ylabel(self.y_title)
         for axes in (whole, *closer):
@@ -216,6 +217,11 @@ class LineChart(Chart, frozen=True, kw_only=True):
             figure, size, [*self._guides(whole), *(g for a in closer for g in self._guides(a))]
         )
         return figure
+
+    def _beside_ticks(self, more: float) -> float:
+        """Return the pixels of the numbers beside the axis, and `more` pixels."""
+        top = max(max(line.high) for line in self.lines)
+        return more + 7.2 * max(3, len(number(round(top, 2))))
 
     def _bound(self, axes: "Axes", *, close: bool) -> None:
         from matplotlib.ticker import FuncFormatter, MaxNLocator
