@@ -9,7 +9,7 @@ WORKDIR /src
 RUN python3 -m venv --without-pip /opt/weft && python3 -m venv /opt/uv && /opt/uv/bin/pip install --no-cache-dir uv==0.13.8
 COPY pyproject.toml uv.lock README.md LICENSE ./
 COPY src src
-RUN /opt/uv/bin/uv export --frozen --no-dev --extra agent --no-emit-project --output-file /requirements.txt \
+RUN /opt/uv/bin/uv export --frozen --no-dev --extra agent --prune matplotlib --no-emit-project --output-file /requirements.txt \
  && /opt/uv/bin/uv pip install --python /opt/weft --no-cache --require-hashes -r /requirements.txt \
  && /opt/uv/bin/uv build --wheel --out-dir /wheels \
  && /opt/uv/bin/uv pip install --python /opt/weft --no-cache --no-deps /wheels/*.whl \

@@ -119,8 +119,9 @@ def _pinned() -> str:
 def _requirements(site: Path, folder: Path) -> None:
     """The locked versions of what Weft needs."""
     locked = folder / "requirements.txt"
-    export = ("export", "--frozen", "--no-dev", "--extra", "agent", "--no-emit-project")
-    _run(UV, *export, "--quiet", "--project", ROOT, "--output-file", locked)
+    # Nothing is drawn in a cluster, and matplotlib weighs 80 MB.
+    export = ("export", "--frozen", "--no-dev", "--extra", "agent", "--prune", "matplotlib")
+    _run(UV, *export, "--no-emit-project", "--quiet", "--project", ROOT, "--output-file", locked)
     _install(site, "--only-binary", ":all:", "--require-hashes", "-r", locked)
 
 
