@@ -253,8 +253,7 @@ class ControlPlane(StartStop):
         Servers that it left stopped or dead are brought back first. Other objects of the namespace
         stay, and nobody looks for them: its name is not used again.
         """
-        while self.schedulers:
-            self.schedulers.pop().kill()
+        self.end_schedulers()
         self.recover()
         self.api.delete_all("Node")
         self.api.delete_all("Event", "default")
@@ -262,6 +261,11 @@ class ControlPlane(StartStop):
             self.api.delete_all("Pod", inside)
         self.free_lease()
         self.remove_namespace(namespace)
+
+    def end_schedulers(self) -> None:
+        """Kill every kube-scheduler of the test."""
+        while self.schedulers:
+            self.schedulers.pop().kill()
 
     def remove_namespace(self, name: str) -> None:
         """End an empty namespace, as its controller would."""

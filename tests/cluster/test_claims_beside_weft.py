@@ -191,6 +191,7 @@ def told(process: Weft) -> tuple[dict[str, int], int]:
 def cards(control_plane: ControlPlane, namespace: str) -> Iterator[None]:
     cluster_with_cards(control_plane)
     yield
+    control_plane.end_schedulers()  # it would give freed cards to pods that wait, by new claims
     for one in control_plane.api.list("ResourceClaim", namespace, V1):
         free(control_plane, namespace, one["metadata"]["name"])
     for node in NODES:
