@@ -39,9 +39,12 @@ class RecordingExtender(HttpThread):
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """A KubeSchedulerConfiguration that asks it about every pod, and scores no node."""
+        """A KubeSchedulerConfiguration that asks it about every pod, once, and scores no node."""
         return {
             "percentageOfNodesToScore": 100,
+            "clientConnection": {"qps": 1_000, "burst": 1_000},
+            "podInitialBackoffSeconds": 600,
+            "podMaxBackoffSeconds": 600,
             "extenders": [
                 {
                     "urlPrefix": f"http://127.0.0.1:{self._server.server_port}",

@@ -25,9 +25,10 @@ from test_extender_kube_scheduler import (
     pod,
     rebuilt,
 )
-from test_feasible_sets_agree import World, build, is_decided, let_go
 from weft_process import ALONE, EXTENDER, audited, weft
+from written_cluster import ask, build, is_decided, let_go
 
+from fakes.drawn_cluster import HEAVY, World, drawn
 from weft.core.ledger.audit import audit
 
 CLASSES = "scheduling.k8s.io/v1"
@@ -213,8 +214,8 @@ def test_a_follower_answers_questions_and_binds_nothing(
 class Unfriendly(World):
     """Pods that are there keep others away from their node, by labels that nobody has."""
 
-    def spec(self) -> Object:
-        spec = super().spec()
+    def spec(self, namespace: str) -> Object:
+        spec = super().spec(namespace)
         for container in (*spec["containers"][1:], *spec.get("initContainers", ())):
             container.pop("ports", None)  # no port twice in one pod
         term = {
@@ -230,7 +231,14 @@ def test_what_kube_scheduler_judges_itself_is_not_judged_again(
     control_plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
     """Every node that its filters leave is left by Weft: GPUs aside, it has judged them."""
-    build(control_plane, namespace, Unfriendly(3, namespace))
+    api = control_plane.api
+    with contextlib.suppress(ApiError):
+        api.create(HEAVY)
+    cluster = drawn(Unfriendly(3, [namespace]))
+    build(control_plane, cluster)
+    for node in cluster.nodes:  # admission taints new ones
+        api.patch("Node", node["metadata"]["name"], {"spec": {"taints": node["spec"]["taints"]}})
+    ask(control_plane, cluster.asked)
     with RecordingExtender() as extender:
         control_plane.start_scheduler(extender.configuration)
         control_plane.api.wait_for(
@@ -252,7 +260,7 @@ def test_what_kube_scheduler_judges_itself_is_not_judged_again(
             question = {"Pod": raw, "Nodes": None, "NodeNames": names}
             _, found = post(f"{process.url}/weft/filter", question)
             assert found["NodeNames"] == names, found
-    let_go(control_plane, namespace)
+    let_go(control_plane)
 
 
 # --- preemption ----------------------------------------------------------------------------------
