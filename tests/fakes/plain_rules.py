@@ -1,4 +1,4 @@
-"""Whether a pod may run on a node, read off the API's objects one by one: slow and obvious.
+"""Says whether a pod may run on a node, read off the API's objects one by one: slow and obvious.
 
 Written from Kubernetes' documentation. It knows selectors, affinity to nodes and pods, spread,
 taints, cordons, host ports, CPU, memory and the number of pods, and nothing of Weft's.
@@ -13,7 +13,7 @@ _UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "m": 0.001, "": 1}
 
 
 class Cluster(NamedTuple):
-    """What the API shows: nodes and pods by name, namespaces' labels."""
+    """The objects of an API server: nodes and pods by name, namespaces' labels."""
 
     nodes: dict[str, Object]
     pods: dict[str, Object]

@@ -200,6 +200,32 @@ def test_who_is_bound_may_be_there_and_who_waits_may_be_nowhere(seed: int) -> No
     assert story.seen["bound"]
 
 
+def test_a_cordon_that_no_taint_repeats_is_none_for_node_taints_policy() -> None:
+    """As for kube-scheduler: the cordoned node's domain is counted, and has the fewest."""
+    story = Story(0)
+    for name in sorted(story.api.nodes):
+        node = story.api.nodes[name]
+        node["metadata"]["labels"] = {"disk": "hdd" if name != "node-1" else "ssd"}
+        node["spec"] = {"unschedulable": True} if name == "node-1" else {}
+        story.tell_node(node)
+    rule = {
+        "topologyKey": "disk",
+        "maxSkew": 1,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "x"}},
+        "nodeTaintsPolicy": "Honor",
+    }
+    for number in range(2):
+        pod = story.world.pod(f"p{number}")
+        pod["metadata"] |= {"namespace": "a", "labels": {"app": "x"}}
+        parts = {**story.world.parts(), "topologySpreadConstraints": [rule]}
+        story.api.pods[name_of(pod)] = {**pod, "spec": parts}
+        story.tell_pod(story.api.pods[name_of(pod)])
+    story.settle()
+    assert sum("nodeName" in pod["spec"] for pod in story.api.pods.values()) == 1
+    story.nobody_waits_in_vain()
+
+
 def test_each_reason_keeps_somebody_waiting() -> None:
     """The stories say something of each rule."""
     seen: Counter[str] = Counter()

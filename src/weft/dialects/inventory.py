@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from weft.dialects import alnair, elastic, gpushare, koordinator, node_links, nvidia, volcano, weft
 from weft.dialects.catalog import is_gpu_resource
@@ -157,7 +158,9 @@ def _delivers(
 def taints_of(node: NodeManifest) -> tuple[Taint, ...]:
     """The node's taints; a cordon is one more, as kube-scheduler sees it: some pods tolerate it."""
     taints = tuple(Taint(t.key, t.effect, t.value) for t in node.spec.taints or ())
-    return (*taints, CORDON) if node.spec.unschedulable and CORDON not in taints else taints
+    if not node.spec.unschedulable or CORDON in taints:
+        return taints
+    return (*taints, replace(CORDON, is_cordon=True))
 
 
 def _sources_of(

@@ -39,11 +39,13 @@ Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 
 
 class Taint(msgspec.Struct, frozen=True, gc=False):
-    """spec.taints of a node."""
+    """spec.taints of a node. `is_cordon`: its spec.unschedulable, which no taint repeats: it keeps
+    pods off like one, and spread's nodeTaintsPolicy does not go by it."""
 
     key: str
     effect: str
     value: str = ""
+    is_cordon: bool | UnsetType = UNSET
 
     @property
     def hard(self) -> bool:
@@ -52,7 +54,7 @@ class Taint(msgspec.Struct, frozen=True, gc=False):
 
 
 CORDON = Taint("node.kubernetes.io/unschedulable", "NoSchedule")
-"""The taint that `kubectl cordon` amounts to."""
+"""The taint that the node controller gives a cordoned node."""
 
 
 class Toleration(msgspec.Struct, frozen=True, gc=False):

@@ -178,5 +178,6 @@ def _skewed(rule: SpreadRule, table: LedgerTable, sums: Ints, within: Bools | No
 
 def _tolerated(table: LedgerTable, constraints: Constraints) -> Bools:
     taints = table.taints
-    good = [constraints.untolerated(each) is None for each in taints.sets]
+    own = [tuple(taint for taint in each if not taint.is_cordon) for each in taints.sets]
+    good = [constraints.untolerated(each) is None for each in own]
     return np.asarray(np.array(good, dtype=np.bool_).take(taints.of_node))

@@ -238,7 +238,8 @@ def _taint_code(constraints: Constraints, taints: tuple[Taint, ...]) -> Code:
     taint = constraints.untolerated(taints)
     if taint is None:
         return Code.FITS
-    return Code.UNSCHEDULABLE if taint == CORDON else Code.TAINT
+    is_cordon = taint == CORDON or taint.is_cordon
+    return Code.UNSCHEDULABLE if is_cordon else Code.TAINT
 
 
 def port_codes(query: Query, wanted: tuple[HostPort, ...]) -> Codes:
