@@ -55,7 +55,7 @@ FIELDS = (
 )
 OF_BOUND = ("nodeName", "terminating", "resize", "resize, infeasible", "podAntiAffinity", "sidecar")
 BITES = (
-    *(Code.FITS, Code.UNSCHEDULABLE, Code.UNSUPPORTED, Code.TAINT, Code.NODE_AFFINITY),
+    *(Code.FITS, Code.UNSCHEDULABLE, Code.TAINT, Code.NODE_AFFINITY),
     *(Code.VOLUME, Code.DECLARED_FEATURES, Code.CPU, Code.NODE_MEMORY, Code.EXTENDED),
     *(Code.HOST_PORT, Code.POD_AFFINITY, Code.POD_ANTI_AFFINITY, Code.ANTI_AFFINITY),
     Code.TOPOLOGY_SPREAD,
