@@ -10,7 +10,7 @@ from Weft, one that has just started, and listed everything, is asked again.
 Two differences are known, and none of Weft's. Up to 1.36 a pod's own namespaceSelector that holds
 of no labels (DoesNotExist, NotIn) selects all namespaces: a mistake of kube-scheduler's, mended in
 1.37, that is played here. From 1.37 on a pod that is resized counts the largest of three sums over
-its containers, where 1.36 and Weft sum the largest of each: no less; none are drawn there.
+its containers, where 1.36 and Weft sum the largest of each; none are drawn there.
 """
 
 import os
