@@ -14,8 +14,7 @@ import asyncio
 import json
 from collections.abc import Callable
 
-from weft.cluster.state.storage_objects import SELECTED_NODE, is_bound, is_for
-from weft.cluster.state.volume_rules import terms_of
+from weft.cluster.state.storage_objects import SELECTED_NODE, is_bound, is_for, node_terms
 from weft.cluster.state.volumes import VolumeView
 from weft.core.constraints.volumes import reaches
 from weft.core.engine import Bind
@@ -198,10 +197,7 @@ class VolumeBinder:
             return False
         name = claim.spec.volume_name
         if is_bound(claim) and (volume := self._view.volumes.get(name)) is not None:
-            affinity = volume.spec.node_affinity
-            required = affinity.required if affinity is not None else None
-            terms = None if required is None else terms_of(required)
-            if not reaches(terms, node.name, node.labels):
+            if not reaches(node_terms(volume), node.name, node.labels):
                 raise _NotNowError(f"{chosen.claim} got {name}, which does not reach {node.name}")
             return True
         if name:

@@ -1,16 +1,17 @@
 """Storage objects of the API as the engine's values: volumes, claims, classes, disks."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from weft.cluster.state.volume_rules import labels_of, terms_of
-from weft.kube.pods import MountedDisk, Pod
+from weft.kube.pods import MountedDisk, Pod, Volume
 from weft.kube.structs import (
     CsiStorageCapacity,
     KubeStorageClass,
     PersistentVolume,
     PersistentVolumeClaim,
+    VolumeSpec,
 )
 from weft.model import (
     Attached,
@@ -71,6 +72,14 @@ def size_bytes(amount: str | int | float | None) -> int:
         return 0
 
 
+def node_terms(volume: PersistentVolume) -> tuple[Term, ...] | None:
+    """The volume's node affinity, of which one term must match; None for any node."""
+    affinity = volume.spec.node_affinity
+    if affinity is None or affinity.required is None:
+        return None
+    return terms_of(affinity.required)
+
+
 def free_volume(
     volume: PersistentVolume | None, claims: Mapping[Key, PersistentVolumeClaim]
 ) -> FreeVolume | None:
@@ -84,8 +93,6 @@ def free_volume(
         claim = claims.get((ref.namespace, ref.name))
         if claim is None or is_bound(claim) or not is_for(volume, claim):
             return None
-    affinity = spec.node_affinity
-    required = affinity.required if affinity is not None else None
     return FreeVolume(
         volume.metadata.name,
         class_name(volume),
@@ -94,7 +101,7 @@ def free_volume(
         spec.volume_mode or _FILESYSTEM,
         spec.volume_attributes_class_name or "",
         volume.metadata.labels or {},
-        None if required is None else terms_of(required),
+        node_terms(volume),
         reserved=ref is not None,
     )
 
@@ -199,30 +206,23 @@ def attached_as(
     if spec.csi is not None:
         found = spec.csi.driver, spec.csi.volume_handle
         return found if all(found) else None
-    for disk, plugin in (
-        (spec.aws_elastic_block_store, "kubernetes.io/aws-ebs"),
-        (spec.gce_persistent_disk, "kubernetes.io/gce-pd"),
-        (spec.azure_disk, "kubernetes.io/azure-disk"),
-        (spec.cinder, "kubernetes.io/cinder"),
-    ):
-        if disk is not None:
-            return CSI_NAMES[plugin], disk.volume_id or disk.pd_name or disk.disk_name
-    return None
+    return next(_cloud_disks(spec), None)
 
 
 def inline_disks(pod: Pod) -> list[Attached]:
     """Cloud disks written in the pod itself, as their CSI drivers attach them."""
-    return [
-        (CSI_NAMES[plugin], disk.volume_id or disk.pd_name or disk.disk_name)
-        for volume in pod.spec.volumes or ()
-        for disk, plugin in (
-            (volume.aws_elastic_block_store, "kubernetes.io/aws-ebs"),
-            (volume.gce_persistent_disk, "kubernetes.io/gce-pd"),
-            (volume.azure_disk, "kubernetes.io/azure-disk"),
-            (volume.cinder, "kubernetes.io/cinder"),
-        )
-        if disk is not None
-    ]
+    return [disk for volume in pod.spec.volumes or () for disk in _cloud_disks(volume)]
+
+
+def _cloud_disks(where: VolumeSpec | Volume) -> Iterator[Attached]:
+    for disk, plugin in (
+        (where.aws_elastic_block_store, "kubernetes.io/aws-ebs"),
+        (where.gce_persistent_disk, "kubernetes.io/gce-pd"),
+        (where.azure_disk, "kubernetes.io/azure-disk"),
+        (where.cinder, "kubernetes.io/cinder"),
+    ):
+        if disk is not None:
+            yield CSI_NAMES[plugin], disk.volume_id or disk.pd_name or disk.disk_name
 
 
 def disks_of(pod: Pod) -> tuple[LoneDisk, ...]:

@@ -9,6 +9,7 @@ The engine is told of free volumes, classes, capacities and what is attached to 
 `take_event`. All of it follows from the API's objects alone.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from weft.cluster.state.storage_objects import (
     free_volume,
     inline_disks,
     is_bound,
+    node_terms,
     unbound_claim,
     waits_for_controller,
 )
@@ -29,7 +31,6 @@ from weft.cluster.state.volume_rules import (
     MountedClaim,
     PodVolumes,
     mounted_claims,
-    terms_of,
     zones,
 )
 from weft.core.engine import VolumesChanged
@@ -88,7 +89,7 @@ class VolumeView:
         self._drivers: dict[str, bool] = {}
         self._capacities: dict[Key, CsiStorageCapacity] = {}
         self._limits: dict[str, dict[str, int]] = {}  # by node, by driver
-        self._limited: frozenset[str] = frozenset()
+        self._limited: Counter[str] = Counter()  # drivers, by how many nodes limit them
         self._attachments: dict[str, VolumeAttachment] = {}
         self._on_node: dict[str, dict[str, None]] = {}  # names of attachments
         self._of_volume: dict[str, dict[str, None]] = {}  # names of attachments
@@ -184,14 +185,21 @@ class VolumeView:
         }
         if isinstance(change, Deleted):
             limits = {}
-        if limits == self._limits.get(name, {}):
+        before = self._limits.pop(name, {})
+        if limits:
+            self._limits[name] = limits
+        if limits == before:
             return
-        self._limits[name] = limits
         self._moves.nodes[name] = None
-        limited = frozenset().union(*self._limits.values())
+        drivers = len(self._limited)
+        self._limited.update(limits.keys())
         # What is counted of pods' volumes is only what some node limits.
-        self._moves.all_claims |= limited != self._limited
-        self._limited = limited
+        self._moves.all_claims |= len(self._limited) != drivers
+        for driver in before:
+            self._limited[driver] -= 1
+            if not self._limited[driver]:
+                del self._limited[driver]
+                self._moves.all_claims = True
 
     def take_attachment(self, change: Change[VolumeAttachment]) -> None:
         """A VolumeAttachment came, changed or went."""
@@ -326,9 +334,8 @@ class VolumeView:
         volume = self.volumes.get(claim.spec.volume_name)
         if volume is None:
             return f"is bound to volume {claim.spec.volume_name}, which is not there"
-        affinity = volume.spec.node_affinity
-        if affinity is not None and affinity.required is not None:
-            found.rules.append(terms_of(affinity.required))
+        if (terms := node_terms(volume)) is not None:
+            found.rules.append(terms)
         if not mounted.is_own:
             found.rules.extend(zones(volume))
         counted = attached_as(claim, self.volumes, self._classes)

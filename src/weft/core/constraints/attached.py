@@ -17,7 +17,7 @@ class AttachedVolumes:
 
     def __init__(self) -> None:
         self._storage: dict[str, NodeStorage] = {}
-        self._limited: dict[str, dict[str, int]] = {}  # drivers: by node
+        self._limited: dict[str, CountByNode] = {}  # drivers: limits, less `_NO_LIMIT`
         self._used: dict[str, dict[Attached, int]] = {}  # by node, by how many pods
         self._where: dict[Attached, dict[str, None]] = {}
         self._counts: dict[str, CountByNode] = {}  # of drivers
@@ -32,10 +32,10 @@ class AttachedVolumes:
         for volume in set(storage.attached) - set(before.attached):
             if volume not in used:
                 self._count(volume[0], name, 1)
-        for driver in before.limits:
-            del self._limited[driver][name]
+        for driver, limit in before.limits.items():
+            self._limited[driver].add(name, _NO_LIMIT - limit)
         for driver, limit in storage.limits.items():
-            self._limited.setdefault(driver, {})[name] = limit
+            self._limited.setdefault(driver, CountByNode()).add(name, limit - _NO_LIMIT)
         self._storage[name] = storage
         if not storage.limits and not storage.attached:
             del self._storage[name]
@@ -78,13 +78,9 @@ class AttachedVolumes:
     def limits(self, table: LedgerTable, driver: str) -> Ints | None:
         """The most of this driver's volumes that each node can have, [N]; None: no node says."""
         limited = self._limited.get(driver)
-        if not limited:
+        if limited is None or not limited.by_node:
             return None
-        column = np.full(table.count, _NO_LIMIT, dtype=np.int64)
-        for node, limit in limited.items():
-            if (row := table.row_of.get(node)) is not None:
-                column[row] = limit
-        return column
+        return limited.on(table) + _NO_LIMIT
 
     def used(self, table: LedgerTable, driver: str) -> Ints:
         """The volumes of this driver that each node has, [N]."""

@@ -154,8 +154,7 @@ _Undo = tuple[str, tuple[str, PodMarks] | None, MountedVolumes | UnsetType]
 class ExistingPods:
     """The pods that have a node, or are just getting one. `owners`: by required
     anti-affinity term, how many pods with it each node has. `drawers` likewise, by
-    terms that count in others' preferences. `volumes` are what pods mount, and may mount.
-    `has_moved`: `take_moved` has news, as where something of `volumes.moved`."""
+    terms that count in others' preferences. `volumes` are what pods mount, and may mount."""
 
     def __init__(self) -> None:
         self._pods: dict[str, tuple[str, PodMarks]] = {}
@@ -169,9 +168,13 @@ class ExistingPods:
         self._drawn: _Index[WeightedTerm] = _Index()
         self._undo: list[_Undo] | None = None
         self.volumes = ServingVolumes()
-        self.has_moved = False
         self._rose: set[CountKey | PodTerm] = set()
         self._fell: set[CountKey | PodTerm] = set()
+
+    @property
+    def has_moved(self) -> bool:
+        """True if `take_moved` has news."""
+        return bool(self._rose or self._fell or self.volumes.moved)
 
     @property
     def are_counted(self) -> bool:
@@ -273,7 +276,6 @@ class ExistingPods:
                     if before is not None:
                         self.put(uid, *before, mounted)
                 self._rose, self._fell = before_trial
-                self.has_moved = bool(self._rose or self._fell)
 
     def count(self, key: CountKey) -> CountByNode:
         """How many of these pods each node has."""
@@ -302,7 +304,6 @@ class ExistingPods:
         self._counted.remove(oldest, oldest.selectors[0])
         self._rose.add(oldest)
         self._fell.add(oldest)
-        self.has_moved = True
 
     def keeping_off(self, namespace: str, labels: Mapping[str, str]) -> tuple[PodTerm, ...]:
         """The anti-affinity terms of pods here that select a pod like this."""
@@ -326,7 +327,6 @@ class ExistingPods:
         """Counts and terms that rose or fell since this was asked last."""
         volumes = self.volumes.take_moved()
         moved = PodsMoved(frozenset(self._rose), frozenset(self._fell), volumes)
-        self.has_moved = False
         self._rose.clear()
         self._fell.clear()
         return moved
@@ -348,25 +348,22 @@ class ExistingPods:
                         count.add(node, by)
                     moved.add(key)
         for term in dict.fromkeys(marks.anti_affinity):
-            owners = self.owners.get(term)
-            if owners is None:
-                owners = self.owners[term] = CountByNode()
-                self._away.add(term, term.pods)
-            owners.add(node, by)
+            _count_owner(self.owners, self._away, (term, term.pods), node, by)
             moved.add(term)
-            if not owners.by_node:
-                del self.owners[term]
-                self._away.remove(term, term.pods)
-        self.has_moved = self.has_moved or bool(moved)
         for wish in marks.draws or ():
-            self._count_drawer(wish, node, by)
+            _count_owner(self.drawers, self._drawn, (wish, wish.term.pods), node, by)
 
-    def _count_drawer(self, wish: WeightedTerm, node: str, by: int) -> None:
-        drawers = self.drawers.get(wish)
-        if drawers is None:
-            drawers = self.drawers[wish] = CountByNode()
-            self._drawn.add(wish, wish.term.pods)
-        drawers.add(node, by)
-        if not drawers.by_node:
-            del self.drawers[wish]
-            self._drawn.remove(wish, wish.term.pods)
+
+def _count_owner(
+    owners: dict[T, CountByNode], index: _Index[T], item: tuple[T, PodSelector], node: str, by: int
+) -> None:
+    """So many more pods with this term on the node; a term that nobody has is forgotten."""
+    term, pods = item
+    count = owners.get(term)
+    if count is None:
+        count = owners[term] = CountByNode()
+        index.add(term, pods)
+    count.add(node, by)
+    if not count.by_node:
+        del owners[term]
+        index.remove(term, pods)

@@ -21,7 +21,7 @@ from weft.model import (
     Term,
     UnboundClaim,
 )
-from weft.model.storage import Attached
+from weft.model.storage import Attached, mounted_by
 
 
 class Served(NamedTuple):
@@ -49,12 +49,8 @@ def storage_answers(
     told = tuple(pod.claims or ())
     for index, served in enumerate(served_of(volumes, table, rules.claims)):
         found += _claim(volumes, table, rules.claims[index], told[index], served)
-    made = [
-        (claim.driver, f"{pod.namespace}/{name}")
-        for claim, name in zip(rules.claims, told, strict=True)
-        if claim.driver
-    ]
-    return found + _limits(volumes, table, (*rules.mounts.attached, *made))
+    mounted = mounted_by(rules, pod.namespace, told)
+    return found + _limits(volumes, table, mounted.attached if mounted else ())
 
 
 def _all(table: LedgerTable, code: Code, words: str) -> PodAnswer:

@@ -81,13 +81,6 @@ class NodeLabels:
                 break
         return found
 
-    def all_of(self, requirements: Sequence[Requirement]) -> Bools:
-        """The nodes whose labels match all of these, [N]."""
-        good = np.ones(len(self._nodes), dtype=np.bool_)
-        for requirement in requirements:
-            good &= self._matches(requirement)
-        return good
-
     def _satisfy(self, term: Term) -> Bools:
         if not term.labels and not term.fields:
             return np.zeros(len(self._nodes), dtype=np.bool_)
