@@ -154,7 +154,8 @@ _Undo = tuple[str, tuple[str, PodMarks] | None, MountedVolumes | UnsetType]
 class ExistingPods:
     """The pods that have a node, or are just getting one. `owners`: by required
     anti-affinity term, how many pods with it each node has. `drawers` likewise, by
-    terms that count in others' preferences. `volumes` are what pods mount, and may mount."""
+    terms that count in others' preferences. `volumes` are what pods mount, and may mount.
+    `has_moved`: `take_moved` has news, as where something of `volumes.moved`."""
 
     def __init__(self) -> None:
         self._pods: dict[str, tuple[str, PodMarks]] = {}
@@ -168,13 +169,9 @@ class ExistingPods:
         self._drawn: _Index[WeightedTerm] = _Index()
         self._undo: list[_Undo] | None = None
         self.volumes = ServingVolumes()
+        self.has_moved = False
         self._rose: set[CountKey | PodTerm] = set()
         self._fell: set[CountKey | PodTerm] = set()
-
-    @property
-    def has_moved(self) -> bool:
-        """True if `take_moved` has news."""
-        return bool(self._rose or self._fell or self.volumes.moved)
 
     @property
     def are_counted(self) -> bool:
@@ -276,6 +273,7 @@ class ExistingPods:
                     if before is not None:
                         self.put(uid, *before, mounted)
                 self._rose, self._fell = before_trial
+                self.has_moved = bool(self._rose or self._fell)
 
     def count(self, key: CountKey) -> CountByNode:
         """How many of these pods each node has."""
@@ -304,6 +302,7 @@ class ExistingPods:
         self._counted.remove(oldest, oldest.selectors[0])
         self._rose.add(oldest)
         self._fell.add(oldest)
+        self.has_moved = True
 
     def keeping_off(self, namespace: str, labels: Mapping[str, str]) -> tuple[PodTerm, ...]:
         """The anti-affinity terms of pods here that select a pod like this."""
@@ -327,6 +326,7 @@ class ExistingPods:
         """Counts and terms that rose or fell since this was asked last."""
         volumes = self.volumes.take_moved()
         moved = PodsMoved(frozenset(self._rose), frozenset(self._fell), volumes)
+        self.has_moved = False
         self._rose.clear()
         self._fell.clear()
         return moved
@@ -350,6 +350,7 @@ class ExistingPods:
         for term in dict.fromkeys(marks.anti_affinity):
             _count_owner(self.owners, self._away, (term, term.pods), node, by)
             moved.add(term)
+        self.has_moved = self.has_moved or bool(moved)
         for wish in marks.draws or ():
             _count_owner(self.drawers, self._drawn, (wish, wish.term.pods), node, by)
 

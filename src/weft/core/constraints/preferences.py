@@ -93,14 +93,14 @@ class PodWishes:
         self.rules = len(asked.nodes) + len(asked.pods) + len(asked.spread) + len(self._drawing)
         if asked.images and images.have_any(asked.images):
             self.rules += 1
-        if table.has_disliked_taints:
+        if table.has_taints and table.taints.are_disliked:
             self.rules += 1
 
     def parts(self, rows: Ints) -> list[PreferencePart]:
         """The points of each part for these rows, which are all that fit."""
         table, asked = self._table, self._asked
         found: list[tuple[PartName, Ints]] = []
-        if table.has_disliked_taints:
+        if table.has_taints and table.taints.are_disliked:
             found.append(("taints", self._by_taints(rows)))
         if asked.nodes:
             weights = table.labels.preferred(asked.nodes).take(rows)

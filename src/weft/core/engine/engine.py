@@ -362,7 +362,7 @@ class Engine:
 
     def _wake_for_pods(self, now_ns: int) -> None:
         """Wake pods whose rules about other pods may hold now, since those moved."""
-        if self.existing.has_moved:
+        if self.existing.has_moved or self.existing.volumes.moved:
             self.queue.wake_for_pods(self.existing.take_moved(), now_ns)
 
     def _wake_for_freed(self, node: str, now_ns: int) -> None:
@@ -521,7 +521,8 @@ class Engine:
             found = answers(existing, table, asked, pod)
             assessor.looked += len(found) * table.count // LOOKS_BESIDE
             known = known.among(shape, found) if asked.pods or asked.storage else known
-        wants = pod.preferences or existing.drawers or table.has_disliked_taints
+        disliked = table.has_taints and table.taints.are_disliked
+        wants = pod.preferences or existing.drawers or disliked
         if wants and profile.preferences and known.counts[0]:
             wishes = PodWishes(existing, self.images, table, pod, constraints)
             assessor.looked += wishes.rules * table.count // LOOKS_BESIDE

@@ -400,11 +400,6 @@ class LedgerTable:
             self._taints = NodeTaints(self.nodes)
         return self._taints
 
-    @property
-    def has_disliked_taints(self) -> bool:
-        """True if a node has a taint that only counts against it (PreferNoSchedule)."""
-        return self.has_taints and self.taints.are_disliked
-
     def tell_together(self) -> None:
         """Tell what is told of all nodes and devices together.
 
