@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,13 @@ from weft.lab.experiment.pages.figures import (
     SIZES,
     WIDE,
     Chart,
+    EmptyChart,
     HeatMap,
     LineChart,
     Size,
     number,
+    to_pdf,
+    to_png,
     to_svg,
 )
 from weft.lab.experiment.pages.looks import (
@@ -44,6 +48,7 @@ from weft.lab.experiment.pages.looks import (
 )
 from weft.lab.experiment.statistics.ranking import summarise
 from weft.lab.simulate.results import SimulationResults, Timeline
+from weft.model.errors import BadInputError
 
 SVG = "{http://www.w3.org/2000/svg}"
 COLOUR = re.compile(r"(?:fill|stroke): (#[0-9a-f]{6})")
@@ -388,3 +393,13 @@ def test_readmes_figure_has_the_colours_of_todays_reports() -> None:
     for policy, look in looks(policies).items():
         (line, *_) = re.findall(rf'class="series" data-name="{policy}: .*?</g>', drawn, re.DOTALL)
         assert f"stroke: {look.paint.light}" in line
+
+
+@pytest.mark.parametrize("draw", [to_svg, to_png, lambda chart: to_pdf([chart], "t")])
+def test_without_matplotlib_the_remedy_is_said(
+    draw: Callable[[Chart], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the image, where nothing is drawn."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(BadInputError, match=r"figures: need matplotlib, .* pip install it"):
+        draw(EmptyChart(name="empty", title="none"))

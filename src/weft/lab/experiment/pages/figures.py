@@ -30,6 +30,7 @@ from weft.lab.experiment.pages.looks import (
     Paint,
     shorten,
 )
+from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -476,9 +477,14 @@ def clean(text: str) -> str:
 
 @contextmanager
 def drawing(salt: str = "") -> Iterator[None]:
-    """Set matplotlib up for our figures; marks of figures of one page need different salts."""
-    import matplotlib as mpl
-    import matplotlib.style
+    """Set matplotlib up for our figures; marks of figures of one page need different salts.
+    Raises `BadInputError` where it is missing, as in Weft's image."""
+    try:
+        import matplotlib as mpl
+        import matplotlib.style
+    except ImportError:
+        problem = "need matplotlib, which is not installed (Weft's image has none); pip install it"
+        raise BadInputError("figures", problem) from None
 
     with mpl.style.context(_STYLE), mpl.rc_context({"svg.hashsalt": salt or "weft"}):
         yield
@@ -522,11 +528,12 @@ def to_png(chart: Chart) -> bytes:
 
 def to_pdf(charts: Sequence[Chart], title: str) -> bytes:
     """Return a PDF with a page for each chart."""
-    from matplotlib.backends.backend_pdf import PdfPages
-
     out = io.BytesIO()
     about = {"Title": title, "Creator": "weft", "Producer": None, "CreationDate": None}
-    with drawing(), PdfPages(out, metadata=about) as pages:
-        for chart in charts:
-            pages.savefig(chart.draw(WIDE))
+    with drawing():
+        from matplotlib.backends.backend_pdf import PdfPages
+
+        with PdfPages(out, metadata=about) as pages:
+            for chart in charts:
+                pages.savefig(chart.draw(WIDE))
     return out.getvalue()
