@@ -8,13 +8,15 @@ for the whole card on behalf of the group: the same group on the same node, and 
 an annotation whose name says index. So a bound pod is charged its part of that card, and the
 reservation pod nothing while the group has such a pod there, else the card: KAI is about to use it.
 Where no reservation pod says which card, the pod is charged one whole card for each that it has.
+Where they say it of some of its cards only, or of one card twice, or several cards of one group,
+the reservation pods are charged their cards, and all that share these nothing there.
 
 Weft writes no marks of KAI's for what it places: KAI deletes pods with a group that has no
 reservation pod.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 
 from msgspec import UNSET
@@ -62,6 +64,8 @@ RESERVATIONS = "kai-resource-reservation"
 _NUMBER = re.compile(r"(?:\d{1,4}(?:\.\d{0,18})?|\.\d{1,18})(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _MILLIONTHS = 1_000_000
 _UNLABELLED = ("", "default-scheduler")
+_KEPT_FOR_NONE = "keeps its card for a group of which no pod is there"
+_KEPT_FOR_ALL = "keeps its card for a group of which a pod does not say on which cards it is"
 
 
 class Kai(BaseDialect):
@@ -133,19 +137,22 @@ class Kai(BaseDialect):
     def on_node(
         self, pod: PodManifest, request: PodRequest, node: Node, settings: DialectSettings
     ) -> tuple[PodRequest, str]:
-        """Nothing for a reservation whose group has a pod there; whole cards where nobody says
-        which card a pod has its part of."""
+        """Nothing for a reservation whose group has pods there, all on known cards; whole cards
+        where nobody says which card a pod has its part of."""
         if pod.spec.node_name != node.name or marked(pod) or not request.shape.gpu_requests:
             return request, ""
+        names, kept = _names(node), _kept_whole(node)
         if is_reservation(pod):
             group = _one(groups_of(pod))
-            if group and group in _names(node).in_use:
-                return replace(request, shape=replace(request.shape, gpu_requests=())), ""
-        elif self.recover(pod, request, node) is None:
-            count = request.shape.gpu_requests[0].count
-            whole = (whole_cards(count),)
-            return replace(request, shape=replace(request.shape, gpu_requests=whole)), ""
-        return request, ""
+            in_use = any(group in groups for groups in names.sharing)
+            return (_asking(request) if in_use and group not in kept else request), ""
+        groups, asked = groups_of(pod), request.shape.gpu_requests[0]
+        left = tuple(group for group in groups if group not in kept)
+        if _known(groups, node) and len(groups) == asked.count:
+            return _asking(request, replace(asked, count=len(left))), ""
+        if (count := max(asked.count, len(groups)) - (len(groups) - len(left))) > 0:
+            return _asking(request, whole_cards(count)), ""
+        return _asking(request), ""
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
         """From its groups' reservation pods; a reservation pod's from its own annotation."""
@@ -153,8 +160,11 @@ class Kai(BaseDialect):
         if is_reservation(pod):
             uuids = [_reserved_card(pod)]
         else:
-            called = _names(node).cards
-            uuids = [called.get(GROUPS + group, "") for group in groups_of(pod)]
+            called, kept = _names(node).cards, _kept_whole(node)
+            groups = groups_of(pod)
+            if not _known(groups, node):
+                return None
+            uuids = [called[GROUPS + group] for group in groups if group not in kept]
         cards = {gpu.uuid: gpu for gpu in (find(node, uuid) for uuid in uuids) if gpu is not None}
         cards = {uuid: gpu for uuid, gpu in cards.items() if uuid in uuids}
         if len(cards) != len(uuids) or len(cards) != gpu_request.count:
@@ -170,7 +180,8 @@ class Kai(BaseDialect):
         if charged is None or not request.shape.gpu_requests:
             return charged
         if is_reservation(pod) and groups_of(pod):
-            return charged._replace(assumed="keeps its card for a group of which no pod is there")
+            kept = _one(groups_of(pod)) in _kept_whole(node)
+            return charged._replace(assumed=_KEPT_FOR_ALL if kept else _KEPT_FOR_NONE)
         return charged
 
     def cards_named_by(self, pod: PodManifest) -> str:
@@ -209,13 +220,10 @@ def is_reservation(pod: PodManifest) -> bool:
 
 
 def card_names(pods: Iterable[PodManifest]) -> CardNames:
-    """The cards that these pods of one node name by KAI's groups.
-
-    A group whose reservation pods name several cards names none, and neither do cards that are
-    reserved for several groups.
-    """
+    """The cards that these pods of one node name by KAI's groups; none for a group whose
+    reservation pods name several."""
     cards: dict[str, set[str]] = {}
-    in_use: set[str] = set()
+    sharing: set[tuple[str, ...]] = set()
     for pod in pods:
         groups = groups_of(pod)
         if not groups:
@@ -223,14 +231,43 @@ def card_names(pods: Iterable[PodManifest]) -> CardNames:
         if not is_reservation(pod):
             annotations = pod.metadata.annotations or {}
             if annotations.get(FRACTION) or annotations.get(MEMORY):
-                in_use.update(groups)
+                sharing.add(groups)
         elif uuid := _reserved_card(pod):
             cards.setdefault(_one(groups), set()).add(uuid)
     named = {GROUPS + group: min(uuids) for group, uuids in cards.items() if len(uuids) == 1}
-    times = list(named.values())
-    return CardNames(
-        {name: uuid for name, uuid in named.items() if times.count(uuid) == 1}, frozenset(in_use)
+    several = {group: tuple(sorted(uuids)) for group, uuids in cards.items() if len(uuids) > 1}
+    return CardNames(named, frozenset(sharing), several)
+
+
+def _known(groups: Sequence[str], node: Node) -> bool:
+    """True if each of these groups, which are some, has a card of its own that the node shows."""
+    called = _names(node).cards
+    uuids = {called.get(GROUPS + group, "") for group in groups}
+    return 0 < len(uuids) == len(groups) and uuids <= {gpu.uuid for gpu in node.gpus if gpu.uuid}
+
+
+def _kept_whole(node: Node) -> frozenset[str]:
+    """The groups whose reservation pods hold their cards, and the pods that share these nothing.
+
+    That is so of all groups of a pod that has one whose card is not known, or two of one card: it
+    may be on any of the cards that are reserved for them.
+    """
+    names = _names(node)
+    unknown = {group for groups in names.sharing if not _known(groups, node) for group in groups}
+    if not unknown:
+        return frozenset()
+    shown = {gpu.uuid for gpu in node.gpus if gpu.uuid}
+    return frozenset(
+        group
+        for group in unknown
+        if shown & {names.cards.get(GROUPS + group, ""), *names.reserved.get(group, ())}
     )
+
+
+def _asking(request: PodRequest, *asks: GpuRequest) -> PodRequest:
+    """The same, asking for these GPUs, or none; of a request for no card nothing is left."""
+    kept = tuple(each for each in asks if each.count)
+    return replace(request, shape=replace(request.shape, gpu_requests=kept))
 
 
 def _names(node: Node) -> CardNames:

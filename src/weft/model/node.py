@@ -31,13 +31,15 @@ class Gpu(msgspec.Struct, frozen=True, gc=False):
 class CardNames(msgspec.Struct, frozen=True, gc=False):
     """Names by which other systems call a node's cards, from objects beside the node's own.
 
-    `cards` are UUIDs by name: KAI's groups, Koordinator's minor numbers. `in_use` are KAI's groups
-    of which a pod there has a share. `given` are the GPUs that NVIDIA's device plugin gave to pods
-    there, as the node's agent tells.
+    `cards` are UUIDs by name: KAI's groups, Koordinator's minor numbers. `sharing` are the sets of
+    KAI's groups that pods there have shares of, and `reserved` the UUIDs that reservation pods name
+    for a group whose card they do not agree on. `given` are the GPUs that NVIDIA's device plugin
+    gave to pods there, as the node's agent tells.
     """
 
     cards: dict[str, str] = {}
-    in_use: frozenset[str] = frozenset()
+    sharing: frozenset[tuple[str, ...]] = frozenset()
+    reserved: dict[str, tuple[str, ...]] = {}
     given: PluginGpus = NONE_GIVEN
 
 

@@ -81,6 +81,32 @@ def test_without_its_reservation_a_pod_has_a_whole_card() -> None:
     assert made.view.assumed == {}
 
 
+def test_a_card_that_one_group_of_a_pod_names_is_not_free_while_another_names_none() -> None:
+    made = account(keeper("g", "GPU-0"), sharing("two", "g", "h", gpu_fraction="0.5"))
+    assert made.used() == [CARD_MIB, 0, CARD_MIB]
+    made.take(shown(sharing("other", "g", gpu_fraction="0.25")))
+    assert made.used() == [CARD_MIB, 0, CARD_MIB]
+    assert "does not say on which cards" in made.view.assumed["keeper-g"]
+
+    made.take(shown(keeper("h", "GPU-1")))
+
+    assert made.used() == [HALF + CARD_MIB // 4, HALF, 0]
+    assert made.view.assumed == {}
+
+
+def test_no_card_is_free_that_one_of_a_groups_reservation_pods_names() -> None:
+    made = account(PODS[1], keeper("g", "GPU-0"), keeper("g", "GPU-1", "new"))
+    assert made.used() == [CARD_MIB, CARD_MIB, 0]
+    made.forget(shown(keeper("g", "GPU-0")))
+    assert made.used() == [0, HALF, 0]
+
+
+def test_groups_on_one_card_share_it() -> None:
+    """As with time slicing: the plugin gives a card to two reservation pods."""
+    made = account(*PODS, keeper("h", "GPU-1"), sharing("more", "h", gpu_fraction="0.25"))
+    assert made.used() == [0, HALF + 1000 + CARD_MIB // 4, 0]
+
+
 def test_the_card_is_known_once_the_reservation_says_it() -> None:
     early = keeper("g", "")
     made = account(early, PODS[1])

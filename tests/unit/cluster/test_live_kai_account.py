@@ -22,7 +22,7 @@ def random_pods(rng: random.Random) -> list[Json]:
         uuid = f"GPU-{number}" if number < CARDS else "GPU-gone"
         if rng.random() < 0.8:
             pods.append(keeper(group, rng.choice([uuid, uuid, uuid, ""])))
-        if rng.random() < 0.1:
+        if rng.random() < 0.2:
             pods.append(keeper(group, f"GPU-{rng.randrange(CARDS)}", f"twin-{group}"))
     for number in range(rng.randint(0, 5)):
         own = rng.sample(groups, min(len(groups), rng.choice([1, 1, 1, 2])))
@@ -34,7 +34,9 @@ def random_pods(rng: random.Random) -> list[Json]:
 
 
 def restated(pods: list[Json]) -> tuple[Counter[int], int]:
-    """MiB of each card that somebody says, and how many whole cards nobody says which."""
+    """MiB of each card that somebody says, and how many whole cards nobody says which. Of the groups
+    of a pod that has one without a card of its own, those with reservation pods keep these whole,
+    and nobody else has anything there."""
     used: Counter[int] = Counter()
     unknown = 0
     keepers = [each for each in pods if each["metadata"]["namespace"] != "ml"]
@@ -45,25 +47,32 @@ def restated(pods: list[Json]) -> tuple[Counter[int], int]:
         if uuid:
             said.setdefault(group, set()).add(uuid)
     card_of = {group: min(uuids) for group, uuids in said.items() if len(uuids) == 1}
-    twice = [uuid for uuid in card_of.values() if [*card_of.values()].count(uuid) > 1]
-    card_of = {group: uuid for group, uuid in card_of.items() if uuid not in twice}
-    shared = set()
+    sharing = []
     for each in pods:
-        if each in keepers:
+        if each not in keepers:
+            labels = each["metadata"]["labels"].items()
+            groups = [text for key, text in labels if key.startswith("runai-gpu-group")]
+            cards = {card_of.get(group, "") for group in groups} - {"", "GPU-gone"}
+            sharing.append((each["metadata"], groups, cards, 0 < len(groups) == len(cards)))
+    kept = {
+        group
+        for _, groups, _, is_known in sharing
+        for group in groups
+        if not is_known and said.get(group, set()) - {"GPU-gone"}
+    }
+    for meta, groups, _, is_known in sharing:
+        own = [group for group in groups if group not in kept]
+        if not is_known:
+            unknown += max(1, len(groups)) - len(groups) + len(own)
             continue
-        meta = each["metadata"]
-        groups = [text for key, text in meta["labels"].items() if key.startswith("runai-gpu-group")]
-        shared.update(groups)
-        cards = {card_of.get(group, "") for group in groups} - {"", "GPU-gone"}
-        if not groups or len(cards) < len(groups):
-            unknown += max(1, len(groups))
-            continue
-        for uuid in cards:
+        for group in own:
             fraction = meta["annotations"].get("gpu-fraction")
             mib = int(meta["annotations"].get("gpu-memory", 0))
-            used[int(uuid[-1])] += int(Decimal(fraction) * CARD_MIB) if fraction else mib
+            used[int(card_of[group][-1])] += int(Decimal(fraction) * CARD_MIB) if fraction else mib
+    shared = {group for _, groups, _, _ in sharing for group in groups}
     for each in keepers:
-        if each["metadata"]["labels"]["runai-gpu-group"] not in shared:
+        group = each["metadata"]["labels"]["runai-gpu-group"]
+        if group not in shared or group in kept:
             uuid = each["metadata"]["annotations"].get("run.ai/reserve_for_gpu_index", "GPU-gone")
             if uuid == "GPU-gone":
                 unknown += 1

@@ -175,12 +175,10 @@ def test_several_cards_have_a_group_each():
         named(ON, reservation(uuid="")),
         named(ON, reservation(uuid="GPU-9")),
         named(ON, reservation(uuid="1")),  # the name says index, the value never is one
-        named(ON, reservation(), reservation(uuid="GPU-2", name="s")),
-        named(ON, reservation(), reservation("h", name="s")),
         named(ON, reservation(""), reservation("")),
         replace(node(16_160, uuids=False), called=card_names([reservation()])),
     ],
-    ids=["none", "other", "empty", "unknown", "index", "two", "twice", "no group", "no UUIDs"],
+    ids=["none", "other", "empty", "unknown", "index", "no group", "no UUIDs"],
 )
 def test_where_nobody_says_which_a_bound_pod_has_a_whole_card(on):
     half = kai({"runai-gpu-group": "g"}, asking(gpu_fraction="0.5"), nodeName="n1")
