@@ -93,12 +93,15 @@ def a_claim(draw: st.DrawFn) -> Json:
 
 
 def amount(result: Json, device: Json | None) -> tuple[int, int]:
-    """MiB and thousandths, by the rules in words: what was consumed, else the whole card."""
+    """MiB and thousandths, by the rules in words: what was consumed, else the whole card. No memory
+    is all of it: it has no limit."""
     consumed = result.get("consumedCapacity", {})
     if "memory" not in consumed:
         return CARD_MIB, 1000
     cores = int(consumed.get("cores", 0))
     has_cores = device is not None and "cores" in device["capacity"]
+    if not int(consumed["memory"]):
+        return CARD_MIB, (has_cores and cores * 10) or 1000
     if device is None or not has_cores:
         return int(consumed["memory"]) // MIB, (1000 if cores else 0)
     return int(consumed["memory"]) // MIB, cores * 10

@@ -228,7 +228,7 @@ def _held(
         return None, None
     try:
         entries = json.loads(text).get("gpu") or []
-        given = [(_minor(each), each.get("resources") or {}) for each in entries]
+        given = [(_minor(each), dict(each.get("resources") or {})) for each in entries]
     except (ValueError, AttributeError, TypeError, RecursionError):
         return None, WrongMark("mark-unreadable", f"{ALLOCATED} is not as Koordinator writes it")
     gpu_request = request.shape.gpu_requests[0]

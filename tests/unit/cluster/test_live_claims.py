@@ -9,7 +9,7 @@ from live_world import World, anew, client_of, living, node, pod, refusals, unti
 from long_form import few_or_many
 
 from fakes.api_server import FakeApiServer
-from fakes.claims import claim, device, result, slice_of
+from fakes.claims import MIB, claim, device, result, slice_of
 from weft.core.policies.fgd import Fgd
 
 Json = dict[str, Any]
@@ -95,6 +95,35 @@ async def test_a_claim_is_charged_what_it_consumes() -> None:
         put(made.server, claim("more", result("gpu-0", memory_mib=1_000, cores=0)))
 
         await until(lambda: used(made, 0) == (5_000, 250))
+
+
+@pytest.mark.parametrize(
+    ("consumed", "held"),
+    [
+        ({"memory": "0"}, (16_000, 1000)),
+        ({"memory": "0", "cores": "25"}, (16_000, 250)),
+        ({"memory": "0", "shares": "1"}, (4_000, 250)),
+        ({"memory": "0", "shares": "3"}, (12_000, 750)),
+        ({"memory": str(1_000 * MIB), "shares": "1"}, (1_000, 0)),
+        ({"shares": "5"}, (16_000, 1000)),
+        ({"shares": "many"}, (16_000, 1000)),
+    ],
+)
+async def test_who_consumes_no_memory_has_no_limit_but_its_part_of_the_shares(
+    consumed: Json, held: tuple[int, int]
+) -> None:
+    """As NVIDIA's driver publishes cards with `consumableShares: unlimited`, or 4."""
+    card = device("gpu-0", cores=100)
+    card["capacity"]["shares"] = {"value": "4"}
+    part = result("gpu-0", consumedCapacity=consumed)
+    async with world(slice_of("n", [card]), claim("x", part)) as made:
+        assert used(made, 0) == held
+
+
+async def test_who_consumed_all_of_a_card_has_all_though_its_node_says_less() -> None:
+    shared = slice_of("n", [device("gpu-0", memory_mib=16_384, cores=100)])
+    async with world(shared, claim("x", result("gpu-0", memory_mib=16_384, cores=50))) as made:
+        assert used(made, 0) == (16_000, 500)
 
 
 async def test_a_restart_finds_the_same() -> None:
@@ -267,6 +296,28 @@ async def test_a_partition_on_a_node_whose_agent_shows_its_card_takes_its_part_o
     shown = slice_of("n", [device("gpu-0", **uses), part, device("gpu-1")])
     async with world(shown, claim("x", result("gpu-0-mig-1g-0"))) as made:
         assert used(made, 0) == (2_000, 125)
+
+
+async def test_a_partition_of_unknown_size_keeps_all_of_its_card() -> None:
+    of_card = {"parentUUID": {"string": "GPU-gpu-0"}, "type": {"string": "mig"}}
+    part = {"name": "part", "attributes": of_card}
+    shown = slice_of("n", [device("gpu-0"), part, device("gpu-1")])
+    async with world(shown, claim("x", result("part"))) as made:
+        assert used(made, 0) == (16_000, 1000)
+
+
+async def test_a_partition_that_is_not_cut_yet_is_no_other_with_its_index() -> None:
+    """The agent shows an instance of GPU 1 by the index that the slices give one of GPU 0."""
+    uses = {"consumesCounters": [{"counterSet": "set-0", "counters": {}}]}
+    kind = {"attributes": {"type": {"string": "mig"}, "parentUUID": {"string": "GPU-gpu-0"}}}
+    part = {**device("gpu-0-mig-0", memory_mib=2_000, **uses), **kind}
+    shown = slice_of("n", [device("gpu-0", **uses), part, device("gpu-1")])
+    one = with_uuids()
+    marks = one["metadata"]["annotations"]
+    instance = ', {"index": 2, "memory_mib": 2000, "uuid": "MIG-1", "parent": 1}]'
+    marks["weft.dev/inventory"] = marks["weft.dev/inventory"].replace("]", instance)
+    async with world(shown, claim("x", result("gpu-0-mig-0")), nodes=(one,)) as made:
+        assert (used(made, 0), used(made, 2)) == ((2_000, 125), (0, 0))
 
 
 async def test_of_ten_thousand_claims_each_is_charged_and_each_wrong_one_counted() -> None:

@@ -81,6 +81,42 @@ def test_cards_of_two_drivers_are_one_by_uuid_or_by_address() -> None:
     assert len(found.index_of) == 3
 
 
+def test_a_card_of_which_one_driver_tells_the_uuid_another_the_address_and_a_third_both() -> None:
+    at = {"pciBusID": {"string": "0000:3b:00.0"}}
+    passed = {**device("vfio-0"), "attributes": {**at, "uuid": {"string": "made-up"}}}
+    found = cards(
+        slice_of("n", [device("gpu-0", "GPU-x")], driver="a.example.com"),
+        slice_of("n", [passed], driver="b.example.com"),
+        slice_of("n", [device("gpu-0", "GPU-x", attributes=at)], driver="c.example.com"),
+    )
+    assert [gpu.uuid for gpu in found.gpus] == ["GPU-x"]
+    assert set(found.index_of.values()) == {0}
+
+
+def test_a_card_that_is_passed_through_keeps_the_uuid_that_others_know() -> None:
+    at = {"pciBusID": {"string": "0000:3b:00.0"}}
+    passed = {**device("vfio-0"), "attributes": {**at, "uuid": {"string": "made-up"}}}
+    found = cards(
+        slice_of("n", [passed], driver="a.example.com"),
+        slice_of("n", [device("gpu-0", "GPU-x", attributes=at)], driver="b.example.com"),
+    )
+    assert [gpu.uuid for gpu in found.gpus] == ["GPU-x"]
+
+
+def test_gpus_that_take_from_one_counter_together_are_no_partitions_of_the_largest() -> None:
+    kind = {"type": {"string": "gpu"}}
+    both = [{"counterSet": name, "counters": {}} for name in ("power", "set-0")]
+    large = device("gpu-0", memory_mib=80_000, attributes=kind, consumesCounters=both)
+    small = counted("gpu-1", 40_000, "power", attributes=kind)
+    part = counted("gpu-0-mig-0", 10_000, "set-0", attributes={"type": {"string": "mig"}})
+    found = cards(slice_of("n", [large, small, part]))
+    assert [(g.index, g.parent, g.memory_mib, g.in_service) for g in found.gpus] == [
+        (0, None, 80_000, True),
+        (1, None, 40_000, True),
+        (2, 0, 10_000, False),
+    ]
+
+
 def test_a_card_is_out_of_service_where_all_its_drivers_taint_it() -> None:
     taints = [{"key": "broken", "effect": "NoSchedule"}]
     sick = device("gpu-0", "GPU-0", taints=taints)

@@ -163,6 +163,9 @@ def test_the_minor_number_is_joined_with_the_devices_uuid():
         ("{" * 100_000, "not as Koordinator"),
         ('{"gpu": [{"minor": "0"}]}', "not as Koordinator"),
         ('{"gpu": [7]}', "not as Koordinator"),
+        ('{"gpu": 7}', "not as Koordinator"),
+        ('{"gpu": [{"minor": 0, "resources": [1]}]}', "not as Koordinator"),
+        ('{"gpu": [{"minor": 0, "resources": "all"}]}', "not as Koordinator"),
     ],
 )
 def test_marks_that_say_no_card_are_named(text, told):

@@ -4,8 +4,9 @@
     not allocated any more, or gone ──────────────────────────▶ PodGone
 
 A claim is a holder like a bound pod that somebody else placed:
-- a device that claims may share: the memory and cores that were consumed of it; without memory
-  among them, and any other device: the whole card, or the whole partition.
+- a device that claims may share: the memory and cores that were consumed of it. No memory at all is
+  no limit: then its part of the device's shares, where the driver counts these.
+- any other device, and one of which nobody says how much: the whole card, or the whole partition.
 - a device that is on no card that its node shows: what is charged for a pod that does not say which
   GPUs it has (`bound_share`): a whole card, the last idle one, or its part on every card.
 - a device that a slice shows and that is no GPU: nothing.
@@ -25,6 +26,7 @@ from weft.cluster.state.bound_share import BoundShare, GuessedUse, guessed
 from weft.cluster.state.slices import (
     CORES,
     MEMORY,
+    SHARES,
     DeviceKey,
     PoolKey,
     SliceGpu,
@@ -33,6 +35,7 @@ from weft.cluster.state.slices import (
 )
 from weft.core.engine import Event, PodGone, PodSeenBound
 from weft.dialects.catalog import NONE, is_gpu_resource
+from weft.dialects.inventory import UNKNOWN_MIB
 from weft.dialects.resources import FULL_MILLI, whole_cards
 from weft.kube.dra import AllocatedDevice, DeviceClass, ResourceClaim
 from weft.kube.pods import Pod, PodContainer
@@ -77,6 +80,17 @@ class DeviceHold(NamedTuple):
     kind: BadInputKind | None = None
 
 
+class Consumed(NamedTuple):
+    """The part of a device that a claim holds: memory (MiB, −1: all, or `shares` of all) and cores
+    (thousandths of the device's). `problem` and `kind` as in `DeviceHold`."""
+
+    memory_mib: int = -1
+    milli: int = FULL_MILLI
+    shares: tuple[int, int] = (1, 1)
+    problem: str = ""
+    kind: BadInputKind | None = None
+
+
 class ReadingClaims(NamedTuple):
     """The means to read claims: slices, the resources of classes by name, and nodes by name."""
 
@@ -103,10 +117,8 @@ def _hold(claim: ResourceClaim, device: AllocatedDevice, by: ReadingClaims) -> D
     facts = by.slices.facts(key)
     if facts is None and (by.slices.has(key) or not _may_be_gpu(claim, device, by)):
         return None
-    memory_mib, milli, problem = consumed(device, facts)
-    kind: BadInputKind | None = None
-    if problem:
-        kind = "mark-unreadable" if memory_mib < 0 else "consumed-beyond-capacity"
+    amount = consumed(device, facts)
+    memory_mib, milli, _, problem, kind = amount
     name = (facts.node if facts is not None else "") or node_named(claim) or device.pool
     node = by.node(name)
     if facts is None:
@@ -121,36 +133,48 @@ def _hold(claim: ResourceClaim, device: AllocatedDevice, by: ReadingClaims) -> D
             kind = "device-on-no-card"
         return DeviceHold(name, -1, "", memory_mib, milli, problem, kind)
     gpu, part = found
-    if memory_mib < 0 and part is not None:
-        memory_mib = min(part.memory_mib, gpu.memory_mib)
-        milli = -(-FULL_MILLI * memory_mib // gpu.memory_mib) if gpu.memory_mib else FULL_MILLI
-    elif memory_mib < 0:
-        memory_mib, milli = gpu.memory_mib, gpu.milli
+    memory_mib, milli = _of_card(amount, gpu, part)
     return DeviceHold(name, gpu.index, gpu.uuid, memory_mib, milli, problem, kind)
 
 
-def consumed(device: AllocatedDevice, facts: SliceGpu | None) -> tuple[int, int, str]:
-    """Memory (MiB, −1: all) and cores (thousandths) that were consumed, and what is wrong there."""
+def consumed(device: AllocatedDevice, facts: SliceGpu | None) -> Consumed:
+    """The part of the device that the claim holds, as far as `facts` tell what the device has."""
     amounts = {local(name): each for name, each in (device.consumed_capacity or {}).items()}
     memory = next((amounts[name] for name in MEMORY if name in amounts), None)
-    if memory is None:
-        return -1, FULL_MILLI, ""
     try:
-        size = parse_quantity(memory, "consumedCapacity: memory")
+        size = parse_quantity(memory, "consumedCapacity: memory") if memory is not None else 0
         cores = next((parse_quantity(amounts[n], n) for n in CORES if n in amounts), 0)
+        shares = parse_quantity(amounts.get(SHARES, 0), f"consumedCapacity: {SHARES}")
     except BadInputError as error:
-        return -1, FULL_MILLI, str(error)
-    memory_mib, problem = min(-(-size // _MIB), MOST_GPU_MIB), ""
-    milli = FULL_MILLI if cores else 0
-    if facts is not None:
-        if facts.memory_bytes and size > facts.memory_bytes:
-            problem = f"{memory_mib:,} MiB were consumed of {facts.memory_mib:,} MiB"
-        elif size == facts.memory_bytes:
-            memory_mib = facts.memory_mib  # a card may have a part of a MiB too
-        if facts.cores:
-            milli = min(-(-FULL_MILLI * cores // facts.cores), MOST_GPU_MILLI)
-            problem = problem or (f"{cores} cores of {facts.cores}" if milli > FULL_MILLI else "")
-    return memory_mib, milli, problem
+        return Consumed(problem=str(error), kind="mark-unreadable")
+    if not size and facts is not None and 0 < shares <= facts.shares:
+        return Consumed(-1, FULL_MILLI * shares // facts.shares, (shares, facts.shares))
+    if memory is None:
+        return Consumed()
+    memory_mib, milli, problem = min(-(-size // _MIB), MOST_GPU_MIB), FULL_MILLI if cores else 0, ""
+    if facts is not None and facts.cores:
+        milli = min(-(-FULL_MILLI * cores // facts.cores), MOST_GPU_MILLI)
+        problem = f"{cores} cores of {facts.cores}" if milli > FULL_MILLI else ""
+    if facts is not None and facts.memory_bytes and size > facts.memory_bytes:
+        problem = f"{memory_mib:,} MiB were consumed of {facts.memory_mib:,} MiB"
+    kind: BadInputKind | None = "consumed-beyond-capacity" if problem else None
+    if not size:
+        return Consumed(-1, milli or FULL_MILLI, problem=problem, kind=kind)
+    if facts is not None and size == facts.memory_bytes:
+        memory_mib = -1  # a card may have a part of a MiB too, and a node say less than its driver
+    return Consumed(memory_mib, milli, problem=problem, kind=kind)
+
+
+def _of_card(amount: Consumed, gpu: Gpu, part: Gpu | None) -> tuple[int, int]:
+    """The same of this card in MiB and thousandths; of a partition of it that `part` describes."""
+    whole = gpu if part is None else part
+    size_mib, milli = min(whole.memory_mib, gpu.memory_mib), amount.milli
+    memory_mib = amount.memory_mib
+    if memory_mib < 0:
+        memory_mib = size_mib * amount.shares[0] // amount.shares[1]
+    if part is not None and gpu.memory_mib:
+        milli = -(-milli * size_mib // gpu.memory_mib)
+    return memory_mib, milli
 
 
 def on_card(
@@ -158,28 +182,38 @@ def on_card(
 ) -> tuple[Gpu, Gpu | None] | None:
     """The GPU of the node that the device is: by UUID, or where the node's GPUs have none by index.
 
-    Of a partition that the node does not show its card, and the partition.
+    Of a partition that the node does not show its card, and the partition: None where nobody says
+    how large it is.
     """
     cards = slices.cards(where)
     index = cards.index_of.get(key, -1)
     own = next((gpu for gpu in cards.gpus if gpu.index == index), None)
     if own is None:
         return None
-    if (gpu := _same(own, node)) is not None:
-        return gpu, None
+    if own.parent is None:
+        return None if (gpu := _same(own, node)) is None else (gpu, None)
     card = next((each for each in cards.gpus if each.index == own.parent), None)
     gpu = _same(card, node) if card is not None else None
-    return None if gpu is None else (gpu, own)
+    if (part := _same(own, node, gpu)) is not None:
+        return part, None
+    return None if gpu is None else (gpu, None if own.memory_mib == UNKNOWN_MIB else own)
 
 
-def _same(own: Gpu, node: Node) -> Gpu | None:
+def _same(own: Gpu, node: Node, card: Gpu | None = None) -> Gpu | None:
+    """The same by UUID, else by index; a partition only where it is one of `card`, and not one
+    without UUID by one that has it: it is not cut yet, and another may have its index."""
     uuid, by_index = own.uuid, None
     for gpu in node.gpus:
         if uuid and gpu.uuid == uuid:
             return gpu
         if gpu.index == own.index and (gpu.parent is None) == (own.parent is None):
             by_index = gpu
-    return by_index if by_index is not None and not (uuid and by_index.uuid) else None
+    if by_index is None or (uuid and by_index.uuid):
+        return None
+    if own.parent is None:
+        return by_index
+    is_of_card = card is not None and by_index.parent == card.index
+    return by_index if is_of_card and (uuid or not by_index.uuid) else None
 
 
 def node_named(claim: ResourceClaim) -> str:

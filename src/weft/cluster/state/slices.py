@@ -35,6 +35,8 @@ PoolKey = tuple[str, str]
 MEMORY = ("memory", "addressablememory", "vram")
 CORES = ("cores", "millicores")
 """Capacities that are a GPU's memory (bytes) and its cores (in any unit: parts of the whole)."""
+SHARES = "shares"
+"""The number of claims among which a driver divides a GPU, whatever memory they ask."""
 _PCI = ("pcibusid", "pciaddress", "pciaddr")
 _NUMBERS = ("index", "cardindex", "minor")
 _MODELS = ("productname", "model")
@@ -48,9 +50,10 @@ _MIB = 2**20
 class SliceGpu(msgspec.Struct, frozen=True, gc=False):
     """A GPU, or a part of one, as a slice shows it.
 
-    `node` is "" where it is on no one node. `memory_mib` and `cores` are 0 where it does not say;
-    `number` is its index, −1 likewise; so is `numa`, its NUMA node. `root` is its PCIe root. `sets`
-    are the counter sets that it takes from. `is_part`: it says itself that it is cut from another.
+    `node` is "" where it is on no one node. `memory_mib`, `cores` and `shares` are 0 where it does
+    not say; `number` is its index, −1 likewise; so is `numa`, its NUMA node. `root` is its PCIe
+    root. `sets` are the counter sets that it takes from. It says itself that it is cut from another
+    (`is_part`), or a GPU (`is_whole`).
     """
 
     node: str
@@ -67,6 +70,8 @@ class SliceGpu(msgspec.Struct, frozen=True, gc=False):
     tainted: bool = False
     numa: int = UNKNOWN_NUMA
     root: str = ""
+    shares: int = 0
+    is_whole: bool = False
 
 
 PoolDevices = dict[str, SliceGpu | None]
@@ -114,8 +119,8 @@ def local(name: str) -> str:
 def is_read(name: str) -> bool:
     """True for an attribute, or a capacity, that says something here."""
     connected = (*_NUMA, _ROOT)
-    known = ("uuid", "parentuuid", "type", *_PCI, *_NUMBERS, *_MODELS, *MEMORY, *CORES, *connected)
-    return local(name) in known
+    known = ("uuid", "parentuuid", "type", *_PCI, *_NUMBERS, *_MODELS, *connected)
+    return local(name) in (*known, *MEMORY, *CORES, SHARES)
 
 
 def read_device(driver: str, device: SliceDevice, node: str) -> SliceGpu | None:
@@ -143,6 +148,8 @@ def read_device(driver: str, device: SliceDevice, node: str) -> SliceGpu | None:
         any(taint.effect in _KEEPS_OFF for taint in device.taints or ()),
         next((_number(says[name]) for name in _NUMA if name in says), UNKNOWN_NUMA),
         _text(says, _ROOT),
+        _amount(driver, device.capacity, (SHARES,)),
+        kind in _WHOLE and not parent,
     )
 
 
@@ -221,12 +228,18 @@ class _Card:
     def __init__(self, parent: "_Card | None" = None) -> None:
         self.devices: dict[DeviceKey, SliceGpu] = {}
         self.parent = parent
-        self.uuid = ""
+        self.parts_uuid = ""  # as its partitions say
         self.index = -1
 
     def add(self, key: DeviceKey, facts: SliceGpu) -> None:
         self.devices[key] = facts
-        self.uuid = self.uuid or facts.uuid
+
+    @property
+    def uuid(self) -> str:
+        """NVIDIA's where a device has one: a card that is passed through has another's."""
+        uuids = [self.devices[key].uuid for key in sorted(self.devices)]
+        named = [uuid for uuid in uuids if uuid]
+        return next((u for u in named if u.startswith("GPU-")), (*named, self.parts_uuid)[0])
 
     @property
     def memory_mib(self) -> int:
@@ -268,11 +281,16 @@ def cards_of(devices: Mapping[DeviceKey, SliceGpu]) -> NodeCards:
         if facts.is_part or key in parents:
             continue
         names = [name for name in (facts.uuid, facts.pci) if name]
-        card = next((by_identity[name] for name in names if name in by_identity), None)
-        if card is None:
-            cards.append(card := _Card())
+        same = list(dict.fromkeys(by_identity[name] for name in names if name in by_identity))
+        if not same:
+            cards.append(_Card())
+        card = same[0] if same else cards[-1]
+        for other in same[1:]:  # one driver tells its UUID, another its address, and this one both
+            cards.remove(other)
+            card.devices |= other.devices
+            by_identity |= {name: card for name, each in by_identity.items() if each is other}
         card.add(key, facts)
-        by_identity.update((name, card) for name in names if name not in by_identity)
+        by_identity |= dict.fromkeys(names, card)
     parts = _cut(devices, parents, cards, by_identity)
     _number_all(cards, parts)
     index_of = {key: card.index for card in (*cards, *parts) for key in card.devices}
@@ -281,17 +299,24 @@ def cards_of(devices: Mapping[DeviceKey, SliceGpu]) -> NodeCards:
 
 
 def _parents(devices: Mapping[DeviceKey, SliceGpu]) -> dict[DeviceKey, DeviceKey]:
-    """Partitions by their counters: the devices of a set beside its one largest."""
+    """Partitions by their counters: the devices of a set beside its one GPU, else its one largest.
+
+    Sets that several GPUs take from say nothing: they count what cards have together.
+    """
     sets: dict[tuple[str, str, str], list[DeviceKey]] = {}
     for key, facts in devices.items():
-        for name in facts.sets[:1]:
+        for name in facts.sets:
             sets.setdefault((key[0], key[1], name), []).append(key)
     parents: dict[DeviceKey, DeviceKey] = {}
-    for together in sets.values():
+    for _, together in sorted(sets.items()):
         whole = [key for key in together if not devices[key].is_part]
+        gpus = [key for key in whole if devices[key].is_whole]
         whole.sort(key=lambda key: (-devices[key].memory_mib, key))
-        if whole and (len(whole) == 1 or _is_larger(devices, whole)):
-            parents |= {key: whole[0] for key in together if key != whole[0]}
+        first = gpus or whole
+        if len(first) == 1 or (not gpus and whole and _is_larger(devices, whole)):
+            for key in together:
+                if key != first[0]:
+                    parents.setdefault(key, first[0])
     return parents
 
 
@@ -312,13 +337,15 @@ def _cut(
         facts = devices[key]
         if not facts.is_part and key not in parents:
             continue
-        card = card_of.get(parents[key]) if key in parents else None
+        card = by_identity.get(facts.parent_uuid) if facts.parent_uuid else None
+        if card is None and key in parents:
+            card = card_of.get(parents[key])
         if card is None:
             name = facts.parent_uuid or facts.pci or f"{key[0]}/{key[1]}/{facts.sets[:1]}"
             card = by_identity.get(name)
             if card is None:
                 card = by_identity[name] = _Card()
-                card.uuid = facts.parent_uuid
+                card.parts_uuid = facts.parent_uuid
                 cards.append(card)
         part = parts.setdefault(facts.uuid or key, _Card(card))
         part.add(key, facts)
