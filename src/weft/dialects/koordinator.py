@@ -146,6 +146,13 @@ class Koordinator(BaseDialect):
         """Says what in the mark cannot be read, or contradicts itself."""
         return _held(pod, request, node)[1] if request.shape.gpu_requests else None
 
+    def perhaps_on(self, pod: PodManifest, node: Node) -> frozenset[int]:
+        """The cards of its mark's minor numbers that the Device object has."""
+        names = _minors(node)
+        uuids = (names.get(f"{_MINOR}{minor}", "") for minor, _ in _given(pod) or ())
+        cards = (find(node, uuid) for uuid in uuids)
+        return frozenset(gpu.index for gpu in cards if gpu is not None)
+
 
 def minor_names(device: KoordinatorDevice | None) -> dict[str, str]:
     """UUIDs of the node's GPUs by what Koordinator's marks call them."""
@@ -223,13 +230,9 @@ def _held(
     pod: PodManifest, request: PodRequest, node: Node
 ) -> tuple[Placement | None, WrongMark | None]:
     """The placement by the pod's mark, None where it gives none; and what is wrong with that."""
-    text = (pod.metadata.annotations or {}).get(ALLOCATED, "")
-    if not text:
+    if not (pod.metadata.annotations or {}).get(ALLOCATED):
         return None, None
-    try:
-        entries = json.loads(text).get("gpu") or []
-        given = [(_minor(each), dict(each.get("resources") or {})) for each in entries]
-    except (ValueError, AttributeError, TypeError, RecursionError):
+    if (given := _given(pod)) is None:
         return None, WrongMark("mark-unreadable", f"{ALLOCATED} is not as Koordinator writes it")
     gpu_request = request.shape.gpu_requests[0]
     names = _minors(node)
@@ -254,6 +257,16 @@ def _held(
     shares.sort(key=lambda share: share.gpu)
     fault = WrongMark("amounts-contradict", "; ".join(wrong)) if wrong else None
     return placement_of(request, node, shares), fault
+
+
+def _given(pod: PodManifest) -> list[tuple[int, dict[str, Any]]] | None:
+    """Minor numbers and amounts of the pod's mark; None where nobody can read it."""
+    text = (pod.metadata.annotations or {}).get(ALLOCATED) or "{}"
+    try:
+        entries = json.loads(text).get("gpu") or []
+        return [(_minor(each), dict(each.get("resources") or {})) for each in entries]
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return None
 
 
 def _exact(

@@ -197,6 +197,11 @@ class BaseDialect:
         """Says what is wrong with this system's own marks of a bound pod; None for nothing."""
         return None
 
+    def perhaps_on(self, pod: PodManifest, node: Node) -> frozenset[int]:
+        """Cards of the node that this system's marks of the bound pod name, though they give no
+        placement."""
+        return frozenset()
+
     def cards_named_by(self, pod: PodManifest) -> str:
         """Names what says which cards this bound pod has: an annotation, or a label; "" where
         nothing of this system's does."""

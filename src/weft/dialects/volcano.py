@@ -180,6 +180,13 @@ class Volcano(BaseDialect):
         """Says what in the mark cannot be read, or is less than the pod asks."""
         return _held(pod, request, node)[1] if request.shape.gpu_requests else None
 
+    def perhaps_on(self, pod: PodManifest, node: Node) -> frozenset[int]:
+        """The older mode's cards by index, as many as the node has: only it asks for whole ones."""
+        text = (pod.metadata.annotations or {}).get(OLD_INDEX, "")
+        indexes = {part.strip() for part in text.split(",")}
+        cards = (gpu.index for gpu in node.gpus if gpu.parent is None)
+        return frozenset(index for index in cards if str(index) in indexes)
+
 
 def reported_gpus(node: NodeManifest) -> InventorySource | None:
     """Volcano's annotation: `UUID,slots,MiB,type,health,mode` for each card, joined by `:`."""

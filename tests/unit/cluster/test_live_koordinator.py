@@ -89,6 +89,16 @@ def test_without_its_device_object_a_pod_may_be_on_any_card() -> None:
     assert "Device object is not known" in made.view.doubts["half"][0].text
 
 
+def test_the_cards_that_its_device_object_still_has_are_not_free() -> None:
+    """The mark names a minor that the Device object lacks: another card is its, of those idle."""
+    whole = {CORE: "100", RATIO: "100"}
+    made = account(bound("two", {"nvidia.com/gpu": 2}, (0, whole), (7, whole)))
+    assert made.used() == [0, CARD_MIB, CARD_MIB]
+    made.take(shown(bound("one", {"nvidia.com/gpu": 1}, (1, whole), (2, whole))))
+    assert made.used() == [CARD_MIB, 2 * CARD_MIB, CARD_MIB]
+    assert "those that its marks name" in made.view.assumed["one"]
+
+
 def test_a_percent_that_is_shared_by_several_cards_is_none_of_each_in_the_mark() -> None:
     """Koordinator divides whole percents; that contradicts nothing, and what is asked is held."""
     each = {CORE: "0", MEMORY: "4000Mi"}

@@ -77,6 +77,12 @@ def test_without_a_mark_that_can_be_read_it_may_be_on_any_card(ids: str) -> None
     assert [IDS in doubt.text for doubt in made.view.doubts.get("half", ())] == [True] * bool(ids)
 
 
+def test_the_cards_of_the_older_mode_that_its_node_still_has_are_not_free() -> None:
+    made = account(bound("two", {"volcano.sh/gpu-number": 2}, index="0,7"))
+    assert made.used() == [CARD_MIB, 0, CARD_MIB]
+    assert "those that its marks name" in made.view.assumed["two"]
+
+
 def test_marks_that_change_later_move_nothing() -> None:
     made = account(HALF)
     for ids in ("GPU-0,NVIDIA,3000,50:", "GPU-1,NVIDIA,9000,50:", "GPU-1,NVIDIA,1,0:", "none"):

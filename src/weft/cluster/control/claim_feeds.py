@@ -29,7 +29,11 @@ LACKING = "ResourceClaims are not counted, and their GPUs may be given away agai
 
 class ClaimFeeds:
     """Takes in what the feeds bring. `tell` is given each event for the engine, `after` is called
-    once what came together is taken in: nodes may show other GPUs, and accounts have changed."""
+    once what came together is taken in: nodes may show other GPUs, and accounts have changed.
+
+    Of claims that came together, and of which nobody says which GPU they hold, the guesses are made
+    together: one by one, each would have those before it guessed anew.
+    """
 
     def __init__(
         self,
@@ -42,6 +46,7 @@ class ClaimFeeds:
     ) -> None:
         self._client, self._nodes, self._pods = client, nodes, pods
         self._tell, self._after = tell, after
+        self._to_guess: set[str] = set()  # nodes on which claims came
 
     @property
     def kinds(self) -> OptionalKinds:
@@ -53,7 +58,7 @@ class ClaimFeeds:
         return [
             WatchFeed(client, RESOURCE_SLICES, self._take_slice, after),
             WatchFeed(client, DEVICE_CLASSES, self._take_class, after),
-            WatchFeed(client, RESOURCE_CLAIMS, self._take_claim, after),
+            WatchFeed(client, RESOURCE_CLAIMS, self._take_claim, self._claims_taken),
         ]
 
     def _take_slice(self, change: Change[ResourceSlice]) -> None:
@@ -66,7 +71,17 @@ class ClaimFeeds:
     def _take_claim(self, change: Change[ResourceClaim]) -> None:
         meta = change.object.metadata  # type: ignore[union-attr]
         events, nodes = self._pods.claims.take(change)
-        self._hear(events, nodes, (meta.namespace, meta.name))
+        claim = meta.namespace, meta.name
+        if self._pods.claims_came(events, claim):
+            self._to_guess |= nodes
+            nodes = set()
+        self._hear(events, nodes, claim)
+
+    def _claims_taken(self) -> None:
+        nodes, self._to_guess = self._to_guess, set()
+        if nodes:
+            self._hear([], nodes)
+        self._after()
 
     def node_changed(self, name: str) -> None:
         """The node shows other GPUs, or came."""

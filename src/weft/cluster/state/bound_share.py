@@ -6,7 +6,8 @@ away twice:
 - whole cards (nvidia.com/gpu): that many cards without pods, the last of the node first, for Weft
   itself fills nodes from the first; where too few are idle, the emptiest beside them, which then
   hold more than they have. Which cards the device plugin took, nobody says: keep such pods and
-  shared ones on different nodes.
+  shared ones on different nodes. Cards that its system's marks name without naming them all, or
+  more than it asks, are taken to be its in any case.
 - a share: it is charged on every card of the node, for it may be on any of them; one of no memory
   and no cores on none, or a pod that asks for nothing would keep whole cards from others.
 - a pod whose devices NVIDIA's plugin chose, with time slicing, MPS or neither: what the node's
@@ -18,7 +19,7 @@ away twice:
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -273,7 +274,7 @@ def held_by(
         return by_plugin._replace(doubts=(*doubts, *by_plugin.doubts))
     known = system.weigh(pod, request, node, bound_with)
     if known is None:
-        share = guessed(request, node, how_full)
+        share = guessed(request, node, how_full, system.perhaps_on(pod, node))
         return share._replace(doubts=(*doubts, *_unread(why, "what its spec asks")))
     doubts += [*_doubts(known, node), *_unread(why, "what it was bound with")]
     return BoundShare(known.placement, known.assumed, doubts=tuple(doubts))
@@ -395,18 +396,27 @@ def without_node(pod: Pod, settings: DialectSettings) -> BoundShare:
     return BoundShare(placement_of(request, node, ()))
 
 
-def guessed(request: PodRequest, node: Node, how_full: HowFull) -> BoundShare:
-    """Charge a holder of which nobody says which GPUs of its node it has."""
+def guessed(
+    request: PodRequest, node: Node, how_full: HowFull, perhaps_on: Collection[int] = ()
+) -> BoundShare:
+    """Charge a holder of which nobody says which GPUs of its node it has.
+
+    `perhaps_on` are cards that its marks name without saying enough: it has all these at least,
+    where it asks for whole cards.
+    """
     cards = [gpu for gpu in node.gpus if gpu.parent is None]
-    left = list(reversed(cards))
+    named = [gpu for gpu in cards if gpu.index in perhaps_on]
+    left = [gpu for gpu in reversed(cards) if gpu.index not in perhaps_on]
     left.sort(key=how_full)
     shares: list[Share] = []
     lacking = 0
-    shared = False
+    shared = said = False
     for index, gpu_request in enumerate(request.shape.gpu_requests):
         if gpu_request.whole:
-            chosen, left = left[: gpu_request.count], left[gpu_request.count :]
-            lacking += gpu_request.count - len(chosen)
+            further = max(0, gpu_request.count - len(named))
+            chosen, left = [*named, *left[:further]], left[further:]
+            said, named = said or bool(named), []
+            lacking += max(0, gpu_request.count - len(chosen))
             shared = shared or any(how_full(gpu) != _IDLE for gpu in chosen)
             shares += [share_on(index, gpu_request, gpu) for gpu in chosen]
         else:
@@ -416,6 +426,8 @@ def guessed(request: PodRequest, node: Node, how_full: HowFull) -> BoundShare:
     why = "does not say which of its node's GPUs it has: "
     if lacking:
         why += f"{lacking} of its whole cards are not to be had: its node has too few"
+    elif said:
+        why += "those that its marks name are taken to be its, and the last idle ones beside them"
     elif shared:
         why += "too few cards of its node are idle, so it is charged beside what is known there"
     elif not shares:

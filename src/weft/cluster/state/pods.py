@@ -17,7 +17,7 @@ and what a claim gives a pod is not charged to the pod once more.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
@@ -207,6 +207,13 @@ class PodView:
         pod = self._by_uid.get(self._by_claim.get(claim, ""))
         return self.in_safe_order([*events, self.update(pod) if pod is not None else None])
 
+    def claims_came(self, events: Sequence[Event], claim: Key) -> bool:
+        """True if these events of this claim free nothing, so that guesses can wait for others."""
+        return claim not in self._by_claim and all(
+            isinstance(event, PodSeenBound) and self.decided(event.placement.uid) is None
+            for event in events
+        )
+
     def update(self, pod: Pod) -> Event | None:
         """Take over the pod as it is now; the event that the engine needs to know of it, if any."""
         meta = pod.metadata
@@ -331,8 +338,8 @@ class PodView:
                 changes += [event] if event is not None else []
         if len(changes) < 2:
             return changes
-        charged = [self._also_before(event) for event in changes if isinstance(event, PodSeenBound)]
-        return [*charged, *(event for event in changes if event not in charged)]
+        wider = {id(e): self._also_before(e) for e in changes if isinstance(e, PodSeenBound)}
+        return [*wider.values(), *(event for event in changes if wider.get(id(event)) is not event)]
 
     def remove_node(self, node: str) -> None:
         """Drop what was assumed and doubted of the GPUs of a node that is gone."""
