@@ -91,6 +91,25 @@ async def test_claims_that_are_there_later_hold_their_cards() -> None:
         await until(lambda: made.server.get("pods", "b", "d")["spec"].get("nodeName"))
 
 
+async def test_of_many_claims_that_nobody_can_place_each_is_charged_once() -> None:
+    """One by one, each would move the guesses of those before it: the youngest is listed first."""
+    count = 60
+    async with world() as made:
+        made.server.has_claims = True
+        for number in range(count):
+            body = claim(f"c{number:02}", result("gpu-9"))
+            minute = f"2026-11-26T12:{count - 1 - number:02}:00Z"
+            body["status"]["allocation"]["allocationTimestamp"] = minute
+            made.server.add("resourceclaims", body)
+        ledger = made.live.engine.ledger
+        before = ledger.version
+
+        await made.clock.pass_by()
+
+        await until(lambda: len(ledger.holdings) == count)
+        assert ledger.version - before < 2 * count
+
+
 async def test_koordinators_crd_that_is_installed_later_says_where_its_pods_are() -> None:
     async with world() as made:
         made.server.add("pods", koordinator.HALF)

@@ -72,7 +72,7 @@ class ClaimFeeds:
         meta = change.object.metadata  # type: ignore[union-attr]
         events, nodes = self._pods.claims.take(change)
         claim = meta.namespace, meta.name
-        if self._pods.claims_came(events, claim):
+        if self._pods.frees_nothing(events, claim):
             self._to_guess |= nodes
             nodes = set()
         self._hear(events, nodes, claim)

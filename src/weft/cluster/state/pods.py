@@ -207,7 +207,7 @@ class PodView:
         pod = self._by_uid.get(self._by_claim.get(claim, ""))
         return self.in_safe_order([*events, self.update(pod) if pod is not None else None])
 
-    def claims_came(self, events: Sequence[Event], claim: Key) -> bool:
+    def frees_nothing(self, events: Sequence[Event], claim: Key) -> bool:
         """True if these events of this claim free nothing, so that guesses can wait for others."""
         return claim not in self._by_claim and all(
             isinstance(event, PodSeenBound) and self.decided(event.placement.uid) is None
