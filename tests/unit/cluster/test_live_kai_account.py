@@ -34,9 +34,11 @@ def random_pods(rng: random.Random) -> list[Json]:
 
 
 def restated(pods: list[Json]) -> tuple[Counter[int], int]:
-    """MiB of each card that somebody says, and how many whole cards nobody says which. Of the groups
-    of a pod that has one without a card of its own, those with reservation pods keep these whole,
-    and nobody else has anything there."""
+    """MiB of each card that somebody says, and how many whole cards nobody says which.
+
+    Of the groups of a pod that has one without a card of its own, those with reservation pods keep
+    these whole, and nobody else has anything there.
+    """
     used: Counter[int] = Counter()
     unknown = 0
     keepers = [each for each in pods if each["metadata"]["namespace"] != "ml"]
