@@ -277,10 +277,18 @@ class Terminated(Api, frozen=True, gc=False):
     container_id: str = msgspec.field(default="", name="containerID")
 
 
+class Waiting(Api, frozen=True, gc=False):
+    """state.waiting: why a container does not run, or not again."""
+
+    reason: str = ""
+    message: str = ""
+
+
 class ContainerState(Api, frozen=True, gc=False):
-    """state or lastState of a container, as far as it tells of an end."""
+    """state or lastState of a container, as far as it tells of an end or of what keeps it."""
 
     terminated: Terminated | None = None
+    waiting: Waiting | None = None
 
 
 class ContainerStatus(Api, frozen=True, gc=False):

@@ -155,6 +155,25 @@ def refused_container(note: str) -> Prepare:
     return prepare
 
 
+def kept_from_starting(reason: str, message: str, phase: str = "Pending") -> Prepare:
+    """A bound pod whose container its kubelet cannot start, also again; no event tells of it."""
+
+    def prepare(server: FakeApiServer) -> None:
+        shared(server, "stuck", "a", 1, 1_000)
+        waits = {"waiting": {"reason": reason, "message": message}}
+        ended = {"lastState": {"terminated": {"exitCode": 1}}} if phase == "Running" else {}
+        status = {"phase": phase, "containerStatuses": [{"name": "main", "state": waits, **ended}]}
+        server.update("pods", "stuck", {"status": status})
+
+    return prepare
+
+
+def unstarted(server: FakeApiServer) -> None:
+    """A bound pod of which its kubelet has told nothing."""
+    shared(server, "stuck", "a", 1, 1_000)
+    server.update("pods", "stuck", {"status": {"phase": "Pending"}})
+
+
 def hanging(name: str, scheduler_name: str) -> Prepare:
     """A pod that was bound long ago by nobody who says which GPU it has."""
     made = pod(name, "a", ASKS)
@@ -405,6 +424,41 @@ WRONG = {
         "status",
         ("default/stuck", "GPU 1"),
         "weft inspect a --details",
+        1,
+    ),
+    "a bound pod whose events have expired": Wrong(
+        kept_from_starting("CreateContainerError", AWAY),
+        "status",
+        ("default/stuck", "bound to a", "cannot start", "required plugin"),
+        "spec.nodeName=a",
+        1,
+    ),
+    "a container that ended and cannot start again": Wrong(
+        kept_from_starting("CreateContainerError", BEYOND, "Running"),
+        "status",
+        ("default/stuck", "bound to a", "cannot start", "GPU 1"),
+        "weft inspect a --details",
+        1,
+    ),
+    "a reason without a message": Wrong(
+        kept_from_starting("ImagePullBackOff", ""),
+        "status",
+        ("default/stuck", "cannot start: ImagePullBackOff"),
+        "describe pod stuck",
+        1,
+    ),
+    "a pod bound to a node whose kubelet is away": Wrong(
+        both(unstarted, not_ready),
+        "status",
+        ("default/stuck", "bound to a", "cannot start", "a is not ready"),
+        "kubectl describe node a",
+        1,
+    ),
+    "a pod bound to a node that is gone": Wrong(
+        both(unstarted, remove("nodes", "a", "")),
+        "status",
+        ("default/stuck", "cannot start", "there is no node a"),
+        "delete pod stuck",
         1,
     ),
     "a pod bound past its scheduler": Wrong(

@@ -11,7 +11,12 @@ from weft.cluster.reading.claims import claim_findings
 from weft.cluster.reading.finding import DoctorFinding, advice, good, wrong
 from weft.cluster.reading.pod_findings import holders
 from weft.cluster.reading.promises import NodeReport, promises, troubles_of
-from weft.cluster.reading.reading import HowToRead, read_cluster, rights_finding
+from weft.cluster.reading.reading import (
+    ClusterReading,
+    HowToRead,
+    read_cluster,
+    rights_finding,
+)
 from weft.cluster.rights import STATUS
 from weft.cluster.scheduler.leader_label import LEADER
 from weft.dialects.dialect import DialectSettings
@@ -115,7 +120,7 @@ async def status_of(client: ApiClient, wish: StatusWish) -> StatusReport:
     read = await read_cluster(client, wish.how)
     schedulers = await _schedulers(client)
     reports, _ = promises(read.gpu_nodes, read.pods, read.how, read.claims)
-    pods = await _pods(client, read.pods, wish)
+    pods = await _pods(client, read, wish)
     ready = sum(pod.ready for pod in schedulers)
     findings = [
         _leader_finding(leader, schedulers),
@@ -282,12 +287,14 @@ def _node_findings(reports: Sequence[NodeReport]) -> list[DoctorFinding]:
 # --- pods by reason ------------------------------------------------------------------------------
 
 
-async def _pods(client: ApiClient, pods: Iterable[Pod], wish: StatusWish) -> list[PodGroup]:
-    chosen = [pod for pod in pods if pod.status.phase != "Succeeded" and _concerns(pod, wish)]
+async def _pods(client: ApiClient, read: ClusterReading, wish: StatusWish) -> list[PodGroup]:
+    chosen = [pod for pod in read.pods if pod.status.phase != "Succeeded" and _concerns(pod, wish)]
     messages = await _told(client) if any(_silent(pod) for pod in chosen) else {}
+    ready = {node.metadata.name: node.ready for node in read.nodes}
     groups: dict[tuple[str, str], PodGroup] = {}
     for pod in sorted(chosen, key=lambda pod: pod.metadata.creation_timestamp or ""):
-        key = _state(pod, messages.get(pod.metadata.uid, ""), wish.names)
+        message = messages.get(pod.metadata.uid, "") or _node_away(pod.spec.node_name, ready)
+        key = _state(pod, message, wish.names)
         name = f"{pod.metadata.namespace}/{pod.metadata.name}"
         group = groups.setdefault(key, PodGroup(*key, 0, name, pod.spec.node_name or ""))
         group.count += 1
@@ -299,7 +306,11 @@ async def _pods(client: ApiClient, pods: Iterable[Pod], wish: StatusWish) -> lis
 # when a GPU is already promised.
 _AGENT_AWAY = ("required plugin", "validator plugin")
 _ACCOUNT = "promised to pods that run"
+_AWAY, _GONE = "the node {} is not ready", "there is no node {}"
 _STATES = ("running", "starting", "ending", "pending", "gated", "failed")
+
+# Why a container waits that is being started, or that started and crashed.
+_ON_ITS_WAY = ("", "ContainerCreating", "PodInitializing", "CrashLoopBackOff")
 
 
 def _concerns(pod: Pod, wish: StatusWish) -> bool:
@@ -316,12 +327,15 @@ def _concerns(pod: Pod, wish: StatusWish) -> bool:
 
 
 def _state(pod: Pod, message: str, names: frozenset[str]) -> tuple[str, str]:
-    """Return the pod's state and reason; `message` is the newest warning about the pod."""
+    """Return the pod's state and reason; `message` is the newest warning about the pod, or what is
+    wrong with its node."""
     if pod.status.phase == "Failed":
         return "failed", pod.status.reason or message
     if pod.spec.node_name:
         if pod.metadata.deletion_timestamp:
             return "ending", ""
+        if refused := _kept_from_starting(pod):
+            return "starting", refused
         return ("running", "") if pod.status.phase == "Running" else ("starting", message)
     if pod.spec.scheduling_gates:
         return "gated", ", ".join(gate.name for gate in pod.spec.scheduling_gates)
@@ -331,6 +345,24 @@ def _state(pod: Pod, message: str, names: frozenset[str]) -> tuple[str, str]:
     if guess and name != "default-scheduler":
         waits += f", which has not reported anything; did you mean {guess}?"
     return "pending", _condition(pod) or message or waits
+
+
+def _kept_from_starting(pod: Pod) -> str:
+    """Return why its kubelet cannot start one of the pod's containers now, also one that ran and
+    ended, or ""."""
+    status = pod.status
+    for each in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
+        waiting = each.state.waiting
+        if waiting is not None and waiting.reason not in _ON_ITS_WAY:
+            return waiting.message or waiting.reason
+    return ""
+
+
+def _node_away(node: str, ready: Mapping[str, bool]) -> str:
+    """Return why no pod of this node can start, as far as the node object says; "" if it may."""
+    if not node or ready.get(node):
+        return ""
+    return (_AWAY if node in ready else _GONE).format(node)
 
 
 def _condition(pod: Pod) -> str:
@@ -397,7 +429,11 @@ def _start_mend(group: PodGroup) -> str:
     if any(words in group.reason for words in _AGENT_AWAY):
         where = f"--field-selector spec.nodeName={group.node}"
         return f"kubectl get pods -A -l app.kubernetes.io/name=weft-agent {where}"
+    namespace, _, name = group.oldest.partition("/")
+    if group.reason == _AWAY.format(group.node):
+        return f"kubectl describe node {group.node}"
+    if group.reason == _GONE.format(group.node):
+        return f"kubectl -n {namespace} delete pod {name}"
     if _ACCOUNT in group.reason:
         return f"weft inspect {group.node} --details"
-    namespace, _, name = group.oldest.partition("/")
     return f"kubectl -n {namespace} describe pod {name}"
