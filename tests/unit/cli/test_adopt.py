@@ -120,7 +120,8 @@ def test_each_pod_with_its_charge_and_the_commands(weft: Weft, cluster: FakeApiS
 def test_where_helm_installed_weft_helm_switches_and_rolls_back(
     weft: Weft, cluster: FakeApiServer
 ) -> None:
-    """Manifests over a release's objects would be undone by its next upgrade."""
+    """Manifests over a release's objects would be undone by its next upgrade; the policies must let
+    the present device plugin write on, as those of the manifests do."""
     marks = {"meta.helm.sh/release-name": "gpus", "meta.helm.sh/release-namespace": "ml-ops"}
     own = workload("weft-scheduler", "registry.example/weft-gpu:1")
     own["spec"]["template"]["spec"]["containers"][0]["command"] = ["weft", "scheduler"]
@@ -130,7 +131,8 @@ def test_where_helm_installed_weft_helm_switches_and_rolls_back(
     assert found["release"] == {"namespace": "ml-ops", "name": "gpus"}
     assert found["switch"] == [
         "kubectl -n kube-system scale deployment/gpushare-schd-extender --replicas=0",
-        "helm upgrade gpus deploy/chart --namespace ml-ops --reuse-values",
+        "helm upgrade gpus deploy/chart --namespace ml-ops --reset-then-reuse-values "
+        "--set 'admission.plugins={system:serviceaccount:kube-system:gpu}'",
         "weft adopt --yes  # ml",
         "weft status",
     ]

@@ -324,12 +324,15 @@ def roll_back_commands(plan: AdoptionPlan) -> list[str]:
 
 def _installing(plan: AdoptionPlan) -> list[str]:
     """Return the commands that install or upgrade Weft, by helm if helm installed it, else by
-    manifests whose admission policies let the present device plugins write annotations."""
+    manifests; the admission policies let the present device plugins write annotations."""
+    marking = _marking(plan)
     if plan.release is not None:
         space, name = plan.release
-        return [f"helm upgrade {name} deploy/chart --namespace {space} --reuse-values"]
+        upgrade = f"helm upgrade {name} deploy/chart --namespace {space} --reset-then-reuse-values"
+        plugins = f" --set 'admission.plugins={{{','.join(marking)}}}'" if marking else ""
+        return [upgrade + plugins]
     policy = ["weft admission --only schedule | kubectl apply -f -"] * (plan.minor >= 36)
-    writing = " ".join(f"--plugin {user}" for user in _marking(plan))
+    writing = " ".join(f"--plugin {user}" for user in marking)
     protect = [f"weft admission --only protect {writing} | kubectl apply -f -"] * bool(writing)
     return ["kubectl apply -f deploy/scheduler.yaml", *protect, *policy]
 
