@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 __all__ = ["AgentHosting", "Composition", "host"]
 
 log = logging.getLogger("weft.agent")
+_CHECKS_S = 3.0
 NVML = "nvml"
 """Means the driver's GPUs; any other value of --devices is a file that simulates GPUs."""
 
@@ -77,13 +78,23 @@ async def host(config: Configuration, hosting: AgentHosting) -> None:
 
     reader = reader_of(hosting, on_late_driver)
     async with _client(hosting) as client:
-        await check_server(
-            client, "weft agent", rights.AGENT, "apply deploy/agent.yaml's ClusterRole"
-        )
+        await _check_server(client)
         composition = Composition(config, hosting, reader, client)
         if config.agent.own:
             await composition.accounting.check()
         await composition.agent.run(stop)
+
+
+async def _check_server(client: ApiClient) -> None:
+    """Check the API server's version and the agent's rights, if it answers soon: containers get the
+    shares of their records without it."""
+    try:
+        async with asyncio.timeout(_CHECKS_S):
+            remedy = "apply deploy/agent.yaml's ClusterRole"
+            await check_server(client, "weft agent", rights.AGENT, remedy)
+    except TimeoutError:
+        text = "the API server %s does not answer: starting without checking version and rights"
+        log.warning(text, client.endpoint.url)
 
 
 def _client(hosting: AgentHosting) -> ApiClient:
@@ -133,7 +144,7 @@ class Composition:
         self._client, self._node, self._settings = client, hosting.node_name, config.agent
         self.devices = DeviceWatch(reader)
         self.pods = NodePods(client, self._node, _pod_rules(config))
-        self.events = PodEvents(client, self._node)
+        self.events = PodEvents(client, self._node, lambda: self.evictions.busy)
         self._isolate()
         self._deliver(hosting)
         settings = _accounting_of(config, hosting)

@@ -102,6 +102,8 @@ class Kept:
                 self._log.error("%s: %s", self.name, error)
             except Exception:
                 self._log.exception("%s failed, and is restarted", self.name)
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                return  # it failed while it ended
             self._broken[self.name] += 1
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _MOST_AGAIN_S)

@@ -100,6 +100,12 @@ class NodeWorld:
         return self._made is not None and self._made.agent.stands_by
 
     @property
+    def events_wait(self) -> bool:
+        """True while the agent does what is more urgent than its events."""
+        assert self._made is not None
+        return self._made.events.writer._busy()
+
+    @property
     def not_ready(self) -> list[str]:
         """The faults that the agent tells of its parts."""
         assert self._made is not None

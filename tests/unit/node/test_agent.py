@@ -1,16 +1,21 @@
 """The agent's parts: one that breaks takes no other with it, and all end when it is told to."""
 
 import asyncio
+import json
+import logging
+import os
 import re
+import signal
 from collections import Counter
 from pathlib import Path
 
-from agent_world import node_world
+import msgspec
+from agent_world import NODE, node_world
 from test_fake_devices import A100, reader, written
 
 from weft.cluster.config.form import Configuration
 from weft.host import shell as agent_module
-from weft.host.agent import Composition
+from weft.host.agent import Composition, host
 from weft.host.agent_process import AgentHosting, NodeAgent
 from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
@@ -79,6 +84,25 @@ async def test_a_part_that_breaks_is_started_anew_and_all_clean_up(
     ]
 
 
+class FailingEnd:
+    """Fails while it cleans up."""
+
+    async def run(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise TimeoutError
+
+
+async def test_a_part_that_fails_while_it_ends_is_not_started_anew(tmp_path: Path) -> None:
+    part = agent_module.Kept("part", FailingEnd(), Counter[str](), logging.getLogger("weft.agent"))
+    await part.start()
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(part.close())
+    await asyncio.wait({closing}, timeout=10)
+    assert closing.done()
+
+
 async def test_told_to_stop_before_it_knows_anything_it_ends(tmp_path: Path) -> None:
     async with ApiClient(Endpoint("http://127.0.0.1:1", FixedCredentials())) as client:
         devices = DeviceWatch(reader(tmp_path, f"gpus: [{A100}}}]"))
@@ -96,6 +120,38 @@ async def test_an_agent_is_replaced_without_a_container_in_between(tmp_path: Pat
             await world.create(world.bound(f"p{number}"))
             await world.stop_agent()
         assert world.runtime.registrations == 3
+
+
+async def test_an_api_server_that_accepts_and_does_not_answer_delays_nobodys_share(
+    tmp_path: Path,
+) -> None:
+    """As one whose etcd hangs: the process starts, delivers what records say, and ends when told
+    to, before its kubelet would kill it."""
+    async with node_world(tmp_path) as world:
+        world.api.fault("delay", times=1_000_000)
+        file = tmp_path / "kubeconfig"
+        cluster = {"name": "c", "cluster": {"server": world.api.url}}
+        context = {"name": "c", "context": {"cluster": "c"}}
+        text = {"current-context": "c", "clusters": [cluster], "contexts": [context]}
+        file.write_text(json.dumps(text))
+        socket = world.runtime.socket
+        gpus = str(world.file)
+        hosting = AgentHosting(NODE, gpus, socket, "127.0.0.1", 0, (file,), proc=tmp_path / "proc")
+        hosting = msgspec.structs.replace(
+            hosting, cdi_folder=tmp_path / "cdi", cri_socket=tmp_path / "cri.sock"
+        )
+        process = asyncio.create_task(host(Configuration(), hosting))
+        try:
+            async with asyncio.timeout(20):  # a request alone is given 15 s, and tried four times
+                await world.runtime.has_plugin()
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.wait({process}, timeout=9)
+            assert process.done()
+        finally:
+            world.api.reset()
+            world.api.faults.forget()
+            process.cancel()
+            await asyncio.gather(process, return_exceptions=True)
 
 
 async def test_the_reference_has_the_metrics_of_delivery(tmp_path: Path) -> None:

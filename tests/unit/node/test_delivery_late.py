@@ -366,6 +366,27 @@ async def test_strangers_that_started_without_an_agent_are_found_at_its_return(
         assert seen or "deletionTimestamp" not in pod_of(world, "one", namespace)
 
 
+async def test_all_that_started_without_an_agent_are_asked_to_go_at_once(tmp_path: Path) -> None:
+    """Their kubelet is busy as soon as the first one goes; events of it wait meanwhile."""
+    names = [f"p{number}" for number in range(60)]
+    async with node_world(tmp_path, has_validators=False) as world:
+        for name in names:
+            world.add_pod(name)
+            await world.create(world.sandbox(name), env=ALL)
+        held = world.api.fault("delay", method="POST", path="/eviction", times=len(names))
+        await world.start_agent(Configuration(agent=AgentSettings(strangers="evict")))
+        async with asyncio.timeout(10):
+            while held.hits < len(names):
+                await asyncio.sleep(0.005)
+        assert world.events_wait
+        held.gate.set()
+        for name in names:
+            await going(world, name)
+        while world.events_wait:
+            await asyncio.sleep(0.005)
+        assert "it started while no agent ran" in await world.event("GPUsWithoutShare")
+
+
 def pod_of(world: NodeWorld, name: str, namespace: str) -> dict[str, Any]:
     metadata: dict[str, Any] = world.api.get("pods", name, namespace)["metadata"]
     return metadata

@@ -20,11 +20,14 @@ log = logging.getLogger("weft.agent")
 DONE, BLOCKED, FAILED, SPARED = "evicted", "blocked", "failed", "spared"
 
 _TIMEOUT_S = 10.0
-_AT_ONCE = 8  # so that a hundred pods that started without the agent are gone within seconds
+_AT_ONCE = 100
+"""All pods of most nodes: as soon as the first ones go, their kubelet and runtime take the machine,
+and what is asked then waits for it."""
 
 
 class Evictions:
-    """Run `run()` as a task. `counts` are attempts by outcome."""
+    """Run `run()` as a task. `counts` are attempts by outcome; `busy` is True while pods are asked
+    to go that were not asked before: all else that the agent writes can wait."""
 
     def __init__(
         self, client: ApiClient, pods: NodePods, events: PodEvents, again_s: float = 15.0
@@ -36,6 +39,7 @@ class Evictions:
         self._bare_too: set[PodName] = set()
         self._unjudged: set[str] = set()
         self._more = asyncio.Event()
+        self.busy = False
         pods.listeners.append(self._heard_of)
 
     def evict(self, pod: PodName, why: str, *, bare_too: bool = True) -> None:
@@ -44,6 +48,7 @@ class Evictions:
             self._bare_too.add(pod)
         if pod not in self._waiting:
             self._waiting[pod] = why
+            self.busy = True
             self._more.set()
 
     def _heard_of(self, uid: str) -> None:
@@ -57,6 +62,7 @@ class Evictions:
             turns = asyncio.Semaphore(_AT_ONCE)
             asking = (self._ask(pod, why, turns) for pod, why in self._waiting.items())
             await asyncio.gather(*asking)
+            self.busy = self._more.is_set()
             try:
                 async with asyncio.timeout(self._again_s if self._waiting else None):
                     await self._more.wait()

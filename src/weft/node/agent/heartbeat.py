@@ -6,6 +6,7 @@ when the agent ends: schedulers then place no more pods there. A crashed agent i
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -55,8 +56,9 @@ class Heartbeat:
                         await clock.sleep(_RETRY_S)
                 await clock.sleep(_LOOK_S)
         finally:
-            async with asyncio.timeout(_FAREWELL_S):
-                await self._try(False)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_FAREWELL_S):
+                    await self._try(False)
 
     async def _try(self, delivers: bool) -> bool:
         try:

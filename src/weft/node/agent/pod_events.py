@@ -1,5 +1,6 @@
 """Events on this node's pods, so that users see why a container does not start."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from weft.kube.client import ApiClient
@@ -23,10 +24,11 @@ class PodName(NamedTuple):
 
 
 class PodEvents:
-    """Writes events. Run `run()` as a task; `warn` never blocks."""
+    """Writes events. Run `run()` as a task; `warn` never blocks. While `busy`, events wait, for
+    some seconds at most."""
 
-    def __init__(self, client: ApiClient, node_name: str) -> None:
-        self.writer = EventWriter(client, AGENT, node_name, lambda: False)
+    def __init__(self, client: ApiClient, node_name: str, busy: Callable[[], bool]) -> None:
+        self.writer = EventWriter(client, AGENT, node_name, busy)
 
     def warn(self, pod: PodName, reason: str, note: str) -> None:
         """Queue a warning event on this pod."""
