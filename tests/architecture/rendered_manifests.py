@@ -22,7 +22,7 @@ from weft.cluster.admission.protection import Writers, protection_policies  # no
 from weft.cluster.admission.scheduling import scheduling_policy  # noqa: E402
 from weft.cluster.admission.webhook import webhook_configuration  # noqa: E402
 from weft.cluster.config.bounds import FORMER_NAMES  # noqa: E402
-from weft.cluster.config.form import Configuration  # noqa: E402
+from weft.cluster.config.form import DEFAULT_PROFILES, Configuration  # noqa: E402
 from weft.cluster.extender import scheduler_config  # noqa: E402
 from weft.core.policies.catalog import BUILT_IN  # noqa: E402
 from weft.dialects.catalog import ALL  # noqa: E402
@@ -71,6 +71,8 @@ def chart_files() -> dict[Path, str]:
         files / "rules.yaml": (DEPLOY / "monitoring" / "rules.yaml").read_text(),
         files / "admission-webhook.yaml": GENERATED + _yaml([_webhook()]),
         files / "policies.yaml": GENERATED + _yaml_list(policy.name for policy in BUILT_IN),
+        files / "profiles.yaml": GENERATED
+        + _yaml_list(profile.scheduler_name for profile in DEFAULT_PROFILES),
         files / "kube-scheduler.yaml": GENERATED + _yaml([scheduler_config.configuration(wishes)]),
     }
 

@@ -241,6 +241,10 @@ def with_policy(name: str) -> dict[str, Any]:
     return {"schedulerName": "weft", "policies": [{"name": name}]}
 
 
+def by_route(name: str) -> dict[str, Any]:
+    return {"configuration": {"extender": {"routes": {"/gpus": name}}}}
+
+
 BY_WEBHOOK: dict[str, Any] = {"admission": {"schedule": "webhook"}}
 GENERATE = {"certificates": "generate"}
 
@@ -300,6 +304,19 @@ def test_every_long_lived_pod_has_three_probes_and_a_limit_and_what_the_values_g
 def test_policies_of_plugins_are_named_apart(helm: Path, tmp_path: Path) -> None:
     values = {"profiles": [with_policy("mine")], "extraPolicies": ["mine"]}
     assert configuration_of(render(helm, IMAGE, written(tmp_path, values))).profiles
+
+
+@pytest.mark.parametrize(
+    ("name", "profiles"),
+    [("best-fit", []), ("genius-scheduler", []), ("schedulerName", []), ("auto", []), ("p", ["p"])],
+)
+def test_a_route_of_the_extender_names_a_policy_or_a_profile(
+    helm: Path, tmp_path: Path, name: str, profiles: list[str]
+) -> None:
+    mine = [{**PROFILE, "schedulerName": each} for each in profiles]
+    values = {**by_route(name), "profiles": mine, "admission": {"schedule": "never"}}
+    config = configuration_of(render(helm, IMAGE, written(tmp_path, values)))
+    assert config.extender.routes == {"/gpus": name}
 
 
 def test_the_webhooks_certificate_is_the_same_in_every_rendering(helm: Path) -> None:
@@ -409,6 +426,7 @@ def taken(api: Api, place: str, item: Object) -> bool:
         ({"profiles": [PROFILE, PROFILE]}, "schedulerName weft is there twice"),
         ({"profiles": [with_policy("best-fitt")]}, "best-fitt, which Weft does not have: write "),
         ({"configuration": {"profiles": [with_policy("x")]}}, "binpack, coscheml, dot-product"),
+        (by_route("best-fitt"), "configuration.extender.routes./gpus: best-fitt is no policy"),
         ({"image": {"repository": "a:1", "tag": "2"}}, "has a tag, and image.tag is 2: keep one"),
         ({**BY_WEBHOOK, "webhook": {"certificates": "secret"}}, "webhook.caBundle is empty"),
         ({**BY_WEBHOOK, "webhook": {"certificates": "self"}}, "webhook/certificates"),
