@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
@@ -123,14 +123,14 @@ def why_not_here() -> str:
 
 def put_back(before: MachineState, folder: Path) -> None:
     """End what runs of the node whose files are below `folder`, and put the machine back."""
-    _end_processes(folder)
+    # A containerd that is killed while the agent tries it has forgotten that sandbox.
+    of_trials = [
+        p for p in _cgroups() if _SANDBOX.fullmatch(p.name) and str(p) not in before.cgroups
+    ]
+    _end_processes(folder, of_trials)
     for mount in sorted(_mounts(), reverse=True):
         if mount.startswith(f"{folder}/"):
             subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
-    # A containerd that is killed while the agent tries it has forgotten that sandbox.
-    of_trials = (
-        p for p in _cgroups() if _SANDBOX.fullmatch(p.name) and str(p) not in before.cgroups
-    )
     of_pods = [*filter(_is_of_pods, _cgroups()), *of_trials]
     for path in sorted(of_pods, key=lambda path: len(path.parts), reverse=True):
         _remove_cgroup(path)
@@ -154,10 +154,10 @@ def put_back(before: MachineState, folder: Path) -> None:
 # --- processes -----------------------------------------------------------------------------------
 
 
-def _end_processes(folder: Path) -> None:
+def _end_processes(folder: Path, more_cgroups: Sequence[Path]) -> None:
     """Containers, shims, and servers that outlived who started them; nobody is left afterwards."""
     deadline = time.monotonic() + _PATIENCE_S
-    while pids := {*_in_pods(), *_started_below(folder)}:
+    while pids := {*_in_cgroups(more_cgroups), *_started_below(folder)}:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -166,11 +166,11 @@ def _end_processes(folder: Path) -> None:
         time.sleep(_POLL_S)
 
 
-def _in_pods() -> Iterator[int]:
-    for path in _cgroups():
-        if _is_of_pods(path):
-            with contextlib.suppress(OSError):
-                yield from map(int, (path / "cgroup.procs").read_text().split())
+def _in_cgroups(more: Sequence[Path]) -> Iterator[int]:
+    """Processes in pods' cgroups, and in these."""
+    for path in (*filter(_is_of_pods, _cgroups()), *more):
+        with contextlib.suppress(OSError):
+            yield from map(int, (path / "cgroup.procs").read_text().split())
 
 
 def _started_below(folder: Path) -> Iterator[int]:

@@ -6,6 +6,7 @@ These tests start nodes of their own, so they run before the session's.
 import contextlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machine_state import MachineState, why_not_here
+from machine_state import MachineState, put_back, why_not_here
 from real_node import alone_here, put_back_what_is_noted
 
 HERE = Path(__file__).resolve().parent
@@ -63,6 +64,22 @@ def test_a_later_run_puts_back_what_a_killed_one_has_left(
     assert why_not_here()
     put_back_what_is_noted()
     assert before.differences(MachineState.now()) == []
+
+
+def test_what_still_starts_in_a_sandbox_of_a_trial_is_ended(tmp_path: Path) -> None:
+    """A containerd that is killed while the agent tries it leaves its `runc init` behind."""
+    with alone_here():
+        before = MachineState.now()
+        sandbox = Path("/sys/fs/cgroup/pids") / secrets.token_hex(32)
+        sandbox.mkdir()
+        with subprocess.Popen(["sleep", "600"]) as process:
+            (sandbox / "cgroup.procs").write_text(str(process.pid))
+            try:
+                put_back(before, tmp_path / "node")
+            finally:
+                process.kill()
+        assert process.returncode == -signal.SIGKILL
+        assert not sandbox.exists()
 
 
 def test_a_change_of_each_kind_is_noticed() -> None:

@@ -351,7 +351,7 @@ def _kept_from_starting(pod: Pod) -> str:
     """Return why its kubelet cannot start one of the pod's containers now, also one that ran and
     ended, or ""."""
     status = pod.status
-    for each in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
+    for each in [*(status.init_container_statuses or []), *(status.container_statuses or [])]:
         waiting = each.state.waiting
         if waiting is not None and waiting.reason not in _ON_ITS_WAY:
             return waiting.message or waiting.reason
