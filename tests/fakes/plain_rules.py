@@ -26,21 +26,30 @@ class Cluster(NamedTuple):
 
 def why_not(cluster: Cluster, pod: Object, node: Object) -> str:
     """The first reason why the pod may not run there; "" where it may."""
+    return next(reasons(cluster, pod, node), "")
+
+
+def reasons(cluster: Cluster, pod: Object, node: Object, *, room: bool = True) -> Iterator[str]:
+    """Every reason why the pod may not run there. Without `room` neither its room nor its ports
+    are looked at."""
     spec = pod["spec"]
     here = [one for one in cluster.bound() if one["spec"]["nodeName"] == name_of(node)]
-    for said, why in (
-        (_is_closed(spec, node), "taint"),
-        (not _selected(spec, node), "node affinity"),
-        (not _has_room(spec, node, here), "room"),
-        (_ports_clash(spec, here), "port"),
-        (not _near(cluster, pod, node), "affinity"),
-        (_unwanted(cluster, pod, node), "anti-affinity"),
-        (_kept_off(cluster, pod, node), "others' anti-affinity"),
-        (not _even(cluster, pod, node), "spread"),
-    ):
-        if said:
-            return why
-    return ""
+    if _is_closed(spec, node):
+        yield "taint"
+    if not _selected(spec, node):
+        yield "node affinity"
+    if room and not _has_room(spec, node, here):
+        yield "room"
+    if room and _ports_clash(spec, here):
+        yield "port"
+    if not _near(cluster, pod, node):
+        yield "affinity"
+    if _unwanted(cluster, pod, node):
+        yield "anti-affinity"
+    if _kept_off(cluster, pod, node):
+        yield "others' anti-affinity"
+    if not _even(cluster, pod, node):
+        yield "spread"
 
 
 def name_of(item: Object) -> str:

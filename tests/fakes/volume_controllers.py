@@ -20,13 +20,15 @@ Json = dict[str, Any]
 class VolumeControllers:
     """Both of them, as a task that looks at everything again and again."""
 
-    def __init__(self, server: FakeApiServer, *, binds: bool = True) -> None:
-        self.binds = binds
+    def __init__(
+        self, server: FakeApiServer, *, binds: bool = True, looks_every_s: float = 0.005
+    ) -> None:
+        self.binds, self._looks_every_s = binds, looks_every_s
         self._server = server
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "VolumeControllers":
-        self._task = asyncio.create_task(self._run())
+        self._task = asyncio.create_task(self.run())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -34,14 +36,15 @@ class VolumeControllers:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Look again and again."""
         while True:
             if self.binds:
                 for claim in self._all("persistentvolumeclaims"):
                     self._provision(claim)
                 for volume in self._all("persistentvolumes"):
                     self._bind(volume)
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(self._looks_every_s)
 
     def _all(self, resource: str) -> list[Json]:
         return self._server.store.all(self._server.kind(resource))

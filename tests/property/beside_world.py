@@ -47,7 +47,7 @@ class BesideWorld(World):
 
     def __init__(self, seed: int, way: Way) -> None:
         super().__init__(seed, way)
-        self.calm = True
+        self.calm, self.rules = True, None
         self.server.on_request = None
         self.server.has_claims = self.server.has_devices = True
         self.since: dict[str, float] = {}

@@ -2,7 +2,9 @@
 
 `World` keeps what a cluster would know (nodes, pods, bindings), carries the engine's commands out
 or refuses them, and checks after every event what must always hold. The engine decides by a `Way`
-of what ships; prices, scores ahead and what is learnt are due tens of times a walk.
+of what ships; prices, scores ahead and what is learnt are due tens of times a walk. Some pods have
+rules about nodes and about each other, of which `World.rules` knows what the API says, and some a
+claim, of which `World.volumes` knows which volume serves it.
 """
 
 from collections import Counter
@@ -11,7 +13,10 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from drawn_rules import APPS, NAMESPACE, SHARE, RuleBook, drawn_rules, labelled
+from drawn_volumes import VolumeBook
 from long_form import AUDITED_EVERY
+from msgspec.structs import replace
 from ways import DEFAULT, Way
 
 from weft.core.engine import (
@@ -41,7 +46,8 @@ from weft.core.framework.popularity import POPULAR_PODS, bare, weighted_input
 from weft.core.framework.signals import FRESH, MISSING, STALE, snapshot
 from weft.core.ledger import audit
 from weft.core.ledger.audit import differences
-from weft.model import Node, Placement, PodRequest, Shape
+from weft.model import Constraints, Node, Placement, PodRequest, Shape
+from weft.model.storage import mounted_by
 from weft.testing import node, placement, random_nodes, random_shape, shape
 
 SECOND = 1_000_000_000
@@ -62,6 +68,7 @@ MEASURED |= {"memory_used_mib": 10_000.0, "memory_free_mib": 10_000.0, "memory_f
 """Columns that exporters tell of a GPU, and the amount that 1 stands for."""
 STEPS = {"add": 8, "answer": 8, "gone": 4, "time": 4, "repeat": 2, "change": 2, "learn": 1}
 STEPS |= {"look": 1, "foreign": 1, "leave": 1, "come": 2, "crash": 1}
+STEPS |= {"relabel": 1, "terminate": 1, "resize": 1}
 MOST_PODS = 30
 Log = list[tuple[Event, int, list[Command]]]
 
@@ -90,7 +97,9 @@ class World:
         self.told: list[Event] = []  # of GPUs and what usually comes: for the next process, too
         self._made = self._checks = self._broken = self._told = self._signals = 0
         self.first_nodes, self.log = nodes, [] if log is None else log
+        self.rules, self.volumes = RuleBook(nodes), VolumeBook()
         self.engine = self.start(nodes)
+        self.tell(self.volumes.all())
 
     def start(self, nodes: Iterable[Node] = ()) -> Engine:
         """An engine that knows nothing but these nodes."""
@@ -136,11 +145,7 @@ class World:
         has_more = False
         for command in unless_faulted(commands):
             if isinstance(command, Bind):
-                uid = command.pod.uid
-                assert self.pods[uid] == command.pod, "a pod that is gone or changed is bound"
-                assert uid not in self.bound, "a pod is bound twice"
-                assert uid not in self.flying, "a pod is bound while its binding is on its way"
-                self.flying[uid] = command.placement
+                self._fly(command)
                 self.hits["bound by it"] += command.record.profile in self.way.names
             elif isinstance(command, Unschedulable):
                 assert command.pod.uid not in self.flying
@@ -152,11 +157,40 @@ class World:
             self.tell(Tick())
         return commands
 
-    def add(self, shape: Shape, profile: str, priority: int = 0) -> str:
+    def _fly(self, command: Bind) -> None:
+        """The binding is on its way; whether it may be, the world knows by its own accounts."""
+        uid, node = command.pod.uid, command.placement.node
+        assert self.pods[uid] == command.pod, "a pod that is gone or changed is bound"
+        assert uid not in self.bound, "a pod is bound twice"
+        assert uid not in self.flying, "a pod is bound while its binding is on its way"
+        assert not (why := self.rules.broken(uid, node)), f"{uid} on {node} breaks {why}"
+        wrong = self.volumes.wrong(uid, self.nodes[node], command.volumes)
+        assert not wrong, wrong
+        self.flying[uid] = command.placement
+        self.rules.put(uid, node)
+        self.volumes.chosen[uid] = command.volumes
+
+    def add(self, shape: Shape, profile: str, priority: int = 0, *, aside: Random) -> str:
+        """A pod comes; whether it has rules and claims is drawn `aside`."""
         self._made += 1
         uid = f"p{self._made}"
-        self.pods[uid] = PodRequest(
-            uid, uid, shape, scheduler_name=profile, priority=priority, created_ns=self.now
+        spec, labels, kind = drawn_rules(aside) if aside.random() < SHARE else ({}, {}, "")
+        self.rules.add(uid, spec, labels)
+        if aside.random() < SHARE / 2:
+            kind, storage = "claim", self.volumes.drawn(uid, aside)
+            shape = replace(shape, constraints=Constraints(storage=storage))
+        if kind:
+            self.hits[f"pod with {kind}"] += 1
+        self.pods[uid] = self.rules.said(
+            PodRequest(
+                uid,
+                uid,
+                shape,
+                scheduler_name=profile,
+                priority=priority,
+                created_ns=self.now,
+                claims=self.volumes.claims(uid),
+            )
         )
         self.tell(PodAdded(self.pods[uid]))
         return uid
@@ -165,25 +199,52 @@ class World:
         """A pod's request is edited while it waits; bound pods and those being bound stay."""
         if uid in self.engine.queue:
             old = self.pods[uid]
-            self.pods[uid] = PodRequest(
-                uid, uid, shape, scheduler_name=old.scheduler_name, created_ns=old.created_ns
-            )
+            constraints = Constraints(storage=old.shape.constraints.storage)
+            shape = replace(shape, constraints=constraints)
+            self.pods[uid] = self.rules.said(replace(old, shape=shape, priority=0))
             self.tell(PodAdded(self.pods[uid]))
+
+    def seen(self, uid: str) -> PodSeenBound:
+        """The event by which a bound pod is seen."""
+        rules = self.pods[uid].shape.constraints.storage
+        mounted = mounted_by(rules, NAMESPACE, self.pods[uid].claims)
+        return PodSeenBound(self.bound[uid], marks=self.rules.marks(uid), mounted=mounted)
+
+    def relabel(self, uid: str, labels: dict[str, str]) -> None:
+        """A bound pod's labels are edited: it stays, and others' rules see it otherwise."""
+        self.rules.api.pods[uid]["metadata"]["labels"] = labels
+        self.hits["a bound pod is relabelled"] += 1
+        self.tell(self.seen(uid))
+
+    def terminate(self, uid: str) -> None:
+        """A bound pod's deletion is asked; it runs on for a while."""
+        self.rules.api.pods[uid]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        self.hits["a bound pod terminates"] += 1
+        self.tell(self.seen(uid))
+
+    def resize(self, uid: str, cpu_milli: int) -> None:
+        """A bound pod is resized in place; that may be more than its node has."""
+        self.facts = True
+        self.bound[uid] = replace(self.bound[uid], cpu_milli=cpu_milli)
+        self.hits["a bound pod is resized"] += 1
+        self.tell(self.seen(uid))
 
     def repeat(self, uid: str) -> None:
         """The API says again what it said before."""
         if uid in self.bound:
             self.tell(PodBound(uid))
-            self.tell(PodSeenBound(self.bound[uid]))
+            self.tell(self.seen(uid))
         self.tell(PodAdded(self.pods[uid]))
 
     def gone(self, uid: str, **how: Any) -> None:
         """The pod ends; if its binding is on its way, the answer comes after."""
         late = self.flying.pop(uid, None)
         self.bound.pop(uid, None)
-        del self.pods[uid]
+        del self.pods[uid], self.rules.api.pods[uid]
+        volumes = self.volumes.gone(uid)
         self.tell(PodGone(uid, **how))
         self.tell(PodGone(uid))
+        self.tell(volumes)
         if late is not None:
             self.hits["gone while its binding was on its way"] += 1
             self.tell(PodBound(uid))
@@ -191,25 +252,36 @@ class World:
 
     def answer(self, uid: str, how: str) -> None:
         """A binding on its way arrives, is refused, or arrives with its answer lost."""
+        if how == "thought refused" and self.pods[uid].claims:
+            how = "bound"  # its claims are bound as well: it would be asked about anew
         self.hits[f"binding {how}"] += 1
         there = self.flying.pop(uid)
         if how == "refused":
+            self._loses_place(uid)
             self.tell(BindFailed(uid))
             return
         self.bound[uid] = there
+        self.tell(self.volumes.bound(uid))
         if how == "seen first":
-            self.tell(PodSeenBound(there))
+            self.tell(self.seen(uid))
             self.tell(BindFailed(uid, "timeout"))
         elif how == "thought refused":
             self.bound.pop(uid)
+            self._loses_place(uid)
             self.tell(BindFailed(uid, "timeout"))
             # If the engine placed it again meanwhile, that binding is refused: it has a node.
             self.flying.pop(uid, None)
             self.bound[uid] = there
+            self.rules.put(uid, there.node)
             self.facts = True
-            self.tell(PodSeenBound(there))
+            self.tell(self.seen(uid))
         else:
             self.tell(PodBound(uid))
+
+    def _loses_place(self, uid: str) -> None:
+        """The pod's binding failed, or is thought to have."""
+        self.rules.put(uid, "")
+        self.volumes.gone(uid)
 
     def pass_time(self, seconds: int) -> None:
         self.now += seconds * SECOND
@@ -222,7 +294,9 @@ class World:
         self.facts = True
         self.pods[uid] = PodRequest(uid, uid, Shape(), scheduler_name="best-fit")
         self.bound[uid] = placement(uid, name, gpu, memory_mib=4000, milli=200)
-        self.tell(PodSeenBound(self.bound[uid]))
+        self.rules.add(uid, {}, {"app": APPS[self._made % len(APPS)]})
+        self.rules.put(uid, name)
+        self.tell(self.seen(uid))
 
     def learn(self) -> None:
         """Counts anew what usually comes, of the pods that there are."""
@@ -251,6 +325,7 @@ class World:
 
     def node_leaves(self, name: str) -> None:
         self.nodes.pop(name, None)
+        self.rules.api.nodes.pop(name, None)
         self.tell(NodesChanged(removed=(name,)))
 
     def node_comes(self, one: Node) -> None:
@@ -260,6 +335,7 @@ class World:
             more = len(one.gpus) > len(before.gpus)
             self.hits["a node gains GPUs" if more else "a node loses GPUs"] += 1
         self.nodes[one.name] = one
+        self.rules.put_node(one)
         self.tell(NodesChanged((one,)))
 
     # --- what must hold ----------
@@ -285,11 +361,14 @@ class World:
         """Checks that parked pods fit nowhere, unless one of their kind has been woken and will
         try."""
         resting: dict[tuple[str, Shape], PodRequest] = {}
+        with_rules: list[tuple[tuple[str, Shape], PodRequest]] = []
         on_their_way = set()
         for one in self.engine.queue.waiting():
             assert one.state in {"parked", "backoff"}
             kind = one.profile.name, one.shape
-            if one.state == "parked":
+            if one.state == "parked" and self._has_rules(one.pod):
+                with_rules.append((kind, one.pod))
+            elif one.state == "parked":
                 resting[kind] = one.pod
             elif one.woken:
                 on_their_way.add(kind)
@@ -301,6 +380,30 @@ class World:
             if profile.matcher is not None:  # its place may be left to others that wait
                 known = self.engine.assess(profile, pod)
             assert known.counts[0] == 0, f"{asks} fits, but nobody was woken"
+        for kind, pod in with_rules:
+            if kind not in on_their_way:
+                self._check_rules_keep_waiting(*kind, pod)
+
+    def _has_rules(self, pod: PodRequest) -> bool:
+        """True if others alike may fit elsewhere than this one: by its rules, or by theirs."""
+        return pod.shape.constraints != Constraints() or bool(self.engine.existing.owners)
+
+    def _check_rules_keep_waiting(self, name: str, asks: Shape, pod: PodRequest) -> None:
+        """Wherever there is room the API's objects say which rule the pod would break."""
+        engine, profile = self.engine, self.engine.profiles[name]
+        constraints = pod.shape.constraints
+        asks = replace(asks, constraints=constraints)
+        known = engine.asked_of(engine.assessor, profile, asks, pod)
+        if profile.matcher is not None:
+            known = engine.assess(profile, pod)
+        assert known.counts[0] == 0, f"{asks} fits, but nobody was woken"
+        if constraints.storage or profile.matcher is not None or self._checks % AUDITED_EVERY:
+            return
+        bare = replace(asks, constraints=Constraints())
+        roomy = engine.assessor.assess(profile, bare).codes == 0
+        for row in roomy.nonzero()[0].tolist():
+            node = engine.ledger.table.nodes[row].name
+            assert self.rules.broken(pod.uid, node), f"{pod.uid} fits on {node}, and rests"
 
     # --- crashes ----------
 
@@ -317,18 +420,22 @@ class World:
                 self.hits["crash before the answer: it was bound"] += 1
             else:
                 self.hits["crash before the binding arrived"] += 1
+                self._loses_place(uid)
         self.flying = {}
         fresh = self.start()
-        parts: list[list[Any]] = [list(self.nodes.values()), list(self.bound.values())]
+        for engine in (fresh, old):
+            engine.handle(self.volumes.all(), self.now)
+        parts: list[list[Any]] = [list(self.nodes.values()), list(self.bound)]
         for part in parts:
             random.shuffle(part)
         first_nodes = random.random() < 0.5
         for part in parts if first_nodes else reversed(parts):
             for one in part:
-                event = NodesChanged((one,)) if isinstance(one, Node) else PodSeenBound(one)
+                event = NodesChanged((one,)) if isinstance(one, Node) else self.seen(one)
                 unless_faulted(_without_tasks(fresh.handle(event, self.now), self.mistakes))
         for uid in [uid for uid in old.ledger.holdings if uid not in self.bound]:
             old.ledger.release(uid)
+            old.existing.remove(uid)
         assert differences(old.ledger.table, fresh.ledger.table) == []
         assert old.ledger.holdings.keys() == fresh.ledger.holdings.keys()
         self._decide_alike(old, fresh, probe)
@@ -339,7 +446,7 @@ class World:
             # Until all are back, the checks would miss some: tell them apart from the world.
             for command in fresh.handle(PodAdded(self.pods[uid]), self.now):
                 if isinstance(command, Bind):
-                    self.flying[command.pod.uid] = command.placement
+                    self._fly(command)
         self._told = self._broken  # what it had not told yet went with the old process
         self.check()
 
@@ -402,11 +509,13 @@ def decision(engine: Engine, shape: Shape, profile: str, now: int) -> tuple[obje
     return held and held.placement, told, places.get("probe")
 
 
-def random_nodes_of(random: Random) -> list[Node]:
+def random_nodes_of(random: Random, aside: Random) -> list[Node]:
     """A small cluster: plain and alike, or every oddity at once."""
     if random.random() < 0.5:
-        return [node(f"n{i}", gpus=2, cpu_milli=4000) for i in range(random.randint(1, 3))]
-    return random_nodes(random, 4)
+        found = [node(f"n{i}", gpus=2, cpu_milli=4000) for i in range(random.randint(1, 3))]
+    else:
+        found = random_nodes(random, 4)
+    return [labelled(aside, one) for one in found]
 
 
 def walk(
@@ -420,13 +529,13 @@ def walk(
     log: Log | None = None,
 ) -> World:
     """A walk, by its seed. `hours`: so long, instead of so many steps; more pods go than come."""
-    random = Random(seed)
-    world = World(random_nodes_of(random), way, seed, mistakes=mistakes, log=log)
+    random, aside = Random(seed), Random(-1 - seed)
+    world = World(random_nodes_of(random, aside), way, seed, mistakes=mistakes, log=log)
     kinds = {kind: often for kind, often in STEPS.items() if crashes or kind != "crash"}
     until = hours * 3600 * SECOND
     while world.now < until if hours else steps > 0:
         steps -= 1
-        step(world, random, random.choices(list(kinds), list(kinds.values()))[0])
+        step(world, random, aside, random.choices(list(kinds), list(kinds.values()))[0])
         if hours and len(world.pods) > MOST_PODS:
             for uid in random.sample(list(world.pods), MOST_PODS // 3):
                 world.gone(uid)
@@ -441,13 +550,14 @@ def any_shape(random: Random, world: World) -> Shape:
     return random_shape(random, list(world.nodes.values()))
 
 
-def step(world: World, random: Random, kind: str) -> None:
-    """One random thing of this kind happens."""
+def step(world: World, random: Random, aside: Random, kind: str) -> None:
+    """One random thing of this kind happens; rules are drawn `aside`."""
     pods = list(world.pods)
     match kind:
         case "add":
             profile = random.choice(world.way.pods_names)
-            world.add(any_shape(random, world), profile, random.randint(0, 2))
+            shape = any_shape(random, world)
+            world.add(shape, profile, random.randint(0, 2), aside=aside)
         case "answer" if world.flying:
             ways = ("bound", "bound", "bound", "refused", "seen first", "thought refused")
             world.answer(random.choice(list(world.flying)), random.choice(ways))
@@ -472,6 +582,12 @@ def step(world: World, random: Random, kind: str) -> None:
             name = f"n{random.randint(0, 3)}"
             gone = random_nodes(random, 1)[0]
             again = node(name, gpus=random.choice((1, 2, 2, 4)), cpu_milli=4000, rank=gone.rank)
-            world.node_comes(again)
+            world.node_comes(labelled(aside, again))
+        case "relabel" if world.bound:
+            world.relabel(random.choice(list(world.bound)), {"app": aside.choice(APPS)})
+        case "terminate" if world.bound:
+            world.terminate(random.choice(list(world.bound)))
+        case "resize" if world.bound:
+            world.resize(random.choice(list(world.bound)), random.choice((0, 500, 3000)))
         case "crash":
             world.crash(random, any_shape(random, world))

@@ -27,6 +27,7 @@ from live_asks import (
 )
 from live_faults import Faulty
 from live_instance import BIND_S, LEASE_S, Instance, task_factory
+from live_rules import LiveRules
 from ways import Way
 
 from fakes.api_http import Request
@@ -74,6 +75,7 @@ class World:
         self.server.store.now = LoopClock().wall
         self.server.store.listeners.append(self._changed)
         self.server.on_request = self.faulty.strike
+        self.rules: LiveRules | None = LiveRules(self, seed + 3)
 
     # --- objects ---
 
@@ -82,6 +84,8 @@ class World:
         asyncio.get_running_loop().set_task_factory(task_factory)
         asyncio.get_running_loop().set_exception_handler(self._unhandled)
         self.server.add("leases", {"metadata": {"name": "weft"}, "spec": {}}, "kube-system")
+        if self.rules is not None:
+            self.rules.begin()
         for _ in range(1 if self.slips else self.random.choice((1, 1, 2, 4))):
             self.new_node()
         for _ in range(self.random.randint(0, 12)):
@@ -100,7 +104,9 @@ class World:
         has = {"cpu": "640", "memory": "640Gi", "pods": "110"}
         status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
         marks = {**self._inventory(name), **AGENT_BY_NAME}
-        body = {"metadata": {"name": name, "annotations": marks}, "spec": {}, "status": status}
+        said = {} if self.rules is None else self.rules.of_node(name)
+        meta = {"name": name, "annotations": marks, "labels": said.get("labels", {})}
+        body = {"metadata": meta, "spec": {"taints": said.get("taints", [])}, "status": status}
         self.server.add("nodes", body)
 
     def change_gpus(self, name: str, count: int) -> None:
@@ -125,6 +131,9 @@ class World:
         spec, labels = random_spec(self.random)
         if not scheduler:
             scheduler = self.random.choice((*self.way.pods_names, ANOTHER))
+        if self.rules is not None and scheduler in self.way.pods_names:
+            rules, more_labels = self.rules.of_pod(f"c{self._made}")
+            spec, labels = {**spec, **rules}, {**labels, **more_labels}
         meta = {"name": name or f"p{self._made}", "namespace": NAMESPACE, "labels": labels}
         priority = self.random.choice((0, 0, 1, 2, 3))
         spec = {**spec, "schedulerName": scheduler, "priority": priority, **more}
@@ -141,6 +150,8 @@ class World:
 
     def remove(self, pod: Json) -> None:
         self.server.remove("pods", pod["metadata"]["name"], NAMESPACE)
+        if self.rules is not None:
+            self.rules.gone(pod)
 
     def try_remove(self, resource: str, name: str, namespace: str) -> bool:
         """Removes the object, and tells whether there was one."""
@@ -356,6 +367,10 @@ class World:
         if wrong:
             self.violation(f"{uid} of {sender}: {wrong}")
         self._check_reserved(sender, pod)
+        judged = pod["spec"]["schedulerName"] == ANOTHER  # by kube-scheduler, which asked Weft
+        asked = None if judged or self.slipped else self.rules
+        if asked is not None and (broken := asked.broken_at_binding(pod)):
+            self.violation(f"{sender} bound {uid} to {node_of(pod)}, against {broken}")
         over = overbooked(self.pods(), node_of(pod))
         if over and node_of(pod) not in self.slipped:
             self.violation(f"{sender} bound {uid} to {node_of(pod)}: GPUs {over} over capacity")
@@ -381,9 +396,26 @@ class World:
             self.remove(pod)
         elif pod["status"]["phase"] == "Pending":
             self.update(pod, {"status": {"phase": "Running"}})
+        elif self.rules is not None and self.random.random() < 0.3:
+            self.resize(pod)
         else:
             phase = self.random.choice(("Succeeded", "Failed"))
             self.update(pod, {"status": {"phase": phase}})
+
+    def resize(self, pod: Json) -> None:
+        """A running pod asks for other CPU in place, and its node has set this aside for it."""
+        container = pod["spec"]["containers"][0]
+        asked, has = (f"{self.random.choice((0, 100, 900))}m" for _ in range(2))
+        resources = {**container.get("resources", {}), "requests": {"cpu": asked}}
+        told = {"allocatedResources": {"cpu": has}, "resources": {"requests": {"cpu": has}}}
+        self.update(
+            pod,
+            {
+                "spec": {"containers": [{**container, "resources": resources}]},
+                "status": {"containerStatuses": [{"name": container["name"], **told}]},
+            },
+        )
+        self.hits["pod resized"] += 1
 
 
 def _encode(value: Any) -> bytes:

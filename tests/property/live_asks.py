@@ -103,6 +103,15 @@ def mismatch(pod: Json, *, at_least: bool = False) -> str:
     return ""
 
 
+def cpu_of(pod: Json) -> int:
+    """Thousandths of a core that a bound pod counts with: the most of what it asks, and what its
+    node has set aside for it."""
+    asked = (pod["spec"]["containers"][0].get("resources") or {}).get("requests") or {}
+    said = (pod.get("status") or {}).get("containerStatuses") or []
+    has = said[0]["allocatedResources"] if said else {}
+    return max(int(each.get("cpu", "0m")[:-1]) for each in (asked, has))
+
+
 def bound_at(pod: Json) -> str:
     """When it was bound, as the API server wrote it; "" where it did not."""
     conditions = (pod.get("status") or {}).get("conditions") or []

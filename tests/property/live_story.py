@@ -14,6 +14,7 @@ from live_asks import (
     Json,
     ask_of,
     bound_at,
+    cpu_of,
     ended,
     expected,
     fits,
@@ -63,7 +64,10 @@ def schedule(
         world = World(seed, way, slips=slips, mistakes=mistakes)
         world.begin()
         loop = asyncio.get_running_loop()
-        actors = [loop.create_task(work) for work in (world.keep_alive(), world.kube_scheduler())]
+        work = [world.keep_alive(), world.kube_scheduler()]
+        if world.rules is not None:
+            work.append(world.rules.controllers().run())
+        actors = [loop.create_task(each) for each in work]
         for point in world.random.sample(POINTS, world.random.choice((1, 2, 3))):
             world.plan_crash(point)
         done, until = 0, loop.time() + hours * 3600
@@ -395,9 +399,13 @@ def _agrees(world: World, live: EngineCluster, name: str) -> None:
         if one.state != "committed" or one.placement.node != node_of(pod):
             world.violation(f"{name}: {uid} is {one.state} on {one.placement.node}")
         want = expected(pod, world.gpus.get(node_of(pod), 0))
+        if one.placement.cpu_milli != cpu_of(pod):
+            world.violation(f"{name}: {uid} counts with {one.placement.cpu_milli}m of CPU")
         has = sorted((s.gpu, s.memory_mib, s.milli) for s in one.placement.shares)
         if want is not None and has != want:
             world.violation(f"{name}: {uid} is charged {has} instead of {want}")
+    if world.rules is not None:
+        world.rules.probe(live, name)
     for text in audit(live.engine.ledger):
         if not any(fact in text for fact in FACTS):
             world.violation(f"{name}: {text}")
@@ -417,6 +425,7 @@ def _nobody_waits_in_vain(world: World, live: EngineCluster) -> None:
                 card[0] -= share.memory_mib
                 card[1] -= share.milli
                 card[2] = False
+    rules, objects = world.rules, world.rules.cluster() if world.rules is not None else None
     for pod in world.pods():
         if not waits(pod) or pod["spec"]["schedulerName"] not in (*world.way.pods_names, ANOTHER):
             continue
@@ -429,6 +438,10 @@ def _nobody_waits_in_vain(world: World, live: EngineCluster) -> None:
         for name, cards in free.items():
             if name in refused or world.gives_more or (filtered and ask_of(pod).count > 1):
                 continue
+            own = pod["spec"]["schedulerName"] != ANOTHER  # the other one judges by itself
+            if own and rules is not None and objects and rules.keeps_off(objects, pod, name):
+                world.hits["kept waiting by a rule"] += 1
+                continue
             if fits(ask_of(pod), [(mib, milli, bool(idle)) for mib, milli, idle in cards]):
                 world.violation(f"{pod['metadata']['uid']} waits, and fits on {name}")
 
@@ -438,7 +451,8 @@ def _assessed(cluster: EngineCluster, pod: Json) -> Assessment | None:
     known = cluster.pod(NAMESPACE, pod["metadata"]["name"])
     if known is None:
         return None
-    request = cluster.parse_asked(known)
+    judged = pod["spec"]["schedulerName"] == ANOTHER  # by kube-scheduler
+    request = cluster.parse_asked(known) if judged else cluster.parse(known)
     return cluster.engine.assess(cluster.engine.profile_of(request), request)
 
 

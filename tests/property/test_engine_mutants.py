@@ -7,6 +7,8 @@ import pytest
 from engine_world import walk
 from ways import CHOSEN, FIRST, SHIPPED, WAYS
 
+from weft.core.constraints import ExistingPods, ServingVolumes
+from weft.core.constraints.counts import CountByNode
 from weft.core.engine.assessment import Assessor
 from weft.core.engine.decision_faults import SideTasks
 from weft.core.engine.engine import Engine
@@ -14,6 +16,7 @@ from weft.core.engine.pricing import PriceLists
 from weft.core.engine.queue import FreedNode, ParkedGroup, Queue
 from weft.core.ledger import Ledger
 from weft.core.policies.least_stranding import LeastStranding
+from weft.model import PodMarks
 from weft.model.errors import PolicyError
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -97,6 +100,39 @@ def added_pods_decided_though_they_are_bound(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+# --- rules about other pods, and volumes ---
+
+
+def nobody_asks_the_rules(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("weft.core.engine.engine.answers", lambda *_: [])
+
+
+def nobody_woken_by_pods(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Queue, "wake_for_pods", nothing)
+
+
+def who_left_is_counted_on(patch: pytest.MonkeyPatch) -> None:
+    add = CountByNode.add
+    patch.setattr(CountByNode, "add", lambda self, node, by: add(self, node, max(by, 0)))
+
+
+def others_keep_nobody_off(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ExistingPods, "keeping_off", lambda *_: ())
+
+
+def seen_pods_have_no_marks(patch: pytest.MonkeyPatch) -> None:
+    put = ExistingPods.put
+
+    def bare(self: ExistingPods, uid: str, node: str, marks: PodMarks, *mounted: Any) -> None:
+        put(self, uid, node, PodMarks(marks.namespace), *mounted)
+
+    patch.setattr(ExistingPods, "put", bare)
+
+
+def a_volume_is_given_twice(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ServingVolumes, "assume", nothing)
+
+
 # --- beside deciding: the world in which mistakes are made there ---
 
 
@@ -164,6 +200,12 @@ MUTANTS = [
     seen_pods_stay_in_the_queue,
     a_stale_answer_from_the_cache,
     added_pods_decided_though_they_are_bound,
+    nobody_asks_the_rules,
+    nobody_woken_by_pods,
+    who_left_is_counted_on,
+    others_keep_nobody_off,
+    seen_pods_have_no_marks,
+    a_volume_is_given_twice,
 ]
 BESIDE = [
     scores_made_ahead_for_the_nodes_of_before,
@@ -178,12 +220,13 @@ BESIDE = [
 
 WALKS = 60
 BEGINS = {
-    nobody_woken_by_room: 4,
-    nobody_woken_by_nodes: 2,
-    a_chain_that_breaks: 16,
+    a_chain_that_breaks: 115,
     too_choosy_about_whom_to_wake: 9,
-    prices_of_the_nodes_of_before: 14,
-    no_prices_once_some_could_not_be_made: 158,
+    nobody_woken_by_pods: 77,
+    others_keep_nobody_off: 77,
+    a_volume_is_given_twice: 121,
+    prices_of_the_nodes_of_before: 10,
+    no_prices_once_some_could_not_be_made: 121,
 }
 """The walk to begin with: one that showed it, so that little time is lost."""
 

@@ -4,6 +4,7 @@ crash anywhere loses nothing. By every way to decide that ships, and every polic
 from collections import Counter
 
 import pytest
+from drawn_rules import KINDS
 from engine_world import walk
 from long_form import few_or_many
 from ways import SHIPPED, WAYS, seeds
@@ -28,6 +29,10 @@ POINTS = (
     "GPUs looked at",
     "typical pods learnt",
     "prices made",
+    *(f"pod with {kind}" for kind in (*KINDS, "claim")),
+    "a bound pod is relabelled",
+    "a bound pod terminates",
+    "a bound pod is resized",
 )
 
 

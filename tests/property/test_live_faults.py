@@ -16,6 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
+from drawn_rules import KINDS as KINDS_OF_RULES
 from fault_cases import KINDS, Block, Played, blocks, cases, play
 from faulty_world import NAMESPACE, World
 from live_asks import CARD_MIB, CARD_MILLI, limits
@@ -74,6 +75,10 @@ FAULT_POINTS = (
     "scores made ahead",
     "typical pods learnt",
     "minutes without an event",
+    *(f"pod with {kind}" for kind in (*KINDS_OF_RULES, "claim")),
+    "pod resized",
+    "probes refused",
+    "kept waiting by a rule",
 )
 REQUESTS = ("lease", "list", "watch", "read-back", "fence")  # whatever goes wrong with them
 

@@ -17,9 +17,11 @@ import weft.kube.bind
 from weft.cluster.control.fault_log import FaultLog
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.control.typical_pods import TypicalInput
+from weft.cluster.control.volume_binder import VolumeBinder
 from weft.cluster.control.watch_feeds import ChangeStream
 from weft.cluster.state.bound_share import BoundShare, held_by
 from weft.cluster.state.pods import PodView
+from weft.core.constraints import ExistingPods
 from weft.core.engine import Bind, BindFailed, Engine, PodGone
 from weft.core.engine.assessment import Assessor
 from weft.core.engine.decision_faults import SideTasks
@@ -244,6 +246,21 @@ def gated_pods_wait_too(patch: Patch) -> None:
     patch.setattr(PodView, "unbound", unbound)
 
 
+def pods_there_count_for_no_rule(patch: Patch) -> None:
+    patch.setattr(ExistingPods, "put", lambda *_: None)
+
+
+def volumes_are_not_waited_for(patch: Patch) -> None:
+    async def bound(self: VolumeBinder, command: Bind) -> str:
+        return ""
+
+    patch.setattr(VolumeBinder, "bind", bound)
+
+
+def a_resize_is_overlooked(patch: Patch) -> None:
+    patch.setattr(weft.cluster.state.pods, "as_set_aside", lambda pod: pod)
+
+
 MUTANTS = [
     a_dropped_reservation,
     a_double_release,
@@ -270,6 +287,9 @@ MUTANTS = [
     what_was_there_at_the_start_is_never_freed,
     a_lost_gpu_is_given_away,
     gated_pods_wait_too,
+    pods_there_count_for_no_rule,
+    volumes_are_not_waited_for,
+    a_resize_is_overlooked,
 ]
 SHOWN_BY = {"gated_pods_wait_too": WAYS["interference"]}  # by policies that match waiting pods
 WITH_MISTAKES = (
@@ -283,6 +303,8 @@ CAUGHT_SOON = {
     no_waiting_for_the_old_lease: 3,
     scores_made_ahead_for_the_nodes_of_before: 0,
     mistakes_in_gauges_are_raised: 0,
+    pods_there_count_for_no_rule: 0,
+    volumes_are_not_waited_for: 0,
 }
 """At which schedule the short form begins: where they were caught when this was written."""
 MOST = 400
