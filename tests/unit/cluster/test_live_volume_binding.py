@@ -280,6 +280,24 @@ async def test_stopping_does_not_wait_for_volumes() -> None:
         await asyncio.wait_for(told.made.live.stop(), 5)
 
 
+async def test_prepared_volumes_are_set_apart_before_others_are_made() -> None:
+    """Who is killed in between leaves a claim with no node: where the volume is, the other can be
+    made. The other way round its node may have no volume left for the next process."""
+    async with story("a", binds=False) as told:
+        order: list[str] = []
+
+        def hear(request: Request) -> None:
+            if request.method == "PATCH" and "/persistentvolume" in request.path:
+                order.append(request.path.rpartition("/")[2])
+
+        told.server.on_request = hear
+        told.add("persistentvolumes", volume("disk", "a"))
+        told.add("persistentvolumeclaims", claim("first", of_class="made"), claim("second"))
+        told.add("pods", with_claims("web", "first", "second"))
+        await until(lambda: len(order) == 2)
+        assert order == ["disk", "first"]
+
+
 async def test_the_next_process_goes_on_where_this_one_ended() -> None:
     """A volume that is set apart, and a claim that has its node, say all there is to know."""
     async with story() as told:

@@ -12,7 +12,7 @@ written is not taken back, as by kube-scheduler: a claim that was begun is finis
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from weft.cluster.state.storage_objects import SELECTED_NODE, is_bound, is_for, node_terms
 from weft.cluster.state.volumes import VolumeView
@@ -64,7 +64,7 @@ class VolumeBinder:
         """Have the pod's claims bound as was chosen; the reason why they are not, or ""."""
         pod, node = command.pod, command.placement.node
         try:
-            for chosen in command.volumes:
+            for chosen in _scarce_first(command.volumes):
                 await self._write(pod.namespace, chosen, node)
         except (_NotNowError, ApiError, LostError, NotSentError) as error:
             return f"binding its volumes failed: {error}"
@@ -219,6 +219,13 @@ class VolumeBinder:
         if claim is None or claim.metadata.deletion_timestamp:
             raise _NotNowError(f"PersistentVolumeClaim {name} is gone")
         return claim
+
+
+def _scarce_first(volumes: Sequence[ChosenVolume]) -> list[ChosenVolume]:
+    """Volumes that are there before those to be made. Who is killed in between leaves a claim whose
+    volume can be made where the other is; the other way round that node's may be given to others.
+    """
+    return sorted(volumes, key=lambda each: not each.volume)
 
 
 def _number(version: str) -> int:
