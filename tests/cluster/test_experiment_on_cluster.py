@@ -21,7 +21,7 @@ import pytest
 import yaml
 from binaries import CONTROLLERS, find
 from control_plane import HOST, ControlPlane
-from job_controllers import job_controllers
+from controllers import job_controllers
 from needed_tools import NO_PROMETHEUS, lacking
 from played_exporters import ready
 from processes import Server, free_ports

@@ -11,7 +11,7 @@ import yaml
 from binaries import CONTROLLERS
 from control_plane import HOST
 from images import BUSYBOX
-from job_controllers import job_controllers
+from controllers import job_controllers
 from real_node import RealNode
 
 from weft.lab.experiment.run.store import JOBS, RESULT, read_rows
