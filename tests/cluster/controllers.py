@@ -36,8 +36,6 @@ def controllers(
         server.kill()
 
 
-def job_controllers(
-    plane: ControlPlane, program: Path
-) -> contextlib.AbstractContextManager[None]:
+def job_controllers(plane: ControlPlane, program: Path) -> contextlib.AbstractContextManager[None]:
     """What Jobs and namespaces need: Jobs get pods and end, namespaces that are deleted go."""
     return controllers(plane, program, ("job-controller", "namespace-controller"))

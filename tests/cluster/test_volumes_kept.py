@@ -225,9 +225,7 @@ def mounted(pod: Object) -> list[str]:
     """Names of its claims."""
     name, found = pod["metadata"]["name"], pod["spec"]["volumes"]
     return [
-        f"{name}-{one['name']}"
-        if "ephemeral" in one
-        else one["persistentVolumeClaim"]["claimName"]
+        f"{name}-{one['name']}" if "ephemeral" in one else one["persistentVolumeClaim"]["claimName"]
         for one in found
     ]
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from binaries import CONTROLLERS
 from control_plane import HOST
-from images import BUSYBOX
 from controllers import job_controllers
+from images import BUSYBOX
 from real_node import RealNode
 
 from weft.lab.experiment.run.store import JOBS, RESULT, read_rows
