@@ -56,6 +56,19 @@ def test_a_bound_volume_keeps_its_pod_near() -> None:
     assert found.unsupported == ""
 
 
+def test_a_volume_s_affinity_is_asked_of_labels_alone() -> None:
+    """As kube-scheduler and the kubelet ask it: neither knows there what the node is called."""
+    field = {"key": "metadata.name", "operator": "In", "values": ["n"]}
+    both = {"matchExpressions": [EXPRESSION], "matchFields": [field]}
+    volumes = VolumeView()
+    volumes.take_claim(Added(claim(volume="disk")))
+    volumes.take_volume(Added(volume(required={"nodeSelectorTerms": [both]})))
+    assert read(volumes, **MOUNTS).volumes == ((Term((ZONE,)),),)
+    terms = [both, {"matchFields": [field]}]
+    volumes.take_volume(Added(volume(required={"nodeSelectorTerms": terms})))
+    assert read(volumes, **MOUNTS) == Constraints()
+
+
 def test_a_volume_that_is_everywhere_binds_nobody() -> None:
     volumes = VolumeView()
     volumes.take_claim(Added(claim(volume="disk")))

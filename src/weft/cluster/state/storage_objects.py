@@ -73,11 +73,18 @@ def size_bytes(amount: str | int | float | None) -> int:
 
 
 def node_terms(volume: PersistentVolume) -> tuple[Term, ...] | None:
-    """The volume's node affinity, of which one term must match; None for any node."""
+    """The volume's node affinity, of which one term must match; None for any node.
+
+    Terms are of labels alone: kube-scheduler and the kubelet ask without the node's name, and a
+    matchFields then holds.
+    """
     affinity = volume.spec.node_affinity
     if affinity is None or affinity.required is None:
         return None
-    return terms_of(affinity.required)
+    terms = terms_of(affinity.required)
+    if any(term.fields and not term.labels for term in terms):
+        return None
+    return tuple(replace(term, fields=()) for term in terms)
 
 
 def free_volume(
