@@ -19,6 +19,7 @@ from weft.cli.parse_rows import (
     reading_of,
     table_of,
     total_line,
+    volumes_in_words,
     written_lines,
 )
 from weft.dialects.dialect import DialectSettings
@@ -168,7 +169,8 @@ def read_pod(file: str, pod: "ManifestPod", settings: DialectSettings) -> PodRea
     }
     foreign = pod_reader.not_placed(manifest, request)
     not_honoured = [f"{text}: {pod_reader.WAY_OUT}" for text in pod_reader.not_honoured(manifest)]
-    return reading_of(row_of, request, foreign, preview(request), not_honoured)
+    volumes = volumes_in_words(manifest)
+    return reading_of(row_of, request, foreign, preview(request), not_honoured, volumes)
 
 
 def _print_table(readings: list[PodReading], *, quiet: bool) -> None:

@@ -20,6 +20,7 @@ from weft.model.request import GpuMemoryRequest
 
 if TYPE_CHECKING:
     from weft.cli.text_table import TextTable
+    from weft.kube.pods import Pod, Volume
 
 
 class NotPlaced(msgspec.Struct, frozen=True):
@@ -86,14 +87,16 @@ def reading_of(
     foreign: Sequence[ForeignRequest],
     preview: PodAnnotations,
     not_honoured: Sequence[str] = (),
+    volumes: Sequence[str] = (),
 ) -> PodReading:
-    """Build a reading; `row_of` are the fields that identify the pods."""
+    """Build a reading; `row_of` are the fields that identify the pods, `volumes` what
+    `volumes_in_words` says."""
     row = Row(
         **row_of,
         dialect=None if request.dialect == "none" else request.dialect,
         containers=[_container(container) for container in request.containers],
         shared_by_containers=request.shared_by_containers,
-        constraints=constraints_in_words(request.shape.constraints),
+        constraints=[*constraints_in_words(request.shape.constraints), *volumes],
         preferences=preferences_in_words(request.preferences or Preferences()),
         not_honoured=list(not_honoured),
         not_placed=[NotPlaced.of(each) for each in foreign],
@@ -123,6 +126,43 @@ def constraints_in_words(constraints: Constraints) -> list[str]:
         ports = ", ".join(f"{port.port}/{port.protocol}" for port in constraints.ports)
         lines.append(f"on nodes where no pod has host port {ports}")
     return lines
+
+
+def volumes_in_words(pod: "Pod") -> list[str]:
+    """List what the pod's volumes ask of its node. What is said of claims is in the cluster alone,
+    but for those that are made for the pod."""
+    from weft.cluster.state.storage_objects import disks_of
+    from weft.cluster.state.volume_rules import mounted_claims
+
+    own = {f"{pod.metadata.name}-{volume.name}": volume for volume in pod.spec.volumes or ()}
+    lines = []
+    for mounted in mounted_claims(pod):
+        if mounted.is_own:
+            lines.append(
+                f"where a volume of its own can be had or made: {_own(own[mounted.claim])}"
+            )
+        else:
+            lines.append(f"where PersistentVolumeClaim {mounted.claim} has a volume or can get one")
+    for disk in disks_of(pod):
+        does = "writes to" if disk.read_only else "has"
+        lines.append(f"on nodes where no pod {does} {disk}")
+    return lines
+
+
+def _own(volume: "Volume") -> str:
+    """An ephemeral volume's size and class, as far as the pod says them."""
+    template = ("volumeClaimTemplate", "spec")
+    size = _within(volume.ephemeral, *template, "resources", "requests", "storage")
+    name = _within(volume.ephemeral, *template, "storageClassName")
+    of_class = f"class {name}" if name else "the default class"
+    return f"{volume.name}, {size or 'of any size'} of {of_class}"
+
+
+def _within(value: Any, *path: str) -> Any:
+    """The value there in nested mappings; None where one of them is none."""
+    for step in path:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
 
 
 def preferences_in_words(preferences: Preferences) -> list[str]:

@@ -37,6 +37,36 @@ ASKED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+DISK = {"pdName": "data"}
+OWN = {"storageClassName": "fast", "resources": {"requests": {"storage": "10Gi"}}}
+OF_VOLUMES: dict[str, tuple[dict[str, Any], str]] = {
+    "a claim": (
+        {"persistentVolumeClaim": {"claimName": "data"}},
+        "where PersistentVolumeClaim data has a volume or can get one",
+    ),
+    "ephemeral": (
+        {"ephemeral": {"volumeClaimTemplate": {"spec": OWN}}},
+        "where a volume of its own can be had or made: v, 10Gi of class fast",
+    ),
+    "ephemeral, of the default class": (
+        {"ephemeral": {"volumeClaimTemplate": {}}},
+        "where a volume of its own can be had or made: v, of any size of the default class",
+    ),
+    "ephemeral, mistyped": (
+        {"ephemeral": {"volumeClaimTemplate": {"spec": ["fast"]}}},
+        "where a volume of its own can be had or made: v, of any size of the default class",
+    ),
+    "gcePersistentDisk": (
+        {"gcePersistentDisk": DISK},
+        "on nodes where no pod has gcePersistentDisk data",
+    ),
+    "gcePersistentDisk, only read": (
+        {"gcePersistentDisk": {**DISK, "readOnly": True}},
+        "on nodes where no pod writes to gcePersistentDisk data",
+    ),
+}
+
+
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 WISH = {"weight": 7, "podAffinityTerm": NEAR}
 WISHED: dict[str, tuple[dict[str, Any], str]] = {
@@ -93,6 +123,17 @@ def test_parse_says_what_it_reads(field: str, weft: Any, tmp_path: Path) -> None
     assert f"ml/Deployment/web: placed only {words}" in weft("parse", file).out
 
 
+@pytest.mark.parametrize("kind", OF_VOLUMES)
+def test_parse_says_what_volumes_ask(kind: str, weft: Any, tmp_path: Path) -> None:
+    source, words = OF_VOLUMES[kind]
+    file = tmp_path / "web.yaml"
+    file.write_text(manifest({"volumes": [{"name": "v", **source}]}))
+    said = weft("parse", file, "--output", "json")
+    assert said.code == 0
+    assert json.loads(said.out)[0]["constraints"] == [words]
+    assert f"ml/Deployment/web: placed only {words}" in weft("parse", file).out
+
+
 @pytest.mark.parametrize("field", WISHED)
 def test_parse_says_what_is_preferred(field: str, weft: Any, tmp_path: Path) -> None:
     assert field in fields()
@@ -107,8 +148,8 @@ def test_parse_says_what_is_preferred(field: str, weft: Any, tmp_path: Path) -> 
 
 
 def test_the_rest_of_the_table_is_tested_elsewhere() -> None:
-    """Tolerations, images and volumes are no demand on a node by themselves, namespaces are part of
-    a term."""
+    """Tolerations and images are no demand on a node by themselves, namespaces are part of a term;
+    of volumes there is a table of its own."""
     elsewhere = {"tolerations", "volumes", "containers[].image", "namespaces"}
     assert fields() - ASKED.keys() == elsewhere
 
