@@ -37,5 +37,5 @@ def controllers(
 
 
 def job_controllers(plane: ControlPlane, program: Path) -> contextlib.AbstractContextManager[None]:
-    """What Jobs and namespaces need: Jobs get pods and end, namespaces that are deleted go."""
+    """Run those of Jobs and namespaces: Jobs get pods and end, namespaces that are deleted go."""
     return controllers(plane, program, ("job-controller", "namespace-controller"))

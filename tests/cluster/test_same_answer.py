@@ -22,9 +22,10 @@ import pytest
 from control_plane import ControlPlane
 from kube_api import Object, Objects
 from recording_extender import RecordingExtender
-from written_cluster import ask, build, delete, is_decided, let_go, weft_says
+from written_cluster import ask, build, forget_decisions, is_decided, let_go, weft_says
 
-from fakes.drawn_cluster import HEAVY, World, drawn
+from fakes.drawn_cluster import HEAVY, drawn
+from fakes.drawn_storage import CLASSES_AND_DRIVERS, STORAGE, StorageWorld
 from weft.model import Code
 
 FIRST = int(os.environ.get("WEFT_ORACLE_SEED", "0"))
@@ -32,6 +33,7 @@ CASES = int(os.environ.get("WEFT_ORACLE_CASES", "200"))
 NAMESPACES = ("drawn-a", "drawn-b", "drawn-c")
 FAST = "TaintNodesByCondition,StorageObjectInUseProtection,ServiceAccount"
 DRAWN_CASES, AT_LEAST = 200, 30
+CLASSES = [one["metadata"]["name"] for one in CLASSES_AND_DRIVERS if one["kind"] == "StorageClass"]
 FIELDS = (
     *("nodeSelector", "nodeAffinity.matchExpressions", "nodeAffinity.matchFields", "tolerations"),
     *("unschedulable", "os", "restartPolicyRules", "hostPort", "hostIP"),
@@ -52,13 +54,23 @@ FIELDS = (
         for what in ("Honor", "Ignore")
     ),
     "spread.matchLabelKeys",
+    *("claim that waits", "claims that wait, several", "claim, selected-node", "claim, Block"),
+    *("claim, terminating", "claim, ReadWriteOncePod", "claim.selector"),
+    *("claim.volumeName, not bound", "claim.volumeAttributesClassName"),
+    *(f"claim of {name}" for name in CLASSES),
+    *("volume, prepared", "volume.claimRef", "volume.nodeAffinity.matchFields"),
+    *("CSIStorageCapacity", "CSIStorageCapacity.maximumVolumeSize"),
+    *("CSINode, limit", "VolumeAttachment"),
+    *("gcePersistentDisk", "awsElasticBlockStore", "iscsi", "rbd"),
+    *("ephemeral", "ephemeral, claim of other", "ephemeral, claim of none"),
 )
 OF_BOUND = ("nodeName", "terminating", "resize", "resize, infeasible", "podAntiAffinity", "sidecar")
 BITES = (
     *(Code.FITS, Code.UNSCHEDULABLE, Code.TAINT, Code.NODE_AFFINITY),
     *(Code.VOLUME, Code.DECLARED_FEATURES, Code.CPU, Code.NODE_MEMORY, Code.EXTENDED),
     *(Code.HOST_PORT, Code.POD_AFFINITY, Code.POD_ANTI_AFFINITY, Code.ANTI_AFFINITY),
-    Code.TOPOLOGY_SPREAD,
+    *(Code.TOPOLOGY_SPREAD, Code.CLAIM_WAITS, Code.CLAIM_TAKEN, Code.DISK_TAKEN),
+    *(Code.NO_VOLUME, Code.STORAGE_CAPACITY, Code.VOLUME_LIMIT),
 )
 _NONE: frozenset[str] = frozenset()
 
@@ -73,21 +85,32 @@ class Judge:
         self.is_1_36 = int(minor) <= 36
         self.codes: Counter[Code] = Counter()
         self.cases = 0
-        plane.api.create(HEAVY)
+        for each in (HEAVY, *CLASSES_AND_DRIVERS):
+            plane.api.create(each)
         for name in NAMESPACES:
             plane.create_namespace(name)
 
     def start(self) -> None:
         """Start the kube-scheduler; it knows all that there is when this returns."""
-        while self.plane.schedulers:
-            self.plane.schedulers.pop().kill()
         self.plane.start_scheduler(self.extender.configuration)
 
     def heard(self, asked: Sequence[Object]) -> dict[str, frozenset[str]]:
         """The nodes that kube-scheduler leaves for each of these pods, which are new."""
-        names = {pod["metadata"]["name"] for pod in asked}
         self.extender.feasible.clear()
         ask(self.plane, asked)
+        return self._wait(asked)
+
+    def heard_anew(self, asked: Sequence[Object]) -> dict[str, frozenset[str]]:
+        """The nodes that a kube-scheduler leaves which has just listed all there is."""
+        while self.plane.schedulers:
+            self.plane.schedulers.pop().kill()
+        forget_decisions(self.plane, asked)
+        self.extender.feasible.clear()
+        self.start()
+        return self._wait(asked)
+
+    def _wait(self, asked: Sequence[Object]) -> dict[str, frozenset[str]]:
+        names = {pod["metadata"]["name"] for pod in asked}
 
         def are_decided(pods: Objects) -> bool:
             decided = {pod["metadata"]["name"] for pod in pods if is_decided(pod)}
@@ -114,6 +137,9 @@ class Judge:
             list(deleters.map(lambda name: remove("Pod", name), NAMESPACES))
             list(deleters.map(remove, ("Node", "PersistentVolume")))
             remove("PersistentVolumeClaim", NAMESPACES[0])
+            remove("CSIStorageCapacity", NAMESPACES[0], STORAGE)
+            for kind in ("CSINode", "VolumeAttachment"):
+                remove(kind, version=STORAGE)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +155,7 @@ def judge(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + CASES))
 def test_both_leave_the_same_nodes(judge: Judge, seed: int) -> None:
-    world = World(seed, NAMESPACES)
+    world = StorageWorld(seed, NAMESPACES)
     world.resizes = judge.is_1_36
     cluster = drawn(world)
     asked = cluster.asked
@@ -137,10 +163,7 @@ def test_both_leave_the_same_nodes(judge: Judge, seed: int) -> None:
         build(judge.plane, cluster)
         theirs, ours = judge.heard(asked), judge.weft()
         if theirs != ours:
-            for pod in asked:
-                delete(judge.plane, pod)
-            judge.start()
-            theirs, ours = judge.heard(asked), judge.weft()
+            theirs, ours = judge.heard_anew(asked), judge.weft()
         assert ours == theirs
     finally:
         judge.clear()
@@ -157,7 +180,7 @@ def test_every_field_is_drawn() -> None:
     """Often enough to say something of it; some pods fit somewhere, and some nowhere."""
     counts: Counter[str] = Counter()
     for seed in range(DRAWN_CASES):
-        world = World(seed, NAMESPACES)
+        world = StorageWorld(seed, NAMESPACES)
         drawn(world)
         counts += world.drawn
     assert {what: count for what, count in counts.items() if count < AT_LEAST} == {}

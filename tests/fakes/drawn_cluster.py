@@ -128,6 +128,15 @@ class World:
         }
         return {"kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
 
+    def bound(self) -> list[Object]:
+        """Volumes, each with the claim that it is bound to."""
+        found: list[Object] = []
+        for index in range(CLAIMS_A_CLUSTER):
+            volume = f"{self.namespaces[0]}-{index}"
+            claim = self.claim(f"claim-{index}", volume)
+            found += [self.volume(volume, claim), claim]
+        return found
+
     # --- what a pod demands of nodes -------------------------------------------------------------
 
     def toleration(self) -> Object:
@@ -425,11 +434,7 @@ def drawn(world: World) -> Drawn:
     """Draw all of it."""
     nodes = [world.node(index) for index in range(NODES_A_CLUSTER)]
     labels = {name: world.namespace_labels() for name in world.namespaces}
-    bound: list[Object] = []
-    for index in range(CLAIMS_A_CLUSTER):
-        volume = f"{world.namespaces[0]}-{index}"
-        claim = world.claim(f"claim-{index}", volume)
-        bound += [world.volume(volume, claim), claim]
+    bound = world.bound()
     there, resized = world.pods_there()
     asked = [world.pod(f"asked-{world.seed}-{index}") for index in range(PODS_A_CLUSTER)]
     return Drawn(nodes, labels, bound, there, resized, asked)
