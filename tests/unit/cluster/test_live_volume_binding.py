@@ -281,8 +281,8 @@ async def test_stopping_does_not_wait_for_volumes() -> None:
 
 
 async def test_prepared_volumes_are_set_apart_before_others_are_made() -> None:
-    """Who is killed in between leaves a claim with no node: where the volume is, the other can be
-    made. The other way round its node may have no volume left for the next process."""
+    """A scheduler that is killed in between leaves a claim with no node: where the volume is, the
+    other can be made. The other way round the next one may find no volume left on its node."""
     async with story("a", binds=False) as told:
         order: list[str] = []
 

@@ -40,6 +40,7 @@ KUBERNETES_OWN = {
     "maxUnavailable",
     *(f"{amounts}.value" for amounts in ("limits", "requests", "overhead")),
     *(f"{amounts}.value" for amounts in ("capacity", "allocatable")),
+    *("capacity", "maximumVolumeSize", "volumeMode", "volumeBindingMode"),
     "allocationTimestamp",
 }
 """Fields that hold Kubernetes' own words, times or amounts, and are kept."""

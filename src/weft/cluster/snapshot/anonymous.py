@@ -17,10 +17,11 @@ from weft.cluster.config.form import DEFAULT_PROFILES
 from weft.cluster.snapshot.claim_names import ClaimNames, uuids_in
 from weft.cluster.snapshot.file import lean
 from weft.cluster.snapshot.form import ClusterSnapshot
-from weft.cluster.snapshot.kept import is_systems_own
+from weft.cluster.snapshot.kept import KEPT_OF_CLAIMS, is_systems_own
 from weft.cluster.snapshot.marks import Marks
 from weft.cluster.snapshot.pseudonyms import Pseudonyms
 from weft.cluster.state.pod_reader import TEMPLATE_HASH
+from weft.cluster.state.storage_objects import CSI_NAMES, NO_PROVISIONER, SELECTED_NODE
 from weft.cluster.stores.oom_history_store import entry_of, key_of
 from weft.dialects.catalog import ALL
 from weft.dialects.coscheml import APPLICATIONS
@@ -40,6 +41,7 @@ KEPT_WORDS = frozenset(
         *("true", "false", "enabled", "0.0.0.0", "127.0.0.1", "application"),
         *_KINDS,
         *APPLICATIONS,
+        *(NO_PROVISIONER, *CSI_NAMES, *CSI_NAMES.values()),
         *(profile.scheduler_name for profile in DEFAULT_PROFILES),
         *(name for system in ALL for name in system.scheduler_names),
         RESERVATIONS,
@@ -51,6 +53,8 @@ _NAMES = frozenset(
         *("name", "nodeName", "nominatedNodeName", "claimName", "volumeName"),
         *("storageClassName", "resourceClaimName", "resourceClaimTemplateName", "podGroupName"),
         *("driver", "hostIP", "containerName", "requestName", "deviceClassName", "counterSet"),
+        *("provisioner", "attacher", "volumeAttributesClassName", "persistentVolumeName"),
+        *("volumeHandle", "volumeID", "pdName", "diskName", "iqn", "pool"),
     }
 )
 _WORDS = ("namespace", "schedulerName", "priorityClassName", "runtimeClassName")
@@ -112,6 +116,9 @@ class _Renaming:
         own = {
             "configuration": self._configuration(document["configuration"]),
             "pods": [self._pod(pod, document) for pod in document.get("pods", ())],
+            "persistentVolumeClaims": [
+                self._volume_claim(each) for each in document.get("persistentVolumeClaims", ())
+            ],
             "nodes": [self._node(node) for node in document.get("nodes", ())],
             "configMaps": [self._config_map(each) for each in document.get("configMaps", ())],
             "namespaces": [self._namespace(each) for each in document.get("namespaces", ())],
@@ -158,6 +165,13 @@ class _Renaming:
         version = owner.get("apiVersion", "")
         kept = {} if version in ("", *_VERSIONS) else {"apiVersion": self._names.name(version)}
         return {**owner, **kept, "kind": self._names.word(kind), "name": renamed}
+
+    def _volume_claim(self, claim: Json) -> Json:
+        renamed, owners = self._dict(claim), claim["metadata"].get("ownerReferences")
+        if owners is not None:
+            own = [{**self._owner(o, ""), "uid": self._names.uid(o.get("uid", ""))} for o in owners]
+            renamed["metadata"]["ownerReferences"] = own
+        return renamed
 
     def _namespace(self, namespace: Json) -> Json:
         renamed = self._dict(namespace)
@@ -243,7 +257,10 @@ class _Renaming:
     def _labels(self, labels: dict[str, str]) -> dict[str, str]:
         return dict(self._label(name, text) for name, text in labels.items())
 
-    def _amounts(self, amounts: Json) -> Json:
+    def _amounts(self, amounts: Any) -> Any:
+        """Rename what is counted; one amount of nothing else stays."""
+        if not isinstance(amounts, dict):
+            return amounts
         return {self._resource(name): amount for name, amount in amounts.items()}
 
     def _label(self, key: str, value: str) -> tuple[str, str]:
@@ -326,7 +343,10 @@ class _Renaming:
         return self._names.uid(uid)
 
     def _annotations(self, annotations: dict[str, str]) -> dict[str, str]:
-        return self._marks.renamed(annotations)
+        of_claims = {key: annotations[key] for key in KEPT_OF_CLAIMS if key in annotations}
+        if SELECTED_NODE in of_claims:
+            of_claims[SELECTED_NODE] = self._names.name(of_claims[SELECTED_NODE])
+        return self._marks.renamed(annotations) | of_claims
 
     def _as_it_is(self, value: Any) -> Any:
         return value
@@ -352,7 +372,7 @@ _FIELDS: dict[str, Callable[[_Renaming, Any], Any]] = {
     **dict.fromkeys(
         ("limits", "requests", "overhead", "capacity", "allocatable"), _Renaming._amounts
     ),
-    "matchExpressions": _Renaming._expressions,
+    **dict.fromkeys(("matchExpressions", "matchLabelExpressions"), _Renaming._expressions),
     "matchFields": _Renaming._expressions,
     "taints": _Renaming._tainted,
     "tolerations": _Renaming._tainted,
@@ -361,7 +381,7 @@ _FIELDS: dict[str, Callable[[_Renaming, Any], Any]] = {
     **dict.fromkeys(("nodeAffinityPolicy", "nodeTaintsPolicy"), _Renaming._as_it_is),
     **dict.fromkeys(("declaredFeatures", "action"), _Renaming._as_it_is),
     "schedulingGates": _Renaming._gates,
-    "namespaces": _Renaming._name_list,
+    **dict.fromkeys(("namespaces", "monitors"), _Renaming._name_list),
     "uid": _Renaming._uid,
     "image": _Renaming._image,
     "images": _Renaming._images,

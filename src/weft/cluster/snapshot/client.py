@@ -14,13 +14,7 @@ from weft.cluster.snapshot.form import KINDS, OPTIONAL, ClusterSnapshot
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
 from weft.kube.access import OWN_REVIEWS
 from weft.kube.client import JSON, ApiClient
-from weft.kube.codec import (
-    CONFIG_MAPS,
-    CSI_CAPACITIES,
-    CSI_DRIVERS,
-    STORAGE_CLASSES,
-    VOLUME_ATTACHMENTS,
-)
+from weft.kube.codec import CONFIG_MAPS, LEASES
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.kube.errors import NotFoundError
@@ -70,8 +64,6 @@ class SnapshotClient(ApiClient):
         }
         self._unread = snapshot.unread
         self._lists[CONFIG_MAPS.of(UNHEALTHY_NAMESPACE)] = snapshot.config_maps
-        for kind in (STORAGE_CLASSES, CSI_DRIVERS, CSI_CAPACITIES, VOLUME_ATTACHMENTS):
-            self._lists[kind.of("")] = ()  # not kept: claims that wait stay waiting in a snapshot
 
     async def call(
         self,
@@ -94,6 +86,8 @@ class SnapshotClient(ApiClient):
             is_there = "Namespace" not in self._unread or b'"namespaces"' not in body
             return msgspec.json.encode({"status": {"allowed": is_there}})
         objects = self._lists.get(path) if method == "GET" else None
+        if path.startswith(LEASES.path) and path.endswith(f"/{LEASES.name}"):
+            objects = ()  # agents' heartbeats are not kept: no node is judged by them
         if objects is None:
             raise BadInputError("the snapshot", f"has no answer to {method} {path}: ask a cluster")
         return msgspec.json.encode({"items": lean(objects)})

@@ -12,10 +12,14 @@ from weft.dialects.koordinator import KoordinatorDevice
 from weft.kube.codec import (
     CLAIMS,
     CONFIG_MAPS,
+    CSI_CAPACITIES,
+    CSI_DRIVERS,
     CSI_NODES,
     NAMESPACES,
     NODES,
     PODS,
+    STORAGE_CLASSES,
+    VOLUME_ATTACHMENTS,
     VOLUMES,
     MetaOnly,
     Resource,
@@ -33,9 +37,13 @@ from weft.kube.pods import LabelSelector, Pod
 from weft.kube.structs import (
     ConfigMap,
     CsiNode,
+    CsiStorageCapacity,
+    KubeCsiDriver,
     KubeNode,
+    KubeStorageClass,
     PersistentVolume,
     PersistentVolumeClaim,
+    VolumeAttachment,
 )
 from weft.model.manifest import Api, ObjectMeta
 
@@ -95,6 +103,10 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
     persistent_volumes: tuple[PersistentVolume, ...] = ()
     persistent_volume_claims: tuple[PersistentVolumeClaim, ...] = ()
     csi_nodes: tuple[CsiNode, ...] = ()
+    storage_classes: tuple[KubeStorageClass, ...] = ()
+    csi_drivers: tuple[KubeCsiDriver, ...] = ()
+    storage_capacities: tuple[CsiStorageCapacity, ...] = ()
+    volume_attachments: tuple[VolumeAttachment, ...] = ()
     priority_classes: tuple[PriorityClass, ...] = ()
     disruption_budgets: tuple[DisruptionBudget, ...] = ()
     resource_slices: tuple[ResourceSlice, ...] = ()
@@ -116,6 +128,10 @@ KINDS: dict[str, tuple[str, Resource[Any]]] = {
     "PersistentVolume": ("persistent_volumes", VOLUMES),
     "PersistentVolumeClaim": ("persistent_volume_claims", CLAIMS),
     "CSINode": ("csi_nodes", CSI_NODES),
+    "StorageClass": ("storage_classes", STORAGE_CLASSES),
+    "CSIDriver": ("csi_drivers", CSI_DRIVERS),
+    "CSIStorageCapacity": ("storage_capacities", CSI_CAPACITIES),
+    "VolumeAttachment": ("volume_attachments", VOLUME_ATTACHMENTS),
     "PriorityClass": ("priority_classes", PRIORITY_CLASSES),
     "PodDisruptionBudget": ("disruption_budgets", DISRUPTION_BUDGETS),
     "ResourceSlice": ("resource_slices", RESOURCE_SLICES),

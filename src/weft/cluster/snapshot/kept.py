@@ -15,7 +15,7 @@ from weft.cluster.snapshot.form import ClusterSnapshot
 from weft.cluster.state.pod_reader import image_name, images_of
 from weft.cluster.state.resizes import as_set_aside
 from weft.cluster.state.slices import is_read
-from weft.cluster.state.storage_objects import is_bound
+from weft.cluster.state.storage_objects import BIND_COMPLETED, SELECTED_NODE, class_name
 from weft.dialects.catalog import ALL, ASKING_LABELS
 from weft.dialects.foreign import ANNOTATIONS
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX
@@ -38,11 +38,12 @@ from weft.kube.pods import (
     Volume,
 )
 from weft.kube.structs import (
-    ClaimSpec,
+    ClaimRef,
     ConfigMap,
     CsiSource,
     KubeNode,
     KubeNodeStatus,
+    OldDisk,
     PersistentVolume,
     PersistentVolumeClaim,
     VolumeSpec,
@@ -56,6 +57,10 @@ HARMLESS_ENV = ("", "none", "void")
 _GPU_ENV = ("NVIDIA_VISIBLE_DEVICES", "LD_PRELOAD")
 """Variables that are kept by name: without their value they mean "some GPUs"."""
 _HIDDEN = re.compile(r"image-[0-9a-z]+:hashed")
+_HIDDEN_DISK = re.compile(r"[0-9a-f]{16}:hashed")
+_OLD_DISKS = ("gce_persistent_disk", "aws_elastic_block_store", "azure_disk", "cinder")
+KEPT_OF_CLAIMS = (SELECTED_NODE, BIND_COMPLETED)
+"""Annotations of PersistentVolumeClaims that are kept."""
 _OUT_OF_MEMORY = "CUDA out of memory"
 _NAMES = {
     *(name for s in ALL for name in (*s.resources, *s.written, *s.kept_marks, *s.written_on_nodes)),
@@ -69,6 +74,7 @@ BARE = tuple(sorted({name.rstrip("*") for name in _NAMES if "/" not in name}))
 """Prefixes of such names that have no domain."""
 
 M = TypeVar("M", bound=ObjectMeta)
+D = TypeVar("D", MountedDisk, OldDisk)
 V = TypeVar("V")
 
 
@@ -88,8 +94,11 @@ def kept(snapshot: ClusterSnapshot) -> ClusterSnapshot:
         for field, objects in (
             ("namespaces", snapshot.namespaces),
             ("persistent_volumes", map(_persistent_volume, snapshot.persistent_volumes)),
-            ("persistent_volume_claims", map(_volume_claim, snapshot.persistent_volume_claims)),
             ("csi_nodes", snapshot.csi_nodes),
+            ("storage_classes", snapshot.storage_classes),
+            ("csi_drivers", snapshot.csi_drivers),
+            ("storage_capacities", snapshot.storage_capacities),
+            ("volume_attachments", snapshot.volume_attachments),
             ("priority_classes", snapshot.priority_classes),
             ("disruption_budgets", snapshot.disruption_budgets),
             ("device_classes", snapshot.device_classes),
@@ -105,6 +114,7 @@ def kept(snapshot: ClusterSnapshot) -> ClusterSnapshot:
         resource_slices=tuple(map(_slice, snapshot.resource_slices)),
         resource_claims=tuple(map(_claim, snapshot.resource_claims)),
         devices=tuple(map(_device, snapshot.devices)),
+        persistent_volume_claims=tuple(map(_volume_claim, snapshot.persistent_volume_claims)),
         **more,
     )
 
@@ -251,30 +261,59 @@ def _environment(env: Iterable[EnvVar] | None) -> list[EnvVar] | None:
 
 
 def _persistent_volume(volume: PersistentVolume) -> PersistentVolume:
-    """Keep where a volume is; what storage calls it, and whose it is, is nobody's business."""
-    spec = volume.spec
-    csi = None if spec.csi is None else CsiSource(spec.csi.driver)
-    return PersistentVolume(volume.metadata, VolumeSpec(node_affinity=spec.node_affinity, csi=csi))
+    """Keep where a volume is, and which claims it can serve; what storage calls it is hashed."""
+    spec, csi, ref = volume.spec, volume.spec.csi, volume.spec.claim_ref
+    disks = {field: getattr(spec, field) for field in _OLD_DISKS}
+    kept_spec: VolumeSpec = replace(
+        spec,
+        storage_class_name=class_name(volume),
+        claim_ref=None if ref is None else ClaimRef("", "", ref.namespace, ref.name, ref.uid),
+        csi=None if csi is None else CsiSource(csi.driver, hidden_disk(csi.volume_handle)),
+        **{field: _hidden_names(disk) for field, disk in disks.items() if disk is not None},
+    )
+    return PersistentVolume(volume.metadata, kept_spec, volume.status)
 
 
 def _volume_claim(claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
-    """Keep the volume that the claim is bound to."""
-    spec = claim.spec
-    volume = spec.volume_name if is_bound(claim) else ""
-    kept_spec = ClaimSpec(volume, spec.storage_class_name, spec.access_modes)
-    return PersistentVolumeClaim(replace(claim.metadata, owner_references=None), kept_spec)
+    """Keep all that says which volume the claim has, or can get. Of owners the UID counts."""
+    marks = claim.metadata.annotations or {}
+    meta = replace(
+        _meta(claim.metadata),
+        annotations={key: marks[key] for key in KEPT_OF_CLAIMS if key in marks} or None,
+        owner_references=claim.metadata.owner_references,
+    )
+    return replace(
+        claim, metadata=meta, spec=replace(claim.spec, storage_class_name=class_name(claim))
+    )
 
 
 def _volume(volume: Volume) -> Volume:
-    """Keep the volume's kind, claim and image; other details could hold credentials."""
+    """Keep the volume's kind, claim and image, and hashes of what storage calls it; other details
+    could hold credentials."""
     image = None if volume.image is None else ImageSource(hidden_image(volume.image.reference))
-    disks = ("gce_persistent_disk", "aws_elastic_block_store", "iscsi", "rbd")
     there: dict[str, Any] = {
-        field: MountedDisk() for field in disks if getattr(volume, field) is not None
+        field: _hidden_names(disk)
+        for field in (*_OLD_DISKS, "iscsi", "rbd")
+        if (disk := getattr(volume, field)) is not None
     }
     if volume.ephemeral is not None:
         there["ephemeral"] = {}
     return Volume(volume.name, volume.persistent_volume_claim, image=image, **there)
+
+
+def _hidden_names(disk: D) -> D:
+    names = (field for field in disk.__struct_fields__ if isinstance(getattr(disk, field), str))
+    hidden: dict[str, Any] = {field: hidden_disk(getattr(disk, field)) for field in names}
+    if isinstance(disk, MountedDisk) and disk.monitors is not None:
+        hidden["monitors"] = [hidden_disk(each) for each in disk.monitors]
+    return replace(disk, **hidden)
+
+
+def hidden_disk(name: str) -> str:
+    """A hash instead of what storage calls a volume; equal names have equal hashes."""
+    if not name or _HIDDEN_DISK.fullmatch(name):
+        return name
+    return f"{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}:hashed"
 
 
 def _conditions(conditions: Iterable[Any]) -> list[TimedCondition]:

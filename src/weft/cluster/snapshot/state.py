@@ -22,7 +22,7 @@ from weft.cluster.snapshot.form import ClusterSnapshot
 from weft.cluster.state.pod_facts import age
 from weft.cluster.stores import peak_usage
 from weft.cluster.stores.oom_history_store import entry_of
-from weft.core.engine import Engine, Event, OomHistoryLearnt, PeakLearnt
+from weft.core.engine import Engine, Event, OomHistoryLearnt, PeakLearnt, VolumesChanged
 from weft.kube.client import ApiClient
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Node, PodRequest, Shape
@@ -89,11 +89,12 @@ class SnapshotState(NamedTuple):
         return sorted(waiting, key=lambda pod: (-(pod.spec.priority or 0), age(pod)))
 
     def events(self) -> list[Event]:
-        """Return the events that load holdings, the OOM history and nodes' images into another
-        engine with these nodes."""
+        """Return the events that load holdings, the OOM history, nodes' images and volumes into
+        another engine with these nodes."""
         pods, learnt = self.live.pods, learnt_of(self.snapshot)
         images = self.live.nodes.images.all()
-        seen: list[Event] = [event for event in (learnt, images) if event is not None]
+        known = VolumesChanged.of(self.engine.existing.volumes)
+        seen: list[Event] = [event for event in (learnt, images, known) if event is not None]
         for uid, holding in sorted(self.engine.ledger.holdings.items()):
             if pods.claims.holds(uid):
                 seen.append(pods.claims.event(holding.placement))

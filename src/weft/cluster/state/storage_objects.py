@@ -29,7 +29,7 @@ from weft.model import (
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
-_NO_PROVISIONER = "kubernetes.io/no-provisioner"
+NO_PROVISIONER = "kubernetes.io/no-provisioner"
 _FILESYSTEM = "Filesystem"
 CSI_NAMES = {
     "kubernetes.io/aws-ebs": "ebs.csi.aws.com",
@@ -158,14 +158,14 @@ def unbound_claim(
 
 def _driver(found: KubeStorageClass | None) -> str:
     """The driver that attaches what is made of the class."""
-    if found is None or found.provisioner in ("", _NO_PROVISIONER):
+    if found is None or found.provisioner in ("", NO_PROVISIONER):
         return ""
     return CSI_NAMES.get(found.provisioner, found.provisioner)
 
 
 def class_of(found: KubeStorageClass, counting: Mapping[str, bool]) -> StorageClass:
     """How volumes of the class are made; `counting` drivers tell how much is left."""
-    makes = found.provisioner not in ("", _NO_PROVISIONER)
+    makes = found.provisioner not in ("", NO_PROVISIONER)
     topologies = [
         Term(
             tuple(

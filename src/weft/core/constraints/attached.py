@@ -46,6 +46,10 @@ class AttachedVolumes:
             if storage.limits.get(driver, _NO_LIMIT) > limit
         }
 
+    def told(self) -> tuple[NodeStorage, ...]:
+        """All that nodes say."""
+        return tuple(self._storage.values())
+
     def put(self, node: str, volumes: Sequence[Attached]) -> None:
         """One pod more on the node uses these."""
         here = self._used.setdefault(node, {}) if volumes else {}

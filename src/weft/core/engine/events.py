@@ -72,6 +72,17 @@ class VolumesChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
     classes_gone: tuple[str, ...] = ()
     capacities_gone: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, volumes: ServingVolumes) -> "VolumesChanged | None":
+        """All that this account knows, for another one; None where it knows nothing."""
+        found = cls(
+            tuple(volumes.free.values()),
+            tuple(volumes.classes.values()),
+            tuple(volumes.capacities.values()),
+            volumes.attached.told(),
+        )
+        return found if found != cls() else None
+
     def tell(self, volumes: ServingVolumes) -> None:
         """Have the engine's account know it."""
         volumes.forget(self.volumes_gone, self.classes_gone, self.capacities_gone)
