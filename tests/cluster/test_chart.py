@@ -17,6 +17,8 @@ from weft_process import ALONE, Weft, all_bound, audited, bound, nodes, pod, wef
 
 from weft.cluster.config.form import Configuration
 from weft.cluster.config.read import decode
+from weft.model.agent_offer import AgentOffer, encode_offer
+from weft.model.annotations import AGENT
 
 IMAGE = "--set=image.repository=registry.example/weft-gpu"
 WEBHOOK = ("--set=admission.schedule=webhook", "--set=webhook.certificates=generate")
@@ -500,6 +502,34 @@ def test_it_is_installed_upgraded_and_removed(
     assert not is_there(api, "Deployment", "weft-scheduler", "weft-chart", "apps/v1")
     kept = api.get("ConfigMap", "weft-lessons", "kube-system")
     assert kept["data"] == {"team.Job.train": "{}"}
+
+
+def test_its_notes_name_nodes_whose_runtime_does_not_wait_for_the_agent(
+    control_plane: ControlPlane, helm: Path, released: list[str]
+) -> None:
+    api, off = control_plane.api, "--set=admission.enabled=false"
+    offers = {
+        "notes-open": encode_offer(AgentOffer("0.1", "by-name", ("none",))),
+        "notes-closed": encode_offer(AgentOffer("0.1", "by-name", ("none",), fail_closed=True)),
+        "notes-damaged": "{",
+    }
+    for name, offer in offers.items():
+        meta = {"name": name, "annotations": {AGENT: offer}}
+        api.create({"kind": "Node", "metadata": meta})
+    try:
+        more = ["--create-namespace", "--take-ownership"]
+        said = helm_at(helm, "install", "weft", str(CHART), IMAGE, off, *more, *released)
+        (line,) = (line for line in said.splitlines() if line.startswith("It does not on "))
+        assert "notes-open" in line
+        assert "notes-closed" not in line
+        assert "default_validator" in said
+        lines = "--set=agent.configureRuntime=true"
+        said = helm_at(helm, "upgrade", "weft", str(CHART), IMAGE, off, lines, *released)
+        assert "default_validator" not in said
+        assert "`helm uninstall` puts that back" in said
+    finally:
+        for name in offers:
+            api.delete("Node", name)
 
 
 def test_what_others_left_is_in_nobodys_way(
