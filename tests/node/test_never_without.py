@@ -5,11 +5,12 @@ started anew, or replaced. Each one that ran, at any attempt, must have found it
 those that ran before must go on as if nothing were.
 """
 
+import contextlib
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from images import SEES_ALL_GPUS
 from kube_api import Object, Objects
 from long_form import few_or_many
 from played_gpus import PlayedGpus
+from processes import Server
 from real_node import RealNode, has_begun
 from weft_process import ALONE, weft
 
@@ -159,8 +161,9 @@ kind: WeftConfiguration
 agent: {strangers: evict, evictBarePods: true}
 """
 RETURN_S = 5.0
+_FIRST = -19  # the lowest niceness of a session
 RESTART_S, RESTARTS = 1.0, 5
-PODS_WITHOUT = few_or_many(4, 100)  # of one container each: as many again are strangers
+PODS_WITHOUT = few_or_many(4, 50)  # of one container each: as many again are strangers
 
 
 def says_it_is_closed(node: RealNode, closed: bool) -> None:
@@ -190,7 +193,10 @@ def test_nobody_runs_without_its_share_long_after_the_agents_return(
     node: RealNode, gpus: PlayedGpus, namespace: str, scheduler: None, tmp_path: Path
 ) -> None:
     """Pods with shares, and strangers whose images name all GPUs, on a runtime that waits for
-    nobody: they started while no agent was there, and each is told of."""
+    nobody: they started while no agent was there, and each is told of.
+
+    A hundred in all, in the long form.
+    """
     settings = tmp_path / "weft.yaml"
     settings.write_text(EVICTS)
     node.restart_containerd(validator=False)
@@ -211,21 +217,47 @@ def test_nobody_runs_without_its_share_long_after_the_agents_return(
             namespace,
             _RUNS_S,
         )
+        for one in found:  # what a container does first, to say what it sees, is over
+            (container,) = one["spec"]["containers"]
+            assert node.inside(one, container["name"]).gpus() == {}
         process = Agent(node, gpus, "--config", settings)
         try:
-            process.begin()
-            node.api.wait_for(
-                lambda now: all(p["metadata"].get("deletionTimestamp") for p in now),
-                "Pod",
-                namespace,
-                timeout_s=RETURN_S,
-            )
+            with elsewhere(node.plane.etcd, node.plane.api_server):
+                process.begin()
+                node.api.wait_for(
+                    lambda now: all(p["metadata"].get("deletionTimestamp") for p in now),
+                    "Pod",
+                    namespace,
+                    timeout_s=RETURN_S,
+                )
             names = {one["metadata"]["name"] for one in found}
             node.api.wait_for(lambda events: evicted(events) == names, "Event", namespace)
         finally:
             process.kill()
     finally:
         node.restart_containerd()
+
+
+@contextlib.contextmanager
+def elsewhere(*servers: Server) -> Iterator[None]:
+    """Give these the processors before all others, as if they had a machine of their own: what ends
+    a hundred containers would take two cores from the API server, which a cluster has elsewhere."""
+    prefer(servers, _FIRST)
+    try:
+        yield
+    finally:
+        prefer(servers, 0)
+
+
+def prefer(servers: Sequence[Server], nice: int) -> None:
+    """Set the niceness of each server's session, where the kernel shares out by sessions, and of
+    its threads."""
+    for server in servers:
+        with contextlib.suppress(FileNotFoundError):
+            Path(f"/proc/{server.pid}/autogroup").write_text(str(nice))
+        for task in Path(f"/proc/{server.pid}/task").iterdir():
+            with contextlib.suppress(ProcessLookupError):
+                os.setpriority(os.PRIO_PROCESS, int(task.name), nice)
 
 
 def bind_without_starting(node: RealNode, wanted: Objects, namespace: str) -> None:
