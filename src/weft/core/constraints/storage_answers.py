@@ -260,6 +260,14 @@ def size_in_words(size_bytes: int) -> str:
     return f"{size_bytes} bytes"
 
 
+def exact_size(size_bytes: int) -> str:
+    """A size that can be written into a claim: not rounded."""
+    for unit, per in _UNITS:
+        if size_bytes % per == 0:
+            return f"{size_bytes // per}{unit}"
+    return f"{size_bytes} bytes"
+
+
 # --- limits of attached volumes -------------------------------------------------------------------
 
 

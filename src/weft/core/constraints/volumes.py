@@ -119,6 +119,23 @@ class ServingVolumes:
         """The capacities that are told for a class."""
         return list(self._capacities_of.get(name, {}).values())
 
+    def sizes_below(self, claim: UnboundClaim) -> list[int]:
+        """The smaller sizes, in order, at which another volume of the claim's class would do, or
+        one could be made elsewhere too."""
+        of_class = claim.storage_class
+        sizes = {each.size_bytes for each in self.of_class(of_class)}
+        sizes.update(each.size_bytes for each in self.capacities_of(of_class))
+        return sorted(size for size in sizes if 0 < size < claim.size_bytes)
+
+    def other_classes(self, claim: UnboundClaim) -> list[UnboundClaim]:
+        """The claim as it would be of each other class, in-tree plugins' aside: of these nobody
+        says here which driver attaches their volumes."""
+        return [
+            replace(claim, storage_class=name, driver=how.provisioner)
+            for name, how in sorted(self.classes.items())
+            if name != claim.storage_class and not how.provisioner.startswith("kubernetes.io/")
+        ]
+
     # --- pods that have a node ---
 
     def put(self, uid: str, node: str, mounted: MountedVolumes) -> None:

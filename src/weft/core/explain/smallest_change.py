@@ -15,11 +15,21 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from weft.core.constraints.storage_answers import exact_size
 from weft.core.engine.assessment import Assessment, Assessor
 from weft.core.engine.engine import Engine
 from weft.core.framework import Profile
 from weft.core.ledger import Holding
-from weft.model import Code, DeviceRule, GpuMemoryRequest, GpuRequest, PodRequest, Shape
+from weft.model import (
+    Code,
+    DeviceRule,
+    GpuMemoryRequest,
+    GpuRequest,
+    PodRequest,
+    Shape,
+    StorageRules,
+    UnboundClaim,
+)
 from weft.model.agent_offer import ISOLATIONS
 from weft.model.annotations import TOPOLOGY
 
@@ -89,6 +99,7 @@ class ChangeSearch:
             self._host("cpu_milli", "cpu", "m of CPU"),
             self._host("memory_mib", "memory", "MiB of host memory"),
             self._extended(),
+            self._volume(),
             self._free_pod(),
         ):
             change = yield from axis
@@ -277,6 +288,45 @@ class ChangeSearch:
             _memory_kind(ask) not in {"", "percent", "millionths"} for ask in gpu_requests
         )
         return asked_mib == requested and amounts
+
+    def _volume(self) -> Trying[SmallestChange | None]:
+        """Try a smaller size, then another class, for one of the claims that wait for their
+        volume; one that has its volume or node keeps them."""
+        storage, volumes = self._shape.constraints.storage, self._engine.existing.volumes
+        asked = zip(storage.claims, self._pod.claims or (), strict=True) if storage else ()
+        free = [
+            (index, claim, f"let PersistentVolumeClaim {name} ask")
+            for index, (claim, name) in enumerate(asked)
+            if not claim.reserved and claim.selected_node is None
+        ]
+        for index, claim, let in free:
+            sizes = volumes.sizes_below(claim)
+            smaller = functools.partial(self._with_smaller, index, claim, sizes)
+            best = yield from self._most(len(sizes), smaller)
+            if best is not None:
+                text = f"{let} at most {exact_size(sizes[best])} instead of "
+                text += exact_size(claim.size_bytes)
+                return SmallestChange("volume", text, shape=smaller(best))
+        for index, claim, let in free:
+            for other in volumes.other_classes(claim):
+                shape = self._with_claim(index, other)
+                yield
+                if self._fits(shape):
+                    text = f"{let} for class {other.storage_class} instead of {claim.storage_class}"
+                    return SmallestChange("volume", text, shape=shape)
+        return None
+
+    def _with_smaller(
+        self, index: int, claim: UnboundClaim, sizes: Sequence[int], at: int
+    ) -> Shape:
+        return self._with_claim(index, replace(claim, size_bytes=sizes[at]))
+
+    def _with_claim(self, index: int, claim: UnboundClaim) -> Shape:
+        constraints = self._shape.constraints
+        storage = constraints.storage or StorageRules()
+        claims = (*storage.claims[:index], claim, *storage.claims[index + 1 :])
+        changed = replace(constraints, storage=replace(storage, claims=claims))
+        return replace(self._shape, constraints=changed)
 
     def _free_pod(self) -> Trying[SmallestChange | None]:
         """Find the smallest pod whose end would make room; if none, the GPU with the fewest

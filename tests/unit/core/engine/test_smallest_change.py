@@ -1,14 +1,28 @@
 """Counterfactuals by hand: what would have to change, in words and in values."""
 
 from collections import deque
+from typing import Any
 
 import msgspec
 from engine_talk import bind, engine_of, one_card
 
-from weft.core.engine import Engine, PodAdded, PodSeenBound
+from weft.core.engine import Engine, PodAdded, PodSeenBound, VolumesChanged
 from weft.core.explain.smallest_change import ChangeSearch, SmallestChange, changes
 from weft.core.policies.spreading import Exclusive
-from weft.model import GpuMemoryRequest, GpuRequest, PodRequest
+from weft.model import (
+    Constraints,
+    FreeVolume,
+    GpuMemoryRequest,
+    GpuRequest,
+    NodeStorage,
+    PodRequest,
+    Requirement,
+    StorageCapacity,
+    StorageClass,
+    StorageRules,
+    Term,
+    UnboundClaim,
+)
 from weft.testing import node, placement, pod, shape
 
 
@@ -233,3 +247,69 @@ def test_nothing_is_offered_of_what_does_not_lack() -> None:
     engine = engine_of(node("a", gpus=1, memory_mib=4_000, extended={"rdma/hca": 4}))
     found = texts(engine, extending(pod("p", memory_mib=8_000), {"rdma/hca": 3}))
     assert set(found) == {"memory"}
+
+
+# --- volumes ---
+
+GIB = 1 << 30
+CLAIM = UnboundClaim("fast", 10 * GIB, ("ReadWriteOnce",))
+
+
+def with_claim(name: str, claim: UnboundClaim = CLAIM) -> PodRequest:
+    constraints = Constraints(storage=StorageRules((claim,)))
+    asked = pod(name, memory_mib=100)
+    shape = msgspec.structs.replace(asked.shape, constraints=constraints)
+    return msgspec.structs.replace(asked, shape=shape, claims=("data",))
+
+
+def with_volumes(*volumes: FreeVolume, **more: Any) -> Engine:
+    engine = engine_of(one_card("a"), one_card("b"))
+    engine.handle(VolumesChanged(volumes, **more), 0)
+    return engine
+
+
+def free(name: str, gib: int, on: str = "") -> FreeVolume:
+    terms = (Term((), (Requirement("metadata.name", "In", (on,)),)),) if on else None
+    return FreeVolume(name, "fast", gib * GIB, ("ReadWriteOnce",), terms=terms)
+
+
+def test_a_claim_of_the_size_of_the_largest_volume_that_would_do() -> None:
+    engine = with_volumes(free("v1", 1), free("v4", 4, "a"), free("v6", 6, "gone"))
+    change = by_axis(engine, with_claim("p"))["volume"]
+    assert change.text == "let PersistentVolumeClaim data ask at most 4Gi instead of 10Gi"
+    assert change.shape is not None
+    assert change.shape.constraints.storage == StorageRules(
+        (msgspec.structs.replace(CLAIM, size_bytes=4 * GIB),)
+    )
+
+
+def test_a_claim_of_the_size_that_is_left() -> None:
+    made = StorageClass("fast", "csi", counts_capacity=True)
+    left = StorageCapacity("left", "fast", 3 * GIB + 1, ())
+    engine = with_volumes(classes=(made,), capacities=(left,))
+    said = texts(engine, with_claim("p"))["volume"]
+    assert said == f"let PersistentVolumeClaim data ask at most {3 * GIB + 1} bytes instead of 10Gi"
+
+
+def test_a_claim_of_another_class() -> None:
+    classes = (StorageClass("fast"), StorageClass("slow", "csi"), StorageClass("none"))
+    engine = with_volumes(classes=classes)
+    said = texts(engine, with_claim("p"))
+    assert said == {"volume": "let PersistentVolumeClaim data ask for class slow instead of fast"}
+
+
+def test_a_claim_that_has_its_node_or_volume_stays_as_it_is() -> None:
+    engine = with_volumes(free("v1", 1), classes=(StorageClass("slow", "csi"),))
+    for own in ({"selected_node": "gone"}, {"reserved": "lost"}):
+        claim = msgspec.structs.replace(CLAIM, **own)
+        assert texts(engine, with_claim("p", claim)) == {}
+
+
+def test_the_end_of_the_pod_that_has_the_last_volume_that_a_node_can_have() -> None:
+    made = StorageClass("fast", "csi")
+    nodes = (NodeStorage("a", {"csi": 1}), NodeStorage("b", {"csi": 0}))
+    engine = with_volumes(classes=(made,), nodes=nodes)
+    first = msgspec.structs.replace(CLAIM, driver="csi")
+    bind(engine, with_claim("first", first))
+    other = msgspec.structs.replace(with_claim("p", first), claims=("other",))
+    assert texts(engine, other) == {"free": "free a GPU 0: end pod default/first (UID first)"}
