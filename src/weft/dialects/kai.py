@@ -224,6 +224,7 @@ def card_names(pods: Iterable[PodManifest]) -> CardNames:
     reservation pods name several."""
     cards: dict[str, set[str]] = {}
     sharing: set[tuple[str, ...]] = set()
+    found: list[tuple[str, str]] = []
     for pod in pods:
         groups = groups_of(pod)
         if not groups:
@@ -234,9 +235,11 @@ def card_names(pods: Iterable[PodManifest]) -> CardNames:
                 sharing.add(groups)
         elif uuid := _reserved_card(pod):
             cards.setdefault(_one(groups), set()).add(uuid)
+            found.append((pod.metadata.creation_timestamp or "", uuid))
+    uuids = tuple(dict.fromkeys(uuid for _, uuid in sorted(found)))
     named = {GROUPS + group: min(uuids) for group, uuids in cards.items() if len(uuids) == 1}
     several = {group: tuple(sorted(uuids)) for group, uuids in cards.items() if len(uuids) > 1}
-    return CardNames(named, frozenset(sharing), several)
+    return CardNames(named, frozenset(sharing), several, uuids)
 
 
 def _known(groups: Sequence[str], node: Node) -> bool:

@@ -315,3 +315,36 @@ def test_the_table_has_whole_names_at_eighty_columns(
     assert max(map(len, table.splitlines())) <= 80
     assert "…" not in table
     assert f"ml/{long}" in table
+
+
+def kais(name: str, namespace: str, labels: dict[str, str], **annotations: str) -> dict[str, Any]:
+    asks = {"nvidia.com/gpu": "1"} if namespace != "ml" else {}
+    marks = {key.replace("_", "-"): text for key, text in annotations.items()}
+    made = pod(name, "b", asks, labels=labels, annotations=marks, scheduler="kai-scheduler")
+    made["metadata"]["namespace"] = namespace
+    return made
+
+
+def test_kais_reservation_pods_are_nobodys_to_adopt(
+    weft: Weft, cluster: FakeApiServer, tmp_path: Path
+) -> None:
+    """Its card is charged to the pods that share it, and its namespace is KAI's."""
+    space, group = "kai-resource-reservation", {"runai-gpu-group": "g"}
+    cluster.add("namespaces", {"metadata": {"name": space}})
+    keeper = kais("keeper", space, group)
+    keeper["metadata"]["annotations"] = {"run.ai/reserve_for_gpu_index": "GPU-x"}
+    cluster.add("pods", keeper, space)
+    cluster.add("pods", kais("half", "ml", group, gpu_fraction="0.5"))
+    config = tmp_path / "weft.yaml"
+    profiles = "profiles: [{schedulerName: kai-scheduler, policies: [{name: fgd}]}]"
+    config.write_text(f"apiVersion: weft.dev/v1\nkind: WeftConfiguration\n{profiles}\n")
+
+    said = weft("adopt", "--yes", "--config", config)
+
+    assert said.code == 0
+    (half,) = [line for line in said.out.splitlines() if line.startswith("ml/half")]
+    assert half.split() == ["ml/half", "b", "kai", "1", "8,080", "0", "adopted"]
+    assert "keeper" not in said.out
+    assert "weft.dev/schedule" not in (
+        cluster.get("namespaces", space)["metadata"].get("labels") or {}
+    )

@@ -38,6 +38,11 @@ def workload(name: str, image: str = "", command: tuple[str, ...] = ()) -> KubeW
         ("hami-scheduler", "", ("hami", "scheduler")),
         ("hami-device-plugin", "projecthami/hami:v2", ("hami", "device plugin")),
         ("x", "example/nvidia/kai-scheduler/scheduler:v0.9", ("kai", "scheduler")),
+        ("kai-operator", "example/kai-scheduler/operator:v0.17", ("kai", "scheduler")),
+        ("kai-scheduler-default", "", ("kai", "scheduler")),
+        ("binder", "example/kai-scheduler/kai-scheduler/binder:v0.17", ("kai", "scheduler")),
+        ("admission", "example/kai-scheduler/kai-scheduler/admission:v0.17", None),
+        ("pod-grouper", "example/kai-scheduler/kai-scheduler/podgrouper:v0.17", None),
         ("volcano-scheduler", "", ("volcano", "scheduler")),
         ("x", "example/volcano-vgpu-device-plugin:v1.11", ("volcano", "device plugin")),
         ("koord-scheduler", "", ("koordinator", "scheduler")),
@@ -49,6 +54,13 @@ def workload(name: str, image: str = "", command: tuple[str, ...] = ()) -> KubeW
 def test_workloads_of_others(name: str, image: str, known: tuple[str, str] | None) -> None:
     found = originals_of([workload(name, image)], ())
     assert [(one.system, one.role) for one in found] == ([known] if known else [])
+
+
+def test_an_operator_is_stopped_before_what_it_would_start_again() -> None:
+    image = "example/kai-scheduler/{}:v0.17"
+    parts = {"binder": "binder", "kai-scheduler-default": "scheduler", "kai-operator": "operator"}
+    found = originals_of([workload(n, image.format(part)) for n, part in parts.items()], ())
+    assert [one.name for one in found] == ["kai-operator", "binder", "kai-scheduler-default"]
 
 
 def test_weft_under_an_originals_name_is_weft() -> None:

@@ -130,6 +130,30 @@ def test_marks_that_change_later_move_nothing() -> None:
     assert ["runai-gpu-group" in each.text for each in doubt["half"]] == [True]
 
 
+class Unidentified(KaiAccount):
+    """An account on a node that tells no UUIDs of its cards."""
+
+    def _shown(self, cards: int) -> Any:
+        made = any_node("n", cards)
+        self.nodes.take_node(Added(msgspec.convert(made, KubeNode)))
+        return self.nodes.changed()[0]
+
+
+def test_where_a_node_tells_no_uuids_what_shares_a_card_is_charged_on_one() -> None:
+    older, newer = keeper("h", "GPU-a"), keeper("g", "GPU-1")
+    older["metadata"]["creationTimestamp"] = "2019-01-01T00:00:00Z"
+    alone = sharing("alone", "h", gpu_fraction="0.25")
+    for order in itertools.permutations((newer, *PODS[1:], older, alone)):
+        made = Unidentified()
+        made.take(*map(shown, order))
+        assert made.used() == [0, HALF + 1000, CARD_MIB // 4]
+        assert made.view.assumed == {}
+    made.take(shown(keeper("x", "GPU-x")))
+    assert made.used() == [CARD_MIB, HALF + 1000, CARD_MIB // 4]
+    made.take(shown(keeper("y", "GPU-y")))  # its node has no card for it: one that is there counts
+    assert sum(made.used()) == 2 * CARD_MIB + HALF + 1000 + CARD_MIB // 4
+
+
 def test_a_reservation_without_a_group_is_named_and_keeps_its_card() -> None:
     made = account(keeper("", "GPU-1", "lost"))
     assert made.used() == [0, CARD_MIB, 0]

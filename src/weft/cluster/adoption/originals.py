@@ -92,7 +92,8 @@ _KNOWN: tuple[tuple[re.Pattern[str], str, Role], ...] = tuple(
         (r"genius-scheduler|genius[^/]*:", "genius", "scheduler"),
         (r"hami.*device-plugin", "hami", "device plugin"),
         (r"hami-scheduler|(?:^|/)hami:", "hami", "scheduler"),
-        (r"(?:^|/)kai-scheduler", "kai", "scheduler"),
+        (r"^kai-(?:operator|scheduler)|kai-scheduler[:@]", "kai", "scheduler"),
+        (r"/kai-scheduler/(?:operator|scheduler|binder)(?:[:@]|$)", "kai", "scheduler"),
         (r"volcano-(?:vgpu-)?device-plugin", "volcano", "device plugin"),
         (r"volcano-scheduler|vc-scheduler", "volcano", "scheduler"),
         (r"koord-scheduler", "koordinator", "scheduler"),
@@ -106,7 +107,8 @@ _KNOWN: tuple[tuple[re.Pattern[str], str, Role], ...] = tuple(
 def originals_of(
     deployments: Iterable[KubeWorkload], daemon_sets: Iterable[KubeWorkload]
 ) -> list[Original]:
-    """Return the workloads of known systems, sorted by system, role, kind, namespace and name."""
+    """Return the workloads of known systems, sorted by system, role, kind, namespace and name; an
+    operator, which would start the others again, before these."""
     originals = []
     kinds = ("Deployment", deployments), ("DaemonSet", daemon_sets)
     for kind, workloads in kinds:
@@ -118,7 +120,7 @@ def originals_of(
                 replicas = workload.spec.replicas or 0
                 found = Original(*known, kind, meta.namespace, meta.name, replicas, account)
                 originals.append(found)
-    return sorted(originals)
+    return sorted(originals, key=lambda o: (*o[:4], not o.name.endswith("operator"), o))
 
 
 class HelmRelease(NamedTuple):

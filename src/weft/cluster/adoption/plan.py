@@ -25,6 +25,7 @@ from weft.cluster.rights import HOW_TO_GET
 from weft.cluster.state.koordinator_devices import devices_by_node
 from weft.cluster.state.pod_reader import not_placed, read_bound
 from weft.dialects.dialect import DialectSettings
+from weft.dialects.kai import is_reservation
 from weft.dialects.koordinator import KoordinatorDevice
 from weft.kube.access import ResourceRight
 from weft.kube.client import ApiClient
@@ -211,7 +212,8 @@ def _chosen(
     if wish.namespaces:
         return set(wish.namespaces)
     taken = {DEFAULT_SCHEDULER, *wish.names}
-    names = {pod.metadata.namespace for pod in asking if _scheduler(pod) in taken}
+    own = (pod for pod in asking if not is_reservation(pod))
+    names = {pod.metadata.namespace for pod in own if _scheduler(pod) in taken}
     return {name for name in names if name in labels}
 
 

@@ -18,6 +18,7 @@ from weft.cluster.state.bound_share import (
     with_record,
 )
 from weft.cluster.state.card_names import called_by
+from weft.dialects.catalog import ALL
 from weft.dialects.delivery import derived_record
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.evidence import marked
@@ -54,6 +55,8 @@ _MENDS = {
     "PodUnreadable": "correct its labels and annotations: weft parse shows how they are read",
 }
 _HARMLESS = ("PlacementMoved", "UnitMismatch")
+_CHOOSE = {name for system in ALL if system.served_by_itself for name in system.scheduler_names}
+"""The schedulerNames of other systems that say which GPU a pod has."""
 
 
 def holders(
@@ -148,7 +151,8 @@ def _unplaced(pod: Pod, names: Collection[str], hangs: bool) -> DoctorFinding:
     if hangs:
         label = f"kubectl label namespace {meta.namespace} {SCHEDULE}={SCHEDULE_ENABLED}"
         mend = f"{label}, or write schedulerName: weft into its manifest; then create it again"
-    return level(_CHECK, f"{text}: it was bound by {who}, which chooses none; {then}", mend)
+    why = "and left no mark that names one of its node" if who in _CHOOSE else "which chooses none"
+    return level(_CHECK, f"{text}: it was bound by {who}, {why}; {then}", mend)
 
 
 def _scheduler(pod: Pod) -> str:
