@@ -32,10 +32,10 @@ class CardNames(msgspec.Struct, frozen=True, gc=False):
     """Names by which other systems call a node's cards, from objects beside the node's own.
 
     `cards` are UUIDs by name: KAI's groups, Koordinator's minor numbers. `sharing` are the sets of
-    KAI's groups that pods there have shares of, `reserved` the UUIDs that reservation pods name for a
-    group whose card they do not agree on, and `found` all UUIDs that these name, the oldest pod's
-    first. `given` are the GPUs that NVIDIA's device plugin
-    gave to pods there, as the node's agent tells.
+    KAI's groups that pods there have shares of, `reserved` the UUIDs that reservation pods name for
+    a group whose card they do not agree on, and `found` all UUIDs that these name, the oldest pod's
+    first. `given` are the GPUs that NVIDIA's device plugin gave to pods there, as the node's agent
+    tells.
     """
 
     cards: dict[str, str] = {}
