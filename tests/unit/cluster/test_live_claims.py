@@ -298,6 +298,18 @@ async def test_a_partition_on_a_node_whose_agent_shows_its_card_takes_its_part_o
         assert used(made, 0) == (2_000, 125)
 
 
+async def test_a_gpu_of_no_one_node_is_named_and_charged_nowhere() -> None:
+    network = slice_of("n", [device("gpu-0", "GPU-far")], pool="rack")
+    network["spec"].pop("nodeName")
+    network["spec"]["allNodes"] = True
+    held = claim("x", result("gpu-0", pool="rack"), node="")
+    async with world(network, held) as made:
+        (problem,) = made.live.pods.claims.problems.values()
+        device_name = "gpu.example.com/rack/gpu-0"
+        assert problem == f"device {device_name} is on no one node, and no node is named"
+        assert used(made, 0) == used(made, 1) == (0, 0)
+
+
 async def test_a_partition_of_unknown_size_keeps_all_of_its_card() -> None:
     of_card = {"parentUUID": {"string": "GPU-gpu-0"}, "type": {"string": "mig"}}
     part = {"name": "part", "attributes": of_card}

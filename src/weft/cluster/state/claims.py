@@ -120,16 +120,16 @@ def _hold(claim: ResourceClaim, device: AllocatedDevice, by: ReadingClaims) -> D
     amount = consumed(device, facts)
     memory_mib, milli, _, problem, kind = amount
     name = (facts.node if facts is not None else "") or node_named(claim) or device.pool
-    node = by.node(name)
+    node, label = by.node(name), "/".join(key)
     if facts is None:
-        problem, kind = f"device {'/'.join(key)} is in no complete slice", "device-in-no-slice"
+        problem, kind = f"device {label} is in no complete slice", "device-in-no-slice"
     if node is None and (facts is None or not facts.node) and not node_named(claim):
-        problem += ", and no node is named"
+        problem = f"{problem or f'device {label} is on no one node'}, and no node is named"
         return DeviceHold("", -1, "", memory_mib, milli, problem, kind)
     found = on_card(key, facts.node, node, by.slices) if facts is not None and node else None
     if found is None:
         if not problem and node is not None:
-            problem = f"device {'/'.join(key)} is no GPU that node {name} shows"
+            problem = f"device {label} is no GPU that node {name} shows"
             kind = "device-on-no-card"
         return DeviceHold(name, -1, "", memory_mib, milli, problem, kind)
     gpu, part = found
