@@ -29,7 +29,7 @@ from weft.model.gpu_links import GpuLinks
 from weft.testing import node, placement, pod, random_node, random_shape
 
 NAMES = [policy.name for policy in BUILT_IN]
-WORLDS = few_or_many(2, 60)
+WORLDS = few_or_many(1, 60)
 COLUMNS = ("codes", "counts", "declared", "total", "connected", "connectable")
 
 
@@ -107,7 +107,7 @@ def check(engine: Engine, shape: Shape, profile: Profile) -> int:
 @pytest.mark.parametrize("name", NAMES)
 def test_kept_answers_equal_those_worked_out_anew(name: str) -> None:
     compared = 0
-    for world in range(WORLDS):
+    for world in range(NAMES.index(name) % 2, NAMES.index(name) % 2 + WORLDS):  # plain or not
         dice = Random(f"{name}/{world}")
         plain, profile = world % 2 == 0, profile_of(name)
         nodes = {made.name: made for made in (some_node(dice, plain=plain) for _ in range(14))}

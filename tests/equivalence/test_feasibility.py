@@ -192,7 +192,7 @@ def test_mending_a_few_of_many_nodes_is_a_fresh_start() -> None:
 
 
 def test_a_node_named_by_the_pod_must_still_fit() -> None:
-    for world in worlds("plain", 200):
+    for world in worlds("plain", few_or_many(60, 200)):
         shape = random_shape(world.random, list(world.nodes))
         named = world.random.choice(world.nodes).name
         world.check(msgspec.structs.replace(shape, node_name=named))
@@ -201,7 +201,7 @@ def test_a_node_named_by_the_pod_must_still_fit() -> None:
 def test_a_device_filter_is_asked_however_claims_are_placed() -> None:
     """Refusing odd devices is what a rule against their UUIDs is, searched, rated or greedy."""
     for name in ("plain", "leaving", "rating"):
-        for world in worlds(name, 100):
+        for world in worlds(name, few_or_many(30, 100)):
             world.profile = Profile("filtered", [*PROFILES[name], EvenOnly()])
             odd = [gpu.uuid for node in world.nodes for gpu in node.gpus if gpu.index % 2]
             for _ in range(SHAPES):
@@ -218,7 +218,7 @@ def test_a_device_filter_is_asked_however_claims_are_placed() -> None:
 
 
 def test_nodes_may_come_and_go_between_questions() -> None:
-    for world in worlds("leaving", 60):
+    for world in worlds("leaving", few_or_many(25, 60)):
         shape = anywhere(world)
         world.check(shape)
         more = [_renamed(node, f"m{i}") for i, node in enumerate(random_nodes(world.random, 3))]
@@ -232,7 +232,7 @@ def test_nodes_may_be_closed_between_questions() -> None:
     """Without a new layout the answers are a fresh start's, and taints keep off who minds them."""
     taint = Taint("gpu", "NoSchedule")
     tolerant = Constraints(tolerations=(Toleration("gpu", "Exists"),))
-    for world in worlds("leaving", 60):
+    for world in worlds("leaving", few_or_many(25, 60)):
         live, shape = world.live, anywhere(world)
         minds_not = msgspec.structs.replace(shape, constraints=tolerant)
         shapes, generation = (shape, minds_not), live.generation

@@ -22,7 +22,7 @@ from weft.testing import node, placement, shape
 NAMES = [policy.name for policy in BUILT_IN]
 GET_STUCK = ("auto", "least-stranding", "spread")
 """Policies to which a search must find what the steps one after the other do not."""
-WORLDS = few_or_many(8, 100)
+WORLDS = few_or_many(6, 100)
 
 
 def partly_used(dice: Random) -> Ledger:

@@ -16,7 +16,7 @@ from weft.model import Node, PodRequest
 from weft.model.interference_table import INTERFERENCE, PredictionTier, interference, to_input
 from weft.testing import node, pod
 
-CLUSTERS, PODS = few_or_many(22, 40), 40
+CLUSTERS, PODS = few_or_many(18, 40), 40
 NAMES = ("a", "b", "c", "d")
 CARDS = (("T4", 10_000), ("V100", 20_000))
 BOUND = {"latency-critical": 1.10, "best-effort": math.inf}

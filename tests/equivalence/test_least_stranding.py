@@ -62,10 +62,10 @@ def _shape(chance: random.Random) -> Shape:
 def test_each_pod_is_placed_as_the_formulas_say(setting: str, seed: int) -> None:
     """Pods come; where capacity is learnt to come back, some of them end too."""
     chance = random.Random(f"{setting} {seed}")
-    nodes = _cluster(chance, few_or_many(24, 40) // (3 if setting == "learnt" else 1))
+    nodes = _cluster(chance, few_or_many(12, 40) // (3 if setting == "learnt" else 1))
     kinds = [_shape(chance) for _ in range(14)]
     every = few_or_many(60, PODS_PER_PRICES)
-    count = 300 if setting == "learnt" else every + 60
+    count = 300 if setting == "learnt" else every + few_or_many(30, 60)
     shapes = [chance.choice(kinds) for _ in range(count)]
     policy = LeastStranding(setting=setting, pods_per_prices=every)  # type: ignore[arg-type]
     engine = Engine([Profile("weft", [policy])], nodes)

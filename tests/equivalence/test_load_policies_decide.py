@@ -19,7 +19,7 @@ from weft.core.policies.auto import Auto
 from weft.core.policies.catalog import BUILT_IN, built_in
 from weft.model import PodRequest
 
-CLUSTERS = few_or_many(3, 14)
+CLUSTERS = few_or_many(2, 14)
 PODS = 24
 HARVEST = 1500
 

@@ -33,7 +33,7 @@ from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
 from weft.model import Placement, PodRequest
 
-SEEDS = range(few_or_many(8, 300))
+SEEDS = range(few_or_many(5, 300))
 MADE = "2026-03-01T11:00:00Z"
 
 
@@ -258,7 +258,7 @@ async def adopt_and_undo(seed: int) -> None:
         assert stored(server) == before
 
 
-@pytest.mark.parametrize("seed", range(few_or_many(6, 300)))
+@pytest.mark.parametrize("seed", range(few_or_many(4, 300)))
 def test_undone_every_object_is_as_it_was(seed: int) -> None:
     run(adopt_and_undo(seed))
 
@@ -278,7 +278,7 @@ def named(server: FakeApiServer) -> dict[str, Any]:
     return {one["metadata"]["name"]: one for one in server.store.all(server.kind("pods"))}
 
 
-@pytest.mark.parametrize("seed", range(few_or_many(6, 60)))
+@pytest.mark.parametrize("seed", range(few_or_many(4, 60)))
 def test_the_account_is_the_live_schedulers(seed: int) -> None:
     account = adopted(FilledCluster(seed))
     said = {

@@ -12,7 +12,7 @@ from fakes.api_time import run
 from weft.node.agent.delivery import Delivery
 
 MEMORY = Path("/dev/shm")
-STORIES = few_or_many(25, 4_000)
+STORIES = few_or_many(15, 4_000)
 
 
 def told(seed: int) -> AgreementStory:

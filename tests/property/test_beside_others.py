@@ -20,7 +20,7 @@ from ways import DEFAULT, SHIPPED, Way, seeds
 
 from fakes.api_time import run
 
-HOURS = few_or_many(0.5, 2.0)
+HOURS = few_or_many(0.3, 2.0)
 EACH_S = 300  # between two comparisons of accounts
 MOST_PENDING, MOST_OTHERS = 15, 12
 OWN: tuple[tuple[str, float, Callable[[BesideWorld], bool]], ...] = (

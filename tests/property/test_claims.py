@@ -212,7 +212,7 @@ class Account:
         }
 
 
-@settings(max_examples=few_or_many(100, 400), deadline=None)
+@settings(max_examples=few_or_many(50, 400), deadline=None)
 @given(st.lists(st.tuples(st.one_of(a_slice(), a_claim()), st.booleans()), max_size=12))
 def test_charges_are_those_of_the_rules(story: list[tuple[Json, bool]]) -> None:
     account, reference = Account(), Reference()
@@ -241,7 +241,7 @@ def pool_of(spec: Json) -> tuple[str, str]:
     return spec["driver"], spec["pool"]["name"]
 
 
-@settings(max_examples=few_or_many(40, 100), deadline=None)
+@settings(max_examples=few_or_many(20, 100), deadline=None)
 @given(st.lists(a_slice(), max_size=8), st.lists(a_claim(), max_size=6), st.randoms())
 def test_the_order_in_which_things_come_does_not_matter(
     slices: list[Json], claims: list[Json], random: Any

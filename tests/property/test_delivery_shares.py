@@ -25,7 +25,7 @@ from weft.model.delivery import (
     problem_of,
 )
 
-FEWER = how(max_examples=few_or_many(15, 200), deadline=None)  # of each system
+FEWER = how(max_examples=few_or_many(8, 200), deadline=None)  # of each system
 LABELS = {
     "genius": st.fixed_dictionaries(
         {"genius/gpu-memory-each": st.integers(1, 900).map(str)},

@@ -19,7 +19,7 @@ from weft.model.annotations import PLACEMENT, PLACEMENT_COPY
 from weft.model.node import CardNames
 
 MEM = "aliyun.com/gpu-mem"
-FEWER = how(max_examples=few_or_many(20, 60))  # of each system
+FEWER = how(max_examples=few_or_many(12, 60))  # of each system
 
 
 def limits(**values):

@@ -45,7 +45,7 @@ def played(story: list[tuple[str, int]]) -> World:
     return run(play())
 
 
-@settings(max_examples=few_or_many(20, 40), deadline=None)
+@settings(max_examples=few_or_many(10, 40), deadline=None)
 @given(STORIES)
 def test_a_restart_changes_nothing_and_nothing_is_given_twice(story: list[tuple[str, int]]) -> None:
     for what in played(story).hits:

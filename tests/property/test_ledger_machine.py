@@ -319,8 +319,8 @@ class Overcommitted(WithoutFacts):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=examples(18, 130), stateful_step_count=50)
+TestLedger.settings = settings(max_examples=examples(10, 130), stateful_step_count=50)
 TestWithoutFacts = WithoutFacts.TestCase
-TestWithoutFacts.settings = settings(max_examples=examples(10, 25), stateful_step_count=50)
+TestWithoutFacts.settings = settings(max_examples=examples(5, 25), stateful_step_count=50)
 TestOvercommitted = Overcommitted.TestCase
-TestOvercommitted.settings = settings(max_examples=examples(10, 25), stateful_step_count=50)
+TestOvercommitted.settings = settings(max_examples=examples(5, 25), stateful_step_count=50)

@@ -84,7 +84,7 @@ def _works(
     return wanted.uid in bound
 
 
-@settings(max_examples=few_or_many(20, 1000), deadline=None)
+@settings(max_examples=few_or_many(12, 1000), deadline=None)
 @given(st.integers(0, 10**6), st.booleans())
 def test_no_plan_moves_fewer_pods_and_none_as_small_loses_less(seed: int, waits: bool) -> None:
     nodes, pods, places, wanted = _world(seed)

@@ -150,4 +150,4 @@ class Order(RuleBasedStateMachine):
 
 
 TestOrder = Order.TestCase
-TestOrder.settings = settings(max_examples=few_or_many(25, 100), stateful_step_count=40)
+TestOrder.settings = settings(max_examples=few_or_many(12, 100), stateful_step_count=40)

@@ -55,14 +55,14 @@ def lived(story: list[Step], world: World | None = None) -> World:
     return world
 
 
-@settings(max_examples=few_or_many(30, 100))
+@settings(max_examples=few_or_many(20, 100))
 @given(stories)
 def test_who_goes_is_who_the_rule_names(story: list[Step]) -> None:
     world = lived(story)
     event("somebody went" if world.asked else "nobody went")
 
 
-@settings(max_examples=few_or_many(20, 40))
+@settings(max_examples=few_or_many(10, 40))
 @given(stories)
 def test_the_limits_hold(story: list[Step]) -> None:
     world = lived(story)
@@ -302,7 +302,7 @@ def test_a_broken_rule_is_found(
 
 def test_drawn_stories_are_lived_as_the_rule_says() -> None:
     """So it is the broken rule that is found, and nothing else; and both rules are met."""
-    worlds = [lived(drawn(Random(seed))) for seed in range(few_or_many(20, 40))]
+    worlds = [lived(drawn(Random(seed))) for seed in range(few_or_many(10, 40))]
     rules = Counter(one.rule for world in worlds for one in world.slowed)
     assert rules["bound"] >= few_or_many(5, 10)
     assert rules["together"] >= few_or_many(1, 3)

@@ -30,7 +30,7 @@ from weft.host.plan import reading_cluster
 from weft.kube.client import ApiClient
 from weft.model import Node
 
-SEEDS = range(few_or_many(8, 300))
+SEEDS = range(few_or_many(4, 300))
 Json = dict[str, Any]
 ASKS = (
     {"weft.dev/gpu-memory": "9000"},

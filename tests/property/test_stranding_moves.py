@@ -67,7 +67,7 @@ def _moved(engine: Engine, pod: PodRequest) -> Placement | None:
     return None
 
 
-@settings(max_examples=few_or_many(20, 1000), deadline=None)
+@settings(max_examples=few_or_many(10, 1000), deadline=None)
 @given(st.integers(0, 10**6))
 def test_each_move_lowers_stranded_gpus_by_most_of_all_moves(seed: int) -> None:
     nodes, pods, places = _world(seed)

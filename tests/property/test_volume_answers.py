@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_form import few_or_many
 
 from weft.core.constraints.storage_answers import served_of, storage_answers
 from weft.core.constraints.volumes import ServingVolumes
@@ -138,11 +139,7 @@ def plainly(
     return True
 
 
-def table_of(nodes: Sequence[Node]) -> Ledger:
-    return Ledger(nodes)
-
-
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=few_or_many(100, 400))
 @given(data=st.data())
 def test_nodes_that_claims_leave_are_those_of_a_plain_reading(data: st.DataObject) -> None:
     nodes = [
@@ -155,7 +152,7 @@ def test_nodes_that_claims_leave_are_those_of_a_plain_reading(data: st.DataObjec
     wanted = data.draw(st.lists(claims, min_size=1, max_size=3))
     state = ServingVolumes()
     state.take(there, classes.values(), told)
-    table = table_of(nodes).table
+    table = Ledger(nodes).table
     served = served_of(state, table, wanted)
     names = tuple(f"c{index}" for index in range(len(wanted)))
     for row, node in enumerate(table.nodes):
@@ -173,7 +170,7 @@ def test_nodes_that_claims_leave_are_those_of_a_plain_reading(data: st.DataObjec
                     assert serves(state.free[each.volume], claim, node, nobody_s=True)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=few_or_many(100, 400))
 @given(data=st.data())
 def test_limits_count_each_volume_of_a_node_once(data: st.DataObject) -> None:
     nodes, state = [Node(name) for name in NAMES], ServingVolumes()
@@ -200,7 +197,7 @@ def test_limits_count_each_volume_of_a_node_once(data: st.DataObject) -> None:
     state.take(nodes=storages.values())
     new = tuple(dict.fromkeys(data.draw(attached)))
     pod = PodRequest("u", "n", Shape(), claims=())
-    table = table_of(nodes).table
+    table = Ledger(nodes).table
     refused = [False] * len(nodes)
     for answer in storage_answers(state, table, StorageRules(mounts=MountedVolumes(new)), pod):
         refused = [a or bool(b) for a, b in zip(refused, answer.refuses, strict=True)]

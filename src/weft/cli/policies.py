@@ -1,6 +1,8 @@
 """`weft policies`, and the registry with third-party plugins for other commands."""
 
-from importlib.metadata import entry_points
+import sys
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
 from typing import TYPE_CHECKING
 
 from weft.cli.options import Output
@@ -27,11 +29,18 @@ def registry() -> "PolicyRegistry":
     policies = PolicyRegistry()
     for policy in BUILT_IN:
         policies.register(policy)
-    for problem in register_entry_points(policies, entry_points(group="weft.policies")):
+    for problem in register_entry_points(policies, _installed(tuple(sys.path))):
         if problem not in _said:
             print_warning(problem)
         _said.add(problem)
     return policies
+
+
+@cache
+def _installed(_: tuple[str, ...]) -> EntryPoints:
+    """Return the plugins of all packages on this path: to find them, each package's files are
+    read."""
+    return entry_points(group="weft.policies")
 
 
 def policies(output: Output = ListOutput.table) -> None:

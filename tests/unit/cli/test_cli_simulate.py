@@ -132,6 +132,7 @@ def test_policies_without_their_inputs_are_told_of_once_and_in_the_report(weft: 
     assert sorted(marked) == ["best-fit", "load-aware*", "lucid*"]
     assert said.out.splitlines().count(f"* {slowdowns}") == 1
     page = (weft.folder / "report" / "report.html").read_text()
+    assert "pods.csv: 20 pods on 4 nodes, 8 GPUs" in page
     assert "lucid*</th>" in page
     assert slowdowns in page
     said = weft.simulate(*policies, "--output", "json")
@@ -374,16 +375,6 @@ def test_timed_needs_times(weft: Weft) -> None:
         f"{weft.pods}, line 2, column creation_time: is missing"
     )
     assert weft.simulate("--policy", "best-fit").code == 0
-
-
-def test_a_report_is_written_beside_the_table(weft: Weft) -> None:
-    said = weft.simulate("--policy", "best-fit", "--report", weft.folder / "report")
-    assert said.code == 0
-    assert said.err == f"report: {weft.folder / 'report' / 'report.html'}\n"
-    assert (
-        "pods.csv: 20 pods on 4 nodes, 8 GPUs"
-        in (weft.folder / "report" / "report.html").read_text()
-    )
 
 
 def test_the_bound_is_told_in_points_in_json_in_csv_and_in_the_report(weft: Weft) -> None:

@@ -49,6 +49,7 @@ def test_a_new_user_prints_checks_runs_and_compares(
     html = (page / "report.html").read_text("utf-8")
     assert "Does lending idle GPU memory shorten jobs" in html
     assert f"{found['summary'][0]['mean']:,.6g}" in html
+    assert {"jct_p99_s.svg", "power_w-0.svg"} <= {one.name for one in page.iterdir()}
     assert (found["cells"], found["missing"]) == (2, [])
     rows = list(csv.DictReader(io.StringIO(weft("experiment", "report", out, "-o", "csv").out)))
     assert {row["scheduler"] for row in rows} == {"gpushare", "exclusive"}
@@ -98,29 +99,6 @@ def test_what_init_prints_names_every_field_of_the_workload(workload: str) -> No
     assert [name for name in names if not re.search(rf"\b{name}:\s", text)] == []
 
 
-def test_a_trace_of_ones_own_is_run(weft: Weft, tmp_path: Path) -> None:
-    """Paths begin at the file's folder, wherever the command is called."""
-    text = weft("experiment", "init", "--workload", "openb").out.replace("count: 20", "count: 1")
-    file = tmp_path / "experiment.yaml"
-    file.write_text(text.replace("[fgd, best-fit, least-stranding]", "[fgd, best-fit]"))
-    out = tmp_path / "runs"
-    assert weft("experiment", "run", file, "--out", out, "--jobs", 1).code == 0
-    said = weft(
-        "simulate", *weft.trace, "--policy", "fgd", "--seeds", 1, "--first-seed", 0, "-o", "json"
-    )
-    expected = json.loads(said.out)["runs"][0]["gpu_allocation_percent"]
-    found = json.loads(weft("experiment", "report", out, "-o", "json").out)["summary"]
-    page = tmp_path / "page"
-    assert weft("experiment", "report", out, "--page", page).code == 0
-    drawn = tmp_path / "drawn"
-    policies = ("--policy", "fgd", "--policy", "best-fit")
-    weft("simulate", *weft.trace, *policies, "--seeds", 1, "--first-seed", 0, "--report", drawn)
-    for figure in ("allocation.svg", "fragmentation.svg"):
-        assert (page / figure).read_text() == (drawn / figure).read_text()
-    measured = {(one["scheduler"], one["measure"]): one["mean"] for one in found}
-    assert measured["fgd", "gpu_allocation_percent"] == pytest.approx(expected, abs=0.0001)
-
-
 def test_a_report_names_the_cells_that_are_missing(weft: Weft, small: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     weft("experiment", "run", small, "--out", out, "--jobs", 1)
@@ -130,23 +108,24 @@ def test_a_report_names_the_cells_that_are_missing(weft: Weft, small: Path, tmp_
     assert "1 of 2 cells are missing: percent=0/faults=sound/" in said.err
 
 
-def test_page_figures_and_csv_are_the_same_bytes_however_cells_were_run(
+def test_stored_cells_are_the_same_bytes_however_they_were_run(
     weft: Weft, small: Path, tmp_path: Path
 ) -> None:
-    """By one process, and by two of which one cell was lost on the way."""
+    """By one process, and by two of which one cell was lost on the way; a report reads these."""
 
-    def report(name: str) -> dict[str, bytes]:
-        out, page = tmp_path / name, tmp_path / f"{name}-page"
-        csv_text = weft("experiment", "report", out, "-o", "csv", "--page", page).out
-        return {"csv": csv_text.encode(), **{one.name: one.read_bytes() for one in page.iterdir()}}
+    def stored(name: str) -> dict[str, bytes]:
+        out = tmp_path / name
+        files = (one for one in out.rglob("*") if one.is_file() and one.name != "manifest.json")
+        return {str(one.relative_to(out)): one.read_bytes() for one in files}
 
     weft("experiment", "run", small, "--out", tmp_path / "one", "--jobs", 1)
     weft("experiment", "run", small, "--out", tmp_path / "two", "--jobs", 2)
     next((tmp_path / "two").rglob("result.json")).unlink()
     weft("experiment", "run", small, "--out", tmp_path / "two", "--jobs", 2)
-    reports = report("one"), report("two")
-    assert {"csv", "report.html", "jct_p99_s.svg", "power_w-0.svg"} <= reports[0].keys()
-    assert reports[0] == reports[1]
+    assert sum(name.endswith("result.json") for name in stored("one")) == 2
+    assert stored("one") == stored("two")
+    csv_text = [weft("experiment", "report", tmp_path / n, "-o", "csv").out for n in ("one", "two")]
+    assert csv_text[0] == csv_text[1]
 
 
 def test_init_writes_what_its_options_say(weft: Weft, tmp_path: Path) -> None:
@@ -217,8 +196,8 @@ def test_data_that_is_absent_is_said_in_the_report_until_it_is_there(
 
 
 def test_one_measure_has_one_name_and_is_drawn_once(weft: Weft, tmp_path: Path) -> None:
-    """An experiment on openb's form ranks by what `weft simulate` does; what is held is what was
-    asked for, so that it is not drawn again."""
+    """An experiment on a trace of one's own says and draws what `weft simulate` does; what is held
+    is what was asked for, so that it is not drawn again. Paths begin at the file's folder."""
     file, out, page = tmp_path / "experiment.yaml", tmp_path / "runs", tmp_path / "page"
     text = weft("experiment", "init", "--workload", "openb").out.replace("count: 20", "count: 2")
     file.write_text(text.replace("[fgd, best-fit, least-stranding]", "[fgd, best-fit]"))
@@ -239,6 +218,8 @@ def test_one_measure_has_one_name_and_is_drawn_once(weft: Weft, tmp_path: Path) 
     (fgd, _) = json.loads(simulated.out)["summary"]
     means = {(row["scheduler"], row["measure"]): row["mean"] for row in found["summary"]}
     assert means["fgd", "gpu_asked_percent"] == pytest.approx(fgd["gpu_asked_percent"])
+    for figure in ("allocation.svg", "fragmentation.svg"):
+        assert (page / figure).read_text() == (drawn / figure).read_text()
     for title in ("GPUs asked for at the end", "GPUs in fragments at the end", "Failed pods"):
         assert title in html
         assert title in (drawn / "report.html").read_text()

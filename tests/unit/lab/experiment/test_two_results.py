@@ -10,8 +10,13 @@ from long_form import few_or_many
 
 from weft.core.policies.catalog import built_in
 from weft.lab.experiment.pages.ece_layout import layout_texts, write_ece_layout
-from weft.lab.experiment.pages.experiment_report import text_pages, write_experiment_report
+from weft.lab.experiment.pages.experiment_report import (
+    rows_of_levels,
+    text_pages,
+    write_experiment_report,
+)
 from weft.lab.experiment.pages.figures import to_pdf
+from weft.lab.experiment.pages.looks import looks
 from weft.lab.experiment.run.execution import CellWork, run_missing
 from weft.lab.experiment.run.simulated import runner_of
 from weft.lab.experiment.run.store import RESULT, RunStore, read_store, stored_experiment
@@ -98,6 +103,18 @@ def test_a_marked_cell_is_named_with_its_reason_and_in_no_average(
     )
     page = write_experiment_report(tmp_path / "page", spec, results, "", store).read_text()
     assert f"{bad.folder} is marked, and left out: clocks are 9 s apart: &lt;of node a&gt;" in page
+    for stem in ("gpu_util_percent-0", "power_w-0", "jct-0"):
+        assert f'<figure id="{stem}">' in page
+        assert (tmp_path / "page" / f"{stem}.svg").is_file()
+
+
+def test_figures_over_time_have_names_of_their_own_at_each_level(stored: Path) -> None:
+    spec, store = read_store(stored)
+    results = stored_results(spec, store, plan(spec))
+    levels = rows_of_levels(spec, results, store, looks(spec.schedulers))
+    names = [chart.name for number, level in enumerate(levels) for chart in level.charts(number)]
+    assert {"gpu_util_percent-0", "memory_used_mib-1-each", "power_w-0", "jct-1"} <= set(names)
+    assert len(set(names)) == len(names)
 
 
 def test_the_older_layout_says_what_the_jobs_table_says(stored: Path, tmp_path: Path) -> None:
@@ -139,15 +156,6 @@ def test_the_older_layout_is_whole(stored: Path, tmp_path: Path) -> None:
         }
         own = tmp_path / names[0] / "WORKLOAD_DEFAULT_0" / metric
         assert (own / f"WORKLOAD_DEFAULT_0-{metric}.png").is_file()
-
-
-def test_a_report_has_figures_over_time(stored: Path, tmp_path: Path) -> None:
-    spec, store = read_store(stored)
-    write_experiment_report(tmp_path, spec, stored_results(spec, store, plan(spec)), "", store)
-    page = (tmp_path / "report.html").read_text()
-    for stem in ("gpu_util_percent-0", "memory_used_mib-1-each", "power_w-0", "jct-1"):
-        assert f'<figure id="{stem}">' in page
-        assert (tmp_path / f"{stem}.svg").is_file()
 
 
 def test_a_pdf_has_a_page_a_drawing_and_always_the_same_bytes(stored: Path) -> None:
