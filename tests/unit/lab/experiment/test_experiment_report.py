@@ -3,6 +3,7 @@ import hashlib
 import html.parser
 import os
 import re
+import shutil
 from base64 import b64encode
 from pathlib import Path
 
@@ -88,6 +89,15 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a report, written once."""
     folder = tmp_path_factory.mktemp("written") / "new" / "report"
     write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a report without host and date, with PNG copies, written once."""
+    folder = tmp_path_factory.mktemp("bare")
+    what = results({"fgd": (95.0, 95.4), "$x_1$": (90.0, 91.0)})
+    write_report(what, folder, TEXTS._replace(made=HowMade("weft simulate", "Weft 1")), png=True)
     return folder
 
 
@@ -287,9 +297,8 @@ def test_the_page_says_how_it_was_made(written):
         assert f"<dt>{title}</dt><dd>{said}</dd>" in text
 
 
-def test_without_host_and_date_the_page_has_none(tmp_path):
-    texts = TEXTS._replace(made=HowMade("weft simulate", "Weft 1"))
-    text = write_report(results(), tmp_path, texts).read_text("utf-8")
+def test_without_host_and_date_the_page_has_none(bare):
+    text = (bare / "report.html").read_text("utf-8")
     assert "<dt>Versions</dt>" in text
     assert "<dt>Host</dt>" not in text
     assert "<dt>Date</dt>" not in text
@@ -346,14 +355,6 @@ def test_every_cell_names_its_column_for_narrow_screens(written):
     assert titles == expected
 
 
-def test_timed_reports_have_a_queue_and_others_leave_none_behind(tmp_path):
-    write(tmp_path, timed())
-    for name in ("allocation", "queue", "fragmentation"):
-        assert "Minutes since the first pod" in (tmp_path / f"{name}.svg").read_text()
-    write(tmp_path)
-    assert not (tmp_path / "queue.svg").exists()
-
-
 HELD = ClusterHoldings(
     "fgd",
     42,
@@ -404,23 +405,20 @@ def test_page_has_a_dark_and_a_printed_form(written):
 
 
 def test_a_new_report_replaces_the_old_and_leaves_other_files_alone(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    write(tmp_path, results({"old": (50.0,)}))
-    write(tmp_path)
-    assert "old" not in Page((tmp_path / "report.html").read_text()).text("lead")
+    write(tmp_path, timed())
+    for name in ("allocation", "queue", "fragmentation"):
+        assert "Minutes since the first pod" in (tmp_path / f"{name}.svg").read_text()
+    for name in ("allocation.png", "photo.png", "notes.txt"):
+        (tmp_path / name).write_text("mine")
+    write(tmp_path, results({"new": (50.0,)}))
+    assert "new" in Page((tmp_path / "report.html").read_text()).text("lead")
+    there = {file.name for file in tmp_path.iterdir()}
+    assert there == {"report.html", "photo.png", "notes.txt", *(f"{name}.svg" for name in FIGURES)}
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_png_figures_of_an_older_report_go(tmp_path):
-    (tmp_path / "allocation.png").write_bytes(b"old numbers")
-    (tmp_path / "photo.png").write_bytes(b"mine")
-    write(tmp_path)
-    assert not (tmp_path / "allocation.png").exists()
-    assert (tmp_path / "photo.png").exists()
-
-
-def test_when_drawing_fails_the_old_report_stays_whole(tmp_path, monkeypatch):
-    write(tmp_path)
+def test_when_drawing_fails_the_old_report_stays_whole(written, tmp_path, monkeypatch):
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
 
     def fail(*_: object) -> str:
@@ -432,8 +430,8 @@ def test_when_drawing_fails_the_old_report_stays_whole(tmp_path, monkeypatch):
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
-def test_when_the_disk_fails_the_old_report_stays_whole(tmp_path, monkeypatch):
-    write(tmp_path)
+def test_when_the_disk_fails_the_old_report_stays_whole(written, tmp_path, monkeypatch):
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     calls = []
 
@@ -453,7 +451,7 @@ def test_when_the_disk_fails_the_old_report_stays_whole(tmp_path, monkeypatch):
 def test_a_file_in_the_way_is_named(tmp_path):
     (tmp_path / "report").write_text("")
     with pytest.raises(BadInputError, match=r"report: is a file; name a folder"):
-        write(tmp_path / "report")
+        write(tmp_path / "report", results({"a": (50.0,)}))
 
 
 def test_no_runs_are_an_error(tmp_path):
@@ -461,10 +459,9 @@ def test_no_runs_are_an_error(tmp_path):
         write_report(SimulationResults([], []), tmp_path, TEXTS)
 
 
-def test_png_copies_are_written_on_request(tmp_path):
-    write(tmp_path, results({"fgd": (95.0, 95.4), "$x_1$": (90.0, 91.0)}), png=True)
+def test_png_copies_are_written_on_request(bare):
     for name in FIGURES:
-        start = (tmp_path / f"{name}.png").read_bytes()[:24]
+        start = (bare / f"{name}.png").read_bytes()[:24]
         assert start[:8] == b"\x89PNG\r\n\x1a\n"
         assert int.from_bytes(start[16:20], "big") == 1720
 
