@@ -23,6 +23,7 @@ from weft.host.agent_process import AgentHosting, NodeAgent
 from weft.host.shell import Runnable, stop_signal
 from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import load
+from weft.kube.errors import ApiError, LostError, NotSentError
 from weft.kube.preflight import check_server
 from weft.model import BadInputError
 from weft.model.agent_offer import DEVICE_PLUGIN, AgentOffer
@@ -78,23 +79,24 @@ async def host(config: Configuration, hosting: AgentHosting) -> None:
 
     reader = reader_of(hosting, on_late_driver)
     async with _client(hosting) as client:
-        await _check_server(client)
         composition = Composition(config, hosting, reader, client)
-        if config.agent.own:
-            await composition.accounting.check()
+        await _check(client, composition.accounting.check if config.agent.own else None)
         await composition.agent.run(stop)
 
 
-async def _check_server(client: ApiClient) -> None:
-    """Check the API server's version and the agent's rights, if it answers soon: containers get the
-    shares of their records without it."""
+async def _check(client: ApiClient, owned: Callable[[], Awaitable[None]] | None) -> None:
+    """Check the API server's version, the agent's rights and, with `owned`, that no other plugin
+    serves what it is to own, if the API server answers soon: containers get the shares of their
+    records without it."""
     try:
         async with asyncio.timeout(_CHECKS_S):
             remedy = "apply deploy/agent.yaml's ClusterRole"
             await check_server(client, "weft agent", rights.AGENT, remedy)
-    except TimeoutError:
-        text = "the API server %s does not answer: starting without checking version and rights"
-        log.warning(text, client.endpoint.url)
+            if owned is not None:
+                await owned()
+    except (ApiError, LostError, NotSentError, TimeoutError) as error:
+        text = "starting without having checked version and rights at the API server %s: %s"
+        log.warning(text, client.endpoint.url, str(error) or "it does not answer")
 
 
 def _client(hosting: AgentHosting) -> ApiClient:

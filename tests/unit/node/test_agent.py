@@ -7,12 +7,15 @@ import os
 import re
 import signal
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-import msgspec
-from agent_world import NODE, node_world
+import pytest
+from agent_world import NODE, NodeWorld, node_world
 from test_fake_devices import A100, reader, written
 
+from weft.cluster.config.agent import AgentSettings
 from weft.cluster.config.form import Configuration
 from weft.host import shell as agent_module
 from weft.host.agent import Composition, host
@@ -21,6 +24,7 @@ from weft.kube.client import ApiClient
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.model import WeftError
+from weft.node.agent.accounting import ForeignPluginError
 from weft.node.agent.agent_metrics import DeliveryMetrics, DeviceMetrics, PartMetrics
 from weft.node.agent.delivery import OUTCOMES
 from weft.node.agent.device_watch import DeviceWatch
@@ -122,36 +126,75 @@ async def test_an_agent_is_replaced_without_a_container_in_between(tmp_path: Pat
         assert world.runtime.registrations == 3
 
 
+@asynccontextmanager
+async def hosted(
+    world: NodeWorld, config: Configuration, url: str
+) -> AsyncIterator["asyncio.Task[None]"]:
+    """The agent as its command starts it, with the API server there."""
+    folder, socket = world.folder, world.runtime.socket
+    file = folder / "kubeconfig"
+    cluster = {"name": "c", "cluster": {"server": url}}
+    context = {"name": "c", "context": {"cluster": "c"}}
+    text = {"current-context": "c", "clusters": [cluster], "contexts": [context]}
+    file.write_text(json.dumps(text))
+    hosting = AgentHosting(
+        *(NODE, str(world.file), socket, "127.0.0.1", 0, (file,)),
+        proc=folder / "proc",
+        cdi_folder=folder / "cdi",
+        cri_socket=folder / "cri.sock",
+    )
+    process = asyncio.create_task(host(config, hosting))
+    try:
+        yield process
+    finally:
+        world.api.reset()
+        world.api.faults.forget()
+        process.cancel()
+        await asyncio.gather(process, return_exceptions=True)
+
+
+OWN = Configuration(agent=AgentSettings(own=("nvidia.com/gpu",)))
+
+
+@pytest.mark.parametrize("config", [Configuration(), OWN], ids=["", "own"])
 async def test_an_api_server_that_accepts_and_does_not_answer_delays_nobodys_share(
-    tmp_path: Path,
+    tmp_path: Path, config: Configuration
 ) -> None:
     """As one whose etcd hangs: the process starts, delivers what records say, and ends when told
     to, before its kubelet would kill it."""
     async with node_world(tmp_path) as world:
         world.api.fault("delay", times=1_000_000)
-        file = tmp_path / "kubeconfig"
-        cluster = {"name": "c", "cluster": {"server": world.api.url}}
-        context = {"name": "c", "context": {"cluster": "c"}}
-        text = {"current-context": "c", "clusters": [cluster], "contexts": [context]}
-        file.write_text(json.dumps(text))
-        socket = world.runtime.socket
-        gpus = str(world.file)
-        hosting = AgentHosting(NODE, gpus, socket, "127.0.0.1", 0, (file,), proc=tmp_path / "proc")
-        hosting = msgspec.structs.replace(
-            hosting, cdi_folder=tmp_path / "cdi", cri_socket=tmp_path / "cri.sock"
-        )
-        process = asyncio.create_task(host(Configuration(), hosting))
-        try:
+        async with hosted(world, config, world.api.url) as process:
             async with asyncio.timeout(20):  # a request alone is given 15 s, and tried four times
                 await world.runtime.has_plugin()
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.wait({process}, timeout=9)
             assert process.done()
-        finally:
-            world.api.reset()
-            world.api.faults.forget()
-            process.cancel()
-            await asyncio.gather(process, return_exceptions=True)
+
+
+@pytest.mark.parametrize("config", [Configuration(), OWN], ids=["", "own"])
+async def test_an_api_server_that_is_away_keeps_no_agent_from_starting(
+    tmp_path: Path, config: Configuration
+) -> None:
+    async with (
+        node_world(tmp_path) as world,
+        hosted(world, config, "http://127.0.0.1:1") as process,
+    ):
+        there = asyncio.create_task(world.runtime.has_plugin())
+        await asyncio.wait({there, process}, return_when=asyncio.FIRST_COMPLETED)
+        assert not process.done(), process
+        assert there.done()
+
+
+async def test_another_plugin_that_serves_what_the_agent_should_own_keeps_it_from_starting(
+    tmp_path: Path,
+) -> None:
+    async with node_world(tmp_path) as world:
+        served = {"nvidia.com/gpu": "2"}
+        world.api.update("nodes", NODE, {"status": {"allocatable": served, "capacity": served}})
+        async with hosted(world, OWN, world.api.url) as process:
+            with pytest.raises(ForeignPluginError, match="remove that plugin"):
+                await process
 
 
 async def test_the_reference_has_the_metrics_of_delivery(tmp_path: Path) -> None:
