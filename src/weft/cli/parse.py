@@ -169,7 +169,7 @@ def read_pod(file: str, pod: "ManifestPod", settings: DialectSettings) -> PodRea
     }
     foreign = pod_reader.not_placed(manifest, request)
     not_honoured = [f"{text}: {pod_reader.WAY_OUT}" for text in pod_reader.not_honoured(manifest)]
-    volumes = volumes_in_words(manifest)
+    volumes = volumes_in_words(manifest, pod.claim_templates)
     return reading_of(row_of, request, foreign, preview(request), not_honoured, volumes)
 
 

@@ -20,7 +20,7 @@ from weft.model.request import GpuMemoryRequest
 
 if TYPE_CHECKING:
     from weft.cli.text_table import TextTable
-    from weft.kube.pods import Pod, Volume
+    from weft.kube.pods import Pod
 
 
 class NotPlaced(msgspec.Struct, frozen=True):
@@ -128,9 +128,9 @@ def constraints_in_words(constraints: Constraints) -> list[str]:
     return lines
 
 
-def volumes_in_words(pod: "Pod") -> list[str]:
+def volumes_in_words(pod: "Pod", claim_templates: Sequence[Any] = ()) -> list[str]:
     """List what the pod's volumes ask of its node. What is said of claims is in the cluster alone,
-    but for those that are made for the pod."""
+    but for those that are made for the pod, also by a StatefulSet's templates."""
     from weft.cluster.state.storage_objects import disks_of
     from weft.cluster.state.volume_rules import mounted_claims
 
@@ -138,24 +138,23 @@ def volumes_in_words(pod: "Pod") -> list[str]:
     lines = []
     for mounted in mounted_claims(pod):
         if mounted.is_own:
-            lines.append(
-                f"where a volume of its own can be had or made: {_own(own[mounted.claim])}"
-            )
+            volume = own[mounted.claim]
+            lines.append(_own(volume.name, _within(volume.ephemeral, "volumeClaimTemplate")))
         else:
             lines.append(f"where PersistentVolumeClaim {mounted.claim} has a volume or can get one")
+    lines += [_own(_within(each, "metadata", "name"), each) for each in claim_templates]
     for disk in disks_of(pod):
         does = "writes to" if disk.read_only else "has"
         lines.append(f"on nodes where no pod {does} {disk}")
     return lines
 
 
-def _own(volume: "Volume") -> str:
-    """An ephemeral volume's size and class, as far as the pod says them."""
-    template = ("volumeClaimTemplate", "spec")
-    size = _within(volume.ephemeral, *template, "resources", "requests", "storage")
-    name = _within(volume.ephemeral, *template, "storageClassName")
-    of_class = f"class {name}" if name else "the default class"
-    return f"{volume.name}, {size or 'of any size'} of {of_class}"
+def _own(name: Any, template: Any) -> str:
+    """An own volume's name, size and class, as far as its template says them."""
+    size = _within(template, "spec", "resources", "requests", "storage") or "of any size"
+    of_class = _within(template, "spec", "storageClassName")
+    of = f"class {of_class}" if of_class else "the default class"
+    return f"where a volume of its own can be had or made: {name}, {size} of {of}"
 
 
 def _within(value: Any, *path: str) -> Any:

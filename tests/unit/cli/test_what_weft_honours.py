@@ -134,6 +134,29 @@ def test_parse_says_what_volumes_ask(kind: str, weft: Any, tmp_path: Path) -> No
     assert f"ml/Deployment/web: placed only {words}" in weft("parse", file).out
 
 
+@pytest.mark.parametrize(
+    ("templates", "words"),
+    [
+        (
+            [{"metadata": {"name": "data"}, "spec": OWN}],
+            ["where a volume of its own can be had or made: data, 10Gi of class fast"],
+        ),
+        ([], []),
+        ("typo", []),
+        (["typo"], []),
+    ],
+)
+def test_parse_says_which_claims_a_stateful_set_makes(
+    templates: Any, words: list[str], weft: Any, tmp_path: Path
+) -> None:
+    whole = json.loads(manifest({})) | {"kind": "StatefulSet"}
+    whole["spec"]["volumeClaimTemplates"] = templates
+    file = tmp_path / "db.yaml"
+    file.write_text(json.dumps(whole))
+    said = weft("parse", file, "--output", "json")
+    assert json.loads(said.out)[0]["constraints"] == words
+
+
 @pytest.mark.parametrize("field", WISHED)
 def test_parse_says_what_is_preferred(field: str, weft: Any, tmp_path: Path) -> None:
     assert field in fields()

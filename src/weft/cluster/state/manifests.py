@@ -43,7 +43,8 @@ class ManifestPod(NamedTuple):
     """A pod, or a workload's pod template, with the kind and name of the object it is in.
 
     `field` is where in the object it is; `containers` where in `value` they must be. `counts`, one
-    multiplied by the other, are how many of it run at once.
+    multiplied by the other, are how many of it run at once. `claim_templates` are a StatefulSet's,
+    as written: each pod gets claims of its own by them.
     """
 
     kind: str
@@ -53,6 +54,7 @@ class ManifestPod(NamedTuple):
     containers: tuple[str, ...] = ("spec", "containers")
     namespace: str = ""
     counts: tuple[PodCount, ...] = ()
+    claim_templates: tuple[Any, ...] = ()
 
 
 class Document(NamedTuple):
@@ -138,9 +140,14 @@ def pods_in(value: Any, above: str = "") -> Iterator[ManifestPod]:
         for place, template in templates:
             part = "/".join(place.path)
             pod_name = f"{name}/{part}" if len(templates) > 1 and part else name
-            counts = place.counts
             yield ManifestPod(
-                kind, pod_name, template, place.field, namespace=namespace, counts=counts
+                kind,
+                pod_name,
+                template,
+                place.field,
+                namespace=namespace,
+                counts=place.counts,
+                claim_templates=_claim_templates(value) if kind == "StatefulSet" else (),
             )
         if not templates and kind in WORKLOADS and _is_kubernetes_own(value):
             yield ManifestPod(kind, name, value, "", (*WORKLOADS[kind], "spec", "containers"))
@@ -257,6 +264,14 @@ def replicas_of(pod: ManifestPod) -> int | None:
         at_most = count.number if count.at_most is None else count.at_most
         replicas *= min(count.number, at_most)
     return replicas
+
+
+def _claim_templates(value: dict[str, Any]) -> tuple[Any, ...]:
+    spec = value.get("spec")
+    found = spec.get("volumeClaimTemplates") if isinstance(spec, dict) else None
+    return (
+        tuple(each for each in found if isinstance(each, dict)) if isinstance(found, list) else ()
+    )
 
 
 def manifest_of(pod: ManifestPod) -> Pod:
