@@ -59,6 +59,7 @@ FIELDS = (
     *("claim.volumeName, not bound", "claim.volumeAttributesClassName"),
     *(f"claim of {name}" for name in CLASSES),
     *("volume, prepared", "volume.claimRef", "volume.nodeAffinity.matchFields"),
+    "volume.nodeAffinity, a cloud's zone",
     *("CSIStorageCapacity", "CSIStorageCapacity.maximumVolumeSize"),
     *("CSINode, limit", "VolumeAttachment"),
     *("gcePersistentDisk", "awsElasticBlockStore", "iscsi", "rbd"),

@@ -18,6 +18,7 @@ CLAIMS_A_CLUSTER = 4
 ZONES, DISKS, TEAMS = ("a", "b", "c"), ("ssd", "hdd"), ("red", "blue")
 ZONE, BETA_ZONE = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"
 REGION, CORDON = "topology.kubernetes.io/region", "node.kubernetes.io/unschedulable"
+BETA_REGION = "failure-domain.beta.kubernetes.io/region"
 DOMAINS = (ZONE, "disk", "kubernetes.io/hostname", "nowhere")
 EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
 WIDGET, DISK = "example.com/widget", "ephemeral-storage"

@@ -8,13 +8,27 @@ pods, and volumes that are made for one pod. Classes and drivers are the same in
 
 from typing import Any
 
-from fakes.drawn_cluster import NODES_A_CLUSTER, ZONE, ZONES, Object, World
+from fakes.drawn_cluster import (
+    BETA_REGION,
+    BETA_ZONE,
+    NODES_A_CLUSTER,
+    REGION,
+    ZONE,
+    ZONES,
+    Object,
+    World,
+)
 
 STORAGE = "storage.k8s.io/v1"
 CLAIMS_WAITING, VOLUMES_PREPARED, ATTACHED, CAPACITIES = 7, 9, 3, 3
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 COUNTED, UNCOUNTED, PLAIN = "counted.example.com", "uncounted.example.com", "plain.example.com"
 DISKS, EBS, GCE = "disks.example.com", "ebs.csi.aws.com", "pd.csi.storage.gke.io"
+EBS_ZONE, GCE_ZONE = "topology.ebs.csi.aws.com/zone", "topology.gke.io/zone"
+MIGRATED = {
+    "storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/aws-ebs,kubernetes.io/gce-pd"
+}
+"""An annotation that kubelets write into their CSINode."""
 FINALIZER, GATE = "weft.dev/test", "weft.dev/claims"
 OWN_CLAIM = "weft.dev/test-own-claim"
 """An annotation of pods with an ephemeral volume: whether its claim is `made`, made as another's
@@ -82,10 +96,16 @@ class StorageWorld(World):
         found += [self._waiting(f"wait-{index}") for index in range(CLAIMS_WAITING)]
         found += [self._prepared(f"prepared-{index}") for index in range(VOLUMES_PREPARED)]
         found += [self._capacity(index) for index in range(CAPACITIES)]
-        found += [
-            self._csi_node(f"node-{index}") for index in range(NODES_A_CLUSTER) if self.some(0.7)
-        ]
+        found += [self._csi_node(f"node-{index}") for index in range(NODES_A_CLUSTER)]
         return found + [self._attachment(index, there) for index in range(ATTACHED)]
+
+    def node(self, index: int) -> Object:
+        """Most say in which zone they are by drivers' labels too."""
+        found = super().node(index)
+        for label in (EBS_ZONE, GCE_ZONE):
+            if self.some(0.7):
+                found["metadata"]["labels"][label] = self.rng.choice(ZONES)
+        return found
 
     def source(self, name: str) -> Object:
         """A place of a volume's bytes."""
@@ -106,7 +126,20 @@ class StorageWorld(World):
         if "gcePersistentDisk" in found["spec"] and "__" in labels.get(ZONE, ""):
             # kube-scheduler finds a region in the names of a cloud's zones, or counts no disk.
             labels[ZONE] = labels[ZONE].partition("__")[0]
+        is_cloud_s = not {"csi", "hostPath"} & found["spec"].keys()
+        if is_cloud_s and self.some(0.5):
+            terms = [self._in_zone() for _ in range(self.rng.choice((1, 1, 2)))]
+            found["spec"]["nodeAffinity"] = {"required": {"nodeSelectorTerms": terms}}
         return found
+
+    def _in_zone(self) -> Object:
+        """A term of a cloud's volume, by labels of now or as they once were."""
+        zone, region = self.rng.choice(((ZONE, REGION), (BETA_ZONE, BETA_REGION)))
+        rules = [{"key": zone, "operator": "In", "values": self.rng.sample(ZONES, 2)}]
+        if self.some(0.3):
+            rules.append({"key": region, "operator": "In", "values": ["r"]})
+        self.draw("volume.nodeAffinity, a cloud's zone")
+        return {"matchExpressions": rules}
 
     def _claim_spec(self, features: list[str]) -> Object:
         of_class = self.rng.choice(_OF_CLAIMS)
@@ -243,15 +276,15 @@ class StorageWorld(World):
 
     def _csi_node(self, name: str) -> Object:
         """The drivers of a node, some with a limit."""
-        drivers = []
+        drivers: list[Object] = []
         for driver in (DISKS, EBS, GCE, COUNTED, PLAIN):
-            if self.some(0.6):
+            if self.some(0.5):
                 one: Object = {"name": driver, "nodeID": name}
                 if self.some(0.8):
                     one["allocatable"] = {"count": self.rng.choice((1, 1, 1, 2))}
                     self.draw("CSINode, limit")
                 drivers.append(one)
-        meta = {"name": name}
+        meta = {"name": name, "annotations": MIGRATED}
         return {
             "apiVersion": STORAGE,
             "kind": "CSINode",

@@ -7,6 +7,7 @@ import pytest
 from live_world import pod, refusals, until, world
 
 from weft.cluster.state.pod_reader import constraints_of
+from weft.cluster.state.storage_objects import bound_terms
 from weft.cluster.state.volumes import VolumeView
 from weft.kube.pods import Pod
 from weft.kube.structs import CsiNode, PersistentVolume, PersistentVolumeClaim
@@ -67,6 +68,46 @@ def test_a_volume_s_affinity_is_asked_of_labels_alone() -> None:
     terms = [both, {"matchFields": [field]}]
     volumes.take_volume(Added(volume(required={"nodeSelectorTerms": terms})))
     assert read(volumes, **MOUNTS) == Constraints()
+
+
+ZONES, OLD_ZONES = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"
+OLD_REGIONS, REGIONS = (
+    "failure-domain.beta.kubernetes.io/region",
+    "topology.kubernetes.io/region",
+)
+OF_EBS = "topology.ebs.csi.aws.com/zone"
+
+
+@pytest.mark.parametrize(
+    ("labels", "affinity", "wanted"),
+    [
+        ({}, None, None),
+        ({ZONES: "a"}, None, {OF_EBS: "a"}),
+        ({OLD_ZONES: "a"}, {"disk": "ssd"}, {"disk": "ssd", OF_EBS: "a"}),
+        ({ZONES: "b"}, {ZONES: "a"}, {OF_EBS: "a"}),
+        ({}, {OLD_ZONES: "a", OLD_REGIONS: "r"}, {OF_EBS: "a", REGIONS: "r"}),
+        ({}, {ZONES: "a", OLD_REGIONS: "r"}, {OF_EBS: "a", OLD_REGIONS: "r"}),
+        ({}, {"disk": "ssd"}, {"disk": "ssd"}),
+    ],
+)
+def test_an_in_tree_volume_is_where_its_csi_driver_says(
+    labels: dict[str, str], affinity: dict[str, str] | None, wanted: dict[str, str] | None
+) -> None:
+    """In the labels by which that driver names zones, as kube-scheduler translates them."""
+    spec: dict[str, Any] = {"awsElasticBlockStore": {"volumeID": "vol-1"}}
+    if affinity is not None:
+        rules = [{"key": k, "operator": "In", "values": [v]} for k, v in affinity.items()]
+        terms = [{"matchExpressions": rules}]
+        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": terms}}
+    found = bound_terms(
+        msgspec.convert(
+            {"metadata": {"name": "v", "labels": labels}, "spec": spec}, PersistentVolume
+        )
+    )
+    if wanted is None:
+        assert found is None
+    else:
+        assert found == (Term(tuple(Requirement(k, "In", (v,)) for k, v in wanted.items())),)
 
 
 def test_a_volume_that_is_everywhere_binds_nobody() -> None:

@@ -14,7 +14,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 
-from weft.cluster.state.storage_objects import SELECTED_NODE, is_bound, is_for, node_terms
+from weft.cluster.state.storage_objects import SELECTED_NODE, bound_terms, is_bound, is_for
 from weft.cluster.state.volumes import VolumeView
 from weft.core.constraints.volumes import reaches
 from weft.core.engine import Bind
@@ -197,7 +197,7 @@ class VolumeBinder:
             return False
         name = claim.spec.volume_name
         if is_bound(claim) and (volume := self._view.volumes.get(name)) is not None:
-            if not reaches(node_terms(volume), node.name, node.labels):
+            if not reaches(bound_terms(volume), node.name, node.labels):
                 raise _NotNowError(f"{chosen.claim} got {name}, which does not reach {node.name}")
             return True
         if name:

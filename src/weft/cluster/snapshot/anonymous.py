@@ -21,7 +21,7 @@ from weft.cluster.snapshot.kept import KEPT_OF_CLAIMS, is_systems_own
 from weft.cluster.snapshot.marks import Marks
 from weft.cluster.snapshot.pseudonyms import Pseudonyms
 from weft.cluster.state.pod_reader import TEMPLATE_HASH
-from weft.cluster.state.storage_objects import CSI_NAMES, NO_PROVISIONER, SELECTED_NODE
+from weft.cluster.state.storage_objects import CSI_NAMES, CSI_ZONES, NO_PROVISIONER, SELECTED_NODE
 from weft.cluster.stores.oom_history_store import entry_of, key_of
 from weft.dialects.catalog import ALL
 from weft.dialects.coscheml import APPLICATIONS
@@ -59,7 +59,7 @@ _NAMES = frozenset(
 )
 _WORDS = ("namespace", "schedulerName", "priorityClassName", "runtimeClassName")
 _SAID_BY_VALUE = ("kubernetes.io/arch", "kubernetes.io/os")
-_OWN_KEYS = (TEMPLATE_HASH, QUEUE, "metadata.name")
+_OWN_KEYS = (TEMPLATE_HASH, QUEUE, "metadata.name", *CSI_ZONES)
 _VERSIONS = ("v1", "apps/v1", "batch/v1")
 _MINUTE = re.compile(r"(.+)-(\d{8})")
 _CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")

@@ -4,7 +4,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from weft.cluster.state.volume_rules import labels_of, terms_of
+from weft.cluster.state.volume_rules import (
+    BETA_REGION,
+    BETA_ZONE,
+    REGION,
+    ZONE,
+    labels_of,
+    terms_of,
+)
 from weft.kube.pods import MountedDisk, Pod, Volume
 from weft.kube.structs import (
     CsiStorageCapacity,
@@ -39,6 +46,15 @@ CSI_NAMES = {
     "kubernetes.io/portworx-volume": "pxd.portworx.com",
 }
 """CSI drivers that serve what these in-tree plugins served: nodes limit volumes by the former."""
+
+_CSI_ZONES = {
+    "ebs.csi.aws.com": "topology.ebs.csi.aws.com/zone",
+    "pd.csi.storage.gke.io": "topology.gke.io/zone",
+    "disk.csi.azure.com": "topology.disk.csi.azure.com/zone",
+    "cinder.csi.openstack.org": "topology.cinder.csi.openstack.org/zone",
+}
+CSI_ZONES = tuple(_CSI_ZONES.values())
+"""Labels by which these drivers say in which zone a node is."""
 
 Key = tuple[str, str]
 
@@ -81,10 +97,48 @@ def node_terms(volume: PersistentVolume) -> tuple[Term, ...] | None:
     affinity = volume.spec.node_affinity
     if affinity is None or affinity.required is None:
         return None
-    terms = terms_of(affinity.required)
+    return _of_labels(terms_of(affinity.required))
+
+
+def _of_labels(terms: tuple[Term, ...]) -> tuple[Term, ...] | None:
     if any(term.fields and not term.labels for term in terms):
         return None
     return tuple(replace(term, fields=()) for term in terms)
+
+
+def bound_terms(volume: PersistentVolume) -> tuple[Term, ...] | None:
+    """The node affinity of a volume that a claim is bound to, as `node_terms`.
+
+    One of an in-tree plugin is where the CSI driver that serves it now says that it is: its zones
+    are looked for in the driver's label, as by kube-scheduler on nodes whose CSINode names the
+    plugin as migrated. Every kubelet has it so by now.
+    """
+    key = next((_CSI_ZONES[driver] for driver, _ in _cloud_disks(volume.spec)), "")
+    if not key:
+        return node_terms(volume)
+    affinity, labels = volume.spec.node_affinity, volume.metadata.labels or {}
+    required = affinity.required if affinity is not None else None
+    terms = terms_of(required) if required is not None else ()
+    used = {each.key for term in terms for each in term.labels}
+    known = [zone for names in (used, labels) for zone in (ZONE, BETA_ZONE) if zone in names]
+    zone = known[0] if known else ZONE
+    if _has_values(terms, zone):
+        terms = tuple(_renamed(term, zone, key) for term in terms)
+    elif places := sorted({place.strip() for place in labels.get(zone, "").split("__")} - {""}):
+        there = Requirement(key, "In", tuple(places))
+        terms = tuple(replace(term, labels=(*term.labels, there)) for term in terms or (Term(),))
+    if zone == BETA_ZONE and _has_values(terms, BETA_REGION):
+        terms = tuple(_renamed(term, BETA_REGION, REGION) for term in terms)
+    return _of_labels(terms) if terms or required is not None else None
+
+
+def _has_values(terms: tuple[Term, ...], key: str) -> bool:
+    return any(each.values for term in terms for each in term.labels if each.key == key)
+
+
+def _renamed(term: Term, key: str, to: str) -> Term:
+    labels = tuple(replace(r, key=to) if r.key == key else r for r in term.labels)
+    return replace(term, labels=labels)
 
 
 def free_volume(

@@ -8,10 +8,10 @@ from weft.kube.pods import Pod
 from weft.kube.structs import PersistentVolume, PersistentVolumeClaim
 from weft.model import Requirement, StorageRules, Term
 
-_STABLE = {
-    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
-}
+ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
+BETA_ZONE = "failure-domain.beta.kubernetes.io/zone"
+BETA_REGION = "failure-domain.beta.kubernetes.io/region"
+_STABLE = {BETA_ZONE: ZONE, BETA_REGION: REGION}
 _PLACES = (*_STABLE, *_STABLE.values())
 _NOWHERE = Term(tuple(Requirement(label, "DoesNotExist") for label in _PLACES))
 

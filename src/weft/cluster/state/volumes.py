@@ -17,13 +17,13 @@ from msgspec import UNSET, UnsetType
 
 from weft.cluster.state.storage_objects import (
     attached_as,
+    bound_terms,
     capacity_of,
     class_of,
     disks_of,
     free_volume,
     inline_disks,
     is_bound,
-    node_terms,
     unbound_claim,
     waits_for_controller,
 )
@@ -334,7 +334,7 @@ class VolumeView:
         volume = self.volumes.get(claim.spec.volume_name)
         if volume is None:
             return f"is bound to volume {claim.spec.volume_name}, which is not there"
-        if (terms := node_terms(volume)) is not None:
+        if (terms := bound_terms(volume)) is not None:
             found.rules.append(terms)
         if not mounted.is_own:
             found.rules.extend(zones(volume))
