@@ -86,8 +86,10 @@ def foreign_in(words: PodWords, *, by: str) -> list[ForeignRequest]:
         requests += [request._replace(containers=asking)] if asking else []
     for name in ANNOTATIONS:
         if words.annotations.get(name) and by != "kai":
-            end = "it is ignored" if by != NONE.name else _KAI_WAY_OUT
-            text = f"annotation {name} is KAI Scheduler's: Weft does not place it; {end}"
+            end = f"Weft does not place it; {_KAI_WAY_OUT}"
+            if by != NONE.name:
+                end = "beside another system's words it is ignored"
+            text = f"annotation {name} is KAI Scheduler's: {end}"
             requests.append(ForeignRequest(name, text, waits=by == NONE.name))
     return requests
 

@@ -203,8 +203,8 @@ def _request(asked: Mapping[str, int]) -> GpuRequest:
     elif named not in ({CORE, MEMORY}, {CORE, RATIO}, {MEMORY}):
         raise BadInputError(
             "spec.containers",
-            f"asks for {' and '.join(sorted(named)) or SHARED} together: write {SHARE}, or {CORE} "
-            f"with {MEMORY} or {RATIO}, or {MEMORY} alone",
+            f"asks for {' and '.join(sorted(named)) or SHARED} {'together' if len(named) > 1 else 'alone'}"
+            f": write {SHARE}, or {CORE} with {MEMORY} or {RATIO}, or {MEMORY} alone",
         )
     if not count and ratio > 100:
         if ratio % 100:

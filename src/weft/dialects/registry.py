@@ -179,10 +179,7 @@ def read_pod(manifest: PodManifest, settings: DialectSettings) -> ManifestReadin
     foreign: tuple[ForeignRequest, ...] = ()
     if not READ.issuperset(words.naming) or any(map(words.annotations.get, ANNOTATIONS)):
         foreign = tuple(foreign_in(words, by=system.name))
-    for name in system.unhonoured:
-        if words.annotations.get(name):
-            text = f"annotation {name} ({words.annotations[name][:40]!r}) is not honoured by Weft"
-            foreign += (ForeignRequest(name, text, waits=True),)
+    foreign += unhonoured(manifest, system.name)
     # Those that keep the pod waiting are its constraints' reason.
     notes = [each.text for each in foreign if not each.waits]
     warnings = (*([warning] if warning else ()), *request.warnings, *notes)
@@ -190,6 +187,16 @@ def read_pod(manifest: PodManifest, settings: DialectSettings) -> ManifestReadin
     return ManifestReading(
         replace(request, shape=shape, system_names=names, warnings=warnings), foreign
     )
+
+
+def unhonoured(pod: PodManifest, name: str) -> tuple[ForeignRequest, ...]:
+    """Annotations by which a pod of this dialect asks what Weft does not do."""
+    annotations, found = pod.metadata.annotations or {}, []
+    for key in dialect(name).unhonoured:
+        if text := annotations.get(key):
+            why = f"annotation {key} ({text[:40]!r}) is not honoured by Weft"
+            found.append(ForeignRequest(key, why, waits=True))
+    return tuple(found)
 
 
 def write(request: PodRequest, placement: Placement, node: Node, now_ns: int) -> PodAnnotations:

@@ -45,3 +45,13 @@ def test_a_file_that_is_wrong_is_all_that_is_said_of_it(
         f"weft: error: {tmp_path}/none: no such file",
     ]
     assert said.code == 1
+
+
+def test_a_pod_that_would_wait_for_an_annotation_is_named(weft: Weft, tmp_path: Path) -> None:
+    policy = 'annotations: {volcano.sh/vgpu-podgroup-policy: "spread"}'
+    asks = "containers: [{name: c, resources: {limits: {volcano.sh/vgpu-number: 1}}}]"
+    file = tmp_path / "pod.yaml"
+    file.write_text(f"{{kind: Pod, metadata: {{name: a, {policy}}}, spec: {{{asks}}}}}\n")
+    said = weft("parse", file)
+    assert said.code == 1
+    assert "volcano.sh/vgpu-podgroup-policy ('spread') is not honoured by Weft" in said.err

@@ -168,7 +168,8 @@ def not_placed(pod: Pod, request: PodRequest) -> list[ForeignRequest]:
     """Lists requests for GPUs in the pod, or possible ones, that Weft does not place."""
     foreign = foreign_requests(pod, by=request.dialect)
     claims = claims_request(pod.spec)
-    return [*foreign, *([claims] if claims is not None else [])]
+    waits = registry.unhonoured(pod, request.dialect)
+    return [*foreign, *waits, *([claims] if claims is not None else [])]
 
 
 def plain_shape(pod: Pod, settings: DialectSettings) -> Shape:
