@@ -201,9 +201,10 @@ def _request(asked: Mapping[str, int]) -> GpuRequest:
     if named == {SHARE}:
         core = ratio = asked[SHARE]
     elif named not in ({CORE, MEMORY}, {CORE, RATIO}, {MEMORY}):
+        how = "together" if len(named) > 1 else "alone"
         raise BadInputError(
             "spec.containers",
-            f"asks for {' and '.join(sorted(named)) or SHARED} {'together' if len(named) > 1 else 'alone'}"
+            f"asks for {' and '.join(sorted(named)) or SHARED} {how}"
             f": write {SHARE}, or {CORE} with {MEMORY} or {RATIO}, or {MEMORY} alone",
         )
     if not count and ratio > 100:
