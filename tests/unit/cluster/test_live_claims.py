@@ -310,6 +310,33 @@ async def test_a_gpu_of_no_one_node_is_named_and_charged_nowhere() -> None:
         assert used(made, 0) == used(made, 1) == (0, 0)
 
 
+async def test_a_claim_that_names_its_node_by_its_pool_alone_is_charged_once_that_is_there() -> (
+    None
+):
+    held = claim("x", result("gpu-7", "late"), node="")
+    async with world(held) as made:
+        assert used(made, 0) == used(made, 1) == (0, 0)
+
+        made.server.add("nodes", with_uuids("late"))
+
+        await until(lambda: "late" in made.live.nodes.nodes)
+        await until(lambda: used(made, 1, "late") == (16_000, 1000))
+
+
+async def test_another_driver_says_later_which_card_a_device_is() -> None:
+    """One driver tells only the address: by its place it would be GPU 0."""
+    at = {"pciBusID": {"string": "0000:3b:00.0"}}
+    passed = slice_of("n", [{**device("vfio-0"), "attributes": at}], driver="gpu.b.example.com")
+    held = claim("x", result("vfio-0", driver="gpu.b.example.com"))
+    async with world(passed, held) as made:
+        assert used(made, 0) == (16_000, 1000)
+
+        put(made.server, slice_of("n", [device("gpu-1", attributes=at)]))
+
+        await until(lambda: used(made, 1) == (16_000, 1000))
+        assert used(made, 0) == (0, 0)
+
+
 async def test_a_partition_of_unknown_size_keeps_all_of_its_card() -> None:
     of_card = {"parentUUID": {"string": "GPU-gpu-0"}, "type": {"string": "mig"}}
     part = {"name": "part", "attributes": of_card}

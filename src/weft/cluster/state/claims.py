@@ -309,6 +309,7 @@ class ClaimView:
         self._charges: dict[str, ClaimCharge] = {}
         self._more: dict[str, tuple[str, ...]] = {}  # holders of claims on more than one node
         self._on_node: dict[str, set[str]] = {}
+        self._nowhere: set[str] = set()  # claims of which a part is on no node that is there
         self._of_pool: dict[PoolKey, set[str]] = {}
         self._of_gpus: set[str] = set()  # drivers, as claims were last charged by it
         self._sent: dict[str, Placement] = {}
@@ -348,21 +349,25 @@ class ClaimView:
         return self._charge(meta.uid, anew=True)
 
     def pool_changed(self, pool: PoolKey) -> tuple[list[Event], set[str]]:
-        """The pool's slices changed: claims may be found on cards now. Where by these its driver is
-        one of GPUs, or none any more, that is so of its other pools' claims too."""
-        driver = pool[0]
+        """The pool's slices changed: claims may be found on cards now, also those of other pools of
+        its nodes: two drivers' devices may be one card. Where by these its driver is one of GPUs,
+        or none any more, that is so of its other pools' claims too."""
+        driver, moved = pool[0], self._by.slices.moved
+        self._by.slices.moved = set()
+        holders = (holder for name in moved for holder in self._on_node.get(name, ()))
+        beside = {self._charges[holder].claim.metadata.uid for holder in holders}
         is_of_gpus = self._by.slices.is_of_gpus(driver)
         if is_of_gpus == (driver in self._of_gpus):
-            return self._charge_all(self._of_pool.get(pool, ()))
+            return self._charge_all(beside | self._of_pool.get(pool, set()))
         (self._of_gpus.add if is_of_gpus else self._of_gpus.discard)(driver)
         pools = [users for (other, _), users in self._of_pool.items() if other == driver]
-        return self._charge_all(set().union(*pools))
+        return self._charge_all(beside.union(*pools))
 
     def node_changed(self, name: str) -> tuple[list[Event], set[str]]:
         """The node shows other GPUs, or came."""
-        return self._charge_all(
-            {self._charges[holder].claim.metadata.uid for holder in self._on_node.get(name, ())}
-        )
+        here = self._on_node.get(name, ())
+        known = {self._charges[holder].claim.metadata.uid for holder in here}
+        return self._charge_all(known | self._nowhere)
 
     def _charge_all(self, uids: Iterable[str]) -> tuple[list[Event], set[str]]:
         events, nodes = list[Event](), set[str]()
@@ -378,6 +383,7 @@ class ClaimView:
         if self._uids.get(key) == uid:
             del self._uids[key]
         self._forget(claim)
+        self._nowhere.discard(uid)
         self.problems.pop(uid, None)
         self.kinds.pop(uid, None)
         return self._place(uid, {})
@@ -399,6 +405,7 @@ class ClaimView:
         by_node: dict[str, ClaimCharge] = {}
         problems: list[str] = []
         kinds = set[BadInputKind]()
+        self._nowhere.discard(uid)
         for number, hold in enumerate(holds_of(claim, self._by)):
             if hold is None:
                 continue
@@ -409,6 +416,8 @@ class ClaimView:
             if charged.node:
                 known = by_node.get(charged.node, ClaimCharge(claim, charged.node))
                 by_node[charged.node] = _with(known, number, charged)
+            else:
+                self._nowhere.add(uid)
         self._tell(claim, "; ".join(problems), frozenset(kinds))
         return self._place(uid, by_node)
 

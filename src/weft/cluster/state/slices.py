@@ -420,10 +420,12 @@ def _problems(devices: Mapping[DeviceKey, SliceGpu]) -> Iterable[str]:
 
 
 class SliceView:
-    """The slices there are. `problems` are pools that say nothing now, and why."""
+    """The slices there are. `problems` are pools that say nothing now, and why. `moved` are nodes
+    whose devices may be other cards than when it was emptied last."""
 
     def __init__(self) -> None:
         self.problems: dict[PoolKey, str] = {}
+        self.moved: set[str] = set()
         self._slices: dict[PoolKey, dict[str, ResourceSlice]] = {}
         self._pool_of: dict[str, PoolKey] = {}
         self._pools: dict[PoolKey, PoolDevices] = {}
@@ -472,6 +474,7 @@ class SliceView:
             return set()
         for name in was | nodes:
             self._cards.pop(name, None)
+        self.moved |= was | nodes
         return was | nodes
 
     def cards(self, node: str) -> NodeCards:
