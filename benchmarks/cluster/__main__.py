@@ -29,6 +29,7 @@ from stage import Stage
 ROWS: dict[str, Callable[[Stage, Sizes], Row]] = {
     "standalone": throughput.standalone,
     "all-nodes": throughput.all_nodes,
+    "rules": throughput.rules,
     "extender": throughput.extender,
     "burst": bursts.burst,
     "scale": scale.scale,

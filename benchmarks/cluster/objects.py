@@ -8,11 +8,13 @@ NAMESPACE = "default"
 GPUS, CARD_MIB = 8, 81_920
 CARD_GIB = CARD_MIB // 1024
 MODEL = "NVIDIA-A100-SXM4-80GB"
+ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 WHOLE, SHARE = "nvidia.com/gpu", "aliyun.com/gpu-mem"
 
 
-def node(name: str, pods: int = 110) -> Manifest:
-    """64 CPUs, 256 GiB and 8 cards, which NVIDIA's feature discovery describes by labels."""
+def node(name: str, pods: int = 110, zone: str = "") -> Manifest:
+    """64 CPUs, 256 GiB and 8 cards, which NVIDIA's feature discovery describes by labels; in this
+    zone."""
     has = {
         "cpu": "64",
         "memory": "256Gi",
@@ -27,6 +29,8 @@ def node(name: str, pods: int = 110) -> Manifest:
         "nvidia.com/gpu.memory": str(CARD_MIB),
         "nvidia.com/gpu.product": MODEL,
     }
+    if zone:
+        labels[ZONE] = zone
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
     return {
         "apiVersion": "v1",
@@ -51,3 +55,15 @@ def pod(name: str, scheduler: str, gpu: tuple[str, int] = (WHOLE, 1)) -> Manifes
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {"containers": [container], "schedulerName": scheduler},
     }
+
+
+def ruled_pod(name: str, scheduler: str, app: str) -> Manifest:
+    """One whose application is spread over zones, with one pod a node."""
+    made, own = pod(name, scheduler), {"matchLabels": {"app": app}}
+    made["metadata"]["labels"] = {"app": app}
+    term = {"topologyKey": HOST, "labelSelector": own}
+    terms = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    made["spec"]["affinity"] = {"podAntiAffinity": terms}
+    rule = {"topologyKey": ZONE, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+    made["spec"]["topologySpreadConstraints"] = [{**rule, "labelSelector": own}]
+    return made

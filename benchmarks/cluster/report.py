@@ -24,6 +24,8 @@ class Sizes(msgspec.Struct, frozen=True):
     scale_pods: int = 20_000
     scale_s: float = 30
     small_burst_pods: int = 40
+    ruled_pods: int = 3_000
+    ruled_apps: int = 30
 
 
 QUICK = Sizes(
@@ -37,6 +39,8 @@ QUICK = Sizes(
     scale_pods=400,
     scale_s=5,
     small_burst_pods=40,
+    ruled_pods=100,
+    ruled_apps=5,
 )
 
 

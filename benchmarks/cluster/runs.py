@@ -8,12 +8,12 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from contenders import Contender, cpu_s
-from objects import pod
+from objects import Manifest, pod
 from stage import Stage
 
 HERE = Path(__file__).resolve().parent
@@ -69,10 +69,22 @@ def watching(stage: Stage, count: int) -> Iterator[Watch]:
         watch.close()
 
 
-def preloaded(stage: Stage, contender: Contender, pods: int, timeout_s: float = 240) -> Figures:
-    """The rate at which the contender binds pods that were there before it."""
+def plain(number: int, scheduler: str) -> Manifest:
+    """A pod with one GPU."""
+    return pod(f"pod-{number:05d}", scheduler)
+
+
+def preloaded(
+    stage: Stage,
+    contender: Contender,
+    pods: int,
+    timeout_s: float = 240,
+    made: Callable[[int, str], Manifest] = plain,
+) -> Figures:
+    """The rate at which the contender binds pods that were there before it, `made` by number and
+    schedulerName."""
     stage.clear_pods()
-    stage.add_pods(pod(f"pod-{n:05d}", contender.scheduler) for n in range(pods))
+    stage.add_pods(made(n, contender.scheduler) for n in range(pods))
     load = os.getloadavg()[0]
     servers = (stage.plane.api_server, stage.plane.etcd)
     with watching(stage, pods) as watch:
@@ -125,14 +137,15 @@ def check(stage: Stage, found: Figures) -> None:
 
 
 def interleaved(
-    stage: Stage, contenders: Sequence[Contender], pods: int, runs: int
+    stage: Stage, contenders: Sequence[Contender], pods: int, runs: int, **how: Any
 ) -> dict[str, Figures]:
-    """A B C A B C …: each contender's runs, and the medians of their rates."""
+    """A B C A B C …: each contender's runs (`how` as `preloaded` has it), and the medians of their
+    rates."""
     found: dict[str, Figures] = {one.name: {"runs": []} for one in contenders}
     for number in range(1, runs + 1):
         for one in contenders:
             began = time.monotonic()
-            figures = preloaded(stage, one, pods)
+            figures = preloaded(stage, one, pods, **how)
             found[one.name]["runs"].append(figures)
             took = time.monotonic() - began
             text = f"run {number}/{runs} {one.name}: {figures['rate']}/s"

@@ -73,13 +73,14 @@ class Stage:
 
         return uvloop.run(with_client())
 
-    def add_nodes(self, count: int, pods: int = 110) -> None:
-        """`count` nodes, without the taint that admission gives every new node."""
+    def add_nodes(self, count: int, pods: int = 110, zones: int = 0) -> None:
+        """`count` nodes in so many zones, without the taint that admission gives every new node."""
 
         async def add(client: ApiClient) -> None:
             async def one(number: int) -> None:
                 name = node_name(number)
-                await client.call("POST", NODES.of(""), _json(node(name, pods)))
+                zone = f"zone-{number % zones}" if zones else ""
+                await client.call("POST", NODES.of(""), _json(node(name, pods, zone)))
                 body = _json({"spec": {"taints": None}})
                 await client.call("PATCH", NODES.of("", name), body, content_type=MERGE_PATCH)
 

@@ -5,6 +5,7 @@ the events are there, too. Bare POSTs write none.
 """
 
 from contenders import Contender, kube_scheduler, raw, raw_go, weft, with_stub, with_weft
+from objects import Manifest, ruled_pod
 from report import Bar, Row, Sizes
 from runs import Figures, interleaved, sound
 from stage import Stage
@@ -57,6 +58,25 @@ def all_nodes(stage: Stage, sizes: Sizes) -> Row:
 def with_events(found: dict[str, Figures]) -> float:
     """Weft's rate by kube-scheduler's, both until every event is written."""
     return float(found["weft"]["rate_with_events"] / found["kube-scheduler"]["rate_with_events"])
+
+
+def rules(stage: Stage, sizes: Sizes) -> Row:
+    """Pods of some applications that come all at once, each application spread over zones, with one
+    pod a node: against kube-scheduler as it comes."""
+    stage.add_nodes(sizes.nodes, zones=10)
+    contenders = [WEFT, Contender("kube-scheduler", "default-scheduler", kube_scheduler())]
+
+    def made(number: int, scheduler: str) -> Manifest:
+        return ruled_pod(f"pod-{number:05d}", scheduler, f"app-{number % sizes.ruled_apps}")
+
+    found = interleaved(stage, contenders, sizes.ruled_pods, sizes.runs, timeout_s=600, made=made)
+    ratio = found["weft"]["rate"] / found["kube-scheduler"]["rate"]
+    bars = [
+        Bar.at_least("weft / kube-scheduler", ratio, 4),
+        Bar.at_least("weft / kube-scheduler, with events", with_events(found), 1.5),
+        Bar.true("audits without a fault", sound(found)),
+    ]
+    return Row({"nodes": sizes.nodes, "pods": sizes.ruled_pods}, found, bars)
 
 
 def extender(stage: Stage, sizes: Sizes) -> Row:

@@ -5,9 +5,9 @@ In: nodes' labels, taints and images, the labels of pods that have a node and wh
 volumes that are free. Out: any API, any policy, who decides.
 """
 
-from weft.core.constraints.answer import PodAnswer
+from weft.core.constraints.answer import PodAnswer, refusals
 from weft.core.constraints.answers import answers
-from weft.core.constraints.existing_pods import ExistingPods, PodsMoved
+from weft.core.constraints.existing_pods import ExistingPods, PodsMoved, waits_for
 from weft.core.constraints.images import ImagesOnNodes
 from weft.core.constraints.preferences import (
     PodWishes,
@@ -28,4 +28,6 @@ __all__ = [
     "PreferredPlace",
     "ServingVolumes",
     "answers",
+    "refusals",
+    "waits_for",
 ]

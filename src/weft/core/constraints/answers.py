@@ -45,8 +45,11 @@ def _affinity(existing: ExistingPods, table: LedgerTable, rules: InterPodRules) 
     found = []
     for term, each in zip(rules.affinity, sums, strict=True):
         of_node = table.labels.domains(term.topology_key).of_node
-        refuses = of_node == 0 if is_first else (each == 0).take(of_node)
-        found.append(PodAnswer(Code.POD_AFFINITY, refuses, _affinity_words(term, table)))
+        where = each == 0
+        if is_first:
+            where[1:] = False
+        words = _affinity_words(term, table)
+        found.append(PodAnswer(Code.POD_AFFINITY, where, words, of_node))
     return found
 
 
@@ -81,7 +84,7 @@ def _away(table: LedgerTable, term: PodTerm, count: CountByNode, code: Code) -> 
             return f"{who} in {where} {keep} {term.pods} away"
         return f"{where} has {number:,} of {term.pods}, from which the pod stays away"
 
-    return PodAnswer(code, (sums > 0).take(of_node), words)
+    return PodAnswer(code, sums > 0, words, of_node)
 
 
 def _spread(
@@ -150,13 +153,15 @@ def _counted(
 
 def _skewed(rule: SpreadRule, table: LedgerTable, sums: Ints, within: Bools | None) -> PodAnswer:
     domains = table.labels.domains(rule.topology_key)
-    there = np.arange(1, len(domains.values) + 1)
+    there: Sequence[int] | Ints = range(1, len(domains.values) + 1)
+    counts = sums[1:]
     if within is not None:
-        there = np.unique(domains.of_node[within])
+        there = np.flatnonzero(np.bincount(domains.of_node[within]))
         there = there[there > 0]
+        counts = sums.take(there)
     least, enough = 0, len(there) >= rule.min_domains
     if len(there) and enough:
-        least = int(sums.take(there).min())
+        least = int(counts.min())
     # By domain first: there are fewer of them. Number 0 are the nodes without the label.
     too_many = sums + int(rule.counts_itself) - least > rule.max_skew
     too_many[0] = True
@@ -173,7 +178,7 @@ def _skewed(rule: SpreadRule, table: LedgerTable, sums: Ints, within: Bools | No
         name = domains.values[fewest - 1] if fewest else "any other"
         return f"{has}, {name} {least:,}, skew at most {rule.max_skew}"
 
-    return PodAnswer(Code.TOPOLOGY_SPREAD, too_many.take(domains.of_node), words)
+    return PodAnswer(Code.TOPOLOGY_SPREAD, too_many, words, domains.of_node)
 
 
 def _tolerated(table: LedgerTable, constraints: Constraints) -> Bools:

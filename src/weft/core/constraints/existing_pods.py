@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from weft.core.constraints.counts import CountByNode
-from weft.core.constraints.volumes import Moved, ServingVolumes, helps
+from weft.core.constraints.volumes import Moved, ServingVolumes, wanted_by
 from weft.model import (
     ChosenVolume,
     Constraints,
@@ -52,30 +52,36 @@ class CountKey(NamedTuple):
 
 class PodsMoved(NamedTuple):
     """Since somebody looked last: counts and anti-affinity terms (by their owners) that rose
-    somewhere, and that fell; and what got better of `volumes`."""
+    somewhere, and that fell; and what got better of `volumes`. Or whatever of these a pod waits
+    for."""
 
     rose: frozenset[CountKey | PodTerm]
     fell: frozenset[CountKey | PodTerm]
     volumes: frozenset[Moved] = frozenset()
 
-    def help(self, constraints: Constraints) -> bool:
-        """True if a pod with these rules, which fitted nowhere, may fit somewhere now."""
-        if constraints.storage and helps(self.volumes, constraints.storage):
-            return True
-        rules = constraints.pods
-        return self._help_by_pods(rules) if rules else False
 
-    def _help_by_pods(self, rules: InterPodRules) -> bool:
-        if any(term in self.fell for term in rules.kept_off_by):
-            return True
-        if rules.affinity:
-            near = affinity_key(rules)  # without the last of them it may be the first
-            if near in self.rose or (rules.is_its_own and near in self.fell):
-                return True
-        if any(CountKey((term.pods,)) in self.fell for term in rules.anti_affinity):
-            return True
+_NOTHING_MOVED = PodsMoved(frozenset(), frozenset())
+
+
+def waits_for(constraints: Constraints) -> PodsMoved:
+    """Whatever has to move before a pod with these rules, which fitted nowhere, may fit."""
+    rules, storage = constraints.pods, constraints.storage
+    if not rules and not storage:
+        return _NOTHING_MOVED
+    rose: set[CountKey | PodTerm] = set()
+    fell: set[CountKey | PodTerm] = set()
+    if rules:
+        fell.update(rules.kept_off_by)
+        fell.update(CountKey((term.pods,)) for term in rules.anti_affinity)
         spread = [CountKey((rule.pods,), with_terminating=False) for rule in rules.spread]
-        return any(key in self.fell or key in self.rose for key in spread)
+        rose.update(spread)
+        fell.update(spread)
+    if rules and rules.affinity:
+        rose.add(affinity_key(rules))
+        if rules.is_its_own:  # without the last of them it may be the first
+            fell.add(affinity_key(rules))
+    volumes = wanted_by(storage) if storage else frozenset()
+    return PodsMoved(frozenset(rose), frozenset(fell), volumes)
 
 
 def affinity_key(rules: InterPodRules) -> CountKey:
@@ -138,6 +144,42 @@ def _by_sets(selector: PodSelector) -> PodSelector:
     return selector if selector.labels is None else replace(selector, labels=tuple(quick))
 
 
+class _PodsByLabel:
+    """UIDs of pods by each of their labels: one of thousands of selectors need not ask all pods."""
+
+    def __init__(self) -> None:
+        self._uids: dict[str, dict[str, dict[str, None]]] = {}
+
+    def add(self, uid: str, labels: Mapping[str, str]) -> None:
+        """One more."""
+        for key, value in labels.items():
+            self._uids.setdefault(key, {}).setdefault(value, {})[uid] = None
+
+    def remove(self, uid: str, labels: Mapping[str, str]) -> None:
+        """One less."""
+        for key, value in labels.items():
+            by_value = self._uids[key]
+            here = by_value[value]
+            del here[uid]
+            if not here:
+                del by_value[value]
+                if not by_value:
+                    del self._uids[key]
+
+    def near(self, selector: PodSelector, most: int) -> list[str] | None:
+        """Those of which it may select some; None where these are `most` or more."""
+        found: list[str] | None = None
+        for rule in selector.labels or ():
+            if rule.operator not in ("In", "Exists"):
+                continue
+            by_value = self._uids.get(rule.key, {})
+            values = dict.fromkeys(rule.values) if rule.operator == "In" else by_value
+            buckets = [by_value[value] for value in values if value in by_value]
+            if (count := sum(map(len, buckets))) < most:
+                found, most = [uid for bucket in buckets for uid in bucket], count
+        return found
+
+
 def draws_of(
     affinity: Sequence[PodTerm], preferences: Preferences | UnsetType
 ) -> tuple[WeightedTerm, ...] | UnsetType:
@@ -160,6 +202,7 @@ class ExistingPods:
     def __init__(self) -> None:
         self._pods: dict[str, tuple[str, PodMarks]] = {}
         self._by_namespace: dict[str, dict[str, None]] = {}
+        self._by_label = _PodsByLabel()
         self._counts: OrderedDict[CountKey, CountByNode] = OrderedDict()
         self._watched: OrderedDict[CountKey, None] = OrderedDict()
         self._counted: _Index[CountKey] = _Index()  # these, and the watched ones
@@ -195,6 +238,7 @@ class ExistingPods:
             self._undo.append((uid, None, UNSET))
         self._pods[uid] = node, marks
         self._by_namespace.setdefault(marks.namespace, {})[uid] = None
+        self._by_label.add(uid, marks.labels)
         self._add(node, marks, 1)
         if mounted:
             volumes.put(uid, node, mounted)
@@ -254,6 +298,7 @@ class ExistingPods:
         del here[uid]
         if not here:
             del self._by_namespace[marks.namespace]
+        self._by_label.remove(uid, marks.labels)
         self._add(node, marks, -1)
         if uid in self.volumes.mounts:
             self.volumes.remove(uid)
@@ -334,10 +379,14 @@ class ExistingPods:
     def _of(self, selectors: tuple[PodSelector, ...]) -> Collection[str]:
         """UIDs of the pods that they may select."""
         named = [s.namespaces for s in selectors if s.namespaces is not None]
-        if not named:
-            return self._pods
-        fewest = min(named, key=len)
-        return [uid for namespace in fewest for uid in self._by_namespace.get(namespace, ())]
+        fewest: Collection[str] = self._pods
+        if named:
+            names = [self._by_namespace.get(name, {}) for name in min(named, key=len)]
+            fewest = names[0] if len(names) == 1 else [uid for here in names for uid in here]
+        for selector in selectors:
+            if (near := self._by_label.near(selector, len(fewest))) is not None:
+                fewest = near
+        return fewest
 
     def _add(self, node: str, marks: PodMarks, by: int) -> None:
         moved = self._rose if by > 0 else self._fell

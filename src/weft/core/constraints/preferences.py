@@ -27,6 +27,7 @@ WEIGHTS: dict[PartName, int] = {
     "images": 1,
 }
 """kube-scheduler's default weights of its plugins."""
+_ORDER = {name: at for at, name in enumerate(WEIGHTS)}
 _MOST = 100
 _NONE = Preferences()
 
@@ -96,10 +97,12 @@ class PodWishes:
         if table.has_taints and table.taints.are_disliked:
             self.rules += 1
 
-    def parts(self, rows: Ints) -> list[PreferencePart]:
-        """The points of each part for these rows, which are all that fit."""
+    def parts(self, rows: Ints, near: Ints | None = None) -> list[PreferencePart]:
+        """The points of each part for these rows, which are all that fit; or for `near`, some of
+        them."""
         table, asked = self._table, self._asked
         found: list[tuple[PartName, Ints]] = []
+        at = None if near is None else np.searchsorted(rows, near)
         if table.has_taints and table.taints.are_disliked:
             found.append(("taints", self._by_taints(rows)))
         if asked.nodes:
@@ -107,12 +110,15 @@ class PodWishes:
             found.append(("node-affinity", _of_most(weights)))
         if asked.spread:
             found.append(("spread", self._by_spread(rows)))
-        if asked.pods or self._drawing:
-            found.append(("pod-affinity", self._by_pods(rows)))
+        by_pods = self._by_pods(rows, at) if asked.pods or self._drawing else None
         if asked.images and self._images.have_any(asked.images):
             points = self._images.points(table, asked.images, asked.containers, rows)
             found.append(("images", points))
-        return [PreferencePart(name, points * WEIGHTS[name]) for name, points in found]
+        parts = [(name, points if at is None else points.take(at)) for name, points in found]
+        if by_pods is not None:
+            parts.append(("pod-affinity", by_pods))
+            parts.sort(key=lambda part: _ORDER[part[0]])
+        return [PreferencePart(name, points * WEIGHTS[name]) for name, points in parts]
 
     def _by_taints(self, rows: Ints) -> Ints:
         """Taints that the pod does not tolerate, and should: the fewest are the most points."""
@@ -121,21 +127,25 @@ class PodWishes:
         counts = disliked.astype(np.int64).take(taints.of_node.take(rows))
         return _MOST - _of_most(counts)
 
-    def _by_pods(self, rows: Ints) -> Ints:
+    def _by_pods(self, rows: Ints, at: Ints | None) -> Ints:
         """Sums of the weights of terms: of the pod's for each pod that they select, and of other
-        pods' that select this one."""
+        pods' that select this one. For those of the rows that are `at` these positions."""
         by_key: dict[str, Ints] = {}
         own = [(w, self._existing.count(CountKey((w.term.pods,)))) for w in self._asked.pods]
         for wish, count in (*own, *self._drawing):
             key = wish.term.topology_key
             by_domain = count.sums(self._table, key) * wish.weight
             by_key[key] = by_key[key] + by_domain if key in by_key else by_domain
-        sums = np.zeros(len(rows), dtype=np.int64)
+        is_all = len(rows) == self._table.count
+        columns = []
         for key, by_domain in by_key.items():
-            sums += by_domain.take(self._table.labels.domains(key).of_node.take(rows))
+            of_node = self._table.labels.domains(key).of_node
+            columns.append(by_domain.take(of_node if is_all else of_node.take(rows)))
+        sums = columns[0] if len(columns) == 1 else np.sum(columns, axis=0)
         least, most = int(sums.min()), int(sums.max())
+        sums = sums if at is None else sums.take(at)
         if least == most:
-            return np.zeros(len(rows), dtype=np.int64)
+            return np.zeros(len(sums), dtype=np.int64)
         # By floats, as kube-scheduler does: they are cut off, not rounded.
         return (_MOST * ((sums - least) / float(most - least))).astype(np.int64)
 
@@ -173,7 +183,9 @@ class PodWishes:
             alone = np.zeros(len(rows), np.int64) if count is None else count.on(table).take(rows)
             return alone, len(rows)
         of_node = column.of_node
-        if empty := column.numbers.get("", 0):  # to kube-scheduler no label and "" are one here
+        # To kube-scheduler no label and "" are one, where nodes without the label count.
+        empty = column.numbers.get("", 0) if self._asked.by_default else 0
+        if empty:
             of_node = np.where(of_node == empty, 0, of_node)
         domains = of_node.take(rows)
         different = int(np.count_nonzero(np.bincount(domains)))

@@ -263,17 +263,15 @@ class ServingVolumes:
         return moved
 
 
-def helps(moved: frozenset[Moved], rules: StorageRules) -> bool:
-    """True if a pod with these rules, which fitted nowhere, may fit somewhere now."""
-    if not moved:
-        return False
+def wanted_by(rules: StorageRules) -> frozenset[Moved]:
+    """Whatever has to get better before a pod with these rules, which fitted nowhere, may fit."""
     mounts = rules.mounts
     asked: set[Moved] = {("class", claim.storage_class) for claim in rules.claims}
     asked.update(("driver", claim.driver) for claim in rules.claims)
     asked.update(("driver", driver) for driver, _ in mounts.attached)
     asked.update(("disk", str(disk)) for disk in mounts.disks)
     asked.update(("claim", claim) for claim in mounts.lone_claims)
-    return not asked.isdisjoint(moved)
+    return frozenset(asked)
 
 
 def by_size(claims: Sequence[UnboundClaim]) -> list[int]:

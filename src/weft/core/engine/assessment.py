@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.core.constraints import PodAnswer, PodWishes, PreferredAmong
+from weft.core.constraints import PodAnswer, PodWishes, PreferredAmong, refusals
 from weft.core.engine.queue import NOWHERE, Never
 from weft.core.framework import (
     NEVER,
@@ -195,19 +195,20 @@ class Assessment:
         `shape` is the pod's, with the rules that others have about it.
         """
         left = self.copied()
-        left.shape, left.beside, left.counts = shape, beside, self.counts.copy()
-        fits = self.codes == 0
-        for answer in beside:
-            left.codes = np.where(fits & answer.refuses, np.int8(answer.code), left.codes)
-            before, fits = np.count_nonzero(fits), fits & ~answer.refuses
-            lost = before - np.count_nonzero(fits)
-            left.counts[0] -= lost
-            left.counts[answer.code] += lost
+        left.shape, left.beside, refused = shape, beside, refusals(beside)
+        if refused is None:
+            return left
+        lost = (self.codes == 0) & (refused != 0)
+        left.codes, left.counts = self.codes + refused * lost, self.counts.copy()
+        for code in {int(answer.code) for answer in beside}:  # NumPy takes its time over enums
+            count = np.count_nonzero(left.codes == code)
+            left.counts[0] -= count - self.counts[code]
+            left.counts[code] = count
+        left.total = self.total.copy()
         if len(self.raw) > 1:
-            left.total = self.total.copy()
             _weigh(left, self.profile)  # scores are compared among the nodes that are left
         else:
-            left.total = np.where(fits, self.total, NEVER)
+            np.copyto(left.total, NEVER, where=lost)
         return left
 
     def preferring(self, wishes: PodWishes) -> "Assessment":

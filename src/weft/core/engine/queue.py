@@ -21,7 +21,7 @@ import heapq
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from weft.core.constraints import PodsMoved
+from weft.core.constraints import PodsMoved, waits_for
 from weft.core.engine.decision_faults import fault_backoff_ns
 from weft.core.framework import Demand, Need, Profile
 from weft.core.framework import policy as ask
@@ -32,6 +32,8 @@ from weft.model import PodRequest, Shape
 BACKOFF_FIRST_NS = 1_000_000_000
 BACKOFF_MOST_NS = 10_000_000_000
 """kube-scheduler's podInitialBackoffSeconds and podMaxBackoffSeconds."""
+LEFT_AT_MOST = 256
+"""Groups of pods alike of which nobody is parked, and which are known by what they waited for."""
 NOWHERE_MIB = 1 << 60
 """More memory than any GPU has: no kind of GPU will do."""
 
@@ -359,6 +361,63 @@ def _came(waiting: WaitingPod) -> tuple[int, int]:
     return waiting.pod.created_ns, waiting.key[-1]
 
 
+class _GroupsByRule:
+    """Parked groups by what their rules about other pods and volumes wait for: an event looks at
+    no others, and at none of a group's thousands of terms but its own.
+
+    A group that was woken is mostly parked again, so it stays for a while, as nobody.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, object], dict[int, None]] = {}
+        self._known: dict[GroupKey, int] = {}
+        self._groups: dict[int, ParkedGroup] = {}
+        self._left: dict[GroupKey, None] = {}
+        self._count = 0
+
+    def add(self, group: ParkedGroup) -> None:
+        """One more."""
+        waits = waits_for(group.key.shape.constraints)
+        if not any(waits):
+            return
+        self._left.pop(group.key, None)
+        number = self._known.get(group.key)
+        if number is None:
+            self._count += 1
+            number = self._known[group.key] = self._count
+            for key in _keys(waits):
+                self._numbers.setdefault(key, {})[number] = None
+        self._groups[number] = group
+        if len(self._left) > LEFT_AT_MOST:
+            self._forget(next(iter(self._left)))
+
+    def leave(self, group: ParkedGroup) -> None:
+        """Nobody of the group is parked any more."""
+        if (number := self._known.get(group.key)) is not None:
+            del self._groups[number]
+            self._left[group.key] = None
+
+    def _forget(self, left: GroupKey) -> None:
+        del self._left[left]
+        number = self._known.pop(left)
+        for key in _keys(waits_for(left.shape.constraints)):
+            here = self._numbers[key]
+            del here[number]
+            if not here:
+                del self._numbers[key]
+
+    def waiting_for(self, moved: PodsMoved) -> list[ParkedGroup]:
+        """The groups that may fit since this moved, in the order in which they came first."""
+        found: set[int] = set()
+        for key in _keys(moved):
+            found.update(self._numbers.get(key, ()))
+        return [self._groups[number] for number in sorted(found) if number in self._groups]
+
+
+def _keys(moved: PodsMoved) -> Iterator[tuple[str, object]]:
+    return ((kind, key) for kind, keys in moved._asdict().items() for key in keys)
+
+
 class Queue:
     """All waiting pods. Heads of different profiles are compared by priority, then age; who is
     next while there is more to do than one event's work, `ActivePods` says."""
@@ -370,6 +429,7 @@ class Queue:
         self._woken: dict[GroupKey, WaitingPod] = {}
         self._known: dict[str, WaitingPod] = {}
         self._faulty: dict[str, WaitingPod] = {}
+        self._by_rule = _GroupsByRule()
         self._seq = self._held = self._looked_at = 0
 
     def __len__(self) -> int:
@@ -495,6 +555,7 @@ class Queue:
         group = self._parked.get(key)
         if group is None:
             group = self._parked[key] = ParkedGroup(key, demand)
+            self._by_rule.add(group)
         elif group.demand is not demand:
             group.set_demand(demand)
         waiting.group = group.key
@@ -559,10 +620,9 @@ class Queue:
     def wake_for_pods(self, moved: PodsMoved, now_ns: int) -> None:
         """Pods came, went or were relabelled, or volumes did: wake the first of each group whose
         rules about these may hold somewhere now."""
-        for group in list(self._parked.values()):
-            if moved.help(group.key.shape.constraints):
-                self._looked_at += 1
-                self._wake_first(group, now_ns)
+        for group in self._by_rule.waiting_for(moved):
+            self._looked_at += 1
+            self._wake_first(group, now_ns)
 
     def groups_looked_at(self) -> int:
         """Groups that were gone through since this was asked last, to wake somebody."""
@@ -614,6 +674,7 @@ class Queue:
         group.parked -= 1
         if group.parked == 0:
             del self._parked[group.key]
+            self._by_rule.leave(group)
 
     def _hold(self, waiting: WaitingPod, now_ns: int) -> None:
         if waiting.ready_ns <= now_ns:

@@ -3,7 +3,7 @@
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from weft.core.constraints import PodWishes, PreferencePart, PreferredAmong
+from weft.core.constraints import PodWishes, PreferredAmong
 from weft.core.engine.assessment import Assessment
 from weft.core.framework import (
     NEVER,
@@ -71,22 +71,27 @@ def best_row(known: Assessment, profile: Profile, key: str) -> int:
 def _preferred(known: Assessment, wishes: PodWishes, percent: int) -> Ints | None:
     """The best rows for the pod's preferences, of those within `percent` % of the range of scores
     from the best; of equals those with the best score. None where it has none among them."""
-    fits = (known.total != NEVER).nonzero()[0]
-    scores = known.total.take(fits)
-    best, worst = int(scores.max()), int(scores.min())
-    near = (scores >= best - (best - worst) * percent // 100).nonzero()[0]
+    total = known.total
+    best, out = int(total.max()), total == NEVER
+    worst = int(np.where(out, best, total).min())
+    near = (total >= best - (best - worst) * percent // 100).nonzero()[0]
     if len(near) == 1:
         return None
-    found = [PreferencePart(n, points.take(near)) for n, points in wishes.parts(fits)]
-    parts = [part for part in found if part.points.min() < part.points.max()]
+    parts = [
+        part
+        for part in wishes.parts((~out).nonzero()[0], near)
+        if part.points.min() < part.points.max()
+    ]
     if not parts:
         return None
     sums = np.sum([part.points for part in parts], axis=0)
+    if sums.min() == sums.max():
+        return None
     chosen = (sums == sums.max()).nonzero()[0]
-    by_score = scores.take(near).take(chosen)
+    by_score = total.take(near).take(chosen)
     chosen = chosen[by_score == by_score.max()]
-    known.preferred = PreferredAmong(fits.take(near), percent, parts)
-    return np.asarray(fits.take(near).take(chosen))
+    known.preferred = PreferredAmong(near, percent, parts)
+    return np.asarray(near.take(chosen))
 
 
 def shares_on(

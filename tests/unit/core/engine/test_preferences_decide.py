@@ -33,6 +33,7 @@ from weft.model import (
     Preference,
     Preferences,
     Requirement,
+    SpreadRule,
     Taint,
     Term,
     WeightedTerm,
@@ -90,6 +91,42 @@ def test_they_decide_within_a_part_of_the_scores_range(
     scores: tuple[int, ...], preferences: int, chosen: str
 ) -> None:
     assert placed(rated(*scores), preferring("n1"), preferences=preferences).node == chosen
+
+
+def test_nodes_without_the_label_are_not_those_where_it_is_empty() -> None:
+    """Three pods that run where nobody says a zone do not keep the pod off the zone called ""."""
+    labels = ({"zone": ""}, {}, {"zone": "a"})
+    nodes = [
+        replace(node(f"n{number}", gpus=1), labels={"score": "1", **own})
+        for number, own in enumerate(labels)
+    ]
+    alike = PodSelector(("default",), (Requirement("app", "In", ("web",)),))
+    asked = replace(
+        pod("p", gpus=1), preferences=Preferences(spread=(SpreadRule("zone", 1, alike),))
+    )
+    engine = Engine([Profile("weft", [ByLabel()])])
+    engine.handle(NodesChanged(tuple(nodes)), 0)
+    for number, where in enumerate(("n1", "n1", "n1", "n2")):
+        there = placement(f"web-{number}", where)
+        engine.handle(PodSeenBound(there, marks=PodMarks("default", {"app": "web"})), 0)
+    outcome = engine.handle(PodAdded(asked), 1)[0]
+    assert isinstance(outcome, Bind)
+    assert outcome.record.node == "n0"
+
+
+def test_where_wishes_outweigh_each_other_nothing_is_said() -> None:
+    """The pod had rather be on n0, and as much near to one of n1: the score decides."""
+    near = PodTerm("name", PodSelector(None, (Requirement("app", "In", ("web",)),)))
+    asked = preferring("n0")
+    wishes = replace(asked.preferences, pods=(WeightedTerm(10, near),))
+    engine = Engine([Profile("weft", [ByLabel()], preferences=100)])
+    engine.handle(NodesChanged(tuple(rated(1, 2))), 0)
+    marks = PodMarks("default", {"app": "web"})
+    engine.handle(PodSeenBound(placement("web", "n1"), marks=marks), 0)
+    outcome = engine.handle(PodAdded(replace(asked, preferences=wishes)), 1)[0]
+    assert isinstance(outcome, Bind)
+    assert outcome.record.node == "n1"
+    assert outcome.record.preferred is UNSET
 
 
 def test_where_they_decided_it_is_said() -> None:
