@@ -1,7 +1,7 @@
 """The whole live scheduler through random faults and crashes, against the fake API server.
 
 It decides by what ships: each profile of `weft config defaults`, `auto`, and every policy.
-`make test` plays a schedule of each profile, `auto` and a third of the policies (the engine's own
+`make test` plays a schedule of each profile, `auto` and a sixth of the policies (the engine's own
 walks, `test_engine_world.py`, play them all), `make test-faults` some ten thousand, and says how
 often each fault point was hit (build/faults.txt).
 """
@@ -105,11 +105,11 @@ def short(way: str) -> int:
 
 def is_played(way: str, kind: str) -> bool:
     """Tells whether the schedules of this kind are played. The short form plays one kind of most
-    ways, a policy that is a profile's own as that profile, and of the others each third."""
+    ways, a policy that is a profile's own as that profile, and of the others each sixth."""
     if CHOSEN or few_or_many(0, 1) or way in BOTH_KINDS:
         return True
     at = list(WAYS).index(way)
-    is_chosen = WAYS[way] in SHIPPED or (way not in SHIPPED_POLICIES and at % 3 == 0)
+    is_chosen = WAYS[way] in SHIPPED or (way not in SHIPPED_POLICIES and at % 6 == 0)
     return is_chosen and kind == KINDS[at % 2]
 
 

@@ -7,6 +7,7 @@ has, and its engine decides.
 """
 
 from collections import Counter
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -190,14 +191,20 @@ class Story:
             assert all(reasons.values()), (name_of(pod), reasons)
 
 
-@pytest.mark.parametrize("seed", range(few_or_many(15, 100)))
-def test_who_is_bound_may_be_there_and_who_waits_may_be_nowhere(seed: int) -> None:
+@cache
+def played(seed: int) -> Counter[str]:
+    """What was seen in a story in which all held that must."""
     story = Story(seed)
     for _ in range(STEPS):
         story.step()
         story.settle()
         story.nobody_waits_in_vain()
-    assert story.seen["bound"]
+    return story.seen
+
+
+@pytest.mark.parametrize("seed", range(few_or_many(10, 100)))
+def test_who_is_bound_may_be_there_and_who_waits_may_be_nowhere(seed: int) -> None:
+    assert played(seed)["bound"]
 
 
 def test_a_cordon_that_no_taint_repeats_is_none_for_node_taints_policy() -> None:
@@ -228,14 +235,7 @@ def test_a_cordon_that_no_taint_repeats_is_none_for_node_taints_policy() -> None
 
 def test_each_reason_keeps_somebody_waiting() -> None:
     """The stories say something of each rule."""
-    seen: Counter[str] = Counter()
-    for seed in range(10):
-        story = Story(seed)
-        for _ in range(STEPS):
-            story.step()
-            story.settle()
-            story.nobody_waits_in_vain()
-        seen += story.seen
+    seen = sum(map(played, range(10)), Counter[str]())
     reasons = ("taint", "node affinity", "room", "port", "affinity", "anti-affinity", "spread")
     assert {why: seen[why] for why in (*reasons, "others' anti-affinity") if not seen[why]} == {}
     assert seen["bound"] > 50

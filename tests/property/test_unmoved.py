@@ -20,7 +20,7 @@ from weft.kube.pods import Pod
 from weft.model import Node
 
 FIRST = int(os.environ.get("WEFT_UNMOVED_SEED", "0"))
-STORIES, EDITS = few_or_many(1, 50), 100
+STORIES, EDITS = few_or_many((1, 60), (50, 100))
 
 
 @pytest.mark.parametrize("marks", [False, True], ids=["policies", "no-policies"])

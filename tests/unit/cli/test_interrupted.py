@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from commands import Weft
+from long_form import few_or_many
 
 SOON_S = 60.0
 """Cells of `endless` never end; a second suffices, but not on a machine that is busy."""
@@ -86,7 +87,7 @@ def ended(words: list[str], told: int, processes: int, number: int, *, whole_gro
             weft.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *few_or_many([], [signal.SIGINT])])
 def test_a_simulation_ends_at_once(weft: Weft, endless: str, told: int, number: int) -> None:
     words = ["simulate", *weft.trace, "--policy", endless, "--seeds", "4", "--jobs", "2"]
     assert ended(words, told, 2, number, whole_group=False) == "weft: interrupted\n"

@@ -6,6 +6,7 @@ import random
 import pytest
 from account_world import CARDS, Account, pod
 from live_world import CARD_MIB
+from long_form import few_or_many
 from msgspec.structs import replace
 
 from weft.kube.pods import Pod
@@ -42,7 +43,7 @@ def edited(rng: random.Random, one: Pod) -> Pod:
     return marked(one, marks)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(few_or_many(10, 30)))
 def test_an_edit_of_one_mark_changes_nothing_and_a_new_process_sees_the_same(seed: int) -> None:
     rng = random.Random(seed)
     live, there, was = Account(), dict[str, Pod](), dict[str, Pod]()

@@ -152,7 +152,7 @@ async def ask_all(extender: Extender, body: bytes) -> None:
     assert audit(extender.cluster.engine.ledger) == []
 
 
-@settings(max_examples=few_or_many(150, 400), deadline=None)
+@settings(max_examples=few_or_many(60, 400), deadline=None)
 @given(requests.map(lambda value: json.dumps(value).encode()))
 async def test_whatever_the_pod_says_there_is_an_answer(body: bytes) -> None:
     await ask_all(Extender(world()), body)
@@ -256,7 +256,7 @@ async def raw(port: int, data: bytes, cut: int = 0) -> bytes:
         writer.close()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=few_or_many(20, 40), deadline=None)
 @given(st.lists(st.tuples(streams, st.integers(0, 200)), min_size=1, max_size=8))
 async def test_streams_that_are_hardly_http(sent: list[tuple[bytes, int]]) -> None:
     async with on_server(ServerOptions(read_timeout_s=0.1, idle_timeout_s=0.1)) as (

@@ -177,7 +177,7 @@ def test_columns_that_can_be_left_out_decide_nothing(name: str) -> None:
     """
     jobs = [
         job(str(n), (60 + 7 * n, 1500), (30, 2500), asks=4000, comes_s=9 * n)
-        for n in range(few_or_many(6, 10))
+        for n in range(few_or_many(4, 10))
     ]
     lends = built_in().create(name).harvests
     every = ScrapeOptions(10 * SECOND_NS)
