@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from long_form import few_or_many
 
 from weft.core.policies.catalog import built_in
 from weft.lab.simulate.arrivals import draw
@@ -29,14 +30,15 @@ def test_on_the_demo_s_files_pods_get_more_of_the_gpus_than_with_fgd(
     nodes, pods = read_nodes(tmp_path / "nodes"), read_pods(tmp_path / "pods")
     world = Scenario(nodes, pods)
     gained = dict.fromkeys(("80", "90", "95", "100"), 0.0)
-    for seed in SEEDS:  # one order alone: a single pod of eight GPUs moves a bin by half a point
+    seeds = SEEDS[: few_or_many(1, 3)]
+    for seed in seeds:  # one order alone: a single pod of eight GPUs moves a bin by half a point
         order = draw(pods, len(nodes), world.capacity_milli, seed, 1.3)
         fgd, shipped = (
             run_inflation(world, built_in().from_spec(spec), order).curve
             for spec in ("fgd", SHIPPED)
         )
         for at in gained:
-            gained[at] += (shipped[at] - fgd[at]) / len(SEEDS)
+            gained[at] += (shipped[at] - fgd[at]) / len(seeds)
     assert min(gained.values()) >= -0.1
     assert gained["100"] > 1
 
