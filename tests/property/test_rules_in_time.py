@@ -193,7 +193,7 @@ class Story:
 
 @cache
 def played(seed: int) -> Counter[str]:
-    """What was seen in a story in which all held that must."""
+    """Plays a story in which all that must holds; counts what was seen."""
     story = Story(seed)
     for _ in range(STEPS):
         story.step()
