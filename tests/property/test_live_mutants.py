@@ -299,7 +299,7 @@ WITH_MISTAKES = (
 CAUGHT_SOON = {
     a_dropped_reservation: 0,
     a_double_release: 3,
-    freed_when_deletion_is_asked: 8,
+    freed_when_deletion_is_asked: 20,
     no_waiting_for_the_old_lease: 3,
     scores_made_ahead_for_the_nodes_of_before: 0,
     mistakes_in_gauges_are_raised: 0,
