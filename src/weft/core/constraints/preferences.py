@@ -27,7 +27,6 @@ WEIGHTS: dict[PartName, int] = {
     "images": 1,
 }
 """kube-scheduler's default weights of its plugins."""
-_ORDER = {name: at for at, name in enumerate(WEIGHTS)}
 _MOST = 100
 _NONE = Preferences()
 
@@ -103,22 +102,23 @@ class PodWishes:
         table, asked = self._table, self._asked
         found: list[tuple[PartName, Ints]] = []
         at = None if near is None else np.searchsorted(rows, near)
+
+        def some(points: Ints) -> Ints:
+            return points if at is None else points.take(at)
+
         if table.has_taints and table.taints.are_disliked:
-            found.append(("taints", self._by_taints(rows)))
+            found.append(("taints", some(self._by_taints(rows))))
         if asked.nodes:
             weights = table.labels.preferred(asked.nodes).take(rows)
-            found.append(("node-affinity", _of_most(weights)))
+            found.append(("node-affinity", some(_of_most(weights))))
         if asked.spread:
-            found.append(("spread", self._by_spread(rows)))
-        by_pods = self._by_pods(rows, at) if asked.pods or self._drawing else None
+            found.append(("spread", some(self._by_spread(rows))))
+        if asked.pods or self._drawing:
+            found.append(("pod-affinity", self._by_pods(rows, at)))
         if asked.images and self._images.have_any(asked.images):
             points = self._images.points(table, asked.images, asked.containers, rows)
-            found.append(("images", points))
-        parts = [(name, points if at is None else points.take(at)) for name, points in found]
-        if by_pods is not None:
-            parts.append(("pod-affinity", by_pods))
-            parts.sort(key=lambda part: _ORDER[part[0]])
-        return [PreferencePart(name, points * WEIGHTS[name]) for name, points in parts]
+            found.append(("images", some(points)))
+        return [PreferencePart(name, points * WEIGHTS[name]) for name, points in found]
 
     def _by_taints(self, rows: Ints) -> Ints:
         """Taints that the pod does not tolerate, and should: the fewest are the most points."""

@@ -372,20 +372,22 @@ class _GroupsByRule:
         self._numbers: dict[tuple[str, object], dict[int, None]] = {}
         self._known: dict[GroupKey, int] = {}
         self._groups: dict[int, ParkedGroup] = {}
+        self._keys: dict[int, list[tuple[str, object]]] = {}
         self._left: dict[GroupKey, None] = {}
         self._count = 0
 
     def add(self, group: ParkedGroup) -> None:
         """One more."""
-        waits = waits_for(group.key.shape.constraints)
-        if not any(waits):
-            return
         self._left.pop(group.key, None)
         number = self._known.get(group.key)
         if number is None:
+            keys = list(_keys(waits_for(group.key.shape.constraints)))
+            if not keys:
+                return
             self._count += 1
             number = self._known[group.key] = self._count
-            for key in _keys(waits):
+            self._keys[number] = keys
+            for key in keys:
                 self._numbers.setdefault(key, {})[number] = None
         self._groups[number] = group
         if len(self._left) > LEFT_AT_MOST:
@@ -400,7 +402,7 @@ class _GroupsByRule:
     def _forget(self, left: GroupKey) -> None:
         del self._left[left]
         number = self._known.pop(left)
-        for key in _keys(waits_for(left.shape.constraints)):
+        for key in self._keys.pop(number):
             here = self._numbers[key]
             del here[number]
             if not here:
