@@ -5,6 +5,7 @@ one system's spelling (that is `dialects/`) or of who holds what (that is `core/
 """
 
 from weft.model.errors import BadInputError, WeftError
+from weft.model.gang import Gang
 from weft.model.manifest import (
     ManifestContainer,
     ManifestResources,
@@ -66,6 +67,7 @@ __all__ = [
     "ContainerRequest",
     "DeviceRule",
     "FreeVolume",
+    "Gang",
     "Gpu",
     "GpuMemoryRequest",
     "GpuRequest",

@@ -53,6 +53,8 @@ class Code(enum.IntEnum):
     NO_VOLUME = 38
     STORAGE_CAPACITY = 39
     VOLUME_LIMIT = 40
+    GROUP_INCOMPLETE = 41
+    GROUP_ELSEWHERE = 42
 
     @property
     def is_by_others(self) -> bool:
@@ -102,6 +104,8 @@ TEXT: dict[Code, str] = {
     Code.NO_VOLUME: "no volume for a claim of the pod can be had there",
     Code.STORAGE_CAPACITY: "too little storage is left there for a claim of the pod",
     Code.VOLUME_LIMIT: "no more volumes can be attached to the node",
+    Code.GROUP_INCOMPLETE: "too few pods of the pod's group are there",
+    Code.GROUP_ELSEWHERE: "the pod's group runs in another topology domain",
 }
 
 _MOST = {Code.GPU_TOO_SMALL: "largest", Code.TOO_FEW_GPUS: "most", Code.NOT_IDLE: "most"}

@@ -23,6 +23,7 @@ from msgspec import UNSET, UnsetType
 
 from weft.model import model_names
 from weft.model.errors import BadInputError
+from weft.model.gang import Gang
 from weft.model.selectors import (
     InterPodRules,
     SpreadRule,
@@ -408,7 +409,8 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
     words it speaks, its default first. `warnings` are for people; what is said of a resource
     begins with its name and "is". `workload` names whatever makes pods like this one, "" where
     nobody does. `labels` are its own, by which other pods' rules select it. `claims` are the
-    names of those that wait for their first consumer, in the order of its constraints.
+    names of those that wait for their first consumer, in the order of its constraints. `gang` is
+    the one that it gets a place with, unset where it is on its own.
     """
 
     uid: str
@@ -428,6 +430,7 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
     labels: dict[str, str] | UnsetType = UNSET
     preferences: Preferences | UnsetType = UNSET  # unset, it is not in a decisions file at all
     claims: tuple[str, ...] | UnsetType = UNSET
+    gang: Gang | UnsetType = UNSET
 
 
 # --- quantities ----------------------------------------------------------------------------------

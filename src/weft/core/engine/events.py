@@ -23,6 +23,7 @@ from weft.model import (
     ClosedNode,
     Code,
     FreeVolume,
+    Gang,
     MountedVolumes,
     Node,
     NodeStorage,
@@ -101,7 +102,8 @@ class PodSeenBound(msgspec.Struct, frozen=True, tag=True, gc=False):
     `bound_ns` is when, by the API's clock, nanoseconds since 1970, 0 where it does not say: for the
     order of bindings. `held_ns` is how long ago that was for the host that tells it, 0 where it
     knows no better: so the engine can place it on its own clock. `unsure`: it may hold less than is
-    charged, for its marks are in doubt: nobody else is evicted for it.
+    charged, for its marks are in doubt: nobody else is evicted for it. `gang` is the group that
+    it belongs to: it counts among those that have places.
     """
 
     placement: Placement
@@ -111,6 +113,7 @@ class PodSeenBound(msgspec.Struct, frozen=True, tag=True, gc=False):
     unsure: bool = False
     marks: PodMarks | UnsetType = UNSET
     mounted: MountedVolumes | UnsetType = UNSET
+    gang: Gang | UnsetType = UNSET
 
 
 class BindOn(msgspec.Struct, frozen=True, tag=True, gc=False):
