@@ -12,8 +12,9 @@ from weft.core.constraints.counts import CountByNode
 from weft.core.engine.assessment import Assessor
 from weft.core.engine.decision_faults import SideTasks
 from weft.core.engine.engine import Engine
+from weft.core.engine.parked import FreedNode, ParkedGroup
 from weft.core.engine.pricing import PriceLists
-from weft.core.engine.queue import FreedNode, ParkedGroup, Queue
+from weft.core.engine.queue import Queue
 from weft.core.ledger import Ledger
 from weft.core.policies.least_stranding import LeastStranding
 from weft.model import PodMarks

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft.core.constraints import PodAnswer, PodWishes, PreferredAmong, refusals
-from weft.core.engine.queue import NOWHERE, Never
+from weft.core.engine.parked import NOWHERE, Never
 from weft.core.framework import (
     NEVER,
     Demand,
@@ -195,7 +195,7 @@ class Assessment:
         `shape` is the pod's, with the rules that others have about it.
         """
         left = self.copied()
-        left.shape, left.beside, refused = shape, beside, refusals(beside)
+        left.shape, left.beside, refused = shape, (*self.beside, *beside), refusals(beside)
         if refused is None:
             return left
         lost = (self.codes == 0) & (refused != 0)

@@ -22,7 +22,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from weft.core.constraints import ExistingPods, ImagesOnNodes, PodWishes, answers
-from weft.core.engine import decision_faults, pair_matching, selection
+from weft.core.engine import decision_faults, events, gang_search, pair_matching, selection
 from weft.core.engine.assessment import (
     KEPT_AT_MOST,
     LOOKS_BESIDE,
@@ -36,43 +36,17 @@ from weft.core.engine.assessment import (
     Assessor,
 )
 from weft.core.engine.decision_faults import Faulted, SideTasks
-from weft.core.engine.events import (
-    Bind,
-    BindFailed,
-    BindingsRead,
-    BindOn,
-    BindOnRefused,
-    Command,
-    Event,
-    Evict,
-    EvictionWaived,
-    ImagesSeen,
-    LeadershipBegan,
-    Learnt,
-    NodesChanged,
-    NodesClosed,
-    NotEvicted,
-    OomHistoryLearnt,
-    PodAdded,
-    PodBound,
-    PodFitsNowhere,
-    PodGone,
-    PodSeenBound,
-    PolicyInput,
-    ProgressSeen,
-    SignalsChanged,
-    Tick,
-    Unschedulable,
-    VolumesChanged,
-    Wake,
-)
+from weft.core.engine.events import Bind, Command, Event, Evict, Unschedulable, Wake
+from weft.core.engine.gang_search import ChosenPlace
 from weft.core.engine.harvest import RAN_LONG_NS, HarvestRules
 from weft.core.engine.journal import EXPLAINING, DecisionAttempt, EvictionReason, Journal, PlacedPod
 from weft.core.engine.oom_history import OomCharge, OomHistory, OutOfMemory, workload_of
 from weft.core.engine.overbooking import first_overbooked
+from weft.core.engine.parked import FreedNode
 from weft.core.engine.peak_usage import Peaks, peak_owner
 from weft.core.engine.pricing import PRICING, PriceLists
-from weft.core.engine.queue import FreedNode, Queue, WaitingPod
+from weft.core.engine.queue import Queue, WaitingPod
+from weft.core.engine.records import Record
 from weft.core.engine.slowdown_eviction import SlowdownEviction
 from weft.core.engine.slowdown_tolerance import tolerance_of
 from weft.core.framework import Policy, Profile
@@ -84,8 +58,6 @@ from weft.core.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
 from weft.core.ledger import FAR, STRICT, Holding, Ledger, RequestLimits
 from weft.model import Code, Node, PodRequest, Shape
 
-_MEASURED = (SignalsChanged, ProgressSeen, OutOfMemory, OomHistoryLearnt, PolicyInput)
-"""Events of what others measured, wrote or kept: one that breaks off is left out."""
 _LEARNING = "learning what pods use"
 
 
@@ -154,14 +126,14 @@ class Engine:
         out: list[Command] = []
         self._begin_turn(event, now_ns)
         self.residencies.now_ns = now_ns
-        if isinstance(event, PodBound):
+        if isinstance(event, events.PodBound):
             self.ledger.commit(event.uid)
             self._work_ahead()
             return [*self.side_tasks.take_faults()]
         try:
             self._apply(event, now_ns, out)
         except Exception as error:
-            if not isinstance(event, _MEASURED) or self.journal.stops_by(error):
+            if not isinstance(event, events.MEASURED) or self.journal.stops_by(error):
                 raise
             _leave_out(self, event)
             task = f"taking in {type(event).__name__}"
@@ -170,11 +142,11 @@ class Engine:
         self._wake_for_pods(now_ns)
         self.queue.tick(now_ns)
         self.assessor.looked += LOOKS_WOKEN * self.queue.groups_looked_at()
-        if isinstance(event, Tick) or not self._stopped:
-            self._run_cycles(now_ns, out, goes_on=isinstance(event, Tick))
+        if isinstance(event, events.Tick) or not self._stopped:
+            self._run_cycles(now_ns, out, goes_on=isinstance(event, events.Tick))
         if self.price_lists.lists:
             self._price(partial(self.price_lists.renew, now_ns))
-        if isinstance(event, PodGone | PodSeenBound | Tick):
+        if isinstance(event, events.PodGone | events.PodSeenBound | events.Tick):
             self._work_ahead()
         if self.peaks.fresh:
             out.extend(self.side_tasks.run(_LEARNING, self.peaks.news, []))
@@ -188,38 +160,38 @@ class Engine:
     def _begin_turn(self, event: Event, now_ns: int) -> None:
         """Let the event do a turn's work, or what is left of it where others just came before."""
         late = now_ns - self._turn_began_ns >= TURN_NS
-        if late or isinstance(event, Tick) or not self.turn_looks:
+        if late or isinstance(event, events.Tick) or not self.turn_looks:
             self._until = self.assessor.looked + (self.turn_looks or TURN_LOOKS)
             self._turn_began_ns = now_ns
 
     def _apply(self, event: Event, now_ns: int, out: list[Command]) -> None:
         match event:
-            case PodAdded():
+            case events.PodAdded():
                 self._add(event.pod, now_ns, out)
-            case PodGone():
+            case events.PodGone():
                 self._gone(event, now_ns, out)
-            case NodesChanged():
+            case events.NodesChanged():
                 self._nodes_changed(event, now_ns)
-            case BindOn():
+            case events.BindOn():
                 self._bind_requested(event, now_ns, out)
-            case PodFitsNowhere():
+            case events.PodFitsNowhere():
                 self._comes(event.uid, now_ns)
-            case PodSeenBound():
+            case events.PodSeenBound():
                 self._seen_bound(event, now_ns)
-            case BindFailed():
+            case events.BindFailed():
                 self._bind_failed(event.uid, now_ns)
-            case Tick():
-                self._tick(now_ns)
-            case NodesClosed():
+            case events.Tick():
+                self._tick(now_ns, out)
+            case events.NodesClosed():
                 self.ledger.close(event.nodes)
-            case VolumesChanged():
+            case events.VolumesChanged():
                 event.tell(self.existing.volumes)
             case OutOfMemory():
                 _learn(self, event, self.placed.get(event.placement.uid), out)
             case _:
                 _apply(self, event, now_ns, out)
 
-    def _nodes_changed(self, event: NodesChanged, now_ns: int) -> None:
+    def _nodes_changed(self, event: events.NodesChanged, now_ns: int) -> None:
         if self.ledger.set_nodes(event.nodes, event.removed):
             self.assessor.looked += LOOKS_LAID_OUT * self.ledger.table.count
             if event.nodes or self.existing.are_counted:  # a domain less is another minimum
@@ -244,9 +216,10 @@ class Engine:
         """Raise `error` instead of making decision number `seq`, to look at the state it meets."""
         self.journal.stop_before(seq, error)
 
-    def _tick(self, now_ns: int) -> None:
+    def _tick(self, now_ns: int, out: list[Command]) -> None:
         for uid in self.ledger.expire(now_ns):
             self._unwind(uid, now_ns)
+        gang_search.evict_broken(self, now_ns, out)
 
     # --- one event each ----------------------------------------------------------------------
 
@@ -267,14 +240,17 @@ class Engine:
             self.queue.add(pod, profile, now_ns, first=first)
         except Exception as error:  # its policy knows no place in the queue: until it changes
             self._broke_off(DecisionAttempt(pod, profile.name, 0), error, now_ns, out)
+        if pod.gang:
+            gang_search.tell_if_gathering(self, pod, now_ns, out)
 
     def _comes(self, uid: str, now_ns: int) -> None:
         if self.price_lists.lists:
             self._price(partial(self.price_lists.comes, uid, now_ns))
 
-    def _gone(self, event: PodGone, now_ns: int, out: list[Command]) -> None:
+    def _gone(self, event: events.PodGone, now_ns: int, out: list[Command]) -> None:
         uid = event.uid
         self.queue.remove(uid, now_ns)
+        self.queue.lost_place(uid, now_ns)
         self.side_tasks.run(PRICING, partial(self.price_lists.gone, uid), None)
         placed = self.placed.pop(uid, None)
         holding = self.ledger.release(uid)
@@ -290,7 +266,7 @@ class Engine:
         self._wake_for_freed(holding.placement.node, now_ns)
 
     def _learn(
-        self, event: PodGone, holding: Holding, placed: PlacedPod | None, out: list[Command]
+        self, event: events.PodGone, holding: Holding, placed: PlacedPod | None, out: list[Command]
     ) -> bool:
         """Learn from a pod's end; True where others may now be expected to use less."""
         uid = event.uid
@@ -302,13 +278,15 @@ class Engine:
             return self.peaks.ran(placed.pod, self.signals.source.peaks_mib.get(uid, 0))
         return False
 
-    def _seen_bound(self, event: PodSeenBound, now_ns: int) -> None:
+    def _seen_bound(self, event: events.PodSeenBound, now_ns: int) -> None:
         """The API is right: a pod that we put elsewhere is there."""
         placement = event.placement
         self.harvest.seen_bound(placement.uid, event.bound_ns, event.job_class, unsure=event.unsure)
         self.queue.remove(placement.uid, now_ns)
         before = self.ledger.holdings.get(placement.uid)
         self.ledger.adopt(placement)
+        if event.gang:
+            self.queue.has_place(placement.uid, event.gang, now_ns)
         if event.marks:
             self.existing.put(placement.uid, placement.node, event.marks, event.mounted)
         else:
@@ -353,6 +331,7 @@ class Engine:
         self.existing.remove(uid)
         self.harvest.gone(uid)
         self.residencies.remove(uid)
+        self.queue.lost_place(uid, now_ns)
         if placed.queued:
             self.queue.retry(placed.pod, placed.profile, placed.tries, now_ns)
         elif placed.own is not None:
@@ -395,7 +374,7 @@ class Engine:
             try:
                 self._cycle(waiting, now_ns, out)
             except Exception as error:  # it costs this pod its place, and nobody else's
-                self._undo(waiting.pod.uid)
+                self._undo(waiting.pod.uid, now_ns)
                 self.queue.park_faulty(waiting, now_ns)
                 self._broke_off(DecisionAttempt.of(waiting), error, now_ns, out)
             self.queue.worked(waiting, self.assessor.looked - began)
@@ -403,8 +382,9 @@ class Engine:
         self._stopped = self.queue.active
         self.queue.take_turns(by_turns=self._stopped)
 
-    def _undo(self, uid: str) -> None:
+    def _undo(self, uid: str, now_ns: int) -> None:
         """A decision broke off: nothing of it stays."""
+        self.queue.lost_place(uid, now_ns)
         self.existing.remove(uid)
         if self.placed.pop(uid, None) is None:
             self.ledger.forget(uid)
@@ -422,23 +402,25 @@ class Engine:
     def _cycle(self, waiting: WaitingPod, now_ns: int, out: list[Command]) -> None:
         """preFilter, filter and score (assess), choose, reserve, bind."""
         pod, profile = waiting.pod, waiting.profile
+        if pod.gang and (members := self.queue.gangs.of(pod.gang)) and members.head is waiting:
+            gang_search.decide(self, waiting, members, now_ns, out)
+            return
         known = self.assess(profile, pod)
         row = selection.best_row(known, profile, f"{self.seed}/{pod.uid}/{waiting.tries}")
         if row < 0:
-            charged = self._charged(pod) if self.oom_history.known else None
-            record = self.journal.decided(waiting, known, now_ns, charged)
+            record = self.refused(waiting, known, now_ns)
             self.queue.park(waiting, known.shape, known.demand, now_ns, known.never)
             out.append(Unschedulable(pod, record))
             return
         if self.queue.defers(waiting, known.shape):
             return
-        node = self._take_place(waiting, known, row, now_ns, out).record.node
+        node = self.hold(self.choose_place(waiting, known, row, now_ns), now_ns, out).record.node
         self.queue.done(waiting)
         self.queue.next_of_group(waiting, now_ns)
         if "co_residents" in profile.reads:  # a GPU with this pod on it may suit others
             self._wake_for_freed(node, now_ns)
 
-    def _bind_requested(self, event: BindOn, now_ns: int, out: list[Command]) -> None:
+    def _bind_requested(self, event: events.BindOn, now_ns: int, out: list[Command]) -> None:
         pod, own = event.pod, self.queue.get(event.pod.uid)
         is_held = pod.uid in self.ledger.holdings
         if not is_held:
@@ -447,13 +429,13 @@ class Engine:
             self._bind_on(event, now_ns, out)
         except Exception as error:
             if not is_held:
-                self._undo(pod.uid)
+                self._undo(pod.uid, now_ns)
             if own is not None and pod.uid not in self.queue:
                 self.queue.retry(own.pod, own.profile, own.tries, now_ns)
             self._broke_off(DecisionAttempt(pod, event.profile, 1), error, now_ns, out)
-            out.append(BindOnRefused(pod, event.node, Code.FAULT))
+            out.append(events.BindOnRefused(pod, event.node, Code.FAULT))
 
-    def _bind_on(self, event: BindOn, now_ns: int, out: list[Command]) -> None:
+    def _bind_on(self, event: events.BindOn, now_ns: int, out: list[Command]) -> None:
         """kube-scheduler chose the node; the GPUs are chosen now, from the accounts of now."""
         pod, table = event.pod, self.ledger.table
         holding = self.ledger.holdings.get(pod.uid)
@@ -462,7 +444,7 @@ class Engine:
             if placed is not None and holding.placement.node == event.node:
                 out.append(Bind(pod, holding.placement, placed.record))
             else:
-                out.append(BindOnRefused(pod, event.node, Code.OTHER_NODE))
+                out.append(events.BindOnRefused(pod, event.node, Code.OTHER_NODE))
             return
         profile = self.profiles.get(event.profile, self._default)
         waiting = WaitingPod(pod, profile, 0)
@@ -471,11 +453,11 @@ class Engine:
         row = table.row_of.get(event.node, -1)
         if row < 0 or known.codes[row]:
             code = Code(int(known.codes[row])) if row >= 0 else Code.UNSCHEDULABLE
-            out.append(BindOnRefused(pod, event.node, code))
+            out.append(events.BindOnRefused(pod, event.node, code))
             return
         own = self.queue.get(pod.uid)
         self.queue.remove(pod.uid, now_ns)
-        self._take_place(waiting, known, row, now_ns, out).own = own
+        self.hold(self.choose_place(waiting, known, row, now_ns), now_ns, out).own = own
 
     def follow_first(self) -> None:
         """Until the first pod comes: have prices by the ledger as it is."""
@@ -514,6 +496,8 @@ class Engine:
         known = assessor.assess(profile, self._without_rules(shape) if has_rules else shape)
         if constraints.judged_elsewhere or constraints.unsupported:
             return known
+        if pod.gang:
+            known = gang_search.in_domain(known, self.queue.gangs, self.ledger, pod.gang)
         if has_rules or existing.owners:
             asked = existing.filled_in(pod, constraints)
             if asked is not constraints:
@@ -550,38 +534,54 @@ class Engine:
     def _charged(self, pod: PodRequest) -> OomCharge | None:
         return self.side_tasks.run(EXPLAINING, partial(self.oom_history.charged, pod), None)
 
-    def _take_place(
-        self, waiting: WaitingPod, known: Assessment, row: int, now_ns: int, out: list[Command]
-    ) -> PlacedPod:
-        """Choose devices on node `row`, which fits, reserve them, and ask for the Binding."""
+    def refused(self, waiting: WaitingPod, known: Assessment, now_ns: int) -> Record:
+        """The decision that the pod fits nowhere."""
+        charged = self._charged(waiting.pod) if self.oom_history.known else None
+        return self.journal.decided(waiting, known, now_ns, charged)
+
+    def choose_place(
+        self, waiting: WaitingPod, known: Assessment, row: int, now_ns: int
+    ) -> ChosenPlace:
+        """The devices that the pod gets on node `row`, which fits."""
         pod, profile, shape, table = waiting.pod, waiting.profile, known.shape, self.ledger.table
         charged = self._charged(pod) if self.oom_history.known else None
-        like = peak_owner(pod) if table.harvests else ""
         key = f"{self.seed}/{pod.uid}/{waiting.tries}"
         shares = selection.shares_on(table, row, known, profile, key)
         placement = selection.placement_on(table, row, pod.uid, shares, shape)
-        harvested = self.harvest.placed(placement, shape, like)
         record = self.journal.decided(waiting, known, now_ns, charged, (row, shares))
-        if harvested or profile.predicts or len(shares) > 1:
+        placed = PlacedPod(waiting, record, self.assessor.observed.signals)
+        if profile.predicts or len(shares) > 1:
             predict = partial(selection.predicted, table, row, known, profile, shares)
             links = partial(selection.links, table, row, known, shares)
             record = replace(
                 record,
-                harvested=harvested,
                 predicted=self.side_tasks.run(EXPLAINING, predict, ()),
                 links=self.side_tasks.run(EXPLAINING, links, UNSET),
             )
-        placed = PlacedPod(waiting, record, self.assessor.observed.signals)
-        if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns, known.demand.asks):
-            raise RuntimeError(f"{profile.lead.name} chose a place that does not fit: {placement}")
+        placed.record = record
+        return ChosenPlace(placed, placement, known.demand, shape)
+
+    def hold(self, chosen: ChosenPlace, now_ns: int, out: list[Command]) -> PlacedPod:
+        """Reserve the place, and ask for the Binding."""
+        placed, placement, demand, shape = chosen
+        pod, table = placed.pod, self.ledger.table
+        like = peak_owner(pod) if table.harvests else ""
+        if harvested := self.harvest.placed(placement, shape, like):
+            placed.record = replace(placed.record, harvested=harvested)
+        if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns, demand.asks):
+            lead = placed.profile.lead
+            raise RuntimeError(f"{lead.name} chose a place that does not fit: {placement}")
         self.placed[pod.uid] = placed
-        chosen = self.existing.choose(pod, shape, table.nodes[row]) if pod.claims else ()
-        self.existing.put_asked(pod, placement.node, chosen)
+        node = table.nodes[table.row_of[placement.node]]
+        chosen_volumes = self.existing.choose(pod, shape, node) if pod.claims else ()
+        self.existing.put_asked(pod, placement.node, chosen_volumes)
         self._wake_for_pods(now_ns)
+        if pod.gang:
+            self.queue.has_place(pod.uid, pod.gang, now_ns)
         if self.harvest.closed:
             self.harvest.close()
         self.residencies.add(placement, now_ns)
-        out.append(Bind(pod, placement, record, chosen))
+        out.append(Bind(pod, placement, placed.record, chosen_volumes))
         if self.bind_timeout_ns < FAR:  # its place is free again by then, if nobody answers
             out.append(Wake(now_ns + self.bind_timeout_ns))
         return placed
@@ -593,27 +593,28 @@ class Engine:
 def _apply(engine: Engine, event: Event, now_ns: int, out: list[Command]) -> None:
     """Applies an event that changes what policies see or rules decide by."""
     match event:
-        case SignalsChanged():
+        case events.SignalsChanged():
             _signals_changed(engine, event.signals, now_ns, out)
-        case ImagesSeen():
+        case events.ImagesSeen():
             for node, images in event.by_node():
                 engine.images.put(node, images)
-        case LeadershipBegan():
+        case events.LeadershipBegan():
             engine.slowdown_eviction.begin_to_lead(now_ns)
-        case BindingsRead():
+        case events.BindingsRead():
             _bindings_read(engine, event, now_ns, out)
-        case ProgressSeen():
+        case events.ProgressSeen():
             engine.slowdown_eviction.note_inherited(engine.placed, now_ns)
             for holding, slowed in engine.slowdown_eviction.observe(
                 event.observed, engine.tolerance_of, now_ns
             ):
                 engine.evict(holding, slowed, now_ns, out)
-        case PolicyInput():
+        case events.PolicyInput():
             _policy_input(engine, event, now_ns)
-        case NotEvicted():
+        case events.NotEvicted():
+            engine.queue.gangs.stays(event.uid)
             engine.harvest.not_evicted(event.uid, refused=event.refused)
             engine.slowdown_eviction.not_evicted(event.uid, now_ns, refused=event.refused)
-        case OomHistoryLearnt():
+        case events.OomHistoryLearnt():
             if engine.oom_history.merge(event.oom_history) | engine.peaks.merge(event.peaks):
                 engine.queue.wake_all(now_ns)
 
@@ -624,34 +625,32 @@ def _learn(
     """A pod ran out of memory: what those like it are charged from now on."""
     oom_record = engine.oom_history.learn(event, engine.ledger)
     if oom_record is not None:
-        out.append(Learnt(event.workload, oom_record))
+        out.append(events.Learnt(event.workload, oom_record))
         if placed is not None:
             engine.peaks.ran_out(placed.pod, oom_record.least_mib)
 
 
 def _leave_out(engine: Engine, event: Event) -> None:
     """Taking in the event broke off. Signals that cannot be read are none: nothing is lent."""
-    if not isinstance(event, SignalsChanged):
+    if not isinstance(event, events.SignalsChanged):
         return
     engine.observe(NO_SIGNALS)
-    ledger = engine.ledger
-    ledger.set_idle({})
-    ledger.hold_back({})
-    ledger.set_measured()
-    ledger.touch(np.arange(ledger.table.count))
+    engine.ledger.forget_measurements()
 
 
-def _bindings_read(engine: Engine, event: BindingsRead, now_ns: int, out: list[Command]) -> None:
+def _bindings_read(
+    engine: Engine, event: events.BindingsRead, now_ns: int, out: list[Command]
+) -> None:
     late = first_overbooked(engine.ledger, event.node, event.bindings, shrunk=event.shrunk)
     if late is None:
         return
     if late.excuse:
-        out.append(EvictionWaived(late.held.placement, *late[1:]))
+        out.append(events.EvictionWaived(late.held.placement, *late[1:]))
     else:
         engine.evict(late.held, late.why, now_ns, out)
 
 
-def _policy_input(engine: Engine, event: PolicyInput, now_ns: int) -> None:
+def _policy_input(engine: Engine, event: events.PolicyInput, now_ns: int) -> None:
     name = event.policy
     takers = [policy for policy in engine.policies if name in policy.inputs]
     types = dict.fromkeys(policy.inputs[name] for policy in takers)

@@ -240,6 +240,10 @@ Event = (
 )
 
 
+MEASURED = (SignalsChanged, ProgressSeen, OutOfMemory, OomHistoryLearnt, PolicyInput)
+"""Events of what others measured, wrote or kept: one that breaks off is left out."""
+
+
 class Bind(msgspec.Struct, frozen=True, gc=False):
     """Bind the pod as `placement` says, then report `PodBound` or `BindFailed`. Its claims that
     wait for their first consumer are to be bound as `volumes` says before that."""
@@ -251,10 +255,12 @@ class Bind(msgspec.Struct, frozen=True, gc=False):
 
 
 class Unschedulable(msgspec.Struct, frozen=True, gc=False):
-    """The pod fits nowhere now; it stays queued until something changes that could help."""
+    """The pod fits nowhere now; it stays queued until something changes that could help. `others`
+    are those of its gang that wait with it, for the same reason."""
 
     pod: PodRequest
     record: Record
+    others: tuple[PodRequest, ...] = ()
 
 
 class BindOnRefused(msgspec.Struct, frozen=True, gc=False):

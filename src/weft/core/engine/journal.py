@@ -18,15 +18,15 @@ from weft.core.engine.oom_history import OomCharge
 from weft.core.engine.overbooking import DoubleBooking
 from weft.core.engine.queue import WaitingPod
 from weft.core.engine.reasons import best_nodes
-from weft.core.engine.records import FAULTED, LEAVES, Candidate, Outcome, Record
+from weft.core.engine.records import FAULTED, LEAVES, Candidate, GangDecision, Outcome, Record
 from weft.core.engine.slowdown_eviction import SlowdownReason
 from weft.core.framework import Profile
 from weft.core.framework.signals import Bytes, Floats, SignalsView
 from weft.core.ledger import Holding, Ledger
-from weft.model import PodRequest, Shape, Share
+from weft.model import Code, PodRequest, Shape, Share
 
 EXPLAINING = "explaining a decision"
-EvictionReason = Eviction | SlowdownReason | DoubleBooking
+EvictionReason = Eviction | SlowdownReason | DoubleBooking | GangDecision
 
 
 class DecisionAttempt(NamedTuple):
@@ -134,6 +134,38 @@ class Journal:
         find = partial(best_nodes, table, known, profile, keep)
         return tuple(self._side_tasks.run(EXPLAINING, find, ()))
 
+    @property
+    def seq(self) -> int:
+        """The last decision's number."""
+        return self._seq
+
+    def back_to(self, seq: int) -> None:
+        """Decisions after this one were only tried."""
+        self._seq = seq
+
+    def numbered(self, tried: Record, gang: GangDecision) -> Record:
+        """A decision that was tried, and holds, as part of one about a gang."""
+        return msgspec.structs.replace(tried, seq=self._next(), gang=gang)
+
+    def gathers(self, waiting: WaitingPod, gang: GangDecision, now_ns: int) -> Record:
+        """A pod waits for others of its gang to come: no node was asked about."""
+        self.begin()
+        pod, counts = waiting.pod, [0] * len(Code)
+        counts[Code.GROUP_INCOMPLETE] = self._ledger.table.count
+        return Record(
+            self._next(),
+            now_ns,
+            pod.uid,
+            pod.namespace,
+            pod.name,
+            waiting.profile.name,
+            waiting.tries,
+            self._version,
+            "unschedulable",
+            counts=tuple(counts),
+            gang=gang,
+        )
+
     def asked_to_leave(
         self, holding: Holding, placed: PlacedPod | None, now_ns: int, why: EvictionReason
     ) -> Record:
@@ -158,6 +190,8 @@ class Journal:
             return msgspec.structs.replace(record, slowed=why)
         if isinstance(why, DoubleBooking):
             return msgspec.structs.replace(record, double_booked=why)
+        if isinstance(why, GangDecision):
+            return msgspec.structs.replace(record, gang=why)
         return msgspec.structs.replace(record, eviction=why)
 
     def broke_off(self, tried: DecisionAttempt | None, now_ns: int, why: str) -> Record:

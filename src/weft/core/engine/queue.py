@@ -15,89 +15,50 @@ Active pods are tried by their policy's order, as long as one event's work is en
 them. While it is not, they take turns: the highest priority first, and of equals the namespace that
 had the least work so far; within a namespace it stays the policy's order. So nobody's many pods
 keep another waiting.
+
+Pods of a gang gather apart (GATHERING) until as many are there as it needs; then one of them, its
+head, waits as above for all of them (`gangs.py`).
 """
 
 import heapq
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
-from weft.core.constraints import PodsMoved, waits_for
+from msgspec.structs import replace
+
+from weft.core.constraints import PodsMoved
 from weft.core.engine.decision_faults import fault_backoff_ns
-from weft.core.framework import Demand, Need, Profile
+from weft.core.engine.gangs import GangMembers, Gangs
+from weft.core.engine.parked import (
+    NOWHERE,
+    FreedNode,
+    GroupsByRule,
+    Key,
+    Never,
+    ParkedGroup,
+    fits_without_harvest,
+)
+from weft.core.framework import Demand, Profile
 from weft.core.framework import policy as ask
-from weft.core.ledger import Ledger
-from weft.core.ledger.table import CPU_FREE, IDLE, MAX_MEMORY_FREE, MAX_MILLI_FREE, MEMORY_FREE
-from weft.model import PodRequest, Shape
+from weft.model import Gang, PodRequest, Shape
 
 BACKOFF_FIRST_NS = 1_000_000_000
 BACKOFF_MOST_NS = 10_000_000_000
 """kube-scheduler's podInitialBackoffSeconds and podMaxBackoffSeconds."""
-LEFT_AT_MOST = 256
-"""Groups of pods alike of which nobody is parked, and which are known by what they waited for."""
-NOWHERE_MIB = 1 << 60
-"""More memory than any GPU has: no kind of GPU will do."""
-
 FIRST = -1 << 62
 """A part of the key of pods that go before all others of their profile."""
 
-Key = tuple[int, ...]
 Heap = list[tuple[Key, "WaitingPod"]]
-
-
-class FreedNode(NamedTuple):
-    """A node with freed capacity: its columns in `NODE_COLUMNS` order, the memory (MiB) and cores
-    (thousandths) free on each of its devices, and its row in the layout of this `generation`."""
-
-    cells: list[int]
-    devices: list[tuple[int, int]]
-    generation: int = 0
-    row: int = 0
-
-    @classmethod
-    def on(cls, ledger: Ledger, row: int) -> "FreedNode":
-        """The node of this row now."""
-        table = ledger.table
-        devices = [(state.memory, state.milli) for state in table.states_of(row)]
-        return cls(table.cells[:, row].tolist(), devices, ledger.generation, row)
-
-    def could_take(self, need: Need, least_mib: int) -> bool:
-        """True if one device has free what a GPU request asks of it, and so much memory."""
-        milli = need.milli
-        if self.cells[MAX_MILLI_FREE] < milli or self.cells[MAX_MEMORY_FREE] < least_mib:
-            return False
-        if not milli or not least_mib:
-            return True
-        return any(memory >= least_mib and free >= milli for memory, free in self.devices)
-
-
-class Never(NamedTuple):
-    """Nodes that cannot take a shape, whatever else leaves them (its model, a taint), a bit each.
-
-    `generation` is the layout whose rows these are: of another one nothing is known.
-    """
-
-    generation: int
-    rows: bytes
-
-    def covers(self, freed: FreedNode) -> bool:
-        """True if the node is among them."""
-        if self.generation != freed.generation:
-            return False
-        return bool(self.rows[freed.row >> 3] >> (7 - (freed.row & 7)) & 1)
-
-
-NOWHERE = Never(-1, b"")
 
 
 class GroupKey:
     """A profile and a shape as a key that is hashed once: a shape may have thousands of parts, and
-    one event looks thousands of keys up."""
+    one event looks thousands of keys up. A gang (`Gang.key`) that waits as one is alike to none."""
 
-    __slots__ = ("_hash", "profile", "shape")
+    __slots__ = ("_hash", "gang", "profile", "shape")
 
-    def __init__(self, profile: str, shape: Shape) -> None:
-        self.profile, self.shape = profile, shape
-        self._hash = hash((profile, shape))
+    def __init__(self, profile: str, shape: Shape, gang: str = "") -> None:
+        self.profile, self.shape, self.gang = profile, shape, gang
+        self._hash = hash((profile, shape, gang))
 
     def __hash__(self) -> int:
         return self._hash
@@ -107,7 +68,8 @@ class GroupKey:
             return True
         if not isinstance(other, GroupKey) or self._hash != other._hash:
             return False
-        return self.profile == other.profile and self.shape == other.shape
+        alike = self.profile == other.profile and self.gang == other.gang
+        return alike and self.shape == other.shape
 
 
 class WaitingPod:
@@ -138,15 +100,23 @@ class WaitingPod:
 
     def __init__(self, pod: PodRequest, profile: Profile, seq: int) -> None:
         self.pod, self.profile = pod, profile
-        self.key: Key = (*ask.queue_key(profile.lead, pod), seq)
+        as_old = replace(pod, created_ns=pod.gang.created_ns) if pod.gang else pod
+        self.key: Key = (*ask.queue_key(profile.lead, as_old), seq)
         self.rank = profile.lead.rank(pod)
         self.turn_of = pod.namespace
-        self.group = GroupKey(profile.name, pod.shape)
+        self.group = self.own_group()
         self.tries = self.faults = 0
         self.ready_ns = 0
         self.state = "active"
         self.woken = self.skip_backoff = False
-        self.parked_in: ParkedGroup | None = None
+        self.parked_in: ParkedGroup[GroupKey, WaitingPod] | None = None
+
+    def own_group(self) -> GroupKey:
+        """Those alike, while it waits on its own: pods that must be in their gang's domain are
+        alike with those of their gang."""
+        gang = self.pod.gang
+        in_domain = gang.key if gang and gang.topology_key else ""
+        return GroupKey(self.profile.name, self.pod.shape, in_domain)
 
     def go_first(self) -> None:
         """Before all others of its profile, in the order in which they came."""
@@ -159,69 +129,7 @@ class WaitingPod:
         return self.group.shape
 
 
-class ParkedGroup:
-    """Parked pods of one profile and shape, with what a node must have to be worth a try.
-
-    `heap` may still hold pods that left; `parked` counts those that did not. `never` are the nodes
-    that could not take them whatever leaves.
-    """
-
-    __slots__ = ("_least_mib", "demand", "heap", "key", "never", "parked")
-
-    def __init__(self, key: GroupKey, demand: Demand) -> None:
-        self.key = key
-        self.heap: list[tuple[Key, WaitingPod]] = []
-        self.parked = 0
-        self.never = NOWHERE
-        self.set_demand(demand)
-
-    def set_demand(self, demand: Demand) -> None:
-        """The group's demand on the kinds of GPU that there are now."""
-        self.demand = demand
-        self._least_mib = [_least_mib(need) for need in demand.needs]
-
-    def could_fit(self, freed: FreedNode, *, by_requests: bool = False) -> bool:
-        """Necessary, not sufficient.
-
-        What could be harvested is not known here; `by_requests`: without it.
-        """
-        demand, cells = self.demand, freed.cells
-        lends = demand.harvests and not by_requests
-        if cells[CPU_FREE] < demand.cpu_milli and demand.cpu_milli:
-            return False
-        if cells[MEMORY_FREE] < demand.memory_mib and demand.memory_mib:
-            return False
-        for need, least_mib in zip(demand.needs, self._least_mib, strict=True):
-            if need.whole:
-                if cells[IDLE] < need.count:
-                    return False
-            elif not freed.could_take(need, 0 if lends else least_mib):
-                return False
-        return not self.never.covers(freed)
-
-    def first(self) -> WaitingPod | None:
-        """The one to be tried first; those that left are dropped on the way."""
-        while self.heap and self.heap[0][1].state != "parked":
-            heapq.heappop(self.heap)
-        return self.heap[0][1] if self.heap else None
-
-    def tidy(self) -> None:
-        """Drop pods that left, once they are most of the heap."""
-        if len(self.heap) > 2 * self.parked + 8:
-            self.heap = [entry for entry in self.heap if entry[1].state == "parked"]
-            heapq.heapify(self.heap)
-
-
-def fits_without_harvest(group: ParkedGroup | None, freed: FreedNode) -> bool:
-    """True if pods that may borrow could fit the node without that."""
-    return group is not None and group.demand.harvests and group.could_fit(freed, by_requests=True)
-
-
-def _least_mib(need: Need) -> int:
-    """The least memory one GPU must have free for the request, over the kinds that will do."""
-    if need.gpu_request.split:
-        return 0
-    return int(need.ask_mib.min(initial=NOWHERE_MIB, where=need.will_do))
+Parked = ParkedGroup[GroupKey, WaitingPod]
 
 
 class ActivePods:
@@ -284,6 +192,7 @@ class ActivePods:
             for heap in ranks.get(waiting.rank, {}).values()
             for other in _active(heap)
             if other.key < waiting.key
+            and other.group.gang == waiting.group.gang
             and (other.shape == shape or other.pod.shape == waiting.pod.shape)
         )
         return min(alike, key=lambda other: other.key, default=None)
@@ -361,65 +270,6 @@ def _came(waiting: WaitingPod) -> tuple[int, int]:
     return waiting.pod.created_ns, waiting.key[-1]
 
 
-class _GroupsByRule:
-    """Parked groups by what their rules about other pods and volumes wait for: an event looks at
-    no others, and at none of a group's thousands of terms but its own.
-
-    A group that was woken is mostly parked again, so it stays for a while, as nobody.
-    """
-
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[str, object], dict[int, None]] = {}
-        self._known: dict[GroupKey, int] = {}
-        self._groups: dict[int, ParkedGroup] = {}
-        self._keys: dict[int, list[tuple[str, object]]] = {}
-        self._left: dict[GroupKey, None] = {}
-        self._count = 0
-
-    def add(self, group: ParkedGroup) -> None:
-        """One more."""
-        self._left.pop(group.key, None)
-        number = self._known.get(group.key)
-        if number is None:
-            keys = list(_keys(waits_for(group.key.shape.constraints)))
-            if not keys:
-                return
-            self._count += 1
-            number = self._known[group.key] = self._count
-            self._keys[number] = keys
-            for key in keys:
-                self._numbers.setdefault(key, {})[number] = None
-        self._groups[number] = group
-        if len(self._left) > LEFT_AT_MOST:
-            self._forget(next(iter(self._left)))
-
-    def leave(self, group: ParkedGroup) -> None:
-        """Nobody of the group is parked any more."""
-        if (number := self._known.get(group.key)) is not None:
-            del self._groups[number]
-            self._left[group.key] = None
-
-    def _forget(self, left: GroupKey) -> None:
-        del self._left[left]
-        number = self._known.pop(left)
-        for key in self._keys.pop(number):
-            here = self._numbers[key]
-            del here[number]
-            if not here:
-                del self._numbers[key]
-
-    def waiting_for(self, moved: PodsMoved) -> list[ParkedGroup]:
-        """The groups that may fit since this moved, in the order in which they came first."""
-        found: set[int] = set()
-        for key in _keys(moved):
-            found.update(self._numbers.get(key, ()))
-        return [self._groups[number] for number in sorted(found) if number in self._groups]
-
-
-def _keys(moved: PodsMoved) -> Iterator[tuple[str, object]]:
-    return ((kind, key) for kind, keys in moved._asdict().items() for key in keys)
-
-
 class Queue:
     """All waiting pods. Heads of different profiles are compared by priority, then age; who is
     next while there is more to do than one event's work, `ActivePods` says."""
@@ -427,12 +277,13 @@ class Queue:
     def __init__(self) -> None:
         self._active = ActivePods()
         self._backoff: list[tuple[int, int, WaitingPod]] = []
-        self._parked: dict[GroupKey, ParkedGroup] = {}
+        self._parked: dict[GroupKey, Parked] = {}
         self._woken: dict[GroupKey, WaitingPod] = {}
         self._known: dict[str, WaitingPod] = {}
         self._faulty: dict[str, WaitingPod] = {}
-        self._by_rule = _GroupsByRule()
+        self._by_rule: GroupsByRule[GroupKey, WaitingPod] = GroupsByRule()
         self._seq = self._held = self._looked_at = 0
+        self.gangs: Gangs[WaitingPod] = Gangs()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -463,7 +314,20 @@ class Queue:
         if first:
             waiting.go_first()
         self._known[pod.uid] = waiting
-        self._activate(waiting)
+        self._enter(waiting, now_ns)
+
+    def _enter(self, waiting: WaitingPod, now_ns: int) -> None:
+        """Let it wait for its back-off and its turn; with its gang, as long as that needs it."""
+        if not waiting.pod.gang:
+            self._hold(waiting, now_ns)
+            return
+        members = self.gangs.waits(waiting, waiting.pod.gang)
+        if members.has_quorum:
+            self._hold(waiting, now_ns)
+        else:
+            waiting.state = "gathering"
+            members.ready_ns = max(members.ready_ns, waiting.ready_ns)
+            self._gather(members, now_ns)
 
     def remove(self, uid: str, now_ns: int) -> None:
         """Forget the pod. Its heap entries are skipped when they surface.
@@ -473,8 +337,16 @@ class Queue:
         waiting = self._known.pop(uid, None)
         if waiting is None:
             return
-        self._faulty.pop(uid, None)
-        was, waiting.state = waiting.state, "gone"
+        self._withdraw(waiting, "gone", now_ns)
+        if waiting.pod.gang:
+            self._leave_gang(waiting, now_ns)
+
+    def _withdraw(self, waiting: WaitingPod, state: str, now_ns: int) -> None:
+        """Take it out of wherever it waits for a try of its own."""
+        self._faulty.pop(waiting.pod.uid, None)
+        was, waiting.state = waiting.state, state
+        if was == "gathering":
+            return
         if was != "parked":
             self._end_turn(waiting)
             self.next_of_group(waiting, now_ns)
@@ -489,6 +361,8 @@ class Queue:
             return None
         waiting.state = "trying"
         waiting.tries += 1
+        if waiting.pod.gang and (members := self.gangs.of(waiting.pod.gang)) is not None:
+            members.tries = max(members.tries, waiting.tries)
         self._end_turn(waiting)
         return waiting
 
@@ -511,7 +385,7 @@ class Queue:
 
         To be asked before `waiting` takes a place: then that one is tried first, and this again.
         """
-        key = GroupKey(waiting.profile.name, shape)
+        key = GroupKey(waiting.profile.name, shape, waiting.group.gang)
         group, woken = self._parked.get(key), self._woken.get(key)
         there = [group.first() if group is not None else None, woken]
         ahead = [pod for pod in there if pod is not None and pod.state in {"parked", "backoff"}]
@@ -533,6 +407,8 @@ class Queue:
         """The pod has a place."""
         self._known.pop(waiting.pod.uid, None)
         waiting.state = "gone"
+        if waiting.pod.gang:
+            self.gangs.waits_no_more(waiting, waiting.pod.gang)
 
     def next_of_group(self, waiting: WaitingPod, now_ns: int) -> None:
         """A woken pod got its place, or left: let the next of its kind try."""
@@ -541,15 +417,22 @@ class Queue:
             self._wake_first(group, now_ns, skip_backoff=waiting.skip_backoff)
 
     def park(
-        self, waiting: WaitingPod, shape: Shape, demand: Demand, now_ns: int, never: Never = NOWHERE
+        self,
+        waiting: WaitingPod,
+        shape: Shape,
+        demand: Demand,
+        now_ns: int,
+        never: Never = NOWHERE,
+        others: Sequence[tuple[Shape, Demand]] = (),
     ) -> None:
-        """Park a pod that fits nowhere until an event helps. `never` are nodes that none could.
+        """Park a pod that fits nowhere until an event helps. `never` are nodes that none could,
+        `others` the other demands of the gang that it waits for.
 
         One woken for its old group that by now has another shape leaves its turn to the next there.
         """
         if shape != waiting.shape:
             self.next_of_group(waiting, now_ns)
-            waiting.group = GroupKey(waiting.profile.name, shape)
+            waiting.group = GroupKey(waiting.profile.name, shape, waiting.group.gang)
         waiting.state = "parked"
         waiting.ready_ns = now_ns if waiting.skip_backoff else now_ns + backoff_ns(waiting.tries)
         waiting.woken = waiting.skip_backoff = False
@@ -562,6 +445,7 @@ class Queue:
             group.set_demand(demand)
         waiting.group = group.key
         group.never = never
+        group.others = [ParkedGroup(GroupKey(key.profile, also), asked) for also, asked in others]
         group.parked += 1
         heapq.heappush(group.heap, (waiting.key, waiting))
         waiting.parked_in = group
@@ -587,7 +471,7 @@ class Queue:
         waiting.tries = tries
         waiting.ready_ns = now_ns + backoff_ns(tries)
         self._known[pod.uid] = waiting
-        self._hold(waiting, now_ns)
+        self._enter(waiting, now_ns)
 
     def wake_for_freed(self, freed: FreedNode, now_ns: int) -> None:
         """Wake the first pod of each group that could fit a node on which capacity was freed.
@@ -647,11 +531,74 @@ class Queue:
             heapq.heappop(self._backoff)  # it left, or was activated before its time
         return None
 
+    # --- gangs ---------------------------------------------------------------------------------
+
+    def has_place(self, uid: str, gang: Gang, now_ns: int) -> None:
+        """A pod of the gang has a place. If it needs no more of them, the others that wait are
+        each on their own."""
+        before = self.gangs.of(gang)
+        had_quorum = before is not None and before.has_quorum
+        members = self.gangs.placed(uid, gang)
+        if had_quorum or not members.has_quorum:
+            return
+        head, members.head, members.short_since_ns = members.head, None, None
+        if head is not None and head.state != "trying":
+            self._withdraw(head, "gathering", now_ns)
+        for waiting in list(members.waiting.values()):
+            if waiting.state == "gathering":
+                self.go_alone(waiting, now_ns)
+
+    def go_alone(self, waiting: WaitingPod, now_ns: int) -> None:
+        """A pod whose gang has enough places waits as any other pod does."""
+        waiting.group = waiting.own_group()
+        self._hold(waiting, now_ns)
+
+    def lost_place(self, uid: str, now_ns: int) -> None:
+        """A pod has no place any more. If its gang has too few now, those that wait gather."""
+        members = self.gangs.lost(uid)
+        if members is None or members.has_quorum:
+            return
+        for waiting in list(members.waiting.values()):
+            if waiting is not members.head and waiting.state != "gathering":
+                self._withdraw(waiting, "gathering", now_ns)
+        self._gather(members, now_ns)
+
+    def _leave_gang(self, waiting: WaitingPod, now_ns: int) -> None:
+        gang = waiting.pod.gang
+        members = self.gangs.of(gang) if gang else None
+        if members is None or not gang:
+            return
+        self.gangs.waits_no_more(waiting, gang)
+        if members.head is waiting:
+            members.head = None
+        if not members.has_quorum:
+            self._gather(members, now_ns)
+
+    def _gather(self, members: GangMembers[WaitingPod], now_ns: int) -> None:
+        """Have one of a gang that needs places wait for all, if as many as it needs are there."""
+        head = members.head
+        if not members.is_complete or not members.waiting:
+            if head is not None:
+                members.head = None
+                self._withdraw(head, "gathering", now_ns)
+            return
+        if head is None:
+            head = members.head = min(members.waiting.values(), key=lambda waiting: waiting.key)
+            head.tries = max(head.tries, members.tries)
+            head.ready_ns = max(head.ready_ns, members.ready_ns)
+            head.group = GroupKey(head.profile.name, head.pod.shape, members.gang.key)
+            self._hold(head, now_ns)
+        elif head.state in {"parked", "faulty"}:
+            self._withdraw(head, "gathering", now_ns)
+            self._hold(head, now_ns)
+
+    # --- where pods wait -----------------------------------------------------------------------
+
     def _activate(self, waiting: WaitingPod, turn_of: str | None = None) -> None:
         waiting.state = "active"
         self._active.push(waiting, turn_of)
 
-    def _wake_first(self, group: ParkedGroup, now_ns: int, *, skip_backoff: bool = False) -> None:
+    def _wake_first(self, group: Parked, now_ns: int, *, skip_backoff: bool = False) -> None:
         """Let the group's first pod try, unless one that was woken was not tried yet."""
         if group.key in self._woken:
             return
@@ -671,7 +618,7 @@ class Queue:
         if waiting.woken and self._woken.get(waiting.group) is waiting:
             del self._woken[waiting.group]
 
-    def _leave(self, group: ParkedGroup) -> None:
+    def _leave(self, group: Parked) -> None:
         """One pod less is parked in the group; an empty group is forgotten."""
         group.parked -= 1
         if group.parked == 0:

@@ -37,6 +37,16 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     scores: dict[str, int] = {}
 
 
+class GangDecision(msgspec.Struct, frozen=True, gc=False):
+    """A decision about a gang: the group's `name` (with its namespace), how many pods it needs
+    (`least`), how many exist (`there`), how many have or would have places (`found`)."""
+
+    name: str
+    least: int
+    there: int
+    found: int
+
+
 class Record(msgspec.Struct, frozen=True, gc=False):
     """One decision.
 
@@ -49,8 +59,9 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     `predicted` is what was expected of the pod, and of those it joined, where the policy predicts
     it. `bounded`: the search for its GPU requests ended at its bound, another place on that node
     may be better. `links` is how several GPUs are connected, where somebody tells. `preferred` is
-    why the pod's preferences chose the node, where they decided. `fault` says why the decision
-    broke off (without a pod: an event was left out).
+    why the pod's preferences chose the node, where they decided. `gang` is there where the decision
+    was about its whole gang: placed as one of it, or refused as the one that found no place.
+    `fault` says why the decision broke off (without a pod: an event was left out).
     """
 
     seq: int
@@ -77,6 +88,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     double_booked: DoubleBooking | UnsetType = UNSET  # unset, it is not in the file at all
     links: ChosenLinks | UnsetType = UNSET
     preferred: PreferredPlace | UnsetType = UNSET
+    gang: GangDecision | UnsetType = UNSET
 
     def reasons(self) -> dict[str, int]:
         """Nodes that did not fit, by reason text."""

@@ -367,6 +367,13 @@ class Ledger:
         """Everything held on this node."""
         return iter(list(self._on_node.get(node, {}).values()))
 
+    def forget_measurements(self) -> None:
+        """Nothing is known of what pods use: nothing is lent, and all nodes are asked about."""
+        self.set_idle({})
+        self.hold_back({})
+        self.set_measured()
+        self.touch(np.arange(self.table.count))
+
     # --- checkpoint and rollback -----------------------------------------------------------
 
     def checkpoint(self) -> None:

@@ -34,6 +34,7 @@ _CODES_BEFORE = {
     31: (Code.POD_AFFINITY - 1, 2),
     34: (Code.DECLARED_FEATURES, 0),
     35: (Code.CLAIM_WAITS, 5),
+    41: (Code.GROUP_INCOMPLETE, 1),
 }
 """For records of earlier versions, by their number of reasons: where to insert the next new reason,
 and how many to append. Less as many as came before it since: of the first, one or two."""

@@ -420,7 +420,7 @@ def test_records_of_takes_decisions_and_nothing_else() -> None:
     assert records_of([]) == []
 
 
-@pytest.mark.parametrize("reasons", [27, 28, 30, 31, 34])
+@pytest.mark.parametrize("reasons", [27, 28, 30, 31, 34, 35, 41])
 def test_a_file_of_before_a_reason_was_added_is_decided_alike(tmp_path: Path, reasons: int) -> None:
     """The file counts fewer reasons, and its nodes and pods say nothing of isolation."""
     path = write(tmp_path / "d.jsonl")

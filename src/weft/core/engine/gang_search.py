@@ -1,0 +1,322 @@
+"""Decides for a gang: looks for places for as many of its pods as it needs, and takes all or none.
+
+The search is a trial, undone at its end.
+The largest pods are tried first; each goes to a node that the gang is on already, else to one that
+has room for the most of those that are left, of these to the one that its policy rates best. Of
+several topology domains the one is taken where the policies rate the places best in sum.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from weft.core.constraints import ExistingPods
+from weft.core.constraints.answer import PodAnswer
+from weft.core.engine import selection
+from weft.core.engine.assessment import Assessment
+from weft.core.engine.events import Command, Unschedulable, Wake
+from weft.core.engine.gangs import GRACE_NS, GangMembers, Gangs
+from weft.core.engine.journal import Journal, PlacedPod
+from weft.core.engine.queue import Queue, WaitingPod
+from weft.core.engine.records import GangDecision, Record
+from weft.core.framework import NEVER, Demand, Profile
+from weft.core.framework.query import Need
+from weft.core.ledger import Holding, Ledger
+from weft.core.ledger.table import Bools, Ints, LedgerTable
+from weft.model import Code, Gang, Placement, PodRequest, Shape
+
+SEARCHED = 512
+"""Pods that are tried over all topology domains of one gang, at most; one domain at least."""
+ANY_NUMBER = 1 << 40
+
+
+class ChosenPlace(NamedTuple):
+    """A place for a pod that is not reserved yet. `shape` is what was assessed."""
+
+    placed: PlacedPod
+    placement: Placement
+    demand: Demand
+    shape: Shape
+
+
+class GangPlaces(NamedTuple):
+    """Places for a gang's pods, () where there are too few; then `short` is the decision about one
+    that found none, `found` how many did, and `demands` what its pods ask, each once."""
+
+    chosen: tuple[ChosenPlace, ...]
+    found: int
+    short: tuple[WaitingPod, Record] | None
+    demands: tuple[tuple[Shape, Demand], ...]
+
+
+def gang_decision(members: GangMembers[WaitingPod], found: GangPlaces) -> GangDecision:
+    """Return what was found, for the record."""
+    placed = len(members.placed) + found.found
+    return GangDecision(str(members.gang), members.least, members.there, placed)
+
+
+class TriesPlaces(Protocol):
+    """The part of the engine that a search needs."""
+
+    ledger: Ledger
+    existing: ExistingPods
+    queue: Queue
+    journal: Journal
+    seed: int
+
+    def assess(self, profile: Profile, pod: PodRequest) -> Assessment:
+        """The nodes' fit and score for the pod now."""
+
+    def trial(self) -> AbstractContextManager[None]:
+        """Undo at the end what is done meanwhile."""
+
+    def choose_place(
+        self, waiting: WaitingPod, known: Assessment, row: int, now_ns: int
+    ) -> ChosenPlace:
+        """The devices on a node that fits."""
+
+    def refused(self, waiting: WaitingPod, known: Assessment, now_ns: int) -> Record:
+        """The decision that the pod fits nowhere."""
+
+    def evict(
+        self, holding: Holding, reason: GangDecision, now_ns: int, out: list[Command]
+    ) -> None:
+        """Ask the pod to go, on the record."""
+
+    def hold(self, chosen: ChosenPlace, now_ns: int, out: list[Command]) -> object:
+        """Reserve the place, and ask for the Binding."""
+
+
+def find_places(engine: TriesPlaces, members: GangMembers[WaitingPod], now_ns: int) -> GangPlaces:
+    """Places for as many of the pods that wait as there are; none if these are too few."""
+    ledger = engine.ledger
+    waiting = sorted(members.waiting.values(), key=_largest_first)
+    for each in waiting:
+        each.tries = max(each.tries, members.tries)
+    key, table = members.topology_key(), ledger.table
+    if not key or members.placed:
+        return _try(engine, members, waiting, None, now_ns)
+    column = table.labels.domains(key)
+    domains = _by_room(engine, waiting, column.of_node, len(column.values))
+    best: GangPlaces | None = None
+    for number in domains[: max(1, SEARCHED // max(1, len(waiting)))]:
+        inside = column.of_node == number
+        found = _try(engine, members, waiting, inside, now_ns)
+        if best is None or _merit(found) > _merit(best):
+            best = found
+    if best is not None:
+        return best
+    return _try(engine, members, waiting, np.zeros(table.count, dtype=np.bool_), now_ns)
+
+
+def _merit(found: GangPlaces) -> tuple[bool, int, int]:
+    rated = sum(place.placed.record.score for place in found.chosen)
+    return bool(found.chosen), found.found, rated
+
+
+def _largest_first(waiting: WaitingPod) -> tuple[object, ...]:
+    shape = waiting.pod.shape
+    gpus = sum(r.count * (1000 if r.whole else max(1, r.milli)) for r in shape.gpu_requests)
+    memory = sum(r.count * r.memory.value for r in shape.gpu_requests)
+    return -gpus, -memory, -shape.cpu_milli, -shape.memory_mib, waiting.key
+
+
+def _by_room(
+    engine: TriesPlaces, waiting: Sequence[WaitingPod], of_node: Ints, count: int
+) -> list[int]:
+    """The domains' numbers: those that have room for all first, the fullest of these first."""
+    first = waiting[0]
+    known = engine.assess(first.profile, first.pod)
+    room = np.where(known.codes == 0, room_for(known.demand, engine.ledger.table), 0)
+    sums = np.zeros(count + 1, dtype=np.int64)
+    np.add.at(sums, of_node, np.minimum(room, len(waiting)))
+    fits = [number for number in range(1, count + 1) if sums[number]]
+    return sorted(fits, key=lambda n: (sums[n] < len(waiting), abs(sums[n] - len(waiting)), n))
+
+
+def _try(
+    engine: TriesPlaces,
+    members: GangMembers[WaitingPod],
+    waiting: Sequence[WaitingPod],
+    inside: Bools | None,
+    now_ns: int,
+) -> GangPlaces:
+    chosen: list[ChosenPlace] = []
+    short: tuple[WaitingPod, Record] | None = None
+    demands: dict[Shape, Demand] = {}
+    refused: set[tuple[str, Shape]] = set()
+    spare = len(waiting) + len(members.placed) - members.least
+    used = _nodes_of(engine.ledger, members)
+    with engine.trial():
+        for at, each in enumerate(waiting):
+            alike = each.profile.name, each.pod.shape
+            known = None if alike in refused else engine.assess(each.profile, each.pod)
+            if known is not None:
+                if inside is not None:
+                    known = _within(known, inside)
+                demands.setdefault(known.shape, known.demand)
+                row = _row(engine, each, known, used, len(waiting) - at)
+                if row >= 0:
+                    chosen.append(engine.choose_place(each, known, row, now_ns))
+                    _reserve(engine, chosen[-1], row)
+                    used.add(row)
+                    continue
+                if not each.pod.shape.constraints.pods:
+                    refused.add(alike)
+                if short is None:
+                    short = each, engine.refused(each, known, now_ns)
+            spare -= 1
+            if spare < 0:
+                break
+    gangs = (place.placed.pod.gang for place in chosen)
+    if members.would_do(gang for gang in gangs if gang):
+        return GangPlaces(tuple(chosen), len(chosen), short, tuple(demands.items()))
+    return GangPlaces((), len(chosen), short, tuple(demands.items()))
+
+
+def _reserve(engine: TriesPlaces, place: ChosenPlace, row: int) -> None:
+    ledger, pod = engine.ledger, place.placed.pod
+    if not ledger.reserve(place.placement, asks=place.demand.asks):
+        name = place.placed.profile.lead.name
+        raise RuntimeError(f"{name} chose a place that does not fit: {place.placement}")
+    node = ledger.table.nodes[row]
+    volumes = engine.existing.choose(pod, place.shape, node) if pod.claims else ()
+    engine.existing.put_asked(pod, node.name, volumes)
+
+
+def _row(
+    engine: TriesPlaces, waiting: WaitingPod, known: Assessment, used: set[int], left: int
+) -> int:
+    """The node for the next pod, −1 where none fits."""
+    if not known.counts[0]:
+        return -1
+    key = f"{engine.seed}/{waiting.pod.uid}/{waiting.tries}"
+    if known.wishes is not None:  # the pod says itself what it would be near to
+        return selection.best_row(known, waiting.profile, key)
+    here = [row for row in used if known.codes[row] == 0]
+    keep = np.zeros(len(known.codes), dtype=np.bool_)
+    if here:
+        keep[here] = True
+    else:
+        room = np.minimum(room_for(known.demand, engine.ledger.table), left)
+        room[known.codes != 0] = -1
+        keep = room == room.max()
+    narrowed = known.copied()
+    narrowed.total = np.where(keep, known.total, NEVER)
+    return selection.best_row(narrowed, waiting.profile, key)
+
+
+def _nodes_of(ledger: Ledger, members: GangMembers[WaitingPod]) -> set[int]:
+    nodes = (
+        ledger.holdings[uid].placement.node for uid in members.placed if uid in ledger.holdings
+    )
+    return {ledger.table.row_of[node] for node in nodes if node in ledger.table.row_of}
+
+
+def room_for(demand: Demand, table: LedgerTable) -> Ints:
+    """How many such pods each node has room for, at most, [N]; whether one fits is not asked."""
+    room = np.full(table.count, ANY_NUMBER, dtype=np.int64)
+    if demand.cpu_milli:
+        room = np.minimum(room, table.cpu_free // demand.cpu_milli)
+    if demand.memory_mib:
+        room = np.minimum(room, table.memory_free // demand.memory_mib)
+    if len(demand.needs) == 1 and not demand.need.gpu_request.split:
+        room = np.minimum(room, _gpus_for(demand.need, table))
+    return np.maximum(room, 0)
+
+
+def _gpus_for(need: Need, table: LedgerTable) -> Ints:
+    if need.whole:
+        return np.asarray(table.idle // need.count)
+    shares = np.full(table.devices, ANY_NUMBER, dtype=np.int64)
+    if need.milli:
+        shares = table.device_milli_free // need.milli
+    ask_mib = need.ask_mib.take(table.device_kind) if table.devices else shares
+    asked = np.where(ask_mib > 0, table.device_memory_free // np.maximum(ask_mib, 1), ANY_NUMBER)
+    shares = np.where(table.device_usable != 0, np.minimum(shares, asked), 0)
+    sums = np.zeros(table.count, dtype=np.int64)
+    np.add.at(sums, table.device_node, np.minimum(shares, 1 << 20))
+    return np.asarray(sums // need.count)
+
+
+def _within(known: Assessment, inside: Bools) -> Assessment:
+    answer = PodAnswer(Code.GROUP_ELSEWHERE, ~inside, _elsewhere)
+    return known.among(known.shape, [answer])
+
+
+def _elsewhere(row: int) -> str:
+    return "the pod's group has places in another topology domain"
+
+
+def in_domain(
+    known: Assessment, gangs: Gangs[WaitingPod], ledger: Ledger, gang: Gang
+) -> Assessment:
+    """The answers without nodes outside the topology domains in which pods of the gang are."""
+    members = gangs.of(gang)
+    if members is None or not (key := members.topology_key()):
+        return known
+    of_node = ledger.table.labels.domains(key).of_node
+    numbers = {int(of_node[row]) for row in _nodes_of(ledger, members)} - {0}
+    inside = np.isin(of_node, sorted(numbers)) if numbers else of_node != 0
+    return _within(known, inside)
+
+
+def decide(
+    engine: TriesPlaces,
+    head: WaitingPod,
+    members: GangMembers[WaitingPod],
+    now_ns: int,
+    out: list[Command],
+) -> None:
+    """Places for as many pods of the gang as it needs, or for none; `head` waits for all."""
+    before = engine.journal.seq
+    found = find_places(engine, members, now_ns)
+    engine.journal.back_to(before)
+    decision = gang_decision(members, found)
+    if not found.chosen:
+        assert found.short is not None
+        short, record = found.short[0].pod, engine.journal.numbered(found.short[1], decision)
+        (shape, demand), *others = found.demands
+        engine.queue.park(head, shape, demand, now_ns, others=others)
+        members.ready_ns = head.ready_ns
+        engine.queue.gangs.is_short(members, now_ns)
+        if members.short_since_ns is not None:
+            out.append(Wake(members.short_since_ns + GRACE_NS))
+        rest = tuple(each.pod for each in members.waiting.values() if each.pod is not short)
+        out.append(Unschedulable(short, record, rest))
+        return
+    for place in found.chosen:
+        placed = place.placed
+        placed.record = engine.journal.numbered(placed.record, decision)
+        waiting = members.waiting[placed.pod.uid]
+        engine.hold(place, now_ns, out)
+        engine.queue.done(waiting)
+    if head.pod.uid in engine.queue:
+        engine.queue.go_alone(head, now_ns)
+
+
+def tell_if_gathering(
+    engine: TriesPlaces, pod: PodRequest, now_ns: int, out: list[Command]
+) -> None:
+    """A pod came whose gang is not complete: it waits for the others, and that is its reason."""
+    waiting = engine.queue.get(pod.uid)
+    members = engine.queue.gangs.of(pod.gang) if pod.gang else None
+    if waiting is None or members is None or members.is_complete:
+        return
+    gang = GangDecision(str(members.gang), members.least, members.there, len(members.placed))
+    out.append(Unschedulable(pod, engine.journal.gathers(waiting, gang, now_ns)))
+
+
+def evict_broken(engine: TriesPlaces, now_ns: int, out: list[Command]) -> None:
+    """Ask pods to go that run although there is no room for as many as their gang needs: they get
+    nothing done, and hold what others wait for."""
+    for members in engine.queue.gangs.broken(now_ns):
+        placed = len(members.placed)
+        decision = GangDecision(str(members.gang), members.least, members.there, placed)
+        for uid in list(members.placed):
+            holding = engine.ledger.holdings.get(uid)
+            if holding and holding.state == "committed" and uid not in members.leaving:
+                members.leaving.add(uid)
+                engine.evict(holding, decision, now_ns, out)

@@ -1,0 +1,193 @@
+"""The pods of each gang: pods that wait and those that have places.
+
+    pods gather ──as many as it needs──▶ one of them waits in the queue for all ──▶ all have places
+         ▲                                                                                │
+         └────────────── one lost its place, or went, and too few are left ◀──────────────┘
+Once as many as the gang needs have places, its other pods wait one by one, as any pod does.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+from weft.model import Gang, PodRequest
+
+GRACE_NS = 60_000_000_000
+"""For so long some pods of a gang may run while there is no room for the rest: then they are asked
+to go (KAI's staleness grace period is as long)."""
+
+
+class WaitsInQueue(Protocol):
+    """A pod in the queue."""
+
+    pod: PodRequest
+
+
+W = TypeVar("W", bound=WaitsInQueue)
+
+
+class GangMembers(Generic[W]):
+    """One gang's pods: `waiting` in the queue, and `placed`, by UID.
+
+    `head` is the one that stands in the queue for all, if any does. `ready_ns` and `tries` are of
+    the gang: another head goes on with them. `short_since_ns` is when it was first found that the
+    pods that wait fit nowhere although others run; None where that is not so. `leaving` are those
+    of the others that were asked to go for it.
+    """
+
+    __slots__ = (
+        "_placed",
+        "_sizes",
+        "_tasks",
+        "gang",
+        "head",
+        "leaving",
+        "placed",
+        "ready_ns",
+        "short_since_ns",
+        "tries",
+        "waiting",
+    )
+
+    def __init__(self, gang: Gang) -> None:
+        self.gang = gang
+        self.waiting: dict[str, W] = {}
+        self.placed: dict[str, Gang] = {}
+        self.head: W | None = None
+        self.ready_ns = self.tries = 0
+        self.short_since_ns: int | None = None
+        self.leaving: set[str] = set()
+        self._sizes: Counter[Gang] = Counter()
+        self._tasks: Counter[str] = Counter()
+        self._placed: Counter[str] = Counter()
+
+    @property
+    def least(self) -> int:
+        """Pods that it needs; the most that any of its pods says, 0 where nobody knows."""
+        return max((gang.least for gang in self._sizes), default=0)
+
+    @property
+    def there(self) -> int:
+        """Pods of it that there are."""
+        return len(self.waiting) + len(self.placed)
+
+    @property
+    def is_complete(self) -> bool:
+        """True if as many pods as it needs exist, of each task too."""
+        least, needed = self.least, self._of_each_task()
+        return bool(least) and self.there >= least and self._enough(needed, self._tasks)
+
+    @property
+    def has_quorum(self) -> bool:
+        """True if as many pods as it needs have places: each other one is on its own."""
+        return self.would_do(())
+
+    def would_do(self, more: Iterable[Gang]) -> bool:
+        """True if places for these too would be enough."""
+        tasks = self._placed + Counter(gang.task for gang in more)
+        least, needed = self.least, self._of_each_task()
+        return bool(least) and tasks.total() >= least and self._enough(needed, tasks)
+
+    def topology_key(self) -> str:
+        """The node label of which its pods must be in one value; "" for anywhere."""
+        return next((gang.topology_key for gang in self._sizes if gang.topology_key), "")
+
+    def _of_each_task(self) -> dict[str, int]:
+        return {task: n for gang in self._sizes for task, n in gang.least_by_task}
+
+    @staticmethod
+    def _enough(needed: dict[str, int], there: Counter[str]) -> bool:
+        return all(there[task] >= n for task, n in needed.items())
+
+    def put(self, uid: str, gang: Gang) -> None:
+        """A pod of it has a place."""
+        if uid in self.placed:
+            self.take(uid)
+        self.placed[uid] = gang
+        self._placed[gang.task] += 1
+        self.count(gang, 1)
+
+    def take(self, uid: str) -> None:
+        """Note that it has no place any more."""
+        gang = self.placed.pop(uid)
+        self.leaving.discard(uid)
+        self._placed[gang.task] -= 1
+        self.count(gang, -1)
+
+    def count(self, gang: Gang, by: int) -> None:
+        """So many more pods of it, or less, are there that say this of it."""
+        self._tasks[gang.task] += by
+        self._sizes[gang] += by
+        if not self._sizes[gang]:
+            del self._sizes[gang]
+
+
+class Gangs(Generic[W]):
+    """All gangs that have a pod in the queue or a pod with a place, by `Gang.key`."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, GangMembers[W]] = {}
+        self._of_placed: dict[str, GangMembers[W]] = {}
+        self._short: dict[str, GangMembers[W]] = {}
+
+    def __iter__(self) -> Iterator[GangMembers[W]]:
+        return iter(self._by_key.values())
+
+    def of(self, gang: Gang) -> GangMembers[W] | None:
+        """The pods of the gang that are known."""
+        return self._by_key.get(gang.key)
+
+    def waits(self, waiting: W, gang: Gang) -> GangMembers[W]:
+        """A pod of the gang is in the queue."""
+        members = self._by_key.setdefault(gang.key, GangMembers(gang))
+        members.waiting[waiting.pod.uid] = waiting
+        members.count(gang, 1)
+        return members
+
+    def waits_no_more(self, waiting: W, gang: Gang) -> None:
+        """Note that it left the queue."""
+        members = self._by_key[gang.key]
+        del members.waiting[waiting.pod.uid]
+        members.count(gang, -1)
+        self._forget_if_empty(members)
+
+    def placed(self, uid: str, gang: Gang) -> GangMembers[W]:
+        """A pod of the gang, which is not in the queue, has a place."""
+        members = self._by_key.setdefault(gang.key, GangMembers(gang))
+        members.put(uid, gang)
+        self._of_placed[uid] = members
+        return members
+
+    def lost(self, uid: str) -> GangMembers[W] | None:
+        """A pod has no place any more; its gang, if it had one."""
+        members = self._of_placed.pop(uid, None)
+        if members is not None:
+            members.take(uid)
+            self._forget_if_empty(members)
+        return members
+
+    def is_short(self, members: GangMembers[W], now_ns: int) -> None:
+        """Pods of it that wait fit nowhere; where others of it run, it is noted since when."""
+        if members.placed and members.short_since_ns is None:
+            members.short_since_ns = now_ns
+            self._short[members.gang.key] = members
+
+    def broken(self, now_ns: int) -> Iterator[GangMembers[W]]:
+        """Gangs of which some pods have run for `GRACE_NS` while the rest fitted nowhere."""
+        for key, members in list(self._short.items()):
+            since_ns = members.short_since_ns
+            if since_ns is None or members.has_quorum or not (members.placed and members.waiting):
+                del self._short[key]
+                members.short_since_ns = None
+            elif now_ns - since_ns >= GRACE_NS:
+                yield members
+
+    def stays(self, uid: str) -> None:
+        """A pod that was asked to go did not: it may be asked again."""
+        if (members := self._of_placed.get(uid)) is not None:
+            members.leaving.discard(uid)
+
+    def _forget_if_empty(self, members: GangMembers[W]) -> None:
+        if not members.there:
+            self._by_key.pop(members.gang.key, None)
+            self._short.pop(members.gang.key, None)

@@ -1,0 +1,258 @@
+"""Stories of gangs: pods come and go, bindings are refused, the process starts anew, nodes leave.
+
+At no time has a gang places for some pods and fewer than it needs, unless it lost one that it had;
+and when things have settled, none runs in part, and none waits that has room.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from long_form import few_or_many
+from msgspec.structs import replace
+
+from weft.core.engine import (
+    Bind,
+    BindFailed,
+    Command,
+    Engine,
+    Evict,
+    NodesChanged,
+    NotEvicted,
+    PodAdded,
+    PodBound,
+    PodGone,
+    PodSeenBound,
+    Tick,
+)
+from weft.core.engine.gangs import GRACE_NS
+from weft.core.framework import Profile
+from weft.core.ledger import audit
+from weft.core.policies.least_stranding import LeastStranding
+from weft.core.policies.packing import BestFit, FirstFit
+from weft.model import Gang, Node, Placement, PodRequest
+from weft.testing import node, pod
+
+SECOND = 1_000_000_000
+STORIES = few_or_many(60, 2_000)
+POLICIES = (FirstFit, BestFit, LeastStranding)
+
+
+@dataclass
+class Story:
+    """A cluster, what its API shows (`pods`, `bound`), and an engine that decides for it."""
+
+    seed: int
+    nodes: dict[str, Node] = field(default_factory=dict)
+    pods: dict[str, PodRequest] = field(default_factory=dict)
+    bound: dict[str, Placement] = field(default_factory=dict)
+    sent: list[Bind] = field(default_factory=list)
+    hurt: set[str] = field(default_factory=set)
+    now_ns: int = 0
+    names: int = 0
+
+    def __post_init__(self) -> None:
+        self.draw = random.Random(self.seed)
+        for number in range(self.draw.randint(1, 5)):
+            labels = {"rack": f"r{number % 2}"}
+            one = replace(node(f"n{number}", gpus=self.draw.randint(1, 8)), labels=labels)
+            self.nodes[one.name] = one
+        self.start()
+
+    def start(self) -> None:
+        """A new process: what is bound is seen, who waits comes again; nothing else is known."""
+        policy = POLICIES[self.seed % len(POLICIES)]()
+        self.engine = Engine(
+            [Profile("weft", [policy])],
+            self.nodes.values(),
+            bind_timeout_ns=30 * SECOND,
+            turn_looks=self.draw.choice([0, 2_000]),
+        )
+        self.sent = []
+        for uid, placement in self.bound.items():
+            self.tell(PodSeenBound(placement, gang=self.pods[uid].gang))
+        for uid, one in self.pods.items():
+            if uid not in self.bound:
+                self.tell(PodAdded(one))
+
+    def tell(self, event: object) -> None:
+        """One event; what it asks for is carried out later, or at once where it is an eviction."""
+        self.take(self.engine.handle(event, self.now_ns))  # type: ignore[arg-type]
+        assert audit(self.engine.ledger) == []
+        self.check_whole()
+
+    def take(self, commands: list[Command]) -> None:
+        for command in commands:
+            if isinstance(command, Bind):
+                self.sent.append(command)
+        for command in commands:
+            if isinstance(command, Evict):
+                uid = command.placement.uid
+                if self.draw.random() < 0.2:
+                    self.tell(NotEvicted(uid))
+                elif uid in self.pods:
+                    self.ends(uid)
+
+    def check_whole(self) -> None:
+        """Gangs that lost nothing have places for none of their pods, or for enough."""
+        held: dict[str, int] = {}
+        least: dict[str, int] = {}
+        for uid, one in self.pods.items():
+            if one.gang and uid in self.engine.ledger.holdings:
+                held[one.gang.key] = held.get(one.gang.key, 0) + 1
+            if one.gang:
+                least[one.gang.key] = one.gang.least
+        for key, count in held.items():
+            if key not in self.hurt:
+                assert count >= least[key], f"{key}: {count} of {least[key]} have places"
+
+    # --- what happens ---
+
+    def gang_comes(self) -> None:
+        self.names += 1
+        size = self.draw.randint(1, 6)
+        least = self.draw.randint(1, size)
+        key = self.draw.choice(["", "", "rack"])
+        gang = Gang("kubernetes", "ns", f"g{self.names}", least=least, topology_key=key)
+        gpus = self.draw.choice([1, 1, 2, 4])
+        for number in range(size):
+            one = pod(f"g{self.names}-{number}", gpus=gpus, cpu_milli=100)
+            self.comes(replace(one, gang=gang))
+
+    def single_comes(self) -> None:
+        self.names += 1
+        self.comes(pod(f"s{self.names}", gpus=self.draw.choice([1, 2])))
+
+    def comes(self, one: PodRequest) -> None:
+        self.pods[one.uid] = one
+        self.tell(PodAdded(one))
+
+    def ends(self, uid: str) -> None:
+        one = self.pods[uid]
+        if one.gang and uid in self.engine.ledger.holdings:
+            self.hurt.add(one.gang.key)
+        del self.pods[uid]
+        self.bound.pop(uid, None)
+        self.tell(PodGone(uid))
+        if one.gang:  # its controller makes another
+            self.names += 1
+            self.comes(replace(one, uid=f"{one.uid}'", name=f"{one.name}'"))
+
+    def binding(self, *, refused: bool) -> None:
+        if not self.sent:
+            return
+        command = self.sent.pop(self.draw.randrange(len(self.sent)))
+        uid = command.pod.uid
+        held = self.engine.ledger.holdings.get(uid)
+        if uid not in self.pods or held is None or held.state != "reserved":
+            return
+        if held.placement != command.placement:
+            return
+        if refused:
+            if command.pod.gang:
+                self.hurt.add(command.pod.gang.key)
+            self.tell(BindFailed(uid))
+        else:
+            self.bound[uid] = command.placement
+            self.tell(PodBound(uid))
+
+    def node_goes(self) -> None:
+        if len(self.nodes) < 2:
+            return
+        name = self.draw.choice(sorted(self.nodes))
+        for uid in [uid for uid, place in self.bound.items() if place.node == name]:
+            self.ends(uid)
+        self.sent = [each for each in self.sent if each.placement.node != name]
+        del self.nodes[name]
+        self.hurt.update(one.gang.key for one in self.pods.values() if one.gang)
+        self.tell(NodesChanged(removed=(name,)))
+
+    def group_is_resized(self) -> None:
+        gangs = sorted({one.gang.key for one in self.pods.values() if one.gang})
+        if not gangs:
+            return
+        key, by = self.draw.choice(gangs), self.draw.choice([-1, 0])
+        self.hurt.add(key)
+        for uid, one in list(self.pods.items()):
+            if one.gang and one.gang.key == key:
+                gang = replace(one.gang, least=max(1, one.gang.least + by))
+                self.pods[uid] = replace(one, gang=gang)
+                if uid not in self.bound:
+                    self.tell(PodAdded(self.pods[uid]))
+                else:
+                    self.tell(PodSeenBound(self.bound[uid], gang=gang))
+
+    def time_passes(self, by_ns: int) -> None:
+        self.now_ns += by_ns
+        expired = [e for e in self.engine.ledger.holdings.values() if e.state == "reserved"]
+        for held in expired:
+            if held.deadline_ns <= self.now_ns and (one := self.pods.get(held.placement.uid)):
+                self.hurt.update([one.gang.key] if one.gang else [])
+        self.tell(Tick())
+
+    def step(self) -> None:
+        happens = self.draw.random()
+        if happens < 0.15:
+            self.gang_comes()
+        elif happens < 0.25:
+            self.single_comes()
+        elif happens < 0.65:
+            self.binding(refused=self.draw.random() < 0.1)
+        elif happens < 0.75 and self.pods:
+            self.ends(self.draw.choice(sorted(self.pods)))
+        elif happens < 0.78:
+            self.hurt.update(one.gang.key for one in self.pods.values() if one.gang)
+            self.start()
+        elif happens < 0.80:
+            self.node_goes()
+        elif happens < 0.83:
+            self.group_is_resized()
+        else:
+            self.time_passes(self.draw.choice([SECOND // 2, 2 * SECOND, 11 * SECOND]))
+
+    def settle(self) -> None:
+        """Everything asked for is done, and hours pass."""
+        for _ in range(30):
+            while self.sent:
+                self.binding(refused=False)
+            self.time_passes(GRACE_NS + SECOND)
+
+    def check_settled(self) -> None:
+        held = self.engine.ledger.holdings
+        gangs: dict[str, list[PodRequest]] = {}
+        for one in self.pods.values():
+            if one.gang:
+                gangs.setdefault(one.gang.key, []).append(one)
+        for key, members in gangs.items():
+            least, placed = members[0].gang.least, [m for m in members if m.uid in held]  # type: ignore[union-attr]
+            waiting = [m for m in members if m.uid not in held]
+            if waiting:
+                assert not placed or len(placed) >= least, f"{key} runs in part"
+            if not placed and len(members) >= least:
+                assert not self.has_room(waiting, least), f"{key} waits though it has room"
+
+    def has_room(self, waiting: list[PodRequest], least: int) -> bool:
+        """By counting alone: all pods of a gang ask for as many whole GPUs."""
+        gang, gpus = waiting[0].gang, waiting[0].shape.gpu_requests[0].count
+        table = self.engine.ledger.table
+        room: dict[str, int] = {}
+        for row, one in enumerate(table.nodes):
+            taken = {
+                share.gpu
+                for held in self.engine.ledger.holdings.values()
+                if held.placement.node == one.name
+                for share in held.placement.shares
+            }
+            domain = one.labels["rack"] if gang and gang.topology_key else ""
+            room[domain] = room.get(domain, 0) + (len(one.gpus) - len(taken)) // gpus
+            assert row == table.row_of[one.name]
+        return max(room.values(), default=0) >= least
+
+
+@pytest.mark.parametrize("seed", range(STORIES))
+def test_no_gang_ever_has_places_in_part(seed: int) -> None:
+    story = Story(seed)
+    for _ in range(60):
+        story.step()
+    story.settle()
+    story.check_settled()

@@ -1,0 +1,269 @@
+"""Gangs: places for as many pods as a group needs, or for none."""
+
+from engine_talk import SECOND, engine_of, one_card, places, refused
+from msgspec.structs import replace
+
+from weft.core.engine import (
+    BindFailed,
+    Engine,
+    Evict,
+    NotEvicted,
+    PodAdded,
+    PodBound,
+    PodGone,
+    PodSeenBound,
+    Tick,
+    Unschedulable,
+)
+from weft.core.ledger import audit
+from weft.core.policies.least_stranding import LeastStranding
+from weft.core.policies.packing import BestFit
+from weft.model import Code, Gang, Node, PodRequest
+from weft.testing import node, placement, pod
+
+FOUR = Gang("scheduler-plugins", "default", "train", least=4)
+
+
+def member(name: str, gang: Gang = FOUR, **asked: object) -> PodRequest:
+    return replace(pod(name, **(asked or {"gpus": 1})), gang=gang)  # type: ignore[arg-type]
+
+
+def labelled(name: str, gpus: int, **labels: str) -> Node:
+    return replace(node(name, gpus=gpus), labels=labels)
+
+
+def add(engine: Engine, *pods: PodRequest, now_ns: int = 0) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in pods:
+        found |= places(engine.handle(PodAdded(each), now_ns))
+    return found
+
+
+def members(*names: str, gang: Gang = FOUR) -> list[PodRequest]:
+    return [member(name, gang) for name in names]
+
+
+def test_nothing_is_bound_before_as_many_pods_exist_as_the_gang_needs() -> None:
+    engine = engine_of(node("a", gpus=8))
+    for count, each in enumerate(members("p0", "p1", "p2"), 1):
+        commands = engine.handle(PodAdded(each), 0)
+        told = [c for c in commands if isinstance(c, Unschedulable)]
+        assert not places(commands)
+        assert len(told) == 1
+        assert told[0].record.gang is not None
+        assert (told[0].record.gang.there, told[0].record.gang.least) == (count, 4)
+        assert told[0].record.counts[Code.GROUP_INCOMPLETE] == 1
+    assert set(places(engine.handle(PodAdded(member("p3")), 0))) == {"p0", "p1", "p2", "p3"}
+    assert audit(engine.ledger) == []
+
+
+def test_a_gang_that_fits_only_in_part_holds_nothing_and_others_take_the_room() -> None:
+    engine = engine_of(node("a", gpus=2), node("b", gpus=1))
+    assert add(engine, *members("p0", "p1", "p2", "p3")) == {}
+    assert engine.ledger.holdings == {}
+    assert add(engine, pod("alone", gpus=2)) == {"alone": "a"}
+
+
+def test_the_refusal_names_how_many_found_a_place_and_tells_every_member() -> None:
+    engine = engine_of(node("a", gpus=3))
+    add(engine, *members("p0", "p1", "p2"))
+    commands = engine.handle(PodAdded(member("p3")), 0)
+    (told,) = [c for c in commands if isinstance(c, Unschedulable)]
+    assert told.record.gang is not None
+    assert (told.record.gang.found, told.record.gang.least) == (3, 4)
+    assert told.record.counts[Code.NOT_IDLE] == 1
+    assert {told.pod.uid, *(each.uid for each in told.others)} == {"p0", "p1", "p2", "p3"}
+
+
+def test_a_waiting_gang_gets_its_places_when_room_for_all_is_freed() -> None:
+    engine = engine_of(node("a", gpus=4))
+    add(engine, pod("old", gpus=1))
+    engine.handle(PodBound("old"), 0)
+    assert add(engine, *members("p0", "p1", "p2", "p3")) == {}
+    commands = engine.handle(PodGone("old"), 20 * SECOND)
+    assert set(places(commands)) == {"p0", "p1", "p2", "p3"}
+
+
+def test_more_pods_than_needed_are_placed_as_far_as_there_is_room() -> None:
+    engine = engine_of(node("a", gpus=4))
+    two = replace(FOUR, least=2)
+    engine.handle(PodAdded(pod("blocks", gpus=4)), 0)
+    engine.handle(PodBound("blocks"), 0)
+    add(engine, *members("p0", "p1", "p2", "p3", "p4", gang=two))
+    commands = engine.handle(PodGone("blocks"), 20 * SECOND)
+    assert set(places(commands)) == {"p0", "p1", "p2", "p3"}
+    assert refused(commands) == ["p4"]
+    for uid in ("p0", "p1", "p2", "p3"):
+        engine.handle(PodBound(uid), 20 * SECOND)
+    assert places(engine.handle(PodGone("p1"), 40 * SECOND)) == {"p4": "a"}
+
+
+def test_later_pods_of_a_gang_that_runs_follow_one_by_one() -> None:
+    engine = engine_of(node("a", gpus=6))
+    add(engine, *members("p0", "p1", "p2", "p3"))
+    assert add(engine, member("p4")) == {"p4": "a"}
+
+
+def test_a_pod_that_dies_is_replaced_with_the_others_counted() -> None:
+    engine = engine_of(node("a", gpus=4))
+    add(engine, *members("p0", "p1", "p2", "p3"))
+    for uid in ("p0", "p1", "p2", "p3"):
+        engine.handle(PodBound(uid), 0)
+    engine.handle(PodGone("p2"), SECOND)
+    assert add(engine, member("p2-again"), now_ns=2 * SECOND) == {"p2-again": "a"}
+
+
+def test_who_was_bound_before_a_restart_counts() -> None:
+    engine = engine_of(node("a", gpus=4))
+    for uid in ("p0", "p1", "p2"):
+        seen = PodSeenBound(placement(uid, "a", int(uid[1]), milli=1000), gang=FOUR)
+        engine.handle(seen, 0)
+    assert add(engine, member("p3")) == {"p3": "a"}
+
+
+def test_a_refused_binding_is_tried_again_by_itself() -> None:
+    engine = engine_of(node("a", gpus=4))
+    add(engine, *members("p0", "p1", "p2", "p3"))
+    for uid in ("p0", "p1", "p2"):
+        engine.handle(PodBound(uid), 0)
+    assert places(engine.handle(BindFailed("p3"), 0)) == {}
+    assert places(engine.handle(Tick(), 2 * SECOND)) == {"p3": "a"}
+
+
+def test_a_gang_whose_group_is_unknown_waits_until_its_size_is_known() -> None:
+    engine = engine_of(node("a", gpus=4))
+    unknown = replace(FOUR, least=0)
+    assert add(engine, *members("p0", "p1", "p2", "p3", gang=unknown)) == {}
+    found = add(engine, *members("p0", "p1", "p2", "p3"))
+    assert set(found) == {"p0", "p1", "p2", "p3"}
+
+
+def test_a_lowered_size_wakes_the_gang() -> None:
+    engine = engine_of(node("a", gpus=2))
+    assert add(engine, *members("p0", "p1", "p2", "p3")) == {}
+    two = replace(FOUR, least=2)
+    found = add(engine, *members("p0", "p1", "p2", "p3", gang=two), now_ns=20 * SECOND)
+    found |= places(engine.handle(Tick(), 40 * SECOND))
+    assert len(found) == 2
+
+
+def test_two_gangs_never_hold_half_of_what_both_need() -> None:
+    engine = engine_of(node("a", gpus=6))
+    other = replace(FOUR, name="other")
+    found: dict[str, str] = {}
+    for number in range(4):
+        found |= add(engine, member(f"p{number}"), member(f"q{number}", other))
+    assert set(found) == {"p0", "p1", "p2", "p3"}
+
+
+def test_a_pod_that_leaves_makes_the_gang_incomplete() -> None:
+    engine = engine_of(node("a", gpus=3))
+    add(engine, *members("p0", "p1", "p2", "p3"))
+    engine.handle(PodGone("p0"), SECOND)
+    engine.handle(Tick(), 60 * SECOND)
+    assert engine.ledger.holdings == {}
+    assert engine.queue.gangs.of(FOUR).head is None  # type: ignore[union-attr]
+
+
+def test_all_pods_are_in_one_domain_of_the_topology_key() -> None:
+    nodes = [labelled(f"a{n}", 2, rack="a") for n in range(2)]
+    nodes += [labelled(f"b{n}", 2, rack="b") for n in range(3)]
+    gang = replace(FOUR, least=5, topology_key="rack")
+    engine = engine_of(*nodes, node("free", gpus=8))
+    found = add(engine, *members("p0", "p1", "p2", "p3", "p4", gang=gang))
+    assert {each[0] for each in found.values()} == {"b"}
+    assert add(engine, member("p5", gang)) != {}
+    (told,) = [
+        c for c in engine.handle(PodAdded(member("p6", gang)), 0) if isinstance(c, Unschedulable)
+    ]
+    assert told.record.counts[Code.GROUP_ELSEWHERE] == 3
+
+
+def test_the_fullest_domain_that_has_room_is_taken() -> None:
+    nodes = [labelled(f"a{n}", 8, rack="a") for n in range(2)]
+    nodes += [labelled(f"b{n}", 2, rack="b") for n in range(2)]
+    gang = replace(FOUR, topology_key="rack")
+    engine = engine_of(*nodes, policies=(LeastStranding(),))
+    found = add(engine, *members("p0", "p1", "p2", "p3", gang=gang))
+    assert {each[0] for each in found.values()} == {"b"}
+
+
+def test_a_gang_takes_as_few_nodes_as_fit() -> None:
+    nodes = [node(f"n{size}", gpus=size) for size in (1, 2, 4, 3)]
+    engine = engine_of(*nodes, policies=(BestFit(),))
+    assert set(add(engine, *members("p0", "p1", "p2", "p3")).values()) == {"n4"}
+
+
+def test_a_large_pod_of_a_gang_gets_its_place_before_small_ones() -> None:
+    engine = engine_of(node("a", gpus=2), one_card("b"))
+    gang = replace(FOUR, least=2)
+    small, large = member("small", gang), member("large", gang, gpus=2)
+    assert add(engine, small, large) == {"small": "b", "large": "a"}
+
+
+def test_as_many_pods_of_each_task_are_needed() -> None:
+    tasks = (("ps", 1), ("worker", 2))
+    worker = Gang("volcano", "default", "job", least=2, task="worker", least_by_task=tasks)
+    server = replace(worker, task="ps")
+    engine = engine_of(node("a", gpus=8))
+    assert add(engine, *members("w0", "w1", gang=worker)) == {}
+    assert set(add(engine, member("ps", server))) == {"w0", "w1", "ps"}
+
+
+def test_a_gang_of_a_higher_priority_goes_first() -> None:
+    engine = engine_of(node("a", gpus=4))
+    engine.handle(PodAdded(pod("blocks", gpus=4)), 0)
+    engine.handle(PodBound("blocks"), 0)
+    add(engine, *members("p0", "p1", "p2", "p3"))
+    other = replace(FOUR, name="urgent")
+    add(engine, *(replace(member(f"u{n}", other), priority=9) for n in range(4)))
+    commands = engine.handle(PodGone("blocks"), 60 * SECOND)
+    assert set(places(commands)) == {"u0", "u1", "u2", "u3"}
+
+
+def test_pods_alike_that_wait_alone_are_not_kept_by_a_gang() -> None:
+    engine = engine_of(node("a", gpus=3))
+    add(engine, *members("p0", "p1", "p2", "p3"))
+    assert add(engine, pod("alone", gpus=1)) == {"alone": "a"}
+
+
+def broken_gang() -> Engine:
+    """Three of four pods run; the fourth died, and another took its place."""
+    engine = engine_of(node("a", gpus=4))
+    add(engine, *members("p0", "p1", "p2", "p3"))
+    for uid in ("p0", "p1", "p2", "p3"):
+        engine.handle(PodBound(uid), 0)
+    engine.handle(PodGone("p3"), 0)
+    add(engine, pod("other", gpus=1))
+    engine.handle(PodBound("other"), 0)
+    assert add(engine, member("p3-again"), now_ns=SECOND) == {}
+    return engine
+
+
+def evicted(engine: Engine, at_s: int) -> set[str]:
+    commands = engine.handle(Tick(), at_s * SECOND)
+    return {c.placement.uid for c in commands if isinstance(c, Evict)}
+
+
+def test_pods_of_a_gang_that_cannot_be_whole_again_are_asked_to_go_after_a_minute() -> None:
+    engine = broken_gang()
+    assert evicted(engine, 59) == set()
+    assert evicted(engine, 62) == {"p0", "p1", "p2"}
+    assert evicted(engine, 63) == set()
+    engine.handle(NotEvicted("p1"), 64 * SECOND)
+    assert evicted(engine, 65) == {"p1"}
+
+
+def test_a_gang_that_is_whole_again_in_time_keeps_its_pods() -> None:
+    engine = broken_gang()
+    assert places(engine.handle(PodGone("other"), 30 * SECOND)) == {"p3-again": "a"}
+    assert evicted(engine, 100) == set()
+
+
+def test_a_gang_of_which_some_pods_are_done_is_left_alone() -> None:
+    engine = engine_of(node("a", gpus=4))
+    add(engine, *members("p0", "p1", "p2", "p3"))
+    for uid in ("p0", "p1", "p2", "p3"):
+        engine.handle(PodBound(uid), 0)
+    engine.handle(PodGone("p3", completed=True), 0)
+    assert evicted(engine, 1000) == set()
