@@ -38,7 +38,6 @@ ASKED = {
     "affinity.podAffinity": {"affinity": {"podAffinity": REQUIRED}},
     "affinity.podAntiAffinity": {"affinity": {"podAntiAffinity": REQUIRED}},
     "resourceClaims": {"resourceClaims": [{"name": "gpu"}]},
-    "schedulingGroup": {"schedulingGroup": {"podGroupName": "one"}},
 }
 
 

@@ -32,6 +32,7 @@ LISTS_AND_WATCHES = {
     "deviceclasses": ("cluster/control/claim_feeds.py", "WatchFeed(client, DEVICE_CLASSES"),
     "resourceclaims": ("cluster/control/claim_feeds.py", "WatchFeed(client, RESOURCE_CLAIMS"),
     "devices": ("cluster/control/optional_feeds.py", "WatchFeed(client, DEVICES"),
+    "podgroups": ("cluster/control/optional_feeds.py", "WatchFeed(client, kind, take"),
     "csinodes": ("cluster/control/live_cluster.py", "(CSI_NODES, views.take"),
     "storageclasses": ("cluster/control/live_cluster.py", "(STORAGE_CLASSES, views.take"),
     "csidrivers": ("cluster/control/live_cluster.py", "(CSI_DRIVERS, views.take"),

@@ -15,7 +15,7 @@ the list can be held against a real server. `faults` breaks things on purpose.
 import argparse
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -40,7 +40,13 @@ from weft.kube.client import MERGE_PATCH, STRATEGIC_PATCH
 NAME = "weft-fake-api-server"
 VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2-weft-fake", "platform": NAME}
 
-_BY_RESOURCE = {kind.resource: kind for kind in KINDS}
+_BY_RESOURCE = {kind.resource: kind for kind in KINDS if kind.resource != "podgroups"}
+_BY_RESOURCE |= {f"podgroups.{k.api_version}": k for k in KINDS if k.resource == "podgroups"}
+"""PodGroups are of three groups: a test names theirs as `podgroups.scheduling.k8s.io/v1beta1`."""
+_BY_VERSION = {
+    version: [kind for kind in KINDS if kind.api_version == version]
+    for version in {kind.api_version for kind in KINDS}
+}
 
 
 class FakeApiServer:
@@ -49,7 +55,8 @@ class FakeApiServer:
     `serving` is the request that is being carried out, for whoever listens to the store. Clients
     without sockets (`api_memory`) come in by `take`, while it is `reachable`. `pages` are what
     servers behind its proxy say, by path. `has_claims`: it serves resource.k8s.io/v1.
-    `has_devices`: Koordinator's CRD is installed.
+    `has_devices`: Koordinator's CRD is installed. `has_groups`: the API versions that have
+    PodGroups, as `scheduling.x-k8s.io/v1alpha1`.
     """
 
     def __init__(
@@ -60,6 +67,7 @@ class FakeApiServer:
         bookmark_s: float = 0,
         has_claims: bool = False,
         has_devices: bool = False,
+        has_groups: Iterable[str] = (),
     ) -> None:
         self.store = ObjectStore()
         self.faults = ApiFaults()
@@ -71,6 +79,7 @@ class FakeApiServer:
         self.serving: Request | None = None
         self.reachable = True
         self.has_claims, self.has_devices = has_claims, has_devices
+        self.has_groups = set(has_groups)
         self.url = ""
         self._tls = tls
         self._bookmark_s = bookmark_s
@@ -247,15 +256,18 @@ class FakeApiServer:
         return self._groups() if path == "/apis" else None
 
     def _groups(self) -> Json:
-        served = {kind.api_version for kind in KINDS if kind.group and self._serves(kind.group)}
+        served = {kind.api_version for kind in KINDS if kind.group and self._serves(kind)}
         groups = [
             {"name": each.partition("/")[0], "versions": [{"groupVersion": each}]}
             for each in sorted(served)
         ]
         return {"kind": "APIGroupList", "groups": groups}
 
-    def _serves(self, group: str) -> bool:
-        return {CLAIMS_GROUP: self.has_claims, DEVICES_GROUP: self.has_devices}.get(group, True)
+    def _serves(self, kind: ResourceKind) -> bool:
+        if kind.resource == "podgroups":
+            return kind.api_version in self.has_groups
+        has = {CLAIMS_GROUP: self.has_claims, DEVICES_GROUP: self.has_devices}
+        return has.get(kind.group, True)
 
     def _route(self, request: Request, connection: FakeConnection) -> tuple[int, Json | None]:
         parts = request.path.strip("/").split("/")
@@ -264,18 +276,17 @@ class FakeApiServer:
         review = self.access.answer(request)
         if review is not None:
             return 201, review
-        group = parts[1] if parts[0] == "apis" and len(parts) > 1 else ""
+        version = "/".join(parts[1:3] if parts[0] == "apis" else parts[1:2])
+        of = [kind for kind in _BY_VERSION.get(version, ()) if self._serves(kind)]
         parts = parts[2:] if parts[0] == "api" else parts[3:]
-        if group in (CLAIMS_GROUP, DEVICES_GROUP) and self._serves(group) and not parts:
-            names = [kind.resource for kind in KINDS if kind.group == group]
-            return 200, {"kind": "APIResourceList", "resources": [{"name": n} for n in names]}
-        if not self._serves(group):
-            parts = []
+        if of and not parts and version != "v1":
+            names = [{"name": kind.resource} for kind in of]
+            return 200, {"kind": "APIResourceList", "resources": names}
         namespace = ""
         if len(parts) > 2 and parts[0] == "namespaces":
             namespace, parts = parts[1], parts[2:]
-        kind = _BY_RESOURCE.get(parts[0]) if parts else None
-        if kind is None or not request.path.startswith(_prefix(kind)):
+        kind = next((kind for kind in of if parts and kind.resource == parts[0]), None)
+        if kind is None:
             raise ApiRefusal(404, "NotFound", "the server could not find the requested resource")
         name, sub = (*parts[1:], "", "")[:2]
         operation = f"{request.method} {kind.resource}{'/' + sub if sub else ''}"
@@ -359,10 +370,6 @@ _PATCHES = {MERGE_PATCH: False, STRATEGIC_PATCH: True}
 def _no_such_method() -> ApiRefusal:
     text = "the server does not allow this method on the requested resource"
     return ApiRefusal(405, "MethodNotAllowed", text)
-
-
-def _prefix(kind: ResourceKind) -> str:
-    return f"/apis/{kind.api_version}/" if kind.group else "/api/v1/"
 
 
 async def _serve_for_ever(port: int) -> None:

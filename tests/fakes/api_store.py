@@ -23,6 +23,7 @@ class ResourceKind(NamedTuple):
     kind: str
     group: str = ""
     namespaced: bool = True
+    version: str = "v1"
 
     @property
     def qualified(self) -> str:
@@ -32,8 +33,7 @@ class ResourceKind(NamedTuple):
     @property
     def api_version(self) -> str:
         """`coordination.k8s.io/v1`."""
-        version = "v1alpha1" if self.group == DEVICES_GROUP else "v1"
-        return f"{self.group}/{version}" if self.group else version
+        return f"{self.group}/{self.version}" if self.group else self.version
 
 
 CLAIMS_GROUP, DEVICES_GROUP = "resource.k8s.io", "scheduling.koordinator.sh"
@@ -54,7 +54,11 @@ KINDS = (
     ResourceKind("resourceslices", "ResourceSlice", CLAIMS_GROUP, namespaced=False),
     ResourceKind("deviceclasses", "DeviceClass", CLAIMS_GROUP, namespaced=False),
     ResourceKind("resourceclaims", "ResourceClaim", CLAIMS_GROUP),
-    ResourceKind("devices", "Device", DEVICES_GROUP, namespaced=False),
+    ResourceKind("devices", "Device", DEVICES_GROUP, namespaced=False, version="v1alpha1"),
+    ResourceKind("podgroups", "PodGroup", "scheduling.k8s.io", version="v1beta1"),
+    ResourceKind("podgroups", "PodGroup", "scheduling.k8s.io", version="v1alpha2"),
+    ResourceKind("podgroups", "PodGroup", "scheduling.x-k8s.io", version="v1alpha1"),
+    ResourceKind("podgroups", "PodGroup", "scheduling.volcano.sh", version="v1beta1"),
     ResourceKind("priorityclasses", "PriorityClass", "scheduling.k8s.io", namespaced=False),
     ResourceKind("poddisruptionbudgets", "PodDisruptionBudget", "policy"),
     ResourceKind("leases", "Lease", "coordination.k8s.io"),

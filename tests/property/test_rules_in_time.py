@@ -177,7 +177,7 @@ class Story:
         meta = msgspec.convert({"metadata": {"name": name, "labels": labels}}, MetaOnly)
         self.pods.namespaces.take(Added(meta))
         while self.pods.namespaces.has_moved:
-            for event in self.pods.namespaces_moved(3):
+            for event in self.pods.moved(3):
                 self.handle(event)
 
     # --- what must hold ---

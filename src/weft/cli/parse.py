@@ -9,12 +9,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from msgspec import UNSET
 from msgspec.structs import replace
 from typer import Argument, Exit, Option
 
 from weft.cli.output import json_text, print_remark, print_table, print_warning
 from weft.cli.parse_rows import (
     NEEDS_NOTE,
+    Group,
     PodReading,
     reading_of,
     table_of,
@@ -26,7 +28,9 @@ from weft.dialects.dialect import DialectSettings
 from weft.model import BadInputError
 
 if TYPE_CHECKING:
+    from weft.cluster.state.groups import Groups, ObjectKey
     from weft.cluster.state.manifests import ManifestPod
+    from weft.dialects.group_objects import GroupPolicy
 
 
 NO_PODS = "has no pods; give a Pod, a workload with a pod template, or a list of them"
@@ -114,7 +118,8 @@ def read_file(
 ) -> None:
     """Append a reading for every pod in `file`, an error for every document without any, and one
     for each request that Weft does not place or field that it does not honour."""
-    from weft.cluster.state.manifests import load, pods_in, split
+    from weft.cluster.state.groups import WrittenGroups
+    from weft.cluster.state.manifests import load, pod_groups_in, pods_in, split
     from weft.files.reading import read_text
 
     try:
@@ -122,25 +127,30 @@ def read_file(
     except BadInputError as error:
         errors.append(error)
         return
+    found: list[tuple[str, ManifestPod]] = []
+    policies: dict[ObjectKey, GroupPolicy] = {}
     for document in split(text):
         where = document.place
         try:
-            pods = list(pods_in(load(document)))
+            value = load(document)
+            found += [(where, pod) for pod in pods_in(value)]
         except BadInputError as error:
             errors.append(_at(f"{file}: {where}", error))
             continue
-        for pod in pods:
-            at = f"{file}: {where}: {pod.kind} {pod.name}".rstrip()
-            try:
-                reading = read_pod(file, pod, settings)
-            except BadInputError as error:
-                errors.append(_at(at, error))
-                continue
-            readings.append(reading)
-            errors += [_at(at, BadInputError("", text)) for text in reading.row.not_honoured]
-            for asked in reading.row.not_placed:
-                containers = f"container {', '.join(asked.containers)}" * bool(asked.containers)
-                errors.append(_at(at, BadInputError(containers, asked.text)))
+        policies |= dict(pod_groups_in(value))
+    groups = WrittenGroups(policies)
+    for where, pod in found:
+        at = f"{file}: {where}: {pod.kind} {pod.name}".rstrip()
+        try:
+            reading = read_pod(file, pod, settings, groups)
+        except BadInputError as error:
+            errors.append(_at(at, error))
+            continue
+        readings.append(reading)
+        errors += [_at(at, BadInputError("", text)) for text in reading.row.not_honoured]
+        for asked in reading.row.not_placed:
+            containers = f"container {', '.join(asked.containers)}" * bool(asked.containers)
+            errors.append(_at(at, BadInputError(containers, asked.text)))
 
 
 def _at(place: str, error: BadInputError) -> BadInputError:
@@ -149,17 +159,22 @@ def _at(place: str, error: BadInputError) -> BadInputError:
     return BadInputError(where, " ".join(error.problem.split()))
 
 
-def read_pod(file: str, pod: "ManifestPod", settings: DialectSettings) -> PodReading:
-    """Read one pod; `BadInputError` names the field, its value and the remedy."""
+def read_pod(
+    file: str, pod: "ManifestPod", settings: DialectSettings, groups: "Groups | None" = None
+) -> PodReading:
+    """Read one pod; `BadInputError` names the field, its value and the remedy. `groups` are the
+    PodGroups that are written beside it."""
     from weft.cluster.state import pod_reader
+    from weft.cluster.state.groups import WrittenGroups, words_of
     from weft.cluster.state.manifests import manifest_of, replicas_of
-    from weft.cluster.state.pod_reader import UnknownVolumes
+    from weft.cluster.state.pod_reader import UnknownVolumes, read
     from weft.dialects.preview import preview
 
     manifest = manifest_of(pod)
     if pod.namespace and not manifest.metadata.namespace:  # a template's pods are where it is
         manifest = replace(manifest, metadata=replace(manifest.metadata, namespace=pod.namespace))
-    request = pod_reader.read(manifest, settings, UnknownVolumes())
+    groups = groups or WrittenGroups()
+    request = read(manifest, settings, UnknownVolumes(), groups=groups)
     row_of = {
         "file": file,
         "kind": pod.kind,
@@ -169,8 +184,13 @@ def read_pod(file: str, pod: "ManifestPod", settings: DialectSettings) -> PodRea
     }
     foreign = pod_reader.not_placed(manifest, request)
     not_honoured = [f"{text}: {pod_reader.WAY_OUT}" for text in pod_reader.not_honoured(manifest)]
+    words = words_of(manifest)
+    if request.gang is not UNSET and not (request.gang.least or words.object_of):
+        not_honoured.append(f"group {request.gang} has no size that can be read: the pod waits")
+    group = Group.of(request.gang, words)
     volumes = volumes_in_words(manifest, pod.claim_templates)
-    return reading_of(row_of, request, foreign, preview(request), not_honoured, volumes)
+    row = {**row_of, "group": group}
+    return reading_of(row, request, foreign, preview(request), not_honoured, volumes)
 
 
 def _print_table(readings: list[PodReading], *, quiet: bool) -> None:

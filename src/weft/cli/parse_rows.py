@@ -4,13 +4,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from weft.cli.output import table_with
 from weft.dialects.dialect import PodAnnotations
 from weft.dialects.foreign import ForeignRequest
+from weft.dialects.groups import GroupWords
 from weft.model import (
     Constraints,
     ContainerRequest,
+    Gang,
     GpuRequest,
     InterPodRules,
     PodRequest,
@@ -43,13 +46,54 @@ class Written(msgspec.Struct, frozen=True):
     labels: dict[str, str]
 
 
+class Group(msgspec.Struct, frozen=True):
+    """The pods that the pod gets its place with; `least` is None where only its object in the
+    cluster says how many. `waits` is how long its own scheduler would hold places for it."""
+
+    system: str
+    namespace: str
+    name: str
+    least: int | None
+    topology_key: str
+    least_by_task: dict[str, int]
+    ends_as_one: bool
+    waits: str
+
+    @classmethod
+    def of(cls, gang: Gang | UnsetType, words: GroupWords) -> "Group | None":
+        """Convert a pod's group; None for a pod on its own."""
+        if gang is UNSET:
+            return None
+        return cls(
+            gang.system,
+            gang.namespace,
+            gang.name,
+            gang.least or None,
+            gang.topology_key,
+            dict(gang.least_by_task),
+            gang.ends_as_one,
+            words.waits,
+        )
+
+    def __str__(self) -> str:
+        name = f"{self.namespace}/{self.name} ({self.system})"
+        if self.least is None:
+            return f"with its group {name}, whose size this file does not say"
+        parts = [f"with its group {name}: {self.least:,} at once"]
+        parts += [f"{least:,} of them {task}" for task, least in self.least_by_task.items()]
+        parts += [f"in one {self.topology_key}"] if self.topology_key else []
+        parts += ["preempted together"] if self.ends_as_one else []
+        parts += [f"no place is held meanwhile ({self.waits})"] if self.waits else []
+        return ", ".join(parts)
+
+
 class Row(msgspec.Struct, frozen=True):
     """One pod, or the pods of one workload, in the output.
 
     `namespace` is None if the manifest names none. `replicas` run at once, None for a DaemonSet.
     `needs_env` is what each container needs to use its GPUs; the node's agent or plugin sets it.
     `constraints` say where it may run besides room, `preferences` where it had rather run;
-    `not_honoured` keeps it pending for ever.
+    `not_honoured` keeps it pending for ever. `group` are the pods that it gets its place with.
     """
 
     file: str
@@ -67,6 +111,7 @@ class Row(msgspec.Struct, frozen=True):
     warnings: list[str]
     writes: Written
     needs_env: dict[str, dict[str, str]]
+    group: Group | None = None
 
     @property
     def full_name(self) -> str:
@@ -222,7 +267,8 @@ def _cells(container: dict[str, Any], not_placed: Sequence[NotPlaced]) -> tuple[
 
 def written_lines(row: Row) -> list[str]:
     """List where it may be placed, what Weft writes for it, and what its containers need."""
-    lines = [f"placed only {line}" for line in row.constraints]
+    lines = [f"placed {row.group}"] if row.group is not None else []
+    lines += [f"placed only {line}" for line in row.constraints]
     lines += [f"placed rather {line}" for line in row.preferences]
     for kind, values in (("annotation", row.writes.annotations), ("label", row.writes.labels)):
         lines += [f"writes {kind} {key}={value}" for key, value in values.items()]

@@ -3,6 +3,7 @@
 The manifests and the chart grant them; `tests/architecture/test_rights.py` compares.
 """
 
+from weft.dialects.groups import KUBERNETES, SCHEDULER_PLUGINS, VOLCANO
 from weft.kube.access import ResourceRight
 
 _EVENTS, _LEASES, _CLAIMS = "events.k8s.io", "coordination.k8s.io", "resource.k8s.io"
@@ -41,6 +42,13 @@ NAMESPACES = _rights("list watch", "namespaces")
 """Beside `SCHEDULER`. Who lacks them knows not which namespaces a pod's term selects by labels."""
 DEVICES = _rights("list watch", "devices", group="scheduling.koordinator.sh")
 """Beside `SCHEDULER`, where Koordinator's CRD is installed."""
+GROUPS = {
+    KUBERNETES: _rights("list watch", "podgroups", group="scheduling.k8s.io"),
+    SCHEDULER_PLUGINS: _rights("list watch", "podgroups", group="scheduling.x-k8s.io"),
+    VOLCANO: _rights("list watch", "podgroups", group="scheduling.volcano.sh"),
+}
+"""Beside `SCHEDULER`, by system: where the API server has its PodGroups. Who lacks them knows not
+how many pods a group needs, and they wait."""
 
 
 def of_lease(namespace: str, name: str) -> tuple[ResourceRight, ...]:

@@ -15,8 +15,9 @@ from weft.model import BadInputError
 _COMMAND = "kubectl get nodes,pods -A -o json"
 
 
-class _Listed(msgspec.Struct):
+class _Listed(msgspec.Struct, rename="camel"):
     kind: str = ""
+    api_version: str = ""
     items: list[msgspec.Raw] | None = None
 
 
@@ -28,7 +29,8 @@ def read_objects(name: str) -> tuple[list[KubeNode], list[Pod]]:
 
 def objects_by_kind(name: str, kinds: Mapping[str, type]) -> dict[str, list[Any]]:
     """The objects of these kinds in a file, or (`-`) in standard input, by kind; others are passed
-    over unread. There are nodes and pods among them."""
+    over unread. There are nodes and pods among them. A kind may be called with its API group, as
+    `PodGroup.scheduling.x-k8s.io`, where several have one of that name."""
     where = "standard input" if name == "-" else name
     text = read_text(Path(name)).encode()
     try:
@@ -54,7 +56,10 @@ def _read(
 ) -> tuple[str, Any | None]:
     """The object's kind, and the object where its kind is asked for."""
     try:
-        kind = msgspec.json.decode(raw, type=_Listed).kind or usual
+        listed = msgspec.json.decode(raw, type=_Listed)
+        kind = listed.kind or usual
+        if kind not in kinds:
+            kind = f"{kind}.{listed.api_version.partition('/')[0]}"
         if kind not in kinds:
             return kind, None
         if not msgspec.json.decode(raw, type=MetaOnly).metadata.name:

@@ -216,12 +216,6 @@ class SchedulingGate(Api, frozen=True, gc=False):
     name: str = ""
 
 
-class SchedulingGroup(Api, frozen=True, gc=False):
-    """spec.schedulingGroup: the PodGroup this pod is scheduled with."""
-
-    pod_group_name: str | None = None
-
-
 class ScheduledSpec(PodSpec, frozen=True, gc=False):
     """spec, with what decides where a pod may run."""
 
@@ -235,7 +229,6 @@ class ScheduledSpec(PodSpec, frozen=True, gc=False):
     tolerations: list[KubeToleration] | None = None
     topology_spread_constraints: list[TopologySpread] | None = None
     scheduling_gates: list[SchedulingGate] | None = None
-    scheduling_group: SchedulingGroup | None = None
     volumes: list[Volume] | None = None
     resource_claims: list[PodResourceClaim] | None = None
     runtime_class_name: str | None = None

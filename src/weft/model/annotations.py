@@ -13,6 +13,9 @@ SLO_MS = "weft.dev/slo-ms"
 SOLO_P99_MS = "weft.dev/solo-p99-ms"
 SOLO_RATE = "weft.dev/solo-rate"
 TOPOLOGY = "weft.dev/topology"
+GANG = "weft.dev/gang"
+"""Also a namespace's: whose pods get their places together."""
+GANG_SIZE = "weft.dev/gang-size"
 
 # Extended resources.
 RESOURCES = "weft.dev/"

@@ -55,6 +55,12 @@ class ManifestContainer(Api, frozen=True, gc=False):
     restart_policy: str | None = None
 
 
+class SchedulingGroup(Api, frozen=True, gc=False):
+    """spec.schedulingGroup: the PodGroup this pod is scheduled with."""
+
+    pod_group_name: str | None = None
+
+
 class PodSpec(Api, frozen=True, gc=False):
     """spec."""
 
@@ -65,6 +71,7 @@ class PodSpec(Api, frozen=True, gc=False):
     priority: int | None = None
     overhead: Quantities | None = None
     resources: ManifestResources | None = None
+    scheduling_group: SchedulingGroup | None = None
 
 
 class PodStatus(Api, frozen=True, gc=False):

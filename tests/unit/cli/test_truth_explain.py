@@ -124,9 +124,9 @@ PENDING = {
     ),
     "what Weft alone does not honour": Waiting(
         {MEMORY: 1_000},
-        ("spec.schedulingGroup",),
+        ("spec.resourceClaims (other)",),
         "kube-scheduler",
-        spec={"schedulingGroup": {"podGroupName": "gang"}},
+        spec={"resourceClaims": [{"name": "other"}]},
     ),
     "a label that spread needs": Waiting(
         {MEMORY: 1_000},

@@ -173,14 +173,63 @@ def test_parse_says_what_is_preferred(field: str, weft: Any, tmp_path: Path) -> 
 def test_the_rest_of_the_table_is_tested_elsewhere() -> None:
     """Tolerations and images are no demand on a node by themselves, namespaces are part of a term;
     of volumes there is a table of its own."""
-    elsewhere = {"tolerations", "volumes", "containers[].image", "namespaces"}
+    elsewhere = {"tolerations", "volumes", "containers[].image", "namespaces", "schedulingGroup"}
     assert fields() - ASKED.keys() == elsewhere
 
 
 def test_a_pod_that_would_wait_for_ever_is_an_error(weft: Any, tmp_path: Path) -> None:
-    file = tmp_path / "gang.yaml"
-    file.write_text(manifest({"schedulingGroup": {"podGroupName": "gang"}}))
+    file = tmp_path / "greater.yaml"
+    greater = {"matchExpressions": [{"key": "app", "operator": "Gt", "values": ["1"]}]}
+    near = {**NEAR, "labelSelector": greater}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": [near]}
+    file.write_text(manifest({"affinity": {"podAffinity": required}}))
     said = weft("parse", file)
     assert said.code == 1
-    assert "Deployment web: spec.schedulingGroup is not honoured by Weft alone" in said.err
+    assert "Deployment web: spec.affinity.podAffinity: 'Gt' is no operator" in said.err
     assert "run this pod through kube-scheduler" in said.err
+
+
+GROUP = {"kind": "PodGroup", "metadata": {"name": "train", "namespace": "ml"}}
+
+
+def group_lines(weft: Any, file: Path, *documents: str) -> tuple[Any, list[str]]:
+    file.write_text("\n---\n".join(documents))
+    said = weft("parse", file)
+    return said, [line for line in said.out.splitlines() if "with its group" in line]
+
+
+def test_a_group_is_shown_with_what_its_object_in_the_file_says(weft: Any, tmp_path: Path) -> None:
+    spec = {
+        "schedulingPolicy": {"gang": {"minCount": 2}},
+        "schedulingConstraints": {"topology": [{"key": "rack"}]},
+        "disruptionMode": {"all": {}},
+    }
+    group = {**GROUP, "apiVersion": "scheduling.k8s.io/v1beta1", "spec": spec}
+    pods = manifest({"schedulingGroup": {"podGroupName": "train"}})
+    said, (line,) = group_lines(weft, tmp_path / "gang.yaml", pods, json.dumps(group))
+    assert said.code == 0
+    assert line.endswith(
+        "with its group ml/train (kubernetes): 2 at once, in one rack, preempted together"
+    )
+    row = json.loads(weft("parse", tmp_path / "gang.yaml", "-o", "json").out)[0]["group"]
+    assert (row["system"], row["least"], row["topology_key"]) == ("kubernetes", 2, "rack")
+
+
+def test_a_group_whose_object_is_elsewhere_is_no_error(weft: Any, tmp_path: Path) -> None:
+    pods = manifest({"schedulingGroup": {"podGroupName": "train"}})
+    other = {**GROUP, "apiVersion": "scheduling.run.ai/v2alpha2", "spec": {"minMember": 2}}
+    said, (line,) = group_lines(weft, tmp_path / "gang.yaml", pods, json.dumps(other))
+    assert said.code == 0
+    assert "whose size this file does not say" in line
+
+
+def test_a_group_with_a_size_that_nobody_can_read_is_an_error(weft: Any, tmp_path: Path) -> None:
+    web = json.loads(manifest({}))
+    prefix = "gang.scheduling.koordinator.sh/"
+    said = {f"{prefix}name": "train", f"{prefix}min-available": "many"}
+    web["spec"]["template"].setdefault("metadata", {})["annotations"] = said
+    said, lines = group_lines(weft, tmp_path / "gang.yaml", json.dumps(web))
+    assert said.code == 1
+    assert lines
+    assert "group ml/train has no size that can be read: the pod waits" in said.err
+    assert "'many', no number of pods" in said.err

@@ -114,7 +114,6 @@ def test_tolerations_and_ports() -> None:
             },
         ),
         ("spec.resourceClaims", {"resourceClaims": [{"name": "gpu"}]}),
-        ("spec.schedulingGroup", {"schedulingGroup": {"podGroupName": "gang"}}),
     ],
 )
 def test_what_is_not_honoured_is_a_reason_that_names_the_way_out(

@@ -121,7 +121,7 @@ async def test_named_namespaces_are_selected_beside_those_by_labels() -> None:
 async def test_a_namespace_moves_more_pods_than_one_turn_tells_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("weft.cluster.control.live_cluster._NAMESPACE_PODS", 2)
+    monkeypatch.setattr("weft.cluster.control.live_cluster._MOVED_PODS", 2)
     async with world() as made:
         refused = refusals(made)
         made.server.add("pods", bound("web", "ml"))

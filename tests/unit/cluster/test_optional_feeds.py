@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import test_live_koordinator as koordinator
@@ -20,6 +21,8 @@ from weft.core.policies.fgd import Fgd
 from weft.kube.clock import SystemClock
 
 CLAIMS, DEVICES = "resource.k8s.io", "scheduling.koordinator.sh"
+CORE, OLD_CORE = "scheduling.k8s.io/v1beta1", "scheduling.k8s.io/v1alpha2"
+GROUPS = (CORE, OLD_CORE, "scheduling.x-k8s.io/v1alpha1", "scheduling.volcano.sh/v1beta1")
 
 
 class CalmClock(SystemClock):
@@ -55,7 +58,7 @@ class Lately(World):
 
 
 @asynccontextmanager
-async def world(**has: bool) -> AsyncIterator[Lately]:
+async def world(**has: Any) -> AsyncIterator[Lately]:
     clock = CalmClock()
     async with FakeApiServer(**has) as server, client_of(server, clock) as client:
         server.add("nodes", with_uuids(count=2))
@@ -136,7 +139,7 @@ async def test_a_cluster_without_them_is_asked_once_an_interval() -> None:
 
 
 async def test_where_all_are_there_nobody_asks_again() -> None:
-    async with world(has_claims=True) as made:
+    async with world(has_claims=True, has_groups=GROUPS) as made:
         made.server.has_devices = True
         made.server.add("devices", koordinator.device(2))
         made.clock.last()
@@ -195,3 +198,29 @@ async def test_who_begins_to_lead_meanwhile_counts_them_too() -> None:
         made.clock.last()
         await made.live.lead(afresh=True, term=4)
         await until(lambda: used(made, 1) == (16_000, 1000))
+
+
+def versions(made: Lately) -> set[str]:
+    """The API versions whose PodGroups are followed."""
+    feeds = [feed.resource for feed in made.live.feeds]
+    return {each.path.removeprefix("/apis/") for each in feeds if each.name == "podgroups"}
+
+
+async def test_of_several_versions_of_an_object_the_newest_is_followed() -> None:
+    async with world(has_groups=(CORE, OLD_CORE)) as made:
+        assert versions(made) == {CORE}
+
+
+async def test_an_older_version_is_followed_where_there_is_no_newer() -> None:
+    async with world(has_groups=[OLD_CORE]) as made:
+        assert versions(made) == {OLD_CORE}
+        made.server.has_groups.add(CORE)
+        await made.clock.pass_by()
+        assert versions(made) == {OLD_CORE}, "they are the same objects"
+
+
+async def test_versions_that_are_served_later_are_followed_once() -> None:
+    async with world() as made:
+        made.server.has_groups |= set(GROUPS)
+        await made.clock.pass_by()
+        assert versions(made) == set(GROUPS) - {OLD_CORE}

@@ -49,6 +49,7 @@ def test_the_fields_of_a_row():
         "not_honoured": [],
         "not_placed": [],
         "warnings": [],
+        "group": None,
     }
     assert set(writes) == {"annotations", "labels"}
     assert writes["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "<gpu index>"

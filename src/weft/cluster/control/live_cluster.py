@@ -38,11 +38,17 @@ from weft.cluster.control.interface import (
     StateStore,
 )
 from weft.cluster.control.leadership import Leadership, LeaseHolder
-from weft.cluster.control.optional_feeds import OptionalFeeds, device_kinds, namespace_kinds
+from weft.cluster.control.optional_feeds import (
+    OptionalFeeds,
+    device_kinds,
+    group_kinds,
+    namespace_kinds,
+)
 from weft.cluster.control.required_plugins import required_plugins
 from weft.cluster.control.timer import Alarm
 from weft.cluster.control.volume_binder import TIMEOUT_S, VolumeBinder
 from weft.cluster.control.watch_feeds import ChangeStream, LoopTurns, WatchFeed
+from weft.cluster.state.groups import in_group_of
 from weft.cluster.state.node_batches import NodeBatches
 from weft.cluster.state.nodes import NodeView, Unit
 from weft.cluster.state.pod_reader import read, read_asked
@@ -167,7 +173,7 @@ def asks_the_same(request: PodRequest, parse: Callable[[Pod], PodRequest]) -> Ca
 
     def unchanged(now: Pod) -> bool:
         try:
-            asked = parse(now)
+            asked = in_group_of(request, parse(now))
             return asked == request or (
                 bool(request.claims) and _volumes_aside(asked) == _volumes_aside(request)
             )
@@ -190,7 +196,7 @@ _C = TypeVar("_C", bound=PartCommand)
 _LEASES_AT_MOST_S = 2.0
 """Longest wait for agents' Leases at the start: without them, as without the right to them, nodes
 are not judged."""
-_NAMESPACE_PODS = 200  # whose terms select other namespaces: at a time
+_MOVED_PODS = 200  # whose terms select other namespaces, or whose group is another: at a time
 _MOMENT_S = 0.05  # the loop's clock is not the client's
 
 
@@ -269,13 +275,16 @@ class EngineCluster:
         self._carriers: dict[type[Any], Callable[[Any], None]] = {}
         self._stream, self._alarm = ChangeStream(), Alarm(client.clock, lambda: self.handle(Tick()))
         devices = device_kinds(client, self._nodes, self._nodes_changed)
-        named = namespace_kinds(
-            client, self._stream, self._pods.namespaces, self._namespaces_changed
+        named = namespace_kinds(client, self._stream, self._pods, self._tell_moved)
+        groups = group_kinds(client, self._stream, self._pods, self._tell_moved)
+        self.optional = OptionalFeeds(
+            client, self._stream, (named, self._claims.kinds, devices, *groups)
         )
-        self.optional = OptionalFeeds(client, self._stream, (named, self._claims.kinds, devices))
         self._late = Alarm(client.clock, self._judge_heartbeats)
         after, closed = self._nodes_changed, self._close_nodes
         self._node_feed = WatchFeed(client, NODES, None, after, on_batch=closed)
+        taken, listed = self._pods_taken, self._free_unseen
+        self._pod_feed = WatchFeed(client, PODS, self._take_pod, taken, on_synced=listed)
         self._gathering = NodeBatches(client.clock, self._apply_nodes, self._nudge_nodes)
         self._binding: dict[str, asyncio.Task[Outcome]] = {}
         self._unseen: dict[str, float] = {}  # bound, and no watch showed them yet; since when
@@ -320,9 +329,7 @@ class EngineCluster:
             WatchFeed(client, CONFIG_MAPS, broken, changed, UNHEALTHY_NAMESPACE),
             *self._volume_feeds(),
         )
-        await self._stream.start(
-            WatchFeed(client, PODS, self._take_pod, self._pods_taken, on_synced=self._free_unseen)
-        )
+        await self._stream.start(self._pod_feed)
         beat, judge, home = self._take_heartbeat, self._judge_heartbeats, client.endpoint.namespace
         beats = WatchFeed(client, LEASES, beat, judge, home)
         await self._stream.follow(beats, _LEASES_AT_MOST_S)
@@ -381,7 +388,8 @@ class EngineCluster:
 
     def parse(self, pod: Pod) -> PodRequest:
         """The pod with Kubernetes' own constraints on it."""
-        return read(pod, self.settings, self._volumes, self._pods.namespaces)
+        pods = self._pods
+        return read(pod, self.settings, self._volumes, pods.namespaces, pods.groups)
 
     def parse_asked(self, pod: Pod) -> PodRequest:
         """The pod as kube-scheduler asks about it."""
@@ -564,6 +572,10 @@ class EngineCluster:
             self._seen_bound([pod])
 
     def _pods_taken(self) -> None:
+        if self._pods.groups.moved:
+            self._tell_moved()
+            if self._pods.groups.moved:
+                self._stream.nudge(self._pod_feed)
         self._volumes_changed()
         self._nodes_changed()
         if self._accounts_moved:
@@ -654,9 +666,10 @@ class EngineCluster:
             return None
         return self._nodes.nodes.get(node) if self.leadership.here else None
 
-    def _namespaces_changed(self) -> None:
-        """Tell of some pods whose terms select other namespaces than before."""
-        for event in self._pods.namespaces_moved(_NAMESPACE_PODS):
+    def _tell_moved(self) -> None:
+        """Tell of some pods whose terms select other namespaces than before, or whose group is
+        another."""
+        for event in self._pods.moved(_MOVED_PODS):
             self.handle(event)
 
     def _unreadable(self, pod: Pod, why: str) -> None:

@@ -10,21 +10,25 @@ all kinds together. Who has no right to a kind is told so once.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from weft.cluster.control.watch_feeds import ChangeStream, WatchFeed
 from weft.cluster.rights import DEVICES as DEVICE_RIGHTS
+from weft.cluster.rights import GROUPS as GROUP_RIGHTS
 from weft.cluster.rights import NAMESPACES as NAMESPACE_RIGHTS
+from weft.cluster.state.groups import GROUP_KINDS
 from weft.cluster.state.koordinator_devices import DEVICES
-from weft.cluster.state.namespaces import NamespaceView
 from weft.cluster.state.nodes import NodeView
+from weft.cluster.state.pods import PodView
+from weft.dialects.group_objects import KubePodGroup
 from weft.kube.access import ResourceRight
 from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff
-from weft.kube.codec import NAMESPACES, Resource
+from weft.kube.codec import NAMESPACES, MetaOnly, Resource
 from weft.kube.errors import ApiError, LostError, NotSentError
 from weft.kube.preflight import lacking_of, served_versions, serves
-from weft.kube.watch import Synced
+from weft.kube.watch import Change, Synced
 
 log = logging.getLogger("weft.cluster")
 
@@ -40,19 +44,23 @@ _NO_NAMESPACES = (
     "pods with a namespaceSelector wait, and whom such a pod keeps away it does in all namespaces: "
     "may not {}"
 )
+_NO_GROUPS = "pods whose group has its size in such an object wait: may not {}"
 _CORE = "/api/"
 
 
 class OptionalKinds(NamedTuple):
     """Kinds of one API version that are followed together, by the feeds that `feeds` makes.
 
-    `lacking_text` is logged, with the `rights` that are missing in its place {}.
+    `lacking_text` is logged, with the `rights` that are missing in its place {}. Of kinds with the
+    same `objects`, which are the same objects in several versions, the first that is served is
+    followed, and no other.
     """
 
     kinds: Sequence[Resource[Any]]
     rights: Sequence[ResourceRight]
     lacking_text: str
     feeds: Callable[[], list[WatchFeed[Any]]]
+    objects: str = ""
 
     @property
     def version(self) -> str:
@@ -83,7 +91,7 @@ class OptionalFeeds:
         backoff = Backoff(_FIRST_DELAY_S, _MOST_DELAY_S, self._client.rng)
         followed: list[OptionalKinds] = []
         for each in self._waiting:
-            while True:
+            while not _are_among(each, followed):
                 try:
                     followed += [each] if await self._may_follow(each) else []
                     break
@@ -103,7 +111,8 @@ class OptionalFeeds:
             await asyncio.gather(self._looking, return_exceptions=True)
 
     async def _follow(self, kinds: Sequence[OptionalKinds]) -> None:
-        self._waiting = [each for each in self._waiting if each not in kinds]
+        left = [each for each in self._waiting if each not in kinds]
+        self._waiting = [each for each in left if not _are_among(each, kinds)]
         await self._stream.start(*(feed for each in kinds for feed in each.feeds()))
 
     async def _may_follow(self, asked: OptionalKinds) -> bool:
@@ -128,7 +137,10 @@ class OptionalFeeds:
             try:
                 served = await served_versions(client)
                 there = [e for e in self._waiting if e.is_core or e.version in served]
-                now = [each for each in there if await self._may_follow(each)]
+                now = list[OptionalKinds]()
+                for each in there:
+                    if not _are_among(each, now) and await self._may_follow(each):
+                        now.append(each)
             except _UNANSWERED as error:
                 log.debug("which APIs there are is not known: %s", error)
                 continue
@@ -142,6 +154,11 @@ class OptionalFeeds:
             self._stream.fail(error)
 
 
+def _are_among(kinds: OptionalKinds, followed: Sequence[OptionalKinds]) -> bool:
+    """True if these objects are followed in another version."""
+    return bool(kinds.objects) and any(each.objects == kinds.objects for each in followed)
+
+
 def device_kinds(client: ApiClient, nodes: NodeView, after: Callable[[], None]) -> OptionalKinds:
     """Koordinator's Devices, where their CRD is installed."""
 
@@ -152,19 +169,47 @@ def device_kinds(client: ApiClient, nodes: NodeView, after: Callable[[], None]) 
 
 
 def namespace_kinds(
-    client: ApiClient, stream: ChangeStream, namespaces: NamespaceView, tell: Callable[[], None]
+    client: ApiClient, stream: ChangeStream, pods: PodView, tell: Callable[[], None]
 ) -> OptionalKinds:
     """Namespaces, where one may read them. `tell` takes some of the pods whose terms select others
-    than before; the rest comes in its turn."""
+    than before, or whose group is another by them; the rest comes in its turn."""
+
+    def take(change: Change[MetaOnly]) -> None:
+        pods.namespaces.take(change)
+        pods.groups.take_namespace(change)
 
     def after() -> None:
         tell()
-        if namespaces.has_moved:
+        if pods.has_moved:
             stream.nudge(feed)
 
     def listed(_: Synced) -> None:
-        namespaces.listed()
+        pods.namespaces.listed()
         after()
 
-    feed = WatchFeed(client, NAMESPACES, namespaces.take, after, on_synced=listed)
+    feed = WatchFeed(client, NAMESPACES, take, after, on_synced=listed)
     return OptionalKinds((NAMESPACES,), NAMESPACE_RIGHTS, _NO_NAMESPACES, lambda: [feed])
+
+
+def group_kinds(
+    client: ApiClient, stream: ChangeStream, pods: PodView, tell: Callable[[], None]
+) -> list[OptionalKinds]:
+    """PodGroups of each system, where its API is there; of several versions the newest. `tell`
+    takes some of the pods whose group is another than before; the rest comes in its turn."""
+
+    def of(system: str, kind: Resource[KubePodGroup]) -> OptionalKinds:
+        def after() -> None:
+            tell()
+            if pods.has_moved:
+                stream.nudge(feed)
+
+        def listed(_: Synced) -> None:
+            pods.groups.follow(system)
+            after()
+
+        take = partial(pods.groups.take, system)
+        feed = WatchFeed(client, kind, take, after, on_synced=listed)
+        rights = GROUP_RIGHTS[system]
+        return OptionalKinds((kind,), rights, _NO_GROUPS, lambda: [feed], objects=system)
+
+    return [of(system, kind) for system, kinds in GROUP_KINDS.items() for kind in kinds]

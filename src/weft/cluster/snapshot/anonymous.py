@@ -27,6 +27,7 @@ from weft.dialects.catalog import ALL
 from weft.dialects.coscheml import APPLICATIONS
 from weft.dialects.foreign import foreign_resource
 from weft.dialects.gpushare import UNHEALTHY_PREFIX
+from weft.dialects.groups import JOB_SET_JOBS, OLD_LEAST
 from weft.dialects.inventory import inventory
 from weft.dialects.kai import QUEUE, RESERVATIONS
 from weft.model.manifest import NodeManifest
@@ -52,6 +53,7 @@ _NAMES = frozenset(
     {
         *("name", "nodeName", "nominatedNodeName", "claimName", "volumeName"),
         *("storageClassName", "resourceClaimName", "resourceClaimTemplateName", "podGroupName"),
+        "parentCompositePodGroupName",
         *("driver", "hostIP", "containerName", "requestName", "deviceClassName", "counterSet"),
         *("provisioner", "attacher", "volumeAttributesClassName", "persistentVolumeName"),
         *("volumeHandle", "volumeID", "pdName", "diskName", "iqn", "pool"),
@@ -59,6 +61,8 @@ _NAMES = frozenset(
 )
 _WORDS = ("namespace", "schedulerName", "priorityClassName", "runtimeClassName")
 _SAID_BY_VALUE = ("kubernetes.io/arch", "kubernetes.io/os")
+_SIZES = (OLD_LEAST, JOB_SET_JOBS)
+"""Labels by which the size of a pod's group is read."""
 _OWN_KEYS = (TEMPLATE_HASH, QUEUE, "metadata.name", *CSI_ZONES)
 _VERSIONS = ("v1", "apps/v1", "batch/v1")
 _MINUTE = re.compile(r"(.+)-(\d{8})")
@@ -277,7 +281,7 @@ class _Renaming:
         return [self._key(key) for key in keys]
 
     def _label_value(self, key: str, value: str) -> str:
-        if is_systems_own(key) or key in _SAID_BY_VALUE:
+        if is_systems_own(key) or key in _SAID_BY_VALUE or key in _SIZES:
             return value
         if key in self._compared and value.lstrip("-").isdecimal():
             return value
@@ -336,6 +340,9 @@ class _Renaming:
     def _gates(self, gates: list[Json]) -> list[Json]:
         return [{**gate, "name": self._key(gate.get("name", ""))} for gate in gates]
 
+    def _by_name(self, amounts: Json) -> Json:
+        return {self._names.name(name): amount for name, amount in amounts.items()}
+
     def _name_list(self, names: list[str]) -> list[str]:
         return [self._names.word(name) for name in names]
 
@@ -377,6 +384,8 @@ _FIELDS: dict[str, Callable[[_Renaming, Any], Any]] = {
     "taints": _Renaming._tainted,
     "tolerations": _Renaming._tainted,
     "topologyKey": _Renaming._key,
+    "topology": _Renaming._expressions,
+    "minTaskMember": _Renaming._by_name,
     **dict.fromkeys(("matchLabelKeys", "mismatchLabelKeys"), _Renaming._keys),
     **dict.fromkeys(("nodeAffinityPolicy", "nodeTaintsPolicy"), _Renaming._as_it_is),
     **dict.fromkeys(("declaredFeatures", "action"), _Renaming._as_it_is),

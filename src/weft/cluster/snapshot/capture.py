@@ -10,7 +10,14 @@ import weft
 from weft.cluster.config.form import Configuration
 from weft.cluster.reading.objects import NOT_ALLOWED, read_objects
 from weft.cluster.snapshot.configuration import deciding_part
-from weft.cluster.snapshot.form import API_VERSION, KIND, KINDS, OPTIONAL, ClusterSnapshot
+from weft.cluster.snapshot.form import (
+    API_VERSION,
+    KIND,
+    KINDS,
+    OLDER,
+    OPTIONAL,
+    ClusterSnapshot,
+)
 from weft.cluster.snapshot.kept import kept
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
 from weft.kube.client import ApiClient
@@ -50,6 +57,9 @@ async def captured(client: ApiClient, config: Configuration) -> CapturedObjects:
         for kind, (_, resource) in KINDS.items()
         if kind not in lacking
     }
+    for kind in OLDER.keys() & lacking:
+        if await serves(client, (OLDER[kind],)):
+            wanted[kind] = OLDER[kind], ""
     read = await read_objects(client, wanted, NEEDED)
     unread = list(read.unread)
     objects = {KINDS[kind][0]: found for kind, found in read.of.items()}

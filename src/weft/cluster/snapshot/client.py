@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 
 from weft.cluster.snapshot.file import lean
-from weft.cluster.snapshot.form import KINDS, OPTIONAL, ClusterSnapshot
+from weft.cluster.snapshot.form import KINDS, OLDER, OPTIONAL, ClusterSnapshot
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
 from weft.kube.access import OWN_REVIEWS
 from weft.kube.client import JSON, ApiClient
@@ -62,6 +62,7 @@ class SnapshotClient(ApiClient):
             else None
             for resources, kinds in OPTIONAL
         }
+        self._served |= dict.fromkeys(resource.path for resource in OLDER.values())
         self._unread = snapshot.unread
         self._lists[CONFIG_MAPS.of(UNHEALTHY_NAMESPACE)] = snapshot.config_maps
 

@@ -7,7 +7,14 @@ from typing import Any
 
 import msgspec
 
+from weft.cluster.state.groups import (
+    KUBE_GROUPS,
+    OLD_KUBE_GROUPS,
+    PLUGIN_GROUPS,
+    VOLCANO_GROUPS,
+)
 from weft.cluster.state.koordinator_devices import DEVICES
+from weft.dialects.group_objects import KubePodGroup
 from weft.dialects.koordinator import KoordinatorDevice
 from weft.kube.codec import (
     CLAIMS,
@@ -113,6 +120,9 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
     device_classes: tuple[DeviceClass, ...] = ()
     resource_claims: tuple[ResourceClaim, ...] = ()
     devices: tuple[KoordinatorDevice, ...] = ()
+    pod_groups: tuple[KubePodGroup, ...] = ()
+    scheduler_plugins_pod_groups: tuple[KubePodGroup, ...] = ()
+    volcano_pod_groups: tuple[KubePodGroup, ...] = ()
     oom_history: dict[str, str] = {}
     unread: tuple[str, ...] = ()
 
@@ -138,12 +148,19 @@ KINDS: dict[str, tuple[str, Resource[Any]]] = {
     "DeviceClass": ("device_classes", DEVICE_CLASSES),
     "ResourceClaim": ("resource_claims", RESOURCE_CLAIMS),
     "Device": ("devices", DEVICES),
+    "PodGroup.scheduling.k8s.io": ("pod_groups", KUBE_GROUPS),
+    "PodGroup.scheduling.x-k8s.io": ("scheduler_plugins_pod_groups", PLUGIN_GROUPS),
+    "PodGroup.scheduling.volcano.sh": ("volcano_pod_groups", VOLCANO_GROUPS),
 }
-"""By Kubernetes kind: the field of `ClusterSnapshot`, and the API resource."""
+"""By Kubernetes kind, with its group where several have one of that name: the field of
+`ClusterSnapshot`, and the API resource."""
+OLDER: dict[str, Resource[Any]] = {"PodGroup.scheduling.k8s.io": OLD_KUBE_GROUPS}
+"""The same objects in an older version, for API servers that lack the newer one."""
 
 OPTIONAL: tuple[tuple[tuple[Resource[Any], ...], tuple[str, ...]], ...] = (
     (WATCHED, ("ResourceSlice", "DeviceClass", "ResourceClaim")),
     ((DEVICES,), ("Device",)),
+    *(((KINDS[kind][1],), (kind,)) for kind in KINDS if kind.startswith("PodGroup.")),
 )
-"""Kinds that API servers may lack, with the resources to ask for: those of Kubernetes 1.34, and of
-Koordinator's CRD."""
+"""Kinds that API servers may lack, with the resources to ask for: those of Kubernetes 1.34, of
+Koordinator's CRD, and PodGroups."""

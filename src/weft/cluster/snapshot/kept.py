@@ -19,6 +19,15 @@ from weft.cluster.state.storage_objects import BIND_COMPLETED, SELECTED_NODE, cl
 from weft.dialects.catalog import ALL, ASKING_LABELS
 from weft.dialects.foreign import ANNOTATIONS
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE, UNHEALTHY_PREFIX
+from weft.dialects.group_objects import (
+    AS_ONE,
+    HARD,
+    GangPolicy,
+    KubePodGroup,
+    PodGroupPolicy,
+    ends_as_one,
+)
+from weft.dialects.groups import READ_ANNOTATIONS
 from weft.dialects.kai import RESERVED_CARD
 from weft.dialects.koordinator import DeviceSpec, Koordinator, KoordinatorDevice
 from weft.kube.dra import DeviceTaint, ResourceClaim, ResourceSlice
@@ -115,6 +124,9 @@ def kept(snapshot: ClusterSnapshot) -> ClusterSnapshot:
         resource_claims=tuple(map(_claim, snapshot.resource_claims)),
         devices=tuple(map(_device, snapshot.devices)),
         persistent_volume_claims=tuple(map(_volume_claim, snapshot.persistent_volume_claims)),
+        pod_groups=tuple(map(_pod_group, snapshot.pod_groups)),
+        scheduler_plugins_pod_groups=tuple(map(_pod_group, snapshot.scheduler_plugins_pod_groups)),
+        volcano_pod_groups=tuple(map(_pod_group, snapshot.volcano_pod_groups)),
         **more,
     )
 
@@ -185,6 +197,31 @@ def _device(device: KoordinatorDevice) -> KoordinatorDevice:
     return KoordinatorDevice(metadata=meta, spec=DeviceSpec(gpus))
 
 
+def _pod_group(group: KubePodGroup) -> KubePodGroup:
+    """Return the group with only what Weft reads of its policy, topology and parts."""
+    spec, policy = group.spec, group.spec.scheduling_policy
+    if policy is not None:
+        gang = None if policy.gang is None else GangPolicy(_count(policy.gang.min_count))
+        policy = PodGroupPolicy(None if policy.basic is None else {}, gang)
+    tasks = {task: _count(least) for task, least in (spec.min_task_member or {}).items()}
+    hard = (spec.network_topology or {}).get("mode") == HARD
+    spec = replace(
+        spec,
+        scheduling_policy=policy,
+        disruption_mode=AS_ONE if ends_as_one(spec.disruption_mode, []) else None,
+        min_member=_count(spec.min_member),
+        min_task_member=tasks or None,
+        network_topology={"mode": HARD} if hard else None,
+        sub_group_policy=[{}] if spec.sub_group_policy else None,
+    )
+    return KubePodGroup(metadata=_meta(group.metadata), spec=spec)
+
+
+def _count(value: Any) -> int | str | None:
+    """Keep a number; what is none stays so."""
+    return value if value is None or isinstance(value, int) else "unreadable"
+
+
 def _config_map(config_map: ConfigMap) -> ConfigMap:
     data = {key: text for key, text in (config_map.data or {}).items() if key == "gpus"}
     return ConfigMap(metadata=_meta(config_map.metadata), data=data)
@@ -233,7 +270,7 @@ def _meta(meta: M) -> M:
     annotations = {
         key: text
         for key, text in (meta.annotations or {}).items()
-        if is_systems_own(key) and key != DELIVERY
+        if key in READ_ANNOTATIONS or (is_systems_own(key) and key != DELIVERY)
     }
     kept_meta = replace(
         meta, generate_name="", resource_version="", annotations=annotations or None

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from weft.cluster.snapshot.pseudonyms import Pseudonyms
-from weft.dialects import elastic, gpushare, hami, kai
+from weft.dialects import elastic, gpushare, groups, hami, kai
 from weft.dialects.catalog import ALL, ASKING_ANNOTATIONS
 from weft.dialects.foreign import ANNOTATIONS
 from weft.model.annotations import (
@@ -14,6 +14,8 @@ from weft.model.annotations import (
     CLASS,
     EXPECTED_DURATION,
     FENCED_VERSION,
+    GANG,
+    GANG_SIZE,
     GPU_MODEL,
     INVENTORY,
     ISOLATION,
@@ -32,11 +34,18 @@ _BY_CONTAINER = (elastic.CONTAINER, elastic.NANO_CONTAINER)
 """Prefixes of annotations that end in a container's name."""
 _OTHERS = (
     *(ADVERTISES, AGENT, CLASS, EXPECTED_DURATION, FENCED_VERSION, GPU_MODEL, INVENTORY),
+    *(GANG, GANG_SIZE, groups.KOORDINATOR_LEAST, groups.KOORDINATOR_TOTAL, groups.LWS_SIZE),
+    *(groups.KOORDINATOR_WAITS, groups.KOORDINATOR_MODE, groups.KOORDINATOR_MATCH),
     *(ISOLATION, SLO_MS, SOLO_P99_MS, SOLO_RATE, TERM),
     *hami.RULES,
     *(*ANNOTATIONS, *ASKING_ANNOTATIONS, kai.MPS, kai.RESERVED_CARD),
     *(name for s in ALL for name in (*s.written, *s.kept_marks, *s.written_on_nodes)),
 )
+_NAMES = (
+    *(APPLICATION, hami.NODE, kai.CONTAINER),
+    *(*groups.GROUP_NAMES, groups.KOORDINATOR_NAME, groups.TASK),
+)
+"""Annotations that are a name."""
 _EXACT = frozenset(name for name in _OTHERS if not name.endswith("*"))
 _BEGINNINGS = tuple(name.rstrip("*") for name in _OTHERS if name.endswith("*"))
 
@@ -60,7 +69,7 @@ class Marks:
         return renamed
 
     def _value(self, key: str, text: str) -> str | None:
-        if key in (APPLICATION, hami.NODE, kai.CONTAINER):
+        if key in _NAMES:
             return self._names.name(text)
         if key in (PLACEMENT, PLACEMENT_COPY, PLUGIN_GPUS):
             return self._plugin_gpus(text) if key == PLUGIN_GPUS else self._placement(text)

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
 from weft.cluster.state import pod_reader
+from weft.cluster.state.groups import GROUP_KINDS, ObjectKey, api_group
 from weft.cluster.state.pod_reader import UnknownVolumes
 from weft.dialects.dialect import DialectSettings
+from weft.dialects.group_objects import GroupPolicy, KubePodGroup, policy_of
 from weft.files import yaml_text
 from weft.files.reading import read_text
 from weft.kube.pods import Pod
@@ -151,6 +154,25 @@ def pods_in(value: Any, above: str = "") -> Iterator[ManifestPod]:
             )
         if not templates and kind in WORKLOADS and _is_kubernetes_own(value):
             yield ManifestPod(kind, name, value, "", (*WORKLOADS[kind], "spec", "containers"))
+
+
+def pod_groups_in(value: Any) -> Iterator[tuple[ObjectKey, GroupPolicy]]:
+    """Every PodGroup in a document, of whichever system; what cannot be read as one is left out."""
+    if not isinstance(value, dict):
+        return
+    if isinstance(value.get("items"), list):
+        for item in value["items"]:
+            yield from pod_groups_in(item)
+    group = str(value.get("apiVersion", "")).partition("/")[0]
+    systems = [each for each, kinds in GROUP_KINDS.items() if api_group(kinds[0]) == group]
+    if value.get("kind") != "PodGroup" or not systems:
+        return
+    try:
+        read = msgspec.convert(_without_nulls(value), KubePodGroup)
+    except (msgspec.ValidationError, RecursionError):
+        return
+    key = (systems[0], read.metadata.namespace or "default", read.metadata.name)
+    yield key, policy_of(systems[0], read)
 
 
 def _is_kubernetes_own(value: dict[str, Any]) -> bool:
@@ -381,6 +403,7 @@ def _pods_of(file: Path) -> Iterator[PodRequest]:
         try:
             for pod in pods_in(load(document)):
                 request = pod_reader.read(manifest_of(pod), DialectSettings(), UnknownVolumes())
+                request = msgspec.structs.replace(request, gang=UNSET)  # they come one by one
                 if not request.shape.gpu_requests:
                     continue
                 name = f"{pod.kind.lower()}-{pod.name}"

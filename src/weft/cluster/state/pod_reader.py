@@ -28,6 +28,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from weft.cluster.state.groups import NO_GROUP, Groups, WrittenGroups
 from weft.cluster.state.namespaces import Labels, Namespaces, UnnamedNamespaces
 from weft.cluster.state.storage_objects import disks_of
 from weft.cluster.state.volume_rules import (
@@ -113,13 +114,17 @@ class UnknownVolumes:
         return PodVolumes(storage=StorageRules(mounts=MountedVolumes(disks=disks_of(pod))))
 
 
-_UNNAMED = UnnamedNamespaces()
+_UNNAMED, _UNGROUPED = UnnamedNamespaces(), WrittenGroups()
 # kube-scheduler has looked at these already when it asks an extender.
 _ASKED = Constraints(judged_elsewhere=True)
 
 
 def read(
-    pod: Pod, settings: DialectSettings, volumes: Volumes, namespaces: Namespaces = _UNNAMED
+    pod: Pod,
+    settings: DialectSettings,
+    volumes: Volumes,
+    namespaces: Namespaces = _UNNAMED,
+    groups: Groups = _UNGROUPED,
 ) -> PodRequest:
     """A pod that Weft itself schedules."""
     of_volumes = volumes.read(pod) if pod.spec.volumes else _NO_VOLUMES
@@ -132,6 +137,13 @@ def read(
     request = _cache.read(pod, settings, constraints)
     if of_volumes.claims:
         request = replace(request, claims=of_volumes.claims)
+    meta = pod.metadata
+    group = NO_GROUP  # of a pod that says nothing
+    if meta.labels or meta.annotations or pod.spec.scheduling_group:
+        group = groups.read(pod)
+    if group is not NO_GROUP:
+        warnings = (*request.warnings, *group.warnings)
+        request = replace(request, gang=group.gang, warnings=warnings)
     return request if preferences is UNSET else replace(request, preferences=preferences)
 
 
@@ -463,9 +475,6 @@ def not_honoured(pod: Pod, namespaces: Namespaces = _UNNAMED) -> list[str]:
                 )
     for spread in _hard(pod):
         found += _bad_operators("spec.topologySpreadConstraints", spread.label_selector)
-    group = pod.spec.scheduling_group
-    if group is not None and group.pod_group_name:
-        found.append("spec.schedulingGroup is not honoured by Weft alone")
     return list(dict.fromkeys(found))
 
 

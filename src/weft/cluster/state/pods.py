@@ -36,6 +36,7 @@ from weft.cluster.state.bound_share import (
     seen_first,
 )
 from weft.cluster.state.claims import ClaimView, beside_claims, log_problem
+from weft.cluster.state.groups import GroupView
 from weft.cluster.state.namespaces import NamespaceView
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, same, since
@@ -51,6 +52,7 @@ from weft.kube.clock import Clock
 from weft.kube.pods import ENDED, Pod
 from weft.model import (
     BadInputError,
+    Gang,
     MountedVolumes,
     Node,
     Placement,
@@ -154,7 +156,7 @@ class PodView:
         self.claims = ClaimView(nodes.slices, nodes.nodes.get, clock.wall, log_problem)
         self.deciding = False
         self._clock = clock
-        self.namespaces = NamespaceView()
+        self.namespaces, self.groups = NamespaceView(), GroupView()
         self._ours, self._nodes, self._volumes = frozenset(names), nodes, volumes
         self._ledger, self._on_bad = ledger, on_bad
         self._by_uid: dict[str, Pod] = {}
@@ -163,7 +165,7 @@ class PodView:
         self._faulty: dict[str, str] = {}  # the mistakes that were told
         self._sent: dict[str, PodRequest | Placement] = {}
         self._marks: dict[
-            str, tuple[PodMarks, MountedVolumes | UnsetType]
+            str, tuple[PodMarks, MountedVolumes | UnsetType, Gang | UnsetType]
         ] = {}  # of bound pods, as told
         self._first: dict[str, AsSeenFirst] = {}  # bound pods
         self._bound_ns: dict[str, int] = {}  # since when pods are bound, monotonic
@@ -229,6 +231,8 @@ class PodView:
             self._volumes.use(pod, waits=self._is_pending(pod))
         if pod.spec.affinity is not None and (selectors := namespace_selectors_of(pod)):
             self.namespaces.use(meta.uid, selectors)
+        if known is not None or meta.labels or meta.annotations or pod.spec.scheduling_group:
+            self.groups.use(pod)
         if (backed := pod.status.extended_resource_claim_status) is not None:
             self._by_claim[meta.namespace, backed.resource_claim_name] = meta.uid
         if known is not None and known.metadata.uid == meta.uid:
@@ -243,12 +247,20 @@ class PodView:
                 return self._seen(pod, placed)
         return self._classify(pod)
 
-    def namespaces_moved(self, most: int) -> Iterator[Event]:
-        """Events of pods, so many at most, whose terms select other namespaces than before."""
-        for uid in self.namespaces.take_moved(most):
+    @property
+    def has_moved(self) -> bool:
+        """True if `moved` has more."""
+        return self.namespaces.has_moved or bool(self.groups.moved)
+
+    def moved(self, most: int) -> Iterator[Event]:
+        """Events of pods, so many at most, whose terms select other namespaces than before, or
+        whose group is another."""
+        uids = self.namespaces.take_moved(most)
+        for uid in (*uids, *self.groups.take_moved(most - len(uids))):
             pod, placed = self._by_uid.get(uid), self._sent.get(uid)
             if pod is None:
                 continue
+            self.groups.use(pod)
             event = (
                 self._seen(pod, placed) if isinstance(placed, Placement) else self._classify(pod)
             )
@@ -271,6 +283,7 @@ class PodView:
         self._first.pop(meta.uid, None)
         self._bound_ns.pop(meta.uid, None)
         self.namespaces.release(meta.uid)
+        self.groups.release(pod)
         known = self._by_uid.pop(meta.uid, None)
         if known is not None:
             if (backed := known.status.extended_resource_claim_status) is not None:
@@ -403,7 +416,7 @@ class PodView:
             elif not self._is_pending(pod):
                 event = self._gone(uid)
             elif self.deciding:
-                request = read(pod, self.settings, self._volumes, self.namespaces)
+                request = read(pod, self.settings, self._volumes, self.namespaces, self.groups)
                 if self._sent.get(uid) != request:
                     self._sent[uid] = request
                     event = PodAdded(request)
@@ -448,18 +461,20 @@ class PodView:
     def _seen(self, pod: Pod, placement: Placement) -> Event | None:
         uid, marks = pod.metadata.uid, marks_of(pod, self.namespaces)
         mounted = self._volumes.mounted(pod) if pod.spec.volumes else UNSET
-        if self._sent.get(uid) == placement and self._marks.get(uid) == (marks, mounted):
+        told = (marks, mounted, self.groups.read(pod).gang)
+        if self._sent.get(uid) == placement and self._marks.get(uid) == told:
             return None
-        self._sent[uid], self._marks[uid] = placement, (marks, mounted)
+        self._sent[uid], self._marks[uid] = placement, told
         return self.seen_at(placement)
 
     def seen_at(self, placement: Placement) -> PodSeenBound:
         """The event that says that a pod is there, with what is known of it."""
         uid = placement.uid
-        pod, (marks, mounted) = self._by_uid.get(uid), self._marks.get(uid, (UNSET, UNSET))
+        marks, mounted, gang = self._marks.get(uid, (UNSET, UNSET, UNSET))
+        pod = self._by_uid.get(uid)
         at_ns, held_ns = 0 if pod is None else bound_ns(pod), self.held_ns(uid)
         job_class, unsure = placement.job_class, self.unsure(uid)
-        return PodSeenBound(placement, at_ns, job_class, held_ns, unsure, marks, mounted)
+        return PodSeenBound(placement, at_ns, job_class, held_ns, unsure, marks, mounted, gang)
 
     def _arrived(self, known: Pod, pod: Pod) -> Placement | None:
         """The place decided here for a pod that comes back from its binding, asking what it asked

@@ -1,0 +1,291 @@
+"""Groups of pods: what pods say of theirs, with what PodGroups say of it, as one `Gang` each.
+
+A pod that names a group waits until its PodGroup is there, whoever comes first. When a PodGroup
+comes, changes or goes, all pods of its group are told anew; so are those of a group in which pods
+state different sizes, of which the largest counts, and those whose namespace begins or ends to say
+`weft.dev/gang: owner`. Each kind of PodGroup is followed only where the API server has it; a group
+of a kind that nobody follows is one whose object is missing.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from weft.dialects.group_objects import GroupPolicy, KubePodGroup, policy_of
+from weft.dialects.groups import (
+    BY_OWNER,
+    KUBERNETES,
+    SCHEDULER_PLUGINS,
+    VOLCANO,
+    GroupWords,
+    could_have_by_namespace,
+    group_of,
+    may_have_group,
+)
+from weft.kube.codec import MetaOnly, Resource
+from weft.kube.pods import Pod
+from weft.kube.watch import Change, Deleted
+from weft.model import Gang, PodRequest
+from weft.model.annotations import GANG
+
+KUBE_GROUPS = Resource("/apis/scheduling.k8s.io/v1beta1", "podgroups", KubePodGroup)
+OLD_KUBE_GROUPS = Resource("/apis/scheduling.k8s.io/v1alpha2", "podgroups", KubePodGroup)
+PLUGIN_GROUPS = Resource("/apis/scheduling.x-k8s.io/v1alpha1", "podgroups", KubePodGroup)
+VOLCANO_GROUPS = Resource("/apis/scheduling.volcano.sh/v1beta1", "podgroups", KubePodGroup)
+GROUP_KINDS: Mapping[str, tuple[Resource[KubePodGroup], ...]] = {
+    KUBERNETES: (KUBE_GROUPS, OLD_KUBE_GROUPS),
+    SCHEDULER_PLUGINS: (PLUGIN_GROUPS,),
+    VOLCANO: (VOLCANO_GROUPS,),
+}
+"""By system: its PodGroups, the newest version first. The first that is served has all of them."""
+
+
+def api_group(kind: Resource[KubePodGroup]) -> str:
+    """The API group of such PodGroups."""
+    return kind.path.split("/")[2]
+
+
+ObjectKey = tuple[str, str, str]  # system, namespace, name
+
+
+class KnownGroup(NamedTuple):
+    """A pod's group, unset for a pod on its own, and what is to be said of it to people."""
+
+    gang: Gang | UnsetType = UNSET
+    warnings: tuple[str, ...] = ()
+
+
+NO_GROUP = KnownGroup()
+
+
+class Groups(Protocol):
+    """Knows the groups of pods."""
+
+    def read(self, pod: Pod) -> KnownGroup:
+        """The pod's group as it is now."""
+        ...
+
+
+def with_policy(words: GroupWords, policy: GroupPolicy) -> KnownGroup:
+    """The group as its PodGroup has it; none where that does not bind its pods to each other."""
+    gang, warnings = words.gang, (*words.warnings, *policy.warnings)
+    if gang is UNSET or not policy.is_gang:
+        return KnownGroup(UNSET, warnings)
+    known = replace(
+        gang,
+        least=policy.least,
+        created_ns=policy.created_ns,
+        topology_key=policy.topology_key,
+        least_by_task=policy.least_by_task,
+        ends_as_one=policy.ends_as_one,
+    )
+    return KnownGroup(known, warnings)
+
+
+def words_of(pod: Pod, *, by_namespace: bool = False) -> GroupWords:
+    """Read what the pod itself says of its group."""
+    controllers = (each for each in pod.metadata.owner_references or () if each.controller)
+    owner = next((f"{each.kind}/{each.name}" for each in controllers), "")
+    return group_of(pod, owner=owner, by_namespace=by_namespace)
+
+
+def in_group_of(request: PodRequest, asked: PodRequest) -> PodRequest:
+    """Return what is asked now, with its group as it was at the decision on `request`, where it still is in
+    that group: what a PodGroup says meanwhile is for later decisions."""
+    now, then = asked.gang, request.gang
+    if now is UNSET or then is UNSET or now.key != then.key:
+        return asked
+    return replace(asked, gang=then, warnings=request.warnings)
+
+
+class WrittenGroups:
+    """Stands for manifests alone: the PodGroups that are written beside them, by `policies`."""
+
+    def __init__(self, policies: Mapping[ObjectKey, GroupPolicy] | None = None) -> None:
+        self._policies = policies or {}
+
+    def read(self, pod: Pod) -> KnownGroup:
+        """The pod's group, of unknown size where that stands in an object elsewhere."""
+        words = words_of(pod)
+        if words.gang is UNSET or not words.object_of:
+            return KnownGroup(words.gang, words.warnings)
+        gang = words.gang
+        policy = self._policies.get((words.object_of, gang.namespace, gang.name))
+        if policy is None:
+            return KnownGroup(gang, words.warnings)
+        return with_policy(words, policy)
+
+
+class _Members:
+    """The pods of a group that are here, by UID with the size that each states (0 for none), how
+    many state each size, and the objects that may say it."""
+
+    def __init__(self) -> None:
+        self.stated: dict[str, int] = {}
+        self.sizes: dict[int, int] = {}
+        self.objects: set[ObjectKey] = set()
+
+    def put(self, uid: str, size: int) -> bool:
+        """Add the pod, or change its size; True if other sizes are stated now than before."""
+        if self.stated.get(uid) == size:
+            return False
+        left = uid in self.stated and self.drop(uid)
+        self.stated[uid] = size
+        self.sizes[size] = self.sizes.get(size, 0) + 1
+        return left or (bool(size) and self.sizes[size] == 1)
+
+    def drop(self, uid: str) -> bool:
+        """Remove the pod; True if other sizes are stated now than before."""
+        size = self.stated.pop(uid)
+        self.sizes[size] -= 1
+        if not self.sizes[size]:
+            del self.sizes[size]
+        return bool(size) and size not in self.sizes
+
+
+class GroupView:
+    """The PodGroups there are, and which pods are in which group. `moved` are UIDs of pods whose
+    group is another than when they were last told."""
+
+    def __init__(self) -> None:
+        self.moved: dict[str, None] = {}
+        self._policies: dict[ObjectKey, GroupPolicy] = {}
+        self._followed: set[str] = set()
+        self._members: dict[str, _Members] = {}  # by the group's key
+        self._group_of: dict[str, str] = {}  # by UID
+        self._asking: dict[ObjectKey, dict[str, None]] = {}  # by object: groups that it says it of
+        self._by_owner: set[str] = set()  # namespaces that say so
+        self._owned: dict[str, dict[str, None]] = {}  # by namespace: UIDs that it may be said of
+
+    def take_moved(self, most: int) -> list[str]:
+        """Take so many at most of those that moved."""
+        return [self.moved.popitem()[0] for _ in range(min(most, len(self.moved)))]
+
+    def follow(self, system: str) -> None:
+        """All of this system's PodGroups were told once, and changes are from now on."""
+        if system not in self._followed:
+            self._followed.add(system)
+            for key, names in self._asking.items():
+                if key[0] == system:
+                    self._tell(names)
+
+    def take(self, system: str, change: Change[KubePodGroup]) -> None:
+        """A PodGroup of this system came, changed or went."""
+        group = change.object  # type: ignore[union-attr]
+        key = (system, group.metadata.namespace, group.metadata.name)
+        before = self._policies.pop(key, None)
+        if not isinstance(change, Deleted):
+            self._policies[key] = policy_of(system, group)
+        if self._policies.get(key) != before:
+            self._tell(self._asking.get(key, ()))
+
+    def take_namespace(self, change: Change[MetaOnly]) -> None:
+        """A namespace came, changed or went."""
+        meta = change.object.metadata  # type: ignore[union-attr]
+        says = not isinstance(change, Deleted) and (meta.annotations or {}).get(GANG) == BY_OWNER
+        if says != (meta.name in self._by_owner):
+            (self._by_owner.add if says else self._by_owner.discard)(meta.name)
+            self.moved |= self._owned.get(meta.name, {})
+
+    def use(self, pod: Pod) -> None:
+        """The pod is as it is here."""
+        uid, namespace = pod.metadata.uid, pod.metadata.namespace
+        if pod.ended:
+            self.release(pod)
+            return
+        if could_have_by_namespace(pod):
+            self._owned.setdefault(namespace, {})[uid] = None
+        if uid in self._group_of or self._may_have(pod):
+            self._join(uid, self._words(pod))
+
+    def release(self, pod: Pod) -> None:
+        """The pod is gone, or has ended."""
+        uid, namespace = pod.metadata.uid, pod.metadata.namespace
+        if (owned := self._owned.get(namespace)) is not None:
+            owned.pop(uid, None)
+            if not owned:
+                del self._owned[namespace]
+        self._leave(uid)
+        self.moved.pop(uid, None)
+
+    def read(self, pod: Pod) -> KnownGroup:
+        """The pod's group as it is now."""
+        if not self._may_have(pod):
+            return NO_GROUP
+        words = self._words(pod)
+        gang = words.gang
+        if gang is UNSET:
+            return KnownGroup(UNSET, words.warnings)
+        if words.object_of:
+            policy = self._policies.get((words.object_of, gang.namespace, gang.name))
+            if policy is not None:
+                return with_policy(words, policy)
+        return self._as_stated(words, gang)
+
+    def _may_have(self, pod: Pod) -> bool:
+        return may_have_group(pod, by_namespace=pod.metadata.namespace in self._by_owner)
+
+    def _words(self, pod: Pod) -> GroupWords:
+        return words_of(pod, by_namespace=pod.metadata.namespace in self._by_owner)
+
+    def _as_stated(self, words: GroupWords, gang: Gang) -> KnownGroup:
+        """The group by the largest size that its pods state, without an object."""
+        members = self._members.get(gang.key)
+        sizes = {*(members.sizes if members is not None else ()), gang.least} - {0}
+        if words.object_of and not sizes:
+            missing = self._missing(words.object_of, gang)
+            return KnownGroup(gang, (*words.warnings, missing))
+        if not sizes or (not gang.least and not words.object_of):
+            return KnownGroup(gang, words.warnings)  # what it states itself cannot be read
+        least, warnings = max(sizes), words.warnings
+        if len(sizes) > 1:
+            stated = " and ".join(map(str, sorted(sizes)[:2])) + ", …" * (len(sizes) > 2)
+            text = f"pods of group {gang} state sizes {stated}: {least} counts; write one on all"
+            warnings = (*warnings, text)
+        return KnownGroup(replace(gang, least=least), warnings)
+
+    def _missing(self, system: str, gang: Gang) -> str:
+        api = api_group(GROUP_KINDS[system][0])
+        if system not in self._followed:
+            why = f"the API server has no podgroups.{api}, or Weft may not list and watch them"
+            return f"its PodGroup {gang} is not known, and it waits: {why}"
+        return f"there is no PodGroup {gang} of {api}, and it waits: make it, or remove its name"
+
+    def _join(self, uid: str, words: GroupWords) -> None:
+        gang = words.gang
+        if gang is UNSET or self._group_of.get(uid, gang.key) != gang.key:
+            self._leave(uid)
+        if gang is UNSET:
+            return
+        members = self._members.setdefault(gang.key, _Members())
+        self._group_of[uid] = gang.key
+        if members.put(uid, gang.least) and len(members.stated) > 1:
+            self._tell([gang.key])
+        if words.object_of:
+            key = (words.object_of, gang.namespace, gang.name)
+            members.objects.add(key)
+            self._asking.setdefault(key, {})[gang.key] = None
+
+    def _leave(self, uid: str) -> None:
+        name = self._group_of.pop(uid, "")
+        members = self._members.get(name)
+        if members is None:
+            return
+        if members.drop(uid):
+            self._tell([name])
+        if members.stated:
+            return
+        del self._members[name]
+        for key in members.objects:
+            asking = self._asking[key]
+            asking.pop(name, None)
+            if not asking:
+                del self._asking[key]
+
+    def _tell(self, names: Iterable[str]) -> None:
+        """The pods of these groups are to be told anew."""
+        for name in names:
+            if (members := self._members.get(name)) is not None:
+                self.moved |= dict.fromkeys(members.stated)

@@ -1,0 +1,175 @@
+"""PodGroups: the objects in which three systems say how many pods of a group must start together.
+
+    kubernetes         scheduling.k8s.io v1beta1 (1.37), v1alpha2 (1.36)
+    scheduler-plugins  scheduling.x-k8s.io v1alpha1
+    volcano            scheduling.volcano.sh v1beta1
+
+One struct has the fields of all three, which do not overlap. Numbers are read as whatever they are
+written as: a group that cannot be read is worth a warning on its pods, which still wait for it.
+"""
+
+from typing import Any, NamedTuple
+
+from weft.dialects.groups import KUBERNETES, SCHEDULER_PLUGINS, VOLCANO, least_of
+from weft.dialects.system import timestamp_ns
+from weft.model import BadInputError
+from weft.model.ceilings import MOST_LETTERS
+from weft.model.manifest import Api, ObjectMeta
+
+_MOST_MEMBERS, _MOST_TASKS, _MOST_SHOWN = 2**31 - 1, 1_000, 40
+HARD = "hard"
+"""Volcano's networkTopology.mode: all pods of the group below one of its HyperNodes."""
+
+
+AS_ONE = "PodGroup"
+"""Kubernetes 1.36's disruptionMode where all pods of a group are preempted with one of them."""
+
+
+class GangPolicy(Api, frozen=True, gc=False):
+    """spec.schedulingPolicy.gang."""
+
+    min_count: Any = 0
+
+
+class PodGroupPolicy(Api, frozen=True, gc=False):
+    """spec.schedulingPolicy: exactly one of these."""
+
+    basic: dict[str, Any] | None = None
+    gang: GangPolicy | None = None
+
+
+class TopologyConstraint(Api, frozen=True, gc=False):
+    """One entry of spec.schedulingConstraints.topology."""
+
+    key: str = ""
+
+
+class GroupConstraints(Api, frozen=True, gc=False):
+    """spec.schedulingConstraints."""
+
+    topology: list[TopologyConstraint] | None = None
+
+
+class PodGroupSpec(Api, frozen=True, gc=False):
+    """spec of a PodGroup, of whichever system. `disruption_mode` is a word in Kubernetes 1.36
+    (Pod, PodGroup), an object with one key since (single, all)."""
+
+    scheduling_policy: PodGroupPolicy | None = None
+    scheduling_constraints: GroupConstraints | None = None
+    disruption_mode: Any = None
+    parent_composite_pod_group_name: str | None = None
+    min_member: Any = None
+    min_task_member: dict[str, Any] | None = None
+    network_topology: dict[str, Any] | None = None
+    sub_group_policy: list[Any] | None = None
+
+
+class KubePodGroup(Api, frozen=True, gc=False):
+    """A PodGroup."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodGroupSpec = PodGroupSpec()
+
+
+class GroupPolicy(NamedTuple):
+    """A PodGroup's demands on its pods; see `Gang`. `is_gang`: it binds them to each other in any
+    way; else each is on its own."""
+
+    is_gang: bool = True
+    least: int = 1
+    created_ns: int = 0
+    topology_key: str = ""
+    least_by_task: tuple[tuple[str, int], ...] = ()
+    ends_as_one: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+def policy_of(system: str, group: KubePodGroup) -> GroupPolicy:
+    """Read a PodGroup of this system. Never raises: what cannot be read is in its warnings."""
+    warnings: list[str] = []
+    try:
+        created_ns = timestamp_ns(group.metadata.creation_timestamp)
+    except BadInputError:
+        created_ns = 0
+    read = _kubernetes if system == KUBERNETES else _by_min_member
+    policy = read(group.spec, warnings)
+    where = f"PodGroup {group.metadata.namespace}/{group.metadata.name}"
+    told = tuple(f"{where}: {each}" for each in warnings)
+    return policy._replace(created_ns=created_ns, warnings=told)
+
+
+def _kubernetes(spec: PodGroupSpec, warnings: list[str]) -> GroupPolicy:
+    policy = spec.scheduling_policy or PodGroupPolicy()
+    least = 1
+    if policy.gang is not None:
+        least = _size("spec.schedulingPolicy.gang.minCount", policy.gang.min_count, warnings)
+    elif policy.basic is None:
+        warnings.append("spec.schedulingPolicy is neither basic nor gang, and is read as basic")
+    keys = _topology_keys(spec, warnings)
+    if spec.parent_composite_pod_group_name:
+        warnings.append("its parentCompositePodGroupName is ignored: it starts on its own")
+    as_one = ends_as_one(spec.disruption_mode, warnings)
+    key = keys[0] if keys else ""
+    return GroupPolicy(
+        policy.gang is not None or bool(key) or as_one,
+        least,
+        topology_key=key,
+        ends_as_one=as_one,
+    )
+
+
+def _topology_keys(spec: PodGroupSpec, warnings: list[str]) -> list[str]:
+    constraints = spec.scheduling_constraints or GroupConstraints()
+    keys = [each.key for each in constraints.topology or () if each.key]
+    if len(keys) > 1:
+        listed = ", ".join(key[:_MOST_SHOWN] for key in keys[:3])
+        warnings.append(
+            f"spec.schedulingConstraints.topology has several keys ({listed}): the "
+            "first counts; keep one"
+        )
+    return keys
+
+
+def ends_as_one(mode: Any, warnings: list[str]) -> bool:
+    """True if all pods of the group are preempted where one is; an unknown mode is warned of."""
+    if isinstance(mode, dict) and len(mode) == 1:
+        mode = next(iter(mode))
+    if mode in (AS_ONE, "all"):
+        return True
+    if mode not in (None, "Pod", "single"):
+        shown = repr(mode)[:_MOST_SHOWN]
+        warnings.append(f"spec.disruptionMode is {shown}, which Weft does not know: read as single")
+    return False
+
+
+def _by_min_member(spec: PodGroupSpec, warnings: list[str]) -> GroupPolicy:
+    """scheduler-plugins' and Volcano's: left out, minMember is 1."""
+    least = 1
+    if spec.min_member is not None:
+        least = _size("spec.minMember", spec.min_member, warnings)
+    tasks = dict(sorted((spec.min_task_member or {}).items())[:_MOST_TASKS])
+    by_task = tuple(
+        (task[:MOST_LETTERS], _size(f"spec.minTaskMember[{task[:_MOST_SHOWN]}]", size, warnings))
+        for task, size in tasks.items()
+        if size != 0
+    )
+    if any(not size for _, size in by_task):
+        least = 0
+    if (spec.network_topology or {}).get("mode", "") == HARD:
+        warnings.append("spec.networkTopology is not honoured: its pods may be anywhere")
+    if spec.sub_group_policy:
+        warnings.append("spec.subGroupPolicy is not honoured: its pods are one group")
+    return GroupPolicy(True, least, least_by_task=by_task)
+
+
+def _size(where: str, size: Any, warnings: list[str]) -> int:
+    """The number of pods that is written there; 0, its pods wait, where it is none."""
+    if not isinstance(size, int) or isinstance(size, bool) or size > _MOST_MEMBERS:
+        text = f"{where} is {repr(size)[:_MOST_SHOWN]}, no number of pods"
+        warnings.append(f"{text}: its pods wait")
+        return 0
+    return least_of(where, size, warnings)
+
+
+OBJECT_SYSTEMS = (KUBERNETES, SCHEDULER_PLUGINS, VOLCANO)
+"""Systems whose groups are objects."""
