@@ -47,6 +47,7 @@ USED = {
     ("pods/binding", "create"): ("kube/bind.py", "binding"),
     ("pods/eviction", "create"): ("kube/client.py", '"eviction"'),
     ("pods/status", "patch"): ("kube/conditions.py", '"status"'),
+    ("podgroups/status", "patch"): ("cluster/leader/group_conditions.py", '"status"'),
     ("nodes", "get"): ("node/agent/discovery.py", "self._client.get(NODES"),
     ("nodes/status", "patch"): ("node/agent/accounting.py", '"status"'),
     ("events", "create"): ("kube/events.py", '"POST"'),

@@ -49,6 +49,8 @@ GROUPS = {
 }
 """Beside `SCHEDULER`, by system: where the API server has its PodGroups. Who lacks them knows not
 how many pods a group needs, and they wait."""
+GROUP_STATUS = _rights("patch", "podgroups/status", group="scheduling.k8s.io")
+"""To say on Kubernetes' PodGroups whether their pods have places; who lacks it does not."""
 
 
 def of_lease(namespace: str, name: str) -> tuple[ResourceRight, ...]:

@@ -14,7 +14,7 @@ from weft.dialects.groups import KUBERNETES, SCHEDULER_PLUGINS, VOLCANO, least_o
 from weft.dialects.system import timestamp_ns
 from weft.model import BadInputError
 from weft.model.ceilings import MOST_LETTERS
-from weft.model.manifest import Api, ObjectMeta
+from weft.model.manifest import Api, Condition, ObjectMeta
 
 _MOST_MEMBERS, _MOST_TASKS, _MOST_SHOWN = 2**31 - 1, 1_000, 40
 HARD = "hard"
@@ -64,11 +64,18 @@ class PodGroupSpec(Api, frozen=True, gc=False):
     sub_group_policy: list[Any] | None = None
 
 
+class PodGroupStatus(Api, frozen=True, gc=False):
+    """status of a PodGroup, as far as Weft writes it."""
+
+    conditions: list[Condition] | None = None
+
+
 class KubePodGroup(Api, frozen=True, gc=False):
     """A PodGroup."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodGroupSpec = PodGroupSpec()
+    status: PodGroupStatus = PodGroupStatus()
 
 
 class GroupPolicy(NamedTuple):

@@ -21,7 +21,7 @@ from weft.cluster.snapshot.capture import captured, snapshot_of
 from weft.cluster.snapshot.file import read as read_snapshot
 from weft.cluster.snapshot.file import write
 from weft.cluster.snapshot.form import ClusterSnapshot
-from weft.cluster.state.groups import GroupView
+from weft.cluster.state.groups import PLUGIN_GROUPS, GroupView
 from weft.core.engine import Event, PodAdded, PodSeenBound
 from weft.core.policies.fgd import Fgd
 from weft.dialects.group_objects import KubePodGroup
@@ -287,7 +287,7 @@ def objects(name: str, least: int) -> KubePodGroup:
 
 def test_only_pods_of_a_group_that_says_something_else_moved() -> None:
     view, one = GroupView(), shown("x", labels={LABEL: "one"})
-    view.follow("scheduler-plugins")
+    view.follow("scheduler-plugins", PLUGIN_GROUPS)
     for each in (one, shown("y", labels={LABEL: "two"}), shown("z")):
         view.use(each)
     view.take("scheduler-plugins", Added(objects("one", 2)))

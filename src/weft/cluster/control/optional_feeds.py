@@ -204,7 +204,7 @@ def group_kinds(
                 stream.nudge(feed)
 
         def listed(_: Synced) -> None:
-            pods.groups.follow(system)
+            pods.groups.follow(system, kind)
             after()
 
         take = partial(pods.groups.take, system)

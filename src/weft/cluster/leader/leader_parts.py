@@ -12,11 +12,15 @@ from weft.cluster.eviction.evictor import Evictor
 from weft.cluster.eviction.overbooking_guard import OverbookingGuard
 from weft.cluster.eviction.past_scheduler import PastScheduler, Treatment
 from weft.cluster.leader.gpushare_units import UnitMismatches
+from weft.cluster.leader.group_conditions import GroupConditions
 from weft.cluster.leader.started_marks import StartedMarks
 from weft.cluster.stores.oom_history_store import OomHistoryStore
 from weft.cluster.telemetry.oom_watch import OomWatch
 from weft.core.engine import Evict, EvictionWaived, Learnt, PeakLearnt, SlowdownReason
+from weft.core.engine.reasons import summarise
+from weft.core.explain.sentences import pending_in_words
 from weft.kube.configmap import OwnConfigMap
+from weft.model import PodRequest
 
 
 class LeaderParts:
@@ -56,6 +60,7 @@ class LeaderParts:
             client, pods, live.notice, live.may_write, past_scheduler
         )
         self.started = StartedMarks(client, pods, nodes, live.may_write)
+        self.groups = GroupConditions(client, pods, self._waits_for, live.may_write)
         self.units = UnitMismatches(nodes, live.options.gpushare_unit, live.notice)
         self.ends = OomWatch(pods, self._peak_mib)
         self.oom_history = OomHistoryStore(
@@ -67,7 +72,7 @@ class LeaderParts:
         live, hooks = self.live, self.live.hooks
         hooks.ends.append(self.ends.of)
         hooks.bound.append(self.started.observe)
-        hooks.gone.append(self.started.forget)
+        hooks.gone += (self.started.forget, self.groups.forget)
         hooks.nodes.append(self.units.check)
         hooks.touched.append(self.guard.touch)
         hooks.accounts += (self.guard.check, self.past_scheduler.check)
@@ -76,7 +81,15 @@ class LeaderParts:
         live.carry(Learnt, self._keep)
         live.carry(PeakLearnt, self._keep)
         live.stores.append(self.oom_history)
+        live.on_decision.append(self.groups.hear)
         live.parts += (self.evictor, self.guard, self.past_scheduler, self.started, self.units)
+        live.parts.append(self.groups)
+
+    def _waits_for(self, request: PodRequest) -> str:
+        engine = self.live.engine
+        known = engine.assess(engine.profile_of(request), request)
+        summary = summarise(engine.ledger.table, known, request.warnings)
+        return pending_in_words(summary, request.shape.constraints.unsupported, "")
 
     def _keep(self, command: Learnt | PeakLearnt) -> None:
         with self.live.faults.beside("writing learnt peaks"):

@@ -92,8 +92,8 @@ def words_of(pod: Pod, *, by_namespace: bool = False) -> GroupWords:
 
 
 def in_group_of(request: PodRequest, asked: PodRequest) -> PodRequest:
-    """Return what is asked now, with its group as it was at the decision on `request`, where it still is in
-    that group: what a PodGroup says meanwhile is for later decisions."""
+    """Return what is asked now, with its group as it was at the decision on `request`, where it
+    still is in that group: what a PodGroup says meanwhile is for later decisions."""
     now, then = asked.gang, request.gang
     if now is UNSET or then is UNSET or now.key != then.key:
         return asked
@@ -151,8 +151,9 @@ class GroupView:
 
     def __init__(self) -> None:
         self.moved: dict[str, None] = {}
+        self._objects: dict[ObjectKey, KubePodGroup] = {}
         self._policies: dict[ObjectKey, GroupPolicy] = {}
-        self._followed: set[str] = set()
+        self._followed: dict[str, Resource[KubePodGroup]] = {}
         self._members: dict[str, _Members] = {}  # by the group's key
         self._group_of: dict[str, str] = {}  # by UID
         self._asking: dict[ObjectKey, dict[str, None]] = {}  # by object: groups that it says it of
@@ -163,10 +164,16 @@ class GroupView:
         """Take so many at most of those that moved."""
         return [self.moved.popitem()[0] for _ in range(min(most, len(self.moved)))]
 
-    def follow(self, system: str) -> None:
-        """All of this system's PodGroups were told once, and changes are from now on."""
+    def object(self, key: ObjectKey) -> tuple[Resource[KubePodGroup], KubePodGroup] | None:
+        """The PodGroup as it was last shown, in the version that is followed."""
+        kind, group = self._followed.get(key[0]), self._objects.get(key)
+        return None if kind is None or group is None else (kind, group)
+
+    def follow(self, system: str, kind: Resource[KubePodGroup]) -> None:
+        """All of this system's PodGroups were told once, in this version, and changes are from now
+        on."""
         if system not in self._followed:
-            self._followed.add(system)
+            self._followed[system] = kind
             for key, names in self._asking.items():
                 if key[0] == system:
                     self._tell(names)
@@ -176,8 +183,9 @@ class GroupView:
         group = change.object  # type: ignore[union-attr]
         key = (system, group.metadata.namespace, group.metadata.name)
         before = self._policies.pop(key, None)
+        self._objects.pop(key, None)
         if not isinstance(change, Deleted):
-            self._policies[key] = policy_of(system, group)
+            self._policies[key], self._objects[key] = policy_of(system, group), group
         if self._policies.get(key) != before:
             self._tell(self._asking.get(key, ()))
 

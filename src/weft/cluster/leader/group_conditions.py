@@ -1,0 +1,202 @@
+"""Writes on Kubernetes' PodGroups whether their pods have places, for people and controllers.
+
+    Kubernetes 1.36   condition PodGroupScheduled
+    Kubernetes 1.37   condition PodGroupInitiallyScheduled
+
+True, once as many of its pods are bound as it needs, is final, as kube-scheduler has it; False says
+why a pod of it waits, at most once a minute. A write that fails is repeated.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from weft.cluster.control.interface import Attempt, BindOutcome
+from weft.cluster.rights import GROUP_STATUS
+from weft.cluster.state.groups import KUBE_GROUPS, ObjectKey
+from weft.cluster.state.pods import PodView
+from weft.core.engine import Unschedulable
+from weft.dialects.group_objects import KubePodGroup, policy_of
+from weft.dialects.groups import KUBERNETES
+from weft.kube.bind import Bound
+from weft.kube.client import STRATEGIC_PATCH, ApiClient
+from weft.kube.clock import Backoff, rfc3339_micro
+from weft.kube.conditions import ANOTHER_POD, MESSAGE_BYTES
+from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
+from weft.kube.events import shortened
+from weft.kube.pods import Pod
+from weft.model import PodRequest
+
+log = logging.getLogger("weft.cluster")
+_TIMEOUT_S = 3.0
+_INTERVAL_S = 60.0
+_FIRST_S, _MOST_S = 1.0, 60.0
+
+
+class GroupConditions:
+    """Watches one cluster's decisions while `leading`. `why` says why a pod waits."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        pods: PodView,
+        why: Callable[[PodRequest], str],
+        may_write: Callable[[float], bool] | None,
+    ) -> None:
+        self.leading = False
+        self._client, self._pods, self._why = client, pods, why
+        self._may_write, self._refused = may_write, False
+        self._bound: dict[ObjectKey, set[str]] = {}  # UIDs of its pods that have places
+        self._key_of: dict[str, ObjectKey] = {}  # by UID, of these
+        self._told_s: dict[ObjectKey, float] = {}  # when it was last told that its pods wait
+        self._due: dict[ObjectKey, str] = {}  # why its pods wait; "" where they do not
+        self._task: asyncio.Task[None] | None = None
+
+    def lead(self) -> None:
+        """Begin to lead: what was bound before may not be written."""
+        self.leading = True
+        for pod in list(self._pods.pods.values()):
+            if pod.spec.scheduling_group is not None and pod.spec.node_name:
+                self._note_bound(pod)
+
+    def hear(self, outcome: Attempt | BindOutcome) -> None:
+        """Note a decision, or what became of one."""
+        request = outcome.command.pod
+        if not self.leading or request is None or request.shape.constraints.judged_elsewhere:
+            return
+        pod = self._pods.by_uid(request.uid)
+        if pod is None or pod.spec.scheduling_group is None:
+            return
+        if isinstance(outcome, BindOutcome):
+            if isinstance(outcome.outcome, Bound):
+                self._note_bound(pod)
+        elif isinstance(outcome.command, Unschedulable):
+            self._note_waiting(pod, request)
+
+    def forget(self, uid: str) -> None:
+        """Forget a pod that is gone."""
+        key = self._key_of.pop(uid, None)
+        if key is not None and (bound := self._bound.get(key)) is not None:
+            bound.discard(uid)
+            if not bound:
+                del self._bound[key]
+
+    async def stop(self) -> None:
+        """Stop writing."""
+        self.leading = False
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _note_bound(self, pod: Pod) -> None:
+        key = _key(pod)
+        if (
+            pod.ended
+            or not self._pods.ours(pod)
+            or (shown := self._pods.groups.object(key)) is None
+        ):
+            return
+        self._key_of[pod.metadata.uid] = key
+        bound = self._bound.setdefault(key, set())
+        bound.add(pod.metadata.uid)
+        policy = policy_of(KUBERNETES, shown[1])
+        if policy.least and len(bound) >= policy.least:
+            self._told_s.pop(key, None)
+            self._write(key, "")
+
+    def _note_waiting(self, pod: Pod, request: PodRequest) -> None:
+        key, now = _key(pod), self._client.clock.monotonic()
+        if self._pods.groups.object(key) is None or now < self._told_s.get(key, now):
+            return
+        self._told_s[key] = now + _INTERVAL_S
+        meta = pod.metadata
+        self._write(key, f"pod {meta.name}: {self._why(request)}")
+
+    def _write(self, key: ObjectKey, why: str) -> None:
+        if self._refused:
+            return
+        self._due[key] = why
+        if self._task is None:
+            self._task = asyncio.create_task(self._write_all())
+            self._task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self._task = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("conditions of PodGroups: this is a mistake in Weft", exc_info=error)
+
+    async def _write_all(self) -> None:
+        backoff = Backoff(_FIRST_S, _MOST_S, self._client.rng)
+        while self.leading and self._due and not self._refused:
+            failed: dict[ObjectKey, str] = {}
+            while self._due:
+                key = next(iter(self._due))
+                why = self._due.pop(key)
+                if not await self._tell(key, why):
+                    failed[key] = why
+            if failed:
+                self._due = failed | self._due
+                await self._client.clock.sleep(backoff.next_s())
+
+    async def _tell(self, key: ObjectKey, why: str) -> bool:
+        """Write the group's condition if it is news; return True unless a retry is needed."""
+        if (shown := self._pods.groups.object(key)) is None:
+            return True
+        kind, group = shown
+        name = "PodGroupInitiallyScheduled" if kind is KUBE_GROUPS else "PodGroupScheduled"
+        condition = _news(group, name, shortened(why, MESSAGE_BYTES))
+        if condition is None:
+            return True
+        if self._may_write is not None and not self._may_write(2 * _TIMEOUT_S):
+            return False
+        return await self._patch(kind.of(key[1], key[2], "status"), group, condition)
+
+    async def _patch(self, path: str, group: KubePodGroup, condition: dict[str, str]) -> bool:
+        if "lastTransitionTime" in condition:
+            now = rfc3339_micro(self._client.clock.wall())[:19] + "Z"
+            condition = {**condition, "lastTransitionTime": now}
+        meta = group.metadata
+        body = {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}
+        try:
+            await self._client.call(
+                "PATCH", path, msgspec.json.encode(body), content_type=STRATEGIC_PATCH
+            )
+        except (NotFoundError, ConflictError):
+            return True  # it is gone
+        except (ApiError, LostError, NotSentError) as error:
+            code = error.code if isinstance(error, ApiError) else 0
+            if code == ANOTHER_POD:
+                return True  # another one has its name
+            if code == 403:
+                self._refused = True
+                lacking = ", ".join(map(str, GROUP_STATUS))
+                log.warning("no PodGroup says whether its pods have places: may not %s", lacking)
+                return True
+            text = "PodGroup %s/%s: whether its pods have places is not written now: %s"
+            log.warning(text, meta.namespace, meta.name, error)
+            return False
+        return True
+
+
+def _key(pod: Pod) -> ObjectKey:
+    group = pod.spec.scheduling_group
+    name = (group.pod_group_name or "") if group is not None else ""
+    return KUBERNETES, pod.metadata.namespace, name
+
+
+def _news(group: KubePodGroup, name: str, why: str) -> dict[str, str] | None:
+    """The condition, if it says anything new; with an empty time where it is another than before.
+    That its pods once had places is never taken back."""
+    known = next((c for c in group.status.conditions or () if c.type == name), None)
+    status = "False" if why else "True"
+    if known is not None and known.status == "True":
+        return None
+    if known is not None and (known.status, known.message) == (status, why):
+        return None
+    reason = "Unschedulable" if why else "Scheduled"
+    condition = {"type": name, "status": status, "reason": reason, "message": why}
+    if known is None or known.status != status:
+        condition["lastTransitionTime"] = ""
+    return condition
