@@ -19,6 +19,7 @@ from weft.cluster.telemetry.oom_watch import OomWatch
 from weft.core.engine import Evict, EvictionWaived, Learnt, PeakLearnt, SlowdownReason
 from weft.core.engine.reasons import summarise
 from weft.core.explain.sentences import pending_in_words
+from weft.dialects.groups import KUBERNETES
 from weft.kube.configmap import OwnConfigMap
 from weft.model import PodRequest
 
@@ -81,9 +82,13 @@ class LeaderParts:
         live.carry(Learnt, self._keep)
         live.carry(PeakLearnt, self._keep)
         live.stores.append(self.oom_history)
-        live.on_decision.append(self.groups.hear)
+        live.pods.groups.on_follow.append(self._followed)
         live.parts += (self.evictor, self.guard, self.past_scheduler, self.started, self.units)
         live.parts.append(self.groups)
+
+    def _followed(self, system: str) -> None:
+        if system == KUBERNETES:  # elsewhere no decision needs a look
+            self.live.on_decision.append(self.groups.hear)
 
     def _waits_for(self, request: PodRequest) -> str:
         engine = self.live.engine

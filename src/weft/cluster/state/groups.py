@@ -7,7 +7,7 @@ state different sizes, of which the largest counts, and those whose namespace be
 of a kind that nobody follows is one whose object is missing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from msgspec import UNSET, UnsetType
@@ -147,9 +147,11 @@ class _Members:
 
 class GroupView:
     """The PodGroups there are, and which pods are in which group. `moved` are UIDs of pods whose
-    group is another than when they were last told."""
+    group is another than when they were last told; `on_follow` hears of each system whose PodGroups
+    are followed from then on."""
 
     def __init__(self) -> None:
+        self.on_follow: list[Callable[[str], None]] = []
         self.moved: dict[str, None] = {}
         self._objects: dict[ObjectKey, KubePodGroup] = {}
         self._policies: dict[ObjectKey, GroupPolicy] = {}
@@ -174,6 +176,8 @@ class GroupView:
         on."""
         if system not in self._followed:
             self._followed[system] = kind
+            for hear in self.on_follow:
+                hear(system)
             for key, names in self._asking.items():
                 if key[0] == system:
                     self._tell(names)
