@@ -169,10 +169,15 @@ def read_pod(
     from weft.cluster.state.manifests import manifest_of, replicas_of
     from weft.cluster.state.pod_reader import UnknownVolumes, read
     from weft.dialects.preview import preview
+    from weft.kube.pods import OwnerReference
 
     manifest = manifest_of(pod)
     if pod.namespace and not manifest.metadata.namespace:  # a template's pods are where it is
         manifest = replace(manifest, metadata=replace(manifest.metadata, namespace=pod.namespace))
+    if pod.kind != "Pod" and manifest.metadata.owner_references is None:
+        owner = OwnerReference(pod.kind, pod.name.partition("/")[0], controller=True)
+        metadata = replace(manifest.metadata, owner_references=[owner])
+        manifest = replace(manifest, metadata=metadata)
     groups = groups or WrittenGroups()
     request = read(manifest, settings, UnknownVolumes(), groups=groups)
     row_of = {
@@ -184,7 +189,7 @@ def read_pod(
     }
     foreign = pod_reader.not_placed(manifest, request)
     not_honoured = [f"{text}: {pod_reader.WAY_OUT}" for text in pod_reader.not_honoured(manifest)]
-    words = words_of(manifest)
+    words = words_of(manifest, written=True)
     if request.gang is not UNSET and not (request.gang.least or words.object_of):
         not_honoured.append(f"group {request.gang} has no size that can be read: the pod waits")
     group = Group.of(request.gang, words)

@@ -78,7 +78,8 @@ _GO_DURATION = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?(?:ns|us|µs|ms|s|m|h))+", r
 class GroupWords(NamedTuple):
     """A pod's group as its own words have it; `gang` is unset for a pod on its own.
 
-    `object_of` is the system whose PodGroup of that name says its size, "" where the pod does.
+    `object_of` is the system whose PodGroup of that name says its size, or "owner" where that is
+    to be written on the pod by its controller; "" where the pod says it.
     `waits` is how long its system would hold places for it at most, as written; "" where it does
     not say.
     """
@@ -110,12 +111,15 @@ def could_have_by_namespace(pod: PodManifest) -> bool:
     return bool(labels) and not _OWNED.isdisjoint(labels or ())
 
 
-def group_of(pod: PodManifest, *, owner: str = "", by_namespace: bool = False) -> GroupWords:
+def group_of(
+    pod: PodManifest, *, owner: str = "", by_namespace: bool = False, written: bool = False
+) -> GroupWords:
     """Read the pod's group. `owner` is its controller, as `PyTorchJob/train`, "" for none;
-    `by_namespace`: its namespace has `weft.dev/gang: owner`."""
+    `by_namespace`: its namespace has `weft.dev/gang: owner`; `written`: it is in a file, without
+    what controllers write on pods."""
     if not may_have_group(pod, by_namespace=by_namespace):
         return ON_ITS_OWN
-    words = _Words(pod, owner, by_namespace)
+    words = _Words(pod, owner, by_namespace, written)
     found = words.found()
     if not found:
         return words.none()
@@ -133,11 +137,11 @@ def group_of(pod: PodManifest, *, owner: str = "", by_namespace: bool = False) -
 class _Words:
     """One pod's words, and what is to be said of them."""
 
-    def __init__(self, pod: PodManifest, owner: str, by_namespace: bool) -> None:
+    def __init__(self, pod: PodManifest, owner: str, by_namespace: bool, written: bool) -> None:
         meta = pod.metadata
         self.namespace = meta.namespace or "default"
         self.where: dict[str, str] = {}  # by system, the field that names the group
-        self._pod, self._owner = pod, owner
+        self._pod, self._owner, self._written = pod, owner, written
         self._labels: Mapping[str, str] = meta.labels or {}
         self._annotations: Mapping[str, str] = meta.annotations or {}
         self._warnings: list[str] = []
@@ -274,6 +278,8 @@ class _Words:
             least = self._size(f"annotation {LWS_SIZE}", said[LWS_SIZE])
         elif name.startswith("JobSet/") and self._labels.get(JOB_SET_JOBS):
             least = self._size(f"label {JOB_SET_JOBS}", self._labels[JOB_SET_JOBS])
+        elif self._written and name.startswith(("JobSet/", "LeaderWorkerSet/")):
+            return self.of(Gang(OWNER, self.namespace, name), object_of=OWNER)
         else:
             least = 0
             self.warn(

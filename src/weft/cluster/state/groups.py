@@ -84,11 +84,11 @@ def with_policy(words: GroupWords, policy: GroupPolicy) -> KnownGroup:
     return KnownGroup(known, warnings)
 
 
-def words_of(pod: Pod, *, by_namespace: bool = False) -> GroupWords:
-    """Read what the pod itself says of its group."""
+def words_of(pod: Pod, *, by_namespace: bool = False, written: bool = False) -> GroupWords:
+    """Read what the pod itself says of its group; see `group_of`."""
     controllers = (each for each in pod.metadata.owner_references or () if each.controller)
     owner = next((f"{each.kind}/{each.name}" for each in controllers), "")
-    return group_of(pod, owner=owner, by_namespace=by_namespace)
+    return group_of(pod, owner=owner, by_namespace=by_namespace, written=written)
 
 
 def in_group_of(request: PodRequest, asked: PodRequest) -> PodRequest:
@@ -108,7 +108,7 @@ class WrittenGroups:
 
     def read(self, pod: Pod) -> KnownGroup:
         """The pod's group, of unknown size where that stands in an object elsewhere."""
-        words = words_of(pod)
+        words = words_of(pod, written=True)
         if words.gang is UNSET or not words.object_of:
             return KnownGroup(words.gang, words.warnings)
         gang = words.gang
