@@ -77,6 +77,32 @@ def test_nothing_that_may_be_secret_is_in_the_file(snapshot: Path) -> None:
     assert CANARY.encode() not in snapshot.read_bytes()
 
 
+def test_pod_groups_of_a_file_are_told_apart_by_their_api(weft: Weft, snapshot: Path) -> None:
+    versions = {
+        "podGroups": "scheduling.k8s.io/v1beta1",
+        "schedulerPluginsPodGroups": "scheduling.x-k8s.io/v1alpha1",
+        "volcanoPodGroups": "scheduling.volcano.sh/v1beta1",
+        "nobodys": "scheduling.run.ai/v2alpha2",
+    }
+    groups = [
+        {
+            "kind": "PodGroup",
+            "apiVersion": version,
+            "metadata": {"name": field, "namespace": "d"},
+            "spec": {"minMember": 2},
+        }
+        for field, version in versions.items()
+    ]
+    objects = weft.folder / "groups.json"
+    items = [node("a"), *pods(), *groups]
+    objects.write_text(json.dumps({"kind": "List", "items": items}))
+    assert weft("snapshot", snapshot, "--from", objects).code == 0
+    written = json.loads(snapshot.read_text())
+    for field in versions.keys() - {"nobodys"}:
+        assert [each["metadata"]["name"] for each in written[field]] == [field]
+    assert "nobodys" not in snapshot.read_text()
+
+
 def names_in(file: Path) -> set[str]:
     return {pod["metadata"]["name"] for pod in json.loads(file.read_text())["pods"]}
 
