@@ -15,7 +15,13 @@ import msgspec
 from weft.cluster.control.interface import Attempt, BindOutcome, ClusterView, Notice
 from weft.core.engine import Faulted, Unschedulable
 from weft.core.engine.reasons import summarise
-from weft.core.explain.sentences import bound_in_words, pending_in_words, stuck_in_words
+from weft.core.engine.records import Record
+from weft.core.explain.sentences import (
+    bound_in_words,
+    gang_refused_in_words,
+    pending_in_words,
+    stuck_in_words,
+)
 from weft.kube.bind import Bound
 from weft.kube.client import ApiClient
 from weft.kube.conditions import ConditionOptions, ConditionWriter
@@ -168,6 +174,9 @@ class EventReporter:
         request = outcome.command.pod
         if request is None:
             return
+        if isinstance(outcome.command, Unschedulable):
+            for other in outcome.command.others:
+                self._gang_waits(other, outcome.command.record)
         pod = self._live.pod(request.namespace, request.name)
         if pod is None or pod.metadata.uid != request.uid:
             return
@@ -181,12 +190,21 @@ class EventReporter:
                 text = bound_in_words(place.node, place.shares)
                 self._emit(_about(pod), "Scheduled", text, warning=False)
         elif isinstance(outcome.command, Unschedulable | Faulted):
-            why = outcome.command.record.fault or self._why(request)
+            record = outcome.command.record  # told once; what changes later, events tell
+            if record.gang:
+                why = gang_refused_in_words(record, record.gang)
+            else:
+                why = record.fault or self._why(request)
             self._emit(_about(pod), "FailedScheduling", why, warning=True)
             self._waits(pod, why)
-            record = outcome.command.record  # told once; what changes later, events tell
             level = logging.INFO if record.attempt == 1 else logging.DEBUG
             _log_waiting(pod, why, level, record.seq)
+
+    def _gang_waits(self, request: PodRequest, record: Record) -> None:
+        """Say on a pod of a gang that waits why it does; the event is about one of them."""
+        pod = self._live.pod(request.namespace, request.name)
+        if pod is not None and pod.metadata.uid == request.uid and record.gang:
+            self._waits(pod, gang_refused_in_words(record, record.gang))
 
     def _on_notice(self, notice: Notice) -> None:
         pod = notice.pod

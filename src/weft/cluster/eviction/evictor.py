@@ -31,6 +31,7 @@ from weft.core.explain.account_sentences import (
 from weft.core.explain.sentences import (
     double_booking_in_words,
     eviction_in_words,
+    gang_in_words,
     slowed_in_words,
 )
 from weft.kube.client import ApiClient
@@ -40,6 +41,7 @@ from weft.model.log_fields import about
 
 log = logging.getLogger("weft.cluster")
 BORROWED, SLOWED, DOUBLE = "BorrowedMemoryNeeded", "SlowedDown", "DoubleBooked"
+GANG = "GangIncomplete"
 BLOCKED = "EvictionBlocked"
 
 
@@ -72,9 +74,9 @@ class EvictionOutcome(NamedTuple):
 class Evictor:
     """Carries out `Evict` for one live cluster, while `leading`.
 
-    `borrower_counts`, `slowdown_counts` and `double_booked_counts` are evictions by what became of
-    them (`evicted`, `blocked`, `failed`). `on_slowdown_eviction` is called once a pod that slows
-    another may be going: the API server said yes, or its answer did not come.
+    `borrower_counts`, `slowdown_counts`, `double_booked_counts` and `gang_counts` are evictions by
+    what became of them (`evicted`, `blocked`, `failed`). `on_slowdown_eviction` is called once a
+    pod that slows another may be going: the API server said yes, or its answer did not come.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Evictor:
         self.borrower_counts = {"evicted": 0, "blocked": 0, "failed": 0}
         self.slowdown_counts = dict(self.borrower_counts)
         self.double_booked_counts = dict(self.borrower_counts)
+        self.gang_counts = dict(self.borrower_counts)
         self._client, self._pods = client, pods
         self._on_slowdown_eviction = on_slowdown_eviction
         self._notify, self._report, self.may_write = notify, report, may_write
@@ -156,6 +159,9 @@ class Evictor:
         if isinstance(record.double_booked, DoubleBooking):
             text = double_booking_in_words(record.double_booked, record.node, self._pods.name_of)
             return _Why(DOUBLE, text, self.double_booked_counts, record.seq, TRIED_AGAIN)
+        if record.gang:
+            text = f"{gang_in_words(record.gang)}; there was no room for the rest for a minute"
+            return _Why(GANG, text, self.gang_counts, record.seq, TRIED_AGAIN)
         if record.slowed is not None:
             text = slowed_in_words(record.slowed, self._pods.name_of)
             return _Why(SLOWED, text, self.slowdown_counts, record.seq)

@@ -43,6 +43,7 @@ from weft.core.explain.explanation import (
 from weft.core.explain.score_parts import score_in_words
 from weft.core.explain.sentences import (
     FOLLOWS,
+    GANG_WAITS,
     NOWHERE,
     ROOM_NOW,
     beyond_advertised_in_words,
@@ -52,6 +53,7 @@ from weft.core.explain.sentences import (
     closed_in_words,
     decision_notes,
     extender_in_words,
+    gang_in_words,
     node_gone_in_words,
     place_in_words,
     preemption_in_words,
@@ -316,6 +318,10 @@ class Explainer:
             "metrics": metrics,
         }
         notes += request.warnings
+        gang_waits = False
+        if request.gang and (members := engine.queue.gangs.of(request.gang)) is not None:
+            notes.append(gang_in_words(members.decision()))
+            gang_waits = not members.has_quorum
         charged = engine.oom_history.charged(request)
         notes += [charged_in_words(charged)] if charged else []
         if request.shape.gpu_requests:
@@ -328,7 +334,12 @@ class Explainer:
         if summary.fits:
             best = tuple(best_nodes(engine.ledger.table, known, profile, _CANDIDATES))
             return self._explanation(
-                pod, "pending", ROOM_NOW, candidates=best, notes=tuple(notes), **more
+                pod,
+                "pending",
+                GANG_WAITS if gang_waits else ROOM_NOW,
+                candidates=best,
+                notes=tuple(notes),
+                **more,
             )
         notes += self._on_nodes(known)
         others, left_out = await self._others_in_the_way(known)

@@ -51,12 +51,6 @@ class GangPlaces(NamedTuple):
     demands: tuple[tuple[Shape, Demand], ...]
 
 
-def gang_decision(members: GangMembers[WaitingPod], found: GangPlaces) -> GangDecision:
-    """Return what was found, for the record."""
-    placed = len(members.placed) + found.found
-    return GangDecision(str(members.gang), members.least, members.there, placed)
-
-
 class TriesPlaces(Protocol):
     """The part of the engine that a search needs."""
 
@@ -274,7 +268,7 @@ def decide(
     before = engine.journal.seq
     found = find_places(engine, members, now_ns)
     engine.journal.back_to(before)
-    decision = gang_decision(members, found)
+    decision = members.decision(found.found)
     if not found.chosen:
         assert found.short is not None
         short, record = found.short[0].pod, engine.journal.numbered(found.short[1], decision)
@@ -305,16 +299,14 @@ def tell_if_gathering(
     members = engine.queue.gangs.of(pod.gang) if pod.gang else None
     if waiting is None or members is None or members.is_complete:
         return
-    gang = GangDecision(str(members.gang), members.least, members.there, len(members.placed))
-    out.append(Unschedulable(pod, engine.journal.gathers(waiting, gang, now_ns)))
+    out.append(Unschedulable(pod, engine.journal.gathers(waiting, members.decision(), now_ns)))
 
 
 def evict_broken(engine: TriesPlaces, now_ns: int, out: list[Command]) -> None:
     """Ask pods to go that run although there is no room for as many as their gang needs: they get
     nothing done, and hold what others wait for."""
     for members in engine.queue.gangs.broken(now_ns):
-        placed = len(members.placed)
-        decision = GangDecision(str(members.gang), members.least, members.there, placed)
+        decision = members.decision()
         for uid in list(members.placed):
             holding = engine.ledger.holdings.get(uid)
             if holding and holding.state == "committed" and uid not in members.leaving:

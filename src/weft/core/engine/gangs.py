@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
+from weft.core.engine.records import GangDecision
 from weft.model import Gang, PodRequest
 
 GRACE_NS = 60_000_000_000
@@ -87,6 +88,11 @@ class GangMembers(Generic[W]):
         tasks = self._placed + Counter(gang.task for gang in more)
         least, needed = self.least, self._of_each_task()
         return bool(least) and tasks.total() >= least and self._enough(needed, tasks)
+
+    def decision(self, found: int = 0) -> GangDecision:
+        """How far the gang is, where so many of its pods that wait found places."""
+        placed = len(self.placed) + found
+        return GangDecision(str(self.gang), self.least, self.there, placed)
 
     def topology_key(self) -> str:
         """The node label of which its pods must be in one value; "" for anywhere."""

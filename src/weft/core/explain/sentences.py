@@ -10,12 +10,12 @@ from weft.core.engine.harvest import Eviction, Harvest
 from weft.core.engine.oom_history import ALONE_AFTER, OomCharge
 from weft.core.engine.overbooking import DoubleBooking, Excuse
 from weft.core.engine.reasons import FeasibilitySummary
-from weft.core.engine.records import Record
+from weft.core.engine.records import GangDecision, Record
 from weft.core.engine.slowdown_eviction import WINDOWS, SlowdownReason
 from weft.core.explain.amounts import age_in_words, gpus_in_words, shares_in_words
 from weft.core.explain.explanation import StuckPod
 from weft.core.framework.connection import ChosenLinks
-from weft.model import Reason, Share
+from weft.model import Code, Reason, Share
 
 BOUNDED = "not every placement of its GPU shares was tried: another may be better"
 
@@ -47,6 +47,7 @@ _STATES = {
 }
 NOWHERE = "fits nowhere"
 ROOM_NOW = "has room now and waits for its next attempt"
+GANG_WAITS = "waits for its group: a pod alone would fit, but not as many as the group needs"
 FOLLOWS = "this process is not the leader; the leader decides"
 
 
@@ -168,6 +169,30 @@ def _first(names: Sequence[str]) -> str:
     return ", ".join(names[:_STUCK_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
+def gang_in_words(gang: GangDecision) -> str:
+    """Say how far the pod's group is."""
+    if not gang.least:
+        return f"nobody says yet how many pods group {gang.name} needs; it waits for its object"
+    if gang.there < gang.least:
+        return f"group {gang.name} needs {gang.least:,} pods, and {gang.there:,} are there"
+    needs = f"group {gang.name} needs places for {gang.least:,} pods together"
+    if gang.found < gang.least:
+        return f"{needs}, and {gang.found:,} have or would have one"
+    return f"{needs}, and has {gang.found:,}"
+
+
+def gang_refused_in_words(record: Record, gang: GangDecision) -> str:
+    """Text of the event and the PodScheduled condition of pods of a group that waits."""
+    text = gang_in_words(gang)
+    if gang.there < gang.least or not gang.least:
+        return text
+    reasons = [Reason(Code(code), n) for code, n in enumerate(record.counts) if code and n]
+    reasons.sort(key=lambda reason: -reason.nodes)
+    return f"{text}; the next one fits none of {sum(record.counts):,} nodes: " + ", ".join(
+        map(str, reasons)
+    )
+
+
 # --- what a decision rests on ---
 
 
@@ -181,6 +206,7 @@ def decision_notes(record: Record, name: Callable[[str], str] = str) -> list[str
     notes += [BOUNDED] if record.bounded else []
     notes += [] if record.links is UNSET else [links_in_words(record.links)]
     notes += [] if record.preferred is UNSET else [preferred_in_words(record.preferred)]
+    notes += [] if record.gang is UNSET else [gang_in_words(record.gang)]
     return notes + ([charged_in_words(record.charged)] if record.charged else [])
 
 
