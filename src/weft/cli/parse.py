@@ -189,7 +189,8 @@ def read_pod(
     }
     foreign = pod_reader.not_placed(manifest, request)
     not_honoured = [f"{text}: {pod_reader.WAY_OUT}" for text in pod_reader.not_honoured(manifest)]
-    words = words_of(manifest, written=True)
+    words, unhonoured = words_of(manifest, written=True), groups.read(manifest).unhonoured
+    not_honoured += [unhonoured] if unhonoured else []
     if request.gang is not UNSET and not (request.gang.least or words.object_of):
         not_honoured.append(f"group {request.gang} has no size that can be read: the pod waits")
     group = Group.of(request.gang, words)

@@ -80,7 +80,8 @@ class KubePodGroup(Api, frozen=True, gc=False):
 
 class GroupPolicy(NamedTuple):
     """A PodGroup's demands on its pods; see `Gang`. `is_gang`: it binds them to each other in any
-    way; else each is on its own."""
+    way; else each is on its own. `unhonoured` is what Weft does not do for it, so that its pods
+    wait; "" for nothing."""
 
     is_gang: bool = True
     least: int = 1
@@ -89,6 +90,7 @@ class GroupPolicy(NamedTuple):
     least_by_task: tuple[tuple[str, int], ...] = ()
     ends_as_one: bool = False
     warnings: tuple[str, ...] = ()
+    unhonoured: str = ""
 
 
 def policy_of(system: str, group: KubePodGroup) -> GroupPolicy:
@@ -102,7 +104,8 @@ def policy_of(system: str, group: KubePodGroup) -> GroupPolicy:
     policy = read(group.spec, warnings)
     where = f"PodGroup {group.metadata.namespace}/{group.metadata.name}"
     told = tuple(f"{where}: {each}" for each in warnings)
-    return policy._replace(created_ns=created_ns, warnings=told)
+    unhonoured = f"{where}: {policy.unhonoured}" if policy.unhonoured else ""
+    return policy._replace(created_ns=created_ns, warnings=told, unhonoured=unhonoured)
 
 
 def _kubernetes(spec: PodGroupSpec, warnings: list[str]) -> GroupPolicy:
@@ -162,11 +165,11 @@ def _by_min_member(spec: PodGroupSpec, warnings: list[str]) -> GroupPolicy:
     )
     if any(not size for _, size in by_task):
         least = 0
-    if (spec.network_topology or {}).get("mode", "") == HARD:
-        warnings.append("spec.networkTopology is not honoured: its pods may be anywhere")
+    hard = (spec.network_topology or {}).get("mode", "") == HARD
+    unhonoured = "spec.networkTopology with mode hard is not honoured by Weft" if hard else ""
     if spec.sub_group_policy:
         warnings.append("spec.subGroupPolicy is not honoured: its pods are one group")
-    return GroupPolicy(True, least, least_by_task=by_task)
+    return GroupPolicy(True, least, least_by_task=by_task, unhonoured=unhonoured)
 
 
 def _size(where: str, size: Any, warnings: list[str]) -> int:

@@ -233,3 +233,13 @@ def test_a_group_with_a_size_that_nobody_can_read_is_an_error(weft: Any, tmp_pat
     assert lines
     assert "group ml/train has no size that can be read: the pod waits" in said.err
     assert "'many', no number of pods" in said.err
+
+
+def test_a_group_whose_topology_cannot_be_kept_is_an_error(weft: Any, tmp_path: Path) -> None:
+    web = json.loads(manifest({}))
+    web["spec"]["template"]["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "train"}
+    spec = {"minMember": 2, "networkTopology": {"mode": "hard"}}
+    group = {**GROUP, "apiVersion": "scheduling.volcano.sh/v1beta1", "spec": spec}
+    said, _ = group_lines(weft, tmp_path / "gang.yaml", json.dumps(group), json.dumps(web))
+    assert said.code == 1
+    assert "Deployment web: PodGroup ml/train: spec.networkTopology with mode hard" in said.err

@@ -145,6 +145,19 @@ async def test_a_basic_group_is_no_gang() -> None:
         assert set(made.gangs("a")) == {UNSET}
 
 
+async def test_a_group_that_weft_cannot_honour_waits_with_that_reason() -> None:
+    async with world(VOLCANO) as made:
+        spec = {"minMember": 1, "networkTopology": {"mode": "hard"}}
+        made.server.add(f"podgroups.{VOLCANO}", group(spec))
+        made.server.add("pods", member("a", VOLCANO, nodeSelector={}))
+        await until(lambda: made.gangs("a"))
+        asked = made.live.parse(made.live.pods.pods["d", "a"]).shape.constraints
+        assert "spec.networkTopology with mode hard is not honoured" in asked.unsupported
+        change = {"spec": {"networkTopology": {"mode": "soft"}}}
+        made.server.update(f"podgroups.{VOLCANO}", "train", change, "d")
+        await until(lambda: made.server.get("pods", "a", "d")["spec"].get("nodeName"))
+
+
 async def test_a_bound_pods_group_is_told_with_it() -> None:
     async with world(PLUGINS) as made:
         made.server.add("pods", member("a", scheduler="other"))

@@ -281,7 +281,6 @@ def test_a_pod_group_says_what_its_pods_need(system, spec, expected):
         ),
         ("scheduler-plugins", {"minMember": True}, 0, "spec.minMember is True"),
         ("volcano", {"minMember": 0}, 1, "spec.minMember is 0"),
-        ("volcano", {"networkTopology": {"mode": "hard"}}, 1, "networkTopology is not honoured"),
         ("volcano", {"subGroupPolicy": [{"name": "a"}]}, 1, "subGroupPolicy is not honoured"),
         ("volcano", {"minTaskMember": {"w": "x"}}, 0, "spec.minTaskMember[w] is 'x'"),
     ],
@@ -292,6 +291,14 @@ def test_what_is_wrong_with_a_pod_group_is_one_warning_that_names_it(system, spe
     assert warning.startswith("PodGroup ns/train: ")
     assert words in warning
     assert found.least == least
+
+
+def test_a_topology_that_must_be_kept_and_cannot_be_is_a_reason_to_wait():
+    found = policy("volcano", minMember=2, networkTopology={"mode": "hard"})
+    assert found.warnings == ()
+    assert found.unhonoured == (
+        "PodGroup ns/train: spec.networkTopology with mode hard is not honoured by Weft"
+    )
 
 
 def test_a_time_that_is_none_is_no_harm():

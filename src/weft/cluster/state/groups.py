@@ -51,10 +51,12 @@ ObjectKey = tuple[str, str, str]  # system, namespace, name
 
 
 class KnownGroup(NamedTuple):
-    """A pod's group, unset for a pod on its own, and what is to be said of it to people."""
+    """A pod's group, unset for a pod on its own, and what is to be said of it to people.
+    `unhonoured` keeps the pod waiting, "" for nothing."""
 
     gang: Gang | UnsetType = UNSET
     warnings: tuple[str, ...] = ()
+    unhonoured: str = ""
 
 
 NO_GROUP = KnownGroup()
@@ -81,7 +83,7 @@ def with_policy(words: GroupWords, policy: GroupPolicy) -> KnownGroup:
         least_by_task=policy.least_by_task,
         ends_as_one=policy.ends_as_one,
     )
-    return KnownGroup(known, warnings)
+    return KnownGroup(known, warnings, policy.unhonoured)
 
 
 def words_of(pod: Pod, *, by_namespace: bool = False, written: bool = False) -> GroupWords:

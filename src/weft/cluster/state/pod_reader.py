@@ -134,13 +134,15 @@ def read(
         stated = f"{rules} rules on nodes, pods, tolerations and host ports"
         why = f"the pod has {stated}; Weft reads {MOST_RULES} at most"
         constraints, preferences = Constraints(unsupported=why), UNSET
+    meta, group = pod.metadata, NO_GROUP  # of a pod that says nothing
+    if meta.labels or meta.annotations or pod.spec.scheduling_group:
+        group = groups.read(pod)
+    if group.unhonoured:
+        reasons = filter(None, (constraints.unsupported, group.unhonoured))
+        constraints = replace(constraints, unsupported="; ".join(reasons))
     request = _cache.read(pod, settings, constraints)
     if of_volumes.claims:
         request = replace(request, claims=of_volumes.claims)
-    meta = pod.metadata
-    group = NO_GROUP  # of a pod that says nothing
-    if meta.labels or meta.annotations or pod.spec.scheduling_group:
-        group = groups.read(pod)
     if group is not NO_GROUP:
         warnings = (*request.warnings, *group.warnings)
         request = replace(request, gang=group.gang, warnings=warnings)
