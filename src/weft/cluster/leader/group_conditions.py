@@ -118,7 +118,10 @@ class GroupConditions:
         if self._refused:
             return
         self._due[key] = why
-        if self._task is None:
+        self._start()
+
+    def _start(self) -> None:
+        if self._task is None and self._due and self.leading and not self._refused:
             self._task = asyncio.create_task(self._write_all())
             self._task.add_done_callback(self._done)
 
@@ -126,6 +129,8 @@ class GroupConditions:
         self._task = None
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("conditions of PodGroups: this is a mistake in Weft", exc_info=error)
+        else:
+            self._start()  # what came between its last look and this
 
     async def _write_all(self) -> None:
         backoff = Backoff(_FIRST_S, _MOST_S, self._client.rng)
