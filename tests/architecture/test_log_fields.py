@@ -8,8 +8,13 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src" / "weft"
 LOGGED = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 NAMES_ONE = re.compile(r"\b(pod|node) %s|%s/%s")
-OTHERS = {"lease %s/%s: %s", "waiting for the lease %s/%s", "%s/%s: key %s %s: %s"}
-"""Constructors of records of Leases and ConfigMaps."""
+OTHERS = {
+    "lease %s/%s: %s",
+    "waiting for the lease %s/%s",
+    "%s/%s: key %s %s: %s",
+    "the condition of PodGroup %s/%s is not written now: %s",
+}
+"""Constructors of records of Leases and ConfigMaps, and what is said of PodGroups."""
 _ELSEWHERE = ("lab", "testing")
 
 

@@ -179,7 +179,7 @@ class GroupConditions:
                 lacking = ", ".join(map(str, GROUP_STATUS))
                 log.warning("no PodGroup says whether its pods have places: may not %s", lacking)
                 return True
-            text = "the condition of group %s/%s is not written now: %s"
+            text = "the condition of PodGroup %s/%s is not written now: %s"
             log.warning(text, meta.namespace, meta.name, error)
             return False
         return True

@@ -575,7 +575,8 @@ class Engine:
         node = table.nodes[table.row_of[placement.node]]
         chosen_volumes = self.existing.choose(pod, shape, node) if pod.claims else ()
         self.existing.put_asked(pod, placement.node, chosen_volumes)
-        self._wake_for_pods(now_ns)
+        if self.existing.has_moved or pod.claims:
+            self._wake_for_pods(now_ns)
         if pod.gang:
             self.queue.has_place(pod.uid, pod.gang, now_ns)
         if self.harvest.closed:
