@@ -15,14 +15,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-import msgspec
 import numpy as np
 import numpy.ma  # np.unique loads it at first: 40 ms that no event is to take
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from weft.core.constraints import ExistingPods, ImagesOnNodes, PodWishes, answers
-from weft.core.engine import decision_faults, events, gang_search, pair_matching, selection
+from weft.core.engine import (
+    decision_faults,
+    events,
+    gang_search,
+    inputs,
+    pair_matching,
+    selection,
+)
 from weft.core.engine.assessment import (
     KEPT_AT_MOST,
     LOOKS_BESIDE,
@@ -41,7 +47,6 @@ from weft.core.engine.gang_search import ChosenPlace
 from weft.core.engine.harvest import RAN_LONG_NS, HarvestRules
 from weft.core.engine.journal import EXPLAINING, DecisionAttempt, EvictionReason, Journal, PlacedPod
 from weft.core.engine.oom_history import OomCharge, OomHistory, OutOfMemory, workload_of
-from weft.core.engine.overbooking import first_overbooked
 from weft.core.engine.parked import FreedNode
 from weft.core.engine.peak_usage import Peaks, peak_owner
 from weft.core.engine.pricing import PRICING, PriceLists
@@ -50,7 +55,6 @@ from weft.core.engine.records import Record
 from weft.core.engine.slowdown_eviction import SlowdownEviction
 from weft.core.engine.slowdown_tolerance import tolerance_of
 from weft.core.framework import Policy, Profile
-from weft.core.framework import policy as ask
 from weft.core.framework.policy import SlowdownTolerance
 from weft.core.framework.query import Observations
 from weft.core.framework.residency import Residencies
@@ -135,7 +139,7 @@ class Engine:
         except Exception as error:
             if not isinstance(event, events.MEASURED) or self.journal.stops_by(error):
                 raise
-            _leave_out(self, event)
+            inputs.leave_out(self, event)
             task = f"taking in {type(event).__name__}"
             record = self.journal.broke_off(None, now_ns, decision_faults.in_words(error, task))
             out.append(Faulted(record, error))
@@ -187,7 +191,7 @@ class Engine:
             case events.VolumesChanged():
                 event.tell(self.existing.volumes)
             case OutOfMemory():
-                _learn(self, event, self.placed.get(event.placement.uid), out)
+                inputs.learn(self, event, self.placed.get(event.placement.uid), out)
             case _:
                 _apply(self, event, now_ns, out)
 
@@ -273,7 +277,7 @@ class Engine:
         if event.out_of_memory and holding.placement.shares:
             workload = event.workload or (workload_of(placed.pod) if placed else uid)
             end = OutOfMemory(holding.placement, workload, uid, event.peak_mib, over=True)
-            _learn(self, end, placed, out)
+            inputs.learn(self, end, placed, out)
         elif placed is not None and event.completed:
             return self.peaks.ran(placed.pod, self.signals.source.peaks_mib.get(uid, 0))
         return False
@@ -602,7 +606,7 @@ def _apply(engine: Engine, event: Event, now_ns: int, out: list[Command]) -> Non
         case events.LeadershipBegan():
             engine.slowdown_eviction.begin_to_lead(now_ns)
         case events.BindingsRead():
-            _bindings_read(engine, event, now_ns, out)
+            inputs.bindings_read(engine, event, now_ns, out)
         case events.ProgressSeen():
             engine.slowdown_eviction.note_inherited(engine.placed, now_ns)
             for holding, slowed in engine.slowdown_eviction.observe(
@@ -610,7 +614,7 @@ def _apply(engine: Engine, event: Event, now_ns: int, out: list[Command]) -> Non
             ):
                 engine.evict(holding, slowed, now_ns, out)
         case events.PolicyInput():
-            _policy_input(engine, event, now_ns)
+            inputs.policy_input(engine, event, now_ns)
         case events.NotEvicted():
             engine.queue.gangs.stays(event.uid)
             engine.harvest.not_evicted(event.uid, refused=event.refused)
@@ -618,53 +622,6 @@ def _apply(engine: Engine, event: Event, now_ns: int, out: list[Command]) -> Non
         case events.OomHistoryLearnt():
             if engine.oom_history.merge(event.oom_history) | engine.peaks.merge(event.peaks):
                 engine.queue.wake_all(now_ns)
-
-
-def _learn(
-    engine: Engine, event: OutOfMemory, placed: PlacedPod | None, out: list[Command]
-) -> None:
-    """A pod ran out of memory: what those like it are charged from now on."""
-    oom_record = engine.oom_history.learn(event, engine.ledger)
-    if oom_record is not None:
-        out.append(events.Learnt(event.workload, oom_record))
-        if placed is not None:
-            engine.peaks.ran_out(placed.pod, oom_record.least_mib)
-
-
-def _leave_out(engine: Engine, event: Event) -> None:
-    """Taking in the event broke off. Signals that cannot be read are none: nothing is lent."""
-    if not isinstance(event, events.SignalsChanged):
-        return
-    engine.observe(NO_SIGNALS)
-    engine.ledger.forget_measurements()
-
-
-def _bindings_read(
-    engine: Engine, event: events.BindingsRead, now_ns: int, out: list[Command]
-) -> None:
-    late = first_overbooked(engine.ledger, event.node, event.bindings, shrunk=event.shrunk)
-    if late is None:
-        return
-    if late.excuse:
-        out.append(events.EvictionWaived(late.held.placement, *late[1:]))
-    else:
-        engine.evict(late.held, late.why, now_ns, out)
-
-
-def _policy_input(engine: Engine, event: events.PolicyInput, now_ns: int) -> None:
-    name = event.policy
-    takers = [policy for policy in engine.policies if name in policy.inputs]
-    types = dict.fromkeys(policy.inputs[name] for policy in takers)
-    values = {kind: msgspec.convert(event.value, kind) for kind in types}
-    for policy in takers:
-        value = values[policy.inputs[name]]
-        engine.side_tasks.run(
-            f"taking in {name}", partial(ask.take_input, policy, name, value), None
-        )
-    if takers:
-        engine.side_tasks.run(PRICING, partial(engine.price_lists.make, now_ns), None)
-        engine.assessor.forget()
-        engine.queue.wake_all(now_ns)
 
 
 def _signals_changed(

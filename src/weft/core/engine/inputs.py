@@ -1,0 +1,69 @@
+"""Takes in what was measured, learnt and kept elsewhere, beside signals: OOM history, the bindings
+of an overbooked node, policies' own input.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from weft.core.engine import events
+from weft.core.engine.events import Command, Event
+from weft.core.engine.journal import PlacedPod
+from weft.core.engine.oom_history import OutOfMemory
+from weft.core.engine.overbooking import first_overbooked
+from weft.core.engine.pricing import PRICING
+from weft.core.framework import policy as ask
+from weft.core.framework.signals import NO_SIGNALS
+
+if TYPE_CHECKING:
+    from weft.core.engine.engine import Engine
+
+
+def learn(engine: Engine, event: OutOfMemory, placed: PlacedPod | None, out: list[Command]) -> None:
+    """A pod ran out of memory: what those like it are charged from now on."""
+    oom_record = engine.oom_history.learn(event, engine.ledger)
+    if oom_record is not None:
+        out.append(events.Learnt(event.workload, oom_record))
+        if placed is not None:
+            engine.peaks.ran_out(placed.pod, oom_record.least_mib)
+
+
+def leave_out(engine: Engine, event: Event) -> None:
+    """Taking in the event broke off. Signals that cannot be read are none: nothing is lent."""
+    if not isinstance(event, events.SignalsChanged):
+        return
+    engine.observe(NO_SIGNALS)
+    engine.ledger.forget_measurements()
+
+
+def bindings_read(
+    engine: Engine, event: events.BindingsRead, now_ns: int, out: list[Command]
+) -> None:
+    """The bindings of a node that is overbooked were read: who came last is asked to go."""
+    late = first_overbooked(engine.ledger, event.node, event.bindings, shrunk=event.shrunk)
+    if late is None:
+        return
+    if late.excuse:
+        out.append(events.EvictionWaived(late.held.placement, *late[1:]))
+    else:
+        engine.evict(late.held, late.why, now_ns, out)
+
+
+def policy_input(engine: Engine, event: events.PolicyInput, now_ns: int) -> None:
+    """A policy has new input: all are asked anew."""
+    name = event.policy
+    takers = [policy for policy in engine.policies if name in policy.inputs]
+    types = dict.fromkeys(policy.inputs[name] for policy in takers)
+    values = {kind: msgspec.convert(event.value, kind) for kind in types}
+    for policy in takers:
+        value = values[policy.inputs[name]]
+        engine.side_tasks.run(
+            f"taking in {name}", partial(ask.take_input, policy, name, value), None
+        )
+    if takers:
+        engine.side_tasks.run(PRICING, partial(engine.price_lists.make, now_ns), None)
+        engine.assessor.forget()
+        engine.queue.wake_all(now_ns)
