@@ -3,11 +3,18 @@
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 
+from msgspec import UNSET
+
 from weft.cli import output
 from weft.cli.output import print_note, print_table, table_with
 from weft.lab.experiment.statistics.differences import SeedMean
 from weft.lab.experiment.statistics.ranking import is_timed, policy_text, ranked, seeds_text
-from weft.lab.simulate.results import PolicyRun, PolicySummary, SimulationResults
+from weft.lab.simulate.results import (
+    PolicyRun,
+    PolicySummary,
+    SimulationResults,
+    TimedSummary,
+)
 
 _FIRST, _LAST = ("policy", "seed", "arrived_percent"), ("failed_pods", "pods", "cpu_s", "wall_s")
 _AT_THE_END = (
@@ -37,12 +44,25 @@ TIMED_CSV_COLUMNS = {
 """Columns of timed runs, which replace those of the end state: each named as in experiments, with
 its field."""
 
+GANG_CSV_COLUMNS = {
+    "gangs": "gangs.gangs",
+    "gangs_unfinished": "gangs.never_ran",
+    "gang_wait_mean_s": "gangs.wait_mean_s",
+    "gang_wait_p99_s": "gangs.wait_p99_s",
+    "gang_makespan_s": "gangs.makespan_s",
+    "wasted_gpu_s": "gangs.wasted_gpu_s",
+    "preempted_gpu_s": "gangs.preempted_gpu_s",
+}
+"""Further columns of timed runs with gangs."""
+
 
 def print_csv(results: SimulationResults) -> None:
     """Print one line per run."""
     if is_timed(results):
-        columns: Iterable[str] = (*_FIRST, *TIMED_CSV_COLUMNS, *_LAST)
-        fields = attrgetter(*_FIRST, *TIMED_CSV_COLUMNS.values(), *_LAST)
+        has_gangs = any(run.gangs is not UNSET for run in results.runs)
+        timed = TIMED_CSV_COLUMNS | (GANG_CSV_COLUMNS if has_gangs else {})
+        columns: Iterable[str] = (*_FIRST, *timed, *_LAST)
+        fields = attrgetter(*_FIRST, *timed.values(), *_LAST)
     else:
         columns, fields = CSV_COLUMNS, attrgetter(*_CSV_FIELDS)
         if any(run.possible is not None for run in results.runs):
@@ -55,7 +75,10 @@ def print_csv(results: SimulationResults) -> None:
 def print_results(results: SimulationResults) -> None:
     """Print one row per policy, best first as in the report, then notes."""
     timed = is_timed(results)
-    table = table_with("policy|>seeds|" + (_TIMED_COLUMNS if timed else _COLUMNS))
+    columns = _TIMED_COLUMNS if timed else _COLUMNS
+    if any(summary.timed and _has_gangs(summary.timed) for summary in results.summary):
+        columns = columns.replace(_CPU, f"{_GANG_COLUMNS}{_CPU}")
+    table = table_with(f"policy|>seeds|{columns}")
     of_policy = {summary.policy: summary for summary in results.summary}
     for policy in ranked(results):
         summary = of_policy[policy]
@@ -68,6 +91,8 @@ def print_results(results: SimulationResults) -> None:
 
 
 _COLUMNS = ">asked % at 100 %|>asked % at end|>held % at end|>fragments %|>failed pods|>CPU s"
+_CPU = "|>CPU s"
+_GANG_COLUMNS = "|>gang wait s, mean|>wasted GPU s|>preempted GPU s"
 _TIMED_COLUMNS = ">wait s, mean|>p50|>p95|>p99|>completion s|>asked %|>held %|>never started|>CPU s"
 
 
@@ -92,7 +117,19 @@ def _timed_row(summary: PolicySummary) -> list[str]:
         f"{timed.mean_asked_percent:.2f}",
         f"{timed.mean_allocation_percent:.2f}",
         f"{summary.failed_pods:,.1f}",
+        *_gang_cells(summary, timed),
     ]
+
+
+def _has_gangs(timed: TimedSummary) -> bool:
+    return timed.gang_wait_mean_s is not UNSET
+
+
+def _gang_cells(summary: PolicySummary, timed: TimedSummary) -> list[str]:
+    if not _has_gangs(timed):
+        return []
+    lost = timed.wasted_gpu_s, timed.preempted_gpu_s
+    return [_time(summary, "gang_wait_mean"), *(f"{each:,.0f}" for each in lost)]
 
 
 def _with_interval(summary: PolicySummary, measure: str) -> str:

@@ -178,7 +178,8 @@ def _row(pod: "ObservedPod", origin_s: float, card_mib: int) -> "TracePod":
 
     gpus, milli = asked(pod.shape, card_mib)
     created, scheduled, ended = map(since, pod.times)
-    return TracePod(pod.name, pod.shape, gpus, milli, created, ended, scheduled, pod.priority)
+    times = created, ended, scheduled
+    return TracePod(pod.name, pod.shape, gpus, milli, *times, pod.priority, listed_gang=pod.gang)
 
 
 def _write(path: Path, option: str, text: str) -> None:

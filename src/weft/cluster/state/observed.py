@@ -19,7 +19,7 @@ from weft.dialects.dialect import DialectSettings
 from weft.dialects.inventory import InventoryFallback, inventory
 from weft.kube.pods import Pod
 from weft.kube.structs import KubeNode
-from weft.model import BadInputError, Constraints, GpuMemoryRequest, Node, Shape
+from weft.model import BadInputError, Constraints, Gang, GpuMemoryRequest, Node, Shape
 
 _ALWAYS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """The taints that the API server lets every pod tolerate for a while."""
@@ -34,13 +34,14 @@ class PodTimes(NamedTuple):
 
 
 class ObservedPod(NamedTuple):
-    """One pod: what it asks, in whose words, and when it was there."""
+    """One pod: what it asks, in whose words, when it was there, and with which gang."""
 
     name: str
     shape: Shape
     dialect: str
     priority: int
     times: PodTimes
+    gang: Gang | None = None
 
 
 class ObservedCluster(NamedTuple):
@@ -88,8 +89,8 @@ def _add_pod(
         return
     if request.shape.constraints.unsupported or request.shape.constraints.pods:
         seen.left_out["pods whose affinity to pods, spreading or claims is not simulated"] += 1
-    shape = _simulated(request.shape)
-    seen.pods.append(ObservedPod(name, shape, request.dialect, request.priority, times))
+    shape, gang = _simulated(request.shape), request.gang or None
+    seen.pods.append(ObservedPod(name, shape, request.dialect, request.priority, times, gang))
 
 
 def _simulated(shape: Shape) -> Shape:

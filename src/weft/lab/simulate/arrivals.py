@@ -6,6 +6,7 @@ replacement, or thin it at random if it asks for more than that."""
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,25 @@ def resampled(pods: int, nodes: int, seed: int) -> Arrivals:
     """Return the trace's arrival times, each with a pod of the trace drawn with replacement."""
     rng = random.Random(f"weft-resample-{seed}")
     return Arrivals(seed, rng.choices(range(pods), k=pods), _ranks(rng, nodes))
+
+
+def resampled_gangs(pods: Sequence[TracePod], nodes: int, seed: int) -> Arrivals:
+    """Return `resampled` arrivals of a trace with gangs.
+
+    A gang's times get the pods of a gang of as many, drawn with replacement, and single pods' times
+    single pods: a gang stays whole."""
+    rng = random.Random(f"weft-resample-{seed}")
+    gangs: dict[str, list[int]] = {}
+    for row, pod in enumerate(pods):
+        gangs.setdefault(pod.gang.key if pod.gang else f"row {row}", []).append(row)
+    alike: dict[int, list[list[int]]] = {}
+    for rows in gangs.values():
+        alike.setdefault(len(rows), []).append(rows)
+    drawn = [0] * len(pods)
+    for rows in gangs.values():
+        for at, row in zip(rows, rng.choice(alike[len(rows)]), strict=True):
+            drawn[at] = row
+    return Arrivals(seed, drawn, _ranks(rng, nodes))
 
 
 def _ranks(rng: random.Random, nodes: int) -> list[int]:

@@ -1,8 +1,9 @@
 """FGD's protocol: pods arrive one by one until demand exceeds capacity; none leaves or is
-retried."""
+retried. A gang's pods are decided one by one too, since none waits."""
 
 from collections.abc import Callable, Sequence
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from weft.core.engine import Bind, PodAdded, PodBound, PodGone, Unschedulable, Wake
@@ -90,4 +91,4 @@ def name_of(uid: str, arrived: Sequence[TracePod]) -> str:
 def _request(pod: TracePod, uid: str) -> PodRequest:
     if pod.request is None:
         return PodRequest(uid, pod.name, pod.shape)
-    return replace(pod.request, uid=uid, scheduler_name=PROFILE)
+    return replace(pod.request, uid=uid, scheduler_name=PROFILE, gang=UNSET)

@@ -6,17 +6,20 @@ Weft's own columns hold more, if `weft trace` wrote them (below)."""
 
 import csv
 import io
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from weft.files.reading import read_text
 from weft.model import (
     BadInputError,
     DeviceRule,
+    Gang,
     Gpu,
     GpuMemoryRequest,
     GpuRequest,
@@ -109,11 +112,14 @@ OTHER_MIB = 16_384
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 GPU_MEMORY, GPU_PERCENT = "gpu_memory_mib", "gpu_memory_percent"
+GANG, GANG_MIN = "gang", "gang_min"
+LISTED = "trace"
+"""The system of gangs that a pod list names."""
 TIME_COLUMNS = ("creation_time", "deletion_time", "scheduled_time")
 _OPTIONAL: dict[tuple[str, ...], tuple[str, ...]] = {
     NODE_COLUMNS: (GPU_MEMORY, NODE),
     POD_COLUMNS: (
-        *("gpu_spec", "application", "priority", GPU_MEMORY, GPU_PERCENT, POD),
+        *("gpu_spec", "application", "priority", GPU_MEMORY, GPU_PERCENT, POD, GANG, GANG_MIN),
         *TIME_COLUMNS,
     ),
 }
@@ -129,7 +135,8 @@ class TracePod(msgspec.Struct, frozen=True, gc=False):
 
     `milli` is its request per GPU: cores, or the share of a GPU's memory if that is more. Pods of a
     recorded day have the whole `request`. A pod that was `withdrawn` never ran in the recording: it
-    leaves at `deleted_s` (`later`), or at once if it is not placed at once (`at-once`)."""
+    leaves at `deleted_s` (`later`), or at once if it is not placed at once (`at-once`).
+    `listed_gang` is the gang that a list's row names."""
 
     name: str
     shape: Shape
@@ -141,6 +148,14 @@ class TracePod(msgspec.Struct, frozen=True, gc=False):
     priority: int = 0
     request: PodRequest | None = None
     withdrawn: Literal["", "at-once", "later"] = ""
+    listed_gang: Gang | None = None
+
+    @property
+    def gang(self) -> Gang | None:
+        """The gang that it belongs to, as its row or its recorded request says."""
+        if self.request is None or self.request.gang is UNSET:
+            return self.listed_gang
+        return self.request.gang
 
     @property
     def total_milli(self) -> int:
@@ -220,6 +235,7 @@ def read_pods(path: Path, card_mib: int = OTHER_MIB) -> list[TracePod]:
     `card_mib` is the memory of the cluster's average GPU, to convert memory requests to shares."""
     pods: list[TracePod] = []
     shapes: dict[Shape, Shape] = {}
+    gangs = _ListedGangs()
 
     def take(row: _Row) -> None:
         gpus, milli = row.count("num_gpu", 1024), row.count("gpu_milli", 1000)
@@ -237,12 +253,46 @@ def read_pods(path: Path, card_mib: int = OTHER_MIB) -> list[TracePod]:
             row.number(column, 0, 10**12, optional=True) for column in TIME_COLUMNS
         )
         priority = row.number("priority", -(2**31), 2**31 - 1, optional=True) or 0
-        pods.append(
-            TracePod(row.text("name"), shape, gpus, milli, created, deleted, scheduled, priority)
-        )
+        times = created, deleted, scheduled
+        pods.append(TracePod(row.text("name"), shape, gpus, milli, *times, priority))
+        gangs.take(row, len(pods) - 1)
 
     _read(path, POD_COLUMNS, take)
+    for gang, rows in gangs.found():
+        for at in rows:
+            pods[at] = replace(pods[at], listed_gang=gang)
     return pods
+
+
+class _ListedGangs:
+    """The gangs that rows name: which rows, and how many of them it needs, if a row says so."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[int]] = {}
+        self._least: dict[str, tuple[int, _Row]] = {}
+
+    def take(self, row: _Row, number: int) -> None:
+        name, least = row.text(GANG), row.number(GANG_MIN, 1, 10**6, optional=True)
+        if not name:
+            if least is not None:
+                raise row.error(GANG_MIN, f"{least} on a pod without {GANG}; name its gang")
+            return
+        self._rows.setdefault(name, []).append(number)
+        if least is None:
+            return
+        before, _ = self._least.setdefault(name, (least, row))
+        if before != least:
+            problem = f"{least} of gang {name!r}, of which another row says {before}"
+            raise row.error(GANG_MIN, f"{problem}; write one number for a gang")
+
+    def found(self) -> Iterator[tuple[Gang, list[int]]]:
+        """Return each gang with its rows."""
+        for name, rows in self._rows.items():
+            least, row = self._least.get(name, (len(rows), None))
+            if row is not None and least > len(rows):
+                problem = f"{least} of gang {name!r}, which has {len(rows)} rows"
+                raise row.error(GANG_MIN, f"{problem}; it would wait for ever")
+            yield Gang(LISTED, "default", name, least), rows
 
 
 def _check_plain(row: _Row, gpus: int, milli: int) -> None:
@@ -363,9 +413,24 @@ def nodes_csv(nodes: Iterable[Node]) -> str:
 
 
 def pods_csv(pods: Iterable[TracePod]) -> str:
-    """Return a pod list; times in whole seconds."""
+    """Return a pod list; times in whole seconds. It has columns of gangs if a pod has one."""
+    pods = list(pods)
     own = (GPU_MEMORY, GPU_PERCENT, "priority", "application", POD)
-    return _csv((*POD_COLUMNS, "gpu_spec", *TIME_COLUMNS, *own), map(_pod_row, pods))
+    columns, rows = (*POD_COLUMNS, "gpu_spec", *TIME_COLUMNS, *own), map(_pod_row, pods)
+    if not any(pod.gang for pod in pods):
+        return _csv(columns, rows)
+    sizes = Counter(pod.gang.key for pod in pods if pod.gang)
+    with_gangs = ([*row, *_gang_cells(pod, sizes)] for row, pod in zip(rows, pods, strict=True))
+    return _csv((*columns, GANG, GANG_MIN), with_gangs)
+
+
+def _gang_cells(pod: TracePod, sizes: Counter[str]) -> tuple[Cell, Cell]:
+    """Return a gang's name, and how many pods it needs if that is fewer than it has."""
+    gang = pod.gang
+    if gang is None:
+        return None, None
+    name = gang.name if gang.system == LISTED else gang.key
+    return name, gang.least if 0 < gang.least < sizes[gang.key] else None
 
 
 def _node_row(node: Node) -> list[Cell]:

@@ -1,6 +1,7 @@
 """Results of one simulated run, and of several runs of a policy. Plain values."""
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 
 class WaitTimes(msgspec.Struct, frozen=True):
@@ -32,6 +33,26 @@ class CompletionTimes(msgspec.Struct, frozen=True):
     p50_s: float
     p95_s: float
     p99_s: float
+
+
+class GangTimes(msgspec.Struct, frozen=True):
+    """Timed mode, of a trace with gangs; times in seconds of the trace.
+
+    A gang waits from the arrival of as many pods as it needs until as many have places; `never_ran`
+    of the `gangs` never had, and count in no time. `makespan_s` is from the first arrival of a
+    gang's pod to the last end of one. `wasted_gpu_s` are GPUs × seconds that pods held before their
+    gang ran, `preempted_gpu_s` those of runs that were broken off."""
+
+    gangs: int
+    never_ran: int
+    wait_mean_s: float
+    wait_p50_s: float
+    wait_p95_s: float
+    wait_p99_s: float
+    wait_max_s: float
+    makespan_s: float
+    wasted_gpu_s: float
+    preempted_gpu_s: float
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -74,7 +95,8 @@ class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
     last reason that most nodes gave, `waited` pods that had to wait by the first. `first_failed` is
     the number of pods that arrived before the first one that failed; None if none failed, and in
     timed mode. `possible` is the bound, if requested. `side_faults` counts failures beside deciding
-    (prices, learning). `cpu_s` and `wall_s` are None without timing."""
+    (prices, learning). `gangs` is absent if no pod is of one. `cpu_s` and `wall_s` are None without
+    timing."""
 
     policy: str
     seed: int
@@ -97,6 +119,7 @@ class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
     first_failed: int | None = None
     possible: PossibleAllocation | None = None
     side_faults: int = 0
+    gangs: GangTimes | UnsetType = UNSET
     cpu_s: float | None = None
     wall_s: float | None = None
 
@@ -116,7 +139,7 @@ class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
 
 class TimedSummary(msgspec.Struct, frozen=True):
     """Timed mode, over a policy's seeds: means of its runs' waits, completion times and use, named
-    as in experiments."""
+    as in experiments. Those of gangs are absent if there are none."""
 
     queue_mean_s: float
     queue_mean_ci95: float | None
@@ -128,6 +151,10 @@ class TimedSummary(msgspec.Struct, frozen=True):
     jct_p95_s: float
     mean_asked_percent: float
     mean_allocation_percent: float
+    gang_wait_mean_s: float | UnsetType = UNSET
+    gang_wait_mean_ci95: float | UnsetType | None = UNSET
+    wasted_gpu_s: float | UnsetType = UNSET
+    preempted_gpu_s: float | UnsetType = UNSET
 
 
 class PolicySummary(msgspec.Struct, frozen=True):

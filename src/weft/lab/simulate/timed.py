@@ -3,7 +3,8 @@
 A pod runs for as long as in the trace (deletion − scheduling), counted from its placement here; a
 row without these times never ends. Arrivals can come `compress` times faster while durations stay,
 because the trace alone never fills its cluster. At each creation time the pod of that row arrives,
-or, with resampling, the one drawn for it."""
+or, with resampling, the one drawn for it. The time of a gang's pod is counted from when as many of
+the gang as it needs have places. An evicted pod comes anew at once, and does all its work again."""
 
 import heapq
 from collections import Counter
@@ -12,13 +13,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from weft.core.engine import Bind, PodAdded, PodBound, PodGone, Tick, Unschedulable
+from weft.core.engine import Bind, Evict, PodAdded, PodBound, PodGone, Tick, Unschedulable
 from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
-from weft.lab.simulate.event_loop import ARRIVES, ENDS, LEAVES, WORLD, Decider, EventLoop
+from weft.lab.simulate.event_loop import ARRIVES, ENDS, LEAVES, PROFILE, WORLD, Decider, EventLoop
+from weft.lab.simulate.gangs import GangClock
 from weft.lab.simulate.holdings import OnHoldings
 from weft.lab.simulate.inflation import name_of
 from weft.lab.simulate.meter import Meter, commonest_first, main_reason
@@ -26,7 +29,7 @@ from weft.lab.simulate.openb import TracePod, duration_ns
 from weft.lab.simulate.results import CompletionTimes, PolicyRun, Timeline, WaitTimes
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.sharing.outcome import JobTimes, seconds
-from weft.model import Placement, PodRequest
+from weft.model import Gang, Placement, PodRequest
 
 # --- Records use and pending pods over a run's time, in a few hundred steps of equal length -------
 #
@@ -194,6 +197,7 @@ class _Timed(EventLoop[int]):
         on_come: Callable[["_Timed"], None],
     ) -> None:
         self.pods = [scenario.pods[row] for row in arrivals.pod_rows]
+        self.gang_of = _gangs_of(scenario.pods, arrivals.pod_rows)
         first_ns = heap[0][0] if heap else 0
         super().__init__(*scenario.start(decider, arrivals, decisions), heap, first_ns)
         self._world, self._on_come = scenario.world, on_come
@@ -202,6 +206,8 @@ class _Timed(EventLoop[int]):
         self.created: dict[int, int] = {}
         self.started: dict[int, int] = {}
         self.ended: dict[int, int] = {}
+        self.ends_ns: dict[int, int] = {}
+        self.gangs = GangClock()
         self.places: dict[int, Placement] = {}
         self.first_reason: dict[int, str] = {}
         self.last_reason: dict[int, str] = {}
@@ -241,7 +247,8 @@ class _Timed(EventLoop[int]):
             self.arrive(key)
             self._on_come(self)
         elif kind == ENDS:
-            self.end(key)
+            if self.ends_ns.get(key) == self.now:  # else it was evicted meanwhile
+                self.end(key)
         elif kind == LEAVES:
             self.leave(key)
         elif kind == WORLD:
@@ -262,29 +269,64 @@ class _Timed(EventLoop[int]):
         self.places[number] = placement
         self.held_milli += self.meter.held_change(placement)
         self.asked_milli += self.pods[number].total_milli
+        for each in self.gangs.placed(number, self.now) if number in self.gang_of else (number,):
+            self._runs(each)
+
+    def _runs(self, number: int) -> None:
+        """Schedule the end of a pod that runs from now on."""
         lasts = duration_ns(self.pods[number])
         if lasts is not None and not self.pods[number].withdrawn:
+            self.ends_ns[number] = self.now + lasts
             self.schedule(self.now + lasts, ENDS, number)
 
     def end(self, number: int) -> None:
         """End a pod whose time is over."""
         self.ended[number] = self.now
+        self.gangs.ends(number, self.now)
+        self._take_place(number)
+
+    def _take_place(self, number: int) -> None:
+        self.ends_ns.pop(number, None)
         self.asked_milli -= self.pods[number].total_milli
         self.tell(PodGone(str(number)))
         self.held_milli += self.meter.held_change(self.places.pop(number))
+
+    def _evict(self, command: Evict) -> None:
+        """Take the pod's place; its controller makes it anew at once."""
+        uid = command.placement.uid
+        if not uid.isdecimal() or int(uid) not in self.places:
+            return  # a pod of the world's
+        self.loses_place(int(uid))
+        self.comes_anew(int(uid))
+
+    def loses_place(self, number: int) -> None:
+        """Take a pod's place from it."""
+        self.gangs.loses_place(number, self.now)
+        self.started.pop(number)
+        self._take_place(number)
+
+    def comes_anew(self, number: int) -> None:
+        """Create a pod again that lost its place."""
+        self.tell(PodAdded(self._request(number)))
 
     def arrive(self, number: int) -> None:
         """Create a pod."""
         pod = self.pods[number]
         self.created[number] = self.now
         self._comes_or_starts()
-        request = PodRequest(
-            str(number), pod.name, pod.shape, priority=pod.priority, created_ns=self.now
-        )
-        if pod.request is not None:
-            request = replace(pod.request, uid=str(number), scheduler_name=request.scheduler_name)
-        self.tell(PodAdded(request))
+        if (gang := self.gang_of.get(number)) is not None:
+            self.gangs.comes(number, gang, pod.total_milli, self.now)
+        self.tell(PodAdded(self._request(number)))
         self.meter.arrived(pod.total_milli, self.asked_milli)
+
+    def _request(self, number: int) -> PodRequest:
+        pod, uid = self.pods[number], str(number)
+        if pod.request is not None:
+            return replace(pod.request, uid=uid, scheduler_name=PROFILE)
+        gang = self.gang_of.get(number, UNSET)
+        return PodRequest(
+            uid, pod.name, pod.shape, priority=pod.priority, created_ns=self.now, gang=gang
+        )
 
     def leave(self, number: int) -> None:
         """Delete a pod that never ran in the recording, unless it leaves only if not placed at
@@ -311,6 +353,7 @@ class _Timed(EventLoop[int]):
             completion=self._completion(),
             timeline=self.timeline.timeline(self.busy_until),
             waited=commonest_first(Counter(self.first_reason.values())),
+            gangs=self.gangs.result(self.now) or UNSET,
         )
 
     def _waits(self) -> WaitTimes:
@@ -343,6 +386,20 @@ class _Timed(EventLoop[int]):
         """Return seconds from creation until these times; a single 0 if there are none."""
         took = [at - self.created[number] for number, at in until.items()]
         return np.array(took or [0], dtype=np.float64) / SECOND_NS
+
+
+def _gangs_of(pods: Sequence[TracePod], rows: Sequence[int]) -> dict[int, Gang]:
+    """Return each pod's gang, by number: that of the row at whose time it arrives.
+
+    How many pods the gang needs is that of the gang drawn for it."""
+    gangs: dict[int, Gang] = {}
+    for number, row in enumerate(rows):
+        gang, drawn = pods[number].gang, pods[row].gang
+        if gang is not None:
+            gangs[number] = (
+                gang if row == number else replace(gang, least=drawn.least if drawn else 1)
+            )
+    return gangs
 
 
 def _at(seconds: NDArray[np.float64], percent: float) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
 from weft.lab.experiment.pages.charts import FIGURES, reason_means, simulation_charts, top_reasons
 from weft.lab.experiment.pages.document import (
@@ -280,6 +281,12 @@ def _columns(results: SimulationResults) -> list[Column]:
     if is_timed(results):
         # By the end all pods have left, so the final allocation says nothing.
         columns = _wait_columns()
+        if any(run.gangs is not UNSET for run in results.runs):
+            columns += [
+                _column("gang_wait_mean_s", 1),
+                _column("wasted_gpu_s", 0),
+                _column("preempted_gpu_s", 0),
+            ]
     if any(summary.cpu_s is not None for summary in results.summary):
         columns.append(Column("CPU, s", _cpu, 2))
     return columns

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.registry import parse_pod
@@ -29,7 +30,7 @@ from weft.lab.experiment.run.shared_gpus import (
     ScenarioMaker,
     SharedGpusRunner,
 )
-from weft.lab.experiment.run.trace_runs import OpenbRunner
+from weft.lab.experiment.run.trace_runs import OpenbRunner, gang_measures
 from weft.lab.experiment.spec.cluster import Cluster, ClusterJobs, ClusterScheduler
 from weft.lab.experiment.spec.experiment import ExperimentSpec, PlannedCell
 from weft.lab.experiment.spec.workloads import MeasuredPairs, OpenbPods
@@ -109,6 +110,8 @@ class SimulatedClusterRunner:
         )
         rows = pod_rows(times[0], lambda number: (jobs[number].name, jobs[number].kind))
         measures, usage = _measures(run.waits, run.completion), pods_over_time(rows)
+        if run.gangs is not UNSET:
+            measures |= gang_measures(run.gangs)
         built, packed = msgspec.to_builtins(run), decisions.packed()
         return CellResult(measures, built, rows, usage, decisions=packed)
 

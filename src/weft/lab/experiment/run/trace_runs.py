@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET
 
 from weft.core.engine import Engine
 from weft.core.record import DecisionsWriter
@@ -24,11 +25,12 @@ from weft.lab.simulate import arrivals
 from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.holdings import ClusterHoldings, NodeHoldings, holdings_now
 from weft.lab.simulate.inflation import run_inflation
-from weft.lab.simulate.results import PolicyRun
+from weft.lab.simulate.results import GangTimes, PolicyRun
 from weft.lab.simulate.scenario import Scenario, lacking, read_scenario
 from weft.lab.simulate.timed import TimedPods, pod_rows, run_timed
 
 REPLAYED = "Arrivals are the trace's own."
+ONE_BY_ONE = "Gangs' pods are placed one by one: without times no pod waits for others."
 RESAMPLED = (
     "Arrivals are resampled for each seed: the trace's arrival times, at each a pod of the trace "
     "drawn at random, with replacement."
@@ -60,7 +62,7 @@ class RunGrid(msgspec.Struct, frozen=True):
     def notes(self) -> list[str]:
         """Return notes on the arrivals."""
         if self.mode != "timed":
-            return []
+            return [ONE_BY_ONE] if any(pod.gang for pod in self.scenario.pods) else []
         own = list(range(len(self.scenario.pods)))
         return [REPLAYED if all(o.pod_rows == own for o in self.arrivals) else RESAMPLED]
 
@@ -166,7 +168,22 @@ def openb_measures(run: PolicyRun) -> dict[str, float | None]:
         }
     if run.completion is not None:
         measures |= {"jct_mean_s": run.completion.mean_s, "jct_p99_s": run.completion.p99_s}
+    if run.gangs is not UNSET:
+        measures |= gang_measures(run.gangs)
     return {name: finite_or_none(value) for name, value in measures.items()}
+
+
+def gang_measures(gangs: GangTimes) -> dict[str, float | None]:
+    """Return the measures of a run's gangs, by name; no time if no gang ever ran."""
+    ran = gangs.gangs > gangs.never_ran
+    return {
+        "gang_wait_mean_s": gangs.wait_mean_s if ran else None,
+        "gang_wait_p99_s": gangs.wait_p99_s if ran else None,
+        "gang_makespan_s": gangs.makespan_s if ran else None,
+        "wasted_gpu_s": gangs.wasted_gpu_s,
+        "preempted_gpu_s": gangs.preempted_gpu_s,
+        "gangs_unfinished": gangs.never_ran,
+    }
 
 
 def arrivals_of_seed(
@@ -176,6 +193,8 @@ def arrivals_of_seed(
     the trace's own for a single seed, else the trace's times with pods drawn from it."""
     pods, nodes = len(scenario.pods), len(scenario.nodes)
     if mode == "timed":
+        if seeds > 1 and any(pod.gang for pod in scenario.pods):
+            return arrivals.resampled_gangs(scenario.pods, nodes, seed)
         make = arrivals.replayed if seeds == 1 else arrivals.resampled
         return make(pods, nodes, seed)
     return arrivals.draw(scenario.pods, nodes, scenario.capacity_milli, seed, demand)

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+from msgspec import UNSET
 
 from weft.interference.intervals import ENOUGH_FOR_INTERVAL
 from weft.lab.experiment.run.execution import run_in_memory
@@ -129,7 +130,21 @@ def _timed(runs: list[PolicyRun]) -> tuple[TimedSummary | None, dict[str, SeedMe
         mean_asked_percent=mean([wait.mean_asked_percent for wait in waits]),
         mean_allocation_percent=mean([wait.mean_allocation_percent for wait in waits]),
     )
-    return timed, {"queue_mean_s": wait, "jct_mean_s": completion}
+    means: dict[str, SeedMean | None] = {"queue_mean_s": wait, "jct_mean_s": completion}
+    gangs = [run.gangs for run in runs if run.gangs is not UNSET]
+    if gangs:
+        gang_wait = mean_ci95(
+            [each.wait_mean_s for each in gangs], measure_of("gang_wait_mean_s").resolution
+        )
+        means["gang_wait_mean_s"] = gang_wait
+        timed = msgspec.structs.replace(
+            timed,
+            gang_wait_mean_s=_mean(gang_wait),
+            gang_wait_mean_ci95=_half(gang_wait),
+            wasted_gpu_s=mean([each.wasted_gpu_s for each in gangs]),
+            preempted_gpu_s=mean([each.preempted_gpu_s for each in gangs]),
+        )
+    return timed, means
 
 
 def _mean(mean: SeedMean | None) -> float:
