@@ -15,43 +15,46 @@ Codes = npt.NDArray[np.int8]
 
 class PodAnswer(NamedTuple):
     """One rule's answer: where it refuses a pod, with this code, and why it refuses the node of a
-    row, in words. `where` is by node, [N]; if `of_node` gives each node's domain, by domain."""
+    row, in words. `where` is by node, [N]; or the rows that it refuses, where these are few; if
+    `of_node` gives each node's domain, by domain."""
 
     code: Code
-    where: Bools
+    where: Bools | Ints
     words: Words
     of_node: Ints | None = None
 
-    @property
-    def refuses(self) -> Bools:
-        """The nodes that it refuses, [N]."""
-        return self.where if self.of_node is None else self.where.take(self.of_node)
+    def refuses(self, nodes: int) -> Bools:
+        """The nodes that it refuses, of so many, [N]."""
+        if self.of_node is not None:
+            return np.asarray(self.where.take(self.of_node), dtype=np.bool_)
+        refused = np.zeros(nodes, dtype=np.bool_)
+        refused[self.where] = True
+        return refused
 
 
-def refusals(answers: Sequence[PodAnswer]) -> Codes | None:
-    """The code by which each node is refused, [N], 0 where it is not; None: none is.
+def refusals(answers: Sequence[PodAnswer], nodes: int) -> Codes | None:
+    """The code by which each of so many nodes is refused, [N], 0 where it is not; None: none is.
 
     Answers by the same domains are put together before nodes are looked at: most pods are asked
     about by a few topology keys. Of several codes the first answer's counts, the keys in the order
     in which they come.
     """
-    by_key: dict[int, tuple[Ints | None, Codes]] = {}
-    first: dict[int, list[PodAnswer]] = {}
+    by_key: dict[tuple[int, bool], list[PodAnswer]] = {}
     for answer in answers:
-        first.setdefault(id(answer.of_node), []).append(answer)
-    for key, alike in first.items():
-        codes: Codes | None = None
-        for answer in reversed(alike):
-            if answer.where.any():
-                codes = np.zeros(len(answer.where), dtype=np.int8) if codes is None else codes
-                codes[answer.where] = answer.code
-        if codes is not None:
-            by_key[key] = alike[0].of_node, codes
+        by_mask = answer.where.dtype == np.bool_
+        if answer.where.any() if by_mask else len(answer.where):
+            by_key.setdefault((id(answer.of_node), by_mask), []).append(answer)
     found: Codes | None = None
-    for of_node, codes in by_key.values():
-        by_node = codes if of_node is None else codes.take(of_node)
-        if found is None:
-            found = by_node
+    for (_, by_mask), alike in reversed(by_key.items()):
+        if by_mask:
+            codes = np.zeros(len(alike[0].where), dtype=np.int8)
         else:
-            np.copyto(found, by_node, where=found == 0)
+            codes = np.zeros(nodes, dtype=np.int8) if found is None else found
+        for answer in reversed(alike):
+            codes[answer.where] = answer.code
+        if alike[0].of_node is not None:
+            codes = codes.take(alike[0].of_node)
+        if by_mask and found is not None:  # by arithmetic: quicker than a choice by mask
+            codes += found * (codes == 0)
+        found = codes
     return found

@@ -71,20 +71,21 @@ def _domain(table: LedgerTable, key: str, row: int) -> str:
 
 
 def _away(table: LedgerTable, term: PodTerm, count: CountByNode, code: Code) -> PodAnswer:
-    of_node, sums = (
-        table.labels.domains(term.topology_key).of_node,
-        count.sums(table, term.topology_key),
-    )
+    key = term.topology_key
+    domains = table.labels.domains(key)
+    of_node = domains.of_node
 
     def words(row: int) -> str:
-        number, where = int(sums[of_node[row]]), _domain(table, term.topology_key, row)
+        number, where = int(count.sums(table, key)[of_node[row]]), _domain(table, key, row)
         if code is Code.ANTI_AFFINITY:
             who = "a pod" if number == 1 else f"{number:,} pods"
             keep = "keeps" if number == 1 else "keep"
             return f"{who} in {where} {keep} {term.pods} away"
         return f"{where} has {number:,} of {term.pods}, from which the pod stays away"
 
-    return PodAnswer(code, sums > 0, words, of_node)
+    if domains.tells_nodes_apart:
+        return PodAnswer(code, count.rows(table), words)
+    return PodAnswer(code, count.sums(table, key) > 0, words, of_node)
 
 
 def _spread(
@@ -111,17 +112,18 @@ def nodes_within(
     """The nodes that each of a pod's spread rules counts on, None for all; those with all of their
     topology keys, if they `need_all`."""
     have_all = None
+    by_labels = tolerated = None
     if len(rules) > 1 and need_all:
         have_all = np.ones(table.count, dtype=np.bool_)
         for rule in rules:
             have_all &= table.labels.domains(rule.topology_key).of_node > 0
         have_all = None if have_all.all() else have_all
-    by_labels = None
     if constraints.selector or constraints.affinity is not None:
         by_labels = table.labels.accepts_labels(constraints)
-    tolerated = None
     if table.has_taints and any(rule.honors_taints for rule in rules):
         tolerated = _tolerated(table, constraints)
+    if have_all is None and by_labels is None and tolerated is None:
+        return [None] * len(rules)
     found: list[Bools | None] = []
     for rule in rules:
         of_rule = (by_labels, rule.honors_affinity), (tolerated, rule.honors_taints)

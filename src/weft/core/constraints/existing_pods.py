@@ -9,6 +9,7 @@ import functools
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Generic, NamedTuple, TypeVar
 
 from msgspec import UNSET, UnsetType
@@ -119,12 +120,14 @@ class _Index(Generic[T]):
 
     def near(self, labels: Mapping[str, str]) -> list[T]:
         """Those that may select a pod with these labels, in the order in which they came."""
-        found = list(self._others.items())
-        for pair in labels.items():
-            if (bucket := self._by_label.get(pair)) is not None:
-                found += bucket.items()
-        found.sort(key=lambda entry: entry[1])
-        return [item for item, _ in found]
+        buckets = [self._by_label[pair] for pair in labels.items() if pair in self._by_label]
+        if self._others:
+            buckets.append(self._others)
+        if len(buckets) == 1:
+            return list(buckets[0])
+        found = [(number, item) for bucket in buckets for item, number in bucket.items()]
+        found.sort(key=itemgetter(0))
+        return [item for _, item in found]
 
 
 def _pairs_of(selector: PodSelector) -> tuple[tuple[str, str], ...]:

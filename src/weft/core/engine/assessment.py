@@ -57,6 +57,8 @@ TURN_NS = 100_000_000
 thousand pods in one breath are queued, and take turns with whoever comes after them."""
 
 _UNCONSTRAINED = Constraints()
+_NEVER = np.int64(NEVER)
+"""As NumPy has it: choosing by mask converts a Python integer each time."""
 
 
 class Assessment:
@@ -74,32 +76,6 @@ class Assessment:
     `wishes` are the pod's preferences now (`preferring`), None without any, and `preferred` why a
     node was chosen by them, where they decided.
     """
-
-    __slots__ = (
-        "any_declared",
-        "asked",
-        "beside",
-        "codes",
-        "connectable",
-        "connected",
-        "counts",
-        "declared",
-        "demand",
-        "generation",
-        "inexact",
-        "kinds",
-        "observed",
-        "places",
-        "position",
-        "preferred",
-        "prices",
-        "profile",
-        "raw",
-        "shape",
-        "total",
-        "version",
-        "wishes",
-    )
 
     def __init__(self, shape: Shape, ledger: Ledger, profile: Profile) -> None:
         self.shape, self.profile = shape, profile
@@ -184,8 +160,7 @@ class Assessment:
     def copied(self) -> "Assessment":
         """The same answers, to be narrowed: columns are shared until they are replaced."""
         twin = object.__new__(Assessment)
-        for name in Assessment.__slots__:
-            setattr(twin, name, getattr(self, name))
+        twin.__dict__.update(self.__dict__)
         return twin
 
     def among(self, shape: Shape, beside: Sequence[PodAnswer]) -> "Assessment":
@@ -195,20 +170,17 @@ class Assessment:
         `shape` is the pod's, with the rules that others have about it.
         """
         left = self.copied()
-        left.shape, left.beside, refused = shape, (*self.beside, *beside), refusals(beside)
+        left.shape, left.beside = shape, beside
+        refused = refusals(beside, len(self.codes))
         if refused is None:
             return left
-        lost = (self.codes == 0) & (refused != 0)
-        left.codes, left.counts = self.codes + refused * lost, self.counts.copy()
-        for code in {int(answer.code) for answer in beside}:  # NumPy takes its time over enums
-            count = np.count_nonzero(left.codes == code)
-            left.counts[0] -= count - self.counts[code]
-            left.counts[code] = count
-        left.total = self.total.copy()
+        left.codes = self.codes + refused * (self.codes == 0)
+        left.counts = np.bincount(left.codes, minlength=CODES)
         if len(self.raw) > 1:
+            left.total = self.total.copy()
             _weigh(left, self.profile)  # scores are compared among the nodes that are left
         else:
-            np.copyto(left.total, NEVER, where=lost)
+            left.total = np.where(left.codes == 0, self.total, _NEVER)
         return left
 
     def preferring(self, wishes: PodWishes) -> "Assessment":

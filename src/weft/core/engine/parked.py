@@ -208,6 +208,8 @@ class GroupsByRule(Generic[K, W]):
 
     def waiting_for(self, moved: PodsMoved) -> list[ParkedGroup[K, W]]:
         """The groups that may fit since this moved, in the order in which they came first."""
+        if not self._groups:
+            return []
         found: set[int] = set()
         for key in _keys(moved):
             found.update(self._numbers.get(key, ()))

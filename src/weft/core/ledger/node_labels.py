@@ -28,6 +28,11 @@ class LabelColumn(NamedTuple):
     whole: list[int | None]
     values: list[str]
 
+    @property
+    def tells_nodes_apart(self) -> bool:
+        """True if each node has a value of its own."""
+        return len(self.values) == len(self.of_node)
+
 
 class NodeLabels:
     """The columns of these nodes."""
