@@ -115,6 +115,7 @@ def cluster_of(plan: SchedulerPlan, client: ApiClient, elector: Elector | None) 
             request_timeout_s=config.client.request_timeout_seconds,
         ),
         limits=plan.limits,
+        queues=config.queues.rules(),
         interference=plan.predictions.interference is not None,
         volume_timeout_s=config.volumes.timeout_seconds,
     )

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec import UNSET
 from prometheus_client.registry import Collector
 
 from weft.cluster.config.form import Configuration, TelemetrySettings
@@ -49,6 +50,7 @@ from weft.kube.client import ApiClient, ClientOptions
 from weft.kube.config import load
 from weft.kube.lease import Elector
 from weft.model.interference_table import InterferenceTable
+from weft.model.queue_rules import NO_QUEUES
 from weft.telemetry.sources.source import MetricSource
 
 log = logging.getLogger("weft.scheduler")
@@ -179,6 +181,7 @@ def _recordings(plan: SchedulerPlan, live: EngineCluster) -> list[Recording]:
         harvest_permille=limits.harvest_permille,
         known_only=limits.known_only,
         turn_looks=live.engine.turn_looks,
+        queues=UNSET if (rules := live.engine.teams.rules) == NO_QUEUES else rules,
     )
     return [Recording(live, header, path, plan.hosting.decisions_mib)]
 

@@ -16,6 +16,8 @@ TOPOLOGY = "weft.dev/topology"
 GANG = "weft.dev/gang"
 """Also a namespace's: whose pods get their places together."""
 GANG_SIZE = "weft.dev/gang-size"
+QUEUE = "weft.dev/queue"
+"""A label: whose share the pod counts to."""
 
 # Extended resources.
 RESOURCES = "weft.dev/"

@@ -55,6 +55,7 @@ class Code(enum.IntEnum):
     VOLUME_LIMIT = 40
     GROUP_INCOMPLETE = 41
     GROUP_ELSEWHERE = 42
+    QUEUE_LIMIT = 43
 
     @property
     def is_by_others(self) -> bool:
@@ -106,6 +107,7 @@ TEXT: dict[Code, str] = {
     Code.VOLUME_LIMIT: "no more volumes can be attached to the node",
     Code.GROUP_INCOMPLETE: "too few pods of the pod's group are there",
     Code.GROUP_ELSEWHERE: "the pod's group runs in another topology domain",
+    Code.QUEUE_LIMIT: "the pod's queue holds as much as it may",
 }
 
 _MOST = {Code.GPU_TOO_SMALL: "largest", Code.TOO_FEW_GPUS: "most", Code.NOT_IDLE: "most"}

@@ -431,6 +431,12 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
     preferences: Preferences | UnsetType = UNSET  # unset, it is not in a decisions file at all
     claims: tuple[str, ...] | UnsetType = UNSET
     gang: Gang | UnsetType = UNSET
+    queue: str | UnsetType = UNSET
+
+    @property
+    def team_queue(self) -> str:
+        """The team's queue that it belongs to."""
+        return self.queue or self.namespace
 
 
 # --- quantities ----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import msgspec
 from weft.cluster.config.addresses import EVERYWHERE, is_host, is_label, is_subdomain
 from weft.cluster.config.form import Configuration, ExtenderSettings
 from weft.cluster.config.gpu_links import links_rules
+from weft.cluster.config.queues import check_queues
 from weft.cluster.http.access import is_loopback
 from weft.files.form import read_form
 from weft.model import BadInputError
@@ -45,6 +46,7 @@ def check_bounds(config: Configuration) -> None:
         what = f"{stable:,} is more than telemetry.windowSeconds, {window:,}; write at most that"
         raise BadInputError("limits.stableSeconds", what)
     links_rules(config.gpu_links)
+    check_queues(config.queues)
     _check_names(config)
     _check_ports(config)
     _check_door(config.extender)

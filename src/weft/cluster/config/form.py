@@ -12,6 +12,7 @@ from msgspec import Meta
 from weft.cluster.config.agent import AgentSettings
 from weft.cluster.config.gpu_links import GpuLinksRule
 from weft.cluster.config.popularity import PopularitySettings
+from weft.cluster.config.queues import QueuesSettings
 from weft.cluster.config.section import DAY_S, Port
 from weft.files.form import Section
 from weft.model.annotations import SLO_MS
@@ -518,6 +519,7 @@ class Configuration(Section, frozen=True):
     client: ClientSettings = ClientSettings()
     lease: LeaseSettings = LeaseSettings()
     limits: LimitsSettings = LimitsSettings()
+    queues: QueuesSettings = QueuesSettings()
     volumes: VolumeSettings = VolumeSettings()
     oom_history: OomHistorySettings = OomHistorySettings()
     http: HttpSettings = HttpSettings()

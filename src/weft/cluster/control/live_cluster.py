@@ -116,6 +116,7 @@ from weft.kube.watch import Change, Deleted, Synced
 from weft.model import BadInputError, Node, PodRequest
 from weft.model.annotations import DELIVERY, OUT_OF_MEMORY, PLACEMENT, PLACEMENT_COPY, TERM
 from weft.model.delivery import encode_delivery
+from weft.model.queue_rules import NO_QUEUES, QueueRules
 
 # --- a decision as a Binding ----------------------------------------------------------------------
 
@@ -205,8 +206,8 @@ class EngineClusterOptions(msgspec.Struct, frozen=True):
 
     `names` are the schedulerNames to schedule for (all profiles' where left out), `rules` the
     inventory of nodes that nobody else tells of, `links` how their GPUs are connected; `limits` are
-    the ledger's. `interference`: there is a table of it. `volume_timeout_s`: how long a decided pod
-    waits until its volumes are bound.
+    the ledger's, `queues` are teams' shares. `interference`: there is a table of it.
+    `volume_timeout_s`: how long a decided pod waits until its volumes are bound.
     """
 
     names: Sequence[str] | None = None
@@ -217,6 +218,7 @@ class EngineClusterOptions(msgspec.Struct, frozen=True):
     seed: int = 0
     binding: BindOptions | None = None
     limits: RequestLimits = STRICT
+    queues: QueueRules = NO_QUEUES
     interference: bool = False
     volume_timeout_s: float = TIMEOUT_S
 
@@ -239,8 +241,13 @@ class EngineCluster:
     ) -> None:
         self.options = options = options or EngineClusterOptions()
         self.may_write: MayWrite | None = lease.may_bind if lease else None
-        limits = options.limits
-        self.engine = Engine(profiles, seed=options.seed, limits=limits, turn_looks=TURN_LOOKS)
+        self.engine = Engine(
+            profiles,
+            seed=options.seed,
+            limits=options.limits,
+            turn_looks=TURN_LOOKS,
+            queues=options.queues,
+        )
         self.decide: Decide = self.engine.handle  # or a recorder's around it
         self.on_decision: list[OnDecision] = []
         self.on_notice: list[OnNotice] = []
@@ -261,6 +268,7 @@ class EngineCluster:
             settings,
             on_bad=self._unreadable,
             clock=client.clock,
+            queues=options.queues,
         )
         self._claims = ClaimFeeds(
             client, self._nodes, self._pods, tell=self.handle, after=self._claims_taken

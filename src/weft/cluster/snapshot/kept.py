@@ -30,6 +30,7 @@ from weft.dialects.group_objects import (
 from weft.dialects.groups import READ_ANNOTATIONS
 from weft.dialects.kai import RESERVED_CARD
 from weft.dialects.koordinator import DeviceSpec, Koordinator, KoordinatorDevice
+from weft.dialects.queues import READ_ANNOTATIONS as QUEUE_ANNOTATIONS
 from weft.kube.dra import DeviceTaint, ResourceClaim, ResourceSlice
 from weft.kube.oom_ends import for_want_of_memory
 from weft.kube.pods import (
@@ -270,7 +271,9 @@ def _meta(meta: M) -> M:
     annotations = {
         key: text
         for key, text in (meta.annotations or {}).items()
-        if key in READ_ANNOTATIONS or (is_systems_own(key) and key != DELIVERY)
+        if key in READ_ANNOTATIONS
+        or key in QUEUE_ANNOTATIONS
+        or (is_systems_own(key) and key != DELIVERY)
     }
     kept_meta = replace(
         meta, generate_name="", resource_version="", annotations=annotations or None

@@ -41,6 +41,7 @@ from weft.cluster.state.volume_rules import (
 from weft.dialects import registry
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.foreign import ForeignRequest, foreign_requests
+from weft.dialects.queues import named_queue
 from weft.dialects.registry import non_gpu_resources
 from weft.dialects.resources import HELD
 from weft.dialects.system import CLASSES, application_of, timestamp_ns
@@ -203,6 +204,9 @@ def _read_waiting(pod: Pod, settings: DialectSettings, constraints: Constraints)
     """A pod that is to be placed: what it asks in words that no dialect reads keeps it waiting."""
     reading = registry.read_pod(pod, settings)
     request = _constrained(reading.request, constraints)
+    meta = pod.metadata
+    if (meta.labels or meta.annotations) and (queue := named_queue(pod)):
+        request = replace(request, queue=queue)
     reasons = [each.text for each in reading.foreign if each.waits]
     if constraints.judged_elsewhere or not reasons:
         return request

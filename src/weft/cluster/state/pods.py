@@ -47,6 +47,7 @@ from weft.core.engine import Event, PodAdded, PodGone, PodSeenBound
 from weft.core.ledger import Ledger
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.kai import card_names, groups_of
+from weft.dialects.queues import queue_of
 from weft.dialects.shares import keeps, said_by
 from weft.kube.clock import Clock
 from weft.kube.pods import ENDED, Pod
@@ -61,11 +62,14 @@ from weft.model import (
 )
 from weft.model.log_fields import about
 from weft.model.node import CardNames
+from weft.model.queue_rules import NO_QUEUES, QueueRules
 
 log = logging.getLogger("weft.cluster")
 
 Key = tuple[str, str]
 _UNNAMED = CardNames()
+_MOST_QUEUES = 20_000
+"""Queues of which it is noted that they were said to be unknown."""
 
 
 class GroupedPods:
@@ -132,7 +136,7 @@ class PodView:
     `assumed` is what is charged for lack of marks, in words, `told` what nodes' agents tell of pods
     without marks, and `doubts` what is wrong with the marks of bound pods. `deciding` is off while
     another process decides: pending pods are then kept, not told. `clock` says how long ago they
-    were bound.
+    were bound. Where `queues` count, bound pods' events say theirs.
     """
 
     def __init__(
@@ -145,6 +149,7 @@ class PodView:
         *,
         on_bad: Callable[[Pod, str], None],
         clock: Clock,
+        queues: QueueRules = NO_QUEUES,
     ) -> None:
         self.pods: dict[Key, Pod] = {}
         self.bad: dict[str, str] = {}
@@ -155,7 +160,8 @@ class PodView:
         self.settings = settings
         self.claims = ClaimView(nodes.slices, nodes.nodes.get, clock.wall, log_problem)
         self.deciding = False
-        self._clock = clock
+        self._clock, self._queues = clock, queues
+        self._known_queues = {terms.name for terms in queues.queues}
         self.namespaces, self.groups = NamespaceView(), GroupView()
         self._ours, self._nodes, self._volumes = frozenset(names), nodes, volumes
         self._ledger, self._on_bad = ledger, on_bad
@@ -165,7 +171,8 @@ class PodView:
         self._faulty: dict[str, str] = {}  # the mistakes that were told
         self._sent: dict[str, PodRequest | Placement] = {}
         self._marks: dict[
-            str, tuple[PodMarks, MountedVolumes | UnsetType, Gang | UnsetType]
+            str,
+            tuple[PodMarks, MountedVolumes | UnsetType, Gang | UnsetType, str | UnsetType],
         ] = {}  # of bound pods, as told
         self._first: dict[str, AsSeenFirst] = {}  # bound pods
         self._bound_ns: dict[str, int] = {}  # since when pods are bound, monotonic
@@ -419,6 +426,8 @@ class PodView:
                 request = read(pod, self.settings, self._volumes, self.namespaces, self.groups)
                 if self._sent.get(uid) != request:
                     self._sent[uid] = request
+                    if request.queue and self._queues.count:
+                        self._note_queue(pod, request.queue)
                     event = PodAdded(request)
         except Exception as error:  # a mistake of ours costs this pod its place, nobody else's
             contradicts = isinstance(error, BadInputError) and not pod.spec.node_name
@@ -441,6 +450,20 @@ class PodView:
             log.error("%s: %s", text, why, exc_info=error, extra=about(meta))
         return f"cannot be read: {why}"
 
+    def _note_queue(self, pod: Pod, queue: str) -> None:
+        """Say once of each queue that a pod names that nobody configured it."""
+        if queue in self._known_queues or len(self._known_queues) > _MOST_QUEUES:
+            return
+        self._known_queues.add(queue)
+        log.warning(
+            "pod %s/%s names queue %s, which queues.teams does not list: it has weight 1, no "
+            "guarantee and no limits",
+            pod.metadata.namespace,
+            pod.metadata.name,
+            queue,
+            extra=about(pod.metadata),
+        )
+
     def _bound(self, pod: Pod) -> Event | None:
         self._note_bound(pod)
         return self._charged_anew(pod)
@@ -461,7 +484,8 @@ class PodView:
     def _seen(self, pod: Pod, placement: Placement) -> Event | None:
         uid, marks = pod.metadata.uid, marks_of(pod, self.namespaces)
         mounted = self._volumes.mounted(pod) if pod.spec.volumes else UNSET
-        told = (marks, mounted, self.groups.read(pod).gang)
+        queue = queue_of(pod) if self._queues.count else UNSET
+        told = (marks, mounted, self.groups.read(pod).gang, queue)
         if self._sent.get(uid) == placement and self._marks.get(uid) == told:
             return None
         self._sent[uid], self._marks[uid] = placement, told
@@ -470,11 +494,11 @@ class PodView:
     def seen_at(self, placement: Placement) -> PodSeenBound:
         """The event that says that a pod is there, with what is known of it."""
         uid = placement.uid
-        marks, mounted, gang = self._marks.get(uid, (UNSET, UNSET, UNSET))
+        known = self._marks.get(uid, (UNSET, UNSET, UNSET, UNSET))
         pod = self._by_uid.get(uid)
         at_ns, held_ns = 0 if pod is None else bound_ns(pod), self.held_ns(uid)
         job_class, unsure = placement.job_class, self.unsure(uid)
-        return PodSeenBound(placement, at_ns, job_class, held_ns, unsure, marks, mounted, gang)
+        return PodSeenBound(placement, at_ns, job_class, held_ns, unsure, *known)
 
     def _arrived(self, known: Pod, pod: Pod) -> Placement | None:
         """The place decided here for a pod that comes back from its binding, asking what it asked

@@ -43,6 +43,7 @@ from weft.core.engine.assessment import (
 )
 from weft.core.engine.decision_faults import Faulted, SideTasks
 from weft.core.engine.events import Bind, Command, Event, Evict, Unschedulable, Wake
+from weft.core.engine.fair_order import FairPods
 from weft.core.engine.gang_search import ChosenPlace
 from weft.core.engine.harvest import RAN_LONG_NS, HarvestRules
 from weft.core.engine.journal import EXPLAINING, DecisionAttempt, EvictionReason, Journal, PlacedPod
@@ -54,6 +55,7 @@ from weft.core.engine.queue import Queue, WaitingPod
 from weft.core.engine.records import Record
 from weft.core.engine.slowdown_eviction import SlowdownEviction
 from weft.core.engine.slowdown_tolerance import tolerance_of
+from weft.core.engine.team_queues import NO_TEAMS, TeamQueues
 from weft.core.framework import Policy, Profile
 from weft.core.framework.policy import SlowdownTolerance
 from weft.core.framework.query import Observations
@@ -61,6 +63,7 @@ from weft.core.framework.residency import Residencies
 from weft.core.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
 from weft.core.ledger import FAR, STRICT, Holding, Ledger, RequestLimits
 from weft.model import Code, Node, PodRequest, Shape
+from weft.model.queue_rules import NO_QUEUES, QueueRules
 
 _LEARNING = "learning what pods use"
 
@@ -73,7 +76,7 @@ class Engine:
     may go unanswered before the place is free again, `limits` how far memory may be promised
     beyond what there is. `turn_looks`: after so many looks at a node the work of an event, or of
     several in one breath, is over; a `Wake` for now asks for a `Tick`, which goes on, and until
-    then pods are only queued (0: never).
+    then pods are only queued (0: never). `queues` are teams' shares of the cluster.
     It also asks for one where prices are new: work for later decisions is done between them.
     """
 
@@ -87,6 +90,7 @@ class Engine:
         bind_timeout_ns: int = FAR,
         limits: RequestLimits = STRICT,
         turn_looks: int = 0,
+        queues: QueueRules = NO_QUEUES,
     ) -> None:
         self.profiles = {profile.name: profile for profile in profiles}
         self.ledger = Ledger(nodes, limits)
@@ -99,7 +103,8 @@ class Engine:
         self.price_lists = PriceLists(self.policies, self.ledger, self.side_tasks)
         self.residencies = Residencies()
         self.observe(NO_SIGNALS)
-        self.queue = Queue()
+        self.teams = NO_TEAMS if queues is NO_QUEUES else TeamQueues(queues, self.ledger)
+        self.queue = Queue(self.teams, FairPods(self.teams) if self.teams.is_fair else None)
         self.existing, self.images = ExistingPods(), ImagesOnNodes()
         self._plain: dict[Shape, Shape] = {}
         self.placed: dict[str, PlacedPod] = {}
@@ -196,7 +201,9 @@ class Engine:
                 _apply(self, event, now_ns, out)
 
     def _nodes_changed(self, event: events.NodesChanged, now_ns: int) -> None:
-        if self.ledger.set_nodes(event.nodes, event.removed):
+        if changed := self.ledger.set_nodes(event.nodes, event.removed):
+            if self.teams.count:
+                self.teams.nodes_changed(changed)
             self.assessor.looked += LOOKS_LAID_OUT * self.ledger.table.count
             if event.nodes or self.existing.are_counted:  # a domain less is another minimum
                 self.queue.wake_all(now_ns)
@@ -236,6 +243,8 @@ class Engine:
         if pod.uid in self.placed or pod.uid in self.ledger.holdings:
             return
         profile, first = self.profile_of(pod), False
+        if self.teams.count:
+            self.teams.belongs(pod.uid, pod.team_queue)
         self._comes(pod.uid, now_ns)
         if self.oom_history.owed:
             goes_first = partial(self.oom_history.goes_first, pod)
@@ -262,12 +271,13 @@ class Engine:
         self.harvest.gone(uid)
         self.residencies.remove(uid)
         self.slowdown_eviction.gone(uid)
+        team = self.teams.forget(uid) if self.teams.count else ""
         if holding is None:
             return
         learn = partial(self._learn, event, holding, placed, out)
         if self.side_tasks.run(_LEARNING, learn, instead=False):
             self.queue.wake_all(now_ns, skip_backoff=True)
-        self._wake_for_freed(holding.placement.node, now_ns)
+        self._wake_for_freed(holding.placement.node, now_ns, team)
 
     def _learn(
         self, event: events.PodGone, holding: Holding, placed: PlacedPod | None, out: list[Command]
@@ -288,6 +298,9 @@ class Engine:
         self.harvest.seen_bound(placement.uid, event.bound_ns, event.job_class, unsure=event.unsure)
         self.queue.remove(placement.uid, now_ns)
         before = self.ledger.holdings.get(placement.uid)
+        team = event.queue if self.teams.count else UNSET
+        if team and (left := self.teams.belongs(placement.uid, team)):
+            self.queue.wake_for_team(left, now_ns)
         self.ledger.adopt(placement)
         if event.gang:
             self.queue.has_place(placement.uid, event.gang, now_ns)
@@ -297,7 +310,8 @@ class Engine:
             self.existing.moved_to(placement.uid, placement.node)
         self.residencies.add(placement, now_ns - max(0, event.held_ns))
         if before is not None and before.placement != placement:
-            self._wake_for_freed(before.placement.node, now_ns)
+            team = self.teams.name_of(placement.uid)
+            self._wake_for_freed(before.placement.node, now_ns, team)
 
     def _bind_failed(self, uid: str, now_ns: int) -> None:
         """The bind was refused: free the place and try again after a back-off.
@@ -341,17 +355,21 @@ class Engine:
         elif placed.own is not None:
             own = placed.own
             self.queue.retry(own.pod, own.profile, own.tries, now_ns)
-        self._wake_for_freed(placed.record.node, now_ns)
+        team = self.teams.name_of(uid) if self.teams.count else ""
+        self._wake_for_freed(placed.record.node, now_ns, team)
 
     def _wake_for_pods(self, now_ns: int) -> None:
         """Wake pods whose rules about other pods may hold now, since those moved."""
         if self.existing.has_moved or self.existing.volumes.moved:
             self.queue.wake_for_pods(self.existing.take_moved(), now_ns)
 
-    def _wake_for_freed(self, node: str, now_ns: int) -> None:
-        """Wake pods that capacity freed on this node could help."""
+    def _wake_for_freed(self, node: str, now_ns: int, team: str = "") -> None:
+        """Wake pods that capacity freed on this node could help, and those that the limit of this
+        team's queue may let in now."""
         if (row := self.ledger.table.row_of.get(node)) is not None:
             self.queue.wake_for_freed(FreedNode.on(self.ledger, row), now_ns)
+        if team and self.teams.is_limited(team):
+            self.queue.wake_for_team(team, now_ns)
 
     @contextmanager
     def trial(self, gone: Sequence[str] = ()) -> Iterator[None]:
@@ -451,6 +469,8 @@ class Engine:
                 out.append(events.BindOnRefused(pod, event.node, Code.OTHER_NODE))
             return
         profile = self.profiles.get(event.profile, self._default)
+        if self.teams.count:
+            self.teams.belongs(pod.uid, pod.team_queue)
         waiting = WaitingPod(pod, profile, 0)
         waiting.state, waiting.tries = "asked", 1
         known = self.assess(profile, pod, None)
@@ -502,6 +522,8 @@ class Engine:
             return known
         if pod.gang:
             known = gang_search.in_domain(known, self.queue.gangs, self.ledger, pod.gang)
+        if self.teams.count:
+            known = self.teams.within_limits(known, pod)
         if has_rules or existing.owners:
             asked = existing.filled_in(pod, constraints)
             if asked is not constraints:

@@ -103,7 +103,8 @@ class PodSeenBound(msgspec.Struct, frozen=True, tag=True, gc=False):
     order of bindings. `held_ns` is how long ago that was for the host that tells it, 0 where it
     knows no better: so the engine can place it on its own clock. `unsure`: it may hold less than is
     charged, for its marks are in doubt: nobody else is evicted for it. `gang` is the group that
-    it belongs to: it counts among those that have places.
+    it belongs to: it counts among those that have places. `queue` is its team's queue, unset where
+    queues do not count.
     """
 
     placement: Placement
@@ -114,6 +115,7 @@ class PodSeenBound(msgspec.Struct, frozen=True, tag=True, gc=False):
     marks: PodMarks | UnsetType = UNSET
     mounted: MountedVolumes | UnsetType = UNSET
     gang: Gang | UnsetType = UNSET
+    queue: str | UnsetType = UNSET
 
 
 class BindOn(msgspec.Struct, frozen=True, tag=True, gc=False):

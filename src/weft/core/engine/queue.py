@@ -37,6 +37,7 @@ from weft.core.engine.parked import (
     ParkedGroup,
     fits_without_harvest,
 )
+from weft.core.engine.team_queues import TeamQueues
 from weft.core.framework import Demand, Profile
 from weft.core.framework import policy as ask
 from weft.model import Gang, PodRequest, Shape
@@ -52,13 +53,14 @@ Heap = list[tuple[Key, "WaitingPod"]]
 
 class GroupKey:
     """A profile and a shape as a key that is hashed once: a shape may have thousands of parts, and
-    one event looks thousands of keys up. A gang (`Gang.key`) that waits as one is alike to none."""
+    one event looks thousands of keys up. A gang (`Gang.key`) that waits as one is alike to none,
+    and pods of a team's queue only to each other where that matters (`TeamQueues.apart`)."""
 
-    __slots__ = ("_hash", "gang", "profile", "shape")
+    __slots__ = ("_hash", "gang", "profile", "shape", "team")
 
-    def __init__(self, profile: str, shape: Shape, gang: str = "") -> None:
-        self.profile, self.shape, self.gang = profile, shape, gang
-        self._hash = hash((profile, shape, gang))
+    def __init__(self, profile: str, shape: Shape, gang: str = "", team: str = "") -> None:
+        self.profile, self.shape, self.gang, self.team = profile, shape, gang, team
+        self._hash = hash((profile, shape, gang, team))
 
     def __hash__(self) -> int:
         return self._hash
@@ -69,7 +71,7 @@ class GroupKey:
         if not isinstance(other, GroupKey) or self._hash != other._hash:
             return False
         alike = self.profile == other.profile and self.gang == other.gang
-        return alike and self.shape == other.shape
+        return alike and self.team == other.team and self.shape == other.shape
 
 
 class WaitingPod:
@@ -79,7 +81,7 @@ class WaitingPod:
     (GPU metrics) is why: it needs no back-off before the try, nor after it. `parked_in` is the
     group that it was parked in last, `group` that one's key. `faults` counts the tries that broke
     off. `rank` is its priority, smaller is higher, `turn_of` the namespace on whose turn it is
-    tried.
+    tried. `team` is its team's queue, "" where that does not matter.
     """
 
     __slots__ = (
@@ -93,13 +95,14 @@ class WaitingPod:
         "ready_ns",
         "skip_backoff",
         "state",
+        "team",
         "tries",
         "turn_of",
         "woken",
     )
 
-    def __init__(self, pod: PodRequest, profile: Profile, seq: int) -> None:
-        self.pod, self.profile = pod, profile
+    def __init__(self, pod: PodRequest, profile: Profile, seq: int, team: str = "") -> None:
+        self.pod, self.profile, self.team = pod, profile, team
         as_old = replace(pod, created_ns=pod.gang.created_ns) if pod.gang else pod
         self.key: Key = (*ask.queue_key(profile.lead, as_old), seq)
         self.rank = profile.lead.rank(pod)
@@ -116,7 +119,7 @@ class WaitingPod:
         alike with those of their gang."""
         gang = self.pod.gang
         in_domain = gang.key if gang and gang.topology_key else ""
-        return GroupKey(self.profile.name, self.pod.shape, in_domain)
+        return GroupKey(self.profile.name, self.pod.shape, in_domain, self.team)
 
     def go_first(self) -> None:
         """Before all others of its profile, in the order in which they came."""
@@ -144,7 +147,7 @@ class ActivePods:
         self._work: dict[str, int] = {}
 
     def __bool__(self) -> bool:
-        return any(_head(heap) is not None for heap in self._all())
+        return any(first_of(heap) is not None for heap in self._all())
 
     def push(self, waiting: WaitingPod, turn_of: str | None = None) -> None:
         """One more, on its own namespace's turn or on that of another (`turn_of`)."""
@@ -160,8 +163,8 @@ class ActivePods:
         best: Heap | None = None
         best_key: tuple[int, ...] | None = None
         for heap in self._heaps.values():
-            if (head := _head(heap)) is not None:
-                key = (-head.pod.priority, *_came(head))
+            if (head := first_of(heap)) is not None:
+                key = (-head.pod.priority, *came(head))
                 if best_key is None or key < best_key:
                     best, best_key = heap, key
         return None if best is None else heapq.heappop(best)[1]
@@ -176,7 +179,7 @@ class ActivePods:
             self._turns = None
             self._work.clear()
         elif self._turns is None:
-            active = [waiting for heap in self._heaps.values() for waiting in _active(heap)]
+            active = [waiting for heap in self._heaps.values() for waiting in active_in(heap)]
             self._heaps, self._turns = {}, {}
             for waiting in active:
                 heapq.heappush(self._heap_of(waiting), (waiting.key, waiting))
@@ -190,9 +193,10 @@ class ActivePods:
         alike = (
             other
             for heap in ranks.get(waiting.rank, {}).values()
-            for other in _active(heap)
+            for other in active_in(heap)
             if other.key < waiting.key
             and other.group.gang == waiting.group.gang
+            and other.group.team == waiting.group.team
             and (other.shape == shape or other.pod.shape == waiting.pod.shape)
         )
         return min(alike, key=lambda other: other.key, default=None)
@@ -206,7 +210,7 @@ class ActivePods:
 
     def _has_turn(self, namespace: str) -> bool:
         return any(
-            _head(heap) is not None
+            first_of(heap) is not None
             for ranks in (self._turns or {}).values()
             for namespaces in ranks.values()
             if (heap := namespaces.get(namespace)) is not None
@@ -219,7 +223,7 @@ class ActivePods:
             for ranks in (self._turns or {}).values()
             for namespaces in ranks.values()
             for other, heap in namespaces.items()
-            if _head(heap) is not None
+            if first_of(heap) is not None
         }
         least = min((self._work.get(other, 0) for other in others), default=0)
         self._work[namespace] = max(self._work.get(namespace, 0), least)
@@ -231,7 +235,7 @@ class ActivePods:
             if (rank := _highest(ranks)) is None:
                 continue
             for namespace, heap in ranks[rank].items():
-                key = (rank[1], self._work.get(namespace, 0), *_came(heap[0][1]))
+                key = (rank[1], self._work.get(namespace, 0), *came(heap[0][1]))
                 if best_key is None or key < best_key:
                     best, best_key = heap, key
         return None if best is None else heapq.heappop(best)[1]
@@ -248,7 +252,7 @@ def _highest(ranks: dict[tuple[int, int], dict[str, Heap]]) -> tuple[int, int] |
     while ranks:
         rank = min(ranks)
         namespaces = ranks[rank]
-        for namespace in [one for one, heap in namespaces.items() if _head(heap) is None]:
+        for namespace in [one for one, heap in namespaces.items() if first_of(heap) is None]:
             del namespaces[namespace]
         if namespaces:
             return rank
@@ -256,17 +260,20 @@ def _highest(ranks: dict[tuple[int, int], dict[str, Heap]]) -> tuple[int, int] |
     return None
 
 
-def _head(heap: Heap) -> WaitingPod | None:
+def first_of(heap: Heap) -> WaitingPod | None:
+    """The heap's first; entries of pods that are not active any more are dropped on the way."""
     while heap and heap[0][1].state != "active":
         heapq.heappop(heap)
     return heap[0][1] if heap else None
 
 
-def _active(heap: Heap) -> Iterator[WaitingPod]:
+def active_in(heap: Heap) -> Iterator[WaitingPod]:
+    """The heap's pods."""
     return (waiting for _, waiting in heap if waiting.state == "active")
 
 
-def _came(waiting: WaitingPod) -> tuple[int, int]:
+def came(waiting: WaitingPod) -> tuple[int, int]:
+    """When it came: smaller is earlier."""
     return waiting.pod.created_ns, waiting.key[-1]
 
 
@@ -274,8 +281,9 @@ class Queue:
     """All waiting pods. Heads of different profiles are compared by priority, then age; who is
     next while there is more to do than one event's work, `ActivePods` says."""
 
-    def __init__(self) -> None:
-        self._active = ActivePods()
+    def __init__(self, teams: TeamQueues | None = None, active: ActivePods | None = None) -> None:
+        self._active = ActivePods() if active is None else active
+        self._teams = teams if teams is not None and teams.count else None
         self._backoff: list[tuple[int, int, WaitingPod]] = []
         self._parked: dict[GroupKey, Parked] = {}
         self._woken: dict[GroupKey, WaitingPod] = {}
@@ -309,12 +317,16 @@ class Queue:
             if known.pod == pod:
                 return
             self.remove(pod.uid, now_ns)
-        self._seq += 1
-        waiting = WaitingPod(pod, profile, self._seq)
+        waiting = self._new(pod, profile)
         if first:
             waiting.go_first()
         self._known[pod.uid] = waiting
         self._enter(waiting, now_ns)
+
+    def _new(self, pod: PodRequest, profile: Profile) -> WaitingPod:
+        self._seq += 1
+        team = self._teams.apart(pod) if self._teams is not None else ""
+        return WaitingPod(pod, profile, self._seq, team)
 
     def _enter(self, waiting: WaitingPod, now_ns: int) -> None:
         """Let it wait for its back-off and its turn; with its gang, as long as that needs it."""
@@ -385,7 +397,7 @@ class Queue:
 
         To be asked before `waiting` takes a place: then that one is tried first, and this again.
         """
-        key = GroupKey(waiting.profile.name, shape, waiting.group.gang)
+        key = GroupKey(waiting.profile.name, shape, waiting.group.gang, waiting.team)
         group, woken = self._parked.get(key), self._woken.get(key)
         there = [group.first() if group is not None else None, woken]
         ahead = [pod for pod in there if pod is not None and pod.state in {"parked", "backoff"}]
@@ -432,7 +444,8 @@ class Queue:
         """
         if shape != waiting.shape:
             self.next_of_group(waiting, now_ns)
-            waiting.group = GroupKey(waiting.profile.name, shape, waiting.group.gang)
+            gang = waiting.group.gang
+            waiting.group = GroupKey(waiting.profile.name, shape, gang, waiting.team)
         waiting.state = "parked"
         waiting.ready_ns = now_ns if waiting.skip_backoff else now_ns + backoff_ns(waiting.tries)
         waiting.woken = waiting.skip_backoff = False
@@ -466,8 +479,7 @@ class Queue:
 
     def retry(self, pod: PodRequest, profile: Profile, tries: int, now_ns: int) -> None:
         """A pod that lost its place (bind refused): back in after its back-off."""
-        self._seq += 1
-        waiting = WaitingPod(pod, profile, self._seq)
+        waiting = self._new(pod, profile)
         waiting.tries = tries
         waiting.ready_ns = now_ns + backoff_ns(tries)
         self._known[pod.uid] = waiting
@@ -477,17 +489,32 @@ class Queue:
         """Wake the first pod of each group that could fit a node on which capacity was freed.
 
         A pod that may borrow is woken by any freed capacity, mostly in vain, so it keeps its
-        back-off. Capacity in which it would fit without harvesting ends the back-off at once.
+        back-off. Capacity in which it would fit without harvesting ends the back-off at once, as
+        does any where queues take turns: who backs off would lose its turn to another queue.
         """
         self._wake_faulty(now_ns)
+        at_once = fits_without_harvest if self._teams is None else self._at_once
         for woken in list(self._woken.values()):
-            if woken.state == "backoff" and fits_without_harvest(woken.parked_in, freed):
+            if woken.state == "backoff" and at_once(woken.parked_in, freed):
                 woken.skip_backoff = True
                 self._activate(woken)
         self._looked_at += len(self._parked)
         for group in list(self._parked.values()):
             if group.could_fit(freed):
-                self._wake_first(group, now_ns, skip_backoff=fits_without_harvest(group, freed))
+                self._wake_first(group, now_ns, skip_backoff=at_once(group, freed))
+
+    def _at_once(self, group: Parked | None, freed: FreedNode) -> bool:
+        if self._teams is not None and self._teams.is_fair:
+            return group is not None and group.could_fit(freed)
+        return fits_without_harvest(group, freed)
+
+    def wake_for_team(self, team: str, now_ns: int) -> None:
+        """The team's queue holds less than it did: what its limit refused may fit now, anywhere."""
+        self._looked_at += len(self._parked)
+        for group in list(self._parked.values()):
+            if group.key.team == team:
+                at_once = self._teams is not None and self._teams.is_fair
+                self._wake_first(group, now_ns, skip_backoff=at_once)
 
     def wake_all(self, now_ns: int, *, skip_backoff: bool = False) -> None:
         """Anything may have changed (nodes, a policy's input): wake every group's first.
@@ -586,7 +613,8 @@ class Queue:
             head = members.head = min(members.waiting.values(), key=lambda waiting: waiting.key)
             head.tries = max(head.tries, members.tries)
             head.ready_ns = max(head.ready_ns, members.ready_ns)
-            head.group = GroupKey(head.profile.name, head.pod.shape, members.gang.key)
+            gang = members.gang.key
+            head.group = GroupKey(head.profile.name, head.pod.shape, gang, head.team)
             self._hold(head, now_ns)
         elif head.state in {"parked", "faulty"}:
             self._withdraw(head, "gathering", now_ns)

@@ -20,7 +20,7 @@ _FAR = 1 << 60
 _BESIDE = (
     *(Code.POD_AFFINITY, Code.POD_ANTI_AFFINITY, Code.ANTI_AFFINITY, Code.TOPOLOGY_SPREAD),
     *(Code.CLAIM_WAITS, Code.CLAIM_TAKEN, Code.DISK_TAKEN),
-    *(Code.NO_VOLUME, Code.STORAGE_CAPACITY, Code.VOLUME_LIMIT),
+    *(Code.NO_VOLUME, Code.STORAGE_CAPACITY, Code.VOLUME_LIMIT, Code.QUEUE_LIMIT),
 )
 _BY_DEVICE = (Code.GPU_MEMORY, Code.GPU_CORES, Code.GPU_SHARE, Code.OUT_OF_SERVICE)
 _BEYOND = "pods hold more of a GPU's {} than there is ({:,} of {:,} {}), so it takes no others"

@@ -51,8 +51,8 @@ class SuggestedChange(msgspec.Struct, frozen=True):
 
 
 class SmallestChange(SuggestedChange, frozen=True):
-    """One change that was tried out: a request that fits (`shape`), or pods that would have to
-    end."""
+    """One change that was tried out: a request that fits (`shape`), pods that would have to end, or
+    (axis `queue`) limits of its queue that would have to be raised."""
 
     shape: Shape | None = None
 
@@ -100,6 +100,7 @@ class ChangeSearch:
             self._host("memory_mib", "memory", "MiB of host memory"),
             self._extended(),
             self._volume(),
+            self._queue(),
             self._free_pod(),
         ):
             change = yield from axis
@@ -110,11 +111,13 @@ class ChangeSearch:
     def confirmed(self) -> list[SmallestChange]:
         """Return those changes that still help now, after trying each once more without
         yielding."""
-        return [
-            change
-            for change in self.found
-            if (self._fits(change.shape) if change.shape else self._fits_without(change.free))
-        ]
+        return [change for change in self.found if self._helps(change)]
+
+    def _helps(self, change: SmallestChange) -> bool:
+        if change.axis == "queue":
+            with self._engine.teams.without_limits():
+                return self._fits(self._shape)
+        return self._fits(change.shape) if change.shape else self._fits_without(change.free)
 
     def _fits(self, shape: Shape) -> bool:
         return bool(self._assess(shape).counts[0])
@@ -327,6 +330,17 @@ class ChangeSearch:
         claims = (*storage.claims[:index], claim, *storage.claims[index + 1 :])
         changed = replace(constraints, storage=replace(storage, claims=claims))
         return replace(self._shape, constraints=changed)
+
+    def _queue(self) -> Trying[SmallestChange | None]:
+        """Try without the limits of the pod's queue."""
+        teams = self._engine.teams
+        if not teams.is_limited(self._pod.team_queue):
+            return None
+        yield
+        with teams.without_limits():
+            known = self._assess(self._shape)
+        text = teams.raised_limits(known, self._pod) if known.counts[0] else ""
+        return SmallestChange("queue", text) if text else None
 
     def _free_pod(self) -> Trying[SmallestChange | None]:
         """Find the smallest pod whose end would make room; if none, the GPU with the fewest

@@ -20,7 +20,7 @@ A pod's life here
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -60,7 +60,10 @@ STRICTLY = MemoryAmount()
 
 
 class Ledger:
-    """Accounts over a cluster's nodes. See the module's docstring for the rules."""
+    """Accounts over a cluster's nodes. See the module's docstring for the rules.
+
+    `on_booked` hears of each holding that begins (1) or ends (−1), also where that is only tried.
+    """
 
     def __init__(self, nodes: Iterable[Node] = (), limits: RequestLimits = STRICT) -> None:
         self.limits = limits
@@ -69,6 +72,7 @@ class Ledger:
         self.version = self.tried = self._tried_from = 0
         self.generation = 0
         self.closed: set[str] = set()
+        self.on_booked: Callable[[Holding, int], None] | None = None
         self._told_idle: dict[str, None] = {}  # all that leave something idle are among them
         self._on_node: dict[str, dict[str, Holding]] = {}
         self._reserved: set[str] = set()
@@ -246,6 +250,8 @@ class Ledger:
             del pods[uid]
             if not pods:
                 del self._on_node[holding.placement.node]
+            if self.on_booked is not None:
+                self.on_booked(holding, -1)
             self._lay_out(self.table.nodes)
 
     def expire(self, now_ns: int) -> list[str]:
@@ -433,6 +439,8 @@ class Ledger:
 
     def _book(self, name: str, holding: Holding, sign: int) -> None:
         self.version += 1
+        if self.on_booked is not None:
+            self.on_booked(holding, sign)
         row = self.table.row_of.get(name)
         if row is not None:
             devices = self._charge(row, holding, sign)

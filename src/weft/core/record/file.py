@@ -34,6 +34,7 @@ from weft.core.ledger import RequestLimits
 from weft.core.record.chain import Chain, sealed_size
 from weft.core.record.side import SignalsKept, SnapshotPacker, keep
 from weft.model import BadInputError
+from weft.model.queue_rules import NO_QUEUES, QueueRules
 from weft.model.request import PREFERENCES_PERCENT
 
 INLINE_BYTES = 4096
@@ -95,6 +96,7 @@ class Header(msgspec.Struct, frozen=True):
     harvest_permille: int = 1000
     known_only: bool = False
     turn_looks: int = 0
+    queues: QueueRules | UnsetType = UNSET  # left out of the file where nothing is said
     schema: str = SCHEMA
     weft: str = weft.__version__
 
@@ -115,6 +117,7 @@ class Header(msgspec.Struct, frozen=True):
             keep_top=self.keep_top,
             limits=limits,
             turn_looks=self.turn_looks,
+            queues=NO_QUEUES if self.queues is UNSET else self.queues,
         )
 
 

@@ -35,6 +35,7 @@ _CODES_BEFORE = {
     34: (Code.DECLARED_FEATURES, 0),
     35: (Code.CLAIM_WAITS, 5),
     41: (Code.GROUP_INCOMPLETE, 1),
+    43: (Code.QUEUE_LIMIT, 0),
 }
 """For records of earlier versions, by their number of reasons: where to insert the next new reason,
 and how many to append. Less as many as came before it since: of the first, one or two."""

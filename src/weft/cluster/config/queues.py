@@ -1,0 +1,129 @@
+"""Settings of teams' queues: the order of pods, and what each queue is promised and may hold."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from weft.files.form import Section
+from weft.model import BadInputError
+from weft.model.annotations import GPU_CORES, QUEUE
+from weft.model.ceilings import MOST_GPU_MIB
+from weft.model.queue_rules import QueueAmounts, QueueRules, QueueTerms
+
+_MOST_GPUS = 1_000_000
+MOST_QUEUES = 10_000
+Gpus = Annotated[float, Meta(ge=0, le=_MOST_GPUS)]
+
+
+class QueueAmountSettings(Section, frozen=True):
+    """Amounts of GPUs for one queue. A pod counts as the ledger charges it."""
+
+    gpus: Annotated[
+        Annotated[float, Meta(ge=0, le=_MOST_GPUS)] | None,
+        "GPUs; a share counts as the larger part of the card's memory and cores that it takes, a "
+        "MIG instance as its part of the card's memory",
+    ] = None
+    gpu_memory_mib: Annotated[
+        Annotated[int, Meta(ge=0, le=MOST_GPU_MIB * _MOST_GPUS)] | None,
+        "GPU memory in MiB; a whole card counts with all of its memory",
+    ] = msgspec.field(default=None, name="gpuMemoryMiB")
+    gpu_cores: Annotated[
+        Annotated[float, Meta(ge=0, le=100 * _MOST_GPUS)] | None,
+        f"percent of a GPU's cores, 100 for each GPU, as {GPU_CORES}",
+    ] = None
+    models: Annotated[
+        dict[str, Gpus],
+        "GPUs by model: a part of the model's name, as A100, and how many",
+    ] = msgspec.field(default_factory=dict)
+
+    def amounts(self) -> QueueAmounts:
+        """The same in the engine's units."""
+        return QueueAmounts(
+            None if self.gpus is None else round(1000 * self.gpus),
+            self.gpu_memory_mib,
+            None if self.gpu_cores is None else round(10 * self.gpu_cores),
+            tuple((name, round(1000 * gpus)) for name, gpus in sorted(self.models.items())),
+        )
+
+
+class QueueSettings(Section, frozen=True):
+    """One team's queue. With order fair its pods go first while it holds less than all of its
+    `guarantee`, which is no limit: what others leave idle it may hold beyond. Its pods never hold
+    more than its `limits` at once, in either order."""
+
+    name: Annotated[
+        str, f"value of the label {QUEUE} of its pods, or the namespace of pods without one"
+    ]
+    weight: Annotated[
+        int,
+        Meta(ge=1, le=1_000_000),
+        "with order fair: queues that hold more than their guarantee share what is left by weight",
+    ] = 1
+    guarantee: QueueAmountSettings = QueueAmountSettings()
+    limits: QueueAmountSettings = QueueAmountSettings()
+
+
+class QueuesSettings(Section, frozen=True):
+    """Teams' queues. A pod belongs to the queue that its label names, else to its namespace's."""
+
+    order: Annotated[
+        Literal["priority", "fair"],
+        "priority: the highest priority first, then the oldest, whichever queue they are in, as "
+        "kube-scheduler; fair: the queue that holds least for its weight first, and priority "
+        "within a queue. priority, since fair lets no priority pass another queue's turn",
+    ] = "priority"
+    teams: Annotated[
+        tuple[QueueSettings, ...],
+        "queues with a weight, a guarantee or limits; others have weight 1 and neither. None",
+    ] = ()
+
+    def rules(self) -> QueueRules:
+        """The same in the engine's units."""
+        teams = (
+            QueueTerms(each.name, each.weight, each.guarantee.amounts(), each.limits.amounts())
+            for each in self.teams
+        )
+        return QueueRules(self.order, tuple(teams))
+
+
+def check_queues(queues: QueuesSettings) -> None:
+    """Check queues against each other; `BadInputError` names the field."""
+    names = [team.name for team in queues.teams]
+    if len(names) > MOST_QUEUES:
+        what = f"names {len(names):,} queues; {MOST_QUEUES:,} are the most"
+        raise BadInputError("queues.teams", what)
+    seen: set[str] = set()
+    for at, team in enumerate(queues.teams):
+        field = f"queues.teams[{at}]"
+        if not team.name or team.name in seen:
+            what = f"{team.name!r} is taken by an earlier queue" if team.name else "is empty"
+            raise BadInputError(f"{field}.name", what)
+        seen.add(team.name)
+        for part, amounts in (("guarantee", team.guarantee), ("limits", team.limits)):
+            if "" in amounts.models:
+                raise BadInputError(
+                    f"{field}.{part}.models", "names a model ''; write a part of one"
+                )
+        beyond = _beyond(team.guarantee.amounts(), team.limits.amounts())
+        if beyond:
+            raise BadInputError(
+                f"{field}.guarantee.{beyond}",
+                f"is more than limits.{beyond}: queue {team.name} could never hold it; raise the "
+                "limit or lower the guarantee",
+            )
+
+
+def _beyond(guarantee: QueueAmounts, limits: QueueAmounts) -> str:
+    """The first amount of which more is guaranteed than may be held; "" for none."""
+    pairs = [
+        ("gpus", guarantee.gpu_milli, limits.gpu_milli),
+        ("gpuMemoryMiB", guarantee.memory_mib, limits.memory_mib),
+        ("gpuCores", guarantee.core_milli, limits.core_milli),
+    ]
+    most = dict(limits.models)
+    pairs += [(f"models[{name}]", milli, most.get(name)) for name, milli in guarantee.models]
+    for name, promised, limit in pairs:
+        if promised is not None and limit is not None and promised > limit:
+            return name
+    return ""

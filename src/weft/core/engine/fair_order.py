@@ -1,0 +1,82 @@
+"""The order `fair`: teams' queues take turns by what they hold.
+
+Next is the first pod of the queue that is furthest below its guarantee, then of the one with the
+smallest dominant share by weight (`TeamQueues.turn`); within a queue the highest priority, then the
+oldest. A queue whose first pod fits nowhere is passed over until something changes.
+
+While there is more to do than one event's work, a queue goes behind the others once it had a whole
+turn's work more than they: many pods that fit nowhere do not keep other queues waiting.
+"""
+
+import heapq
+
+from weft.core.engine.assessment import TURN_LOOKS
+from weft.core.engine.queue import ActivePods, Heap, WaitingPod, came, first_of
+from weft.core.engine.team_queues import TeamQueues
+from weft.model import Shape
+
+
+class FairPods(ActivePods):
+    """Heaps by queue, and by profile in these: a look at each queue that has pods finds the next.
+
+    Entries of pods that are not active any more are skipped when they surface.
+    """
+
+    def __init__(self, teams: TeamQueues) -> None:
+        self._teams = teams
+        self._by_team: dict[str, dict[str, Heap]] = {}
+        self._looks: dict[str, int] = {}
+        self._by_turns = False
+
+    def __bool__(self) -> bool:
+        return any(_first(heaps) is not None for heaps in self._by_team.values())
+
+    def push(self, waiting: WaitingPod, turn_of: str | None = None) -> None:
+        """One more, on its own queue's turn."""
+        waiting.turn_of = team = waiting.team
+        if self._by_turns and _first(self._by_team.get(team, {})) is None:
+            others = (self._looks.get(each, 0) for each in self._by_team if each != team)
+            self._looks[team] = max(self._looks.get(team, 0), min(others, default=0))
+        heap = self._by_team.setdefault(team, {}).setdefault(waiting.profile.name, [])
+        heapq.heappush(heap, (waiting.key, waiting))
+
+    def pop(self) -> WaitingPod | None:
+        """The next one, taken out; None when there is none."""
+        best: Heap | None = None
+        best_key: tuple[int, ...] | None = None
+        for team, heaps in list(self._by_team.items()):
+            heap = _first(heaps)
+            if heap is None:
+                del self._by_team[team]
+                continue
+            late = self._looks.get(team, 0) // TURN_LOOKS if self._by_turns else 0
+            key = (late, *self._teams.turn(team), *came(heap[0][1]))
+            if best_key is None or key < best_key:
+                best, best_key = heap, key
+        return None if best is None else heapq.heappop(best)[1]
+
+    def worked(self, waiting: WaitingPod, looks: int) -> None:
+        """So much work was done for the pod, on the turn of its queue."""
+        self._looks[waiting.turn_of] = self._looks.get(waiting.turn_of, 0) + looks
+
+    def take_turns(self, *, by_turns: bool) -> None:
+        """Have queues go behind others by the work that was done for them, or no more."""
+        self._by_turns = by_turns
+        if not by_turns:
+            self._looks.clear()
+
+    def elder(self, waiting: WaitingPod, shape: Shape) -> WaitingPod | None:
+        """None: those alike are of one queue, and its pods go in their order."""
+        return None
+
+
+def _first(heaps: dict[str, Heap]) -> Heap | None:
+    """The heap of the profile whose first pod is next: the highest priority, then the oldest."""
+    best: Heap | None = None
+    best_key: tuple[int, ...] | None = None
+    for heap in heaps.values():
+        if (head := first_of(heap)) is not None:
+            key = (-head.pod.priority, *came(head))
+            if best_key is None or key < best_key:
+                best, best_key = heap, key
+    return best

@@ -1,0 +1,441 @@
+"""Counts what each team's queue holds, as the ledger charges it, and says whose turn it is, what
+a limit refuses, and which pods are borrowers.
+
+What may change here: the sums by queue. They follow from the ledger's bookings (`Ledger.on_booked`)
+and from which queue each pod belongs to, and so from the API's objects alone; what is only tried
+under a checkpoint is undone with it. Where no rules ask for it, nothing is counted.
+
+    held of a queue = Σ over its pods of Charge
+    dominant share  = max(GPU memory, GPU cores, CPU) of it, each by what the cluster has
+    whose turn      = below its guarantee: the least part of it held; else: the least share / weight
+"""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+
+from weft.core.constraints.answer import PodAnswer
+from weft.core.engine.assessment import Assessment
+from weft.core.framework.query import Need
+from weft.core.ledger import Holding, Ledger
+from weft.core.ledger.table import Bools, DeviceKind, Ints, LedgerTable
+from weft.model import Code, Gpu, Node, Placement, PodRequest, model_names
+from weft.model.queue_rules import NO_QUEUES, QueueAmounts, QueueRules, QueueTerms
+
+SCALE = 10**9
+"""Parts of a share: shares are compared as whole numbers."""
+Turn = tuple[int, int]
+
+
+class Charge(NamedTuple):
+    """A pod's charge to its queue: thousandths of GPUs, MiB of their memory, thousandths of
+    their cores, thousandths of CPUs; `models` are the first by GPU model."""
+
+    gpu_milli: int = 0
+    memory_mib: int = 0
+    core_milli: int = 0
+    cpu_milli: int = 0
+    models: tuple[tuple[str, int], ...] = ()
+
+
+class QueueUse:
+    """The sum of what a queue's pods hold, by the same amounts, and their number."""
+
+    __slots__ = ("core_milli", "cpu_milli", "gpu_milli", "memory_mib", "models", "pods")
+
+    def __init__(self) -> None:
+        self.gpu_milli = self.memory_mib = self.core_milli = self.cpu_milli = self.pods = 0
+        self.models: dict[str, int] = {}
+
+    def add(self, charge: Charge, sign: int) -> None:
+        """One more pod (`sign` 1), or one less (−1)."""
+        self.pods += sign
+        self.gpu_milli += sign * charge.gpu_milli
+        self.memory_mib += sign * charge.memory_mib
+        self.core_milli += sign * charge.core_milli
+        self.cpu_milli += sign * charge.cpu_milli
+        for model, milli in charge.models:
+            self.models[model] = self.models.get(model, 0) + sign * milli
+
+    def of_model(self, name: str) -> int:
+        """Thousandths of GPUs whose model has this in its name."""
+        return sum(
+            milli for model, milli in self.models.items() if model_names.contains(model, name)
+        )
+
+
+class StatedAmount(NamedTuple):
+    """One amount that a queue's terms state: how much it holds of it, and what is stated.
+    `unit` is what people read, in `per` parts."""
+
+    setting: str
+    unit: str
+    per: int
+    held: int
+    stated: int
+
+
+def bounds(use: QueueUse, stated: QueueAmounts) -> Iterator[StatedAmount]:
+    """The amounts that are stated, each with what is held of it."""
+    if stated.gpu_milli is not None:
+        yield StatedAmount("gpus", "GPUs", 1000, use.gpu_milli, stated.gpu_milli)
+    if stated.memory_mib is not None:
+        yield StatedAmount(
+            "gpuMemoryMiB", "MiB of GPU memory", 1, use.memory_mib, stated.memory_mib
+        )
+    if stated.core_milli is not None:
+        yield StatedAmount("gpuCores", "% of a GPU's cores", 10, use.core_milli, stated.core_milli)
+    for name, milli in stated.models:
+        yield StatedAmount(f"models[{name}]", f"{name} GPUs", 1000, use.of_model(name), milli)
+
+
+def charge_of(placement: Placement, node: Node | None) -> Charge:
+    """Charge a placement on its node; of GPUs that the node does not show, what can be said
+    without them."""
+    gpus = {gpu.index: gpu for gpu in node.gpus} if node is not None and placement.shares else {}
+    memory_mib = core_milli = 0
+    parts: dict[int, list[int]] = {}  # by GPU: MiB and thousandths of cores held
+    for share in placement.shares:
+        part = parts.setdefault(share.gpu, [0, 0])
+        part[0] += share.memory_mib
+        part[1] += share.milli
+    by_model: dict[str, int] = {}
+    for index, (mib, milli) in parts.items():
+        gpu = gpus.get(index)
+        whole = 1000 if gpu is None else part_of_card(gpu, gpus)
+        held = milli if gpu is None else larger_part(mib, milli, gpu.memory_mib, gpu.milli)
+        memory_mib += mib
+        core_milli += milli * whole // 1000
+        model = gpu.model if gpu is not None else ""
+        by_model[model] = by_model.get(model, 0) + held * whole // 1000
+    return Charge(
+        sum(by_model.values()),
+        memory_mib,
+        core_milli,
+        placement.cpu_milli,
+        tuple(sorted(by_model.items())),
+    )
+
+
+def larger_part(mib: int, milli: int, card_mib: int, card_milli: int) -> int:
+    """The larger part of a GPU's memory and cores that this is, in thousandths."""
+    return max(mib * 1000 // max(1, card_mib), milli * 1000 // max(1, card_milli))
+
+
+def part_of_card(gpu: Gpu, gpus: dict[int, Gpu]) -> int:
+    """Thousandths of a card that this GPU is: all of it, or a MIG instance's part by memory."""
+    parent = gpus.get(gpu.parent) if gpu.parent is not None else None
+    return 1000 if parent is None else gpu.memory_mib * 1000 // max(1, parent.memory_mib)
+
+
+class TeamQueues:
+    """The queues of one engine. `count` says whether anything is counted."""
+
+    def __init__(self, rules: QueueRules, ledger: Ledger) -> None:
+        self.rules, self._ledger = rules, ledger
+        self.count, self.is_fair = rules.count, rules.order == "fair"
+        self._terms = {terms.name: terms for terms in rules.queues}
+        self._limited = {terms.name for terms in rules.queues if not terms.limits.is_none}
+        self._uses: dict[str, QueueUse] = {}
+        self._names: dict[str, str] = {}  # by UID
+        self._charged: dict[str, tuple[str, Charge]] = {}
+        self._turns: dict[str, Turn] = {}  # of queues that hold what they held when they were asked
+        self._generation = -1
+        self._totals = (0, 0, 0)
+        self._limits_are_off = False
+        if self.count:
+            ledger.on_booked = self._booked
+
+    # --- who belongs where ---------------------------------------------------------------------
+
+    def belongs(self, uid: str, queue: str) -> str:
+        """The pod is in this queue from now on; the one that holds less for it, "" for none."""
+        before = self._names.get(uid)
+        self._names[uid] = queue
+        holding = self._ledger.holdings.get(uid)
+        if before == queue or holding is None:
+            return ""
+        self._booked(holding, -1)
+        self._booked(holding, 1)
+        return before or ""
+
+    def name_of(self, uid: str) -> str:
+        """The pod's queue; "" where that is not known."""
+        return self._names.get(uid, "")
+
+    def forget(self, uid: str) -> str:
+        """The pod is gone; the queue that it was in, "" where that is not known."""
+        return self._names.pop(uid, "")
+
+    def apart(self, pod: PodRequest) -> str:
+        """The name by which pods of this queue are told from those of others that ask alike; "" for
+        pods to which their queue makes no difference."""
+        return pod.team_queue if self.is_fair or pod.team_queue in self._limited else ""
+
+    def terms(self, name: str) -> QueueTerms:
+        """The queue as it is configured."""
+        return self._terms.get(name) or QueueTerms(name)
+
+    def is_limited(self, name: str) -> bool:
+        """True if it has limits."""
+        return name in self._limited
+
+    def use(self, name: str) -> QueueUse:
+        """The sum of what the queue holds."""
+        return self._uses.get(name) or QueueUse()
+
+    # --- what they hold ------------------------------------------------------------------------
+
+    def _booked(self, holding: Holding, sign: int) -> None:
+        """The ledger holds it from now on (`sign` 1), or no more (−1)."""
+        uid = holding.placement.uid
+        if (before := self._charged.pop(uid, None)) is not None:
+            self._add(*before, -1)
+        name = self._names.get(uid)
+        if sign > 0 and name is not None:
+            row = self._ledger.table.row_of.get(holding.placement.node)
+            node = None if row is None else self._ledger.table.nodes[row]
+            self._charged[uid] = name, charge_of(holding.placement, node)
+            self._add(*self._charged[uid], 1)
+
+    def _add(self, name: str, charge: Charge, sign: int) -> None:
+        use = self._uses.setdefault(name, QueueUse())
+        use.add(charge, sign)
+        self._turns.pop(name, None)
+        if not use.pods:
+            del self._uses[name]
+
+    def nodes_changed(self, names: Collection[str]) -> None:
+        """Charge anew what is held on these nodes: their GPUs may be others."""
+        for name in names:
+            for holding in self._ledger.pods_on(name):
+                self._booked(holding, 1)
+
+    # --- whose turn it is ----------------------------------------------------------------------
+
+    def turn(self, name: str) -> Turn:
+        """The queue's place among those that wait: smaller goes first."""
+        self._look_at_totals()
+        if (turn := self._turns.get(name)) is None:
+            turn = self._turns[name] = turn_of(self.use(name), self.terms(name), self._totals)
+        return turn
+
+    def share(self, name: str) -> float:
+        """The queue's dominant share of the cluster, 0 to 1."""
+        self._look_at_totals()
+        return dominant(self.use(name), self._totals) / SCALE
+
+    def _look_at_totals(self) -> None:
+        if self._generation != self._ledger.generation:
+            self._generation = self._ledger.generation
+            self._totals = totals_of(self._ledger.table)
+            self._turns.clear()
+
+    # --- limits --------------------------------------------------------------------------------
+
+    def within_limits(self, known: Assessment, pod: PodRequest) -> Assessment:
+        """The answers without nodes on which the pod would take its queue beyond a limit.
+
+        On a node with different GPUs the largest charge counts, so that no choice exceeds it. Such
+        a node is said to be refused by the limit also where others hold what the pod needs: were
+        they gone it would be.
+        """
+        name = pod.team_queue
+        if name not in self._limited or not known.demand.needs or self._limits_are_off:
+            return known
+        over = self._over(known, name)
+        refused = np.zeros(len(known.codes), dtype=np.bool_)
+        for _, (_, where) in over:
+            refused |= where
+        if not refused.any():
+            return known
+
+        def words(row: int) -> str:
+            bound, amount = next(
+                (bound, int(amounts[row])) for bound, (amounts, where) in over if where[row]
+            )
+            return over_limit_in_words(name, bound, amount)
+
+        left = known.among(known.shape, [PodAnswer(Code.QUEUE_LIMIT, refused, words)])
+        held = refused & (left.codes > Code.OUT_OF_SERVICE) & (left.codes != Code.QUEUE_LIMIT)
+        left.codes = np.where(held, np.int8(Code.QUEUE_LIMIT), left.codes)
+        left.counts = np.bincount(left.codes, minlength=len(known.counts))
+        return left
+
+    def _over(self, known: Assessment, name: str) -> list[tuple[StatedAmount, tuple[Ints, Bools]]]:
+        """The limits that the pod would exceed somewhere: what it asks by node, and where."""
+        asked = AskedByNode(known, self._ledger.table)
+        return [
+            (bound, amounts)
+            for bound in bounds(self.use(name), self.terms(name).limits)
+            if (amounts := asked.amounts(bound)) is not None
+        ]
+
+    @contextmanager
+    def without_limits(self) -> Iterator[None]:
+        """Ask what would be without any limit."""
+        self._limits_are_off = True
+        try:
+            yield
+        finally:
+            self._limits_are_off = False
+
+    def raised_limits(self, known: Assessment, pod: PodRequest) -> str:
+        """The limits that would have to be raised for the pod to have the node that needs least of
+        that; `known` was asked without limits, and fits there."""
+        over, fits = self._over(known, pod.team_queue), np.flatnonzero(known.codes == 0).tolist()
+        raises = [[(b, int(a[row])) for b, (a, where) in over if where[row]] for row in fits]
+        least = min(
+            raises, key=lambda each: sum(b.held + a - b.stated for b, a in each), default=[]
+        )
+        texts = [
+            f"limits.{b.setting} of queue {pod.team_queue} from {b.stated / b.per:,g} to "
+            f"{(b.held + amount) / b.per:,g}"
+            for b, amount in least
+        ]
+        return f"raise {' and '.join(texts)}" if texts else ""
+
+    # --- borrowers -----------------------------------------------------------------------------
+
+    def borrowed(self) -> list[str]:
+        """UIDs of pods whose end would leave their queue at or above its guarantee, those first
+        whose queue is furthest beyond what it may call its own: in this order a queue that wants
+        its guarantee takes back what others borrowed. Within a queue the lowest priority is for
+        who takes back to choose; here it is the latest first."""
+        by_queue: dict[str, list[str]] = {}
+        for uid, (name, _) in self._charged.items():
+            by_queue.setdefault(name, []).append(uid)
+        found: list[tuple[int, int, str]] = []
+        for name, uids in by_queue.items():
+            left = QueueUse()
+            for uid in uids:
+                left.add(self._charged[uid][1], 1)
+            for at, uid in enumerate(reversed(uids)):
+                charge = self._charged[uid][1]
+                left.add(charge, -1)
+                if is_below(left, self.terms(name).guarantee):
+                    left.add(charge, 1)
+                    continue
+                self._look_at_totals()
+                share = dominant(left, self._totals) // self.terms(name).weight
+                found.append((-share, at, uid))
+        return [uid for _, _, uid in sorted(found)]
+
+
+def over_limit_in_words(name: str, bound: StatedAmount, amount: int) -> str:
+    """Say which limit keeps a pod waiting that asks for so much."""
+    held, most, asked = (f"{each / bound.per:,g}" for each in (bound.held, bound.stated, amount))
+    return f"queue {name} holds {held} of at most {most} {bound.unit}; this pod asks for {asked}"
+
+
+def totals_of(table: LedgerTable) -> tuple[int, int, int]:
+    """Sum up what the cluster has: MiB of GPU memory, thousandths of GPU cores and of CPUs. MIG
+    instances are part of their cards."""
+    if not table.has_parents:
+        milli = np.array([kind.milli for kind in table.kinds], dtype=np.int64)
+        cores = int(milli.take(table.device_kind).sum()) if table.devices else 0
+        return int(table.device_memory_total.sum()), cores, int(table.cpu_total.sum())
+    cards = [gpu for node in table.nodes for gpu in node.gpus if gpu.parent is None]
+    return (
+        sum(gpu.memory_mib for gpu in cards),
+        sum(gpu.milli for gpu in cards),
+        int(table.cpu_total.sum()),
+    )
+
+
+def dominant(use: QueueUse, totals: tuple[int, int, int]) -> int:
+    """The largest part of the cluster that it holds, of `SCALE`."""
+    held = (use.memory_mib, use.core_milli, use.cpu_milli)
+    return max(SCALE * has // max(1, total) for has, total in zip(held, totals, strict=True))
+
+
+def turn_of(use: QueueUse, terms: QueueTerms, totals: tuple[int, int, int]) -> Turn:
+    """The place among queues of one that holds this."""
+    if is_below(use, terms.guarantee):
+        parts = (SCALE * b.held // b.stated for b in bounds(use, terms.guarantee))
+        return 0, max(parts)
+    return 1, dominant(use, totals) // terms.weight
+
+
+def is_below(use: QueueUse, guarantee: QueueAmounts) -> bool:
+    """True if less is held than is guaranteed, of each amount that is."""
+    return not guarantee.is_none and all(b.held < b.stated for b in bounds(use, guarantee))
+
+
+class AskedByNode:
+    """The charge that a pod would be to its queue, at most, on each node."""
+
+    def __init__(self, known: Assessment, table: LedgerTable) -> None:
+        self._needs, self._table = known.demand.needs, table
+        self._kinds = list(table.kinds)
+        self._part_of: list[int] | None = None
+
+    def amounts(self, bound: StatedAmount) -> tuple[Ints, Bools] | None:
+        """How much it asks of this by node, [N], and where that is too much; None: nowhere."""
+        by_kind = [self._by_kind(need, bound) for need in self._needs]
+        most = sum(int(amounts.max(initial=0)) for amounts in by_kind)
+        if not most or bound.held + most <= bound.stated:
+            return None
+        amounts = np.zeros(self._table.count, dtype=np.int64)
+        for each in by_kind:
+            amounts += self._by_node(each)
+        return amounts, (amounts > 0) & (bound.held + amounts > bound.stated)
+
+    def _by_node(self, by_kind: Ints) -> Ints:
+        table = self._table
+        most = np.zeros(table.count, dtype=np.int64)
+        if table.devices:
+            np.maximum.at(most, table.device_node, by_kind.take(table.device_kind))
+        return most
+
+    def _by_kind(self, need: Need, bound: StatedAmount) -> Ints:
+        """How much it asks on GPUs of each kind, [K], 0 where they will not do."""
+        setting, parts = bound.setting, self._parts()
+        asked = [
+            0 if not do else _amount(setting, need, kind, part, int(need.memory_mib[at]))
+            for at, (kind, part, do) in enumerate(
+                zip(self._kinds, parts, need.will_do.tolist(), strict=True)
+            )
+        ]
+        return np.array(asked, dtype=np.int64)
+
+    def _parts(self) -> list[int]:
+        """Thousandths of a card that GPUs of each kind are, at most."""
+        if self._part_of is None:
+            self._part_of = [1000] * len(self._kinds)
+            if self._table.has_parents:
+                self._part_of = parts_by_kind(self._table)
+        return self._part_of
+
+
+def _amount(setting: str, need: Need, kind: DeviceKind, part: int, memory_mib: int) -> int:
+    """How much a GPU request takes of one amount on GPUs of this kind."""
+    count, milli = need.count, kind.milli if need.whole else need.milli
+    if need.gpu_request.split:  # its memory is the sum over as many GPUs as it takes
+        count = max(count, -(-memory_mib // max(1, kind.memory_mib)))
+        memory_mib = -(-memory_mib // count)
+    if setting == "gpuMemoryMiB":
+        return count * memory_mib
+    if setting == "gpuCores":
+        return count * (milli * part // 1000)
+    model = setting.removeprefix("models[").removesuffix("]")
+    if setting != "gpus" and not model_names.contains(kind.model, model):
+        return 0
+    held = larger_part(memory_mib, milli, kind.memory_mib, kind.milli)
+    return count * (held * part // 1000)
+
+
+def parts_by_kind(table: LedgerTable) -> list[int]:
+    """Thousandths of a card that GPUs of each kind are, at most, where some are MIG instances."""
+    parts = [0] * len(table.kinds)
+    rows, kinds = table.device_node.tolist(), table.device_kind.tolist()
+    for device, (row, kind) in enumerate(zip(rows, kinds, strict=True)):
+        gpus = {gpu.index: gpu for gpu in table.nodes[row].gpus}
+        parts[kind] = max(parts[kind], part_of_card(table.gpu(row, device), gpus))
+    return parts
+
+
+NO_TEAMS = TeamQueues(NO_QUEUES, Ledger())
+"""Stands for engines that count nothing."""

@@ -1,0 +1,44 @@
+"""Reads which team's queue a pod belongs to, in each system's words.
+
+    label weft.dev/queue                  Weft's own
+    label kueue.x-k8s.io/queue-name       Kueue's LocalQueue
+    label volcano.sh/queue-name           Volcano's Queue; also an annotation of that name, or
+                                          scheduling.volcano.sh/queue-name
+    label kai.scheduler/queue             KAI's Queue
+    else                                  its namespace
+
+The first that is there counts. A name is a name, whichever system's. An annotation may hold
+anything: one that is no name says nothing.
+"""
+
+import re
+
+from weft.dialects.kai import QUEUE as KAI_QUEUE
+from weft.model import PodManifest
+from weft.model.annotations import QUEUE
+
+KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
+VOLCANO_QUEUE = "volcano.sh/queue-name"
+VOLCANO_POD_QUEUE = "scheduling.volcano.sh/queue-name"
+
+READ_LABELS = (QUEUE, KUEUE_QUEUE, VOLCANO_QUEUE, KAI_QUEUE)
+READ_ANNOTATIONS = (VOLCANO_QUEUE, VOLCANO_POD_QUEUE)
+_LABELS, _ANNOTATIONS = frozenset(READ_LABELS), frozenset(READ_ANNOTATIONS)
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_./-]{0,251}[A-Za-z0-9])?", re.ASCII)
+
+
+def named_queue(pod: PodManifest) -> str:
+    """The queue that the pod names; "" where it names none. Most pods do not, and that is soon
+    seen."""
+    said: list[str] = []
+    labels, annotations = pod.metadata.labels, pod.metadata.annotations
+    if labels and not _LABELS.isdisjoint(labels):
+        said += [labels.get(key, "") for key in READ_LABELS]
+    if annotations and not _ANNOTATIONS.isdisjoint(annotations):
+        said += [annotations.get(key, "") for key in READ_ANNOTATIONS]
+    return next((name for name in said if _NAME.fullmatch(name)), "")
+
+
+def queue_of(pod: PodManifest) -> str:
+    """The queue that the pod belongs to: the one that it names, else its namespace's."""
+    return named_queue(pod) or pod.metadata.namespace or "default"

@@ -1,0 +1,60 @@
+"""Queues of teams: what each is promised, what it may hold at most, and in which order they go.
+
+Every pod belongs to one queue, by a label or by its namespace (`dialects/queues.py`). What a queue
+holds is what the ledger charges for its pods: GPUs as the larger part of each card's memory and
+cores that is theirs, in thousandths, so that a share of half a card is half a GPU.
+"""
+
+from typing import Literal
+
+import msgspec
+
+Order = Literal["priority", "fair"]
+
+
+class QueueAmounts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Amounts of what a queue holds; None where nothing is said of one.
+
+    `gpu_milli` and `models` are in thousandths of a GPU, `core_milli` in thousandths of a GPU's
+    cores, `memory_mib` is GPU memory. `models` goes by a part of the model's name.
+    """
+
+    gpu_milli: int | None = None
+    memory_mib: int | None = None
+    core_milli: int | None = None
+    models: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def is_none(self) -> bool:
+        """True if it says nothing."""
+        return self == NO_AMOUNTS
+
+
+NO_AMOUNTS = QueueAmounts()
+
+
+class QueueTerms(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One queue. Below its `guarantee` it goes before all queues that are above theirs; beyond it
+    queues share by `weight`. It never holds more than its `limits`."""
+
+    name: str
+    weight: int = 1
+    guarantee: QueueAmounts = NO_AMOUNTS
+    limits: QueueAmounts = NO_AMOUNTS
+
+
+class QueueRules(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All of it. `order` says whether queues take turns by what they hold (`fair`) or pods go by
+    priority and age, whichever queue they are in. Queues that are not named have weight 1, no
+    guarantee and no limits."""
+
+    order: Order = "priority"
+    queues: tuple[QueueTerms, ...] = ()
+
+    @property
+    def count(self) -> bool:
+        """True if what queues hold must be known to decide."""
+        return self.order == "fair" or any(not terms.limits.is_none for terms in self.queues)
+
+
+NO_QUEUES = QueueRules()
