@@ -53,6 +53,7 @@ test-data: venv  ## Every seed of the published experiment (needs WEFT_DATA).
 
 cluster-tools: venv  ## etcd, kube-apiserver and kube-scheduler for test-cluster, built once.
 	@$(BIN)/python tests/cluster/binaries.py
+	@WEFT_KUBERNETES_VERSION=1.37.1 $(BIN)/python tests/cluster/binaries.py
 
 test-cluster: venv cluster-tools helm  ## The tests on a real control plane (needs Go, or KUBEBUILDER_ASSETS).
 	@$(BIN)/pytest tests/cluster

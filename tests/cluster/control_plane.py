@@ -135,15 +135,19 @@ class ControlPlane(StartStop):
         return revision
 
     def start_scheduler(
-        self, config: dict[str, Any] | None = None, *, verbosity: int = 2
+        self,
+        config: dict[str, Any] | None = None,
+        *,
+        verbosity: int = 2,
+        options: Sequence[str] = (),
     ) -> "Scheduler":
         """The real kube-scheduler with a KubeSchedulerConfiguration v1; ready when this returns.
 
         What `config` leaves out is the default, but there is no leader election. It logs each
-        node's scores with `verbosity` 10.
+        node's scores with `verbosity` 10. `options` are more of its command line.
         """
         name = f"kube-scheduler-{next(self._numbers)}"
-        scheduler = Scheduler(self, config or {}, name, verbosity)
+        scheduler = Scheduler(self, config or {}, name, (f"--v={verbosity}", *options))
         self.schedulers.append(scheduler)
         scheduler.start()
         scheduler.wait_ready(scheduler.api.ready)
@@ -347,7 +351,7 @@ class Scheduler(Server):
     """A running kube-scheduler: `log`, `stop()`, `pause()`, `resume()`, and its own `api`."""
 
     def __init__(
-        self, plane: ControlPlane, config: dict[str, Any], name: str, verbosity: int = 2
+        self, plane: ControlPlane, config: dict[str, Any], name: str, options: Sequence[str]
     ) -> None:
         (self.port,) = free_ports(1)
         self.config = plane.folder / f"{name}.yaml"
@@ -370,7 +374,7 @@ class Scheduler(Server):
             f"--client-ca-file={plane.authority.pair.certificate}",
             "--authentication-skip-lookup=true",
             f"--authorization-kubeconfig={connection['kubeconfig']}",
-            f"--v={verbosity}",
+            *options,
         ]
         self.api = plane.api_for(_ADMIN, "system:masters", port=self.port)
         super().__init__(command, plane.folder / f"{name}.log")

@@ -3,10 +3,12 @@
 The search is a trial, undone at its end.
 The largest pods are tried first; each goes to a node that the gang is on already, else to one that
 has room for the most of those that are left, of these to the one that its policy rates best. Of
-several topology domains the one is taken where the policies rate the places best in sum.
+several topology domains the one is taken where the policies rate the places best in sum. For pods
+that are alike that finds places if there are any, GPUs shared in unlike parts aside; where a gang
+of several sizes finds none so, other orders are tried.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
@@ -28,7 +30,8 @@ from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Code, Gang, Placement, PodRequest, Shape
 
 SEARCHED = 512
-"""Pods that are tried over all topology domains of one gang, at most; one domain at least."""
+"""Pods that are tried over all topology domains of one gang, at most; one domain at least. As many
+again are tried in other orders."""
 ANY_NUMBER = 1 << 40
 
 
@@ -85,24 +88,61 @@ class TriesPlaces(Protocol):
 
 def find_places(engine: TriesPlaces, members: GangMembers[WaitingPod], now_ns: int) -> GangPlaces:
     """Places for as many of the pods that wait as there are; none if these are too few."""
-    ledger = engine.ledger
-    waiting = sorted(members.waiting.values(), key=_largest_first)
+    waiting = list(members.waiting.values())
     for each in waiting:
         each.tries = max(each.tries, members.tries)
-    key, table = members.topology_key(), ledger.table
-    if not key or members.placed:
-        return _try(engine, members, waiting, None, now_ns)
-    column = table.labels.domains(key)
-    domains = _by_room(engine, waiting, column.of_node, len(column.values))
+    domains = _domains(engine, members, waiting)
+    several = len({(each.profile.name, each.pod.shape) for each in waiting}) > 1
     best: GangPlaces | None = None
-    for number in domains[: max(1, SEARCHED // max(1, len(waiting)))]:
-        inside = column.of_node == number
-        found = _try(engine, members, waiting, inside, now_ns)
+    for inside in domains[: max(1, SEARCHED // max(1, len(waiting)))]:
+        found = _try(engine, members, sorted(waiting, key=PLANS[0].order), inside, PLANS[0], now_ns)
         if best is None or _merit(found) > _merit(best):
             best = found
-    if best is not None:
+    assert best is not None
+    if best.chosen or not several:
         return best
-    return _try(engine, members, waiting, np.zeros(table.count, dtype=np.bool_), now_ns)
+    return _other_orders(engine, members, domains, now_ns) or best
+
+
+def _other_orders(
+    engine: TriesPlaces,
+    members: GangMembers[WaitingPod],
+    domains: Sequence[Bools | None],
+    now_ns: int,
+) -> GangPlaces | None:
+    """Places for a gang of several sizes that found none: which pod goes first, and where, may
+    decide whether the others fit. The pod that found no place goes first at the next try."""
+    waiting, looks = members.waiting.values(), SEARCHED
+    tries = dict(enumerate((plan, inside) for plan in PLANS for inside in domains))
+    orders = {at: sorted(waiting, key=plan.order) for at, (plan, _) in tries.items()}
+    for _ in range(ROUNDS):
+        for at, (plan, inside) in list(tries.items()):
+            ordered = orders[at]
+            looks -= len(ordered)
+            if looks < 0:
+                return None
+            found = _try(engine, members, ordered, inside, plan, now_ns)
+            if found.chosen:
+                return found
+            if found.short is None or found.short[0] is ordered[0]:
+                del tries[at]  # it would be the same again
+            else:
+                ordered.remove(found.short[0])
+                ordered.insert(0, found.short[0])
+    return None
+
+
+def _domains(
+    engine: TriesPlaces, members: GangMembers[WaitingPod], waiting: Sequence[WaitingPod]
+) -> list[Bools | None]:
+    """The nodes to look at, [N] for each domain of the topology key; None for all of them."""
+    key, table = members.topology_key(), engine.ledger.table
+    if not key or members.placed:
+        return [None]
+    column = table.labels.domains(key)
+    numbers = _by_room(engine, waiting, column.of_node, len(column.values))
+    found: list[Bools | None] = [column.of_node == number for number in numbers]
+    return found or [np.zeros(table.count, dtype=np.bool_)]
 
 
 def _merit(found: GangPlaces) -> tuple[bool, int, int]:
@@ -110,24 +150,53 @@ def _merit(found: GangPlaces) -> tuple[bool, int, int]:
     return bool(found.chosen), found.found, rated
 
 
-def _largest_first(waiting: WaitingPod) -> tuple[object, ...]:
+def _size(waiting: WaitingPod) -> tuple[int, int, int, int]:
     shape = waiting.pod.shape
     gpus = sum(r.count * (1000 if r.whole else max(1, r.milli)) for r in shape.gpu_requests)
     memory = sum(r.count * r.memory.value for r in shape.gpu_requests)
-    return -gpus, -memory, -shape.cpu_milli, -shape.memory_mib, waiting.key
+    return gpus, memory, shape.cpu_milli, shape.memory_mib
+
+
+def _largest_first(waiting: WaitingPod) -> tuple[object, ...]:
+    return *(-amount for amount in _size(waiting)), waiting.key
+
+
+def _smallest_first(waiting: WaitingPod) -> tuple[object, ...]:
+    return *_size(waiting), waiting.key
+
+
+class Plan(NamedTuple):
+    """A way to look for places: the order in which pods are tried, and whether each goes to nodes
+    with room for the most pods like it, or for the fewest."""
+
+    order: Callable[[WaitingPod], tuple[object, ...]]
+    roomiest: bool
+
+
+PLANS = (
+    Plan(_largest_first, roomiest=True),
+    Plan(_largest_first, roomiest=False),
+    Plan(_smallest_first, roomiest=True),
+    Plan(_smallest_first, roomiest=False),
+)
+"""The first one is for all gangs."""
+ROUNDS = 8
+"""Tries of one plan. With so many, none of 8,000 small groups without GPUs is missed that fits."""
 
 
 def _by_room(
     engine: TriesPlaces, waiting: Sequence[WaitingPod], of_node: Ints, count: int
 ) -> list[int]:
     """The domains' numbers: those that have room for all first, the fullest of these first."""
-    first = waiting[0]
-    known = engine.assess(first.profile, first.pod)
-    room = np.where(known.codes == 0, room_for(known.demand, engine.ledger.table), 0)
+    room = np.zeros(engine.ledger.table.count, dtype=np.int64)
+    for each in {(each.profile.name, each.pod.shape): each for each in waiting}.values():
+        known = engine.assess(each.profile, each.pod)
+        fits = np.where(known.codes == 0, room_for(known.demand, engine.ledger.table), 0)
+        room = np.maximum(room, fits)
     sums = np.zeros(count + 1, dtype=np.int64)
     np.add.at(sums, of_node, np.minimum(room, len(waiting)))
-    fits = [number for number in range(1, count + 1) if sums[number]]
-    return sorted(fits, key=lambda n: (sums[n] < len(waiting), abs(sums[n] - len(waiting)), n))
+    some = [number for number in range(1, count + 1) if sums[number]]
+    return sorted(some, key=lambda n: (sums[n] < len(waiting), abs(sums[n] - len(waiting)), n))
 
 
 def _try(
@@ -135,6 +204,7 @@ def _try(
     members: GangMembers[WaitingPod],
     waiting: Sequence[WaitingPod],
     inside: Bools | None,
+    plan: Plan,
     now_ns: int,
 ) -> GangPlaces:
     chosen: list[ChosenPlace] = []
@@ -151,7 +221,7 @@ def _try(
                 if inside is not None:
                     known = _within(known, inside)
                 demands.setdefault(known.shape, known.demand)
-                row = _row(engine, each, known, used, len(waiting) - at)
+                row = _row(engine, each, known, used, len(waiting) - at, plan)
                 if row >= 0:
                     chosen.append(engine.choose_place(each, known, row, now_ns))
                     _reserve(engine, chosen[-1], row)
@@ -181,7 +251,12 @@ def _reserve(engine: TriesPlaces, place: ChosenPlace, row: int) -> None:
 
 
 def _row(
-    engine: TriesPlaces, waiting: WaitingPod, known: Assessment, used: set[int], left: int
+    engine: TriesPlaces,
+    waiting: WaitingPod,
+    known: Assessment,
+    used: set[int],
+    left: int,
+    plan: Plan,
 ) -> int:
     """The node for the next pod, −1 where none fits."""
     if not known.counts[0]:
@@ -191,12 +266,12 @@ def _row(
         return selection.best_row(known, waiting.profile, key)
     here = [row for row in used if known.codes[row] == 0]
     keep = np.zeros(len(known.codes), dtype=np.bool_)
-    if here:
+    if here and plan.roomiest:
         keep[here] = True
     else:
-        room = np.minimum(room_for(known.demand, engine.ledger.table), left)
-        room[known.codes != 0] = -1
-        keep = room == room.max()
+        fits, room = known.codes == 0, room_for(known.demand, engine.ledger.table)
+        room = np.minimum(room, left) if plan.roomiest else -room
+        keep = fits & (room == room.max(initial=-ANY_NUMBER, where=fits))
     narrowed = known.copied()
     narrowed.total = np.where(keep, known.total, NEVER)
     return selection.best_row(narrowed, waiting.profile, key)
@@ -252,9 +327,11 @@ def in_domain(
     if members is None or not (key := members.topology_key()):
         return known
     of_node = ledger.table.labels.domains(key).of_node
-    numbers = {int(of_node[row]) for row in _nodes_of(ledger, members)} - {0}
-    inside = np.isin(of_node, sorted(numbers)) if numbers else of_node != 0
-    return _within(known, inside)
+    numbers = {int(of_node[row]) for row in _nodes_of(ledger, members)}
+    if not numbers:
+        return _within(known, of_node != 0)
+    number = numbers.pop()
+    return _within(known, (of_node == number) & (number != 0) & (not numbers))
 
 
 def decide(

@@ -201,6 +201,39 @@ def test_a_large_pod_of_a_gang_gets_its_place_before_small_ones() -> None:
     assert add(engine, small, large) == {"small": "b", "large": "a"}
 
 
+def test_small_pods_of_a_gang_get_places_where_a_large_one_would_take_them() -> None:
+    engine = engine_of(node("a", gpus=4))
+    gang = replace(FOUR, least=2)
+    sizes = {"large": 4, "small": 2, "other": 2}
+    members = [member(name, gang, gpus=gpus) for name, gpus in sizes.items()]
+    unknown = [replace(each, gang=replace(gang, least=0)) for each in members]
+    assert add(engine, *unknown) == {}
+    assert set(add(engine, *members)) == {"small", "other"}
+
+
+def test_a_large_pod_of_a_gang_leaves_the_larger_node_to_others_that_need_it() -> None:
+    engine = engine_of(node("a", gpus=6), node("b", gpus=4))
+    sizes = {"large": 4, "p1": 3, "p2": 3}
+    members = [member(name, replace(FOUR, least=3), gpus=gpus) for name, gpus in sizes.items()]
+    assert add(engine, *members) == {"large": "b", "p1": "a", "p2": "a"}
+
+
+def test_a_small_pod_makes_a_topology_domain_worth_a_try() -> None:
+    nodes = [labelled("a", 1, rack="a"), labelled("b", 1)]
+    gang = replace(FOUR, least=1, topology_key="rack")
+    members = [member("large", replace(gang, least=0), gpus=4), member("small", gang)]
+    assert add(engine_of(*nodes), *members) == {"small": "a"}
+
+
+def test_a_gang_that_has_a_pod_outside_all_domains_gets_no_more_places() -> None:
+    """As kube-scheduler has it: no place would be in one domain with that pod."""
+    nodes = [labelled("a", 4, rack="a"), labelled("b", 4)]
+    gang = replace(FOUR, least=2, topology_key="rack")
+    engine = engine_of(*nodes)
+    engine.handle(PodSeenBound(placement("p0", "b", 0, milli=1000), gang=gang), 0)
+    assert add(engine, member("p1", gang)) == {}
+
+
 def test_as_many_pods_of_each_task_are_needed() -> None:
     tasks = (("ps", 1), ("worker", 2))
     worker = Gang("volcano", "default", "job", least=2, task="worker", least_by_task=tasks)
