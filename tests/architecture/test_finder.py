@@ -30,7 +30,7 @@ def test_every_package_is_named_by_a_row() -> None:
     """By itself or by one of its files, so that no module is more than a folder away."""
     named = {(SOURCE / place.partition(":")[0]) for place in PLACES}
     folders = {path if path.is_dir() else path.parent for path in named}
-    packages = {path.parent for path in SOURCE.rglob("*.py") if path.name != "__init__.py"}
+    packages = {path.parent for path in SOURCE.rglob("*.py") if not path.name.startswith("__")}
     assert sorted(str(path) for path in packages - folders) == []
 
 

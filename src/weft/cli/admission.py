@@ -7,6 +7,7 @@ from typing import Annotated
 from typer import Option
 
 from weft.cli import logs
+from weft.cli.options import MissingOptionError
 from weft.files.reading import raw_bytes
 from weft.model.errors import BadInputError
 
@@ -103,7 +104,9 @@ def _webhook(place: str, authority: Path | None) -> dict[str, object]:
     if not (namespace and slash and service) or "/" in service:
         raise BadInputError("--webhook", f"is {place!r}; write NAMESPACE/SERVICE, with --ca-file")
     if authority is None:
-        raise BadInputError("--ca-file", "is missing: the API server calls webhooks only over TLS")
+        raise MissingOptionError(
+            "--ca-file", "is missing: the API server calls webhooks only over TLS"
+        )
     try:
         text = raw_bytes(authority)
     except OSError as error:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option, Typer
 
+from weft.cli import completion
 from weft.cli.options import Context, Kubeconfig, Output, PolicyFiles
 from weft.cli.output import (
     ListOutput,
@@ -33,7 +34,13 @@ explain_app = Typer(help="Why a pod is where it is, or nowhere.", no_args_is_hel
 
 @explain_app.command("pod")
 def explain_pod(
-    name: Annotated[str, Argument(help="NAMESPACE/NAME or NAME; of a decisions file also a UID.")],
+    name: Annotated[
+        str,
+        Argument(
+            help="NAMESPACE/NAME or NAME; of a decisions file also a UID.",
+            autocompletion=completion.pods,
+        ),
+    ],
     decisions: Annotated[
         Path | None,
         Option(help="A decisions file (`weft simulate --decisions`), not a live cluster."),

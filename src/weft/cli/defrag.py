@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from typer import Exit, Option, Typer, echo
 
+from weft.cli import completion
 from weft.cli.cluster import state_of
 from weft.cli.cluster_question import answer
-from weft.cli.options import Context, Kubeconfig, Output
+from weft.cli.options import Context, Kubeconfig, MissingOptionError, Output
 from weft.cli.output import ListOutput, json_text, print_note, print_table, table_with
 from weft.cli.progress import status_line
 from weft.cli.snapshot_files import SnapshotFile
@@ -31,7 +32,12 @@ if TYPE_CHECKING:
 
 defrag_app = Typer(help="Move pods to make room for a pending one.", no_args_is_help=True)
 
-_Pod = Annotated[str, Option(help="NAMESPACE/NAME of a pending pod to make room for.")]
+_Pod = Annotated[
+    str,
+    Option(
+        help="NAMESPACE/NAME of a pending pod to make room for.", autocompletion=completion.pods
+    ),
+]
 _Gpus = Annotated[
     int, Option(min=0, max=64, help="Instead of --pod: a new pod with this many GPUs.")
 ]
@@ -128,9 +134,10 @@ class DefragWish(NamedTuple):
 
     def check(self) -> None:
         """Raise `BadInputError` unless exactly one of the three is given."""
-        if bool(self.pod) + bool(self.gpus) + self.stranded != 1:
-            problem = "name a waiting pod, or give --gpus, or --stranded, one of them"
-            raise BadInputError("--pod", problem)
+        given = bool(self.pod) + bool(self.gpus) + self.stranded
+        if given != 1:
+            error = BadInputError if given else MissingOptionError
+            raise error("--pod", "name a waiting pod, or give --gpus, or --stranded, one of them")
         if not self.stranded and self.most_moves > MOST_MOVES_FOR_ROOM:
             problem = f"{self.most_moves} is too many for one pod; at most {MOST_MOVES_FOR_ROOM}"
             raise BadInputError("--most-moves", problem)

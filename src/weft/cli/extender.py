@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from typer import Option, Typer
 
 from weft.cli import logs, options
+from weft.cli.options import MissingOptionError
 from weft.cli.output import print_warning
 from weft.cli.scheduler import configuration, run, with_extender
 
@@ -153,7 +154,9 @@ def _tls(
     if (certificate is None) != (key is None):
         raise BadInputError("--cert-file", "belongs together with --key-file; write both")
     if authority is None and (certificate is not None or server_name):
-        raise BadInputError("--ca-file", "is missing: without it kube-scheduler speaks plain HTTP")
+        raise MissingOptionError(
+            "--ca-file", "is missing: without it kube-scheduler speaks plain HTTP"
+        )
     scheme = "https://" if authority else "http://"
     if not url.startswith(scheme):
         raise BadInputError("--url", f"is {url!r}; with these options it starts with {scheme}")

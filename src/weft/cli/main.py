@@ -8,12 +8,14 @@ from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Any
 
-from typer import Exit, Option, Typer, echo
+from typer import Argument, Exit, Option, Typer, echo
 from typer.main import get_command
 
 import weft
 from weft.cli import standard_streams
+from weft.cli.examples import add_examples
 from weft.cli.grouped_help import CommandGroup
+from weft.cli.options import MissingOptionError
 from weft.files.writing import ANYWHERE, what_may_help
 from weft.model.errors import BadInputError, PolicyError
 from weft.model.number_text import is_text
@@ -25,6 +27,7 @@ app = Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
 
 
@@ -46,6 +49,9 @@ def root(
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C; for commands that clean up, after SIGTERM too."""
+
+USAGE = 2
+"""Exit code where an option is wrong or missing."""
 
 READER_GONE = 141
 """Exit code if the reader of the output has ended (`| head`), as in other tools."""
@@ -143,10 +149,26 @@ def _add(task: str, commands: _Commands) -> None:
 _register()
 
 
+@app.command("help", hidden=True)
+def show_help(
+    command: Annotated[list[str], Argument(help="A command.")] = [],  # noqa: B006
+) -> None:
+    """Show a command's help: `weft help explain pod` is `weft explain pod --help`."""
+    _commands().main([*command, "--help"], prog_name="weft", standalone_mode=True)
+
+
+@app.command("version", hidden=True)
+def show_version() -> None:
+    """Print the version, as --version does."""
+    _version(wanted=True)
+
+
 @cache
 def _commands() -> Any:
     """Build the command tree once: building it takes longer than most commands run."""
-    return get_command(app)
+    tree = get_command(app)
+    add_examples(tree)
+    return tree
 
 
 def _check_arguments(argv: list[str]) -> None:
@@ -179,9 +201,11 @@ def _exit_code() -> int | str | None:
     """Run the command, print errors on stderr, and return the exit code."""
     try:
         _check_arguments(sys.argv)
-        _commands()()
+        _commands()(prog_name="weft")
     except PolicyError as error:
         return _refused(str(error))
+    except MissingOptionError as error:
+        return _refused(str(error), USAGE)
     except BadInputError as error:
         where = re.sub(r"^-(?=$|[,:])", "standard input", error.where)
         return _refused(str(BadInputError(where, error.problem)))
@@ -200,9 +224,9 @@ def _interrupted() -> int:
     return INTERRUPTED
 
 
-def _refused(why: str) -> int:
+def _refused(why: str, code: int = 1) -> int:
     print(f"weft: error: {why}", file=sys.stderr)
-    return 1
+    return code
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from typer import Exit, Option
 
 from weft.cli.cluster_question import endpoint_of
-from weft.cli.options import ConfigFile, Context, Kubeconfig, Output
+from weft.cli.options import ConfigFile, Context, Kubeconfig, MissingOptionError, Output
 from weft.cli.output import ListOutput, json_text, print_table, table_with
 from weft.model.errors import BadInputError
 
@@ -73,7 +73,7 @@ def _looked(
             "http://localhost:9090 after kubectl port-forward -n NAMESPACE service/NAME 9090; "
             "without any, telemetry.discover: exporters in --config asks each node's exporter"
         )
-        raise BadInputError("--url", f"is missing: {ways}")
+        raise MissingOptionError("--url", f"is missing: {ways}")
     needs = asks or not settings.url
     return asyncio.run(_look(settings, (kubeconfig, context) if needs else None))
 

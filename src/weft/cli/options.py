@@ -54,6 +54,11 @@ OriginalPorts = Annotated[
 ]
 
 
+class MissingOptionError(BadInputError):
+    """An option that this use of the command needs: exit code 2, as where the parser finds one
+    missing."""
+
+
 class ElasticPriority(StrEnum):
     """The values of Elastic GPU's `-priority`."""
 

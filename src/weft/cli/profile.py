@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from typer import Argument, Option, Typer
 
-from weft.cli.options import Context, Kubeconfig, Output
+from weft.cli.options import Context, Kubeconfig, MissingOptionError, Output
 from weft.cli.output import ListOutput
 from weft.cli.profile_collect import collect
 from weft.cli.profile_measure import measure
@@ -47,7 +47,8 @@ class StoreLocation(NamedTuple):
         """Raise `BadInputError` unless exactly one store is named."""
         if (self.file is None) == (not self.config_map):
             advice = "name one of the two, where profiles are kept"
-            raise BadInputError("--file, --config-map", advice)
+            error = MissingOptionError if self.file is None else BadInputError
+            raise error("--file, --config-map", advice)
         if self.config_map and not re.fullmatch(f"{_NAME}/{_NAME}", self.config_map):
             raise BadInputError("--config-map", f"{self.config_map!r} is not NAMESPACE/NAME")
 

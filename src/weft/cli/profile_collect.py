@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from weft.cli.cluster_question import endpoint_of
-from weft.cli.options import ConfigFile, Context, Kubeconfig, Output
+from weft.cli.options import ConfigFile, Context, Kubeconfig, MissingOptionError, Output
 from weft.cli.output import ListOutput
 from weft.cli.profile_tables import print_dataset
 from weft.cli.progress import on_terminal
@@ -96,7 +96,7 @@ def _telemetry(config: Path | None, url: str) -> "TelemetrySettings":
     settings = configuration(config).telemetry
     settings = replace(settings, url=url) if url else settings
     if not settings.url:
-        raise BadInputError("--url", "is missing: name a metrics server, or one in --config")
+        raise MissingOptionError("--url", "is missing: name a metrics server, or one in --config")
     return settings
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from typer import Option, echo
 
-from weft.cli import options
+from weft.cli import completion, options
+from weft.cli.options import MissingOptionError
 from weft.cli.output import SimulateOutput, json_text, print_warning
 from weft.cli.progress import bar
 from weft.cli.simulate_bound import BoundOptions
@@ -53,7 +54,10 @@ _Snapshot = Annotated[
 ]
 _Policies = Annotated[
     list[str],
-    Option(help="A policy: name, or name:option=value,…; repeat for several. See `weft policies`."),
+    Option(
+        help="A policy: name, or name:option=value,…; repeat for several. See `weft policies`.",
+        autocompletion=completion.policies,
+    ),
 ]
 _Order = Annotated[
     Path | None, Option(help="Published arrival orders (JSON, plain or .gz): the first --seeds.")
@@ -278,7 +282,7 @@ def _learning(grid: "RunGrid", learn: bool, half_life: float | None) -> "RunGrid
 
 def _given(path: Path | None, option: str) -> Path:
     if path is None:
-        raise BadInputError(
+        raise MissingOptionError(
             option, "is missing: name a file, or a recorded day with --decisions-from"
         )
     return path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from typer import Argument, Option, Typer
 
 from weft.cli.cluster_question import endpoint_of
-from weft.cli.options import ConfigFile, Context, Kubeconfig, Output
+from weft.cli.options import ConfigFile, Context, Kubeconfig, MissingOptionError, Output
 from weft.cli.output import ListOutput, json_text, print_table, print_warning, table_with
 from weft.model.errors import BadInputError
 
@@ -105,7 +105,7 @@ def from_prometheus(
     settings = configuration(config)
     reading, rules = _reading(settings)
     if not (url or settings.telemetry.url):
-        raise BadInputError("--url", "is missing: name a metrics server, or one in --config")
+        raise MissingOptionError("--url", "is missing: name a metrics server, or one in --config")
     end_s = end_of(end)
     span = TraceSpan(end_s - 3_600 * hours, end_s, step_s)
     past = asyncio.run(history(settings.telemetry, url, span))

@@ -182,7 +182,7 @@ def test_series_that_name_no_node_are_told_with_an_example(
 
 def test_no_server_is_one_line(weft: Weft, prometheus: FakePrometheus) -> None:
     said = weft("metrics")
-    assert (said.code, said.out) == (1, "")
+    assert (said.code, said.out) == (2, "")
     assert said.err.startswith("weft: error: --url: is missing")
     prometheus.status = 503
     said = weft("metrics", "--url", prometheus.url)
@@ -288,7 +288,7 @@ async def test_nodes_that_the_exporter_calls_otherwise_are_told_with_both_names(
 
 async def test_without_a_server_the_ways_to_name_one_are_told(weft: Weft, tmp_path: Path) -> None:
     said = await in_a_cluster(weft, tmp_path, ("a",), "--check")
-    assert (said.code, said.err.count("\n")) == (1, 1)
+    assert (said.code, said.err.count("\n")) == (2, 1)
     for way_on in (
         "name a metrics server",
         "kubectl port-forward",
