@@ -94,6 +94,7 @@ def _on_a_cluster() -> dict[str, _Commands]:
     from weft.cli.extender import extender_app
     from weft.cli.inspect import inspect
     from weft.cli.parse import parse
+    from weft.cli.queues import queues
     from weft.cli.scheduler import scheduler
     from weft.cli.shadow import shadow
     from weft.cli.snapshot import snapshot
@@ -114,6 +115,7 @@ def _on_a_cluster() -> dict[str, _Commands]:
         "See why": {
             "status": status,
             "inspect": inspect,
+            "queues": queues,
             "doctor": doctor,
             "explain": explain_app,
             "cluster": cluster_app,

@@ -30,6 +30,7 @@ from weft.dialects.gpushare import UNHEALTHY_PREFIX
 from weft.dialects.groups import JOB_SET_JOBS, OLD_LEAST
 from weft.dialects.inventory import inventory
 from weft.dialects.kai import QUEUE, RESERVATIONS
+from weft.dialects.queues import READ_LABELS
 from weft.model.manifest import NodeManifest
 
 Json = dict[str, Any]
@@ -220,7 +221,11 @@ class _Renaming:
             path: self._names.word(policy) if policy in names else policy
             for path, policy in extender["routes"].items()
         }
-        return {**configuration, "profiles": profiles, "inventory": rules, "extender": extender}
+        renamed = {"profiles": profiles, "inventory": rules, "extender": extender}
+        if queues := configuration.get("queues"):
+            teams = [{**team, "name": self._names.word(team["name"])} for team in queues["teams"]]
+            renamed["queues"] = {**queues, "teams": teams}
+        return {**configuration, **renamed}
 
     def _oom_history(self, known: dict[str, str]) -> dict[str, str]:
         """Rename workloads that ran out of GPU memory.
@@ -281,6 +286,8 @@ class _Renaming:
         return [self._key(key) for key in keys]
 
     def _label_value(self, key: str, value: str) -> str:
+        if key in READ_LABELS:  # queues, which may be namespaces'
+            return self._names.word(value)
         if is_systems_own(key) or key in _SAID_BY_VALUE or key in _SIZES:
             return value
         if key in self._compared and value.lstrip("-").isdecimal():

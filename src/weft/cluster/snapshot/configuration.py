@@ -6,12 +6,14 @@ import msgspec
 
 from weft.cluster.config.bounds import from_builtins
 from weft.cluster.config.form import API_VERSION, KIND, Configuration
+from weft.cluster.config.queues import QueuesSettings
 from weft.cluster.snapshot.file import lean
 from weft.model import BadInputError
 from weft.model.request import PREFERENCES_PERCENT
 
 _SECTIONS = ("profiles", "gpushareUnit", "compat", "inventory", "limits", "seed")
 _FACTOR = "volcanoMemoryFactor"  # only where it is not 1: older snapshots have none
+_QUEUES = "queues"  # likewise where any are configured
 _PREFERENCES = "preferences"  # of a profile; likewise where it is not the default
 
 
@@ -20,6 +22,7 @@ def deciding_part(config: Configuration) -> dict[str, Any]:
     whole = lean(msgspec.to_builtins(config))
     extender = {"enabled": config.extender.enabled, "routes": dict(config.extender.routes)}
     factor = {_FACTOR: whole[_FACTOR]} if config.volcano_memory_factor != 1 else {}
+    queues = {_QUEUES: whole[_QUEUES]} if config.queues != QueuesSettings() else {}
     for profile in whole["profiles"]:
         if profile[_PREFERENCES] == PREFERENCES_PERCENT:
             del profile[_PREFERENCES]
@@ -28,6 +31,7 @@ def deciding_part(config: Configuration) -> dict[str, Any]:
         "kind": KIND,
         **{section: whole[section] for section in _SECTIONS},
         **factor,
+        **queues,
         "extender": {**extender, "interferenceTable": ""},
     }
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from weft.cluster.snapshot.pseudonyms import Pseudonyms
-from weft.dialects import elastic, gpushare, groups, hami, kai
+from weft.dialects import elastic, gpushare, groups, hami, kai, queues
 from weft.dialects.catalog import ALL, ASKING_ANNOTATIONS
 from weft.dialects.foreign import ANNOTATIONS
 from weft.model.annotations import (
@@ -64,6 +64,8 @@ class Marks:
             if beginning:
                 name = beginning + self._names.name(key.removeprefix(beginning))
                 renamed[name] = self._names.gpus_in(text)
+            elif key in queues.READ_ANNOTATIONS:  # which may be namespaces'
+                renamed[key] = self._names.word(text)
             elif (value := self._value(key, text)) is not None:
                 renamed[key] = value
         return renamed

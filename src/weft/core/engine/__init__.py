@@ -42,6 +42,7 @@ from weft.core.engine.overbooking import DoubleBooking, PodBinding
 from weft.core.engine.peak_usage import PeakLearnt
 from weft.core.engine.records import Candidate, Record
 from weft.core.engine.slowdown_eviction import PodProgress, SlowdownReason
+from weft.core.engine.team_queues import TeamQueues
 
 __all__ = [
     "Bind",
@@ -82,6 +83,7 @@ __all__ = [
     "SignalsChanged",
     "SlowdownReason",
     "TaskFaulted",
+    "TeamQueues",
     "Tick",
     "Unschedulable",
     "VolumesChanged",

@@ -10,7 +10,7 @@ under a checkpoint is undone with it. Where no rules ask for it, nothing is coun
     whose turn      = below its guarantee: the least part of it held; else: the least share / weight
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -207,6 +207,16 @@ class TeamQueues:
         if not use.pods:
             del self._uses[name]
 
+    def take_in(self, names: Mapping[str, str]) -> None:
+        """Count what the ledger holds already, of pods by UID with their queues."""
+        self._names.update(names)
+        for holding in self._ledger.holdings.values():
+            self._booked(holding, 1)
+
+    def names(self) -> list[str]:
+        """The queues that hold anything."""
+        return list(self._uses)
+
     def nodes_changed(self, names: Collection[str]) -> None:
         """Charge anew what is held on these nodes: their GPUs may be others."""
         for name in names:
@@ -322,6 +332,13 @@ class TeamQueues:
                 share = dominant(left, self._totals) // self.terms(name).weight
                 found.append((-share, at, uid))
         return [uid for _, _, uid in sorted(found)]
+
+    def borrowed_milli(self) -> dict[str, int]:
+        """Thousandths of GPUs that each queue holds by borrowing."""
+        sums: dict[str, int] = {}
+        for name, charge in (self._charged[uid] for uid in self.borrowed()):
+            sums[name] = sums.get(name, 0) + charge.gpu_milli
+        return sums
 
 
 def over_limit_in_words(name: str, bound: StatedAmount, amount: int) -> str:
