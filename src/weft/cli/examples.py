@@ -24,6 +24,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "shadow": ("weft shadow --config weft.yaml --for 3600",),
     "status": ("weft status", "weft status --context staging -o json"),
     "inspect": ("weft inspect", "weft inspect -d node-1", "weft inspect -w --interval 5"),
+    "queues": ("weft queues", "weft queues --snapshot snapshot.json -o json"),
     "doctor": ("weft doctor", "weft doctor --machine"),
     "snapshot": (
         "weft snapshot cluster.json",
