@@ -410,7 +410,8 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
     begins with its name and "is". `workload` names whatever makes pods like this one, "" where
     nobody does. `labels` are its own, by which other pods' rules select it. `claims` are the
     names of those that wait for their first consumer, in the order of its constraints. `gang` is
-    the one that it gets a place with, unset where it is on its own.
+    the one that it gets a place with, unset where it is on its own. `never_preempts`: nobody is
+    ended for it, whatever its priority (preemptionPolicy).
     """
 
     uid: str
@@ -432,6 +433,7 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
     claims: tuple[str, ...] | UnsetType = UNSET
     gang: Gang | UnsetType = UNSET
     queue: str | UnsetType = UNSET
+    never_preempts: bool | UnsetType = UNSET
 
     @property
     def team_queue(self) -> str:

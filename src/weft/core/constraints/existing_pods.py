@@ -246,6 +246,15 @@ class ExistingPods:
         if mounted:
             volumes.put(uid, node, mounted)
 
+    def marks_of(self, uid: str) -> PodMarks | None:
+        """The pod as others see it; None where nobody said."""
+        known = self._pods.get(uid)
+        return None if known is None else known[1]
+
+    def nodes_of(self, namespace: str) -> set[str]:
+        """The nodes that pods of the namespace are on."""
+        return {self._pods[uid][0] for uid in self._by_namespace.get(namespace, ())}
+
     def filled_in(self, pod: PodRequest, constraints: Constraints) -> Constraints:
         """The pod's constraints with what others add: terms that keep it off, and what was chosen
         for claims that it shares."""

@@ -12,6 +12,7 @@ from weft.core.engine.events import (
     BindingsRead,
     BindOn,
     BindOnRefused,
+    BudgetsChanged,
     Command,
     Event,
     Evict,
@@ -21,12 +22,14 @@ from weft.core.engine.events import (
     Learnt,
     NodesChanged,
     NodesClosed,
+    Nominate,
     NotEvicted,
     OomHistoryLearnt,
     PodAdded,
     PodBound,
     PodFitsNowhere,
     PodGone,
+    PodNominated,
     PodSeenBound,
     PolicyInput,
     ProgressSeen,
@@ -40,7 +43,7 @@ from weft.core.engine.harvest import Eviction, Harvest
 from weft.core.engine.oom_history import OomRecord, OutOfMemory
 from weft.core.engine.overbooking import DoubleBooking, PodBinding
 from weft.core.engine.peak_usage import PeakLearnt
-from weft.core.engine.records import Candidate, Record
+from weft.core.engine.records import Candidate, PreemptedFor, PreemptionPlan, Record
 from weft.core.engine.slowdown_eviction import PodProgress, SlowdownReason
 from weft.core.engine.team_queues import TeamQueues
 
@@ -50,6 +53,7 @@ __all__ = [
     "BindOn",
     "BindOnRefused",
     "BindingsRead",
+    "BudgetsChanged",
     "Candidate",
     "Command",
     "DoubleBooking",
@@ -65,6 +69,7 @@ __all__ = [
     "Learnt",
     "NodesChanged",
     "NodesClosed",
+    "Nominate",
     "NotEvicted",
     "OomHistoryLearnt",
     "OomRecord",
@@ -75,9 +80,12 @@ __all__ = [
     "PodBound",
     "PodFitsNowhere",
     "PodGone",
+    "PodNominated",
     "PodProgress",
     "PodSeenBound",
     "PolicyInput",
+    "PreemptedFor",
+    "PreemptionPlan",
     "ProgressSeen",
     "Record",
     "SignalsChanged",

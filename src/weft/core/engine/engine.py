@@ -27,6 +27,7 @@ from weft.core.engine import (
     gang_search,
     inputs,
     pair_matching,
+    preempting,
     selection,
 )
 from weft.core.engine.assessment import (
@@ -47,6 +48,7 @@ from weft.core.engine.fair_order import FairPods
 from weft.core.engine.gang_search import ChosenPlace
 from weft.core.engine.harvest import RAN_LONG_NS, HarvestRules
 from weft.core.engine.journal import EXPLAINING, DecisionAttempt, EvictionReason, Journal, PlacedPod
+from weft.core.engine.nominations import Preemption
 from weft.core.engine.oom_history import OomCharge, OomHistory, OutOfMemory, workload_of
 from weft.core.engine.parked import FreedNode
 from weft.core.engine.peak_usage import Peaks, peak_owner
@@ -106,6 +108,10 @@ class Engine:
         self.teams = NO_TEAMS if queues is NO_QUEUES else TeamQueues(queues, self.ledger)
         self.queue = Queue(self.teams, FairPods(self.teams) if self.teams.is_fair else None)
         self.existing, self.images = ExistingPods(), ImagesOnNodes()
+        preempts = any(profile.preempts for profile in profiles)
+        gang_of = self.queue.gangs.of_placed
+        self.preemption = Preemption(self.ledger, self.existing, gang_of, on=preempts)
+        self.fits_only = Assessor(self.ledger)  # answers without scores, on trial
         self._plain: dict[Shape, Shape] = {}
         self.placed: dict[str, PlacedPod] = {}
         self.seed, self.keep_top = seed, keep_top
@@ -180,13 +186,13 @@ class Engine:
             case events.PodGone():
                 self._gone(event, now_ns, out)
             case events.NodesChanged():
-                self._nodes_changed(event, now_ns)
+                self._nodes_changed(event, now_ns, out)
             case events.BindOn():
                 self._bind_requested(event, now_ns, out)
             case events.PodFitsNowhere():
                 self._comes(event.uid, now_ns)
             case events.PodSeenBound():
-                self._seen_bound(event, now_ns)
+                self._seen_bound(event, now_ns, out)
             case events.BindFailed():
                 self._bind_failed(event.uid, now_ns)
             case events.Tick():
@@ -195,18 +201,20 @@ class Engine:
                 self.ledger.close(event.nodes)
             case events.VolumesChanged():
                 event.tell(self.existing.volumes)
-            case OutOfMemory():
-                inputs.learn(self, event, self.placed.get(event.placement.uid), out)
+            case events.SignalsChanged():
+                _signals_changed(self, event.signals, now_ns, out)
             case _:
-                _apply(self, event, now_ns, out)
+                inputs.apply(self, event, now_ns, out)
 
-    def _nodes_changed(self, event: events.NodesChanged, now_ns: int) -> None:
+    def _nodes_changed(self, event: events.NodesChanged, now_ns: int, out: list[Command]) -> None:
         if changed := self.ledger.set_nodes(event.nodes, event.removed):
             if self.teams.count:
                 self.teams.nodes_changed(changed)
             self.assessor.looked += LOOKS_LAID_OUT * self.ledger.table.count
             if event.nodes or self.existing.are_counted:  # a domain less is another minimum
                 self.queue.wake_all(now_ns)
+            if self.preemption.nominations:
+                preempting.nodes_gone(self, event.removed, now_ns, out)
         self._price(partial(self.price_lists.nodes_changed, now_ns))
 
     def _work_ahead(self) -> None:
@@ -231,6 +239,8 @@ class Engine:
         for uid in self.ledger.expire(now_ns):
             self._unwind(uid, now_ns)
         gang_search.evict_broken(self, now_ns, out)
+        if self.preemption.on:
+            preempting.due(self, now_ns)
 
     # --- one event each ----------------------------------------------------------------------
 
@@ -272,12 +282,14 @@ class Engine:
         self.residencies.remove(uid)
         self.slowdown_eviction.gone(uid)
         team = self.teams.forget(uid) if self.teams.count else ""
+        if self.preemption.on:
+            preempting.gone(self, uid, holding.placement.node if holding else "", now_ns, out)
         if holding is None:
             return
         learn = partial(self._learn, event, holding, placed, out)
         if self.side_tasks.run(_LEARNING, learn, instead=False):
             self.queue.wake_all(now_ns, skip_backoff=True)
-        self._wake_for_freed(holding.placement.node, now_ns, team)
+        self.wake_for_freed(holding.placement.node, now_ns, team)
 
     def _learn(
         self, event: events.PodGone, holding: Holding, placed: PlacedPod | None, out: list[Command]
@@ -292,7 +304,7 @@ class Engine:
             return self.peaks.ran(placed.pod, self.signals.source.peaks_mib.get(uid, 0))
         return False
 
-    def _seen_bound(self, event: events.PodSeenBound, now_ns: int) -> None:
+    def _seen_bound(self, event: events.PodSeenBound, now_ns: int, out: list[Command]) -> None:
         """The API is right: a pod that we put elsewhere is there."""
         placement = event.placement
         self.harvest.seen_bound(placement.uid, event.bound_ns, event.job_class, unsure=event.unsure)
@@ -301,6 +313,8 @@ class Engine:
         team = event.queue if self.teams.count else UNSET
         if team and (left := self.teams.belongs(placement.uid, team)):
             self.queue.wake_for_team(left, now_ns)
+        if self.preemption.on:
+            preempting.seen_bound(self, event, now_ns, out)
         self.ledger.adopt(placement)
         if event.gang:
             self.queue.has_place(placement.uid, event.gang, now_ns)
@@ -311,7 +325,7 @@ class Engine:
         self.residencies.add(placement, now_ns - max(0, event.held_ns))
         if before is not None and before.placement != placement:
             team = self.teams.name_of(placement.uid)
-            self._wake_for_freed(before.placement.node, now_ns, team)
+            self.wake_for_freed(before.placement.node, now_ns, team)
 
     def _bind_failed(self, uid: str, now_ns: int) -> None:
         """The bind was refused: free the place and try again after a back-off.
@@ -356,14 +370,16 @@ class Engine:
             own = placed.own
             self.queue.retry(own.pod, own.profile, own.tries, now_ns)
         team = self.teams.name_of(uid) if self.teams.count else ""
-        self._wake_for_freed(placed.record.node, now_ns, team)
+        if self.preemption.nominations:
+            preempting.freed(self, uid, placed.record.node, now_ns)
+        self.wake_for_freed(placed.record.node, now_ns, team)
 
     def _wake_for_pods(self, now_ns: int) -> None:
         """Wake pods whose rules about other pods may hold now, since those moved."""
         if self.existing.has_moved or self.existing.volumes.moved:
             self.queue.wake_for_pods(self.existing.take_moved(), now_ns)
 
-    def _wake_for_freed(self, node: str, now_ns: int, team: str = "") -> None:
+    def wake_for_freed(self, node: str, now_ns: int, team: str = "") -> None:
         """Wake pods that capacity freed on this node could help, and those that the limit of this
         team's queue may let in now."""
         if (row := self.ledger.table.row_of.get(node)) is not None:
@@ -427,20 +443,36 @@ class Engine:
         if pod.gang and (members := self.queue.gangs.of(pod.gang)) and members.head is waiting:
             gang_search.decide(self, waiting, members, now_ns, out)
             return
+        if self.preemption.nominations and pod.uid in self.preemption.nominations:
+            preempting.try_nominated(self, waiting, now_ns, out)
+            return
         known = self.assess(profile, pod)
         row = selection.best_row(known, profile, f"{self.seed}/{pod.uid}/{waiting.tries}")
         if row < 0:
-            record = self.refused(waiting, known, now_ns)
-            self.queue.park(waiting, known.shape, known.demand, now_ns, known.never)
-            out.append(Unschedulable(pod, record))
+            if not profile.preempts or not preempting.makes_room(self, waiting, known, now_ns, out):
+                self.parks(waiting, known, now_ns, out)
             return
         if self.queue.defers(waiting, known.shape):
             return
+        self.place(waiting, known, row, now_ns, out)
+
+    def parks(
+        self, waiting: WaitingPod, known: Assessment, now_ns: int, out: list[Command]
+    ) -> None:
+        """The pod fits nowhere: it waits for what could help."""
+        record = self.refused(waiting, known, now_ns)
+        self.queue.park(waiting, known.shape, known.demand, now_ns, known.never)
+        out.append(Unschedulable(waiting.pod, record))
+
+    def place(
+        self, waiting: WaitingPod, known: Assessment, row: int, now_ns: int, out: list[Command]
+    ) -> None:
+        """The pod gets a place on the node of this row, which fits."""
         node = self.hold(self.choose_place(waiting, known, row, now_ns), now_ns, out).record.node
         self.queue.done(waiting)
         self.queue.next_of_group(waiting, now_ns)
-        if "co_residents" in profile.reads:  # a GPU with this pod on it may suit others
-            self._wake_for_freed(node, now_ns)
+        if "co_residents" in waiting.profile.reads:  # a GPU with this pod on it may suit others
+            self.wake_for_freed(node, now_ns)
 
     def _bind_requested(self, event: events.BindOn, now_ns: int, out: list[Command]) -> None:
         pod, own = event.pod, self.queue.get(event.pod.uid)
@@ -494,12 +526,7 @@ class Engine:
         """The nodes' fit and score for the pod now: a pure question. `beside` wait
         elsewhere than in the queue; None: whoever waits is no matter."""
         self.follow_first()
-        shape = pod.shape
-        if self.oom_history.known or self.peaks.known:
-            learnt = partial(self._learnt_shape, profile, pod)
-            shape = self.side_tasks.run(_LEARNING, learnt, shape)
-        if profile.pre_filters:
-            shape = profile.shaped(shape)
+        shape = self.shape_of(profile, pod)
         known = self.asked_of(self.assessor, profile, shape, pod)
         if profile.matcher is None or beside is None or not known.counts[0]:
             return known
@@ -509,6 +536,15 @@ class Engine:
         if matched is not known:
             self.assessor.looked += LOOKS_MATCHED
         return matched
+
+    def shape_of(self, profile: Profile, pod: PodRequest) -> Shape:
+        """The shape that is placed for the pod: its own, with what was learnt of those like it, and
+        what policies make of that."""
+        shape = pod.shape
+        if self.oom_history.known or self.peaks.known:
+            learnt = partial(self._learnt_shape, profile, pod)
+            shape = self.side_tasks.run(_LEARNING, learnt, shape)
+        return profile.shaped(shape) if profile.pre_filters else shape
 
     def asked_of(
         self, assessor: Assessor, profile: Profile, shape: Shape, pod: PodRequest
@@ -594,6 +630,8 @@ class Engine:
         like = peak_owner(pod) if table.harvests else ""
         if harvested := self.harvest.placed(placement, shape, like):
             placed.record = replace(placed.record, harvested=harvested)
+        if self.preemption.on:
+            self.preemption.note(pod.uid, pod.priority, now_ns, placement.node)
         if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns, demand.asks):
             lead = placed.profile.lead
             raise RuntimeError(f"{lead.name} chose a place that does not fit: {placement}")
@@ -615,35 +653,6 @@ class Engine:
 
 
 # --- what policies see, and rules decide by: inputs, signals, progress, OOM history ---------------
-
-
-def _apply(engine: Engine, event: Event, now_ns: int, out: list[Command]) -> None:
-    """Applies an event that changes what policies see or rules decide by."""
-    match event:
-        case events.SignalsChanged():
-            _signals_changed(engine, event.signals, now_ns, out)
-        case events.ImagesSeen():
-            for node, images in event.by_node():
-                engine.images.put(node, images)
-        case events.LeadershipBegan():
-            engine.slowdown_eviction.begin_to_lead(now_ns)
-        case events.BindingsRead():
-            inputs.bindings_read(engine, event, now_ns, out)
-        case events.ProgressSeen():
-            engine.slowdown_eviction.note_inherited(engine.placed, now_ns)
-            for holding, slowed in engine.slowdown_eviction.observe(
-                event.observed, engine.tolerance_of, now_ns
-            ):
-                engine.evict(holding, slowed, now_ns, out)
-        case events.PolicyInput():
-            inputs.policy_input(engine, event, now_ns)
-        case events.NotEvicted():
-            engine.queue.gangs.stays(event.uid)
-            engine.harvest.not_evicted(event.uid, refused=event.refused)
-            engine.slowdown_eviction.not_evicted(event.uid, now_ns, refused=event.refused)
-        case events.OomHistoryLearnt():
-            if engine.oom_history.merge(event.oom_history) | engine.peaks.merge(event.peaks):
-                engine.queue.wake_all(now_ns)
 
 
 def _signals_changed(

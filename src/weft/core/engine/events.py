@@ -18,6 +18,7 @@ from weft.core.engine.peak_usage import PeakLearnt
 from weft.core.engine.records import Record
 from weft.core.engine.slowdown_eviction import PodProgress
 from weft.core.framework.signals import SignalsSnapshot
+from weft.core.preempt import Budget
 from weft.model import (
     ChosenVolume,
     ClosedNode,
@@ -104,7 +105,7 @@ class PodSeenBound(msgspec.Struct, frozen=True, tag=True, gc=False):
     knows no better: so the engine can place it on its own clock. `unsure`: it may hold less than is
     charged, for its marks are in doubt: nobody else is evicted for it. `gang` is the group that
     it belongs to: it counts among those that have places. `queue` is its team's queue, unset where
-    queues do not count.
+    queues do not count; `priority` is there for a pod that may be ended for one of a higher.
     """
 
     placement: Placement
@@ -116,6 +117,7 @@ class PodSeenBound(msgspec.Struct, frozen=True, tag=True, gc=False):
     mounted: MountedVolumes | UnsetType = UNSET
     gang: Gang | UnsetType = UNSET
     queue: str | UnsetType = UNSET
+    priority: int | UnsetType = UNSET
 
 
 class BindOn(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -182,11 +184,31 @@ class SignalsChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class NotEvicted(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """An `Evict` came to nothing: refused (a disruption budget: another may go), or not asked."""
+    """An `Evict` came to nothing: refused (a disruption budget: another may go), or not asked.
+
+    `stays`: the pod was ended, and is there long after its grace period: nobody waits for it."""
 
     uid: str
     why: str = ""
     refused: bool = True
+    stays: bool | UnsetType = UNSET
+
+
+class BudgetsChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Disruption budgets as they are now; those not named stay as they were."""
+
+    budgets: tuple[Budget, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+class PodNominated(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A pod that waits has a node kept for it, as the API says (`nominatedNodeName`): Weft chose it
+    before a restart. `leaving` are the pods there, by UID, that were ended for it. Told before
+    `PodAdded`."""
+
+    pod: PodRequest
+    node: str
+    leaving: tuple[str, ...] = ()
 
 
 class OomHistoryLearnt(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -234,6 +256,8 @@ Event = (
     | PolicyInput
     | SignalsChanged
     | NotEvicted
+    | BudgetsChanged
+    | PodNominated
     | OomHistoryLearnt
     | OutOfMemory
     | ProgressSeen
@@ -276,11 +300,19 @@ class BindOnRefused(msgspec.Struct, frozen=True, gc=False):
 class Evict(msgspec.Struct, frozen=True, gc=False):
     """End the pod that holds `placement`, as its disruption budgets allow; then it is gone.
 
-    Report `NotEvicted` where they do not.
+    Report `NotEvicted` where they do not. One that is preempted (its record says so) is ended
+    whatever they allow, unless they are law: to spare pods was the decision's part.
     """
 
     placement: Placement
     record: Record
+
+
+class Nominate(msgspec.Struct, frozen=True, gc=False):
+    """Write down that room is kept, or being made, for the pod on this node; "" for on none."""
+
+    pod: PodRequest
+    node: str
 
 
 class EvictionWaived(msgspec.Struct, frozen=True, gc=False):
@@ -311,6 +343,7 @@ Command = (
     | BindOnRefused
     | Wake
     | Evict
+    | Nominate
     | EvictionWaived
     | Learnt
     | PeakLearnt

@@ -143,6 +143,10 @@ class Gangs(Generic[W]):
         """The pods of the gang that are known."""
         return self._by_key.get(gang.key)
 
+    def of_placed(self, uid: str) -> GangMembers[W] | None:
+        """The gang of a pod with a place, if it has one."""
+        return self._of_placed.get(uid)
+
     def waits(self, waiting: W, gang: Gang) -> GangMembers[W]:
         """A pod of the gang is in the queue."""
         members = self._by_key.setdefault(gang.key, GangMembers(gang))

@@ -1,5 +1,5 @@
-"""Takes in what was measured, learnt and kept elsewhere, beside signals: OOM history, the bindings
-of an overbooked node, policies' own input.
+"""Takes in what was measured, learnt and kept elsewhere, beside signals: OOM history, progress, the
+bindings of an overbooked node, policies' own input.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from weft.core.engine import events
+from weft.core.engine import events, preempting
 from weft.core.engine.events import Command, Event
 from weft.core.engine.journal import PlacedPod
 from weft.core.engine.oom_history import OutOfMemory
@@ -20,6 +20,38 @@ from weft.core.framework.signals import NO_SIGNALS
 
 if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
+
+
+def apply(engine: Engine, event: Event, now_ns: int, out: list[Command]) -> None:
+    """Applies an event that changes what policies see or rules decide by."""
+    match event:
+        case OutOfMemory():
+            learn(engine, event, engine.placed.get(event.placement.uid), out)
+        case events.ImagesSeen():
+            for node, images in event.by_node():
+                engine.images.put(node, images)
+        case events.LeadershipBegan():
+            engine.slowdown_eviction.begin_to_lead(now_ns)
+        case events.BindingsRead():
+            bindings_read(engine, event, now_ns, out)
+        case events.ProgressSeen():
+            engine.slowdown_eviction.note_inherited(engine.placed, now_ns)
+            for holding, slowed in engine.slowdown_eviction.observe(
+                event.observed, engine.tolerance_of, now_ns
+            ):
+                engine.evict(holding, slowed, now_ns, out)
+        case events.PolicyInput():
+            policy_input(engine, event, now_ns)
+        case events.NotEvicted():
+            preempting.not_evicted(engine, event, now_ns, out)
+            engine.queue.gangs.stays(event.uid)
+            engine.harvest.not_evicted(event.uid, refused=event.refused)
+            engine.slowdown_eviction.not_evicted(event.uid, now_ns, refused=event.refused)
+        case events.OomHistoryLearnt():
+            if engine.oom_history.merge(event.oom_history) | engine.peaks.merge(event.peaks):
+                engine.queue.wake_all(now_ns)
+        case _:
+            preempting.apply(engine, event, now_ns, out)
 
 
 def learn(engine: Engine, event: OutOfMemory, placed: PlacedPod | None, out: list[Command]) -> None:

@@ -18,7 +18,15 @@ from weft.core.engine.oom_history import OomCharge
 from weft.core.engine.overbooking import DoubleBooking
 from weft.core.engine.queue import WaitingPod
 from weft.core.engine.reasons import best_nodes
-from weft.core.engine.records import FAULTED, LEAVES, Candidate, GangDecision, Outcome, Record
+from weft.core.engine.records import (
+    FAULTED,
+    LEAVES,
+    Candidate,
+    GangDecision,
+    Outcome,
+    PreemptedFor,
+    Record,
+)
 from weft.core.engine.slowdown_eviction import SlowdownReason
 from weft.core.framework import Profile
 from weft.core.framework.signals import Bytes, Floats, SignalsView
@@ -26,7 +34,7 @@ from weft.core.ledger import Holding, Ledger
 from weft.model import Code, PodRequest, Shape, Share
 
 EXPLAINING = "explaining a decision"
-EvictionReason = Eviction | SlowdownReason | DoubleBooking | GangDecision
+EvictionReason = Eviction | SlowdownReason | DoubleBooking | GangDecision | PreemptedFor
 
 
 class DecisionAttempt(NamedTuple):
@@ -192,6 +200,8 @@ class Journal:
             return msgspec.structs.replace(record, double_booked=why)
         if isinstance(why, GangDecision):
             return msgspec.structs.replace(record, gang=why)
+        if isinstance(why, PreemptedFor):
+            return msgspec.structs.replace(record, preempted=why)
         return msgspec.structs.replace(record, eviction=why)
 
     def broke_off(self, tried: DecisionAttempt | None, now_ns: int, why: str) -> Record:

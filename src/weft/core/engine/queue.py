@@ -537,6 +537,21 @@ class Queue:
             self._looked_at += 1
             self._wake_first(group, now_ns)
 
+    def wake(self, uid: str, now_ns: int) -> None:
+        """Let this pod try, whatever it waits for: room was made for it."""
+        waiting = self._known.get(uid)
+        if waiting is not None and waiting.state in {"parked", "backoff", "faulty"}:
+            self._withdraw(waiting, "backoff", now_ns)
+            self._activate(waiting)
+
+    def wake_preemptors(self, up_to: int, now_ns: int) -> None:
+        """A pod of this priority is gone: those of no higher one may find others to end now, where
+        they could not before. The first of each group is tried after its back-off."""
+        for group in list(self._parked.values()):
+            first = group.first()
+            if first is not None and first.profile.preempts and first.pod.priority <= up_to:
+                self._wake_first(group, now_ns)
+
     def groups_looked_at(self) -> int:
         """Groups that were gone through since this was asked last, to wake somebody."""
         count, self._looked_at = self._looked_at, 0

@@ -47,6 +47,30 @@ class GangDecision(msgspec.Struct, frozen=True, gc=False):
     found: int
 
 
+class PreemptionPlan(msgspec.Struct, frozen=True, gc=False):
+    """The node that is kept for a pod that fits nowhere, and the pods, by UID, that were asked to
+    go there for it now (`victims`) or before, and are still there (`leaving`). `violations`: so
+    many of them more than disruption budgets allow."""
+
+    node: str
+    victims: tuple[str, ...] = ()
+    leaving: tuple[str, ...] = ()
+    violations: int = 0
+
+
+class PreemptedFor(msgspec.Struct, frozen=True, gc=False):
+    """The pod (by UID, and as NAMESPACE/NAME) that a pod of lower `priority` was ended for.
+
+    `law`: only as its disruption budgets allow; `gang`: the group with which it ends as one."""
+
+    uid: str
+    pod: str
+    pod_priority: int
+    priority: int
+    law: bool = False
+    gang: str = ""
+
+
 class Record(msgspec.Struct, frozen=True, gc=False):
     """One decision.
 
@@ -61,6 +85,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     may be better. `links` is how several GPUs are connected, where somebody tells. `preferred` is
     why the pod's preferences chose the node, where they decided. `gang` is there where the decision
     was about its whole gang: placed as one of it, or refused as the one that found no place.
+    `preempts` says who is to go so that the pod fits, `preempted` for whom one is asked to leave.
     `fault` says why the decision broke off (without a pod: an event was left out).
     """
 
@@ -89,6 +114,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     links: ChosenLinks | UnsetType = UNSET
     preferred: PreferredPlace | UnsetType = UNSET
     gang: GangDecision | UnsetType = UNSET
+    preempts: PreemptionPlan | UnsetType = UNSET
+    preempted: PreemptedFor | UnsetType = UNSET
 
     def reasons(self) -> dict[str, int]:
         """Nodes that did not fit, by reason text."""

@@ -1,5 +1,6 @@
 """A profile: which policies decide for a schedulerName, and with what weight."""
 
+import copy
 from collections.abc import Sequence
 
 from weft.core.framework import policy as ask
@@ -34,12 +35,15 @@ class Profile:
         plugins: Sequence[Plugin | Policy],
         *,
         preferences: int = PREFERENCES_PERCENT,
+        preempts: bool = False,
+        budgets_are_law: bool = False,
     ) -> None:
         if not plugins:
             raise ValueError(f"profile {name} has no policy; name at least one")
         if not 0 <= preferences <= 100:
             raise ValueError(f"preferences of profile {name} are {preferences}; write 0 to 100")
         self.name, self.preferences = name, preferences
+        self.preempts, self.budgets_are_law = preempts, budgets_are_law
         self.plugins = tuple(p if isinstance(p, Plugin) else Plugin(p) for p in plugins)
         self.policies = tuple(plugin.policy for plugin in self.plugins)
         self.lead = self.policies[0]
@@ -71,6 +75,12 @@ class Profile:
     def answers_by_node(self) -> bool:
         """True if what a policy says of a node does not hang on which other nodes there are."""
         return "cluster" not in self.reads
+
+    def without_scores(self) -> "Profile":
+        """The same, where only what fits is asked."""
+        twin = copy.copy(self)
+        twin.scorers, twin.device_scorer = (), None
+        return twin
 
     def shaped(self, shape: Shape) -> Shape:
         """The shape that is placed for a pod of this one (preFilter)."""

@@ -78,6 +78,7 @@ class Ledger:
         self._reserved: set[str] = set()
         self._undo: list[tuple[str, Holding | None, tuple[str, ...]]] | None = None
         self._rows_before: dict[int, Ints] = {}
+        self._followers: list[set[int]] = []
         self._lay_out(list(nodes))
 
     # --- nodes -----------------------------------------------------------------------------
@@ -142,6 +143,8 @@ class Ledger:
         self._rows_then = {self.generation: np.arange(self.table.count)}
         for row in range(self.table.count):
             self._charge_node(row)
+        for changed in self._followers:
+            changed.update(range(self.table.count))
 
     def _lay_out_anew(self, nodes: list[Node]) -> None:
         """`_lay_out` at the cost of the nodes that came or changed."""
@@ -166,6 +169,10 @@ class Ledger:
         for row in kept.tolist():
             table.refresh_row(row)
         table.changed_at[came] = table.changed_at[kept] = self.version
+        for changed in self._followers:
+            now_at = [row for row, then in enumerate(rows.tolist()) if then < 0 or then in changed]
+            changed.clear()
+            changed.update(now_at)
 
     def _charge_node(self, row: int) -> None:
         """Charge all that is held on a node on which nothing is charged yet."""
@@ -373,6 +380,13 @@ class Ledger:
         """Everything held on this node."""
         return iter(list(self._on_node.get(node, {}).values()))
 
+    def follow(self) -> set[int]:
+        """Rows of nodes on which something is charged, or that come or change, from now on are put
+        in here, by the layout of now; it is the caller's to clear it."""
+        changed: set[int] = set()
+        self._followers.append(changed)
+        return changed
+
     def forget_measurements(self) -> None:
         """Nothing is known of what pods use: nothing is lent, and all nodes are asked about."""
         self.set_idle({})
@@ -447,6 +461,8 @@ class Ledger:
             if devices:
                 self.table.refresh_row(row, devices)
             self.table.changed_at[row] = self.version
+            for changed in self._followers:
+                changed.add(row)
 
     def _charge(self, row: int, holding: Holding, sign: int) -> list[int]:
         """Add (`sign` 1) or take back (−1) a holding in the used columns; its device rows."""

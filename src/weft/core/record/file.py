@@ -74,15 +74,19 @@ class ProfileUse(msgspec.Struct, frozen=True):
     name: str
     policies: Annotated[list[PolicyUse], msgspec.Meta(min_length=1)]
     preferences: Annotated[int, msgspec.Meta(ge=0, le=100)] | UnsetType = UNSET
+    preempts: bool | UnsetType = UNSET
+    budgets_are_law: bool | UnsetType = UNSET
 
     @classmethod
     def of(cls, profile: Profile) -> Self:
-        """Describe this profile and its policies; the default of `preferences` is left out."""
+        """Describe this profile and its policies; defaults are left out."""
         percent = profile.preferences
         return cls(
             profile.name,
             [PolicyUse.of(plugin.policy, plugin.weight) for plugin in profile.plugins],
             UNSET if percent == PREFERENCES_PERCENT else percent,
+            profile.preempts or UNSET,
+            profile.budgets_are_law or UNSET,
         )
 
 
@@ -107,6 +111,8 @@ class Header(msgspec.Struct, frozen=True):
                 use.name,
                 [Plugin(create(p.name, **p.options), p.weight) for p in use.policies],
                 preferences=PREFERENCES_PERCENT if use.preferences is UNSET else use.preferences,
+                preempts=bool(use.preempts),
+                budgets_are_law=bool(use.budgets_are_law),
             )
             for use in self.profiles
         ]

@@ -1,0 +1,89 @@
+"""How long a decision takes that ends pods of lower priority, on a full cluster.
+
+10,000 nodes of 8 GPUs, filled with shares and whole cards of five priorities until nothing fits;
+then pods of a higher one come, each fits nowhere, and victims are chosen (and end). Writes
+build/bench/preemption.json.
+
+    python benchmarks/bench_preemption.py [--nodes 10000] [--pods 400]
+"""
+
+import argparse
+import json
+import random
+import time
+from pathlib import Path
+
+import numpy as np
+
+from bench_decisions import GPUS, a_shape
+from weft.core.engine import Engine, Evict, PodAdded, PodGone, PodSeenBound
+from weft.core.framework import Profile
+from weft.core.policies.catalog import built_in
+from weft.model import Gpu, Node, Placement, PodMarks, PodRequest, Share
+
+CARD_MIB = 16_384
+
+
+def filled(nodes: int, policy: str, rng: random.Random) -> Engine:
+    """A cluster on which every GPU is held by two to five shares, or as a whole."""
+    cluster = [
+        Node(
+            f"n{at:05d}",
+            tuple(Gpu(g, CARD_MIB, "T4", f"GPU-{at}-{g}") for g in range(GPUS)),
+            64_000,
+            262_144,
+        )
+        for at in range(nodes)
+    ]
+    engine = Engine([Profile("weft", [built_in().create(policy)], preempts=True)], cluster)
+    number = 0
+    for each in cluster:
+        for gpu in range(GPUS):
+            parts = rng.choice((1, 2, 3, 5))
+            for _ in range(parts):
+                number += 1
+                share = Share(0, gpu, CARD_MIB // parts, 1000 // parts, each.gpus[gpu].uuid)
+                place = Placement(f"p{number}", each.name, (share,), 500, 1_024)
+                marks, priority = PodMarks("default", {}), rng.choice((1, 1, 2, 5, 8))
+                engine.handle(PodSeenBound(place, number, marks=marks, priority=priority), 0)
+    return engine
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=10_000)
+    parser.add_argument("--pods", type=int, default=400)
+    parser.add_argument("--policy", default="least-stranding")
+    chosen = parser.parse_args()
+    rng = random.Random(0)
+    engine = filled(chosen.nodes, chosen.policy, rng)
+    took_ms, used_ms, ended = [], [], 0
+    for at in range(chosen.pods):
+        pod = PodRequest(f"new{at}", f"new{at}", a_shape(rng, at % 97), priority=rng.choice((3, 9)))
+        began, busy = time.perf_counter(), time.process_time()
+        commands = engine.handle(PodAdded(pod), at)
+        took_ms.append(1e3 * (time.perf_counter() - began))
+        used_ms.append(1e3 * (time.process_time() - busy))
+        victims = [c.placement.uid for c in commands if isinstance(c, Evict)]
+        ended += len(victims)
+        for uid in victims:
+            engine.handle(PodGone(uid), at)
+    result = {
+        "nodes": chosen.nodes,
+        "pods": chosen.pods,
+        "ended": ended,
+        "first_ms": round(took_ms[0], 1),
+        "p50_ms": round(float(np.percentile(took_ms[1:], 50)), 1),
+        "p99_ms": round(float(np.percentile(took_ms[1:], 99)), 1),
+        "p99_cpu_ms": round(float(np.percentile(used_ms[1:], 99)), 1),
+        "most_ms": round(max(took_ms[1:]), 1),
+    }
+    print(json.dumps(result))
+    out = Path("build/bench")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "preemption.json").write_text(json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()

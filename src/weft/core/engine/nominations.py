@@ -1,0 +1,262 @@
+"""Knows the pods that may be ended for others, and keeps places while those leave.
+
+    Unschedulable ──victims found──▶ NOMINATED ──all gone──▶ tried ──▶ placed: forgotten
+                                        │ ▲                    └─ fits nowhere: searched anew
+         beaten, gone, a victim stays ◀─┘ └── a victim is gone: more is kept
+
+A nominated pod holds nothing yet, but what is free of its place is held for it, under a UID of its
+own (`kept_uid`): nobody of its priority or a lower one takes what others are ended for, and no
+account promises more than there is. Pods of higher priority take it as if nobody held it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from msgspec.structs import replace
+
+from weft.core.constraints import ExistingPods
+from weft.core.engine.gangs import GangMembers
+from weft.core.engine.queue import WaitingPod
+from weft.core.ledger import Holding, Ledger
+from weft.core.preempt import Budget, LowerPods, Victim, violations
+from weft.core.preempt.lower_pods import STAYS
+from weft.model import Placement, PodRequest
+
+KEPT = "kept-for/"
+REFUSED_NS = 30_000_000_000
+"""For so long nobody asks again for a pod that a budget, or the API server, did not let go."""
+
+GangOf = Callable[[str], GangMembers[WaitingPod] | None]
+
+
+def kept_uid(uid: str) -> str:
+    """The UID under which a place is kept for this pod."""
+    return KEPT + uid
+
+
+class Nomination:
+    """A pod that has a node kept for it, its `place` there once all of `leaving` are gone."""
+
+    __slots__ = ("leaving", "place", "pod")
+
+    def __init__(self, pod: PodRequest, place: Placement, leaving: Iterable[str]) -> None:
+        self.pod, self.place, self.leaving = pod, place, set(leaving)
+
+    @property
+    def node(self) -> str:
+        """The node's name."""
+        return self.place.node
+
+
+class Preemption:
+    """Standings of pods with a place (priority, and since when), nominations by pod, budgets.
+
+    `on`: some profile preempts. Otherwise nothing is noted here.
+    """
+
+    def __init__(
+        self, ledger: Ledger, existing: ExistingPods, gang_of: GangOf, *, on: bool
+    ) -> None:
+        self.on = on
+        self.standings: dict[str, tuple[int, int]] = {}
+        self.nominations: dict[str, Nomination] = {}
+        self.budgets: dict[str, Budget] = {}
+        self.going: dict[str, int] = {}  # those asked to go, with the priority they go for
+        self._stays: dict[str, int] = {}  # asked in vain, until when they are left alone
+        self._ledger, self._existing, self._gang_of = ledger, existing, gang_of
+        self._lower: LowerPods | None = None
+
+    # --- who may be ended ---
+
+    @property
+    def lower(self) -> LowerPods:
+        """The columns of those who may be ended; none are made before somebody asks."""
+        if self._lower is None:
+            self._lower = LowerPods(self._ledger, self._standing)
+        return self._lower
+
+    def _changed_on(self, node: str) -> None:
+        if self._lower is not None:
+            self._lower.touch(node)
+
+    def note(self, uid: str, priority: int, since_ns: int, node: str) -> None:
+        """The pod has a place, and may be ended for pods of a higher priority."""
+        before = self.standings.get(uid)
+        if before is None or before[0] != priority:
+            self.standings[uid] = priority, since_ns
+            self._changed_on(node)
+
+    def forget(self, uid: str) -> int | None:
+        """The pod has no place any more; its priority, if it could be ended."""
+        self.going.pop(uid, None)
+        self._stays.pop(uid, None)
+        standing = self.standings.pop(uid, None)
+        return None if standing is None else standing[0]
+
+    def may_end(self, uid: str) -> bool:
+        """True if the pod may be ended for one of a higher priority, and was not asked yet."""
+        return uid in self.standings and uid not in self.going and uid not in self._stays
+
+    def _standing(self, holding: Holding) -> tuple[int, bool]:
+        uid = holding.placement.uid
+        if not self.may_end(uid):
+            return STAYS, False
+        budgets = self.budgets_of(uid) if self.budgets else ()
+        return self.standings[uid][0], any(self.budgets[b].allowed <= 0 for b in budgets)
+
+    def budgets_of(self, uid: str) -> tuple[str, ...]:
+        """Names of the budgets that the pod counts against."""
+        marks = self._existing.marks_of(uid)
+        if marks is None:
+            return ()
+        return tuple(
+            budget.name
+            for budget in self.budgets.values()
+            if budget.pods.matches(marks.namespace, marks.labels) and uid not in budget.ending
+        )
+
+    @property
+    def allowed(self) -> dict[str, int]:
+        """How many pods each budget lets go."""
+        return {budget.name: budget.allowed for budget in self.budgets.values()}
+
+    def victims_on(self, node: str, below: int) -> list[Victim]:
+        """The pods of the node that may be ended for one of this priority; of a gang that ends as
+        one, or that fewer pods than it needs would be left of, all together."""
+        here = [
+            holding.placement.uid
+            for holding in self._ledger.pods_on(node)
+            if self.may_end(holding.placement.uid)
+        ]
+        victims: dict[tuple[str, ...], Victim] = {}
+        for uid in here:
+            uids = self._together(uid, here)
+            if uids not in victims and all(map(self.may_end, uids)):
+                victim = self._victim(uids)
+                if victim.priority < below:
+                    victims[uids] = victim
+        return list(victims.values())
+
+    def _together(self, uid: str, here: Sequence[str]) -> tuple[str, ...]:
+        members = self._gang_of(uid)
+        if members is None:
+            return (uid,)
+        staying = len(members.placed) - sum(each in members.placed for each in here)
+        as_one = any(gang.ends_as_one for gang in members.placed.values())
+        if not as_one and (staying >= members.least or not members.has_quorum):
+            return (uid,)
+        return tuple(sorted(members.placed))
+
+    def _victim(self, uids: tuple[str, ...]) -> Victim:
+        standings = [self.standings[uid] for uid in uids]
+        budgets = [name for uid in uids for name in self.budgets_of(uid)] if self.budgets else ()
+        return Victim(uids, max(p for p, _ in standings), min(s for _, s in standings), (*budgets,))
+
+    def violations_of(self, victims: Iterable[Victim]) -> int:
+        """How many more than budgets allow."""
+        return violations(victims, self.allowed)
+
+    # --- those who go ---
+
+    def goes(self, uid: str, priority: int) -> None:
+        """The pod was asked to go for one of this priority."""
+        self.going[uid] = max(priority, self.going.get(uid, priority))
+        self._touch(uid)
+
+    def goes_not(self, uid: str, until_ns: int) -> list[Nomination]:
+        """Note that the pod does not go, and is left alone until then; who waited for that."""
+        self.going.pop(uid, None)
+        self._stays[uid] = until_ns
+        self._touch(uid)
+        return [each for each in self.nominations.values() if uid in each.leaving]
+
+    def due(self, now_ns: int) -> bool:
+        """True if somebody may be asked again since."""
+        over = [uid for uid, until_ns in self._stays.items() if until_ns <= now_ns]
+        for uid in over:
+            del self._stays[uid]
+            self._touch(uid)
+        return bool(over)
+
+    def _touch(self, uid: str) -> None:
+        if (holding := self._ledger.holdings.get(uid)) is not None:
+            self._changed_on(holding.placement.node)
+
+    def take_budgets(self, budgets: Iterable[Budget], removed: Iterable[str]) -> bool:
+        """Take over budgets; True if one lets more pods go than before."""
+        more = False
+        for name in removed:
+            if (gone := self.budgets.pop(name, None)) is not None:
+                more = True
+                self._touch_all(gone)
+        for budget in budgets:
+            before = self.budgets.get(budget.name)
+            self.budgets[budget.name] = budget
+            more |= before is not None and budget.allowed > before.allowed
+            if before is None:
+                self._touch_all(budget)
+            elif before.pods != budget.pods or (before.allowed <= 0) != (budget.allowed <= 0):
+                self._touch_all(before)
+                self._touch_all(budget)
+        return more
+
+    def _touch_all(self, budget: Budget) -> None:
+        for namespace in budget.pods.namespaces or ():
+            for node in self._existing.nodes_of(namespace):
+                self._changed_on(node)
+
+    # --- places that are kept ---
+
+    def below(self, priority: int) -> list[Nomination]:
+        """Nominations of pods of a lower priority."""
+        return [each for each in self.nominations.values() if each.pod.priority < priority]
+
+    def waiting_for(self, uid: str) -> Iterator[Nomination]:
+        """Nominations that wait for this pod to be gone."""
+        return (each for each in list(self.nominations.values()) if uid in each.leaving)
+
+    def on_node(self, node: str) -> Iterator[Nomination]:
+        """Nominations to this node."""
+        return (each for each in list(self.nominations.values()) if each.node == node)
+
+    def keep(self, nomination: Nomination) -> None:
+        """Hold what is free of its place now."""
+        uid = kept_uid(nomination.pod.uid)
+        self._ledger.release(uid)
+        part = _free_part(self._ledger, nomination.place, uid)
+        if part is not None and not self._ledger.reserve(part):
+            self._ledger.reserve(replace(part, shares=(), ports=()))
+
+    def let_go(self, nomination: Nomination) -> Holding | None:
+        """Hold nothing for it any more."""
+        return self._ledger.release(kept_uid(nomination.pod.uid))
+
+
+def _free_part(ledger: Ledger, place: Placement, uid: str) -> Placement | None:
+    """As much of the place as is free now, for this UID; None where nothing is."""
+    table = ledger.table
+    row = table.row_of.get(place.node)
+    if row is None:
+        return None
+    shares = []
+    for share in place.shares:
+        device = table.device_row(row, share.gpu)
+        if device < 0 or not table.device_usable[device]:
+            continue
+        memory = min(share.memory_mib, int(table.device_memory_free[device]))
+        milli = min(share.milli, int(table.device_milli_free[device]))
+        if memory > 0 or milli > 0:
+            shares.append(replace(share, memory_mib=memory, milli=milli))
+    extended = tuple(
+        (name, min(amount, max(0, int(table.extended[name][row]))))
+        for name, amount in place.extended
+        if name in table.extended
+    )
+    return Placement(
+        uid,
+        place.node,
+        tuple(shares),
+        min(place.cpu_milli, max(0, int(table.cpu_free[row]))),
+        min(place.memory_mib, max(0, int(table.memory_free[row]))),
+        extended,
+        place.ports,
+    )

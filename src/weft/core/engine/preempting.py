@@ -1,0 +1,355 @@
+"""Ends pods of lower priority for one that fits nowhere, and keeps the place for it meanwhile.
+
+Whom to end is `core/preempt/`'s search; each set is tried by the engine's own answers, on the
+ledger, and undone. A decision that ends somebody is one record of the pod and one of each victim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from weft.core.engine import selection
+from weft.core.engine.assessment import LOOKS_AT_LEAST, Assessment
+from weft.core.engine.events import (
+    BudgetsChanged,
+    Command,
+    Event,
+    Nominate,
+    NotEvicted,
+    PodNominated,
+    PodSeenBound,
+    Unschedulable,
+    Wake,
+)
+from weft.core.engine.nominations import REFUSED_NS, Nomination, kept_uid
+from weft.core.engine.queue import WaitingPod
+from weft.core.engine.records import PreemptedFor, PreemptionPlan
+from weft.core.framework import Profile
+from weft.core.ledger import FAR
+from weft.core.preempt import FoundVictims, Victim, VictimSearch
+from weft.model import Code, Placement
+
+if TYPE_CHECKING:
+    from weft.core.engine.engine import Engine
+
+_BY_OTHERS = np.array([Code(code).is_by_others for code in range(len(Code))], dtype=np.bool_)
+LOOKS_SEARCH = 4
+"""The columns of all nodes: one look for so many."""
+
+
+class RoomFound(NamedTuple):
+    """The node's row, whom to end there, who goes anyway, and the pod's place then."""
+
+    row: int
+    victims: tuple[Victim, ...]
+    going: tuple[str, ...]
+    place: Placement
+
+
+# --- a pod that fits nowhere ----------------------------------------------------------------------
+
+
+def makes_room(
+    engine: Engine, waiting: WaitingPod, known: Assessment, now_ns: int, out: list[Command]
+) -> bool:
+    """Find room for a pod that fits nowhere: kept for others of lower priority, or by ending pods.
+    True if the pod has a place, or one is kept for it and it waits for that."""
+    pod, preemption = waiting.pod, engine.preemption
+    if pod.never_preempts or not (preemption.standings or preemption.nominations):
+        return False
+    found = _search(engine, waiting, known, now_ns)
+    if found is None:
+        return False
+    node = engine.ledger.table.nodes[found.row].name
+    leaving = {uid for uid in _on(engine, found.going, node) if uid in preemption.going}
+    beaten = [each for each in preemption.below(pod.priority) if each.node == node]
+    for nomination in beaten:
+        leaving |= {uid for uid in nomination.leaving if uid in preemption.going}
+        _beat(engine, nomination, now_ns, out)
+    if not found.victims and not leaving:
+        known = engine.assess(waiting.profile, pod)
+        engine.place(waiting, known, found.row, now_ns, out)
+        return True
+    _nominate(engine, waiting, known, found, leaving, now_ns, out)
+    return True
+
+
+def _on(engine: Engine, uids: Iterable[str], node: str) -> list[str]:
+    """Those who hold something of the node."""
+    held = ((uid, engine.ledger.holdings.get(uid)) for uid in uids)
+    return [uid for uid, holding in held if holding and holding.placement.node == node]
+
+
+def _search(
+    engine: Engine, waiting: WaitingPod, known: Assessment, now_ns: int
+) -> RoomFound | None:
+    pod, preemption, ledger = waiting.pod, engine.preemption, engine.ledger
+    going = [kept_uid(each.pod.uid) for each in preemption.below(pod.priority)]
+    going = [uid for uid in going if uid in ledger.holdings]
+    going += [uid for uid, for_priority in preemption.going.items() if for_priority < pod.priority]
+    fits = _Trials(engine, waiting.profile, waiting)
+    constraints = pod.shape.constraints
+    rules = constraints.pods or constraints.storage or constraints.ports or pod.shape.extended
+    search = VictimSearch(
+        ledger,
+        preemption.lower,
+        known.demand,
+        pod.priority,
+        _BY_OTHERS[known.codes] & (known.declared == 0),
+        fits=fits,
+        victims_on=lambda node: preemption.victims_on(node, pod.priority),
+        allowed=preemption.allowed,
+        going=going,
+        may_violate=not waiting.profile.budgets_are_law,
+        simple=not (rules or engine.existing.owners or waiting.profile.device_filters),
+    )
+    found = search.find()
+    engine.assessor.looked += ledger.table.count // LOOKS_SEARCH + LOOKS_AT_LEAST * search.trials
+    return None if found is None else _placed(engine, waiting, found, going, now_ns)
+
+
+def _placed(
+    engine: Engine, waiting: WaitingPod, found: FoundVictims, going: Sequence[str], now_ns: int
+) -> RoomFound | None:
+    """The pod's place once those are gone, by the engine's own choice; None if it finds none."""
+    before = engine.journal.seq
+    gone = [*going, *(uid for victim in found.victims for uid in victim.uids)]
+    with engine.trial(gone):
+        known = engine.assess(waiting.profile, waiting.pod)
+        if known.codes[found.row]:
+            return None
+        place = engine.choose_place(waiting, known, found.row, now_ns).placement
+    engine.journal.back_to(before)
+    return RoomFound(found.row, found.victims, tuple(going), place)
+
+
+class _Trials:
+    """Answers whether the pod fits on a row once some are gone, without scores."""
+
+    def __init__(self, engine: Engine, profile: Profile, waiting: WaitingPod) -> None:
+        self._engine, self._pod = engine, waiting.pod
+        self._profile = profile.without_scores()
+        self._shape = engine.shape_of(profile, waiting.pod)
+        engine.fits_only.observed = engine.assessor.observed
+
+    def __call__(self, row: int, gone: Sequence[str]) -> bool:
+        engine = self._engine
+        with engine.trial(gone):
+            known = engine.asked_of(engine.fits_only, self._profile, self._shape, self._pod)
+            return bool(known.codes[row] == 0)
+
+
+def _nominate(
+    engine: Engine,
+    waiting: WaitingPod,
+    known: Assessment,
+    found: RoomFound,
+    leaving: set[str],
+    now_ns: int,
+    out: list[Command],
+) -> None:
+    """Keep the node for the pod, and ask the victims to go."""
+    pod, preemption = waiting.pod, engine.preemption
+    victims = tuple(uid for victim in found.victims for uid in victim.uids)
+    over = preemption.violations_of(found.victims)
+    node = found.place.node
+    nomination = Nomination(pod, found.place, {*leaving, *_on(engine, victims, node)})
+    preemption.nominations[pod.uid] = nomination
+    plan = PreemptionPlan(node, victims, tuple(sorted(leaving)), over)
+    _wait(engine, waiting, known, plan, now_ns, out)
+    out.append(Nominate(pod, node))
+    for victim in found.victims:
+        for uid in victim.uids:
+            _end(engine, waiting, uid, victim, now_ns, out)
+    preemption.keep(nomination)
+
+
+def _end(
+    engine: Engine,
+    waiting: WaitingPod,
+    uid: str,
+    victim: Victim,
+    now_ns: int,
+    out: list[Command],
+) -> None:
+    pod, preemption = waiting.pod, engine.preemption
+    holding = engine.ledger.holdings[uid]
+    members = engine.queue.gangs.of_placed(uid)
+    why = PreemptedFor(
+        pod.uid,
+        f"{pod.namespace}/{pod.name}",
+        pod.priority,
+        preemption.standings[uid][0],
+        waiting.profile.budgets_are_law,
+        str(members.gang) if members and len(victim.uids) > 1 else "",
+    )
+    preemption.goes(uid, pod.priority)
+    engine.evict(holding, why, now_ns, out)
+
+
+def _wait(
+    engine: Engine,
+    waiting: WaitingPod,
+    known: Assessment,
+    plan: PreemptionPlan,
+    now_ns: int,
+    out: list[Command],
+) -> None:
+    """Have the pod wait for those who leave, on the record."""
+    record = replace(engine.refused(waiting, known, now_ns), preempts=plan)
+    engine.queue.park(waiting, known.shape, known.demand, now_ns, known.never)
+    out.append(Unschedulable(waiting.pod, record))
+
+
+def _beat(engine: Engine, nomination: Nomination, now_ns: int, out: list[Command]) -> None:
+    """A pod of higher priority takes what was kept: that one searches anew."""
+    drop(engine, nomination, now_ns, out)
+    engine.queue.wake(nomination.pod.uid, now_ns)
+
+
+def drop(engine: Engine, nomination: Nomination, now_ns: int, out: list[Command]) -> None:
+    """Keep nothing for the pod any more."""
+    engine.preemption.nominations.pop(nomination.pod.uid, None)
+    if engine.preemption.let_go(nomination) is not None:
+        engine.wake_for_freed(nomination.node, now_ns)
+    out.append(Nominate(nomination.pod, ""))
+
+
+# --- a pod for which a place is kept --------------------------------------------------------------
+
+
+def try_nominated(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Command]) -> None:
+    """A pod with a node kept for it: there if it fits by now, else anywhere. While some are still
+    leaving for it, nobody else is ended."""
+    preemption, pod = engine.preemption, waiting.pod
+    nomination = preemption.nominations[pod.uid]
+    preemption.let_go(nomination)
+    known = engine.assess(waiting.profile, pod)
+    row = engine.ledger.table.row_of.get(nomination.node, -1)
+    if row < 0 or known.codes[row]:
+        key = f"{engine.seed}/{pod.uid}/{waiting.tries}"
+        row = selection.best_row(known, waiting.profile, key)
+    if row >= 0:
+        del preemption.nominations[pod.uid]
+        engine.place(waiting, known, row, now_ns, out)
+        engine.wake_for_freed(nomination.node, now_ns)
+        return
+    if nomination.leaving:
+        plan = PreemptionPlan(nomination.node, (), tuple(sorted(nomination.leaving)))
+        _wait(engine, waiting, known, plan, now_ns, out)
+        preemption.keep(nomination)
+        return
+    del preemption.nominations[pod.uid]
+    if not makes_room(engine, waiting, known, now_ns, out):
+        engine.wake_for_freed(nomination.node, now_ns)
+        out.append(Nominate(pod, ""))
+        engine.parks(waiting, known, now_ns, out)
+
+
+def nominated(engine: Engine, event: PodNominated, now_ns: int, out: list[Command]) -> None:
+    """The API says that a node is kept for a pod: keep what is free there of the place that it
+    would have without those who leave."""
+    pod, preemption = event.pod, engine.preemption
+    profile, table = engine.profile_of(pod), engine.ledger.table
+    row = table.row_of.get(event.node, -1)
+    if row < 0 or not profile.preempts or pod.uid in engine.ledger.holdings:
+        return
+    leaving = [uid for uid in event.leaving if uid in engine.ledger.holdings]
+    for uid in leaving:
+        preemption.goes(uid, pod.priority)
+    waiting, before = WaitingPod(pod, profile, 0), engine.journal.seq
+    place: Placement | None = None
+    with engine.trial(leaving):
+        known = engine.assess(profile, pod, None)
+        if not known.codes[row]:
+            place = engine.choose_place(waiting, known, row, now_ns).placement
+    engine.journal.back_to(before)
+    if place is None:
+        out.append(Nominate(pod, ""))
+        return
+    nomination = preemption.nominations[pod.uid] = Nomination(pod, place, leaving)
+    preemption.keep(nomination)
+
+
+def apply(engine: Engine, event: Event, now_ns: int, out: list[Command]) -> None:
+    """Take in an event that only matters here."""
+    match event:
+        case BudgetsChanged():
+            take_budgets(engine, event, now_ns)
+        case PodNominated():
+            nominated(engine, event, now_ns, out)
+
+
+# --- what becomes of it ---------------------------------------------------------------------------
+
+
+def freed(engine: Engine, uid: str, node: str, now_ns: int) -> None:
+    """The pod holds nothing on the node any more: more of it is kept for those it was kept for."""
+    preemption = engine.preemption
+    for nomination in preemption.on_node(node):
+        nomination.leaving.discard(uid)
+        preemption.keep(nomination)
+    for nomination in preemption.waiting_for(uid):
+        nomination.leaving.discard(uid)
+    for nomination in preemption.on_node(node):
+        if not nomination.leaving:
+            engine.queue.wake(nomination.pod.uid, now_ns)
+
+
+def gone(engine: Engine, uid: str, node: str, now_ns: int, out: list[Command]) -> None:
+    """A pod is no more: what it held, or was kept for it, is others'."""
+    preemption = engine.preemption
+    priority = preemption.forget(uid)
+    nomination = preemption.nominations.get(uid)
+    if nomination is not None:
+        del preemption.nominations[uid]
+        preemption.let_go(nomination)
+        engine.wake_for_freed(nomination.node, now_ns)
+    if node and preemption.nominations:
+        freed(engine, uid, node, now_ns)
+    if node:
+        engine.queue.wake_preemptors(FAR if priority is None else priority, now_ns)
+
+
+def seen_bound(engine: Engine, event: PodSeenBound, now_ns: int, out: list[Command]) -> None:
+    """The API shows a pod bound: who it is to others, and what was kept for it is others'."""
+    uid, preemption = event.placement.uid, engine.preemption
+    if isinstance(event.priority, int):
+        preemption.note(uid, event.priority, now_ns - max(0, event.held_ns), event.placement.node)
+    if (nomination := preemption.nominations.pop(uid, None)) is not None:
+        preemption.let_go(nomination)
+        engine.wake_for_freed(nomination.node, now_ns)
+
+
+def not_evicted(engine: Engine, event: NotEvicted, now_ns: int, out: list[Command]) -> None:
+    """A victim does not go: those who waited for that look for others."""
+    if event.uid not in engine.preemption.going:
+        return
+    until_ns = FAR if event.stays else now_ns + REFUSED_NS
+    for nomination in engine.preemption.goes_not(event.uid, until_ns):
+        _beat(engine, nomination, now_ns, out)
+    if until_ns < FAR:
+        out.append(Wake(until_ns))
+
+
+def take_budgets(engine: Engine, event: BudgetsChanged, now_ns: int) -> None:
+    """Disruption budgets changed: where one lets more pods go, those who wait look again."""
+    if engine.preemption.take_budgets(event.budgets, event.removed):
+        engine.queue.wake_preemptors(FAR, now_ns)
+
+
+def due(engine: Engine, now_ns: int) -> None:
+    """Time has passed: pods that were not let go may be asked again."""
+    if engine.preemption.due(now_ns):
+        engine.queue.wake_preemptors(FAR, now_ns)
+
+
+def nodes_gone(engine: Engine, names: Iterable[str], now_ns: int, out: list[Command]) -> None:
+    """Nodes are gone: nothing is kept on them."""
+    for name in names:
+        for nomination in engine.preemption.on_node(name):
+            _beat(engine, nomination, now_ns, out)

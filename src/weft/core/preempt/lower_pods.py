@@ -1,0 +1,324 @@
+"""Sums up how much more each node and GPU would have if all pods up to some priority went.
+
+One entry for each GPU that a pod holds a share of (one for a pod without), and sums of them by
+priority, kept true to the ledger where something was charged since.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from weft.core.framework import Demand
+from weft.core.ledger import Holding, Ledger
+from weft.core.ledger.table import Bools, Ints, LedgerTable
+
+STAYS = 1 << 62
+"""The priority of a pod that may not be ended."""
+_PRIORITY, _ROW, _CPU, _MEMORY, _DEVICE, _DEVICE_MEMORY, _MILLI, _HELD, _GUARDED = range(9)
+_COLUMNS = 9
+_AT_LEAST = 1_024
+_KEPT_SUMS = 16
+
+Standing = Callable[[Holding], tuple[int, bool]]
+"""The priority of a pod, `STAYS` where it may not be ended, and whether a budget guards it."""
+
+
+class FreedByNode(NamedTuple):
+    """Amounts that pods that go would free: thousandths of CPU and MiB by node, [N]; MiB,
+    thousandths of cores and the number of those pods by GPU, [D]."""
+
+    cpu: Ints
+    memory: Ints
+    device_memory: Ints
+    device_milli: Ints
+    device_pods: Ints
+
+    def copied(self) -> "FreedByNode":
+        """The same, to be added to."""
+        return FreedByNode(*(column.copy() for column in self))
+
+    def add(self, table: LedgerTable, holding: Holding) -> None:
+        """One more goes."""
+        placement = holding.placement
+        row = table.row_of.get(placement.node)
+        if row is None:
+            return
+        self.cpu[row] += placement.cpu_milli
+        self.memory[row] += placement.memory_mib
+        for device, (memory, milli) in by_device(table, row, holding).items():
+            self.device_memory[device] += memory
+            self.device_milli[device] += milli
+            self.device_pods[device] += 1
+
+
+def by_device(table: LedgerTable, row: int, holding: Holding) -> dict[int, tuple[int, int]]:
+    """MiB and thousandths that the pod holds of each device row of its node."""
+    held: dict[int, tuple[int, int]] = {}
+    shares = holding.placement.shares
+    if len(shares) == 1:
+        device = table.device_row(row, shares[0].gpu)
+        return {device: (shares[0].memory_mib, shares[0].milli)} if device >= 0 else held
+    for share in shares:
+        device = table.device_row(row, share.gpu)
+        if device >= 0:
+            memory, milli = held.get(device, (0, 0))
+            held[device] = memory + share.memory_mib, milli + share.milli
+    return held
+
+
+class LowerPods:
+    """The columns of one ledger. `standing` is asked of each pod that holds something, again where
+    its node is `touch`ed."""
+
+    def __init__(self, ledger: Ledger, standing: Standing) -> None:
+        self._ledger, self._standing = ledger, standing
+        self._changed: set[int] | None = None
+        self._generation = -1
+        self._cells: Ints = np.zeros((_COLUMNS, 0), dtype=np.int64)
+        self._of_row: dict[int, list[int]] = {}
+        self._free: list[int] = []
+        self._priorities: Counter[int] = Counter()
+        self._sums: OrderedDict[tuple[int, bool], FreedByNode] = OrderedDict()
+
+    def touch(self, node: str) -> None:
+        """Others than before may be ended on this node."""
+        row = self._ledger.table.row_of.get(node)
+        if row is not None and self._changed is not None:
+            self._changed.add(row)
+
+    def priorities(self, below: int) -> list[int]:
+        """The priorities below this one that somebody has who may be ended, the lowest first."""
+        self._refresh()
+        return sorted(
+            priority for priority, n in self._priorities.items() if n and priority < below
+        )
+
+    def freed(self, up_to: int, *, guarded: bool) -> FreedByNode:
+        """Amounts that all of at most this priority would free; `guarded`: those under a budget
+        that lets nobody go too. Not to be changed: it is kept."""
+        self._refresh()
+        sums = self._sums.get((up_to, guarded))
+        if sums is None:
+            sums = self._sums[up_to, guarded] = self._summed(up_to, guarded=guarded)
+            if len(self._sums) > _KEPT_SUMS:
+                self._sums.popitem(last=False)
+        self._sums.move_to_end((up_to, guarded))
+        return sums
+
+    def _summed(self, up_to: int, *, guarded: bool) -> FreedByNode:
+        table, cells = self._ledger.table, self._cells
+        chosen = self._chosen(up_to, guarded=guarded)
+        on_device = chosen[cells[_HELD].take(chosen) > 0]
+        rows = cells[_ROW].take(chosen)
+        devices = table.starts.take(cells[_ROW].take(on_device)) + cells[_DEVICE].take(on_device)
+        return FreedByNode(
+            _sums(rows, cells[_CPU].take(chosen), table.count),
+            _sums(rows, cells[_MEMORY].take(chosen), table.count),
+            _sums(devices, cells[_DEVICE_MEMORY].take(on_device), table.devices),
+            _sums(devices, cells[_MILLI].take(on_device), table.devices),
+            np.bincount(devices, minlength=table.devices),
+        )
+
+    def _sum_again(self, row: int, entries: Sequence[tuple[int, ...]]) -> None:
+        """Mend the sums that are kept for this row."""
+        begin, end = self._ledger.table.start[row], self._ledger.table.start[row + 1]
+        for (up_to, guarded), sums in self._sums.items():
+            sums.cpu[row] = sums.memory[row] = 0
+            for column in sums[2:]:
+                column[begin:end] = 0
+            for entry in entries:
+                if entry[_PRIORITY] <= up_to and (guarded or not entry[_GUARDED]):
+                    sums.cpu[row] += entry[_CPU]
+                    sums.memory[row] += entry[_MEMORY]
+                    if entry[_HELD]:
+                        device = begin + entry[_DEVICE]
+                        sums.device_memory[device] += entry[_DEVICE_MEMORY]
+                        sums.device_milli[device] += entry[_MILLI]
+                        sums.device_pods[device] += 1
+
+    def single(self, demand: Demand, up_to: int, *, guarded: bool) -> Bools:
+        """Nodes on which the end of one of these pods alone would do, by sums, [N]; False for all
+        where the demand is for several GPUs."""
+        table = self._ledger.table
+        enough = np.zeros(table.count, dtype=np.bool_)
+        if demand.gpus > 1:
+            return enough
+        chosen, cells = self._chosen(up_to, guarded=guarded), self._cells
+        rows = cells[_ROW].take(chosen)
+        good = np.ones(len(rows), dtype=np.bool_)
+        if demand.cpu_milli:
+            good &= table.cpu_free.take(rows) + cells[_CPU].take(chosen) >= demand.cpu_milli
+        if demand.memory_mib:
+            good &= table.memory_free.take(rows) + cells[_MEMORY].take(chosen) >= demand.memory_mib
+        if demand.needs:
+            need, good = demand.need, good & (cells[_HELD].take(chosen) > 0)
+            rows, chosen, good = rows[good], chosen[good], good[good]
+            devices = table.starts.take(rows) + cells[_DEVICE].take(chosen)
+            kinds = table.device_kind.take(devices)
+            good &= need.will_do.take(kinds)
+            if need.whole:
+                good &= table.device_pods.take(devices) == 1
+            else:
+                good &= (
+                    table.device_milli_free.take(devices) + cells[_MILLI].take(chosen) >= need.milli
+                )
+                free = cells[_DEVICE_MEMORY].take(chosen) + table.device_memory_free.take(devices)
+                good &= free >= need.ask_mib.take(kinds)
+        enough[rows[good]] = True
+        return enough
+
+    def _chosen(self, up_to: int, *, guarded: bool) -> Ints:
+        """Numbers of the columns of those of at most this priority."""
+        goes = self._cells[_PRIORITY] <= up_to
+        if not guarded:
+            goes &= self._cells[_GUARDED] == 0
+        return np.flatnonzero(goes)
+
+    def _refresh(self) -> None:
+        ledger = self._ledger
+        if self._changed is None:
+            self._changed = ledger.follow()
+        changed, self._generation, before = self._changed, ledger.generation, self._generation
+        then = ledger.rows_then(before) if before >= 0 else None
+        if then is None or 4 * len(changed) > ledger.table.count:
+            self._build()
+            changed.clear()
+            return
+        if before != ledger.generation:
+            self._move(then)
+        for row in changed:
+            self._renew(row)
+        changed.clear()
+
+    def _move(self, then: Ints) -> None:
+        """Nodes have other rows since: `then` are those of before, by row of now."""
+        stay = np.flatnonzero(then >= 0)
+        of_row = {
+            row: self._of_row.pop(before)
+            for row, before in zip(stay.tolist(), then[stay].tolist(), strict=True)
+            if before in self._of_row
+        }
+        self._sums.clear()
+        for slots in self._of_row.values():
+            self._empty(slots)
+        self._of_row = of_row
+        for row, slots in of_row.items():
+            self._cells[_ROW, slots] = row
+
+    def _build(self) -> None:
+        entries: list[tuple[int, ...]] = []
+        self._of_row, self._free = {}, []
+        self._priorities.clear()
+        self._sums.clear()
+        for row in range(self._ledger.table.count):
+            here = list(self._entries(row))
+            if here:
+                self._of_row[row] = list(range(len(entries), len(entries) + len(here)))
+                entries += here
+        self._cells = _empty(2 * len(entries) + _AT_LEAST)
+        if entries:
+            self._cells[:, : len(entries)] = np.array(entries, dtype=np.int64).T
+        self._free = list(range(self._cells.shape[1] - 1, len(entries) - 1, -1))
+        self._priorities.update(entry[_PRIORITY] for entry in entries)
+
+    def _renew(self, row: int) -> None:
+        self._empty(self._of_row.pop(row, []))
+        entries = list(self._entries(row))
+        while len(self._free) < len(entries):
+            self._grow()
+        if entries:
+            slots = self._of_row[row] = [self._free.pop() for _ in entries]
+            self._cells[:, slots] = np.array(entries, dtype=np.int64).T
+            self._priorities.update(entry[_PRIORITY] for entry in entries)
+        if self._sums:
+            self._sum_again(row, entries)
+
+    def _empty(self, slots: list[int]) -> None:
+        self._priorities.subtract(self._cells[_PRIORITY, slots].tolist())
+        self._cells[_PRIORITY, slots] = STAYS
+        self._free += slots
+
+    def _grow(self) -> None:
+        had = self._cells.shape[1]
+        self._cells = np.concatenate((self._cells, _empty(had + _AT_LEAST)), axis=1)
+        self._free += range(self._cells.shape[1] - 1, had - 1, -1)
+
+    def _entries(self, row: int) -> Iterator[tuple[int, ...]]:
+        table = self._ledger.table
+        for holding in self._ledger.pods_on(table.nodes[row].name):
+            priority, guarded = self._standing(holding)
+            if priority == STAYS:
+                continue
+            cpu, memory = holding.placement.cpu_milli, holding.placement.memory_mib
+            held, begin = by_device(table, row, holding), table.start[row]
+            for device, (device_memory, milli) in (held or {begin: (0, 0)}).items():
+                local, one = device - begin, int(bool(held))
+                yield priority, row, cpu, memory, local, device_memory, milli, one, int(guarded)
+                cpu = memory = 0
+
+
+def _empty(slots: int) -> Ints:
+    cells = np.zeros((_COLUMNS, slots), dtype=np.int64)
+    cells[_PRIORITY] = STAYS
+    return cells
+
+
+def _sums(at: Ints, amounts: Ints, length: int) -> Ints:
+    sums = np.bincount(at, weights=amounts, minlength=length)  # exact: far below 2^53
+    return sums.astype(np.int64)
+
+
+def could_fit(table: LedgerTable, demand: Demand, freed: FreedByNode) -> Bools:
+    """Nodes on which so much would be free as the demand asks, [N]. Necessary, not sufficient."""
+    fits = np.ones(table.count, dtype=np.bool_)
+    if demand.cpu_milli:
+        fits &= table.cpu_free + freed.cpu >= demand.cpu_milli
+    if demand.memory_mib:
+        fits &= table.memory_free + freed.memory >= demand.memory_mib
+    for need in demand.needs:
+        good = np.asarray(table.serving(), dtype=np.bool_).copy()
+        if demand.device_accepts is not None:
+            good &= demand.device_accepts
+        kinds = table.device_kind
+        good &= need.will_do.take(kinds)
+        # A card that is overbooked, or of which an instance is held, may be of use when it is left.
+        usable = table.device_usable != 0
+        if need.whole:
+            good &= (table.device_pods <= freed.device_pods) | ~usable
+        elif not need.gpu_request.split:
+            good &= (table.device_milli_free + freed.device_milli >= need.milli) | ~usable
+            if not demand.harvests:
+                enough = table.device_memory_free + freed.device_memory >= need.ask_mib.take(kinds)
+                good &= enough | ~usable
+        least = 1 if need.gpu_request.split else need.count
+        fits &= np.bincount(table.device_node[good], minlength=table.count) >= least
+    return fits
+
+
+def fewest_holders(table: LedgerTable, demand: Demand, freed: FreedByNode) -> Ints:
+    """For each node, by how few at least as many GPUs are held by those that go as are asked, [N]:
+    where to look first."""
+    if not demand.needs:
+        return np.zeros(table.count, dtype=np.int64)
+    held, nodes = freed.device_pods, table.device_node
+    if demand.gpus == 1:
+        fewest = np.full(table.count, STAYS, dtype=np.int64)
+        np.minimum.at(fewest, nodes[held > 0], held[held > 0])
+        return fewest
+    stays = np.where(table.device_pods > held, STAYS >> 8, held)  # not to be had whole
+    in_order = np.lexsort((stays, nodes))
+    place = np.arange(len(in_order)) - table.starts.take(nodes[in_order])
+    first = place < demand.gpus
+    sums = np.zeros(table.count, dtype=np.int64)
+    np.add.at(sums, nodes[in_order][first], stays[in_order][first])
+    return sums
+
+
+def held_on(ledger: Ledger, node: str, uids: Iterable[str]) -> Iterator[Holding]:
+    """Holdings of these pods on this node."""
+    for uid in uids:
+        holding = ledger.holdings.get(uid)
+        if holding is not None and holding.placement.node == node:
+            yield holding

@@ -1,0 +1,191 @@
+"""Sets of one node's pods that would free enough of it, by sums, the cheapest first.
+
+Of few pods all sets are looked at; of many all single ones, pairs, those of the holders of each
+GPU, and what is left when pods are put back one by one, the most important first, as long as the
+rest frees enough (kube-scheduler's own way). Sums are necessary; the rest only a trial tells.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.core.framework import Demand, Need
+from weft.core.ledger import Ledger
+from weft.core.ledger.table import Bools
+from weft.core.preempt.lower_pods import by_device, held_on
+from weft.core.preempt.victims import ABOVE_LOWEST, PreemptionCost, Victim
+
+MOST_IN_ALL_SETS = 10
+"""So few pods have a thousand sets: all are looked at."""
+MOST_IN_PAIRS = 64
+
+Amounts = npt.NDArray[np.float64]  # products of these are quick, and exact far beyond any amount
+
+
+class NodeSets:
+    """Sets of `victims`, who hold something of the node on this row, for one demand. `going` are
+    pods there that go anyway."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        row: int,
+        demand: Demand,
+        victims: Sequence[Victim],
+        going: Sequence[str] = (),
+    ) -> None:
+        self._table, self._row, self._demand = ledger.table, row, demand
+        # The cheapest last to be put back, the most important first.
+        self.victims = sorted(victims, key=lambda each: (-each.priority, each.since_ns, each.uids))
+        begin, end = self._table.start[row], self._table.start[row + 1]
+        self._devices = slice(begin, end)
+        self._count, self._gpus = len(self.victims), end - begin
+        shape = (self._count + 1, self._gpus)
+        self._memory, self._milli, self._holds = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        self._beside = np.zeros((self._count + 1, 2))
+        node = self._table.nodes[row].name
+        for at, uids in enumerate([*(victim.uids for victim in self.victims), going]):
+            for holding in held_on(ledger, node, uids):
+                placement = holding.placement
+                self._beside[at] += placement.cpu_milli, placement.memory_mib
+                for device, (memory, milli) in by_device(self._table, row, holding).items():
+                    self._memory[at, device - begin] += memory
+                    self._milli[at, device - begin] += milli
+                    self._holds[at, device - begin] += 1
+
+    def cheapest(
+        self, allowed: Mapping[str, int], most: int, *, may_violate: bool, alone: bool = False
+    ) -> list[tuple[PreemptionCost, tuple[Victim, ...]]]:
+        """So many sets at most that free enough, with what they cost, the cheapest first. `alone`:
+        of one pod each."""
+        if not self._count:
+            return []
+        members = self._single() if alone else self._members()
+        members = members[self._enough(members)]
+        if not len(members):
+            return []
+        costs = self._costs(members, allowed)
+        if not may_violate:
+            free = costs[0] == 0
+            members, costs = members[free], costs[:, free]
+        order = np.lexsort(costs[::-1])[:most]
+        return [
+            (
+                PreemptionCost(*(int(part) for part in costs[:, at])),
+                tuple(self.victims[each] for each in np.flatnonzero(members[at])),
+            )
+            for at in order.tolist()
+        ]
+
+    def _single(self) -> Amounts:
+        of_one_pod = [len(victim.uids) == 1 for victim in self.victims]
+        return np.eye(self._count)[of_one_pod]
+
+    def _members(self) -> Amounts:
+        """Sets as rows, who is in them as ones."""
+        if self._count <= MOST_IN_ALL_SETS:
+            numbers = np.arange(1, 1 << self._count)
+            return (numbers[:, None] >> np.arange(self._count) & 1).astype(np.float64)
+        rows = [np.eye(self._count)]
+        if self._count <= MOST_IN_PAIRS:
+            first, second = np.triu_indices(self._count, 1)
+            rows.append(np.eye(self._count)[first] + np.eye(self._count)[second])
+        for pool in self._pools():
+            some = np.zeros((1, self._count))
+            some[0, pool] = 1.0
+            if len(pool) <= MOST_IN_ALL_SETS:
+                numbers = np.arange(1, 1 << len(pool))
+                some = np.zeros((len(numbers), self._count))
+                some[:, pool] = numbers[:, None] >> np.arange(len(pool)) & 1
+            rows.append(some)
+        if (left := self._left_out()) is not None:
+            rows.append(left)
+        return np.concatenate(rows)
+
+    def _pools(self) -> Iterator[list[int]]:
+        """Pods that may make room together: the cheapest holders of each GPU, with those who free
+        most beside the GPUs, and all who hold one of the GPUs that are cleared first."""
+        cheap = list(range(self._count - 1, -1, -1))
+        by_room = sorted(cheap, key=lambda at: -self._beside[at].sum())
+        if not self._demand.needs:
+            yield cheap[:MOST_IN_ALL_SETS]
+            yield by_room[:MOST_IN_ALL_SETS]
+            return
+        holders = [[at for at in cheap if self._holds[at, gpu]] for gpu in range(self._gpus)]
+        for here in holders:
+            if here:
+                beside = [at for at in by_room if at not in here]
+                yield (here + beside)[:MOST_IN_ALL_SETS]
+        if self._demand.gpus > 1:
+            # Their numbers begin with the most important: GPUs without such a one come first.
+            in_order = sorted(filter(None, holders), key=lambda here: (-here[-1], len(here), here))
+            for count in range(1, min(self._demand.gpus, len(in_order)) + 1):
+                yield sorted({at for here in in_order[:count] for at in here})
+
+    def _left_out(self) -> Amounts | None:
+        """The set that is left when all others were put back."""
+        left = np.ones((1, self._count))
+        if not self._enough(left)[0]:
+            return None
+        for at in range(self._count):
+            left[0, at] = 0.0
+            if not self._enough(left)[0]:
+                left[0, at] = 1.0
+        return left
+
+    def _enough(self, members: Amounts) -> Bools:
+        """True for sets that free as much as the demand lacks."""
+        table, row, demand = self._table, self._row, self._demand
+        goes = np.concatenate((members, np.ones((len(members), 1))), axis=1)
+        enough = np.ones(len(members), dtype=np.bool_)
+        beside = goes @ self._beside
+        if demand.cpu_milli:
+            enough &= table.cpu_free[row] + beside[:, 0] >= demand.cpu_milli
+        if demand.memory_mib:
+            enough &= table.memory_free[row] + beside[:, 1] >= demand.memory_mib
+        for need in demand.needs:
+            enough &= self._gpus_for(need, goes).sum(axis=1) >= (
+                1 if need.gpu_request.split else need.count
+            )
+        return enough
+
+    def _gpus_for(self, need: Need, goes: Amounts) -> Bools:
+        """GPUs that would do once these have gone, [sets, GPUs]."""
+        table, here = self._table, self._devices
+        kinds = table.device_kind[here]
+        unusable = table.device_usable[here] == 0  # it may be of use when it is left
+        if need.whole:
+            held = goes @ self._holds
+            good = (table.device_pods[here] <= held) | unusable
+        elif need.gpu_request.split:
+            good = np.ones((len(goes), self._gpus), dtype=np.bool_)
+        else:
+            good = table.device_milli_free[here] + goes @ self._milli >= need.milli
+            if not self._demand.harvests:
+                free = table.device_memory_free[here] + goes @ self._memory
+                good &= free >= need.ask_mib.take(kinds)
+            good |= unusable
+        accepted = need.will_do.take(kinds) & np.asarray(table.serving()[here], dtype=np.bool_)
+        if self._demand.device_accepts is not None:
+            accepted = accepted & self._demand.device_accepts[here]
+        return np.asarray(good & accepted)
+
+    def _costs(self, members: Amounts, allowed: Mapping[str, int]) -> npt.NDArray[np.int64]:
+        """`PreemptionCost` of each set, [5, sets]."""
+        victims = self.victims
+        priority = np.array([victim.priority for victim in victims], dtype=np.int64)
+        since = np.array([victim.since_ns for victim in victims], dtype=np.int64)
+        pods = np.array([len(victim.uids) for victim in victims], dtype=np.int64)
+        weight = pods * (priority + ABOVE_LOWEST)
+        chosen = members.astype(np.bool_)
+        whole = members.astype(np.int64)
+        lowest = np.iinfo(np.int64).min
+        highest = np.where(chosen, priority, lowest).max(axis=1)
+        of_highest = chosen & (priority == highest[:, None])
+        start = np.where(of_highest, since, np.iinfo(np.int64).max).min(axis=1)
+        over = np.zeros(len(members), dtype=np.int64)
+        for budget in {name for victim in victims for name in victim.budgets}:
+            counts = np.array([victim.budgets.count(budget) for victim in victims])
+            over += np.maximum(0, whole @ counts - max(0, allowed.get(budget, 0)))
+        return np.stack((over, highest, whole @ weight, whole @ pods, -start))

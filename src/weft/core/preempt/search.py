@@ -1,0 +1,234 @@
+"""Finds the pods to end so that one of higher priority fits: on which node, and the least of them.
+
+    nodes that could do without ──▶ the cheapest sets ──▶ tried, the
+    lower priorities (columns)      of each (sums)        cheapest first
+
+First without violating a disruption budget, by the lowest priority that has to go; only where that
+finds nothing, and budgets are no law, with. Of more nodes than `NODES`, those where one pod's end
+may do come first, then those whose GPUs have fewest holders; the best of the first that do is it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from weft.core.framework import Demand
+from weft.core.ledger import Ledger
+from weft.core.ledger.table import Bools, Ints
+from weft.core.preempt.lower_pods import FreedByNode, LowerPods, could_fit, fewest_holders
+from weft.core.preempt.node_sets import NodeSets
+from weft.core.preempt.victims import PreemptionCost, Victim, cost_of, violations
+
+NODES, NODES_OF_MANY = 48, 12
+"""Nodes whose sets are compared at a time: up to so many all, of more the likeliest."""
+TRIALS = 200
+"""Sets that are tried for one pod, at most."""
+SETS_SIMPLE, SETS_WITH_RULES = 6, 128
+"""Sets of a node that are kept for a trial: sums tell most, where no other rules count."""
+PUT_BACK_ON = 8
+"""Nodes on which, where no set of those helped, all go on trial and are put back one by one."""
+
+Fits = Callable[[int, Sequence[str]], bool]
+"""Tells if the pod fits on the node of a row once these are gone too."""
+VictimsOn = Callable[[str], Sequence[Victim]]
+"""The pods of a node that may be ended for this one."""
+
+
+class FoundVictims(NamedTuple):
+    """The node's row, and who has to go there; None, where those that go anyway are enough."""
+
+    row: int
+    victims: tuple[Victim, ...]
+    cost: PreemptionCost | None
+
+
+class VictimSearch:
+    """One search, for a pod with this demand and `priority`, among nodes that are `open` to it.
+
+    `going` are pods that go anyway; `allowed` says how many pods each budget still lets go.
+    `fits` decides on trial. `simple`: sums tell nearly all, as no rules about other pods count.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        lower: LowerPods,
+        demand: Demand,
+        priority: int,
+        is_open: Bools,
+        *,
+        fits: Fits,
+        victims_on: VictimsOn,
+        allowed: Mapping[str, int],
+        going: Sequence[str] = (),
+        may_violate: bool = True,
+        simple: bool = True,
+    ) -> None:
+        self._ledger, self._lower, self._demand = ledger, lower, demand
+        self._priority, self._open, self._going = priority, is_open, going
+        self._fits_on, self._victims_on, self._allowed = fits, victims_on, allowed
+        self._may_violate, self._sets = may_violate, SETS_SIMPLE if simple else SETS_WITH_RULES
+        self._on: dict[int, Sequence[Victim]] = {}
+        self.trials = 0
+
+    def find(self) -> FoundVictims | None:
+        """The victims; None where nobody's end would help, or none was found within the trials."""
+        if self._going and (row := self._without_going()) >= 0:
+            return FoundVictims(row, (), None)
+        steps = self._lower.priorities(self._priority)
+        for up_to in steps[self._first_step(steps) :]:
+            if (found := self._best(up_to, violating=False)) is not None:
+                return found
+        if not self._may_violate or not steps or not self._allowed:
+            return None
+        return self._best(steps[-1], violating=True)
+
+    def _without_going(self) -> int:
+        table = self._ledger.table
+        nothing = np.zeros(table.count, dtype=np.int64)
+        on_devices = np.zeros(table.devices, dtype=np.int64)
+        freed = FreedByNode(nothing, nothing.copy(), on_devices, on_devices.copy(), on_devices * 0)
+        self._add_going(freed)
+        rows = np.flatnonzero(self._open & could_fit(table, self._demand, freed))
+        return next((row for row in rows[:NODES].tolist() if self._fits(row, ())), -1)
+
+    def _add_going(self, freed: FreedByNode) -> None:
+        for uid in self._going:
+            if (holding := self._ledger.holdings.get(uid)) is not None:
+                freed.add(self._ledger.table, holding)
+
+    def _first_step(self, steps: Sequence[int]) -> int:
+        """The first priority up to which ending all could help, by halving: more never help
+        less."""
+        low, high = 0, len(steps)
+        while low < high:
+            middle = (low + high) // 2
+            if self._could(steps[middle], violating=False)[0].any():
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _could(self, up_to: int, *, violating: bool) -> tuple[Bools, FreedByNode]:
+        """Nodes that could do without all pods of at most this priority, and what these free."""
+        freed = self._lower.freed(up_to, guarded=violating)
+        if self._going:
+            freed = freed.copied()
+            self._add_going(freed)
+        return self._open & could_fit(self._ledger.table, self._demand, freed), freed
+
+    def _rows(self, up_to: int, *, violating: bool) -> Ints:
+        """The rows of these nodes, the likeliest first."""
+        could, freed = self._could(up_to, violating=violating)
+        rows = np.flatnonzero(could)
+        if len(rows) <= NODES:
+            return rows
+        alone = self._lower.single(self._demand, up_to, guarded=violating)[rows]
+        if np.count_nonzero(alone) < NODES_OF_MANY:
+            fewest = fewest_holders(self._ledger.table, self._demand, freed)[rows]
+            return rows[np.where(alone, -1, fewest).argsort(kind="stable")]
+        return np.concatenate((rows[alone], rows[~alone]))
+
+    def _best(self, up_to: int, *, violating: bool) -> FoundVictims | None:
+        rows = self._rows(up_to, violating=violating)
+        at_once = NODES if len(rows) <= NODES else NODES_OF_MANY
+        for begin in range(0, len(rows), at_once):
+            if self.trials >= TRIALS:
+                return None
+            here = rows[begin : begin + at_once].tolist()
+            found = self._best_of(here, up_to, violating=violating)
+            if found is not None:
+                return found
+        return None
+
+    def _best_of(self, rows: Sequence[int], up_to: int, *, violating: bool) -> FoundVictims | None:
+        here = {
+            row: NodeSets(
+                self._ledger,
+                row,
+                self._demand,
+                self._eligible(row, up_to, violating=violating),
+                self._going,
+            )
+            for row in rows
+        }
+        never: dict[int, bool] = {}
+        if not violating:  # all have a victim of this very priority: one pod alone costs least
+            found = self._first_of(here, never, violating=False, alone=True)
+            if found is not None:
+                return found
+        found = self._first_of(here, never, violating=violating)
+        if found is not None:
+            return found
+        put_back = [
+            found
+            for row in [row for row in rows if not never.get(row)][:PUT_BACK_ON]
+            if (found := self._put_back(row, up_to, violating=violating)) is not None
+        ]
+        return min(put_back, key=lambda found: (found.cost, found.row), default=None)
+
+    def _first_of(
+        self,
+        here: Mapping[int, NodeSets],
+        never: dict[int, bool],
+        *,
+        violating: bool,
+        alone: bool = False,
+    ) -> FoundVictims | None:
+        """The cheapest set that helps, of the nodes of these rows. `never` are those of which it is
+        known that not even all would help."""
+        sets = [
+            (cost, row, chosen)
+            for row, some in here.items()
+            for cost, chosen in some.cheapest(
+                self._allowed, self._sets, may_violate=violating, alone=alone
+            )
+        ]
+        sets.sort(key=lambda each: each[:2])
+        for cost, row, chosen in sets:
+            if never.get(row) or self.trials >= TRIALS:
+                continue
+            if self._fits(row, chosen):
+                return FoundVictims(row, chosen, cost)
+            if row not in never:
+                never[row] = not self._fits(row, here[row].victims)
+        return None
+
+    def _eligible(self, row: int, up_to: int, *, violating: bool) -> list[Victim]:
+        victims = self._on.get(row)
+        if victims is None:
+            victims = self._on[row] = self._victims_on(self._ledger.table.nodes[row].name)
+        return [
+            victim
+            for victim in victims
+            if victim.priority <= up_to and (violating or not violations([victim], self._allowed))
+        ]
+
+    def _put_back(self, row: int, up_to: int, *, violating: bool) -> FoundVictims | None:
+        """All go; then each comes back, those under a budget and the most important first, if the
+        pod fits all the same."""
+        gone = self._eligible(row, up_to, violating=violating)
+        if not gone or self.trials + len(gone) >= TRIALS or not self._fits(row, gone):
+            return None
+        for victim in sorted(gone, key=self._importance):
+            without = [each for each in gone if each is not victim]
+            if self._fits(row, without):
+                gone = without
+        if not gone:
+            return None
+        cost = cost_of(gone, self._allowed)
+        if cost.violations and not violating:
+            return None
+        return FoundVictims(row, tuple(gone), cost)
+
+    def _importance(self, victim: Victim) -> tuple[int, int, int, tuple[str, ...]]:
+        return -violations([victim], self._allowed), -victim.priority, victim.since_ns, victim.uids
+
+    def _fits(self, row: int, victims: Sequence[Victim]) -> bool:
+        self.trials += 1
+        return self._fits_on(row, [*self._going, *_uids(victims)])
+
+
+def _uids(victims: Sequence[Victim]) -> Iterator[str]:
+    return (uid for victim in victims for uid in victim.uids)

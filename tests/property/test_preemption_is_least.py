@@ -1,0 +1,233 @@
+"""The pods that preemption ends, beside all sets there are; and stories where none ends in vain."""
+
+from collections.abc import Iterator
+from itertools import combinations
+from random import Random
+
+import pytest
+from long_form import LONG
+from msgspec.structs import replace
+
+from weft.core.engine import (
+    Bind,
+    BudgetsChanged,
+    Command,
+    Engine,
+    Event,
+    Evict,
+    PodAdded,
+    PodBound,
+    PodGone,
+    PodSeenBound,
+    Tick,
+    Unschedulable,
+    Wake,
+)
+from weft.core.engine.nominations import kept_uid
+from weft.core.framework import Profile
+from weft.core.ledger import audit
+from weft.core.policies.least_stranding import LeastStranding
+from weft.core.policies.packing import BestFit
+from weft.core.preempt import Budget, PreemptionCost, Victim, cost_of
+from weft.model import Node, PodMarks, PodRequest, Shape
+from weft.model.selectors import PodSelector, Requirement
+from weft.testing import node, shape
+
+SECOND = 1_000_000_000
+APPS = ("one", "two", "none")
+WANTED = (
+    shape(memory_mib=5_000),
+    shape(memory_mib=12_000, milli=300),
+    shape(milli=700),
+    shape(gpus=1),
+    shape(gpus=2),
+    shape(memory_mib=9_000, gpus=2),
+    shape(cpu_milli=3_000),
+    shape(memory_mib=4_000, cpu_milli=3_500),
+)
+HELD = (
+    shape(memory_mib=3_000),
+    shape(memory_mib=7_000, milli=200),
+    shape(milli=400),
+    shape(gpus=1),
+    shape(cpu_milli=1_500),
+    shape(memory_mib=2_000, cpu_milli=1_000),
+)
+
+
+def drawn_nodes(random: Random) -> list[Node]:
+    return [
+        node(f"n{at}", gpus=random.choice((0, 1, 2, 2)), cpu_milli=random.choice((4_000, 9_000)))
+        for at in range(random.randint(1, 3))
+    ]
+
+
+def profile(*, law: bool = False, random: Random | None = None) -> Profile:
+    policy = LeastStranding() if random and random.random() < 0.3 else BestFit()
+    return Profile("weft", [policy], preempts=True, budgets_are_law=law)
+
+
+def filled(random: Random) -> tuple[Engine, dict[str, tuple[int, str]]]:
+    """A small cluster that is full, and its pods' priorities and apps. Each has some start."""
+    law = random.random() < 0.2
+    chosen = Profile("weft", [BestFit()], preempts=True, budgets_are_law=law)
+    engine = Engine([chosen], drawn_nodes(random))
+    engine.handle(BudgetsChanged(tuple(budget(app, random.randint(0, 2)) for app in APPS[:2])), 0)
+    told = {}
+    for at in range(random.randint(2, 14)):
+        asked, uid = random.choice(HELD), f"p{at}"
+        known = engine.assess(chosen, PodRequest(uid, uid, asked))
+        rows = [row for row, code in enumerate(known.codes.tolist()) if code == 0]
+        if not rows:
+            continue
+        priority, app = random.choice((1, 1, 2, 3, 9)), random.choice(APPS)
+        commands = engine.handle(PodAdded(PodRequest(uid, uid, asked, priority=9)), at)
+        bind = next(c for c in commands if isinstance(c, Bind))
+        marks = PodMarks("default", {"app": app})
+        seen = PodSeenBound(bind.placement, marks=marks, priority=priority, held_ns=at * 3 % 7)
+        engine.handle(seen, at)
+        told[uid] = priority, app
+    return engine, told
+
+
+def budget(app: str, allowed: int) -> Budget:
+    chosen = PodSelector(("default",), (Requirement("app", "In", (app,)),))
+    return Budget(f"default/{app}", chosen, allowed)
+
+
+def every_cost(
+    engine: Engine, pod: PodRequest, below: dict[str, tuple[int, str]]
+) -> Iterator[PreemptionCost]:
+    """The cost of each set of one node's pods without which the pod fits there."""
+    allowed = engine.preemption.allowed
+    chosen = engine.profile_of(pod)
+    for row, here in enumerate(engine.ledger.table.nodes):
+        uids = [h.placement.uid for h in engine.ledger.pods_on(here.name)]
+        victims = [
+            Victim(
+                (uid,),
+                below[uid][0],
+                engine.preemption.standings[uid][1],
+                engine.preemption.budgets_of(uid),
+            )
+            for uid in uids
+            if below[uid][0] < pod.priority
+        ]
+        for count in range(1, len(victims) + 1):
+            for some in combinations(victims, count):
+                cost = cost_of(some, allowed)
+                if cost.violations and chosen.budgets_are_law:
+                    continue
+                with engine.trial([uid for victim in some for uid in victim.uids]):
+                    if engine.assess(chosen, pod).codes[row] == 0:
+                        yield cost
+
+
+@pytest.mark.parametrize("seed", range(600 if LONG else 120))
+def test_no_set_of_pods_costs_less_than_those_that_end(seed: int) -> None:
+    random = Random(seed)
+    engine, told = filled(random)
+    pod = PodRequest("high", "high", random.choice(WANTED), priority=random.choice((2, 3, 5)))
+    if engine.assess(engine.profile_of(pod), pod).counts[0]:
+        return
+    best = min(every_cost(engine, pod, told), default=None)
+    allowed = engine.preemption.allowed
+    victims_of = {
+        uid: Victim((uid,), told[uid][0], standing[1], engine.preemption.budgets_of(uid))
+        for uid, standing in engine.preemption.standings.items()
+    }
+    commands = engine.handle(PodAdded(pod), 100)
+    chosen = [victims_of[c.placement.uid] for c in commands if isinstance(c, Evict)]
+    assert (cost_of(chosen, allowed) if chosen else None) == best
+
+
+class Story:
+    """Pods of several priorities come and end; victims take their time; after some time nobody
+    comes any more, and all that was begun ends."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random = Random(seed)
+        chosen = profile(random=random)
+        self.engine = Engine([chosen], drawn_nodes(random), bind_timeout_ns=60 * SECOND)
+        self.now_ns, self.wake_ns = 0, 0
+        self.leaving: dict[str, str] = {}
+        self.bound: dict[str, PodRequest] = {}
+        self.ended: dict[str, PodRequest] = {}
+        self.waiting: dict[str, PodRequest] = {}
+        self.arrived: list[PodRequest] = []
+        self.asked: list[tuple[str, int]] = []  # for whom, and how many had come by then
+
+    def tell(self, event: Event) -> None:
+        todo: list[Event] = [event]
+        while todo:
+            commands = self.engine.handle(todo.pop(0), self.now_ns)
+            self.check()
+            todo += [answer for command in commands for answer in self.carry_out(command)]
+
+    def carry_out(self, command: Command) -> Iterator[Event]:
+        if isinstance(command, Bind):
+            pod = self.waiting.pop(command.pod.uid)
+            self.bound[pod.uid] = pod
+            yield PodBound(pod.uid)
+        elif isinstance(command, Evict):
+            assert command.record.preempted
+            uid = command.placement.uid
+            victim = self.bound[uid]
+            assert uid not in self.leaving, "nobody is asked twice"
+            assert victim.priority < command.record.preempted.pod_priority
+            self.leaving[uid] = command.record.preempted.uid
+            self.asked.append((command.record.preempted.uid, len(self.arrived)))
+        elif isinstance(command, Wake):
+            self.wake_ns = max(self.wake_ns, command.at_ns)
+        else:
+            assert not isinstance(command, Unschedulable) or command.pod.uid in self.waiting
+
+    def check(self) -> None:
+        assert audit(self.engine.ledger) == []
+        kept = {kept_uid(uid) for uid in self.engine.preemption.nominations}
+        held = {uid for uid in self.engine.ledger.holdings if uid.startswith(kept_uid(""))}
+        assert held <= kept
+
+    def comes(self, number: int) -> None:
+        asked: Shape = self.random.choice((*WANTED, *HELD))
+        priority = self.random.choice((0, 0, 1, 5, 9))
+        pod = PodRequest(f"p{number}", f"p{number}", asked, priority=priority)
+        pod = replace(pod, created_ns=number)
+        self.waiting[pod.uid] = pod
+        self.arrived.append(pod)
+        self.tell(PodAdded(pod))
+
+    def goes(self, uid: str) -> None:
+        del self.leaving[uid]
+        self.ended[uid] = self.bound.pop(uid)
+        self.tell(PodGone(uid))
+
+    def run(self) -> None:
+        for number in range(40):
+            self.now_ns += self.random.randint(1, 3) * SECOND
+            self.comes(number)
+            if self.leaving and self.random.random() < 0.5:
+                self.goes(self.random.choice(sorted(self.leaving)))
+        for _ in range(80):
+            self.now_ns += 11 * SECOND
+            self.tell(Tick())
+            if not self.leaving:
+                break
+            self.goes(sorted(self.leaving)[0])
+        for _ in range(3):
+            self.now_ns += 11 * SECOND
+            self.tell(Tick())
+
+
+@pytest.mark.parametrize("seed", range(400 if LONG else 80))
+def test_nobody_ends_for_a_pod_that_then_does_not_run(seed: int) -> None:
+    story = Story(seed)
+    story.run()
+    assert not story.leaving
+    ran = story.bound | story.ended
+    for waiter, came in story.asked:
+        priority = story.arrived[int(waiter[1:])].priority
+        later = story.arrived[came:]
+        assert waiter in ran or any(pod.priority > priority for pod in later)
+    assert not story.engine.preemption.nominations
+    assert story.bound.keys() == story.engine.ledger.holdings.keys()

@@ -1,0 +1,273 @@
+"""Preemption: pods of lower priority end for one that fits nowhere, and its place is kept."""
+
+from engine_talk import SECOND, one_card, places, refused
+from msgspec.structs import replace
+
+from weft.core.engine import (
+    BudgetsChanged,
+    Command,
+    Engine,
+    Evict,
+    NodesChanged,
+    Nominate,
+    NotEvicted,
+    PodAdded,
+    PodBound,
+    PodGone,
+    PodNominated,
+    PodSeenBound,
+    Tick,
+    Unschedulable,
+)
+from weft.core.framework import Profile
+from weft.core.ledger import audit
+from weft.core.policies.packing import BestFit
+from weft.core.preempt import Budget
+from weft.model import Gang, Node, PodMarks, PodRequest
+from weft.model.selectors import PodSelector, Requirement
+from weft.testing import node, placement, pod
+
+HALF = 8_192
+CARD = 16_384
+
+
+def preempting_on(*nodes: Node, law: bool = False) -> Engine:
+    profile = Profile("weft", [BestFit()], preempts=True, budgets_are_law=law)
+    return Engine([profile], nodes)
+
+
+def bound(engine: Engine, *pods: PodRequest, now_ns: int = 0) -> None:
+    for each in pods:
+        found = places(engine.handle(PodAdded(each), now_ns))
+        assert each.uid in found
+        engine.handle(PodBound(each.uid), now_ns)
+
+
+def ended(commands: list[Command]) -> list[str]:
+    return sorted(c.placement.uid for c in commands if isinstance(c, Evict))
+
+
+def nodes_kept(commands: list[Command]) -> dict[str, str]:
+    return {c.pod.uid: c.node for c in commands if isinstance(c, Nominate)}
+
+
+def share(name: str, memory_mib: int = HALF, priority: int = 0, **more: int) -> PodRequest:
+    return pod(name, memory_mib=memory_mib, priority=priority, **more)  # type: ignore[arg-type]
+
+
+def whole(name: str, priority: int = 0, gpus: int = 1) -> PodRequest:
+    return pod(name, gpus=gpus, priority=priority)
+
+
+def test_the_least_important_pod_ends_and_the_other_runs_in_its_place() -> None:
+    engine = preempting_on(one_card())
+    bound(engine, share("low", priority=1), share("mid", priority=5))
+    commands = engine.handle(PodAdded(share("high", priority=9)), 0)
+    assert ended(commands) == ["low"]
+    assert nodes_kept(commands) == {"high": "a"}
+    assert not places(commands)
+    assert places(engine.handle(PodGone("low"), SECOND)) == {"high": "a"}
+    assert audit(engine.ledger) == []
+
+
+def test_a_record_says_for_whom_and_who_has_to_go() -> None:
+    engine = preempting_on(one_card())
+    bound(engine, share("low", CARD, priority=1))
+    commands = engine.handle(PodAdded(share("high", priority=9)), 0)
+    (told,) = (c for c in commands if isinstance(c, Unschedulable))
+    assert told.record.preempts
+    assert (told.record.preempts.node, told.record.preempts.victims) == ("a", ("low",))
+    (evict,) = (c for c in commands if isinstance(c, Evict))
+    assert evict.record.preempted
+    assert (evict.record.preempted.pod, evict.record.preempted.pod_priority) == ("default/high", 9)
+
+
+def test_nobody_of_equal_priority_ends_nor_for_who_never_preempts() -> None:
+    engine = preempting_on(one_card())
+    bound(engine, share("low", CARD, priority=5))
+    assert not ended(engine.handle(PodAdded(share("equal", priority=5)), 0))
+    never = replace(share("never", priority=9), never_preempts=True)
+    assert not ended(engine.handle(PodAdded(never), 0))
+
+
+def test_only_those_on_the_card_that_is_needed_end() -> None:
+    engine = preempting_on(node("a", gpus=2))
+    bound(engine, share("a1", 12_000, priority=1), share("b1", 12_000, priority=1))
+    bound(engine, share("b2", 2_000, priority=1))
+    commands = engine.handle(PodAdded(share("high", 10_000, priority=9)), 0)
+    assert len(ended(commands)) == 1
+    assert ended(commands)[0] in {"a1", "b1"}
+
+
+def test_whole_cards_are_cleared_where_that_ends_fewest() -> None:
+    engine = preempting_on(node("a", gpus=3))
+    bound(engine, share("a1", 9_000, 1), share("b1", 9_000, 1), share("c1", 9_000, 1))
+    bound(engine, share("a2", 7_000, 1))
+    commands = engine.handle(PodAdded(whole("high", 9, gpus=2)), 0)
+    assert ended(commands) == ["b1", "c1"]
+
+
+def test_what_is_free_of_the_place_is_not_taken_by_others_meanwhile() -> None:
+    engine = preempting_on(one_card())
+    bound(engine, share("low", 9_000, 1), share("mid", 5_000, 5))
+    assert ended(engine.handle(PodAdded(share("high", 11_000, 9)), 0)) == ["low"]
+    assert refused(engine.handle(PodAdded(share("small", 2_000, 1)), 0)) == ["small"]
+    assert refused(engine.handle(PodAdded(share("equal", 2_000, 9)), 0)) == ["equal"]
+    assert places(engine.handle(PodGone("low"), 2 * SECOND)) == {"high": "a"}
+
+
+def test_one_of_several_victims_leaves_and_its_share_is_kept() -> None:
+    engine = preempting_on(one_card())
+    bound(engine, share("one", priority=1), share("two", priority=1))
+    assert ended(engine.handle(PodAdded(whole("high", 9)), 0)) == ["one", "two"]
+    engine.handle(PodGone("one"), SECOND)
+    assert not places(engine.handle(PodAdded(share("small", 1_000, 1)), SECOND))
+    assert places(engine.handle(PodGone("two"), 2 * SECOND)) == {"high": "a"}
+
+
+def test_nobody_else_ends_for_a_pod_while_its_victims_leave() -> None:
+    engine = preempting_on(one_card("a"), one_card("b"))
+    bound(engine, share("one", CARD, 1), share("two", CARD, 1))
+    first = ended(engine.handle(PodAdded(whole("high", 9)), 0))
+    assert len(first) == 1
+    assert not ended(engine.handle(NodesChanged((node("c", gpus=0),)), SECOND))
+    assert not ended(engine.handle(Tick(), 20 * SECOND))
+
+
+def test_each_of_two_pods_has_victims_of_its_own() -> None:
+    engine = preempting_on(one_card("a"), one_card("b"))
+    bound(engine, share("one", CARD, 1), share("two", CARD, 1))
+    first = ended(engine.handle(PodAdded(whole("high", 9)), 0))
+    second = ended(engine.handle(PodAdded(whole("next", 9)), 0))
+    assert sorted(first + second) == ["one", "two"]
+    assert len(places(engine.handle(PodGone("one"), SECOND))) == 1
+    assert len(places(engine.handle(PodGone("two"), SECOND))) == 1
+
+
+def test_a_higher_priority_takes_what_is_kept_and_ends_nobody_for_it_twice() -> None:
+    engine = preempting_on(one_card())
+    bound(engine, share("low", CARD, 1))
+    engine.handle(PodAdded(whole("high", 9)), 0)
+    commands = engine.handle(PodAdded(whole("highest", 20)), 0)
+    assert not ended(commands)
+    assert nodes_kept(commands) == {"high": "", "highest": "a"}
+    assert places(engine.handle(PodGone("low"), 20 * SECOND)) == {"highest": "a"}
+    assert audit(engine.ledger) == []
+
+
+def test_a_nominated_pod_goes_elsewhere_if_it_fits_there_sooner() -> None:
+    engine = preempting_on(one_card())
+    bound(engine, share("low", CARD, 1))
+    engine.handle(PodAdded(whole("high", 9)), 0)
+    commands = engine.handle(NodesChanged((one_card("b"),)), 20 * SECOND)
+    commands += engine.handle(Tick(), 40 * SECOND)
+    assert places(commands) == {"high": "b"}
+    assert places(engine.handle(PodAdded(share("small", 1_000, 1)), 41 * SECOND)) == {}
+    assert set(places(engine.handle(PodGone("low"), 60 * SECOND))) == {"small"}
+
+
+def test_nothing_is_kept_for_a_pod_that_is_gone() -> None:
+    engine = preempting_on(one_card())
+    bound(engine, share("low", 9_000, 1))
+    engine.handle(PodAdded(share("high", 11_000, 9)), 0)
+    engine.handle(PodGone("high"), SECOND)
+    assert places(engine.handle(PodAdded(share("small", 7_000, 1)), 2 * SECOND)) == {"small": "a"}
+    assert set(engine.ledger.holdings) == {"low", "small"}
+
+
+def seen(name: str, app: str, memory_mib: int, on: str = "a", priority: int = 1) -> PodSeenBound:
+    marks = PodMarks("default", {"app": app})
+    place = placement(name, on, 0, memory_mib=memory_mib)
+    return PodSeenBound(place, marks=marks, priority=priority)
+
+
+def budget(app: str, allowed: int) -> Budget:
+    chosen = PodSelector(("default",), (Requirement("app", "In", (app,)),))
+    return Budget(f"default/{app}", chosen, allowed)
+
+
+def test_a_budget_is_spared_even_where_that_ends_a_more_important_pod() -> None:
+    engine = preempting_on(one_card("a"), one_card("b"))
+    engine.handle(BudgetsChanged((budget("guarded", 0),)), 0)
+    engine.handle(seen("guarded", "guarded", CARD, "a", 1), 0)
+    engine.handle(seen("other", "other", CARD, "b", 5), 0)
+    assert ended(engine.handle(PodAdded(whole("high", 9)), 0)) == ["other"]
+
+
+def test_a_budget_is_violated_last_and_that_is_said_unless_it_is_law() -> None:
+    for law in (False, True):
+        engine = preempting_on(one_card(), law=law)
+        engine.handle(BudgetsChanged((budget("guarded", 0),)), 0)
+        engine.handle(seen("guarded", "guarded", CARD), 0)
+        commands = engine.handle(PodAdded(whole("high", 9)), 0)
+        assert ended(commands) == ([] if law else ["guarded"])
+        (told,) = (c for c in commands if isinstance(c, Unschedulable))
+        assert law or (told.record.preempts and told.record.preempts.violations == 1)
+
+
+def test_a_budget_that_lets_pods_go_again_wakes_who_waits_for_it() -> None:
+    engine = preempting_on(one_card(), law=True)
+    engine.handle(BudgetsChanged((budget("guarded", 0),)), 0)
+    engine.handle(seen("guarded", "guarded", CARD), 0)
+    engine.handle(PodAdded(whole("high", 9)), 0)
+    commands = engine.handle(BudgetsChanged((budget("guarded", 1),)), 20 * SECOND)
+    commands += engine.handle(Tick(), 40 * SECOND)
+    assert ended(commands) == ["guarded"]
+
+
+def test_a_victim_that_does_not_go_is_left_alone_and_another_is_chosen() -> None:
+    engine = preempting_on(one_card("a"), one_card("b"))
+    bound(engine, share("one", CARD, 1), share("two", CARD, 2))
+    assert ended(engine.handle(PodAdded(whole("high", 9)), 0)) == ["one"]
+    commands = engine.handle(NotEvicted("one", "it is still there", stays=True), 60 * SECOND)
+    assert ended(commands) == ["two"]
+    assert places(engine.handle(PodGone("two"), 70 * SECOND)) == {"high": "b"}
+
+
+def test_a_place_is_kept_again_after_a_restart() -> None:
+    engine = preempting_on(one_card())
+    engine.handle(seen("low", "low", 9_000), 0)
+    high = share("high", 11_000, 9)
+    engine.handle(PodNominated(high, "a", ("low",)), 0)
+    assert refused(engine.handle(PodAdded(share("small", 5_000, 1)), 0)) == ["small"]
+    assert not ended(engine.handle(PodAdded(high), 0))
+    assert set(places(engine.handle(PodGone("low"), SECOND))) == {"high", "small"}
+
+
+def test_a_pod_of_unknown_priority_or_of_another_scheduler_is_never_ended() -> None:
+    engine = preempting_on(one_card())
+    engine.handle(PodSeenBound(placement("foreign", "a", 0, memory_mib=CARD)), 0)
+    assert not ended(engine.handle(PodAdded(whole("high", 9)), 0))
+
+
+def test_a_gang_that_ends_as_one_ends_whole_or_not_at_all() -> None:
+    train = Gang("kubernetes", "default", "train", least=2, ends_as_one=True)
+    engine = preempting_on(one_card("a"), one_card("b"), one_card("c"))
+    for name in ("p0", "p1"):
+        engine.handle(PodAdded(replace(whole(name, 1), gang=train)), 0)
+        engine.handle(PodBound(name), 0)
+    bound(engine, whole("single", 2))
+    assert ended(engine.handle(PodAdded(whole("high", 9)), 0)) == ["p0", "p1"]
+
+
+def test_a_profile_that_does_not_preempt_ends_nobody() -> None:
+    engine = Engine([Profile("weft", [BestFit()])], [one_card()])
+    bound(engine, share("low", CARD, 1))
+    assert not ended(engine.handle(PodAdded(whole("high", 9)), 0))
+
+
+def test_who_may_end_others_looks_again_when_a_more_important_pod_left() -> None:
+    engine = preempting_on(node("a", gpus=2))
+    bound(engine, whole("equal", 9), share("low", CARD, 1))
+    assert not ended(engine.handle(PodAdded(whole("high", 9, gpus=2)), 0))
+    commands = engine.handle(PodGone("equal"), SECOND)
+    commands += engine.handle(Tick(), 20 * SECOND)
+    assert ended(commands) == ["low"]
+    assert places(engine.handle(PodGone("low"), 30 * SECOND)) == {"high": "a"}
+
+
+def test_pods_without_gpus_end_for_cpu() -> None:
+    engine = preempting_on(node("a", gpus=0, cpu_milli=4_000))
+    bound(engine, pod("one", cpu_milli=1_500, priority=1), pod("two", cpu_milli=2_000, priority=1))
+    commands = engine.handle(PodAdded(pod("high", cpu_milli=2_000, priority=9)), 0)
+    assert ended(commands) == ["two"] or ended(commands) == ["one"]
