@@ -1,7 +1,8 @@
 """Reads which team's queue a pod belongs to, in each system's words.
 
     label weft.dev/queue                  Weft's own
-    label kueue.x-k8s.io/queue-name       Kueue's LocalQueue
+    label kueue.x-k8s.io/queue-name       Kueue's LocalQueue; kueue.x-k8s.io/local-queue-name, which
+                                          Kueue writes on pods of jobs that it admits
     label volcano.sh/queue-name           Volcano's Queue; also an annotation of that name, or
                                           scheduling.volcano.sh/queue-name
     label kai.scheduler/queue             KAI's Queue
@@ -18,10 +19,11 @@ from weft.model import PodManifest
 from weft.model.annotations import QUEUE
 
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
+KUEUE_LOCAL_QUEUE = "kueue.x-k8s.io/local-queue-name"
 VOLCANO_QUEUE = "volcano.sh/queue-name"
 VOLCANO_POD_QUEUE = "scheduling.volcano.sh/queue-name"
 
-READ_LABELS = (QUEUE, KUEUE_QUEUE, VOLCANO_QUEUE, KAI_QUEUE)
+READ_LABELS = (QUEUE, KUEUE_QUEUE, KUEUE_LOCAL_QUEUE, VOLCANO_QUEUE, KAI_QUEUE)
 READ_ANNOTATIONS = (VOLCANO_QUEUE, VOLCANO_POD_QUEUE)
 _LABELS, _ANNOTATIONS = frozenset(READ_LABELS), frozenset(READ_ANNOTATIONS)
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_./-]{0,251}[A-Za-z0-9])?", re.ASCII)

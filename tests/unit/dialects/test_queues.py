@@ -13,6 +13,7 @@ from weft.dialects.queues import named_queue, queue_of
     [
         ({"labels": {"weft.dev/queue": "a"}}, "a"),
         ({"labels": {"kueue.x-k8s.io/queue-name": "a"}}, "a"),
+        ({"labels": {"kueue.x-k8s.io/local-queue-name": "a"}}, "a"),
         ({"labels": {"volcano.sh/queue-name": "a"}}, "a"),
         ({"annotations": {"volcano.sh/queue-name": "a"}}, "a"),
         ({"annotations": {"scheduling.volcano.sh/queue-name": "a"}}, "a"),
