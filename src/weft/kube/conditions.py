@@ -1,7 +1,8 @@
 """The PodScheduled condition: why a pod waits, where every tool looks for it.
 
 A status patch moves the pod's version, which bindings carry as a precondition: so it is written
-only when it says something new, and not more often than every `interval_s`.
+only when it says something new, and not more often than every `interval_s`. The patch carries
+the version too: a pod that was bound in the meantime is not told that it waits.
 """
 
 from collections import OrderedDict
@@ -46,7 +47,8 @@ class ConditionWriter:
     async def unschedulable(self, pod: Pod, message: str, reason: str = "Unschedulable") -> bool:
         """Write PodScheduled=False with this reason, if it is news; whether it was written.
 
-        A pod that is gone or was replaced is no error.
+        A pod that is gone, was replaced or has changed is no error; of one that has changed nothing
+        counts as told.
         """
         text = shortened(message, MESSAGE_BYTES)
         if not self._is_news(pod, reason, text):
@@ -62,13 +64,15 @@ class ConditionWriter:
         }
         if _said(pod)[0] == "False":
             del condition["lastTransitionTime"]  # it says since when, and that did not change
-        body = {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}
+        seen = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+        body = {"metadata": seen, "status": {"conditions": [condition]}}
         path = PODS.of(meta.namespace, meta.name, "status")
         try:
             await self._client.call(
                 "PATCH", path, msgspec.json.encode(body), content_type=STRATEGIC_PATCH
             )
         except (NotFoundError, ConflictError):
+            self.forget(meta.uid)
             return False
         except ApiError as error:
             if error.code != ANOTHER_POD:
@@ -78,7 +82,7 @@ class ConditionWriter:
         return True
 
     def forget(self, uid: str) -> None:
-        """The pod is bound or gone."""
+        """Count nothing as told to the pod."""
         self._last.pop(uid, None)
 
     def _is_news(self, pod: Pod, reason: str, text: str) -> bool:

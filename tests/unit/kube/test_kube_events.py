@@ -252,3 +252,17 @@ async def test_a_pod_that_is_gone_or_another_is_no_error() -> None:
         now = await client.get(PODS, "default", "a")
         assert await writer.unschedulable(now, "x")
         assert writer.written == 1
+
+
+async def test_a_pod_that_was_bound_meanwhile_is_not_told_that_it_waits() -> None:
+    async with world() as (server, client):
+        server.add("nodes", {"metadata": {"name": "n"}})
+        server.add("pods", pod("a"))
+        waiting = await client.get(PODS, "default", "a")
+        binding = b'{"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "n"}}'
+        await client.call("POST", PODS.of("default", "a", "binding"), binding)
+        writer = ConditionWriter(client)
+        assert not await writer.unschedulable(waiting, "x")
+        (condition,) = server.get("pods", "a")["status"]["conditions"]
+        assert (condition["type"], condition["status"]) == ("PodScheduled", "True")
+        assert writer.written == writer.spared == 0

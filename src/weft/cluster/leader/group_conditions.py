@@ -4,7 +4,8 @@
     Kubernetes 1.37   condition PodGroupInitiallyScheduled
 
 True, once as many of its pods are bound as it needs, is final, as kube-scheduler has it; False says
-why a pod of it waits, at most once a minute. A write that fails is repeated.
+why a pod of it waits, at most once a minute, and when its last pod comes. A write that
+fails is repeated.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from weft.cluster.rights import GROUP_STATUS
 from weft.cluster.state.groups import KUBE_GROUPS, ObjectKey
 from weft.cluster.state.pods import PodView
 from weft.core.engine import Unschedulable
+from weft.core.explain.sentences import gang_refused_in_words
 from weft.dialects.group_objects import KubePodGroup, policy_of
 from weft.dialects.groups import KUBERNETES
 from weft.kube.bind import Bound
@@ -50,7 +52,9 @@ class GroupConditions:
         self._may_write, self._refused = may_write, False
         self._bound: dict[ObjectKey, set[str]] = {}  # UIDs of its pods that have places
         self._key_of: dict[str, ObjectKey] = {}  # by UID, of these
-        self._told_s: dict[ObjectKey, float] = {}  # when it was last told that its pods wait
+        self._told: dict[
+            ObjectKey, tuple[float, bool]
+        ] = {}  # that its pods wait: see `_note_waiting`
         self._due: dict[ObjectKey, str] = {}  # why its pods wait; "" where they do not
         self._task: asyncio.Task[None] | None = None
 
@@ -73,7 +77,7 @@ class GroupConditions:
             if isinstance(outcome.outcome, Bound):
                 self._note_bound(pod)
         elif isinstance(outcome.command, Unschedulable):
-            self._note_waiting(pod, request)
+            self._note_waiting(pod, outcome.command)
 
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone."""
@@ -103,16 +107,21 @@ class GroupConditions:
         bound.add(pod.metadata.uid)
         policy = policy_of(KUBERNETES, shown[1])
         if policy.least and len(bound) >= policy.least:
-            self._told_s.pop(key, None)
+            self._told.pop(key, None)
             self._write(key, "")
 
-    def _note_waiting(self, pod: Pod, request: PodRequest) -> None:
+    def _note_waiting(self, pod: Pod, command: Unschedulable) -> None:
+        """Tell why, at most once a minute; at once where all its pods are there by now, or some are
+        missing again, since the reason is another one."""
         key, now = _key(pod), self._client.clock.monotonic()
-        if self._pods.groups.object(key) is None or now < self._told_s.get(key, now):
+        record, gang = command.record, command.record.gang
+        gathers = bool(gang and gang.there < gang.least)
+        until_s, gathered = self._told.get(key, (now, gathers))
+        if self._pods.groups.object(key) is None or (now < until_s and gathers == gathered):
             return
-        self._told_s[key] = now + _INTERVAL_S
-        meta = pod.metadata
-        self._write(key, f"pod {meta.name}: {self._why(request)}")
+        self._told[key] = now + _INTERVAL_S, gathers
+        why = gang_refused_in_words(record, gang) if gang else self._why(command.pod)
+        self._write(key, f"pod {pod.metadata.name}: {why}")
 
     def _write(self, key: ObjectKey, why: str) -> None:
         if self._refused:

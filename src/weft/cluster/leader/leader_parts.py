@@ -18,7 +18,7 @@ from weft.cluster.stores.oom_history_store import OomHistoryStore
 from weft.cluster.telemetry.oom_watch import OomWatch
 from weft.core.engine import Evict, EvictionWaived, Learnt, PeakLearnt, SlowdownReason
 from weft.core.engine.reasons import summarise
-from weft.core.explain.sentences import gang_in_words, pending_in_words
+from weft.core.explain.sentences import pending_in_words
 from weft.dialects.groups import KUBERNETES
 from weft.kube.configmap import OwnConfigMap
 from weft.model import PodRequest
@@ -92,8 +92,6 @@ class LeaderParts:
 
     def _waits_for(self, request: PodRequest) -> str:
         engine = self.live.engine
-        if request.gang and (members := engine.queue.gangs.of(request.gang)) is not None:
-            return gang_in_words(members.decision())
         known = engine.assess(engine.profile_of(request), request)
         summary = summarise(engine.ledger.table, known, request.warnings)
         return pending_in_words(summary, request.shape.constraints.unsupported, "")
