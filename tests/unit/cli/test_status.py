@@ -120,6 +120,9 @@ advice  pods       3 pods are pending, default/w for the most common reason
                    → weft explain pod default/w
 advice  pods       1 pod has failed, default/lost for the most common reason
                    → kubectl -n default describe pod lost
+advice  room       2 pods that wait, default/w among them, would have room on one more node like a
+                   (2 × NVIDIA-A100-SXM4-40GB of 40,460 MiB), or several
+                   → add such a node, or weft explain pod default/w
 """
 
 
@@ -299,3 +302,21 @@ def test_a_bound_pod_that_cannot_start_is_wrong(
     (finding,) = (f for f in json.loads(said_now.out)["findings"] if f["level"] == "wrong")
     assert finding["text"] == f"default/stuck is bound to a and cannot start: {note}"
     assert finding["mend"] == REMEDIES[note]
+
+
+def rooms(weft: Weft) -> list[Any]:
+    said = weft("status", "-o", "json")
+    return [one for one in json.loads(said.out)["findings"] if one["check"] == "room"]
+
+
+def test_pods_that_only_their_queues_limit_holds_up_need_no_node(
+    weft: Weft, cluster: FakeApiServer
+) -> None:
+    limited = waiting("w", "0/1 GPU nodes: 1 × queue a holds 6 of at most 8 GPUs; …")
+    limited["status"]["conditions"][0]["reason"] = "QueueLimit"
+    cluster.add("pods", limited)
+    assert rooms(weft) == []
+    cluster.add("pods", waiting("ww", "0/1 GPU nodes: 1 × too few idle GPUs"))
+    (found,) = rooms(weft)
+    assert found["text"].startswith("default/ww would have room on one more node like a (")
+    assert found["level"] == "advice"

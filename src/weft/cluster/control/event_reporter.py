@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,7 +30,7 @@ from weft.kube.errors import ApiError, LostError, NotSentError
 from weft.kube.events import EventOptions, EventWriter, Note
 from weft.kube.pods import Pod
 from weft.kube.structs import ObjectReference
-from weft.model import PodRequest
+from weft.model import Code, PodRequest
 from weft.model.log_fields import about
 
 log = logging.getLogger("weft.cluster")
@@ -54,6 +55,17 @@ class EventReporterOptions(msgspec.Struct, frozen=True):
     waiting: int = 10_000
 
 
+UNSCHEDULABLE, QUEUE_LIMIT = "Unschedulable", "QueueLimit"
+
+
+class WaitingReason(NamedTuple):
+    """A pod's PodScheduled condition: its message, and its reason. Autoscalers add nodes for
+    Unschedulable ones, and not for those that only their queue's limit holds up."""
+
+    text: str
+    reason: str = UNSCHEDULABLE
+
+
 class EventReporter:
     """Listens to a cluster's decisions and notices; run `run()` as a task beside it."""
 
@@ -70,8 +82,8 @@ class EventReporter:
         often = EventOptions(interval_s=interval_s)
         self.events = EventWriter(client, "weft-scheduler", name, lambda: live.binding, often)
         self.conditions = ConditionWriter(client, ConditionOptions(interval_s=interval_s))
-        self._reasons: OrderedDict[str, tuple[Pod, str]] = OrderedDict()
-        self._delayed: OrderedDict[str, tuple[float, Pod, str]] = OrderedDict()
+        self._reasons: OrderedDict[str, tuple[Pod, WaitingReason]] = OrderedDict()
+        self._delayed: OrderedDict[str, tuple[float, Pod, WaitingReason]] = OrderedDict()
         self._news = asyncio.Event()
         self._writing = False
         self._stuck: tuple[float, str] = (-_STUCK_FOR_S, "")
@@ -127,9 +139,9 @@ class EventReporter:
                 finally:
                     self._writing = False
 
-    async def _write_condition(self, uid: str, pod: Pod, why: str) -> None:
+    async def _write_condition(self, uid: str, pod: Pod, why: WaitingReason) -> None:
         try:
-            written = await self.conditions.unschedulable(pod, why)
+            written = await self.conditions.unschedulable(pod, why.text, why.reason)
         except (ApiError, LostError, NotSentError) as error:
             meta = pod.metadata
             log.warning("%s/%s: %s", meta.namespace, meta.name, error, extra=about(meta))
@@ -154,10 +166,10 @@ class EventReporter:
                 pod = self._live.pod(known.metadata.namespace, known.metadata.name)
                 if pod is None or pod.metadata.uid != uid or pod.spec.node_name:
                     continue
-                if not _message(pod, why):
+                if not _message(pod, why.text):
                     self._waits(pod, why)
 
-    def _waits(self, pod: Pod, why: str) -> None:
+    def _waits(self, pod: Pod, why: WaitingReason) -> None:
         uid = pod.metadata.uid
         if uid in self._reasons or len(self._reasons) < self.options.waiting:
             self._reasons[uid] = (pod, why)
@@ -196,7 +208,7 @@ class EventReporter:
             else:
                 why = record.fault or self._why(request)
             self._emit(_about(pod), "FailedScheduling", why, warning=True)
-            self._waits(pod, why)
+            self._waits(pod, WaitingReason(why, _reason_of(record)))
             level = logging.INFO if record.attempt == 1 else logging.DEBUG
             _log_waiting(pod, why, level, record.seq)
 
@@ -204,7 +216,8 @@ class EventReporter:
         """Say on a pod of a gang that waits why it does; the event is about one of them."""
         pod = self._live.pod(request.namespace, request.name)
         if pod is not None and pod.metadata.uid == request.uid and record.gang:
-            self._waits(pod, gang_refused_in_words(record, record.gang))
+            text = gang_refused_in_words(record, record.gang)
+            self._waits(pod, WaitingReason(text, _reason_of(record)))
 
     def _on_notice(self, notice: Notice) -> None:
         pod = notice.pod
@@ -212,7 +225,7 @@ class EventReporter:
             self._forget(pod.metadata.uid)
             if not notice.text:
                 return
-            self._waits(pod, notice.text)
+            self._waits(pod, WaitingReason(notice.text))
             _log_waiting(pod, notice.text, logging.INFO)
         # Events of nodes carry the node's name as UID, as the kubelet's do: `kubectl describe`
         # looks for that.
@@ -245,6 +258,13 @@ class EventReporter:
 
     def _emit(self, about: ObjectReference, reason: str, text: str, *, warning: bool) -> None:
         self.events.emit(Note(about, reason, text, "Warning" if warning else "Normal"))
+
+
+def _reason_of(record: Record) -> str:
+    """QueueLimit where no node refuses the pod for what others hold there."""
+    refused = [Code(code) for code, count in enumerate(record.counts) if code and count]
+    others = [code for code in refused if code.is_by_others and code is not Code.QUEUE_LIMIT]
+    return QUEUE_LIMIT if Code.QUEUE_LIMIT in refused and not others else UNSCHEDULABLE
 
 
 def _log_waiting(pod: Pod, why: str, level: int, cycle: int | None = None) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from weft.cluster.reading import node_findings as on_nodes
 from weft.cluster.reading.claims import claim_findings
 from weft.cluster.reading.finding import DoctorFinding, advice, good, wrong
+from weft.cluster.reading.more_nodes import room_findings
 from weft.cluster.reading.pod_findings import holders
 from weft.cluster.reading.promises import NodeReport, promises, troubles_of
 from weft.cluster.reading.reading import (
@@ -134,6 +135,7 @@ async def status_of(client: ApiClient, wish: StatusWish) -> StatusReport:
         *holders(read, wish.names, client.clock.wall()),
         *claim_findings(read.claims, read.pods),
         *_pod_findings(pods),
+        *room_findings(read, wish.names),
     ]
     versions = _versions(schedulers, reports)
     return StatusReport(
