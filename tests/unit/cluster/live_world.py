@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import json
-import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from led_cluster import led
 
+from fakes.api_memory import client_of
 from fakes.api_server import FakeApiServer
 from fakes.api_store import ApiRefusal
 from weft.cluster.control.interface import Attempt, BindOutcome, Notice
@@ -17,7 +17,6 @@ from weft.core.engine import Unschedulable
 from weft.core.framework import Policy, Profile
 from weft.core.policies.fgd import Fgd
 from weft.kube.client import ApiClient
-from weft.kube.clock import Clock
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
 from weft.testing import AGENT_BY_NAME
@@ -150,9 +149,9 @@ async def api(*nodes: Json) -> AsyncIterator[FakeApiServer]:
         yield server
 
 
-def client_of(server: FakeApiServer, clock: Clock | None = None) -> ApiClient:
-    """A client of this server, to be opened."""
-    return ApiClient(Endpoint(server.url, FixedCredentials()), rng=random.Random(1), clock=clock)
+def endpoint_of(server: FakeApiServer) -> Endpoint:
+    """Where a client over sockets finds this server."""
+    return Endpoint(server.url, FixedCredentials())
 
 
 @asynccontextmanager

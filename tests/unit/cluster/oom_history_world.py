@@ -6,9 +6,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import live_world
-from live_world import Json, World, client_of, living, pod, until
+from live_world import Json, World, living, pod, until
 
 from fakes.api_clock import VirtualClock
+from fakes.api_memory import client_of
 from fakes.api_server import FakeApiServer
 from weft.cluster.stores.oom_history_store import OomHistoryEntry, entry_of, key_of
 from weft.core.engine import OomRecord

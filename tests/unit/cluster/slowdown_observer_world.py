@@ -8,8 +8,9 @@ from typing import Any
 
 import live_world
 import numpy as np
-from live_world import Json, World, client_of, living, node, pod, until
+from live_world import Json, World, living, node, pod, until
 
+from fakes.api_memory import client_of
 from fakes.api_server import FakeApiServer
 from weft.cluster.stores.slowdown_store import KEY
 from weft.cluster.telemetry.slowdown_observer import SlowdownObserver, SlowdownObserverOptions

@@ -10,11 +10,12 @@ import pytest
 import test_live_koordinator as koordinator
 import test_live_volcano as volcano
 from kai_world import keeper, sharing
-from live_world import CARD_MIB, World, client_of, living, until
+from live_world import CARD_MIB, World, living, until
 from live_world import node as any_node
 from live_world import pod as shared
 from test_live_kai import with_uuids
 
+from fakes.api_memory import client_of
 from fakes.api_server import FakeApiServer
 from fakes.claims import claim, device, result, slice_of
 from weft.cluster.reading.reading import HowToRead

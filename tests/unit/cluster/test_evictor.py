@@ -5,8 +5,9 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
-from live_world import World, api, bind, client_of, living, node, pod, until
+from live_world import World, api, bind, living, node, pod, until
 
+from fakes.api_memory import client_of
 from fakes.api_server import FakeApiServer
 from fakes.harvesting import Harvesting
 from weft.core.engine import SignalsChanged

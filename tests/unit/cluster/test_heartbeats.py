@@ -5,8 +5,9 @@ import datetime
 from typing import Any
 
 import msgspec
-from live_world import World, api, client_of, living, node, pod, refusals, until, world
+from live_world import World, api, living, node, pod, refusals, until, world
 
+from fakes.api_memory import client_of
 from weft.cluster.state.heartbeats import Heartbeats
 from weft.cluster.state.nodes import NodeView
 from weft.core.engine.reasons import summarise

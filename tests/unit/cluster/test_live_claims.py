@@ -5,9 +5,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from live_world import World, anew, client_of, living, node, pod, refusals, until
+from live_world import World, anew, living, node, pod, refusals, until
 from long_form import few_or_many
 
+from fakes.api_memory import client_of
 from fakes.api_server import FakeApiServer
 from fakes.claims import MIB, claim, device, result, slice_of
 from weft.core.policies.fgd import Fgd

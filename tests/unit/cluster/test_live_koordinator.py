@@ -10,11 +10,12 @@ import msgspec
 import pytest
 from account_world import Account
 from kai_world import Json, meta, shown
-from live_world import CARD_MIB, World, anew, client_of, living, refusals, until
+from live_world import CARD_MIB, World, anew, living, refusals, until
 from live_world import pod as shared
 from long_form import few_or_many
 from test_live_kai import with_uuids
 
+from fakes.api_memory import client_of
 from fakes.api_server import FakeApiServer
 from weft.core.policies.fgd import Fgd
 from weft.dialects.koordinator import KoordinatorDevice

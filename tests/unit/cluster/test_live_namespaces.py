@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live_world import World, client_of, living, node, pod, refusals, until
+from live_world import World, living, node, pod, refusals, until
 
+from fakes.api_memory import client_of
 from fakes.api_server import FakeApiServer
 from weft.cli.snapshot_files import open_snapshot
 from weft.cluster.config.form import Configuration

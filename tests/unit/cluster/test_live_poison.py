@@ -9,8 +9,9 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from live_world import Json, World, client_of, pod, until, world
+from live_world import Json, World, pod, until, world
 
+from fakes.api_memory import client_of
 from weft.cluster.control.watch_feeds import MOST, SLICE_S, LoopTurns
 from weft.core.policies.catalog import built_in
 from weft.kube.clock import SystemClock

@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from live_world import World, client_of, living, node, pod, until
+from live_world import World, living, node, pod, until
 from msgspec import UNSET
 
+from fakes.api_memory import client_of
 from fakes.api_server import FakeApiServer
 from weft.cli.snapshot_files import open_snapshot
 from weft.cluster.config.form import Configuration

@@ -6,6 +6,7 @@ from typing import Any
 
 from led_cluster import led
 
+from fakes.api_memory import client_of
 from fakes.api_server import FakeApiServer
 from weft.cluster.config.popularity import PopularitySettings, UsualPods
 from weft.cluster.control.typical_pods import LEAST_PODS, TypicalInput
@@ -14,9 +15,6 @@ from weft.core.framework import Policy, Profile
 from weft.core.ledger.table import LedgerTable
 from weft.core.policies.fgd import Fgd
 from weft.core.policies.least_stranding import LeastStranding
-from weft.kube.client import ApiClient
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
 
 
 def add(
@@ -59,7 +57,7 @@ async def told(
     settings: PopularitySettings | None = None,
 ) -> list[PolicyInput]:
     """The engine's inputs from two counts, `names` being removed between them."""
-    async with ApiClient(Endpoint(server.url, FixedCredentials())) as client:
+    async with client_of(server) as client:
         live = led(client, [Profile("weft", [policy or Fgd()])]).live
         found: list[PolicyInput] = []
         decide = live.decide
@@ -159,7 +157,7 @@ async def test_learning_that_breaks_off_is_counted_and_goes_on() -> None:
     policy = Broken()
     async with FakeApiServer() as server:
         add(server, "p", 1000)
-        async with ApiClient(Endpoint(server.url, FixedCredentials())) as client:
+        async with client_of(server) as client:
             live = led(client, [Profile("weft", [policy])]).live
             await live.start()
             counting = TypicalInput(live, every_s=0.001, least_pods=1)

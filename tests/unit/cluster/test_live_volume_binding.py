@@ -5,9 +5,12 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from live_world import Json, World, api, client_of, living, node, pod, until
+import pytest
+from live_world import Json, World, api, living, node, pod, until
 
 from fakes.api_http import Request
+from fakes.api_memory import client_of
+from fakes.api_time import LoopClock
 from fakes.volume_controllers import PROVISIONER, SELECTED_NODE, VolumeControllers
 from weft.cluster.control.interface import Attempt, BindOutcome
 from weft.core.engine import Unschedulable
@@ -15,6 +18,7 @@ from weft.core.engine.reasons import summarise
 from weft.core.policies.fgd import Fgd
 from weft.kube.bind import Refused
 
+pytestmark = pytest.mark.virtual_time
 HOSTNAME = "kubernetes.io/hostname"
 
 
@@ -105,7 +109,10 @@ class Story:
 async def story(
     *nodes: str, binds: bool = True, classes: tuple[Json, ...] = (), **how: Any
 ) -> AsyncIterator[Story]:
-    async with api(*map(host, nodes or ("a", "b"))) as server, client_of(server) as client:
+    async with (
+        api(*map(host, nodes or ("a", "b"))) as server,
+        client_of(server, LoopClock()) as client,
+    ):
         for each in classes or (storage_class(), storage_class("made", PROVISIONER)):
             server.add("storageclasses", each)
         made = World(server, client, Fgd(), **how)

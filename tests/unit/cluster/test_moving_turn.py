@@ -2,8 +2,7 @@
 
 import asyncio
 
-from live_world import client_of
-
+from fakes.api_memory import client_of
 from fakes.api_server import FakeApiServer
 from weft.cluster.eviction.moving_turn import MovingTurn
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import test_live_koordinator as koordinator
-from live_world import World, client_of, living, refusals, until
+from live_world import World, living, refusals, until
 from live_world import pod as shared
 from test_live_claims import slices, used
 from test_live_kai import with_uuids
 
 from fakes.api_http import Request
+from fakes.api_memory import client_of
 from fakes.api_server import FakeApiServer
 from fakes.claims import claim, result
 from weft.cluster.control.optional_feeds import LOOKS_EVERY_S

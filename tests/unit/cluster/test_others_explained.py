@@ -12,10 +12,11 @@ import pytest
 import test_live_koordinator as koordinator
 import test_live_volcano as volcano
 from kai_world import keeper, sharing
-from live_world import CARD_MIB, World, client_of, living, refusals, until
+from live_world import CARD_MIB, World, living, refusals, until
 from live_world import pod as shared
 from test_live_kai import with_uuids
 
+from fakes.api_memory import client_of
 from fakes.api_server import FakeApiServer
 from fakes.claims import claim, device, result, slice_of
 from weft.cli.snapshot_files import open_snapshot

@@ -2,20 +2,9 @@
 
 import datetime
 
-from live_world import (
-    LONG_AGO,
-    World,
-    api,
-    bind,
-    client_of,
-    gpus,
-    living,
-    node,
-    pod,
-    until,
-    world,
-)
+from live_world import LONG_AGO, World, api, bind, gpus, living, node, pod, until, world
 
+from fakes.api_memory import client_of
 from fakes.lease import LeaseStub
 from weft.core.policies.fgd import Fgd
 from weft.kube.clock import SystemClock

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from led_cluster import led
-from live_world import CARD_MIB, LONG_AGO, api, bind, client_of, node, pod, until
+from live_world import CARD_MIB, LONG_AGO, api, bind, endpoint_of, node, pod, until
 
 from fakes.api_server import FakeApiServer
 from weft.cluster.rights import CLAIMS
@@ -39,21 +39,19 @@ class ShadowWorld(NamedTuple):
 
 @asynccontextmanager
 async def shadowing(*nodes: Any) -> AsyncIterator[ShadowWorld]:
-    async with api(*nodes) as server:
-        endpoint = client_of(server).endpoint
-        async with ReadOnlyClient(endpoint) as client:
-            live = led(client, [Profile("weft", [Binpack()])]).live
-            seen, totals = list[BindingComparison](), ShadowTotals()
-            watch = ShadowWatch(live, lambda one: (seen.append(one), totals.add(one))[0])
-            server.add("pods", pod("first", 4_000), "d")
-            bind(server, "first", 1, LONG_AGO, memory_mib=4_000)
-            await live.start()
-            assert seen == [], "it was bound before"
-            try:
-                yield ShadowWorld(server, watch, seen, totals)
-            finally:
-                await live.stop()
-            assert {name.split()[0] for name in server.requests} <= {"GET", "WATCH", "LIST"}
+    async with api(*nodes) as server, ReadOnlyClient(endpoint_of(server)) as client:
+        live = led(client, [Profile("weft", [Binpack()])]).live
+        seen, totals = list[BindingComparison](), ShadowTotals()
+        watch = ShadowWatch(live, lambda one: (seen.append(one), totals.add(one))[0])
+        server.add("pods", pod("first", 4_000), "d")
+        bind(server, "first", 1, LONG_AGO, memory_mib=4_000)
+        await live.start()
+        assert seen == [], "it was bound before"
+        try:
+            yield ShadowWorld(server, watch, seen, totals)
+        finally:
+            await live.stop()
+        assert {name.split()[0] for name in server.requests} <= {"GET", "WATCH", "LIST"}
 
 
 def test_the_same_place_differs_in_nothing() -> None:
@@ -129,7 +127,7 @@ def test_pods_without_gpus_of_other_schedulers_are_no_matter() -> None:
 
 def test_its_client_sends_nothing_but_questions() -> None:
     async def story() -> None:
-        async with api() as server, ReadOnlyClient(client_of(server).endpoint) as client:
+        async with api() as server, ReadOnlyClient(endpoint_of(server)) as client:
             with pytest.raises(RuntimeError, match="is a write, and this process only reads"):
                 await client.call("POST", "/api/v1/namespaces/d/pods", b"{}")
             assert server.requests == {}

@@ -3,8 +3,9 @@
 import asyncio
 
 import pytest
-from live_world import api, client_of, node, pod
+from live_world import api, node, pod
 
+from fakes.api_memory import client_of
 from fakes.api_server import FakeApiServer
 from weft.cli.policies import registry
 from weft.cluster.config.form import Configuration

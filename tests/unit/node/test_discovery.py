@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from long_form import few_or_many
 from test_fake_devices import A100, written
 
+from fakes.api_memory import client_of
 from fakes.api_server import FakeApiServer
 from weft.dialects.alnair import NODE_COUNT, NODE_UNITS, NODE_UUIDS
 from weft.dialects.inventory import inventory
-from weft.kube.client import ApiClient, ClientOptions
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
+from weft.kube.client import ApiClient
 from weft.kube.structs import KubeNode
 from weft.model import Gpu
 from weft.model.agent_offer import AgentOffer
@@ -54,8 +53,7 @@ async def scene(folder: Path, text: str, **metadata: Any) -> AsyncIterator[Scene
     written(folder, text)
     async with FakeApiServer() as server:
         server.add("nodes", {"metadata": {"name": "n1", **metadata}, "spec": {}, "status": {}})
-        endpoint = Endpoint(server.url, FixedCredentials())
-        async with ApiClient(endpoint, ClientOptions()) as client:
+        async with client_of(server) as client:
             yield Scene(server, client, folder)
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import scheduler_world
 from led_cluster import led
 
+from fakes.api_memory import client_of
 from fakes.api_server import FakeApiServer
 from weft.cluster.control.event_reporter import EventReporter
 from weft.cluster.scheduler.leader_label import LeaderLabel
@@ -15,8 +16,6 @@ from weft.core.policies.fgd import Fgd
 from weft.host.scheduler_process import SchedulerProcess
 from weft.kube.bind import BindOptions
 from weft.kube.client import ApiClient
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
 from weft.kube.lease import Elector, LeaseOptions
 from weft.model.annotations import ROLE
 
@@ -69,7 +68,7 @@ async def world() -> AsyncIterator[tuple[FakeApiServer, Callable[[str], Running]
         started: list[Running] = []
         clients = []
         for _ in range(2):
-            client = ApiClient(Endpoint(server.url, FixedCredentials()))
+            client = client_of(server)
             clients.append(await stack.enter_async_context(client))
 
         def start(name: str) -> Running:

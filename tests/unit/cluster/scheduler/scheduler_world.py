@@ -10,6 +10,7 @@ import msgspec
 from led_cluster import led
 from prometheus_client.parser import text_string_to_metric_families
 
+from fakes.api_memory import client_of
 from fakes.api_server import FakeApiServer
 from fakes.lease import LeaseStub
 from weft.cluster.http.access import AccessRule
@@ -22,8 +23,6 @@ from weft.core.policies.packing import BestFit
 from weft.host.pages import PagesOptions
 from weft.host.scheduler_pages import StatusPages
 from weft.kube.client import ApiClient
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
 from weft.testing import AGENT_BY_NAME
 
 MIB = 16_000
@@ -148,7 +147,7 @@ async def world(
 ) -> AsyncIterator[World]:
     async with (
         FakeApiServer() as server,
-        ApiClient(Endpoint(server.url, FixedCredentials())) as client,
+        client_of(server) as client,
         aiohttp.ClientSession() as session,
     ):
         cluster = World(

@@ -13,6 +13,7 @@ import pytest
 from led_cluster import led
 from process_world import add_node, add_pod, node_of, until
 
+from fakes.api_memory import client_of
 from fakes.api_server import FakeApiServer
 from weft.cluster.leader.leader_parts import LeaderParts
 from weft.cluster.scheduler.explain_service import Explainer
@@ -24,9 +25,6 @@ from weft.core.policies.fgd import Fgd
 from weft.core.record import DecisionLines, Header, PolicyUse, ProfileUse, read, replay
 from weft.core.record.side import side_of
 from weft.host.decisions_recorder import Recording
-from weft.kube.client import ApiClient
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
 from weft.model import BadInputError
 
 HEADER = Header([ProfileUse("weft", [PolicyUse("fgd")])])
@@ -39,7 +37,7 @@ async def recorded(
     """A cluster whose decisions go to this file; `meddle` is called before it starts to follow."""
     async with (
         FakeApiServer() as server,
-        ApiClient(Endpoint(server.url, FixedCredentials())) as client,
+        client_of(server) as client,
     ):
         add_node(server)
         parts = led(client, [Profile("weft", [Fgd()])])

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fakes.api_memory import client_of
 from fakes.api_server import FakeApiServer
 from weft.dialects.application import ApplicationClues
-from weft.kube.client import ApiClient
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
 from weft.lab.profiling import history
 from weft.lab.profiling.bindings import bindings
 from weft.lab.profiling.history import (
@@ -193,7 +191,7 @@ async def test_every_metric_is_asked_for_once_a_piece() -> None:
 async def test_bindings_are_read_off_the_api() -> None:
     async with (
         FakeApiServer() as api,
-        ApiClient(Endpoint(api.url, FixedCredentials())) as client,
+        client_of(api) as client,
     ):
         gpus: list[dict[str, Any]] = [
             {"index": 0, "memory_mib": 16_000, "uuid": "GPU-0", "model": "T4"}

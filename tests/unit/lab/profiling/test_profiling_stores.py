@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fakes.api_memory import client_of
 from fakes.api_server import FakeApiServer
 from weft.interference.dataset import (
     EMPTY,
@@ -20,9 +21,6 @@ from weft.interference.dataset import (
     decode,
     encode,
 )
-from weft.kube.client import ApiClient
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
 from weft.kube.errors import ConflictError
 from weft.kube.pods import Pod
 from weft.lab.profiling import files, stores
@@ -112,7 +110,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
 async def on_api() -> AsyncIterator[tuple[FakeApiServer, ConfigMapStore]]:
     async with (
         FakeApiServer() as api,
-        ApiClient(Endpoint(api.url, FixedCredentials())) as client,
+        client_of(api) as client,
     ):
         yield api, ConfigMapStore(client, "d", "profiles")
 
