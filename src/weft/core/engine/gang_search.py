@@ -140,7 +140,7 @@ def _domains(
     if not key or members.placed:
         return [None]
     column = table.labels.domains(key)
-    numbers = _by_room(engine, waiting, column.of_node, len(column.values))
+    numbers = _by_room(engine, waiting, column.of_node, len(column.values), members.least)
     found: list[Bools | None] = [column.of_node == number for number in numbers]
     return found or [np.zeros(table.count, dtype=np.bool_)]
 
@@ -185,9 +185,10 @@ ROUNDS = 8
 
 
 def _by_room(
-    engine: TriesPlaces, waiting: Sequence[WaitingPod], of_node: Ints, count: int
+    engine: TriesPlaces, waiting: Sequence[WaitingPod], of_node: Ints, count: int, least: int
 ) -> list[int]:
-    """The domains' numbers: those that have room for all first, the fullest of these first."""
+    """The numbers of domains that may have room for as many pods as are needed: those that have it
+    for all first, the fullest of these first. The roomiest one, if none may."""
     room = np.zeros(engine.ledger.table.count, dtype=np.int64)
     for each in {(each.profile.name, each.pod.shape): each for each in waiting}.values():
         known = engine.assess(each.profile, each.pod)
@@ -195,8 +196,10 @@ def _by_room(
         room = np.maximum(room, fits)
     sums = np.zeros(count + 1, dtype=np.int64)
     np.add.at(sums, of_node, np.minimum(room, len(waiting)))
-    some = [number for number in range(1, count + 1) if sums[number]]
-    return sorted(some, key=lambda n: (sums[n] < len(waiting), abs(sums[n] - len(waiting)), n))
+    may = [number for number in range(1, count + 1) if sums[number] >= least]
+    if not may and sums[1:].any():
+        return [int(sums[1:].argmax()) + 1]
+    return sorted(may, key=lambda n: (sums[n] < len(waiting), abs(sums[n] - len(waiting)), n))
 
 
 def _try(
@@ -265,6 +268,8 @@ def _row(
     if known.wishes is not None:  # the pod says itself what it would be near to
         return selection.best_row(known, waiting.profile, key)
     here = [row for row in used if known.codes[row] == 0]
+    if len(here) == 1 and plan.roomiest:
+        return here[0]
     keep = np.zeros(len(known.codes), dtype=np.bool_)
     if here and plan.roomiest:
         keep[here] = True
