@@ -88,9 +88,10 @@ def init(
         Option(
             show_default=False,
             help="overprovisioned: jobs that ask for more than they use; pairs: measured "
-            "slowdowns; openb: pods of a trace; kube-knots-cluster, kube-knots-dl: Kube-Knots' "
-            "mixes and training; job-list: your jobs; mlperf-list: programs, queries, replicas; "
-            "pods: manifests; cluster-jobs: Jobs on a cluster.  [default: asked for at a "
+            "slowdowns; openb: pods of a trace; gangs: jobs of many pods; kube-knots-cluster, "
+            "kube-knots-dl: Kube-Knots' mixes and training; job-list: your jobs; mlperf-list: "
+            "programs, queries, replicas; pods: manifests; cluster-jobs: Jobs on a cluster.  "
+            "[default: asked for at a "
             "terminal, else overprovisioned]",
         ),
     ] = "",

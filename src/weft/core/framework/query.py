@@ -350,6 +350,8 @@ class Query:
     """Allocatable CPU, thousandths of a core, [n]."""
     memory_free = _NodeColumn("memory_free")
     """Free host memory, MiB, [n]."""
+    memory_total = _NodeColumn("memory_total")
+    """Allocatable host memory, MiB, [n]."""
     milli_free = _NodeColumn("milli_free")
     """Free GPU cores over all usable GPUs, thousandths of a card, [n]."""
     max_milli_free = _NodeColumn("max_milli_free")

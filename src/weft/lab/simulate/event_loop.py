@@ -81,10 +81,10 @@ def going_on(handle: HandleEvent) -> HandleEvent:
     return handled
 
 
-WORLD, ENDS, SCRAPES, ARRIVES, WAKES, LEAVES, TRIALS, LOOKS = range(8)
+WORLD, ENDS, SCRAPES, ARRIVES, WAKES, LEAVES, TRIALS, LOOKS, GIVES_UP = range(9)
 """Kinds of events, in the order in which they happen at one instant: world events, ends that free
-capacity, samples of GPUs, arrivals, retries, pods that give up, ends of trials, progress
-reports."""
+capacity, samples of GPUs, arrivals, retries, pods that leave, ends of trials, progress reports,
+gangs that give up waiting for their last pods."""
 
 Key = TypeVar("Key", int, str)
 """A pod of the run, by number or UID."""

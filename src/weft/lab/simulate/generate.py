@@ -286,7 +286,7 @@ def generate_pods(
         ended = started + max(1, round(lifetime))
         rows.append(
             f"pod-{i:0{digits}d},{kind.cpu_milli},{kind.memory_mib},{n},{kind.milli},{spec},"
-            f"{kind.qos},{_one_of(rng, PHASES)},{created},{ended},{started}"
+            f"{kind.qos},{one_of(rng, PHASES)},{created},{ended},{started}"
         )
     return "\n".join([POD_HEADER, *rows]) + "\n"
 
@@ -351,8 +351,8 @@ def _draw_pods(
     pods: list[tuple[int, PodKind]] = []
     drawn_milli = 0
     while drawn_milli < gpus * 1000 if count is None else len(pods) < count:
-        n, fitting = _one_of(rng, classes)
-        kind = _one_of(rng, fitting)
+        n, fitting = one_of(rng, classes)
+        kind = one_of(rng, fitting)
         pods.append((n, kind))
         drawn_milli += n * kind.milli
     return pods
@@ -367,10 +367,10 @@ def _hosts(machines: set[NodeKind], gpus: int, pod: PodKind) -> set[str]:
 def _spec(rng: random.Random, models: set[str]) -> str:
     """Draw the models that a pod requires ("" for any), at least one of them in `models`."""
     fitting = [(s, weight) for s, weight in SPECS if not s or models & set(s.split("|"))]
-    return _one_of(rng, fitting)
+    return one_of(rng, fitting)
 
 
-def _one_of(rng: random.Random, weighted: Sequence[tuple[_Value, int]]) -> _Value:
+def one_of(rng: random.Random, weighted: Sequence[tuple[_Value, int]]) -> _Value:
     """Draw one value by weight."""
     mark = rng.randrange(sum(weight for _, weight in weighted))
     for value, weight in weighted:

@@ -148,7 +148,7 @@ def pod_rows(
     """Return one row per pod, by arrival.
 
     `named(number)` returns its (uid, kind); by default the number, as in decisions, and the name of
-    the trace's pod. Nothing restarts or evicts pods in a timed run."""
+    the trace's pod. Of a pod that came anew the row has the last binding."""
 
     def second(at_ns: int | None) -> float | None:
         return None if at_ns is None else seconds(at_ns)
@@ -179,7 +179,7 @@ def pods_over_time(rows: Iterable[JobTimes]) -> list[PodsPoint]:
     return points
 
 
-class _Timed(EventLoop[int]):
+class TimedRun(EventLoop[int]):
     """One run, and its measurements so far.
 
     A pod's number is the row at whose time it arrives; several may be copies of one row. `on_come`
@@ -194,7 +194,7 @@ class _Timed(EventLoop[int]):
         arrivals: Arrivals,
         decisions: DecisionsWriter | None,
         heap: list[tuple[int, int, int]],
-        on_come: Callable[["_Timed"], None],
+        on_come: Callable[["TimedRun"], None],
     ) -> None:
         self.pods = [scenario.pods[row] for row in arrivals.pod_rows]
         self.gang_of = _gangs_of(scenario.pods, arrivals.pod_rows)
@@ -433,21 +433,24 @@ def run_timed(
     progress: Callable[[int], None] | None = None,
     on_holdings: OnHoldings | None = None,
     on_times: Callable[[TimedPods], None] | None = None,
+    make_run: type[TimedRun] = TimedRun,
 ) -> PolicyRun:
     """Run one policy or profile over the trace's own time.
 
     The result counts pods that never started, by reason, and those that had to wait. `on_holdings`
     is called after the last arrival, since at the end nearly all pods have left; `on_times` at the
-    end, with the times at which each pod arrived, was bound and ended."""
+    end, with the times at which each pod arrived, was bound and ended. `make_run` is another kind
+    of run, by which gangs are scheduled (`gang_rules`)."""
 
-    def on_come(run: _Timed) -> None:
+    def on_come(run: TimedRun) -> None:
         done = len(run.created)
         if progress is not None and done % 1000 == 0:
             progress(done)
         if on_holdings is not None and done == len(run.pods):
             on_holdings(run.engine, lambda uid: name_of(uid, run.pods))
 
-    run = _Timed(scenario, decider, arrivals, decisions, _happenings(scenario, compress), on_come)
+    heap = _happenings(scenario, compress)
+    run = make_run(scenario, decider, arrivals, decisions, heap, on_come)
     run.run()
     if on_times is not None:
         on_times(TimedPods(run.pods, run.created, run.started, run.ended))

@@ -6,6 +6,7 @@ from its binding on. Not simulated are the Job controller, image pulls, a queue'
 interference."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from weft.lab.experiment.run.runner import (
     CellResult,
     DecisionsKept,
     MakePolicy,
+    MakeScheduler,
     Runner,
     SchedulerMaker,
 )
@@ -29,21 +31,25 @@ from weft.lab.experiment.run.shared_gpus import (
     ReadPods,
     ScenarioMaker,
     SharedGpusRunner,
+    finite_or_none,
 )
 from weft.lab.experiment.run.trace_runs import OpenbRunner, gang_measures
 from weft.lab.experiment.spec.cluster import Cluster, ClusterJobs, ClusterScheduler
 from weft.lab.experiment.spec.experiment import ExperimentSpec, PlannedCell
-from weft.lab.experiment.spec.workloads import MeasuredPairs, OpenbPods
+from weft.lab.experiment.spec.workloads import GangJobs, MeasuredPairs, OpenbPods
 from weft.lab.simulate.arrivals import replayed
-from weft.lab.simulate.openb import TracePod, asked
+from weft.lab.simulate.gang_jobs import HostSize, gang_jobs
+from weft.lab.simulate.gang_rules import GANG_RULES
+from weft.lab.simulate.openb import TracePod, asked, read_nodes
 from weft.lab.simulate.scenario import Scenario
-from weft.lab.simulate.timed import TimedPods, pod_rows, pods_over_time, run_timed
+from weft.lab.simulate.timed import TimedPods, TimedRun, pod_rows, pods_over_time, run_timed
 from weft.model import BadInputError, Gpu, Node
 from weft.model.manifest import PodManifest
 
 _SPECIAL: dict[type, set[str]] = {
     MeasuredPairs: {GANDIVA, ORACLE},
     OpenbPods: set(),
+    GangJobs: set(GANG_RULES),
 }
 """Schedulers that are not policies, for workloads without the usual ones."""
 
@@ -68,8 +74,60 @@ def runner_of(
         return PairsRunner(workload, data, make, records=spec.decisions)
     if isinstance(workload, OpenbPods):
         return OpenbRunner(spec, workload, data, make)
+    if isinstance(workload, GangJobs):
+        return GangsRunner(spec, workload, data, make)
     scenarios = ScenarioMaker(workload, data, read_pods)
     return SharedGpusRunner(scenarios, make, records=spec.decisions)
+
+
+class GangsRunner:
+    """Runs jobs of one or many pods, under Weft's policies or the rules of `gang_rules`."""
+
+    def __init__(
+        self,
+        spec: ExperimentSpec,
+        workload: GangJobs,
+        data: Mapping[str, Path],
+        make: MakeScheduler,
+    ) -> None:
+        self._workload, self._nodes, self._make = workload, data["nodes"], make
+        self._records = spec.decisions
+
+    @cached_property
+    def _cluster(self) -> list[Node]:
+        nodes = read_nodes(self._nodes)[:: self._workload.every_node]
+        if not any(node.gpus for node in nodes):
+            what = f"has no GPU on one of {self._workload.every_node} nodes; lower everyNode"
+            raise BadInputError(str(self._nodes), what)
+        return nodes
+
+    def run(self, cell: PlannedCell) -> CellResult:
+        """Run one scheduler with one seed's jobs at one load."""
+        workload, nodes = self._workload, self._cluster
+        load = workload.loads[cell.index("load") or 0]
+        hosts = [HostSize(len(node.gpus), node.cpu_milli, node.memory_mib) for node in nodes]
+        ratio = workload.shared_ratio
+        pods = gang_jobs(hosts, jobs=workload.jobs, load=load, seed=cell.seed, shared_ratio=ratio)
+        rule, decisions = GANG_RULES.get(cell.scheduler), DecisionsKept(wanted=self._records)
+        times: list[TimedPods] = []
+        run = run_timed(
+            Scenario(nodes, pods),
+            rule.make_policy() if rule else self._make(cell.scheduler),
+            replayed(len(pods), len(nodes), cell.seed),
+            timing=False,
+            decisions=decisions.writer,
+            on_times=times.append,
+            make_run=rule.make_run if rule else TimedRun,
+        )
+        run = msgspec.structs.replace(run, policy=cell.scheduler)
+        measures = _measures(run.waits, run.completion)
+        measures["mean_allocation_percent"] = finite_or_none(
+            run.waits.mean_allocation_percent if run.waits else None
+        )
+        if run.gangs is not UNSET:
+            measures |= gang_measures(run.gangs)
+        rows, packed = pod_rows(times[0]), decisions.packed()
+        return CellResult(measures, msgspec.to_builtins(run), rows, decisions=packed)
 
 
 class SimulatedClusterRunner:

@@ -113,6 +113,19 @@ workload:
   compress: 1.0
 """
 
+_GANGS = """\
+workload:
+  kind: gangs
+  # Of openb's node list so many: every 1st, 2nd, …
+  nodes: nodes.csv
+  everyNode: 1
+  # Arrival rate × mean GPU time asked for ÷ GPUs.
+  loads: [0.7, 0.9, 1.1]
+  # Of 1 to 32 pods each; so many of them have pods that ask for a part of a GPU.
+  jobs: 400
+  sharedRatio: 0.44
+"""
+
 _CARDS = """\
   # The nodes of openb's CSV; left out, so many GPUs of a model.
   nodes: ""
@@ -295,6 +308,16 @@ TEMPLATES = {
         "Which policy allocates the most GPUs?",
         _OPENB,
         {"schedulers": "[fgd, best-fit, least-stranding]", "baseline": "fgd"},
+    ),
+    "gangs": _template(
+        "gangs",
+        "How long do jobs of many pods wait?",
+        _GANGS,
+        {
+            "schedulers": "[least-stranding, per-pod, kai-like, volcano-like]",
+            "baseline": "least-stranding",
+            "seeds": "10",
+        },
     ),
     "kube-knots-cluster": _template(
         "kube-knots-cluster",

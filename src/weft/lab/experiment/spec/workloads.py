@@ -9,6 +9,7 @@ from msgspec.structs import fields
 
 from weft.files.form import Section
 from weft.lab.experiment.spec.cluster import ClusterJobs
+from weft.lab.simulate.gang_jobs import SHARED_RATIO
 from weft.lab.simulate.sharing.arrival_times import ArrivalLaw
 from weft.lab.simulate.sharing.gpus import ComputeSharing, PowerModel
 from weft.lab.simulate.sharing.pipeline import read_spoof
@@ -333,6 +334,20 @@ class OpenbPods(Section, frozen=True, tag_field="kind", tag="openb"):
     compress: Annotated[float, Meta(gt=0)] = 1.0
 
 
+class GangJobs(Section, frozen=True, kw_only=True, tag_field="kind", tag="gangs"):
+    """Jobs of 1 to 32 pods that start together, with Philly-like sizes and durations.
+
+    They come to every `everyNode`-th of the `nodes` of openb's CSV, without sharing's slowdown.
+    `sharedRatio` of the jobs have pods that ask for a part of a GPU. Axis: `loads`, arrival rate ×
+    mean GPU time asked for ÷ GPUs."""
+
+    nodes: str
+    every_node: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    loads: Annotated[tuple[Load, ...], Meta(min_length=1)] = (0.7, 0.9, 1.1)
+    jobs: Count = 400
+    shared_ratio: Ratio = SHARED_RATIO
+
+
 SharedGpuWorkload = (
     OverprovisionedJobs
     | MeasuredPairs
@@ -351,6 +366,7 @@ Workload = (
     | InferenceList
     | ManifestPods
     | OpenbPods
+    | GangJobs
     | ClusterJobs
 )
 

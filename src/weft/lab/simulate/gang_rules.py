@@ -1,0 +1,131 @@
+"""How other schedulers treat gangs, as small rules beside Weft's: for comparison in simulations.
+
+per-pod        as kube-scheduler without gangs: each pod for itself, and what it has it holds. If a
+               gang does not start in ten minutes, all its pods are deleted and come anew, as
+               torchrun ends a job whose workers do not meet (its rendezvous waits 600 s by
+               default) and its controller starts it again.
+               Placement is Weft's, so that gangs alone make the difference.
+kai-like       KAI (NVIDIA/KAI-Scheduler, docs/operator/scheduler-config-customization.md and
+               pkg/scheduler/actions/allocate): sessions, jobs of a queue by priority, then age; a
+               job's pods are placed in one statement; default placement is binpack, of nodes
+               (plugin nodeplacement) and of shared GPUs (gpupack).
+volcano-like   Volcano (volcano-sh/volcano, volcano-scheduler.conf of its chart: enqueue, allocate;
+               priority, gang, overcommit, drf, nodeorder, binpack): sessions, jobs by priority,
+               then age (a job that waits has no dominant share yet); a statement is discarded while
+               the gang plugin's minAvailable is not met; jobs are queued up to 1.2 times what is
+               idle. Placement is by CPU and memory, as in that file GPUs have no weight."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import UNSET
+
+from weft.core.engine import Bind, PodGone
+from weft.core.framework import Policy, Query
+from weft.core.ledger.table import Ints
+from weft.core.policies.least_stranding import LeastStranding
+from weft.core.policies.packing import Binpack
+from weft.lab.simulate.event_loop import GIVES_UP
+from weft.lab.simulate.sessions import Sessions
+from weft.lab.simulate.timed import SECOND_NS, TimedRun
+from weft.model import PodRequest
+
+JOIN_NS = 600 * SECOND_NS
+"""So long pods of a gang wait for each other before the job is started again: the default
+join_timeout of PyTorch's elastic rendezvous (torch/distributed/elastic/rendezvous)."""
+OVERCOMMIT = 1.2
+"""The default of Volcano's plugin overcommit."""
+
+
+class PerPodRun(TimedRun):
+    """A run in which the scheduler sees no gangs: pods hold their places until all have one."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._members: dict[str, list[int]] = {}
+        for number, gang in self.gang_of.items():
+            self._members.setdefault(gang.key, []).append(number)
+
+    def _request(self, number: int) -> PodRequest:
+        return msgspec.structs.replace(super()._request(number), gang=UNSET)
+
+    def _bind(self, command: Bind) -> None:
+        super()._bind(command)
+        number = int(command.pod.uid)
+        if self.gangs.is_held(number) and len(self.gangs.waiting_with(number)) == 1:
+            self.schedule(self.now + JOIN_NS, GIVES_UP, number)
+
+    def _happens(self, kind: int, key: int) -> None:
+        if kind != GIVES_UP:
+            super()._happens(kind, key)
+        elif self.gangs.is_held(key) and self.started[key] == self.now - JOIN_NS:
+            self._start_again(key)
+
+    def _start_again(self, number: int) -> None:
+        """Delete all pods of the gang, those that wait first, and create them anew."""
+        members = [each for each in self._members[self.gang_of[number].key] if each in self.created]
+        for each in members:
+            if each not in self.started:
+                self.tell(PodGone(str(each)))
+        for each in members:
+            if each in self.places:
+                self.loses_place(each)
+        for each in members:
+            if each not in self.ended:
+                self.comes_anew(each)
+
+
+class SessionsRun(TimedRun):
+    """A run in which jobs are scheduled in sessions."""
+
+    overcommit = 0.0
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._handle = Sessions(self.engine, self._handle, self.overcommit).handle
+
+
+class VolcanoRun(SessionsRun):
+    """Sessions that look at queued jobs only."""
+
+    overcommit = OVERCOMMIT
+
+
+class VolcanoPlacement(Policy):
+    """The node with the best sum of Volcano's default scores, by CPU and memory; its first GPU
+    that fits."""
+
+    name = "volcano-placement"
+    summary = "least requested + balanced + binpack, by CPU and memory"
+    source = "Volcano's plugins nodeorder and binpack, weights of its default configuration"
+
+    def score_nodes(self, query: Query) -> Ints:
+        """Score by what would be used of CPU and memory, 0 to 300,000, [n]."""
+        cpu_total, memory_total = query.cpu_total, query.memory_total
+        cpu = 1 - (query.cpu_free - query.demand.cpu_milli) / np.maximum(cpu_total, 1)
+        memory = 1 - (query.memory_free - query.demand.memory_mib) / np.maximum(memory_total, 1)
+        least_requested = 1 - (cpu + memory) / 2
+        balanced = 1 - np.abs(cpu - memory) / 2  # the deviation of two values
+        binpack = (cpu + memory) / 2
+        return np.asarray(100_000 * (least_requested + balanced + binpack), dtype=np.int64)
+
+    def choose_device(self, query: Query, fits: Ints, key: str) -> int:
+        """Choose the first device that fits."""
+        return 0
+
+
+class GangRule(msgspec.Struct, frozen=True):
+    """A rule: the policy that places pods, and the kind of run that schedules gangs."""
+
+    make_policy: Callable[[], Policy]
+    make_run: type[TimedRun]
+
+
+GANG_RULES = {
+    "per-pod": GangRule(LeastStranding, PerPodRun),
+    "kai-like": GangRule(Binpack, SessionsRun),
+    "volcano-like": GangRule(VolcanoPlacement, VolcanoRun),
+}
+"""Rules by the name that experiments give them."""
