@@ -79,9 +79,10 @@ def too_choosy_about_whom_to_wake(patch: pytest.MonkeyPatch) -> None:
 
 
 def seen_pods_stay_in_the_queue(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        Engine, "_seen_bound", lambda self, event, _: self.ledger.adopt(event.placement) and None
-    )
+    def adopted(self: Engine, event: Any, *_: object) -> None:
+        self.ledger.adopt(event.placement)
+
+    patch.setattr(Engine, "_seen_bound", adopted)
 
 
 def a_stale_answer_from_the_cache(patch: pytest.MonkeyPatch) -> None:

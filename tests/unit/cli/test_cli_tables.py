@@ -37,13 +37,14 @@ DRAWN = {
     "parse_rows.py",
     "policies.py",
     "profile_tables.py",
+    "queues.py",
     "shadow.py",
     "status.py",
     "tables.py",
     "trace.py",
 }
 """The modules with tables, each drawn by a test here or beside its command's (metrics, inspect,
-doctor, status, adopt, shadow, experiments of a file)."""
+doctor, status, adopt, shadow, experiments of a file, queues)."""
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from commands import Weft
 from dialect_pods import ASKING, node, pod
 
@@ -113,3 +114,13 @@ def test_an_anonymous_snapshot_has_the_same_queues_under_other_names(weft: Weft)
     assert "research" not in Path(state).read_text()
     (research,) = [row for row in found.values() if row["weight"] == 2]
     assert (research["pods"], research["waiting"]) == (2, 1)
+
+
+def test_the_table_fits_80_columns(weft: Weft, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = taken(weft, CONFIG.replace("research", "a-team-of-a-rather-long-name"))
+    monkeypatch.setenv("COLUMNS", "80")
+    said = weft("queues", "--snapshot", state)
+    assert said.code == 0, said.err
+    assert [line for line in said.out.splitlines() if len(line) > 80] == []
+    assert "a-team-of-a-rather-long-name" in said.out
+    assert "…" not in said.out
