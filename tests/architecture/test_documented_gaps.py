@@ -28,7 +28,6 @@ MISSING = re.compile(
     r"next release|(honour|form|there|line|possible) yet\b|does not exist yet",
     re.IGNORECASE,
 )
-NO_PREEMPTION = "Weft alone does not preempt"
 REASONS = (ROOT / "docs" / "reference" / "reasons.md").read_text()
 LIST = REASONS.partition("## What Weft alone does not honour")[2]
 BY_LABELS = {"matchLabels": {"team": "a"}}
@@ -43,7 +42,7 @@ ASKED = {
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_calls_missing_is_quoted_from_what_refuses_it(page: Path) -> None:
-    quoted = (TEXT[Code.UNSUPPORTED], NO_PREEMPTION)
+    quoted = (TEXT[Code.UNSUPPORTED],)
     lines = [line for line in page.read_text().splitlines() if MISSING.search(line)]
     assert [line for line in lines if not any(text in line for text in quoted)] == []
 
@@ -81,11 +80,6 @@ def test_parse_says_of_no_variable_that_weft_sets_it() -> None:
         for path in (ROOT / "src" / "weft" / wing).glob("*.py")
     )
     assert not re.search(r"sets \{key\}|value Weft delivers|Weft sets", source)
-
-
-def test_no_preemption_is_said_by_the_code() -> None:
-    source = "".join(path.read_text() for path in (ROOT / "src" / "weft").rglob("*.py"))
-    assert NO_PREEMPTION in source
 
 
 @pytest.mark.parametrize("field", ASKED)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.cluster.control.leadership import LeaseHolder
-from weft.cluster.control.live_cluster import EngineCluster, EngineClusterOptions
+from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.options import EngineClusterOptions
 from weft.cluster.eviction.past_scheduler import Treatment
 from weft.cluster.leader.leader_parts import LeaderParts
 from weft.core.framework import Profile

@@ -49,6 +49,10 @@ GROUPS = {
 }
 """Beside `SCHEDULER`, by system: where the API server has its PodGroups. Who lacks them knows not
 how many pods a group needs, and they wait."""
+PREEMPTION = (*_rights("delete", "pods"), *_rights("create", "pods/eviction"))
+"""Beside `SCHEDULER`, where a profile preempts. Who lacks them preempts nobody."""
+BUDGETS = _rights("list watch", "poddisruptionbudgets", group="policy")
+"""Beside `SCHEDULER`, where a profile preempts. Who lacks them knows of no budget to spare."""
 GROUP_STATUS = _rights("patch", "podgroups/status", group="scheduling.k8s.io")
 """To say on Kubernetes' PodGroups whether their pods have places; who lacks it does not."""
 

@@ -13,7 +13,8 @@ from weft.cluster.config.form import Configuration, LeaseSettings
 from weft.cluster.config.gpu_links import links_rules
 from weft.cluster.config.made_profiles import maker
 from weft.cluster.config.made_profiles import profiles as made_of
-from weft.cluster.control.live_cluster import EngineCluster, EngineClusterOptions
+from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.options import EngineClusterOptions
 from weft.cluster.extender.routes import Route, route_profiles
 from weft.cluster.extender.setup import routes_of
 from weft.cluster.leader.leader_parts import LeaderParts

@@ -234,6 +234,7 @@ class ScheduledSpec(PodSpec, frozen=True, gc=False):
     runtime_class_name: str | None = None
     priority_class_name: str = ""
     preemption_policy: str | None = None
+    termination_grace_period_seconds: int | None = None
     host_network: bool = False
     host_users: bool | None = None
 
@@ -326,6 +327,8 @@ class ScheduledStatus(PodStatus, frozen=True, gc=False):
     resources: ManifestResources | None = None
 
 
+DISRUPTED, PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"
+"""The condition of a pod that is ended for another one, and its reason."""
 ENDED = ("Succeeded", "Failed")
 """Phases of a pod whose containers are over."""
 

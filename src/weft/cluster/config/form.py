@@ -86,6 +86,17 @@ class ProfileSettings(Section, frozen=True):
         "them, 100 lets them decide first. 2, since a preference then costs the GPUs next to "
         "nothing",
     ] = PREFERENCES_PERCENT
+    preempt: Annotated[
+        bool,
+        "ends pods of lower priority that Weft schedules for a pod that fits nowhere, as "
+        "kube-scheduler does; true, since priorities are there for that. Pods with "
+        "preemptionPolicy Never end nobody",
+    ] = True
+    disruption_budgets: Annotated[
+        Literal["preferred", "law"],
+        "preferred ends pods against their PodDisruptionBudget where nothing else makes room, as "
+        "kube-scheduler does; law never does, and asks the Eviction API",
+    ] = "preferred"
 
 
 class ClientSettings(Section, frozen=True):

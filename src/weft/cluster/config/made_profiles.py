@@ -35,8 +35,15 @@ def profiles(config: Configuration, registry: Registry, where: str = "") -> list
             except BadInputError as error:
                 at = place(where, f"profiles[{i}].policies[{j}]")
                 raise BadInputError(at, f"{error.where}: {error.problem}") from error
-        percent = profile.preferences
-        made.append(Profile(profile.scheduler_name, plugins, preferences=percent))
+        made.append(
+            Profile(
+                profile.scheduler_name,
+                plugins,
+                preferences=profile.preferences,
+                preempts=profile.preempt,
+                budgets_are_law=profile.disruption_budgets == "law",
+            )
+        )
     _check_policies(config, registry, where)
     return made
 

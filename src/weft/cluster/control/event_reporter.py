@@ -20,6 +20,7 @@ from weft.core.engine.records import Record
 from weft.core.explain.sentences import (
     bound_in_words,
     gang_refused_in_words,
+    kept_in_words,
     pending_in_words,
     stuck_in_words,
 )
@@ -248,7 +249,11 @@ class EventReporter:
         unsupported = request.shape.constraints.unsupported
         summary = summarise(engine.ledger.table, known, request.warnings)
         looks = request.shape.gpu_requests and not unsupported
-        return pending_in_words(summary, unsupported, self._stuck_now() if looks else "")
+        text = pending_in_words(summary, unsupported, self._stuck_now() if looks else "")
+        kept = engine.preemption.nominations.get(request.uid)
+        if kept is None:
+            return text
+        return f"{text}; {kept_in_words(kept.node, map(self._live.pods.name_of, kept.leaving))}"
 
     def _stuck_now(self) -> str:
         now = self._client.clock.monotonic()

@@ -27,6 +27,7 @@ from weft.core.engine import (
     EvictionWaived,
     Faulted,
     Learnt,
+    Nominate,
     PeakLearnt,
     SlowdownReason,
     Unschedulable,
@@ -68,7 +69,7 @@ class Notice(msgspec.Struct, frozen=True, gc=False):
     waits: bool = False
 
 
-PartCommand = Evict | EvictionWaived | Learnt | PeakLearnt
+PartCommand = Evict | Nominate | EvictionWaived | Learnt | PeakLearnt
 """Commands that parts carry out."""
 Decide = Callable[[Event, int], list[Command]]
 MayWrite = Callable[[float], bool]

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -40,17 +39,20 @@ from weft.cluster.control.interface import (
 from weft.cluster.control.leadership import Leadership, LeaseHolder
 from weft.cluster.control.optional_feeds import (
     OptionalFeeds,
+    budget_kinds,
     device_kinds,
     group_kinds,
     namespace_kinds,
 )
+from weft.cluster.control.options import EngineClusterOptions
 from weft.cluster.control.required_plugins import required_plugins
 from weft.cluster.control.timer import Alarm
-from weft.cluster.control.volume_binder import TIMEOUT_S, VolumeBinder
+from weft.cluster.control.volume_binder import VolumeBinder
 from weft.cluster.control.watch_feeds import ChangeStream, LoopTurns, WatchFeed
 from weft.cluster.state.groups import in_group_of
 from weft.cluster.state.node_batches import NodeBatches
-from weft.cluster.state.nodes import NodeView, Unit
+from weft.cluster.state.nodes import NodeView
+from weft.cluster.state.nominated import nominated
 from weft.cluster.state.pod_reader import read, read_asked
 from weft.cluster.state.pods import PodView
 from weft.cluster.state.terminating import stuck
@@ -77,17 +79,14 @@ from weft.core.engine import (
 from weft.core.engine.assessment import TURN_LOOKS
 from weft.core.explain.explanation import StuckPod
 from weft.core.framework import Profile
-from weft.core.ledger import STRICT, RequestLimits
+from weft.core.ledger import RequestLimits
 from weft.dialects.delivery import written
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
-from weft.dialects.inventory import InventoryFallback
 from weft.dialects.koordinator import Koordinator
-from weft.dialects.node_links import LinksRule
 from weft.kube.bind import (
     AlreadyBound,
     Binder,
-    BindOptions,
     BindRequest,
     Bound,
     Gone,
@@ -116,7 +115,6 @@ from weft.kube.watch import Change, Deleted, Synced
 from weft.model import BadInputError, Node, PodRequest
 from weft.model.annotations import DELIVERY, OUT_OF_MEMORY, PLACEMENT, PLACEMENT_COPY, TERM
 from weft.model.delivery import encode_delivery
-from weft.model.queue_rules import NO_QUEUES, QueueRules
 
 # --- a decision as a Binding ----------------------------------------------------------------------
 
@@ -201,28 +199,6 @@ _MOVED_PODS = 200  # whose terms select other namespaces, or whose group is anot
 _MOMENT_S = 0.05  # the loop's clock is not the client's
 
 
-class EngineClusterOptions(msgspec.Struct, frozen=True):
-    """Settings of a live cluster.
-
-    `names` are the schedulerNames to schedule for (all profiles' where left out), `rules` the
-    inventory of nodes that nobody else tells of, `links` how their GPUs are connected; `limits` are
-    the ledger's, `queues` are teams' shares. `interference`: there is a table of it.
-    `volume_timeout_s`: how long a decided pod waits until its volumes are bound.
-    """
-
-    names: Sequence[str] | None = None
-    rules: Sequence[InventoryFallback] = ()
-    links: Sequence[LinksRule] = ()
-    gpushare_unit: Unit = "auto"
-    volcano_memory_factor: int = 1
-    seed: int = 0
-    binding: BindOptions | None = None
-    limits: RequestLimits = STRICT
-    queues: QueueRules = NO_QUEUES
-    interference: bool = False
-    volume_timeout_s: float = TIMEOUT_S
-
-
 class EngineCluster:
     """The `LiveCluster` of a process: events in, commands out.
 
@@ -256,7 +232,7 @@ class EngineCluster:
         self.leadership, self.faults = Leadership(lease), FaultLog()
         self.binder = Binder(client, options.binding, may_bind=self.may_write)
         self.client = self._client = client
-        settings = _settings(options)
+        settings = options.settings
         self._nodes = NodeView(options.rules, options.links, lends=settings.lends)
         self._volumes = VolumeView()
         names = [each.name for each in profiles] if options.names is None else options.names
@@ -285,9 +261,10 @@ class EngineCluster:
         devices = device_kinds(client, self._nodes, self._nodes_changed)
         named = namespace_kinds(client, self._stream, self._pods, self._tell_moved)
         groups = group_kinds(client, self._stream, self._pods, self._tell_moved)
-        self.optional = OptionalFeeds(
-            client, self._stream, (named, self._claims.kinds, devices, *groups)
-        )
+        preempts = self._pods.tells_priority = self.engine.preemption.on
+        budgets = [budget_kinds(client, self._pods, self.handle)] if preempts else []
+        kinds = (named, self._claims.kinds, devices, *groups, *budgets)
+        self.optional = OptionalFeeds(client, self._stream, kinds)
         self._late = Alarm(client.clock, self._judge_heartbeats)
         after, closed = self._nodes_changed, self._close_nodes
         self._node_feed = WatchFeed(client, NODES, None, after, on_batch=closed)
@@ -369,10 +346,13 @@ class EngineCluster:
         self._pods.deciding = True
         self.leadership.begin()
         self.handle(LeadershipBegan())
+        pending = self._pods.pending()
+        for kept in nominated(pending, self._pods, self.parse):
+            self.handle(kept)
         for part in self.parts:
             part.lead()
         turns = LoopTurns(self._client.clock.monotonic)
-        for pod in self._pods.pending():
+        for pod in pending:
             quicker = self._pods.by_uid(pod.metadata.uid) is not pod  # the watch
             if not quicker and (event := self._pods.update(pod)) is not None:
                 self.handle(event)
@@ -688,13 +668,3 @@ class EngineCluster:
         for hook in self.on_notice:
             with self.faults.beside("telling of a notice"):
                 hook(notice)
-
-
-def _settings(options: EngineClusterOptions) -> DialectSettings:
-    unit = options.gpushare_unit
-    return DialectSettings(
-        gpushare_unit="node" if unit == "auto" else unit,
-        lends=max(options.limits) > 1000,
-        interference_table=options.interference,
-        volcano_memory_factor=options.volcano_memory_factor,
-    )

@@ -14,15 +14,19 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from weft.cluster.control.watch_feeds import ChangeStream, WatchFeed
+from weft.cluster.rights import BUDGETS as BUDGET_RIGHTS
 from weft.cluster.rights import DEVICES as DEVICE_RIGHTS
 from weft.cluster.rights import GROUPS as GROUP_RIGHTS
 from weft.cluster.rights import NAMESPACES as NAMESPACE_RIGHTS
+from weft.cluster.state.budgets import BudgetView
 from weft.cluster.state.groups import GROUP_KINDS
 from weft.cluster.state.koordinator_devices import DEVICES
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pods import PodView
+from weft.core.engine import BudgetsChanged
 from weft.dialects.group_objects import KubePodGroup
 from weft.kube.access import ResourceRight
+from weft.kube.budgets import DISRUPTION_BUDGETS
 from weft.kube.client import ApiClient
 from weft.kube.clock import Backoff
 from weft.kube.codec import NAMESPACES, MetaOnly, Resource
@@ -45,6 +49,7 @@ _NO_NAMESPACES = (
     "may not {}"
 )
 _NO_GROUPS = "pods whose group has its size in such an object wait: may not {}"
+_NO_BUDGETS = "pods are preempted whatever disruption budgets say: may not {}"
 _CORE = "/api/"
 
 
@@ -189,6 +194,27 @@ def namespace_kinds(
 
     feed = WatchFeed(client, NAMESPACES, take, after, on_synced=listed)
     return OptionalKinds((NAMESPACES,), NAMESPACE_RIGHTS, _NO_NAMESPACES, lambda: [feed])
+
+
+def budget_kinds(
+    client: ApiClient, pods: PodView, tell: Callable[[BudgetsChanged], object]
+) -> OptionalKinds:
+    """Disruption budgets; `tell` hears of those that changed."""
+
+    def uid_of(namespace: str, name: str) -> str:
+        pod = pods.pods.get((namespace, name))
+        return "" if pod is None else pod.metadata.uid
+
+    view = BudgetView(uid_of)
+
+    def after() -> None:
+        if (news := view.news()) is not None:
+            tell(news)
+
+    def feeds() -> list[WatchFeed[Any]]:
+        return [WatchFeed(client, DISRUPTION_BUDGETS, view.take, after)]
+
+    return OptionalKinds((DISRUPTION_BUDGETS,), BUDGET_RIGHTS, _NO_BUDGETS, feeds)
 
 
 def group_kinds(

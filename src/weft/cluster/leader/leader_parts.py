@@ -11,12 +11,20 @@ from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.eviction.evictor import Evictor
 from weft.cluster.eviction.overbooking_guard import OverbookingGuard
 from weft.cluster.eviction.past_scheduler import PastScheduler, Treatment
+from weft.cluster.eviction.preemptor import Preemptor
 from weft.cluster.leader.gpushare_units import UnitMismatches
 from weft.cluster.leader.group_conditions import GroupConditions
 from weft.cluster.leader.started_marks import StartedMarks
 from weft.cluster.stores.oom_history_store import OomHistoryStore
 from weft.cluster.telemetry.oom_watch import OomWatch
-from weft.core.engine import Evict, EvictionWaived, Learnt, PeakLearnt, SlowdownReason
+from weft.core.engine import (
+    Evict,
+    EvictionWaived,
+    Learnt,
+    Nominate,
+    PeakLearnt,
+    SlowdownReason,
+)
 from weft.core.engine.reasons import summarise
 from weft.core.explain.sentences import pending_in_words
 from weft.dialects.groups import KUBERNETES
@@ -48,6 +56,14 @@ class LeaderParts:
             may_write=live.may_write,
             on_slowdown_eviction=self._slowed,
         )
+        self.preemptor = Preemptor(
+            client,
+            pods,
+            live.engine,
+            notify=live.notice,
+            report=live.handle,
+            may_write=live.may_write,
+        )
         self.guard = OverbookingGuard(
             client,
             live.engine,
@@ -73,18 +89,25 @@ class LeaderParts:
         live, hooks = self.live, self.live.hooks
         hooks.ends.append(self.ends.of)
         hooks.bound.append(self.started.observe)
-        hooks.gone += (self.started.forget, self.groups.forget)
+        hooks.gone += (self.started.forget, self.groups.forget, self.preemptor.forget)
         hooks.nodes.append(self.units.check)
         hooks.touched.append(self.guard.touch)
         hooks.accounts += (self.guard.check, self.past_scheduler.check)
-        live.carry(Evict, self.evictor.evict)
+        live.carry(Evict, self._evict)
+        live.carry(Nominate, self.preemptor.nominate)
         live.carry(EvictionWaived, self.guard.waive)
         live.carry(Learnt, self._keep)
         live.carry(PeakLearnt, self._keep)
         live.stores.append(self.oom_history)
         live.pods.groups.on_follow.append(self._followed)
         live.parts += (self.evictor, self.guard, self.past_scheduler, self.started, self.units)
-        live.parts.append(self.groups)
+        live.parts += (self.groups, self.preemptor)
+
+    def _evict(self, command: Evict) -> None:
+        if why := command.record.preempted:
+            self.preemptor.end(command, why)
+        else:
+            self.evictor.evict(command)
 
     def _followed(self, system: str) -> None:
         if system == KUBERNETES:  # elsewhere no decision needs a look

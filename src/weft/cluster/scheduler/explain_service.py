@@ -54,8 +54,10 @@ from weft.core.explain.sentences import (
     decision_notes,
     extender_in_words,
     gang_in_words,
+    kept_in_words,
     node_gone_in_words,
     place_in_words,
+    preempted_in_words,
     preemption_in_words,
     served_in_words,
     state_in_words,
@@ -241,6 +243,8 @@ class Explainer:
                 notes.append(f"it {why}")
         notes += [doubt.text for doubt in live.pods.doubts.get(pod.metadata.uid, ())]
         notes += [by_claim_in_words(name) for name in live.pods.claims.of_pod(pod.metadata.uid)]
+        if (ended := live.engine.preemption.going.get(pod.metadata.uid)) is not None:
+            notes.append(preempted_in_words(ended))
         for over in self._accounts.over.get(node, ()):
             if pod.metadata.uid in over.holders:
                 notes.append(f"{node}: {over}")
@@ -424,7 +428,12 @@ class Explainer:
     def _on_preemption(
         self, request: PodRequest, pod: Pod, changes: tuple[SuggestedChange, ...]
     ) -> list[str]:
-        """Note where kube-scheduler would preempt others for the pod, which Weft alone does not."""
+        """Note whom preemption ends for the pod, or would, if its profile preempted."""
+        engine = self._live.engine
+        if (kept := engine.preemption.nominations.get(request.uid)) is not None:
+            return [kept_in_words(kept.node, map(self._live.pods.name_of, kept.leaving))]
+        if engine.profile_of(request).preempts:
+            return []
         freed = next((change.free for change in changes if change.free), ())
         lower = [uid for uid in freed if self._priority(uid) < request.priority]
         claimed = any(map(self._live.pods.claims.holds, freed))  # these nobody preempts

@@ -221,6 +221,8 @@ class SchedulerMetrics:
         parts = self._parts
         evicted = "Pods evicted from overbooked GPUs, by outcome."
         yield counter("weft_evictions", evicted, parts.evictor.double_booked_counts, "outcome")
+        preempted = "Pods ended for pods of higher priority, by outcome."
+        yield counter("weft_preemption_victims", preempted, parts.preemptor.counts, "outcome")
         gangs = "Pods evicted as the rest of their gang fits nowhere, by outcome."
         yield counter("weft_gang_evictions", gangs, parts.evictor.gang_counts, "outcome")
         recalls = "Borrowers of GPU memory evicted, by outcome."

@@ -16,6 +16,7 @@ from weft.cluster.state.groups import (
 from weft.cluster.state.koordinator_devices import DEVICES
 from weft.dialects.group_objects import KubePodGroup
 from weft.dialects.koordinator import KoordinatorDevice
+from weft.kube.budgets import DISRUPTION_BUDGETS, DisruptionBudget
 from weft.kube.codec import (
     CLAIMS,
     CONFIG_MAPS,
@@ -40,7 +41,7 @@ from weft.kube.dra import (
     ResourceClaim,
     ResourceSlice,
 )
-from weft.kube.pods import LabelSelector, Pod
+from weft.kube.pods import Pod
 from weft.kube.structs import (
     ConfigMap,
     CsiNode,
@@ -65,28 +66,6 @@ class PriorityClass(Api, frozen=True, gc=False):
     value: int = 0
     global_default: bool = False
     preemption_policy: str | None = None
-
-
-class DisruptionBudgetSpec(Api, frozen=True, gc=False):
-    """The spec of a PodDisruptionBudget."""
-
-    selector: LabelSelector | None = None
-    min_available: int | str | None = None
-    max_unavailable: int | str | None = None
-
-
-class DisruptionBudgetStatus(Api, frozen=True, gc=False):
-    """The status of a PodDisruptionBudget: how many of its pods may be evicted now."""
-
-    disruptions_allowed: int = 0
-
-
-class DisruptionBudget(Api, frozen=True, gc=False):
-    """A policy/v1 PodDisruptionBudget."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    spec: DisruptionBudgetSpec = DisruptionBudgetSpec()
-    status: DisruptionBudgetStatus = DisruptionBudgetStatus()
 
 
 class ClusterSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -128,7 +107,6 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
 
 
 PRIORITY_CLASSES = Resource("/apis/scheduling.k8s.io/v1", "priorityclasses", PriorityClass)
-DISRUPTION_BUDGETS = Resource("/apis/policy/v1", "poddisruptionbudgets", DisruptionBudget)
 
 KINDS: dict[str, tuple[str, Resource[Any]]] = {
     "Node": ("nodes", NODES),

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from weft.cluster.snapshot.form import DisruptionBudget
 from weft.cluster.snapshot.state import SnapshotState
 from weft.cluster.state.bound_share import placed_by_weft
 from weft.cluster.state.pod_facts import job_class_of
 from weft.core.engine.move_trials import MovablePod
+from weft.kube.budgets import DisruptionBudget
 from weft.kube.pods import LabelSelector, Pod, SelectorRequirement
 from weft.model import BadInputError
 from weft.model.request import LATENCY_CRITICAL

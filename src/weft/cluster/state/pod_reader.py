@@ -207,6 +207,8 @@ def _read_waiting(pod: Pod, settings: DialectSettings, constraints: Constraints)
     meta = pod.metadata
     if (meta.labels or meta.annotations) and (queue := named_queue(pod)):
         request = replace(request, queue=queue)
+    if pod.spec.preemption_policy == "Never":
+        request = replace(request, never_preempts=True)
     reasons = [each.text for each in reading.foreign if each.waits]
     if constraints.judged_elsewhere or not reasons:
         return request

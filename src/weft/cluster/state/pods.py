@@ -67,6 +67,8 @@ from weft.model.queue_rules import NO_QUEUES, QueueRules
 log = logging.getLogger("weft.cluster")
 
 Key = tuple[str, str]
+MIRROR = "kubernetes.io/config.mirror"
+"""The annotation of a pod that shows one of its node's own files."""
 _UNNAMED = CardNames()
 _MOST_QUEUES = 20_000
 """Queues of which it is noted that they were said to be unknown."""
@@ -135,8 +137,9 @@ class PodView:
     `faults` counts mistakes of ours in reading a pod: it is then a pod that cannot be read.
     `assumed` is what is charged for lack of marks, in words, `told` what nodes' agents tell of pods
     without marks, and `doubts` what is wrong with the marks of bound pods. `deciding` is off while
-    another process decides: pending pods are then kept, not told. `clock` says how long ago they
-    were bound. Where `queues` count, bound pods' events say theirs.
+    another process decides: pending pods are then kept, not told. `tells_priority`: some profile
+    preempts, and bound pods that it may end are told with their priority. `clock` says how long ago
+    they were bound. Where `queues` count, bound pods' events say theirs.
     """
 
     def __init__(
@@ -159,7 +162,7 @@ class PodView:
         self.faults = 0
         self.settings = settings
         self.claims = ClaimView(nodes.slices, nodes.nodes.get, clock.wall, log_problem)
-        self.deciding = False
+        self.deciding = self.tells_priority = False
         self._clock, self._queues = clock, queues
         self._known_queues = {terms.name for terms in queues.queues}
         self.namespaces, self.groups = NamespaceView(), GroupView()
@@ -498,7 +501,15 @@ class PodView:
         pod = self._by_uid.get(uid)
         at_ns, held_ns = 0 if pod is None else bound_ns(pod), self.held_ns(uid)
         job_class, unsure = placement.job_class, self.unsure(uid)
-        return PodSeenBound(placement, at_ns, job_class, held_ns, unsure, *known)
+        seen = PodSeenBound(placement, at_ns, job_class, held_ns, unsure, *known)
+        if self.tells_priority and pod is not None and self._may_be_ended(pod):
+            return replace(seen, priority=pod.spec.priority or 0)
+        return seen
+
+    def _may_be_ended(self, pod: Pod) -> bool:
+        """True for pods that Weft placed, or is to schedule, but for a node's own files."""
+        of_node = MIRROR in (pod.metadata.annotations or {})
+        return not of_node and (self.ours(pod) or self.is_placed_by_weft(pod))
 
     def _arrived(self, known: Pod, pod: Pod) -> Placement | None:
         """The place decided here for a pod that comes back from its binding, asking what it asked

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from weft.core.constraints import ExistingPods
 from weft.core.engine.gangs import GangMembers
 from weft.core.engine.queue import WaitingPod
+from weft.core.engine.records import PreemptedFor
 from weft.core.ledger import Holding, Ledger
 from weft.core.preempt import Budget, LowerPods, Victim, violations
 from weft.core.preempt.lower_pods import STAYS
@@ -60,7 +61,7 @@ class Preemption:
         self.standings: dict[str, tuple[int, int]] = {}
         self.nominations: dict[str, Nomination] = {}
         self.budgets: dict[str, Budget] = {}
-        self.going: dict[str, int] = {}  # those asked to go, with the priority they go for
+        self.going: dict[str, PreemptedFor] = {}  # those asked to go, and for whom
         self._stays: dict[str, int] = {}  # asked in vain, until when they are left alone
         self._ledger, self._existing, self._gang_of = ledger, existing, gang_of
         self._lower: LowerPods | None = None
@@ -157,9 +158,11 @@ class Preemption:
 
     # --- those who go ---
 
-    def goes(self, uid: str, priority: int) -> None:
-        """The pod was asked to go for one of this priority."""
-        self.going[uid] = max(priority, self.going.get(uid, priority))
+    def goes(self, uid: str, why: PreemptedFor) -> None:
+        """The pod was asked to go for another one."""
+        before = self.going.get(uid)
+        if before is None or before.pod_priority < why.pod_priority:
+            self.going[uid] = why
         self._touch(uid)
 
     def goes_not(self, uid: str, until_ns: int) -> list[Nomination]:

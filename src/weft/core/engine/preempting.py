@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
 
 _BY_OTHERS = np.array([Code(code).is_by_others for code in range(len(Code))], dtype=np.bool_)
+PODS = "pods"
+"""The number of pods as a resource of nodes: each takes one, so sums tell of it too."""
 LOOKS_SEARCH = 4
 """The columns of all nodes: one look for so many."""
 
@@ -90,10 +92,11 @@ def _search(
     pod, preemption, ledger = waiting.pod, engine.preemption, engine.ledger
     going = [kept_uid(each.pod.uid) for each in preemption.below(pod.priority)]
     going = [uid for uid in going if uid in ledger.holdings]
-    going += [uid for uid, for_priority in preemption.going.items() if for_priority < pod.priority]
+    going += [uid for uid, why in preemption.going.items() if why.pod_priority < pod.priority]
     fits = _Trials(engine, waiting.profile, waiting)
     constraints = pod.shape.constraints
-    rules = constraints.pods or constraints.storage or constraints.ports or pod.shape.extended
+    beside = [name for name, _ in pod.shape.extended if name != PODS]
+    rules = constraints.pods or constraints.storage or constraints.ports or beside
     search = VictimSearch(
         ledger,
         preemption.lower,
@@ -187,7 +190,7 @@ def _end(
         waiting.profile.budgets_are_law,
         str(members.gang) if members and len(victim.uids) > 1 else "",
     )
-    preemption.goes(uid, pod.priority)
+    preemption.goes(uid, why)
     engine.evict(holding, why, now_ns, out)
 
 
@@ -260,7 +263,9 @@ def nominated(engine: Engine, event: PodNominated, now_ns: int, out: list[Comman
         return
     leaving = [uid for uid in event.leaving if uid in engine.ledger.holdings]
     for uid in leaving:
-        preemption.goes(uid, pod.priority)
+        own = preemption.standings.get(uid, (0, 0))[0]
+        name = f"{pod.namespace}/{pod.name}"
+        preemption.goes(uid, PreemptedFor(pod.uid, name, pod.priority, own))
     waiting, before = WaitingPod(pod, profile, 0), engine.journal.seq
     place: Placement | None = None
     with engine.trial(leaving):

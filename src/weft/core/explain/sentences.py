@@ -10,7 +10,7 @@ from weft.core.engine.harvest import Eviction, Harvest
 from weft.core.engine.oom_history import ALONE_AFTER, OomCharge
 from weft.core.engine.overbooking import DoubleBooking, Excuse
 from weft.core.engine.reasons import FeasibilitySummary
-from weft.core.engine.records import GangDecision, Record
+from weft.core.engine.records import GangDecision, PreemptedFor, Record
 from weft.core.engine.slowdown_eviction import WINDOWS, SlowdownReason
 from weft.core.explain.amounts import age_in_words, gpus_in_words, shares_in_words
 from weft.core.explain.explanation import StuckPod
@@ -95,13 +95,31 @@ def extender_in_words(summary: FeasibilitySummary | None, refusal: str = "") -> 
     return f"as an extender Weft would answer: {summary}"
 
 
+NO_PREEMPTION = "its profile does not preempt"
+
+
 def preemption_in_words(names: Iterable[str], priority: int, way_out: str) -> str:
-    """Note on a pod that preemption would help: kube-scheduler would preempt, Weft alone does
-    not."""
+    """Note on a pod that preemption would help, of a profile that does not preempt."""
     return (
-        f"Weft alone does not preempt: ending {', '.join(names)}, of lower priority than this "
+        f"{NO_PREEMPTION}: ending {', '.join(names)}, of lower priority than this "
         f"pod's {priority}, would make room. End it yourself, or {way_out}"
     )
+
+
+def preempted_in_words(why: PreemptedFor) -> str:
+    """Say for whom a pod is ended."""
+    text = f"preempted by {why.pod} (priority {why.pod_priority}, its own {why.priority})"
+    return f"{text}, as one with group {why.gang}" if why.gang else text
+
+
+def kept_in_words(node: str, leaving: Iterable[str]) -> str:
+    """Say which node is kept for a pod, and who is still to end there."""
+    names = sorted(leaving)
+    if not names:
+        return f"node {node} is kept for it"
+    shown = ", ".join(names[:_STUCK_SHOWN]) + (", …" if len(names) > _STUCK_SHOWN else "")
+    pods = "1 pod" if len(names) == 1 else f"{len(names)} pods"
+    return f"node {node} is kept for it, which waits for {pods} to end: {shown}"
 
 
 def beyond_advertised_in_words(lacks: Reason, left: int, advertised: int, node: str) -> str:
@@ -201,6 +219,10 @@ def decision_notes(record: Record, name: Callable[[str], str] = str) -> list[str
     notes = [harvest_in_words(harvest, name) for harvest in record.harvested]
     notes += [eviction_in_words(record.eviction, name)] if record.eviction else []
     notes += [slowed_in_words(record.slowed, name)] if record.slowed else []
+    notes += [preempted_in_words(record.preempted)] if record.preempted else []
+    if record.preempts:
+        leaving = (*record.preempts.victims, *record.preempts.leaving)
+        notes.append(kept_in_words(record.preempts.node, map(name, leaving)))
     if isinstance(record.double_booked, DoubleBooking):
         notes.append(double_booking_in_words(record.double_booked, record.node, name))
     notes += [BOUNDED] if record.bounded else []

@@ -128,7 +128,7 @@ async def test_preemption_that_would_help_is_said_to_be_missing() -> None:
             uid = add_pod(cluster.server, name, 12_000, priority=priority, preemptionPolicy=policy)
             await cluster.until(lambda uid=uid: uid in cluster.live.engine.queue)
         (note,) = (await cluster.explain("wants")).notes
-        assert note.startswith("Weft alone does not preempt: ending d/low, of lower priority")
+        assert note.startswith("its profile does not preempt: ending d/low, of lower priority")
         assert "kube-scheduler with Weft as its extender" in note
         assert (await cluster.explain("polite")).notes == ()
         assert (await cluster.explain("small")).notes == ()

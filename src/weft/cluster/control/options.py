@@ -1,0 +1,47 @@
+"""Settings of a live cluster."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from weft.cluster.control.volume_binder import TIMEOUT_S
+from weft.cluster.state.nodes import Unit
+from weft.core.ledger import STRICT, RequestLimits
+from weft.dialects.dialect import DialectSettings
+from weft.dialects.inventory import InventoryFallback
+from weft.dialects.node_links import LinksRule
+from weft.kube.bind import BindOptions
+from weft.model.queue_rules import NO_QUEUES, QueueRules
+
+
+class EngineClusterOptions(msgspec.Struct, frozen=True):
+    """Settings of a live cluster.
+
+    `names` are the schedulerNames to schedule for (all profiles' where left out), `rules` the
+    inventory of nodes that nobody else tells of, `links` how their GPUs are connected; `limits` are
+    the ledger's, `queues` are teams' shares. `interference`: there is a table of it.
+    `volume_timeout_s`: how long a decided pod waits until its volumes are bound.
+    """
+
+    names: Sequence[str] | None = None
+    rules: Sequence[InventoryFallback] = ()
+    links: Sequence[LinksRule] = ()
+    gpushare_unit: Unit = "auto"
+    volcano_memory_factor: int = 1
+    seed: int = 0
+    binding: BindOptions | None = None
+    limits: RequestLimits = STRICT
+    queues: QueueRules = NO_QUEUES
+    interference: bool = False
+    volume_timeout_s: float = TIMEOUT_S
+
+    @property
+    def settings(self) -> DialectSettings:
+        """Settings by which dialects read pods."""
+        unit = self.gpushare_unit
+        return DialectSettings(
+            gpushare_unit="node" if unit == "auto" else unit,
+            lends=max(self.limits) > 1000,
+            interference_table=self.interference,
+            volcano_memory_factor=self.volcano_memory_factor,
+        )

@@ -1,0 +1,216 @@
+"""Ends the pods that the engine preempts, and writes where it keeps room for the others.
+
+    engine ──Evict (preempted)──▶ condition DisruptionTarget ──▶ DELETE, with its UID and grace
+                                           still there 30 s after its grace ──▶ NotEvicted
+    engine ──Nominate──▶ status.nominatedNodeName of the pod that waits
+
+As kube-scheduler does it. Where disruption budgets are law it is the Eviction API that is asked,
+and whom a budget does not let go is `NotEvicted`: the engine chooses others.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from weft.cluster.control.interface import Notice
+from weft.cluster.state.pods import PodView
+from weft.core.engine import Engine, Event, Evict, Nominate, NotEvicted, PreemptedFor
+from weft.core.explain.account_sentences import LEASE_ENDS, NOT_LEADING
+from weft.core.explain.sentences import preempted_in_words
+from weft.kube.client import STRATEGIC_PATCH, ApiClient
+from weft.kube.clock import rfc3339_micro
+from weft.kube.codec import PODS
+from weft.kube.conditions import ANOTHER_POD
+from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
+from weft.kube.eviction import evict
+from weft.kube.pods import DISRUPTED, PREEMPTED, Pod
+from weft.model.log_fields import about
+
+log = logging.getLogger("weft.cluster")
+GRACE_S, LATE_S = 30, 30.0
+"""A pod's grace where it says none, and how long after it a pod may still be there."""
+_TIMEOUT_S = 3.0
+_Errors = (ApiError, LostError, NotSentError)
+
+
+class Preemptor:
+    """Carries out the engine's preemptions while `leading`. `counts` are pods by what became of
+    them: `ended` (DELETE or eviction accepted), `blocked` by a budget, `failed`, `late`."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        pods: PodView,
+        engine: Engine,
+        *,
+        notify: Callable[[Notice], None],
+        report: Callable[[Event], object],
+        may_write: Callable[[float], bool] | None,
+    ) -> None:
+        self.leading = False
+        self.counts = {"ended": 0, "blocked": 0, "failed": 0, "late": 0}
+        self._client, self._pods, self._engine = client, pods, engine
+        self._notify, self._report, self._may_write = notify, report, may_write
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waits: dict[str, asyncio.Task[None]] = {}
+        self._nominating: dict[str, asyncio.Lock] = {}
+
+    def lead(self) -> None:
+        """This process leads now: it may end pods, and waits for those that others ended."""
+        self.leading = True
+        for uid in self._engine.preemption.going:
+            if (pod := self._pods.by_uid(uid)) is not None:
+                self._wait_for(pod)
+
+    async def stop(self) -> None:
+        """Begin nothing more, and end nobody."""
+        self.leading = False
+        tasks = [*self._tasks, *self._waits.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def forget(self, uid: str) -> None:
+        """A pod is gone: nobody waits for it any more."""
+        if (task := self._waits.pop(uid, None)) is not None:
+            task.cancel()
+
+    def end(self, command: Evict, why: PreemptedFor) -> None:
+        """Begin to end a pod; what became of it is told to the engine, later."""
+        self._run(self._end(command, why))
+
+    def nominate(self, command: Nominate) -> None:
+        """Begin to write the node that is kept for a pod, or that none is."""
+        if self.leading:
+            self._run(self._nominate(command))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- victims ---
+
+    async def _end(self, command: Evict, why: PreemptedFor) -> None:
+        uid = command.placement.uid
+        pod = self._pods.by_uid(uid)
+        if pod is None:
+            return  # gone: the watch tells the engine
+        if not self.leading:
+            self._report(NotEvicted(uid, NOT_LEADING, refused=False))
+        elif self._may_write is not None and not self._may_write(2 * _TIMEOUT_S):
+            self._report(NotEvicted(uid, LEASE_ENDS, refused=False))
+        elif pod.metadata.deletion_timestamp or await self._ask(pod, why):
+            self._wait_for(pod)
+
+    async def _ask(self, pod: Pod, why: PreemptedFor) -> bool:
+        """True if the pod goes, or may."""
+        meta, text = pod.metadata, preempted_in_words(why)
+        refused = ""
+        try:
+            await self._mark(pod, text)
+            if why.law:
+                answer = await evict(self._client, meta.namespace, meta.name, meta.uid, _TIMEOUT_S)
+                if answer.outcome == "blocked":
+                    self.counts["blocked"] += 1
+                    refused = answer.reason or "a disruption budget does not allow it"
+                elif answer.error is not None and not answer.may_go:
+                    raise answer.error
+            else:
+                await self._client.delete(PODS, meta.namespace, meta.name, meta.uid)
+        except (NotFoundError, ConflictError):
+            return False  # gone, or another has its name: the watch will say so
+        except LostError:
+            pass  # it may have arrived: whether the pod goes says so
+        except (ApiError, NotSentError) as error:
+            self.counts["failed"] += 1
+            refused = str(error)
+        if refused:
+            log.warning(
+                "%s/%s is not preempted: %s (%s)",
+                *(meta.namespace, meta.name, refused, text),
+                extra=about(meta, node=pod.spec.node_name),
+            )
+            self._report(NotEvicted(meta.uid, refused))
+            return False
+        self.counts["ended"] += 1
+        log.warning(
+            "preempted %s/%s: %s",
+            *(meta.namespace, meta.name, text),
+            extra=about(meta, node=pod.spec.node_name),
+        )
+        self._notify(Notice("Preempted", f"{text} on node {pod.spec.node_name}", pod=pod))
+        return True
+
+    async def _mark(self, pod: Pod, text: str) -> None:
+        """Say on the pod why it ends, as controllers' podFailurePolicy reads it."""
+        condition = {
+            "type": DISRUPTED,
+            "status": "True",
+            "reason": PREEMPTED,
+            "message": text,
+            "lastTransitionTime": rfc3339_micro(self._client.clock.wall())[:19] + "Z",
+        }
+        await self._patch(pod, {"conditions": [condition]})
+
+    async def _patch(self, pod: Pod, status: dict[str, object]) -> None:
+        meta = pod.metadata
+        body = {"metadata": {"uid": meta.uid}, "status": status}
+        try:
+            await self._client.call(
+                "PATCH",
+                PODS.of(meta.namespace, meta.name, "status"),
+                msgspec.json.encode(body),
+                content_type=STRATEGIC_PATCH,
+            )
+        except ApiError as error:
+            if error.code == ANOTHER_POD:
+                raise NotFoundError(error.status) from error
+            raise
+
+    def _wait_for(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        if uid not in self._waits:
+            grace_s = pod.spec.termination_grace_period_seconds
+            wait_s = (GRACE_S if grace_s is None else grace_s) + LATE_S
+            self._waits[uid] = asyncio.create_task(self._wait(pod, wait_s))
+
+    async def _wait(self, pod: Pod, wait_s: float) -> None:
+        """Tell the engine of a pod that is still there then: nobody waits for it any more."""
+        await self._client.clock.sleep(wait_s)
+        uid = pod.metadata.uid
+        self._waits.pop(uid, None)
+        if not self.leading or self._pods.by_uid(uid) is None:
+            return
+        self.counts["late"] += 1
+        text = f"it is still there {wait_s:g} s after it was preempted"
+        log.warning(
+            "%s: %s; others are chosen",
+            self._pods.name_of(uid),
+            text,
+            extra=about(pod.metadata, node=pod.spec.node_name),
+        )
+        self._notify(Notice("PreemptionLate", f"{text}: other pods are chosen instead", pod=pod))
+        self._report(NotEvicted(uid, text, refused=False, stays=True))
+
+    # --- nominations ---
+
+    async def _nominate(self, command: Nominate) -> None:
+        request = command.pod
+        lock = self._nominating.setdefault(request.uid, asyncio.Lock())
+        async with lock:
+            kept = self._engine.preemption.nominations.get(request.uid)
+            node = "" if kept is None else kept.node  # what is true by now
+            pod = self._pods.by_uid(request.uid)
+            if pod is None or pod.spec.node_name:
+                return  # the API server clears it with the Binding
+            try:
+                await self._patch(pod, {"nominatedNodeName": node or None})
+            except _Errors as error:
+                text = "the node kept for %s/%s could not be written: %s"
+                log.warning(text, request.namespace, request.name, error, extra=about(pod.metadata))
+        if not lock.locked():
+            self._nominating.pop(request.uid, None)

@@ -1,0 +1,195 @@
+"""Preemption on a cluster: condition, DELETE, nominatedNodeName; budgets, and victims that stay."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from led_cluster import led
+from live_world import Json, World, api, client_of, living, node, pod, until
+
+from fakes.api_server import FakeApiServer
+from weft.cluster.eviction import preemptor
+from weft.core.engine import NotEvicted
+from weft.core.framework import Profile
+from weft.core.policies.fgd import Fgd
+from weft.kube.client import ApiClient
+
+
+def profile(*, law: bool = False) -> Profile:
+    return Profile("weft", [Fgd()], preempts=True, budgets_are_law=law)
+
+
+class Preempting(World):
+    """A cluster whose profile preempts."""
+
+    def __init__(self, server: FakeApiServer, client: ApiClient, *, law: bool = False) -> None:
+        super().__init__(server, client, Fgd())
+        self.parts = led(client, [profile(law=law)])
+        self.live = self.parts.live
+        self.live.on_notice.append(self.notices.append)
+
+    def add(self, name: str, priority: int, memory_mib: int = 15_000, **more: Any) -> None:
+        """A pod comes."""
+        asked = pod(name, memory_mib, priority=priority, **more)
+        asked["metadata"]["labels"] = {"app": name}
+        self.server.add("pods", asked)
+
+    async def bound(self, name: str) -> str:
+        """The node that the pod gets."""
+        found: str = await until(lambda: self.shown(name)["spec"].get("nodeName", ""))
+        await until(lambda: (p := self.live.pod("d", name)) and p.spec.node_name)
+        return found
+
+    def shown(self, name: str) -> Json:
+        """The pod as the API has it."""
+        found: Json = self.server.get("pods", name, "d")
+        return found
+
+    def conditions(self, name: str) -> dict[str, str]:
+        """Reasons by type."""
+        conditions = self.shown(name).get("status", {}).get("conditions", [])
+        return {each["type"]: each.get("reason", "") for each in conditions}
+
+    def kept(self, name: str) -> str:
+        """The pod's nominated node."""
+        found: str = self.shown(name).get("status", {}).get("nominatedNodeName") or ""
+        return found
+
+    def end(self, name: str) -> None:
+        """The kubelet is done with it."""
+        self.server.remove("pods", name, "d")
+
+
+@asynccontextmanager
+async def world(*nodes: Json, law: bool = False) -> AsyncIterator[Preempting]:
+    async with api(*(nodes or (node(count=1),))) as server, client_of(server) as client:
+        made = Preempting(server, client, law=law)
+        async with living(made):
+            yield made
+
+
+def budget(app: str, allowed: int) -> Json:
+    return {
+        "metadata": {"name": app, "namespace": "d"},
+        "spec": {"selector": {"matchLabels": {"app": app}}, "maxUnavailable": allowed},
+        "status": {"disruptionsAllowed": allowed},
+    }
+
+
+async def test_a_victim_gets_its_condition_and_goes_and_the_node_is_kept() -> None:
+    async with world() as made:
+        made.add("low", 1)
+        await made.bound("low")
+        made.add("high", 9)
+        await until(lambda: made.deleting("low"))
+        assert made.conditions("low")["DisruptionTarget"] == "PreemptionByScheduler"
+        await until(lambda: made.kept("high") == "n")
+        (text,) = await until(lambda: made.told("Preempted"))
+        assert text == "preempted by d/high (priority 9, its own 1) on node n"
+        made.end("low")
+        assert await made.bound("high") == "n"
+        assert made.parts.preemptor.counts["ended"] == 1
+
+
+async def test_a_pod_that_never_preempts_waits() -> None:
+    async with world() as made:
+        made.add("low", 1)
+        await made.bound("low")
+        made.add("high", 9, preemptionPolicy="Never")
+        queue = made.live.engine.queue
+        await until(lambda: (waits := queue.get(made.uid("high"))) and waits.state == "parked")
+        assert not made.deleting("low")
+        assert not made.live.engine.preemption.nominations
+
+
+async def test_a_pod_of_another_scheduler_is_not_ended() -> None:
+    async with world() as made:
+        made.add("foreign", 1, schedulerName="other", nodeName="n")
+        await until(lambda: made.uid("foreign") in made.live.engine.ledger.holdings)
+        assert made.uid("foreign") not in made.live.engine.preemption.standings
+
+
+async def test_a_budget_is_spared_where_another_pod_may_go() -> None:
+    async with world(node("a", 1), node("b", 1)) as made:
+        made.server.add("poddisruptionbudgets", budget("guarded", 0))
+        await until(lambda: made.live.engine.preemption.budgets)
+        made.add("guarded", 1)
+        await made.bound("guarded")
+        made.add("other", 5)
+        await made.bound("other")
+        made.add("high", 9)
+        await until(lambda: made.deleting("other"))
+        assert not made.deleting("guarded")
+
+
+async def test_where_budgets_are_law_the_eviction_api_is_asked() -> None:
+    async with world(law=True) as made:
+        made.add("low", 1)
+        await made.bound("low")
+        made.add("high", 9)
+        await until(lambda: made.deleting("low"))
+        assert made.server.requests.get("POST pods/eviction", 1) == 1
+        made.end("low")
+        assert await made.bound("high") == "n"
+
+
+async def test_a_victim_that_stays_is_named_and_another_is_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preemptor, "LATE_S", 0.05)
+    async with world(node("a", 1), node("b", 1)) as made:
+        made.add("stays", 1, terminationGracePeriodSeconds=0)
+        await made.bound("stays")
+        made.server.update("pods", "stays", {"metadata": {"finalizers": ["example.com/held"]}}, "d")
+        made.add("other", 2)
+        await made.bound("other")
+        made.add("high", 9)
+        await until(lambda: made.deleting("stays"))
+        await until(lambda: made.told("PreemptionLate"))
+        await until(lambda: made.deleting("other"))
+        assert made.parts.preemptor.counts["late"] == 1
+
+
+async def test_the_next_process_keeps_the_node_too() -> None:
+    async with world() as made:
+        made.add("low", 1, 9_000)
+        await made.bound("low")
+        made.add("high", 9, 12_000)
+        await until(lambda: made.kept("high") == "n")
+        await until(lambda: made.deleting("low"))
+        await made.live.stop()
+        made.parts = led(made.client, [profile()])
+        made.live = made.parts.live
+        await made.live.start()
+        await made.live.lead(afresh=False, term=4)
+        nominations = made.live.engine.preemption.nominations
+        assert nominations[made.uid("high")].leaving == {made.uid("low")}
+        made.add("small", 1, 5_000)
+        await until(lambda: made.live.engine.queue.get(made.uid("small")))
+        made.end("low")
+        assert await made.bound("high") == "n"
+        assert not made.shown("small")["spec"].get("nodeName")
+
+
+async def test_a_refused_delete_is_told_and_nobody_waits_for_it() -> None:
+    async with world() as made:
+        made.add("low", 1)
+        await made.bound("low")
+        made.server.fault("status", path="pods/low", method="DELETE", code=403, times=9)
+        told: list[NotEvicted] = []
+        decide = made.live.decide
+
+        def hear(event: Any, now: int) -> Any:
+            if isinstance(event, NotEvicted):
+                told.append(event)
+            return decide(event, now)
+
+        made.live.decide = hear
+        made.add("high", 9)
+        await until(lambda: told)
+        await until(lambda: not made.live.engine.preemption.nominations)
+        assert told[0].uid == made.uid("low")
+        await asyncio.sleep(0)
+        assert not made.deleting("low")
