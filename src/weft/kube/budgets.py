@@ -1,7 +1,5 @@
 """Disruption budgets, decoded as far as Weft reads them."""
 
-from typing import Any
-
 from weft.kube.codec import Resource
 from weft.kube.pods import LabelSelector
 from weft.model.manifest import Api, ObjectMeta
@@ -16,11 +14,9 @@ class DisruptionBudgetSpec(Api, frozen=True, gc=False):
 
 
 class DisruptionBudgetStatus(Api, frozen=True, gc=False):
-    """The status of a PodDisruptionBudget: how many of its pods may be evicted now, and
-    names of those whose eviction is counted already."""
+    """The status of a PodDisruptionBudget: how many of its pods may be evicted now."""
 
     disruptions_allowed: int = 0
-    disrupted_pods: dict[str, Any] | None = None
 
 
 class DisruptionBudget(Api, frozen=True, gc=False):

@@ -262,7 +262,7 @@ class EngineCluster:
         named = namespace_kinds(client, self._stream, self._pods, self._tell_moved)
         groups = group_kinds(client, self._stream, self._pods, self._tell_moved)
         preempts = self._pods.tells_priority = self.engine.preemption.on
-        budgets = [budget_kinds(client, self._pods, self.handle)] if preempts else []
+        budgets = [budget_kinds(client, self.handle)] if preempts else []
         kinds = (named, self._claims.kinds, devices, *groups, *budgets)
         self.optional = OptionalFeeds(client, self._stream, kinds)
         self._late = Alarm(client.clock, self._judge_heartbeats)

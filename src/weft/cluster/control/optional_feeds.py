@@ -196,16 +196,9 @@ def namespace_kinds(
     return OptionalKinds((NAMESPACES,), NAMESPACE_RIGHTS, _NO_NAMESPACES, lambda: [feed])
 
 
-def budget_kinds(
-    client: ApiClient, pods: PodView, tell: Callable[[BudgetsChanged], object]
-) -> OptionalKinds:
+def budget_kinds(client: ApiClient, tell: Callable[[BudgetsChanged], object]) -> OptionalKinds:
     """Disruption budgets; `tell` hears of those that changed."""
-
-    def uid_of(namespace: str, name: str) -> str:
-        pod = pods.pods.get((namespace, name))
-        return "" if pod is None else pod.metadata.uid
-
-    view = BudgetView(uid_of)
+    view = BudgetView()
 
     def after() -> None:
         if (news := view.news()) is not None:

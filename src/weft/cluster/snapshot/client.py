@@ -13,6 +13,7 @@ from weft.cluster.snapshot.file import lean
 from weft.cluster.snapshot.form import KINDS, OLDER, OPTIONAL, ClusterSnapshot
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
 from weft.kube.access import OWN_REVIEWS
+from weft.kube.budgets import DISRUPTION_BUDGETS
 from weft.kube.client import JSON, ApiClient
 from weft.kube.codec import CONFIG_MAPS, LEASES
 from weft.kube.config import Endpoint
@@ -63,6 +64,8 @@ class SnapshotClient(ApiClient):
             for resources, kinds in OPTIONAL
         }
         self._served |= dict.fromkeys(resource.path for resource in OLDER.values())
+        budgets = [{"name": DISRUPTION_BUDGETS.name}] if snapshot.disruption_budgets else None
+        self._served[DISRUPTION_BUDGETS.path] = budgets
         self._unread = snapshot.unread
         self._lists[CONFIG_MAPS.of(UNHEALTHY_NAMESPACE)] = snapshot.config_maps
 

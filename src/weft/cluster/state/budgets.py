@@ -1,7 +1,5 @@
 """Disruption budgets as the API shows them, made the engine's events."""
 
-from collections.abc import Callable
-
 from weft.cluster.state.volume_rules import labels_of
 from weft.core.engine import BudgetsChanged
 from weft.core.preempt import Budget
@@ -11,11 +9,9 @@ from weft.model.selectors import PodSelector
 
 
 class BudgetView:
-    """The budgets that changed since `news` was asked last. `uid_of` gives the UID of a pod of this
-    namespace and name, "" where there is none."""
+    """The budgets that changed since `news` was asked last."""
 
-    def __init__(self, uid_of: Callable[[str, str], str]) -> None:
-        self._uid_of = uid_of
+    def __init__(self) -> None:
         self._changed: dict[str, Budget | None] = {}
 
     def take(self, change: Change[DisruptionBudget]) -> None:
@@ -26,7 +22,7 @@ class BudgetView:
         if isinstance(change, Deleted):
             self._changed[name] = None
         else:
-            self._changed[name] = self._read(name, shown)
+            self._changed[name] = _read(name, shown)
 
     def news(self) -> BudgetsChanged | None:
         """The event that tells of them; None where nothing changed."""
@@ -36,11 +32,10 @@ class BudgetView:
         there = tuple(budget for budget in changed.values() if budget is not None)
         return BudgetsChanged(there, tuple(n for n, budget in changed.items() if budget is None))
 
-    def _read(self, name: str, shown: DisruptionBudget) -> Budget:
-        """The budget, in the engine's words. Without selector it has no pods, with an empty one
-        all of its namespace."""
-        namespace = shown.metadata.namespace
-        pods = PodSelector((namespace,), labels_of(shown.spec.selector))
-        ending = (self._uid_of(namespace, pod) for pod in shown.status.disrupted_pods or ())
-        allowed = shown.status.disruptions_allowed
-        return Budget(name, pods, allowed, tuple(uid for uid in ending if uid))
+
+def _read(name: str, shown: DisruptionBudget) -> Budget:
+    """The budget, in the engine's words. Without selector it has no pods, with an empty one
+    all of its namespace."""
+    namespace = shown.metadata.namespace
+    pods = PodSelector((namespace,), labels_of(shown.spec.selector))
+    return Budget(name, pods, shown.status.disruptions_allowed)

@@ -112,7 +112,7 @@ class Preemption:
         return tuple(
             budget.name
             for budget in self.budgets.values()
-            if budget.pods.matches(marks.namespace, marks.labels) and uid not in budget.ending
+            if budget.pods.matches(marks.namespace, marks.labels)
         )
 
     @property

@@ -36,7 +36,13 @@ from weft.model import Code, Placement
 if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
 
-_BY_OTHERS = np.array([Code(code).is_by_others for code in range(len(Code))], dtype=np.bool_)
+_NOBODYS_END_HELPS = (
+    *(Code.POD_AFFINITY, Code.CLAIM_WAITS, Code.NO_VOLUME, Code.STORAGE_CAPACITY),
+    *(Code.FAULT, Code.GROUP_INCOMPLETE, Code.GROUP_ELSEWHERE, Code.QUEUE_LIMIT),
+)
+_BY_OTHERS = np.array(
+    [code.is_by_others and code not in _NOBODYS_END_HELPS for code in Code], dtype=np.bool_
+)
 PODS = "pods"
 """The number of pods as a resource of nodes: each takes one, so sums tell of it too."""
 LOOKS_SEARCH = 4

@@ -22,7 +22,7 @@ from weft.core.preempt.victims import PreemptionCost, Victim, cost_of, violation
 
 NODES, NODES_OF_MANY = 48, 12
 """Nodes whose sets are compared at a time: up to so many all, of more the likeliest."""
-TRIALS = 200
+TRIALS = 100
 """Sets that are tried for one pod, at most."""
 SETS_SIMPLE, SETS_WITH_RULES = 6, 128
 """Sets of a node that are kept for a trial: sums tell most, where no other rules count."""

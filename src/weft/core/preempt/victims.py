@@ -17,15 +17,11 @@ ABOVE_LOWEST = 1 << 31
 
 
 class Budget(msgspec.Struct, frozen=True, gc=False):
-    """A disruption budget, `name` with its namespace: so many more of these pods may be ended now.
-
-    `ending` are the names of pods that count as ended already.
-    """
+    """A disruption budget, `name` with its namespace: so many more of these pods may end now."""
 
     name: str
     pods: PodSelector
     allowed: int = 0
-    ending: tuple[str, ...] = ()
 
 
 class Victim(NamedTuple):
