@@ -81,7 +81,7 @@ test-node: venv node-tools helm  ## The tests on a real kubelet and containerd (
 	@$(BIN)/pytest tests/node/test_device_plugins.py  # a node of its own: a kubelet does not forget their resources
 	@$(BIN)/pytest -s tests/node/whole  # Weft as it is deployed, on a whole cluster
 
-test-browser: venv  ## The report in Chromium (needs the Debian packages chromium and fonts-liberation).
+test-browser: venv  ## The report and the console in Chromium (needs the Debian packages chromium and fonts-liberation).
 	@$(BIN)/pytest tests/browser
 
 gpu-check:  ## What the agent relies on, and workloads, on the GPU at hand, in ten minutes; fails where there is none.

@@ -103,7 +103,7 @@ def test_wings_import_each_other_one_way_and_seldom() -> None:
     together, and may import any below it."""
     arrows = {arrow for path in SOURCES for arrow in arrows_from(path)}
     arrows = {(wing, other) for wing, other in arrows if "testing" not in (wing, other)}
-    assert len([arrow for arrow in arrows if "host" not in arrow]) <= 40
+    assert len([arrow for arrow in arrows if "host" not in arrow]) <= 44
     below: dict[str, set[str]] = {}
     for wing, other in arrows:
         below.setdefault(wing, set()).add(other)

@@ -131,11 +131,11 @@ class Browser:
         elif method == "Log.entryAdded" and said["entry"]["level"] in ("error", "warning"):
             self.complaints.append(said["entry"]["text"])
 
-    async def open(self, page: Path) -> None:
-        """Load a file, and forget what was noted before."""
+    async def open(self, page: Path | str) -> None:
+        """Load a file or an address, and forget what was noted before."""
         self.complaints, self.requests = [], []
         self._loaded.clear()
-        await self.ask("Page.navigate", url=page.as_uri())
+        await self.ask("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         async with asyncio.timeout(_PATIENCE_S):
             await self._loaded.wait()
 
@@ -179,7 +179,7 @@ class Window:
     def __init__(self, runner: asyncio.Runner, browser: Browser) -> None:
         self._runner, self.browser = runner, browser
 
-    def open(self, page: Path, width: int, *, dark: bool = False) -> None:
+    def open(self, page: Path | str, width: int, *, dark: bool = False) -> None:
         self._runner.run(self.browser.look(width, dark=dark))
         self._runner.run(self.browser.open(page))
 

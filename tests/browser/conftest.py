@@ -1,8 +1,13 @@
 """Tests in a browser run where they are asked for: starting one takes a second or more."""
 
+import asyncio
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from chromium import MISSING, Browser, Window, program
 
 HERE = Path(__file__).resolve().parent
 
@@ -17,3 +22,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if "browser" not in config.option.markexpr and not any(p.is_relative_to(HERE) for p in paths):
         config.hook.pytest_deselected(items=ours)
         items[:] = [item for item in items if item not in ours]
+
+
+@pytest.fixture(scope="session")
+def command(pytestconfig: pytest.Config) -> str:
+    """Chromium's command; without it the tests are left out, visibly, but not in CI."""
+    if found := program():
+        return found
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"CI must run the tests in Chromium: {MISSING}", pytrace=False)
+    with pytestconfig.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        sys.stderr.write(f"SKIPPED {MISSING}\n")
+    pytest.skip(MISSING)
+
+
+@pytest.fixture(scope="session")
+def window(command: str) -> Iterator[Window]:
+    """One Chromium for all tests."""
+    with asyncio.Runner() as runner:
+        browser = runner.run(Browser(command).__aenter__())
+        yield Window(runner, browser)
+        runner.run(browser.__aexit__(None, None, None))

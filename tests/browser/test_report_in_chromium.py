@@ -1,16 +1,13 @@
 """The report in a real Chromium: nothing is cut off, on a telephone or a large screen."""
 
-import asyncio
-import os
 import re
-import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
-from chromium import MISSING, Browser, Window, program
+from chromium import Window
 
 from weft.core.policies.catalog import built_in
 from weft.lab.experiment.pages.experiment_report import (
@@ -47,27 +44,6 @@ ASSUMED = (
     "{name: b, compute: proportional, computeRatio: 0.95, computeShown: true}]"
 )
 KINDS = ("plain", "many", "timed", "experiment", "index")
-
-
-@pytest.fixture(scope="session")
-def command(pytestconfig: pytest.Config) -> str:
-    """Chromium's command; without it the tests are left out, visibly, but not in CI."""
-    if found := program():
-        return found
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"CI must run the tests in Chromium: {MISSING}", pytrace=False)
-    with pytestconfig.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        sys.stderr.write(f"SKIPPED {MISSING}\n")
-    pytest.skip(MISSING)
-
-
-@pytest.fixture(scope="session")
-def window(command: str) -> Iterator[Window]:
-    """One Chromium for all tests."""
-    with asyncio.Runner() as runner:
-        browser = runner.run(Browser(command).__aenter__())
-        yield Window(runner, browser)
-        runner.run(browser.__aexit__(None, None, None))
 
 
 @pytest.fixture(scope="session")

@@ -88,6 +88,7 @@ def _on_a_cluster() -> dict[str, _Commands]:
     from weft.cli.agent import agent
     from weft.cli.cluster import cluster_app
     from weft.cli.config import config_app
+    from weft.cli.console import console
     from weft.cli.decisions import explain_app, replay
     from weft.cli.defrag import defrag_app
     from weft.cli.doctor import doctor
@@ -113,6 +114,7 @@ def _on_a_cluster() -> dict[str, _Commands]:
             "shadow": shadow,
         },
         "See why": {
+            "console": console,
             "status": status,
             "inspect": inspect,
             "queues": queues,

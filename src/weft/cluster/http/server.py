@@ -7,7 +7,7 @@ or hostile: request heads, unread answers and the number of connections are limi
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import NamedTuple
 
 import msgspec
@@ -20,12 +20,23 @@ FAILED = "Weft failed to answer; its log says why"
 
 
 class HttpAnswer(NamedTuple):
-    """Status, body and content type. `last`: the connection is closed afterwards."""
+    """Status, body and content type. `last`: the connection is closed afterwards. `headers` are
+    sent besides the content's own."""
 
     status: int
     body: bytes
     type: str = JSON
     last: bool = False
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class HttpStream(NamedTuple):
+    """An answer that comes in parts, as long as `parts` yields any; its connection is closed
+    afterwards. Each part must be received within the time of a whole answer."""
+
+    parts: AsyncGenerator[bytes, None]
+    type: str
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 class ProblemBody(msgspec.Struct, frozen=True):
@@ -56,7 +67,7 @@ class HttpServer:
 
     def __init__(
         self,
-        answer: Callable[[web.BaseRequest], Awaitable[HttpAnswer]],
+        answer: Callable[[web.BaseRequest], Awaitable[HttpAnswer | HttpStream]],
         limits: ServerLimits,
         *,
         problem: Callable[[int, str], HttpAnswer],
@@ -113,6 +124,8 @@ class HttpServer:
         except Exception:
             self._log.exception("no answer to %s %s", request.method, request.path[:200])
             answer = self._problem(500, FAILED)
+        if isinstance(answer, HttpStream):
+            return await self._stream(request, answer, connection)
         response = _response(answer)
         if answer.last:
             connection.leaving()
@@ -122,6 +135,31 @@ class HttpServer:
         finally:
             connection.answering(False)
             connection.abort_unless_taken(self._limits.take_s)
+        return response
+
+    async def _stream(
+        self, request: web.BaseRequest, answer: HttpStream, connection: LimitedConnection
+    ) -> web.StreamResponse:
+        """Send parts as they come, until there are no more or the client does not read them."""
+        response = web.StreamResponse(headers={"Content-Type": answer.type, **dict(answer.headers)})
+        connection.leaving()
+        response.force_close()
+        try:
+            await response.prepare(request)
+            async for part in answer.parts:
+                async with asyncio.timeout(self._limits.take_s):
+                    await response.write(part)
+            await response.write_eof()
+        except TimeoutError:
+            connection.too_slow()
+        except ConnectionError:
+            pass  # the client has disconnected
+        except Exception:
+            self._log.exception("%s %s broke off", request.method, request.path[:200])
+            connection.abort()
+        finally:
+            await answer.parts.aclose()
+            connection.answering(False)
         return response
 
     async def _send(self, request: web.BaseRequest, response: web.Response, size: int) -> None:
@@ -143,6 +181,5 @@ class HttpServer:
 
 
 def _response(answer: HttpAnswer) -> web.Response:
-    return web.Response(
-        status=answer.status, body=answer.body, headers={"Content-Type": answer.type}
-    )
+    headers = {"Content-Type": answer.type, **dict(answer.headers)}
+    return web.Response(status=answer.status, body=answer.body, headers=headers)

@@ -134,12 +134,12 @@ class Explainer:
         if pod is None:
             return None
         metrics = None
-        if self._settled(pod) is None:
+        if self.settled(pod) is None:
             metrics = await self._metrics_if_pending(pod)
             before, pod = pod, self._live.pod(namespace, name)
             if pod is None or pod.metadata.uid != before.metadata.uid:
                 return await self._explain(namespace, name)
-        settled = self._settled(pod)
+        settled = self.settled(pod)
         if settled is not None:
             return await self._with_metrics(settled)
         try:
@@ -148,7 +148,7 @@ class Explainer:
             return self._explanation(pod, "bad", str(error))
         return await self._pending(pod, request, metrics)
 
-    def _settled(self, pod: Pod) -> Explanation | None:
+    def settled(self, pod: Pod) -> Explanation | None:
         """Return the explanation of a pod for which nothing is to be decided now, else None."""
         uid, spec = pod.metadata.uid, pod.spec
         if pod.ended:

@@ -46,9 +46,13 @@ def came_as_decided(known: Pod, pod: Pod, placed: Placement) -> bool:
 
 def bound_ns(pod: Pod) -> int:
     """Time of its binding (else creation), by the API, nanoseconds since 1970; else 0."""
-    text = pod.bound_at or pod.metadata.creation_timestamp or ""
+    return moment_ns(pod.bound_at or pod.metadata.creation_timestamp)
+
+
+def moment_ns(text: str | None) -> int:
+    """The moment that an RFC 3339 text names, to the second, nanoseconds since 1970; else 0."""
     try:
-        return int(datetime.datetime.fromisoformat(text).timestamp()) * 10**9
+        return int(datetime.datetime.fromisoformat(text or "").timestamp()) * 10**9
     except ValueError:
         return 0
 

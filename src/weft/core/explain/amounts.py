@@ -18,6 +18,7 @@ def memory_in_words(memory: GpuMemoryRequest) -> str:
     return {
         "mib": f"{memory.value:,} MiB",
         "units": f"{memory.value} units",
+        "node-units": f"{memory.value} units",
         "percent": f"{memory.value} % of a card",
         "millionths": f"{memory.value / 10_000:g} % of a card",
         "whole": "whole card",

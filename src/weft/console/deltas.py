@@ -1,0 +1,65 @@
+"""Deltas: what leads from one picture to another, row by row.
+
+A browser gets a whole picture once, and then deltas: `applied(old, between(old, new)) == new`.
+"""
+
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+import msgspec
+
+from weft.console.picture import Picture, ShownEvent, ShownGpu, ShownNode, ShownPod, ShownWaiting
+
+Row = TypeVar("Row")
+
+
+class TableDelta(msgspec.Struct, Generic[Row], frozen=True, omit_defaults=True):
+    """Rows that are new or different, by key, and the keys of those that are gone."""
+
+    put: Mapping[str, Row] = {}
+    gone: tuple[str, ...] = ()
+
+    def on(self, rows: Mapping[str, Row]) -> dict[str, Row]:
+        """Return these rows with the delta applied."""
+        gone = frozenset(self.gone)
+        return {**{key: row for key, row in rows.items() if key not in gone}, **self.put}
+
+
+class PictureDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A delta of each table, and the moment that the newer picture shows."""
+
+    at_s: float
+    nodes: TableDelta[ShownNode] = TableDelta()
+    gpus: TableDelta[ShownGpu] = TableDelta()
+    pods: TableDelta[ShownPod] = TableDelta()
+    waiting: TableDelta[ShownWaiting] = TableDelta()
+    events: TableDelta[ShownEvent] = TableDelta()
+
+
+def between(old: Picture, new: Picture) -> PictureDelta:
+    """Return the delta that leads from the old picture to the new one."""
+    return PictureDelta(
+        new.at_s,
+        _table(old.nodes, new.nodes),
+        _table(old.gpus, new.gpus),
+        _table(old.pods, new.pods),
+        _table(old.waiting, new.waiting),
+        _table(old.events, new.events),
+    )
+
+
+def applied(picture: Picture, delta: PictureDelta) -> Picture:
+    """Return the picture that the delta leads to."""
+    return Picture(
+        delta.at_s,
+        delta.nodes.on(picture.nodes),
+        delta.gpus.on(picture.gpus),
+        delta.pods.on(picture.pods),
+        delta.waiting.on(picture.waiting),
+        delta.events.on(picture.events),
+    )
+
+
+def _table(old: Mapping[str, Row], new: Mapping[str, Row]) -> TableDelta[Row]:
+    put = {key: row for key, row in new.items() if old.get(key) != row}
+    return TableDelta(put, tuple(key for key in old if key not in new))

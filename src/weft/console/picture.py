@@ -1,0 +1,246 @@
+"""The picture: one frozen model of what the console shows, made from an engine's present state.
+
+A snapshot and a simulation give the same picture where their ledgers are the same. Amounts come
+from the ledger's columns, reasons from the sentences of `weft explain`: nothing is worked out here.
+Every table has a key, so that two pictures can be told apart row by row (`deltas.py`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from weft.core.engine import Engine
+from weft.core.engine.journal import PlacedPod
+from weft.core.ledger import Holding, LedgerTable
+from weft.model import Gpu, Node, PodRequest
+
+ZONE = "topology.kubernetes.io/zone"
+SECOND_NS = 1_000_000_000
+
+
+class ShownNode(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node. CPU in thousandths of a core, host memory in MiB. `closed` says that it takes no
+    pods, `model` is the model of its GPUs, of several the first one's."""
+
+    name: str
+    model: str = ""
+    zone: str = ""
+    closed: bool = False
+    taints: tuple[str, ...] = ()
+    cpu_milli: int = 0
+    cpu_free_milli: int = 0
+    memory_mib: int = 0
+    memory_free_mib: int = 0
+
+
+class ShownGpu(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A GPU or MIG instance, as the ledger accounts for it: memory in MiB, cores in thousandths.
+
+    `pods` hold a share of it. `broken`: out of service. `cut`: partitioned into MIG instances, each
+    of which names it as its `parent`.
+    """
+
+    node: str
+    index: int
+    model: str = ""
+    uuid: str = ""
+    memory_mib: int = 0
+    promised_mib: int = 0
+    free_mib: int = 0
+    milli: int = 0
+    promised_milli: int = 0
+    free_milli: int = 0
+    pods: int = 0
+    broken: bool = False
+    cut: bool = False
+    parent: int | None = None
+
+
+class ShownShare(msgspec.Struct, frozen=True, array_like=True):
+    """A pod's share of one GPU of its node: the GPU's index, MiB, and thousandths of its cores."""
+
+    gpu: int
+    memory_mib: int
+    milli: int
+
+
+class ShownPod(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A pod that holds capacity of a node. `since_s` is when it was bound (seconds since 1970, 0
+    where unknown), `binding`: it is not bound yet. `claim`: it is a ResourceClaim, not a pod."""
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    shares: tuple[ShownShare, ...] = ()
+    dialect: str = ""
+    gang: str = ""
+    application: str = ""
+    isolation: str = ""
+    priority: int = 0
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    since_s: float = 0.0
+    binding: bool = False
+    claim: bool = False
+
+
+class ShownWaiting(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A pending pod: what it `asks`, since when (seconds since 1970), and the `reason` in the words
+    of `weft explain`. Pods are grouped by `group`. `change` is one change that would help: it was
+    tried; "" where none was found yet. `changes` counts all that were found."""
+
+    uid: str
+    namespace: str
+    name: str
+    group: str
+    reason: str
+    asks: str = ""
+    change: str = ""
+    changes: int = 0
+    dialect: str = ""
+    gang: str = ""
+    priority: int = 0
+    since_s: float = 0.0
+
+
+class ShownEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that happened at `at_s` (seconds since 1970), to a pod (NAMESPACE/NAME), a node."""
+
+    number: int
+    at_s: float
+    kind: str
+    text: str
+    pod: str = ""
+    node: str = ""
+
+
+class Picture(msgspec.Struct, frozen=True):
+    """Everything that the console shows, each table by key: nodes by name, GPUs by `NODE/INDEX`,
+    pods by UID, events by number. `at_s` is the moment shown, seconds since 1970."""
+
+    at_s: float
+    nodes: Mapping[str, ShownNode] = {}
+    gpus: Mapping[str, ShownGpu] = {}
+    pods: Mapping[str, ShownPod] = {}
+    waiting: Mapping[str, ShownWaiting] = {}
+    events: Mapping[str, ShownEvent] = {}
+
+
+class PodFacts(NamedTuple):
+    """Facts about a pod that its placement does not have."""
+
+    namespace: str
+    name: str
+    dialect: str = ""
+    gang: str = ""
+    isolation: str = ""
+    priority: int = 0
+    since_s: float = 0.0
+    claim: bool = False
+
+    @classmethod
+    def of_request(cls, pod: PodRequest, since_s: float) -> "PodFacts":
+        """Return a pod's facts from its request, bound at `since_s`."""
+        gang = str(pod.gang) if pod.gang else ""
+        isolation = pod.shape.isolation
+        return cls(
+            pod.namespace, pod.name, pod.dialect, gang, isolation, pod.priority, since_s=since_s
+        )
+
+    @classmethod
+    def of_placed(cls, placed: PlacedPod) -> "PodFacts":
+        """Return the facts of a pod that this engine placed, its clock being that of the world."""
+        return cls.of_request(placed.pod, placed.record.at_ns / SECOND_NS)
+
+
+def picture_of(
+    engine: Engine,
+    at_s: float,
+    facts_of: Callable[[str], PodFacts],
+    waiting: Iterable[ShownWaiting] = (),
+    events: Iterable[ShownEvent] = (),
+) -> Picture:
+    """Return the picture of the engine's present state; `facts_of` knows the pods that hold
+    something, by UID."""
+    table = engine.ledger.table
+    return Picture(
+        at_s,
+        {node.name: _node(table, row, node) for row, node in enumerate(table.nodes)},
+        {gpu_key(gpu.node, gpu.index): gpu for gpu in _gpus(table)},
+        {uid: _pod(holding, facts_of(uid)) for uid, holding in engine.ledger.holdings.items()},
+        {pod.uid: pod for pod in waiting},
+        {str(event.number): event for event in events},
+    )
+
+
+def gpu_key(node: str, index: int) -> str:
+    """Return the key of a GPU."""
+    return f"{node}/{index}"
+
+
+def _node(table: LedgerTable, row: int, node: Node) -> ShownNode:
+    return ShownNode(
+        node.name,
+        node.gpus[0].model if node.gpus else "",
+        node.labels.get(ZONE, ""),
+        not table.schedulable[row],
+        tuple(f"{taint.key}={taint.value}:{taint.effect}" for taint in node.taints),
+        node.cpu_milli,
+        int(table.cpu_free[row]),
+        node.memory_mib,
+        int(table.memory_free[row]),
+    )
+
+
+def _gpus(table: LedgerTable) -> Iterable[ShownGpu]:
+    free_mib, free_milli = table.device_memory_free.tolist(), table.device_milli_free.tolist()
+    device = 0
+    for node in table.nodes:
+        cut = {gpu.parent for gpu in node.gpus if gpu.parent is not None}
+        for gpu in node.gpus:
+            yield _gpu(table, device, node.name, gpu, (free_mib[device], free_milli[device]), cut)
+            device += 1
+
+
+def _gpu(
+    table: LedgerTable, device: int, node: str, gpu: Gpu, free: tuple[int, int], cut: set[int]
+) -> ShownGpu:
+    return ShownGpu(
+        node,
+        gpu.index,
+        gpu.model,
+        gpu.uuid,
+        gpu.memory_mib,
+        table.memory_used[device],
+        free[0],
+        gpu.milli,
+        table.milli_used[device],
+        free[1],
+        table.pods[device],
+        not gpu.in_service and gpu.index not in cut,
+        gpu.index in cut,
+        gpu.parent,
+    )
+
+
+def _pod(holding: Holding, facts: PodFacts) -> ShownPod:
+    placement = holding.placement
+    return ShownPod(
+        placement.uid,
+        facts.namespace,
+        facts.name,
+        placement.node,
+        tuple(ShownShare(each.gpu, each.memory_mib, each.milli) for each in placement.shares),
+        facts.dialect,
+        facts.gang,
+        placement.application,
+        facts.isolation,
+        facts.priority,
+        placement.cpu_milli,
+        placement.memory_mib,
+        facts.since_s,
+        holding.state == "reserved",
+        facts.claim,
+    )

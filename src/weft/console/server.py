@@ -1,0 +1,229 @@
+"""Serves the console: its page, the picture with its deltas as they come, and explanations.
+
+/                      the page; also at /map, /waiting, /events, and /pod/…, /gpu/…, /node/…
+/static/NAME           the page's modules and styles
+/api/about             what is shown, and of which version
+/api/picture           server-sent events: one `picture`, then `delta`s
+/api/explain           ?namespace=…&name=…: what `weft explain pod` says
+
+Nothing can be changed here. A browser may show only what comes from here and no inline script
+(Content-Security-Policy); on a loopback address, requests for other hosts are refused, so that no
+other site's page can read along.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator
+from functools import cache
+from importlib.resources import files
+from urllib.parse import urlsplit
+
+import msgspec
+from aiohttp import web
+
+import weft
+from weft.cluster.http.access import is_loopback
+from weft.cluster.http.server import (
+    HttpAnswer,
+    HttpServer,
+    HttpStream,
+    ProblemBody,
+    ServerLimits,
+)
+from weft.console.deltas import between
+from weft.console.picture import Picture
+from weft.console.sources import PictureSource
+from weft.core.explain.renderer import lines_of
+
+log = logging.getLogger("weft.console")
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+HEADERS = (
+    ("Content-Security-Policy", POLICY),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cache-Control", "no-store"),
+)
+VIEWS = frozenset({"", "map", "waiting", "events", "pod", "gpu", "node"})
+"""First parts of the views' addresses: the page finds the rest itself."""
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
+class ConsoleOptions(msgspec.Struct, frozen=True):
+    """Settings, with reasons.
+
+    `every_s`: between two pictures of a cluster that lives: people see no more. `keepalive_s`: how
+    long a stream may be silent, so that a lost connection is noticed. `limits`: 256 connections
+    are 200 browsers and some; a browser that reads nothing for 20 s is not looked at.
+    """
+
+    every_s: float = 0.5
+    keepalive_s: float = 10.0
+    limits: ServerLimits = ServerLimits(head_s=10, take_s=20, idle_s=75, most_connections=256)
+    close_s: float = 1.0
+
+
+class AboutConsole(msgspec.Struct, frozen=True):
+    """The answer of /api/about."""
+
+    version: str
+    kind: str
+    about: str
+    lives: bool
+
+
+class PodExplanation(msgspec.Struct, frozen=True):
+    """The answer of /api/explain: `lines` as `weft explain pod` prints them, and the parts."""
+
+    lines: tuple[str, ...]
+    explanation: msgspec.Raw
+
+
+class ConsoleServer:
+    """Serves one source's pictures to any number of browsers."""
+
+    def __init__(self, source: PictureSource, options: ConsoleOptions | None = None) -> None:
+        self._source, self._options = source, options or ConsoleOptions()
+        self._picture = source.picture()
+        self._moved, self._closing, self._on_loopback = asyncio.Event(), False, True
+        self._encoded: dict[int, tuple[Picture, bytes]] = {}
+        self._server = HttpServer(
+            self._answer,
+            self._options.limits,
+            problem=_problem,
+            unreadable=_problem,
+            turned_away=lambda reason: None,
+            log=log,
+        )
+
+    async def listen(self, host: str, port: int) -> int:
+        """Open a port (0: any free one), and return its number; `OSError` where it is taken."""
+        self._on_loopback = is_loopback(host)
+        return await self._server.listen(host, port)
+
+    async def run(self) -> None:
+        """Take new pictures of a cluster that lives, until cancelled."""
+        while True:
+            await asyncio.sleep(self._options.every_s)
+            if self._source.lives:
+                self._show(self._source.picture())
+
+    async def close(self) -> None:
+        """End all streams, and stop listening."""
+        self._closing = True
+        self._moved.set()
+        await self._server.close(self._options.close_s)
+
+    def _show(self, picture: Picture) -> None:
+        self._picture = picture
+        self._encoded.clear()
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
+    # --- answers ---
+
+    async def _answer(self, request: web.BaseRequest) -> HttpAnswer | HttpStream:
+        host = urlsplit(f"//{request.headers.get('Host', '')}").hostname or ""
+        if self._on_loopback and not is_loopback(host):
+            return _problem(421, "ask at the address that weft console printed")
+        if request.method not in ("GET", "HEAD"):
+            return _problem(405, "the console shows, and changes nothing; ask with GET")
+        first, _, rest = request.path.removeprefix("/").partition("/")
+        if first in VIEWS:
+            return _file("index.html")
+        if first == "static":
+            return _file(rest)
+        if first == "api":
+            return await self._data(request, rest)
+        return _problem(404, "there is no such page")
+
+    async def _data(self, request: web.BaseRequest, what: str) -> HttpAnswer | HttpStream:
+        source = self._source
+        if what == "about":
+            return _json(AboutConsole(weft.__version__, source.kind, source.about, source.lives))
+        if what == "picture" and request.method == "GET":
+            return HttpStream(self._updates(), "text/event-stream", HEADERS)
+        if what != "explain":
+            return _problem(404, "there is no such page")
+        namespace, name = request.query.get("namespace", ""), request.query.get("name", "")
+        explanation = await source.explain(namespace, name)
+        if explanation is None:
+            return _problem(404, f"there is no pod {namespace}/{name}")
+        parts = msgspec.Raw(msgspec.json.encode(explanation.json_value()))
+        return _json(PodExplanation(tuple(lines_of(explanation)), parts))
+
+    async def _updates(self) -> AsyncGenerator[bytes, None]:
+        """Yield the whole picture, then deltas; who is slow gets fewer, larger ones."""
+        seen = self._picture
+        yield _event("picture", msgspec.json.encode(seen))
+        while not self._closing:
+            moved = self._moved
+            if seen is self._picture:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._options.keepalive_s):
+                        await moved.wait()
+            if seen is self._picture:
+                yield b": nothing changed\n\n"
+                continue
+            now = self._picture
+            yield self._delta(seen)
+            seen = now
+
+    def _delta(self, seen: Picture) -> bytes:
+        """Return the delta from a picture to the present one; encoded once for all browsers."""
+        known = self._encoded.get(id(seen))
+        if known is None:
+            text = _event("delta", msgspec.json.encode(between(seen, self._picture)))
+            known = self._encoded[id(seen)] = seen, text
+        return known[1]
+
+
+def _event(kind: str, data: bytes) -> bytes:
+    return b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n"
+
+
+def _json(value: object) -> HttpAnswer:
+    return HttpAnswer(200, msgspec.json.encode(value), headers=HEADERS)
+
+
+def _problem(status: int, text: str) -> HttpAnswer:
+    return HttpAnswer(status, msgspec.json.encode(ProblemBody(text)), headers=HEADERS)
+
+
+@cache
+def static_files() -> dict[str, tuple[bytes, str]]:
+    """Return the browser's files, with their types, by name."""
+    found = (files("weft.console") / "static").iterdir()
+    return {
+        file.name: (file.read_bytes(), _TYPES["." + file.name.rpartition(".")[2]])
+        for file in found
+        if "." + file.name.rpartition(".")[2] in _TYPES
+    }
+
+
+def _file(name: str) -> HttpAnswer:
+    found = static_files().get(name)
+    if found is None:
+        return _problem(404, "there is no such file")
+    return HttpAnswer(200, found[0], found[1], headers=HEADERS)

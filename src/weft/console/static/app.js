@@ -1,0 +1,100 @@
+// The page: which view an address shows, the sums above it, and how old what is shown is.
+
+import { clock, duration, el, fill, number, percent } from "./dom.js";
+import { Model, countable } from "./model.js";
+import "./map.js";
+import "./lists.js";
+import "./places.js";
+
+const model = new Model();
+const view = document.getElementById("view");
+const VIEWS = { map: "Map", waiting: "Waiting", events: "Events" };
+let received = 0;
+
+function route() {
+  const [name, ...parts] = location.pathname.split("/").slice(1).map(decodeURIComponent);
+  return { name: name || "map", parts, query: new URLSearchParams(location.search) };
+}
+
+function show() {
+  const { name, parts, query } = route();
+  const tag = `weft-${name}`;
+  if (view.firstElementChild?.localName !== tag) view.replaceChildren(document.createElement(tag));
+  if (model.ready) view.firstElementChild.show(model, parts, query);
+  document.title = `${[VIEWS[name] ?? name, ...parts].join(" ")} · Weft`;
+  frame(name);
+}
+
+function frame(current) {
+  const links = Object.entries(VIEWS)
+    .filter(([name]) => name !== "events" || model.events.size)
+    .map(([name, text]) =>
+      el("a", { href: `/${name}`, "aria-current": name === current ? "page" : null }, text,
+        name === "waiting" && model.waiting.size ? el("b", {}, number(model.waiting.size)) : null));
+  fill(document.querySelector("nav"), links);
+  if (model.ready) fill(document.getElementById("sums"), sums());
+}
+
+function sums() {
+  const gpus = [...model.gpus.values()].filter(countable);
+  const sum = (name) => gpus.reduce((total, gpu) => total + (gpu[name] ?? 0), 0);
+  const closed = [...model.nodes.values()].filter((node) => node.closed).length;
+  const broken = gpus.filter((gpu) => gpu.broken).length;
+  const tile = (label, value, more, part) =>
+    el("div", { class: "tile" }, el("span", {}, label), el("strong", {}, value), el("small", {}, more),
+      part == null ? null : el("meter", { min: 0, max: 1, value: part, "aria-label": label }));
+  const milli = sum("milli"), mib = sum("memory_mib");
+  return [
+    tile("Cores promised", percent(sum("promised_milli"), milli),
+      `${(sum("promised_milli") / 1000).toFixed(1)} of ${number(milli / 1000)} GPUs`, milli && sum("promised_milli") / milli),
+    tile("Memory promised", percent(sum("promised_mib"), mib),
+      `${number(sum("promised_mib") / 1024)} of ${number(mib / 1024)} GiB`, mib && sum("promised_mib") / mib),
+    tile("Idle GPUs", number(gpus.filter((gpu) => !gpu.pods && !gpu.broken).length), `of ${number(gpus.length)}`),
+    tile("Pods placed", number(model.pods.size), `on ${number(model.nodes.size)} nodes`),
+    tile("Pods waiting", number(model.waiting.size), `reasons: ${new Set([...model.waiting.values()].map((pod) => pod.group)).size}`),
+    tile("Nodes closed", number(closed), broken ? `${broken} GPUs out of service` : "all GPUs in service"),
+  ];
+}
+
+function freshness() {
+  const { kind, about, lives } = model.about;
+  const box = document.getElementById("freshness");
+  if (!model.ready) return fill(box, "reading …");
+  const old = Date.now() / 1000 - received;
+  const state = !model.connected ? "lost" : lives ? "live" : "still";
+  box.className = state;
+  const text = {
+    lost: `Connection lost: as of ${clock(model.at)}, ${duration(old)} ago`,
+    live: `Live, ${clock(model.at)}`,
+    still: `Taken ${new Date(model.at * 1000).toLocaleString("en-GB")}`,
+  }[state];
+  fill(box, el("span", { class: "what" }, kind === "demo" ? "Demo: " : "Snapshot: ", about), el("span", { class: "age" }, text));
+}
+
+function go(address, replace = false) {
+  history[replace ? "replaceState" : "pushState"](null, "", address);
+  show();
+  if (!replace) scrollTo(0, 0);
+}
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest?.("a[href^='/']");
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+  event.preventDefault();
+  go(link.getAttribute("href"));
+  view.focus({ preventScroll: true });
+});
+document.addEventListener("weft-go", (event) => go(event.detail.address, event.detail.replace));
+addEventListener("popstate", show);
+model.addEventListener("change", () => {
+  received = Date.now() / 1000;
+  performance.mark("weft-data");
+  show();
+  freshness();
+  requestAnimationFrame(() => performance.mark("weft-drawn"));
+});
+model.addEventListener("connection", freshness);
+setInterval(freshness, 1000);
+show();
+freshness();
+model.follow();

@@ -1,0 +1,86 @@
+// Elements, and how they are brought up to date in place. Text only ever becomes a text node.
+
+/** An element: `el("a", { href, class: "x" }, "text", child)`. null and false children are left out. */
+export function el(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value == null || value === false) continue;
+    if (name.startsWith("on")) element[name] = value;
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat(9).filter((child) => child != null && child !== false));
+  return element;
+}
+
+/** Make the children of `target` those given, keeping elements (and focus) where they are alike. */
+export function fill(target, ...children) {
+  const wanted = el("div", {}, ...children);
+  matchChildren(target, wanted);
+}
+
+function match(target, source) {
+  if (target.nodeType !== source.nodeType || target.nodeName !== source.nodeName) {
+    target.replaceWith(source);
+    return;
+  }
+  if (target.nodeType === Node.TEXT_NODE) {
+    if (target.data !== source.data) target.data = source.data;
+    return;
+  }
+  const ours = ({ name }) => name !== "style" && name !== "open"; // styles go by their property: CSP
+  for (const { name } of [...target.attributes].filter(ours))
+    if (!source.hasAttribute(name)) target.removeAttribute(name);
+  for (const { name, value } of [...source.attributes].filter(ours))
+    if (target.getAttribute(name) !== value) target.setAttribute(name, value);
+  target.onclick = source.onclick;
+  if (source.style.cssText !== target.style.cssText) target.style.cssText = source.style.cssText;
+  matchChildren(target, source);
+}
+
+function matchChildren(target, source) {
+  const wanted = [...source.childNodes];
+  const keyed = new Map();
+  for (const child of target.children) if (child.dataset.key) keyed.set(child.dataset.key, child);
+  wanted.forEach((child, place) => {
+    const key = child.dataset?.key;
+    const here = target.childNodes[place];
+    const there = key ? keyed.get(key) : here?.dataset?.key ? undefined : here;
+    if (!there) return target.insertBefore(child, here ?? null);
+    if (there !== here) target.insertBefore(there, here);
+    match(there, child);
+  });
+  while (target.childNodes.length > wanted.length) target.lastChild.remove();
+}
+
+/** A bar of parts, each `{ part (0 to 1), colour, title }`. */
+export function bar(parts, label) {
+  const pieces = parts.map(({ part, colour, title }) => {
+    const piece = el("i", { title });
+    piece.style.width = `${Math.max(0, Math.min(1, part)) * 100}%`;
+    piece.style.background = colour;
+    return piece;
+  });
+  return el("span", { class: "bar", role: "img", "aria-label": label }, pieces);
+}
+
+export const number = (value) => Math.round(value).toLocaleString("en");
+export const percent = (part, whole) => (whole ? `${Math.round((100 * part) / whole)} %` : "–");
+export const cores = (milli) => `${+(milli / 10).toFixed(1)} %`;
+export const memory = (mib) => (mib >= 10240 ? `${+(mib / 1024).toFixed(1)} GiB` : `${number(mib)} MiB`);
+export const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
+
+/** A duration in one or two units: `3 min 20 s`. */
+export function duration(seconds) {
+  const s = Math.max(0, Math.floor(seconds));
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ${s % 60} s`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+  return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
+}
+
+export const path = (...parts) => "/" + parts.map(encodeURIComponent).join("/");
+export const podLink = (pod) =>
+  el("a", { href: path("pod", pod.namespace, pod.name) }, `${pod.namespace}/${pod.name}`);
+export const gpuLink = (node, index, text = `GPU ${index}`) =>
+  el("a", { href: path("gpu", node, index) }, text);
+export const nodeLink = (name) => el("a", { href: path("node", name) }, name);

@@ -1,0 +1,61 @@
+// Waiting pods, grouped by reason; and what happened lately.
+
+import { clock, duration, el, fill, nodeLink, number, podLink } from "./dom.js";
+import { group } from "./model.js";
+
+const PAGE = 50;
+
+class WeftWaiting extends HTMLElement {
+  #open = new Set(); // groups of which all is shown
+
+  show(model) {
+    this.model = model;
+    const groups = [...group(model.waiting.values(), (pod) => pod.group)].sort((a, b) => b[1].length - a[1].length);
+    fill(this, el("h1", {}, "Waiting"),
+      groups.length ? null : el("p", { class: "empty" }, "No pod waits."),
+      groups.map(([reason, pods]) => this.#section(reason, pods)));
+  }
+
+  #section(reason, pods) {
+    pods.sort((a, b) => (a.since_s ?? 0) - (b.since_s ?? 0));
+    const shown = this.#open.has(reason) ? pods : pods.slice(0, PAGE);
+    return el("section", { "data-key": reason, class: "card" },
+      el("h2", {}, reason, el("b", {}, number(pods.length))),
+      el("div", { class: "wide" }, el("table", { class: "waiting" },
+        el("thead", {}, el("tr", {}, ["Pod", "Asks", "Waits", "Why", "Smallest change"].map((text) => el("th", {}, text)))),
+        el("tbody", {}, shown.map((pod) => this.#row(pod))))),
+      pods.length > shown.length
+        ? el("button", { type: "button", onclick: () => { this.#open.add(reason); this.show(this.model); } }, `Show all ${number(pods.length)}`)
+        : null);
+  }
+
+  #row(pod) {
+    return el("tr", { "data-key": pod.uid },
+      el("td", {}, podLink(pod), el("small", {}, [pod.gang && `group ${pod.gang}`, pod.priority && `priority ${pod.priority}`].filter(Boolean).join(", "))),
+      el("td", { class: "asks" }, pod.asks ?? ""),
+      el("td", { class: "n" }, pod.since_s ? duration(this.model.at - pod.since_s) : ""),
+      el("td", {}, pod.reason),
+      el("td", {}, pod.change ?? "", pod.changes > 1 ? el("small", {}, `or ${pod.changes - 1} more`) : null));
+  }
+}
+
+class WeftEvents extends HTMLElement {
+  show(model) {
+    const events = [...model.events.values()].sort((a, b) => b.number - a.number);
+    fill(this, el("h1", {}, "Events"), el("div", { class: "card wide" }, el("table", {},
+      el("thead", {}, el("tr", {}, ["When", "What", "Of", ""].map((text) => el("th", {}, text)))),
+      el("tbody", {}, events.map((event) => el("tr", { "data-key": event.number },
+        el("td", { class: "n" }, clock(event.at_s)), el("td", {}, el("span", { class: `kind ${event.kind.replace(" ", "-")}` }, event.kind)),
+        el("td", {}, event.pod ? link(model, event.pod) : event.node ? nodeLink(event.node) : ""),
+        el("td", {}, event.text)))))));
+  }
+}
+
+/** The pod's page, where it is still there. */
+function link(model, name) {
+  const pod = model.byName.get(name) ?? model.waitingByName.get(name);
+  return pod ? podLink(pod) : name;
+}
+
+customElements.define("weft-waiting", WeftWaiting);
+customElements.define("weft-events", WeftEvents);

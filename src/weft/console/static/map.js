@@ -1,0 +1,364 @@
+// The map: every GPU a cell, its node a block, on one canvas that draws only what is on the screen.
+
+import { cores, duration, el, fill, gpuLink, memory, nodeLink, number, path, podLink } from "./dom.js";
+import { byName, countable, group } from "./model.js";
+
+const GROUPS = { model: "GPU model", zone: "zone", node: "node" };
+const SHADES = { cores: "cores promised", memory: "memory promised", pods: "pods", namespace: "namespace" };
+const FILTERS = ["namespace", "model", "dialect"];
+const LABELS = { group: "Group by", shade: "Colour by", namespace: "Namespace", model: "GPU model", dialect: "Dialect" };
+const SIZES = [8, 11, 15, 20, 26, 34, 46];
+const PAGE = 200;
+const EDGE = 4; // room for what is drawn around the outermost cells
+
+class WeftMap extends HTMLElement {
+  #boxes = []; // { x, y, w, h, gpu, key }: cells where they are drawn
+  #rows = 0;
+
+  connectedCallback() {
+    const choice = (name, options) =>
+      el("label", {}, LABELS[name],
+        el("select", { name }, Object.entries(options).map(([value, text]) => el("option", { value }, text))));
+    this.form = el("form", { class: "tools" }, choice("group", GROUPS), choice("shade", SHADES),
+      FILTERS.map((name) => choice(name, { "": "any" })),
+      el("label", {}, "Pod", el("input", { name: "pod", type: "search", placeholder: "part of a name", autocomplete: "off" })),
+      el("span", { class: "zoom" }, el("button", { type: "button", "aria-label": "Smaller cells", onclick: () => this.#zoom(-1) }, "−"),
+        el("button", { type: "button", "aria-label": "Larger cells", onclick: () => this.#zoom(1) }, "+")));
+    this.canvas = el("canvas", { tabindex: 0, role: "img", "aria-describedby": "cell" });
+    this.stage = el("div", { class: "stage" }, this.canvas);
+    this.tip = el("div", { class: "tip", role: "status", id: "cell", hidden: true });
+    this.key = el("div", { class: "key" });
+    this.table = el("details", { class: "as-table" }, el("summary", {}, "The map as a table"), el("div"));
+    this.append(this.form, this.key, this.stage, this.tip, this.table);
+    this.form.oninput = () => this.#ask();
+    this.form.onsubmit = (event) => event.preventDefault();
+    this.table.ontoggle = () => this.#list();
+    this.canvas.onpointermove = (event) => this.#hover(this.#at(event));
+    this.canvas.onpointerleave = () => this.#hover(null);
+    this.canvas.onclick = (event) => this.#open(this.#at(event));
+    this.canvas.onkeydown = (event) => this.#key(event);
+    this.canvas.onblur = () => this.#hover(null);
+    this.later = () => requestAnimationFrame(() => this.#draw());
+    addEventListener("scroll", this.later, { passive: true });
+    this.watch = new ResizeObserver(() => this.model && (this.#layOut(), this.#draw()));
+    this.watch.observe(this.stage);
+  }
+
+  disconnectedCallback() {
+    removeEventListener("scroll", this.later);
+    this.watch.disconnect();
+  }
+
+  show(model, parts, query) {
+    this.model = model;
+    this.query = query;
+    for (const name of FILTERS) this.#options(name);
+    for (const field of this.form.elements)
+      if (field.name && field !== document.activeElement) field.value = query.get(field.name) ?? (field.options?.[0].value ?? "");
+    this.#layOut();
+    this.#draw();
+    this.#list();
+  }
+
+  #options(name) {
+    const rows = name === "model" ? this.model.gpus.values() : this.model.pods.values();
+    const found = [...new Set([...rows].map((row) => row[name]).filter(Boolean))].sort(byName);
+    const wanted = ["", this.query.get(name) ?? "", ...found].filter((value, at, all) => all.indexOf(value) === at);
+    const select = this.form.elements[name];
+    if ([...select.options].map((option) => option.value).join("\n") !== wanted.join("\n"))
+      fill(select, wanted.map((value) => el("option", { value }, value || "any")));
+  }
+
+  /** Put what the form says into the address: it can be linked. */
+  #ask(extra = {}) {
+    const query = new URLSearchParams(this.query);
+    for (const [name, value] of [...new FormData(this.form), ...Object.entries(extra)])
+      if (value && value !== "model" && !(name === "shade" && value === "cores")) query.set(name, value);
+      else query.delete(name);
+    const address = `/map${query.size ? `?${query}` : ""}`;
+    this.dispatchEvent(new CustomEvent("weft-go", { bubbles: true, detail: { address, replace: true } }));
+  }
+
+  #zoom(by) {
+    const at = SIZES.indexOf(this.size) + by;
+    this.#ask({ cell: String(SIZES[Math.max(0, Math.min(SIZES.length - 1, at))]) });
+  }
+
+  // --- where everything is ---
+
+  #layOut() {
+    const { model, query } = this;
+    const width = this.stage.clientWidth;
+    const by = query.get("group") ?? "model";
+    const nodes = [...model.nodes.values()].filter((node) => model.gpusOf.has(node.name));
+    nodes.sort((a, b) => byName(a.name, b.name));
+    const title = (node) => (by === "node" ? "" : node[by] || `no ${GROUPS[by]}`);
+    this.groups = [...group(nodes, title)].sort(([a], [b]) => byName(a, b));
+    this.size = +query.get("cell") || this.#fitting(width);
+    this.height = this.#place(width);
+    this.stage.style.height = `${this.height}px`;
+  }
+
+  /** The largest cells with which the map is at most a screen and a half high. */
+  #fitting(width) {
+    const fits = (size) => ((this.size = size), this.#place(width) < innerHeight * 1.1);
+    return SIZES.findLast(fits) ?? SIZES[0];
+  }
+
+  #place(width) {
+    const { size } = this;
+    const gap = size > 12 ? 2 : 1, between = size > 12 ? 12 : 6, name = size >= 15 ? 15 : 0;
+    this.#boxes = [];
+    this.blocks = [];
+    this.titles = [];
+    let x = EDGE, y = 0;
+    for (const [text, nodes] of this.groups) {
+      if (text) {
+        this.titles.push({ text, nodes, y: y + 16 });
+        y += 26;
+      }
+      x = EDGE;
+      let line = 0;
+      for (const node of nodes) {
+        const gpus = this.model.gpusOf.get(node.name).filter(countable);
+        const columns = Math.max(1, Math.min(gpus.length, 8));
+        const w = Math.max(columns * (size + gap) - gap, name ? 44 : 0);
+        if (x > EDGE && x + w > width - EDGE) {
+          x = EDGE;
+          y += line + between;
+          line = 0;
+        }
+        const h = name + Math.ceil(gpus.length / columns) * (size + gap) - gap;
+        this.blocks.push({ node, x, y, w, h, named: name > 0 });
+        gpus.forEach((gpu, at) =>
+          this.#boxes.push({
+            gpu, node, w: size, h: size,
+            x: x + (at % columns) * (size + gap),
+            y: y + name + Math.floor(at / columns) * (size + gap),
+          }));
+        line = Math.max(line, h);
+        x += w + between;
+      }
+      y += line + between + 8;
+    }
+    return y + 4;
+  }
+
+  // --- drawing ---
+
+  #draw() {
+    if (!this.model || !this.isConnected) return;
+    const { canvas, stage, size } = this;
+    const style = getComputedStyle(this);
+    const ink = (name) => style.getPropertyValue(`--${name}`).trim();
+    const colours = { text: ink("text"), faint: ink("faint"), track: ink("track"), line: ink("line"), accent: ink("accent"), bad: ink("bad"), ramp: [0, 1, 2, 3, 4].map((n) => ink(`ramp-${n}`)) };
+    const top = Math.max(0, -stage.getBoundingClientRect().top);
+    const height = Math.min(innerHeight, this.height - top);
+    const width = stage.clientWidth, scale = devicePixelRatio || 1;
+    canvas.style.top = `${top}px`;
+    canvas.style.height = `${Math.max(0, height)}px`;
+    canvas.width = width * scale;
+    canvas.height = Math.max(1, height * scale);
+    const pen = canvas.getContext("2d");
+    pen.setTransform(scale, 0, 0, scale, 0, -top * scale);
+    this.matches = this.#matching();
+    this.#legend(colours);
+    const seen = (box) => box.y + box.h >= top && box.y <= top + height;
+    pen.font = `600 13px ${style.fontFamily}`;
+    for (const { text, nodes, y } of this.titles) {
+      pen.fillStyle = colours.text;
+      pen.fillText(text, EDGE, y);
+      pen.fillStyle = colours.faint;
+      pen.fillText(`${nodes.length} nodes`, pen.measureText(text).width + EDGE + 10, y);
+    }
+    pen.font = `11px ${style.fontFamily}`;
+    for (const block of this.blocks.filter(seen)) {
+      if (block.named) {
+        pen.fillStyle = block.node.closed ? colours.bad : colours.faint;
+        pen.fillText(block.node.name, block.x, block.y + 9, block.w);
+      }
+      if (block.node.closed) {
+        pen.strokeStyle = colours.bad;
+        pen.setLineDash([3, 2]);
+        pen.strokeRect(block.x - 2.5, block.y - 2.5 + (block.named ? 14 : 0), block.w + 5, block.h + 5 - (block.named ? 14 : 0));
+        pen.setLineDash([]);
+      }
+    }
+    for (const box of this.#boxes) if (seen(box)) this.#cell(pen, box, colours, size);
+    if (this.cursor) this.#outline(pen, this.#boxes.find((box) => same(box.gpu, this.cursor)), colours.accent);
+    canvas.setAttribute("aria-label", `Map of ${number(this.#boxes.length)} GPUs on ${number(this.blocks.length)} nodes. Arrow keys go from GPU to GPU, Enter opens one; the same is in the table below.`);
+    this.dataset.drawn = this.#boxes.length;
+  }
+
+  #cell(pen, { gpu, node, x, y, w, h }, colours) {
+    pen.globalAlpha = this.matches && !this.matches(gpu) ? 0.18 : 1;
+    pen.fillStyle = colours.track;
+    pen.fillRect(x, y, w, h);
+    const shade = this.query.get("shade") ?? "cores";
+    if (gpu.broken) {
+      pen.strokeStyle = colours.bad;
+      pen.beginPath();
+      pen.moveTo(x + 2, y + 2);
+      pen.lineTo(x + w - 2, y + h - 2);
+      pen.moveTo(x + w - 2, y + 2);
+      pen.lineTo(x + 2, y + h - 2);
+      pen.stroke();
+    } else if (shade === "namespace") {
+      let from = y + h;
+      for (const { pod, mib, milli } of this.#holders(gpu)) {
+        const part = h * Math.min(1, Math.max(milli / (gpu.milli || 1), mib / (gpu.memory_mib || 1)));
+        pen.fillStyle = this.model.colour(pod.namespace);
+        pen.fillRect(x, Math.max(y, from - part), w, Math.min(part, from - y) - 0.5);
+        from -= part;
+      }
+    } else {
+      const part = shade === "pods" ? (gpu.pods ?? 0) / 5 : promised(gpu, shade);
+      if (part > 0) {
+        pen.fillStyle = colours.ramp[Math.min(4, Math.ceil(part * 5 - 0.01) - 1)];
+        const filled = shade === "pods" ? h : Math.max(2, h * Math.min(1, part));
+        pen.fillRect(x, y + h - filled, w, filled);
+      }
+    }
+    pen.globalAlpha = 1;
+  }
+
+  #outline(pen, box, colour) {
+    if (!box) return;
+    pen.strokeStyle = colour;
+    pen.lineWidth = 2;
+    pen.strokeRect(box.x - 2, box.y - 2, box.w + 4, box.h + 4);
+    pen.lineWidth = 1;
+  }
+
+  #legend(colours) {
+    const shade = this.query.get("shade") ?? "cores";
+    const swatch = (colour, text) => {
+      const box = el("i");
+      box.style.background = colour;
+      return el("span", {}, box, text);
+    };
+    const steps = shade === "pods" ? ["1 pod", "2", "3", "4", "5 or more"] : ["to 20 %", "40 %", "60 %", "80 %", "100 %"];
+    const parts = shade === "namespace"
+      ? [...this.model.namespaces].map(([name, colour]) => swatch(colour, name))
+      : steps.map((text, at) => swatch(colours.ramp[at], text));
+    fill(this.key, swatch(colours.track, shade === "pods" ? "none" : "free"), parts,
+      el("span", { class: "closed" }, el("i"), "node takes no pods"), el("span", { class: "broken" }, el("i"), "out of service"));
+  }
+
+  // --- filters ---
+
+  #holders(gpu) {
+    return this.model.holders.get(`${gpu.node}/${gpu.index ?? 0}`) ?? [];
+  }
+
+  /** Whether a GPU is meant by the filters; null where there are none. */
+  #matching() {
+    const [namespace, model, dialect, pod] = [...FILTERS, "pod"].map((name) => this.query.get(name));
+    if (!namespace && !model && !dialect && !pod) return null;
+    const ofPod = (each) =>
+      (!namespace || each.namespace === namespace) && (!dialect || each.dialect === dialect) &&
+      (!pod || `${each.namespace}/${each.name}`.includes(pod));
+    return (gpu) =>
+      (!model || gpu.model === model) &&
+      (!(namespace || dialect || pod) || this.#holders(gpu).some((held) => ofPod(held.pod)));
+  }
+
+  // --- pointer and keys ---
+
+  #at(event) {
+    const box = this.stage.getBoundingClientRect();
+    const x = event.clientX - box.left, y = event.clientY - box.top;
+    return this.#boxes.find((b) => x >= b.x - 1 && x <= b.x + b.w + 1 && y >= b.y - 1 && y <= b.y + b.h + 1) ?? null;
+  }
+
+  #hover(box) {
+    const before = this.cursor;
+    this.cursor = box?.gpu ?? null;
+    if (!same(before, this.cursor)) this.#draw();
+    this.tip.hidden = !box;
+    this.canvas.style.cursor = box ? "pointer" : "";
+    if (!box) return;
+    fill(this.tip, describe(this.model, box.gpu, this.#holders(box.gpu)));
+    const stage = this.stage.getBoundingClientRect();
+    const left = Math.min(stage.left + box.x + box.w + 10, innerWidth - this.tip.offsetWidth - 8);
+    const below = stage.top + box.y + box.h + 10;
+    const fits = below + this.tip.offsetHeight < innerHeight;
+    this.tip.style.left = `${Math.max(8, left)}px`;
+    this.tip.style.top = `${fits ? below : Math.max(8, stage.top + box.y - this.tip.offsetHeight - 10)}px`;
+  }
+
+  #open(box) {
+    if (!box) return;
+    const address = path("gpu", box.gpu.node, box.gpu.index ?? 0);
+    this.dispatchEvent(new CustomEvent("weft-go", { bubbles: true, detail: { address } }));
+  }
+
+  #key(event) {
+    const boxes = this.#boxes;
+    const at = boxes.findIndex((box) => same(box.gpu, this.cursor));
+    if (event.key === "Enter") return this.#open(boxes[at]);
+    if (event.key === "Escape") return this.#hover(null);
+    const next = {
+      ArrowRight: () => at + 1, ArrowLeft: () => at - 1, Home: () => 0, End: () => boxes.length - 1,
+      ArrowDown: () => this.#row(at, 1), ArrowUp: () => this.#row(at, -1),
+    }[event.key];
+    if (!next) return;
+    event.preventDefault();
+    const box = boxes[at < 0 ? 0 : Math.max(0, Math.min(boxes.length - 1, next()))];
+    const y = this.stage.getBoundingClientRect().top + box.y;
+    if (y < 60 || y > innerHeight - 120) scrollBy(0, y - innerHeight / 2);
+    this.#hover(box);
+  }
+
+  /** The nearest cell in the next line of cells, up or down. */
+  #row(at, by) {
+    const from = this.#boxes[at];
+    const lines = this.#boxes.filter((box) => (box.y - from.y) * by > 0);
+    if (!lines.length) return at;
+    const y = by > 0 ? Math.min(...lines.map((box) => box.y)) : Math.max(...lines.map((box) => box.y));
+    const line = lines.filter((box) => box.y === y);
+    const best = line.reduce((a, b) => (Math.abs(b.x - from.x) < Math.abs(a.x - from.x) ? b : a));
+    return this.#boxes.indexOf(best);
+  }
+
+  // --- the same as a table ---
+
+  #list() {
+    if (!this.table.open || !this.model) return;
+    const boxes = this.#boxes.filter((box) => !this.matches || this.matches(box.gpu));
+    const rows = boxes.slice(0, this.#rows || PAGE);
+    fill(this.table.lastElementChild,
+      el("div", { class: "wide" }, el("table", {},
+        el("thead", {}, el("tr", {}, ["Node", "GPU", "Model", "Cores", "Memory promised", "of", "Pods"].map((text) => el("th", {}, text)))),
+        el("tbody", {}, rows.map(({ gpu }) => el("tr", { "data-key": `${gpu.node}/${gpu.index ?? 0}` },
+          el("td", {}, nodeLink(gpu.node)), el("td", {}, gpuLink(gpu.node, gpu.index ?? 0)), el("td", {}, gpu.model ?? ""),
+          el("td", { class: "n" }, cores(gpu.promised_milli ?? 0)), el("td", { class: "n" }, memory(gpu.promised_mib ?? 0)),
+          el("td", { class: "n" }, memory(gpu.memory_mib ?? 0)),
+          el("td", {}, this.#holders(gpu).map(({ pod }, n) => [n ? ", " : "", podLink(pod)]))))))),
+      boxes.length > rows.length
+        ? el("button", { type: "button", onclick: () => { this.#rows = rows.length + 10 * PAGE; this.#list(); } },
+          `Show more: ${number(rows.length)} of ${number(boxes.length)} shown`)
+        : null);
+  }
+}
+
+const same = (one, other) => one?.node === other?.node && one?.index === other?.index;
+
+function promised(gpu, shade) {
+  return shade === "memory" ? (gpu.promised_mib ?? 0) / (gpu.memory_mib || 1) : (gpu.promised_milli ?? 0) / (gpu.milli || 1);
+}
+
+function describe(model, gpu, holders) {
+  return [
+    el("strong", {}, `${gpu.node}, GPU ${gpu.index ?? 0}`),
+    el("span", {}, [gpu.model, gpu.broken && "out of service", model.nodes.get(gpu.node)?.closed && "node takes no pods"].filter(Boolean).join(", ")),
+    el("span", {}, `${cores(gpu.promised_milli ?? 0)} of cores, ${memory(gpu.promised_mib ?? 0)} of ${memory(gpu.memory_mib ?? 0)} promised`),
+    holders.length
+      ? el("ul", {}, holders.slice(0, 8).map(({ pod, mib, milli }) =>
+        el("li", {}, `${pod.namespace}/${pod.name}: ${cores(milli)}, ${memory(mib)}${pod.since_s ? `, for ${duration(model.at - pod.since_s)}` : ""}`)))
+      : el("span", {}, "no pod"),
+    holders.length > 8 ? el("span", {}, `and ${holders.length - 8} more`) : null,
+  ];
+}
+
+customElements.define("weft-map", WeftMap);

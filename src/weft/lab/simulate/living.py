@@ -1,0 +1,280 @@
+"""A small cluster that lives by a clock from outside: what a demo shows, by the same engine.
+
+Pods come, run and end; every so often a gang comes, and a node fails and returns. Time is
+nanoseconds since 1970, and all chance comes from the seed: the same seed, begun at the same time,
+lives the same whatever the steps in which time passes.
+"""
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from weft.core.engine import (
+    Bind,
+    Engine,
+    NodesChanged,
+    PodAdded,
+    PodBound,
+    PodGone,
+    PolicyInput,
+    Tick,
+    Unschedulable,
+)
+from weft.core.framework.fragments import TYPICAL_PODS, typical_input
+from weft.lab.simulate.event_loop import (
+    ARRIVES,
+    ENDS,
+    LEAVES,
+    TOP_ON_RECORD,
+    WORLD,
+    Decider,
+    EventLoop,
+    going_on,
+    profile_of,
+)
+from weft.lab.simulate.meter import main_reason
+from weft.model import Gang, Gpu, GpuMemoryRequest, GpuRequest, Node, PodRequest, Shape
+from weft.model.request import Taint
+
+SECOND_NS = 1_000_000_000
+ZONES = ("zone-a", "zone-b", "zone-c")
+UNREACHABLE = Taint("node.kubernetes.io/unreachable", "NoSchedule")
+KEPT_EVENTS = 200
+BEFORE_S = 420
+"""The cluster has lived so long when it is first seen: it is full by then."""
+MEAN_LIFE_S = 150
+PAUSE_S = 0.7
+"""Mean time between two arrivals: pods ask for somewhat more than there is."""
+GANG_EVERY_S, GANG_PATIENCE_S = 35, 120
+FAILS_EVERY_S, FAILS_FOR_S, FIRST_FAILURE_S = 60, 25, 20
+
+
+class CardKind(NamedTuple):
+    """A GPU model, and nodes that have it: how many, GPUs of each, thousandths of a core, MiB."""
+
+    model: str
+    memory_mib: int
+    nodes: int
+    gpus: int
+    cpu_milli: int
+    host_memory_mib: int
+
+
+CARDS = (
+    CardKind("NVIDIA-H100-80GB", 81_559, 6, 8, 192_000, 1_048_576),
+    CardKind("NVIDIA-A100-40GB", 40_960, 8, 8, 128_000, 786_432),
+    CardKind("NVIDIA-L4", 23_034, 12, 4, 64_000, 262_144),
+    CardKind("Tesla-T4", 15_360, 20, 2, 32_000, 131_072),
+)
+"""200 GPUs on 46 nodes."""
+
+
+class PodsOfOneKind(NamedTuple):
+    """A kind of pods: how often they come (a weight), and what one asks."""
+
+    weight: int
+    namespace: str
+    name: str
+    gpus: int
+    memory_mib: int
+    milli: int
+    cpu_milli: int
+    priority: int = 0
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of one; without `memory_mib`, of whole GPUs."""
+        whole = not self.memory_mib
+        memory = GpuMemoryRequest("none") if whole else GpuMemoryRequest("mib", self.memory_mib)
+        asks = GpuRequest(self.gpus, memory, 0 if whole else self.milli, whole=whole)
+        return Shape((asks,), self.cpu_milli, 4096 * self.gpus, application=self.name)
+
+
+WORKLOADS = (
+    PodsOfOneKind(26, "inference", "chat-small", 1, 6_000, 250, 2_000, 100),
+    PodsOfOneKind(14, "inference", "chat-large", 1, 34_000, 500, 4_000, 100),
+    PodsOfOneKind(16, "inference", "embed", 1, 3_500, 150, 1_000, 100),
+    PodsOfOneKind(12, "vision", "detect", 1, 7_000, 400, 2_000),
+    PodsOfOneKind(7, "vision", "train-resnet", 1, 0, 0, 6_000),
+    PodsOfOneKind(10, "notebooks", "jupyter", 1, 10_000, 300, 1_000),
+    PodsOfOneKind(8, "research", "finetune", 2, 0, 0, 12_000),
+    PodsOfOneKind(4, "research", "pretrain", 4, 0, 0, 24_000),
+    PodsOfOneKind(2, "research", "sweep", 8, 0, 0, 48_000),
+)
+GANGS = (
+    PodsOfOneKind(3, "research", "allreduce", 4, 0, 0, 16_000, 50),
+    PodsOfOneKind(4, "vision", "ddp", 1, 0, 0, 6_000, 50),
+)
+GANG_SIZES = {"allreduce": 4, "ddp": 3}
+"""Pods of a gang, all of which it needs; those of one workload are alike."""
+
+
+class ClusterEvent(NamedTuple):
+    """Something that happened at `at_ns`; `pod` is NAMESPACE/NAME."""
+
+    number: int
+    at_ns: int
+    kind: str
+    text: str
+    pod: str = ""
+    node: str = ""
+
+
+class LivingCluster(EventLoop[str]):
+    """Begins `BEFORE_S` before `now_ns` with no pods, and lives until then."""
+
+    nobody = ""
+
+    def __init__(self, decider: Decider, now_ns: int, seed: int = 1) -> None:
+        self._random = random.Random(seed)
+        engine = Engine([profile_of(decider)], seed=seed, keep_top=TOP_ON_RECORD)
+        super().__init__(engine, going_on(engine.handle), [], now_ns - BEFORE_S * SECOND_NS)
+        self._pods: dict[str, PodRequest] = {}
+        self._ends_ns: dict[str, int] = {}
+        self._events: deque[ClusterEvent] = deque(maxlen=KEPT_EVENTS)
+        self._count = self._happened = 0
+        self._failed: dict[str, Node] = {}
+        self.tell(NodesChanged(tuple(_nodes())))
+        usual = (kind.shape for kind in WORKLOADS for _ in range(kind.weight))
+        self.tell(PolicyInput(TYPICAL_PODS, typical_input(usual)))
+        self.schedule(self.now, ARRIVES, "pod")
+        self.schedule(self._in_s(GANG_EVERY_S), ARRIVES, "gang")
+        self.schedule(now_ns + FIRST_FAILURE_S * SECOND_NS, WORLD, "")
+        self.live_until(now_ns)
+
+    def live_until(self, now_ns: int) -> None:
+        """Let everything happen that is due by then."""
+        while self.heap and self.heap[0][0] <= now_ns:
+            at_ns, kind, key = heapq.heappop(self.heap)
+            self._advance(at_ns, kind)
+            self._happens(kind, key)
+        self.now = max(self.now, now_ns)
+
+    def events(self) -> Iterable[ClusterEvent]:
+        """Return the latest events, oldest first."""
+        return tuple(self._events)
+
+    def _in_s(self, seconds: float) -> int:
+        return self.now + int(seconds * SECOND_NS)
+
+    # --- what happens ---
+
+    def _happens(self, kind: int, key: str) -> None:
+        if kind == ARRIVES and key == "pod":
+            self._comes(self._drawn(WORKLOADS))
+            self.schedule(self._in_s(self._random.expovariate(1 / PAUSE_S)), ARRIVES, key)
+        elif kind == ARRIVES:
+            self._gang_comes(self._drawn(GANGS))
+            self.schedule(self._in_s(GANG_EVERY_S), ARRIVES, key)
+        elif kind == ENDS:
+            if self._ends_ns.get(key) == self.now:  # else its node failed before
+                self._ends(key)
+        elif kind == LEAVES:
+            self._gives_up(key)
+        elif kind == WORLD:
+            self._node_returns(key) if key else self._node_fails()
+        else:
+            self.tell(Tick())
+
+    def _drawn(self, kinds: tuple[PodsOfOneKind, ...]) -> PodsOfOneKind:
+        return self._random.choices(kinds, [kind.weight for kind in kinds])[0]
+
+    def _comes(self, kind: PodsOfOneKind, gang: Gang | UnsetType = UNSET) -> str:
+        """Create a pod; return its UID."""
+        self._count += 1
+        uid = f"{kind.name}-{self._count:05d}"
+        pod = PodRequest(
+            uid,
+            uid,
+            kind.shape,
+            kind.namespace,
+            priority=kind.priority,
+            created_ns=self.now,
+            workload=kind.name,
+            gang=gang,
+        )
+        self._pods[uid] = pod
+        self.tell(PodAdded(pod))
+        return uid
+
+    def _gang_comes(self, kind: PodsOfOneKind) -> None:
+        """Create a gang's pods, which give up together if they find no places."""
+        size = GANG_SIZES[kind.name]
+        name = f"{kind.name}-{self._count + 1:05d}"
+        gang = Gang("kubernetes", kind.namespace, name, size, self.now)
+        self._note("gang", f"{kind.namespace}/{name} comes: {size} pods that need places together")
+        for _ in range(size):
+            uid = self._comes(kind, gang)
+            self.schedule(self._in_s(GANG_PATIENCE_S), LEAVES, uid)
+
+    def _bind(self, command: Bind) -> None:
+        pod, placement = command.pod, command.placement
+        self._handle(PodBound(pod.uid), self.now)
+        gpus = ", ".join(str(share.gpu) for share in placement.shares)
+        self._note("bound", f"on {placement.node}, GPU {gpus}", pod, placement.node)
+        self._ends_ns[pod.uid] = self._in_s(5 + self._random.expovariate(1 / MEAN_LIFE_S))
+        self.schedule(self._ends_ns[pod.uid], ENDS, pod.uid)
+
+    def _refused(self, command: Unschedulable) -> None:
+        if command.record.attempt == 1:
+            self._note("waits", main_reason(command.record), command.pod)
+
+    def _ends(self, uid: str) -> None:
+        pod, node = self._pods.pop(uid), self.engine.ledger.holdings[uid].placement.node
+        del self._ends_ns[uid]
+        self._note("ended", f"its share on {node} is free", pod, node)
+        self.tell(PodGone(uid))
+
+    def _gives_up(self, uid: str) -> None:
+        if uid in self._pods and uid not in self._ends_ns:
+            self._note("gave up", f"no place within {GANG_PATIENCE_S} s", self._pods.pop(uid))
+            self.tell(PodGone(uid))
+
+    def _node_fails(self) -> None:
+        """Let a node that holds something fail: its pods come anew, as a controller makes them."""
+        self.schedule(self._in_s(FAILS_EVERY_S), WORLD, "")
+        table = self.engine.ledger.table
+        node = table.nodes[self._random.randrange(table.count)]
+        if node.name in self._failed:
+            return
+        self._failed[node.name] = node
+        lost = [held.placement.uid for held in self.engine.ledger.pods_on(node.name)]
+        self._note("node failed", f"{len(lost)} pods are lost", node=node.name)
+        self.tell(NodesChanged((replace(node, schedulable=False, taints=(UNREACHABLE,)),)))
+        for uid in lost:
+            pod = self._pods.pop(uid)
+            self._ends_ns.pop(uid, None)
+            self.tell(PodGone(uid))
+            self._comes(_BY_NAME[pod.workload])
+        self.schedule(self._in_s(FAILS_FOR_S), WORLD, node.name)
+
+    def _node_returns(self, name: str) -> None:
+        self._note("node is back", "it takes pods again", node=name)
+        self.tell(NodesChanged((self._failed.pop(name),)))
+
+    def _note(self, kind: str, text: str, pod: PodRequest | None = None, node: str = "") -> None:
+        self._happened += 1
+        name = f"{pod.namespace}/{pod.name}" if pod else ""
+        self._events.append(ClusterEvent(self._happened, self.now, kind, text, name, node))
+
+
+_BY_NAME = {kind.name: kind for kind in (*WORKLOADS, *GANGS)}
+
+
+def _nodes() -> Iterator[Node]:
+    for kind in CARDS:
+        short = kind.model.rpartition("-")[0].rpartition("-")[2] if "GB" in kind.model else ""
+        short = (short or kind.model.rpartition("-")[2]).lower()
+        for number in range(kind.nodes):
+            name = f"{short}-{number + 1:02d}"
+            gpus = tuple(
+                Gpu(index, kind.memory_mib, kind.model, f"GPU-{name}-{index}")
+                for index in range(kind.gpus)
+            )
+            labels = {"topology.kubernetes.io/zone": ZONES[number % len(ZONES)]}
+            yield Node(name, gpus, kind.cpu_milli, kind.host_memory_mib, labels=labels)

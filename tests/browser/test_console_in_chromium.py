@@ -1,0 +1,268 @@
+"""The console in a real Chromium: every view, from a snapshot and from the demo."""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from chromium import Window
+from test_snapshot import random_story
+
+from weft.cluster.snapshot.file import write
+from weft.console.picture import Picture, PodFacts, ShownWaiting, picture_of
+from weft.console.server import ConsoleServer
+from weft.console.sources import Kind
+from weft.core.engine import Engine, PodSeenBound
+from weft.core.explain.explanation import Explanation
+from weft.core.framework import Profile
+from weft.core.policies.catalog import built_in
+from weft.lab.simulate.generate import generate_nodes
+from weft.lab.simulate.openb import read_nodes
+from weft.model import Placement, Share
+from weft.testing import node
+
+WIDTHS = (390, 1280)
+MARKUP = "<img src=x onerror=alert(1)>"
+PATIENCE_S = 30
+TRY_INLINE = """
+document.violated = [];
+document.addEventListener('securitypolicyviolation', event => {
+  document.violated.push(event.effectiveDirective);
+});
+for (const insert of [
+  () => {
+    const script = document.createElement('script');
+    script.append(document.createTextNode('window.ran = 1'));
+    document.body.append(script);
+  },
+  () => {
+    document.body.setAttribute('onclick', 'window.ran = 1');
+    document.body.click();
+  },
+  () => document.body.setAttribute('style', 'color: red'),
+]) try { insert(); } catch (refusal) { document.violated.push(refusal.name); }
+0
+"""
+
+
+@contextlib.contextmanager
+def console(*options: str) -> Iterator[str]:
+    """The address of a `weft console` of its own."""
+    words = [sys.executable, "-m", "weft.cli.main", "console", *options, "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert "http://" in said
+        try:
+            yield "http://" + said.partition("http://")[2].split()[0]
+        finally:
+            process.terminate()
+            assert process.wait(PATIENCE_S) == 0
+
+
+@pytest.fixture(scope="module")
+def demo(command: str) -> Iterator[str]:
+    with console("--demo") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def snapshot(command: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    file = tmp_path_factory.mktemp("console") / "state.json"
+    write(random_story(2).snapshot, file)
+    with console("--snapshot", str(file)) as url:
+        yield url
+
+
+class StillSource:
+    """An engine's state that stays as it is."""
+
+    kind: Kind = "snapshot"
+    about = MARKUP
+    lives = False
+
+    def __init__(self, engine: Engine, waiting: tuple[ShownWaiting, ...] = ()) -> None:
+        self._engine, self._waiting = engine, waiting
+
+    def picture(self) -> Picture:
+        return picture_of(self._engine, 1.0, lambda uid: PodFacts(MARKUP, uid), self._waiting)
+
+    async def explain(self, namespace: str, name: str) -> Explanation | None:
+        text = f"is bound on {MARKUP}"
+        return Explanation(namespace, name, "u", "bound", text, "weft", leader=True)
+
+
+@contextlib.contextmanager
+def served(source: StillSource) -> Iterator[str]:
+    """A console of this source, on a thread."""
+    started, port = threading.Event(), [0]
+    loop = asyncio.new_event_loop()
+    server: list[ConsoleServer] = []
+
+    async def start() -> None:
+        server.append(ConsoleServer(source))
+        port[0] = await server[0].listen("127.0.0.1", 0)
+        started.set()
+
+    def run() -> None:
+        loop.run_until_complete(start())
+        loop.run_forever()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert started.wait(PATIENCE_S)
+    try:
+        yield f"http://127.0.0.1:{port[0]}"
+    finally:
+        asyncio.run_coroutine_threadsafe(server[0].close(), loop).result(PATIENCE_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def eventually(window: Window, script: str) -> Any:
+    """The value of a script, once it is true."""
+    until = time.monotonic() + PATIENCE_S
+    while not (found := window.run(script)):
+        assert time.monotonic() < until, script
+    return found
+
+
+def opened(window: Window, url: str, width: int = 1280, *, dark: bool = False) -> None:
+    window.open(url, width, dark=dark)
+    eventually(window, "document.querySelector('#sums .tile') !== null")
+
+
+def check(window: Window, url: str) -> None:
+    """Nothing went wrong, nothing is cut off, and nothing came from elsewhere."""
+    assert window.browser.complaints == []
+    origin = "/".join(url.split("/")[:3])
+    assert [asked for asked in window.browser.requests if not asked.startswith(origin + "/")] == []
+    wide = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    assert window.run(wide)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("source", ["demo", "snapshot"])
+def test_each_view_shows_what_there_is(
+    window: Window, request: pytest.FixtureRequest, source: str, width: int
+) -> None:
+    url = request.getfixturevalue(source)
+    opened(window, f"{url}/", width, dark=width == 390)
+    drawn = int(eventually(window, "document.querySelector('weft-map').dataset.drawn"))
+    assert drawn == (200 if source == "demo" else drawn) > 0
+    check(window, url)
+    window.run("document.querySelector('.as-table').open = true")
+    pod = eventually(window, "document.querySelector('.as-table a[href^=\"/pod/\"]')?.pathname")
+    place = window.run("document.querySelector('.as-table a[href^=\"/gpu/\"]').pathname")
+
+    opened(window, f"{url}/waiting", width)
+    eventually(window, "document.querySelector('weft-waiting tbody tr td:nth-child(4)')?.innerText")
+    check(window, url)
+
+    opened(window, url + pod, width)
+    eventually(window, "document.querySelector('weft-pod pre, weft-pod .empty')?.innerText")
+    check(window, url)
+
+    for address in (place, "/node/" + place.split("/")[2]):
+        opened(window, url + address, width)
+        eventually(window, "document.querySelector('#view .card .bar') !== null")
+        check(window, url)
+
+
+def test_the_demo_moves_by_itself_and_says_when_the_connection_is_lost(window: Window) -> None:
+    with console("--demo") as url:
+        opened(window, f"{url}/events")
+        first = window.run("document.querySelector('tbody tr').dataset.key")
+        newer = "Number(document.querySelector('tbody tr').dataset.key)"
+        eventually(window, f"{newer} > {first}")
+        assert window.run("document.querySelector('#freshness').className") == "live"
+    eventually(window, "document.querySelector('#freshness').className === 'lost'")
+    assert "Connection lost" in window.run("document.querySelector('#freshness').innerText")
+
+
+def test_a_page_is_brought_up_to_date_in_place(window: Window, demo: str) -> None:
+    opened(window, f"{demo}/node/h100-01")
+    window.run("document.before = document.querySelector('.card'); document.seen = 0; 0")
+    window.run(
+        "new MutationObserver(all => { document.seen += all.length; })"
+        ".observe(document.querySelector('weft-node'),"
+        " {subtree: true, childList: true, attributes: true, characterData: true}); 0"
+    )
+    eventually(window, "document.seen > 20")
+    assert window.run("document.before === document.querySelector('.card')")
+    widths = "[...document.querySelectorAll('.bar i')].map(part => part.style.width)"
+    assert all(window.run(widths))
+    check(window, demo)
+
+
+def test_the_map_can_be_read_by_keyboard_and_filtered_by_its_address(
+    window: Window, demo: str
+) -> None:
+    opened(window, f"{demo}/map?group=zone&namespace=research")
+    window.run("document.querySelector('canvas').focus()")
+    window.press("ArrowRight")
+    window.press("ArrowDown")
+    assert "GPU" in window.run("document.querySelector('.tip').innerText")
+    assert window.run("document.querySelector('[name=namespace]').value") == "research"
+    window.run("document.querySelector('.as-table').open = true")
+    rows = "[...document.querySelectorAll('.as-table tbody tr')].map(row => row.innerText)"
+    shown = eventually(window, f"{rows}.length ? {rows} : null")
+    assert all("research/" in row for row in shown)
+
+
+def test_names_with_markup_are_text_and_inline_script_is_blocked(window: Window) -> None:
+    engine = Engine([Profile("weft", [built_in().create("fgd")])], [node(MARKUP, gpus=2)])
+    share = Share(0, 0, 100, 100)
+    engine.handle(PodSeenBound(Placement(MARKUP, MARKUP, (share,), application=MARKUP)), 1)
+    waiting = ShownWaiting("w", MARKUP, MARKUP, MARKUP, MARKUP, MARKUP, MARKUP)
+    with served(StillSource(engine, (waiting,))) as url:
+        name = quote(MARKUP, safe="")
+        views = ("map", "waiting", f"node/{name}", f"gpu/{name}/0", f"pod/{name}/{name}")
+        for view in views:
+            opened(window, f"{url}/{view}")
+            text = "document.body.innerText.includes('onerror') || document.querySelector('canvas')"
+            eventually(window, f"!!({text})")
+            assert window.run("document.querySelectorAll('img:not(.brand img)').length") == 0
+            check(window, url)
+        window.run(TRY_INLINE)
+        eventually(window, "document.violated.includes('style-src-attr')")
+        assert "require-trusted-types-for" in window.run("document.violated")
+        assert window.run("window.ran ?? 'never'") == "never"
+        page = "document.body.innerHTML = '<b>x</b>'"
+        assert window.run(f"try {{ {page}; 'set' }} catch {{ 'refused' }}") == "refused"
+        window.browser.complaints.clear()
+        frame = window.ask("Page.getFrameTree")["frameTree"]["frame"]["id"]
+        html = "<script>window.ran = 1</script><p id=there>there</p>"
+        window.ask("Page.setDocumentContent", frameId=frame, html=html)  # as if it had been served
+        eventually(window, "document.getElementById('there') !== null")
+        assert window.run("window.ran ?? 'never'") == "never"
+        assert any("inline script" in told for told in window.browser.complaints)
+
+
+def test_6212_gpus_are_drawn_in_300_ms(window: Window, tmp_path: Path) -> None:
+    (tmp_path / "nodes.csv").write_text(generate_nodes(gpus=6212))
+    nodes = read_nodes(tmp_path / "nodes.csv")
+    engine = Engine([Profile("weft", [built_in().create("best-fit")])], nodes)
+    for each in nodes:
+        for gpu in each.gpus:
+            share = Share(0, gpu.index, gpu.memory_mib // 2, 500)
+            uid = f"{each.name}-{gpu.index}"
+            engine.ledger.adopt(Placement(uid, each.name, (share,)))
+    with served(StillSource(engine)) as url:
+        took_ms = []
+        for _ in range(3):
+            opened(window, f"{url}/map")
+            marks = "performance.getEntriesByName('weft-%s')[0]?.startTime"
+            data, drawn = (eventually(window, marks % name) for name in ("data", "drawn"))
+            took_ms.append(drawn - data)
+            assert int(window.run("document.querySelector('weft-map').dataset.drawn")) == 6212
+        check(window, url)
+        assert min(took_ms) <= 300, took_ms

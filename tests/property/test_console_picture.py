@@ -1,0 +1,192 @@
+"""The console's picture is what the ledger and `weft explain` say, and deltas lose nothing."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from long_form import few_or_many
+from test_snapshot import from_file, random_story
+
+from weft.cluster.scheduler.explain_service import Explainer
+from weft.console.deltas import PictureDelta, applied, between
+from weft.console.picture import Picture, PodFacts, gpu_key, picture_of
+from weft.console.sources import LivingSource, SnapshotSource
+from weft.console.waiting import WaitingReasons
+from weft.core.engine import Engine, NodesChanged, PodAdded, PodBound, PodGone
+from weft.core.explain.of_engine import explanation_of
+from weft.core.framework import Profile
+from weft.core.ledger import Holding
+from weft.core.policies.catalog import built_in
+from weft.lab.simulate.living import LivingCluster
+from weft.model import PodRequest
+from weft.testing import random_node, random_nodes, random_shape
+
+STATES = few_or_many(20, 200)
+SNAPSHOTS = range(few_or_many(4, 100))
+DELTAS = few_or_many(200, 10_000)
+BEGAN_NS = 1_790_000_000 * 10**9
+
+
+class RandomStory:
+    """An engine to which random things happen."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.nodes = random_nodes(self.chance, most=5)
+        policy = self.chance.choice(("least-stranding", "fgd", "best-fit"))
+        self.engine = Engine([Profile("weft", [built_in().create(policy)])], self.nodes, keep_top=2)
+        self.now, self.count = BEGAN_NS, 0
+        self.pods: dict[str, PodRequest] = {}
+
+    def step(self) -> None:
+        self.now += 10**9
+        what = self.chance.random()
+        if what < 0.6 or not self.pods:
+            self.count += 1
+            uid = f"u{self.count}"
+            shape = random_shape(self.chance, self.nodes)
+            self.pods[uid] = PodRequest(uid, f"p{self.count}", shape, created_ns=self.now)
+            self.tell(PodAdded(self.pods[uid]))
+        elif what < 0.9:
+            uid = self.chance.choice(sorted(self.pods))
+            del self.pods[uid]
+            self.tell(PodGone(uid))
+        else:
+            new = random_node(self.chance, f"n{self.chance.randrange(6)}")
+            self.nodes = [node for node in self.nodes if node.name != new.name] + [new]
+            self.tell(NodesChanged((new,)))
+
+    def tell(self, event: Any) -> None:
+        for command in self.engine.handle(event, self.now):
+            if type(command).__name__ == "Bind" and self.chance.random() < 0.8:
+                self.engine.handle(PodBound(command.pod.uid), self.now)
+
+    def picture(self, slice_s: float = 0.0) -> Picture:
+        waiting = WaitingReasons(self.engine, slice_s)
+        return picture_of(
+            self.engine,
+            self.now / 10**9,
+            lambda uid: PodFacts.of_placed(self.engine.placed[uid]),
+            waiting.rows(entry.pod for entry in self.engine.queue.waiting()),
+        )
+
+
+def check_against_ledger(picture: Picture, engine: Engine) -> None:
+    """Each cell is the sum over holdings, each pod its holding, each node and GPU is there once."""
+    table, holdings = engine.ledger.table, engine.ledger.holdings
+    assert list(picture.nodes) == [node.name for node in table.nodes]
+    assert picture.gpus.keys() == {gpu_key(n.name, g.index) for n in table.nodes for g in n.gpus}
+    promised = sums_of(holdings)
+    for row, node in enumerate(table.nodes):
+        assert picture.nodes[node.name].closed is not bool(table.schedulable[row])
+        assert picture.nodes[node.name].cpu_free_milli == table.cpu_free[row]
+        for device, gpu in enumerate(node.gpus, start=table.start[row]):
+            shown = picture.gpus[gpu_key(node.name, gpu.index)]
+            assert (shown.memory_mib, shown.milli) == (gpu.memory_mib, gpu.milli)
+            assert (shown.promised_mib, shown.promised_milli, shown.pods) == promised[
+                node.name, gpu.index
+            ]
+            assert shown.free_mib == table.device_memory_free[device]
+            assert shown.free_milli == table.device_milli_free[device]
+    assert picture.pods.keys() == holdings.keys()
+    for uid, pod in picture.pods.items():
+        placement = holdings[uid].placement
+        assert pod.node == placement.node
+        assert pod.binding is (holdings[uid].state == "reserved")
+        shares = [(share.gpu, share.memory_mib, share.milli) for share in placement.shares]
+        assert [(s.gpu, s.memory_mib, s.milli) for s in pod.shares] == shares
+
+
+def sums_of(holdings: Mapping[str, Holding]) -> Mapping[tuple[str, int], tuple[int, int, int]]:
+    mib, milli, pods = Counter[Any](), Counter[Any](), Counter[Any]()
+    for holding in holdings.values():
+        for share in holding.placement.shares:
+            mib[holding.placement.node, share.gpu] += share.memory_mib
+            milli[holding.placement.node, share.gpu] += share.milli
+        for gpu in {share.gpu for share in holding.placement.shares}:
+            pods[holding.placement.node, gpu] += 1
+
+    class Sums(dict[tuple[str, int], tuple[int, int, int]]):
+        def __missing__(self, gpu: tuple[str, int]) -> tuple[int, int, int]:
+            return mib[gpu], milli[gpu], pods[gpu]
+
+    return Sums()
+
+
+@pytest.mark.parametrize("seed", range(STATES))
+def test_a_random_states_picture_is_the_ledgers(seed: int) -> None:
+    story = RandomStory(seed)
+    for _ in range(25):
+        story.step()
+    picture = story.picture(slice_s=30.0)
+    check_against_ledger(picture, story.engine)
+    queued = {entry.pod.uid for entry in story.engine.queue.waiting()}
+    assert picture.waiting.keys() == queued
+    for uid, row in picture.waiting.items():
+        explained = explanation_of(story.engine, uid)
+        assert explained is not None
+        if not story.pods[uid].shape.constraints.unsupported:
+            assert row.reason == explained.reason
+        texts = [change.text for change in explained.changes]
+        assert row.change == (texts[0] if texts else "")
+        assert row.changes == len(texts)
+
+
+@pytest.mark.parametrize("seed", range(few_or_many(2, 20)))
+def test_a_demos_picture_is_its_ledgers_at_any_time(seed: int) -> None:
+    cluster = LivingCluster(built_in().create("least-stranding"), BEGAN_NS, seed)
+    now_s = BEGAN_NS / 10**9
+    source = LivingSource(cluster, "demo", clock=lambda: now_s)
+    chance = random.Random(seed)
+    for _ in range(8):
+        now_s += chance.uniform(0.1, 20)
+        picture = source.picture()
+        check_against_ledger(picture, cluster.engine)
+        for uid, row in picture.waiting.items():
+            explained = explanation_of(cluster.engine, uid)
+            assert explained is not None
+            assert row.reason in (explained.reason, *explained.notes)
+
+
+@pytest.mark.parametrize("seed", SNAPSHOTS)
+def test_a_snapshots_picture_says_what_explain_says(seed: int) -> None:
+    state = from_file(random_story(seed).snapshot)
+    picture = SnapshotSource(state, "x.json").picture()
+    check_against_ledger(picture, state.engine)
+    explain = Explainer(state.live, state.parts.guard, None, clock=lambda: 0.0).explain
+    for row in picture.waiting.values():
+        explained = asyncio.run(explain(row.namespace, row.name))
+        assert explained is not None
+        assert explained.uid == row.uid
+        assert row.reason in (explained.reason, explained.text, *explained.notes)
+        if explained.state == "pending":
+            texts = [change.text for change in explained.changes]
+            assert row.change == (texts[0] if texts else "")
+    requests, unreadable = state.pending()
+    assert len(picture.waiting) == len(requests) + len(unreadable)
+
+
+def test_after_many_random_deltas_the_picture_equals_one_made_afresh() -> None:
+    made = 0
+    for seed in range(1000):
+        story, shown = RandomStory(seed), Picture(0.0)
+        for _ in range(60):
+            for _ in range(story.chance.choice((0, 1, 1, 2, 5))):
+                story.step()
+            fresh = story.picture()
+            sent = msgspec.json.encode(between(shown, fresh))
+            shown = applied(shown, msgspec.json.decode(sent, type=PictureDelta))
+            assert shown == fresh
+            made += 1
+        if made >= DELTAS:
+            return
+
+
+def test_a_delta_of_equal_pictures_is_empty() -> None:
+    story = RandomStory(1)
+    story.step()
+    assert between(story.picture(), story.picture()) == PictureDelta(story.now / 10**9)

@@ -1,0 +1,58 @@
+"""The demo's cluster: lives the same by any clock, and shows what a demo has to show."""
+
+from collections import Counter
+
+from weft.core.policies.catalog import built_in
+from weft.lab.simulate.living import GANG_SIZES, LivingCluster
+
+BEGAN_NS, SECOND_NS = 1_790_000_000 * 10**9, 10**9
+
+
+def cluster(seed: int = 1) -> LivingCluster:
+    return LivingCluster(built_in().create("least-stranding"), BEGAN_NS, seed)
+
+
+def test_it_lives_the_same_in_steps_of_any_length() -> None:
+    once, often = cluster(), cluster()
+    once.live_until(BEGAN_NS + 90 * SECOND_NS)
+    for tenth in range(1, 901):
+        often.live_until(BEGAN_NS + tenth * SECOND_NS // 10)
+    assert once.events() == often.events()
+    assert once.engine.ledger.holdings == often.engine.ledger.holdings
+    assert cluster(2).events() != cluster(1).events()
+
+
+def test_it_has_200_gpus_is_nearly_full_and_pods_wait() -> None:
+    lived = cluster()
+    table = lived.engine.ledger.table
+    assert table.devices == 200
+    lived.live_until(BEGAN_NS + 120 * SECOND_NS)
+    assert sum(table.milli_used) > 0.75 * 200_000
+    assert len(lived.engine.queue) > 0
+
+
+def test_a_node_fails_and_returns_and_its_pods_come_anew() -> None:
+    lived = cluster()
+    for second in range(21):
+        lived.live_until(BEGAN_NS + second * SECOND_NS)
+    failed = [event for event in lived.events() if event.kind == "node failed"]
+    assert len(failed) == 1
+    table = lived.engine.ledger.table
+    assert [n.name for n in table.nodes if not n.schedulable] == [failed[0].node]
+    assert not list(lived.engine.ledger.pods_on(failed[0].node))
+    lived.live_until(BEGAN_NS + 50 * SECOND_NS)
+    back = [event.node for event in lived.events() if event.kind == "node is back"]
+    assert back == [failed[0].node]
+    assert all(node.schedulable for node in lived.engine.ledger.table.nodes)
+
+
+def test_a_gangs_pods_get_places_together_or_wait() -> None:
+    lived, waited = cluster(), 0
+    for second in range(300):
+        lived.live_until(BEGAN_NS + second * SECOND_NS)
+        queued = [w.pod for w in lived.engine.queue.waiting() if w.pod.gang]
+        waited += bool(queued)
+        for name, count in Counter(str(pod.gang) for pod in queued).items():
+            kind = name.partition("/")[2].rpartition("-")[0]
+            assert count == GANG_SIZES[kind], name
+    assert waited
