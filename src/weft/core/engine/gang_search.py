@@ -8,7 +8,7 @@ that are alike that finds places if there are any, GPUs shared in unlike parts a
 of several sizes finds none so, other orders are tried.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
@@ -19,20 +19,23 @@ from weft.core.constraints.answer import PodAnswer
 from weft.core.engine import selection
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.events import Command, Unschedulable, Wake
+from weft.core.engine.gang_room import ANY_NUMBER, room_for, room_when_empty
 from weft.core.engine.gangs import GRACE_NS, GangMembers, Gangs
 from weft.core.engine.journal import Journal, PlacedPod
 from weft.core.engine.queue import Queue, WaitingPod
 from weft.core.engine.records import GangDecision, Record
 from weft.core.framework import NEVER, Demand, Profile
-from weft.core.framework.query import Need
 from weft.core.ledger import Holding, Ledger
-from weft.core.ledger.table import Bools, Ints, LedgerTable
+from weft.core.ledger.table import STRICT, Bools, Ints, LedgerTable
 from weft.model import Code, Gang, Placement, PodRequest, Shape
 
 SEARCHED = 512
 """Pods that are tried over all topology domains of one gang, at most; one domain at least. As many
 again are tried in other orders."""
-ANY_NUMBER = 1 << 40
+
+
+SHAPES_SUMMED = 16
+"""More shapes of one gang are not summed: nothing is said of an empty cluster's room for them."""
 
 
 class ChosenPlace(NamedTuple):
@@ -289,32 +292,6 @@ def _nodes_of(ledger: Ledger, members: GangMembers[WaitingPod]) -> set[int]:
     return {ledger.table.row_of[node] for node in nodes if node in ledger.table.row_of}
 
 
-def room_for(demand: Demand, table: LedgerTable) -> Ints:
-    """How many such pods each node has room for, at most, [N]; whether one fits is not asked."""
-    room = np.full(table.count, ANY_NUMBER, dtype=np.int64)
-    if demand.cpu_milli:
-        room = np.minimum(room, table.cpu_free // demand.cpu_milli)
-    if demand.memory_mib:
-        room = np.minimum(room, table.memory_free // demand.memory_mib)
-    if len(demand.needs) == 1 and not demand.need.gpu_request.split:
-        room = np.minimum(room, _gpus_for(demand.need, table))
-    return np.maximum(room, 0)
-
-
-def _gpus_for(need: Need, table: LedgerTable) -> Ints:
-    if need.whole:
-        return np.asarray(table.idle // need.count)
-    shares = np.full(table.devices, ANY_NUMBER, dtype=np.int64)
-    if need.milli:
-        shares = table.device_milli_free // need.milli
-    ask_mib = need.ask_mib.take(table.device_kind) if table.devices else shares
-    asked = np.where(ask_mib > 0, table.device_memory_free // np.maximum(ask_mib, 1), ANY_NUMBER)
-    shares = np.where(table.device_usable != 0, np.minimum(shares, asked), 0)
-    sums = np.zeros(table.count, dtype=np.int64)
-    np.add.at(sums, table.device_node, np.minimum(shares, 1 << 20))
-    return np.asarray(sums // need.count)
-
-
 def _within(known: Assessment, inside: Bools) -> Assessment:
     answer = PodAnswer(Code.GROUP_ELSEWHERE, ~inside, _elsewhere)
     return known.among(known.shape, [answer])
@@ -350,6 +327,8 @@ def decide(
     before = engine.journal.seq
     found = find_places(engine, members, now_ns)
     engine.journal.back_to(before)
+    if not found.chosen:
+        _bound(engine, members, members.waiting.values())
     decision = members.decision(found.found)
     if not found.chosen:
         assert found.short is not None
@@ -381,7 +360,38 @@ def tell_if_gathering(
     members = engine.queue.gangs.of(pod.gang) if pod.gang else None
     if waiting is None or members is None or members.is_complete:
         return
+    _bound(engine, members, [waiting])
     out.append(Unschedulable(pod, engine.journal.gathers(waiting, members.decision(), now_ns)))
+
+
+def _bound(
+    engine: TriesPlaces, members: GangMembers[WaitingPod], news: Iterable[WaitingPod]
+) -> None:
+    """Note how many of its pods the cluster has room for at most, were it empty; `news` may be of
+    a shape that was not asked about."""
+    ledger = engine.ledger
+    known = members.largest_sums
+    if members.summed_at != ledger.generation:
+        known.clear()
+        members.summed_at, news = ledger.generation, members.waiting.values()
+    for each in news:
+        alike = each.profile.name, each.pod.shape
+        if alike not in known and len(known) <= SHAPES_SUMMED:
+            answer = engine.assess(each.profile, each.pod)
+            room = room_when_empty(answer.demand, ledger.table, strict=ledger.limits == STRICT)
+            known[alike] = np.where(answer.declared != 0, 0, np.minimum(room, ANY_NUMBER))
+    members.most = ANY_NUMBER
+    if known and len(known) <= SHAPES_SUMMED:
+        room = np.maximum.reduce(list(known.values()))
+        key = members.topology_key()
+        members.most = _most_in_one(room, ledger.table, key) if key else int(room.sum())
+
+
+def _most_in_one(room: Ints, table: LedgerTable, key: str) -> int:
+    column = table.labels.domains(key)
+    sums = np.zeros(len(column.values) + 1, dtype=np.int64)
+    np.add.at(sums, column.of_node, room)
+    return int(sums[1:].max(initial=0))
 
 
 def evict_broken(engine: TriesPlaces, now_ns: int, out: list[Command]) -> None:

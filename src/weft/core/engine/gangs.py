@@ -10,8 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
+from msgspec import UNSET
+
+from weft.core.engine.gang_room import ANY_NUMBER
 from weft.core.engine.records import GangDecision
-from weft.model import Gang, PodRequest
+from weft.core.ledger.table import Ints
+from weft.model import Gang, PodRequest, Shape
 
 GRACE_NS = 60_000_000_000
 """For so long some pods of a gang may run while there is no room for the rest: then they are asked
@@ -33,7 +37,8 @@ class GangMembers(Generic[W]):
     `head` is the one that stands in the queue for all, if any does. `ready_ns` and `tries` are of
     the gang: another head goes on with them. `short_since_ns` is when it was first found that the
     pods that wait fit nowhere although others run; None where that is not so. `leaving` are those
-    of the others that were asked to go for it.
+    of the others that were asked to go for it. `most` is how many of its pods an empty cluster has
+    room for, at most; `largest_sums` is what it was worked out from at the layout `summed_at`.
     """
 
     __slots__ = (
@@ -42,10 +47,13 @@ class GangMembers(Generic[W]):
         "_tasks",
         "gang",
         "head",
+        "largest_sums",
         "leaving",
+        "most",
         "placed",
         "ready_ns",
         "short_since_ns",
+        "summed_at",
         "tries",
         "waiting",
     )
@@ -58,6 +66,8 @@ class GangMembers(Generic[W]):
         self.ready_ns = self.tries = 0
         self.short_since_ns: int | None = None
         self.leaving: set[str] = set()
+        self.most, self.summed_at = ANY_NUMBER, -1
+        self.largest_sums: dict[tuple[str, Shape], Ints] = {}
         self._sizes: Counter[Gang] = Counter()
         self._tasks: Counter[str] = Counter()
         self._placed: Counter[str] = Counter()
@@ -92,7 +102,8 @@ class GangMembers(Generic[W]):
     def decision(self, found: int = 0) -> GangDecision:
         """How far the gang is, where so many of its pods that wait found places."""
         placed = len(self.placed) + found
-        return GangDecision(str(self.gang), self.least, self.there, placed)
+        most = UNSET if self.most >= self.least else self.most
+        return GangDecision(str(self.gang), self.least, self.there, placed, most)
 
     def topology_key(self) -> str:
         """The node label of which its pods must be in one value; "" for anywhere."""

@@ -191,11 +191,15 @@ def gang_in_words(gang: GangDecision) -> str:
     """Say how far the pod's group is."""
     if not gang.least:
         return f"nobody says yet how many pods group {gang.name} needs; it waits for its object"
+    in_vain = ""
+    if gang.most is not UNSET:
+        in_vain = f"; the cluster has room for {gang.most:,} at most, were it empty"
     if gang.there < gang.least:
-        return f"group {gang.name} needs {gang.least:,} pods, and {gang.there:,} are there"
+        text = f"group {gang.name} needs {gang.least:,} pods, and {gang.there:,} are there"
+        return text + in_vain
     needs = f"group {gang.name} needs places for {gang.least:,} pods together"
     if gang.found < gang.least:
-        return f"{needs}, and {gang.found:,} have or would have one"
+        return f"{needs}, and {gang.found:,} have or would have one{in_vain}"
     return f"{needs}, and has {gang.found:,}"
 
 

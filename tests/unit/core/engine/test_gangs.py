@@ -1,12 +1,14 @@
 """Gangs: places for as many pods as a group needs, or for none."""
 
 from engine_talk import SECOND, engine_of, one_card, places, refused
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from weft.core.engine import (
     BindFailed,
     Engine,
     Evict,
+    NodesChanged,
     NotEvicted,
     PodAdded,
     PodBound,
@@ -300,3 +302,30 @@ def test_a_gang_of_which_some_pods_are_done_is_left_alone() -> None:
         engine.handle(PodBound(uid), 0)
     engine.handle(PodGone("p3", completed=True), 0)
     assert evicted(engine, 1000) == set()
+
+
+def most_told(engine: Engine, *pods: PodRequest) -> list[object]:
+    told = [c for each in pods for c in engine.handle(PodAdded(each), 0)]
+    return [c.record.gang and c.record.gang.most for c in told if isinstance(c, Unschedulable)]
+
+
+def test_a_gang_larger_than_the_cluster_hears_so_from_its_first_pod_on() -> None:
+    engine = engine_of(node("a", gpus=2), node("b", gpus=1))
+    engine.handle(PodAdded(pod("other", gpus=2)), 0)
+    assert most_told(engine, *members("p0", "p1", "p2", "p3")) == [3, 3, 3, 3]
+    engine.handle(NodesChanged((node("c", gpus=1),)), 0)
+    again = engine.handle(Tick(), 60 * SECOND)
+    assert [c.record.gang.most for c in again if isinstance(c, Unschedulable)] == [UNSET]  # type: ignore[union-attr]
+
+
+def test_the_room_of_an_empty_cluster_is_counted_for_shares_and_in_one_topology_domain() -> None:
+    engine = engine_of(labelled("a", 1, rack="a"), labelled("b", 1, rack="b"), node("free", gpus=8))
+    gang = replace(FOUR, topology_key="rack")
+    shares = [member(name, gang, milli=500, memory_mib=100) for name in ("p0", "p1", "p2", "p3")]
+    assert most_told(engine, *shares) == [2, 2, 2, 2]
+
+
+def test_a_gang_that_an_empty_cluster_has_room_for_is_told_nothing_of_it() -> None:
+    engine = engine_of(node("a", gpus=4))
+    engine.handle(PodAdded(pod("other", gpus=2)), 0)
+    assert most_told(engine, *members("p0", "p1", "p2", "p3")) == [UNSET] * 4

@@ -1,0 +1,69 @@
+"""Bounds, by sums alone, on how many pods of a gang there is room for: now, and on empty nodes.
+
+A gang that needs more than an empty cluster has room for waits in vain, which is said at once.
+"""
+
+import numpy as np
+
+from weft.core.framework import Demand
+from weft.core.framework.query import Need
+from weft.core.ledger.table import Ints, LedgerTable
+
+ANY_NUMBER = 1 << 40
+
+
+def room_for(demand: Demand, table: LedgerTable) -> Ints:
+    """The most such pods that each node has room for, [N]; whether one fits is not asked."""
+    room = _beside_gpus(demand, table.cpu_free, table.memory_free)
+    if len(demand.needs) == 1 and not demand.need.gpu_request.split:
+        room = np.minimum(room, _free_gpus_for(demand.need, table))
+    return np.maximum(room, 0)
+
+
+def room_when_empty(demand: Demand, table: LedgerTable, *, strict: bool) -> Ints:
+    """The same were there no pods; `strict`: GPUs are not promised beyond what they have."""
+    room = _beside_gpus(demand, table.cpu_total, table.memory_total)
+    if len(demand.needs) == 1 and not demand.need.gpu_request.split:
+        if demand.need.whole:
+            room = np.minimum(room, table.gpus // demand.need.count)
+        elif strict:
+            room = np.minimum(room, _gpus_for(demand.need, table))
+    return room
+
+
+def _beside_gpus(demand: Demand, cpu_milli: Ints, memory_mib: Ints) -> Ints:
+    room = np.full(len(cpu_milli), ANY_NUMBER, dtype=np.int64)
+    if demand.cpu_milli:
+        room = np.minimum(room, cpu_milli // demand.cpu_milli)
+    if demand.memory_mib:
+        room = np.minimum(room, memory_mib // demand.memory_mib)
+    return room
+
+
+def _free_gpus_for(need: Need, table: LedgerTable) -> Ints:
+    if need.whole:
+        return np.asarray(table.idle // need.count)
+    shares = _shares(need, table, table.device_milli_free, table.device_memory_free)
+    return _by_node(np.where(table.device_usable != 0, shares, 0), need, table)
+
+
+def _gpus_for(need: Need, table: LedgerTable) -> Ints:
+    milli = np.array([kind.milli for kind in table.kinds], dtype=np.int64)
+    of_device = milli.take(table.device_kind) if table.devices else table.device_kind
+    return _by_node(_shares(need, table, of_device, table.device_memory_total), need, table)
+
+
+def _shares(need: Need, table: LedgerTable, milli: Ints, memory_mib: Ints) -> Ints:
+    """The most such shares that each device has room for, [D]."""
+    shares = np.full(table.devices, ANY_NUMBER, dtype=np.int64)
+    if need.milli:
+        shares = milli // need.milli
+    ask_mib = need.ask_mib.take(table.device_kind) if table.devices else shares
+    asked = np.where(ask_mib > 0, memory_mib // np.maximum(ask_mib, 1), ANY_NUMBER)
+    return np.asarray(np.minimum(shares, asked))
+
+
+def _by_node(shares: Ints, need: Need, table: LedgerTable) -> Ints:
+    sums = np.zeros(table.count, dtype=np.int64)
+    np.add.at(sums, table.device_node, np.minimum(shares, 1 << 20))
+    return np.asarray(sums // need.count)
