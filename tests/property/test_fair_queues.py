@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from long_form import few_or_many
 from msgspec.structs import replace
 
-from weft.core.engine import Bind, Command, Engine, PodAdded, PodBound, PodGone, Tick, Wake
+from weft.core.engine import Bind, Command, Engine, Evict, PodAdded, PodBound, PodGone, Tick, Wake
 from weft.core.framework import Profile
 from weft.core.ledger import audit
 from weft.core.policies.least_stranding import LeastStranding
@@ -165,6 +165,8 @@ class Hours:
         self.due: list[tuple[int, int, object]] = []
         self.runs_ns: dict[str, int] = {}
         self.came_ns: dict[str, int] = {}
+        self.asks: dict[str, PodRequest] = {}
+        self.evicted: Counter[str] = Counter()
         self.waits_ns: dict[str, int] = {}
         self.waiting: Counter[str] = Counter()
         self.wanting_ns: Counter[str] = Counter()
@@ -175,10 +177,11 @@ class Hours:
         self._count += 1
         heapq.heappush(self.due, (when_ns, self._count, event))
 
-    def pods(self, dice: random.Random, team: str, load: float, until_ns: int) -> None:
+    def pods(
+        self, dice: random.Random, team: str, load: float, until_ns: int, mean_ns: int = 6 * MINUTE
+    ) -> None:
         """Have this team's pods come, so that they ask for `load` of the cluster."""
         when_ns, sizes = 0, (1, 1, 2)
-        mean_ns = 6 * MINUTE
         each = sum(sizes) / len(sizes) * mean_ns / (load * self.gpus)
         while (when_ns := when_ns + int(dice.expovariate(1 / each))) < until_ns:
             name = f"{team}{len(self.runs_ns)}"
@@ -195,9 +198,12 @@ class Hours:
             if isinstance(event, PodAdded):
                 self.waiting[event.pod.team_queue] += gpus_of(event.pod)
                 self.came_ns[event.pod.uid] = when_ns
+                self.asks[event.pod.uid] = event.pod
             for command in self.engine.handle(event, when_ns):  # type: ignore[arg-type]
                 if isinstance(command, Bind):
                     self._bound(command.pod)
+                elif isinstance(command, Evict):
+                    self._evicted(command.placement.uid)
                 elif isinstance(command, Wake):
                     self.at(max(command.at_ns, when_ns), Tick())
 
@@ -206,6 +212,14 @@ class Hours:
         self.waiting[asks.team_queue] -= gpus_of(asks)
         self.waits_ns[asks.uid] = self.now_ns - self.came_ns[asks.uid]
         self.at(self.now_ns + self.runs_ns[asks.uid], PodGone(asks.uid))
+
+    def _evicted(self, uid: str) -> None:
+        """A pod ends half a minute after it was asked to, and its controller makes it anew."""
+        asks, again = self.asks[uid], f"{uid}+"
+        self.evicted[asks.team_queue] += 1
+        self.runs_ns[again] = self.runs_ns[uid]
+        self.at(self.now_ns + MINUTE // 2, PodGone(uid))
+        self.at(self.now_ns + MINUTE // 2, PodAdded(replace(asks, uid=again, name=again)))
 
     def _measure(self, for_ns: int) -> None:
         for team in TEAMS:
@@ -219,13 +233,15 @@ class Hours:
         return self.had[team] / self.wanting_ns[team] / 10 / self.gpus
 
 
-def cluster_of(gpus: int) -> Engine:
+def cluster_of(gpus: int, *, reclaim: bool = False) -> Engine:
     queues = tuple(
         QueueTerms(team, guarantee=QueueAmounts(gpu_milli=10 * gpus * percent))
         for team, percent in PROMISED.items()
     )
     nodes = [node(f"n{number}", gpus=8) for number in range(gpus // 8)]
-    return Engine([Profile("weft", [LeastStranding()])], nodes, queues=QueueRules("fair", queues))
+    rules = QueueRules("fair", queues, reclaim)
+    profile = Profile("weft", [LeastStranding()], preempts=reclaim)
+    return Engine([profile], nodes, queues=rules)
 
 
 @pytest.mark.parametrize("seed", range(few_or_many(1, 5)))
@@ -253,3 +269,29 @@ def test_each_queue_has_its_guarantee_whenever_it_wants_it(
     assert hours.waits_ns.keys() == hours.runs_ns.keys()
     assert not hours.engine.ledger.holdings
     assert not len(hours.engine.queue)
+
+
+def test_pods_of_hours_give_back_what_they_borrowed() -> None:
+    """One queue has the whole cluster with pods of a day when the others come: by their ends
+    alone the others would wait for hours."""
+    gpus, until_ns, come_ns = 80, 10 * HOUR, 2 * HOUR
+    shares = {}
+    for reclaim in (False, True):
+        hours, dice = Hours(cluster_of(gpus, reclaim=reclaim), gpus), random.Random(7)
+        hours.pods(dice, "a", 20.0, until_ns, 24 * HOUR)
+        for team in ("b", "c"):
+            late = Hours(hours.engine, gpus)
+            late.runs_ns = hours.runs_ns
+            late.pods(dice, team, 1.0, until_ns - come_ns, 3 * HOUR)
+            for when_ns, _, event in late.due:
+                hours.at(when_ns + come_ns, event)
+        hours.run(come_ns + HOUR // 2, until_ns)
+        shares[reclaim] = {team: hours.share(team) for team in TEAMS}
+        assert hours.waits_ns.keys() == hours.runs_ns.keys()
+        assert bool(hours.evicted) == reclaim
+        assert hours.evicted.total() <= len(hours.runs_ns) // 10
+        assert not hours.engine.ledger.holdings
+    assert shares[False]["b"] < 20
+    assert shares[False]["c"] < 15
+    for team, percent in PROMISED.items():
+        assert shares[True][team] >= percent - 2, shares

@@ -44,17 +44,23 @@ class QueueTerms(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class QueueRules(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All of it. `order` says whether queues take turns by what they hold (`fair`) or pods go by
+    """All of it. `reclaim`: a queue below its guarantee has pods ended that others borrow with.
+    `order` says whether queues take turns by what they hold (`fair`) or pods go by
     priority and age, whichever queue they are in. Queues that are not named have weight 1, no
     guarantee and no limits."""
 
     order: Order = "priority"
     queues: tuple[QueueTerms, ...] = ()
+    reclaim: bool = False
 
     @property
     def count(self) -> bool:
         """True if what queues hold must be known to decide."""
-        return self.order == "fair" or any(not terms.limits.is_none for terms in self.queues)
+        return (
+            self.order == "fair"
+            or self.reclaim
+            or any(not terms.limits.is_none for terms in self.queues)
+        )
 
 
 NO_QUEUES = QueueRules()

@@ -73,6 +73,12 @@ class QueuesSettings(Section, frozen=True):
         "kube-scheduler; fair: the queue that holds least for its weight first, and priority "
         "within a queue. priority, since fair lets no priority pass another queue's turn",
     ] = "priority"
+    reclaim: Annotated[
+        bool,
+        "with order fair: pods that a queue borrows with are ended for a pod of a queue that holds "
+        "less than its guarantee; else pods are ended only for others of their own queue. Needs "
+        "profiles that preempt. Off, since it ends pods",
+    ] = False
     teams: Annotated[
         tuple[QueueSettings, ...],
         "queues with a weight, a guarantee or limits; others have weight 1 and neither. None",
@@ -84,11 +90,14 @@ class QueuesSettings(Section, frozen=True):
             QueueTerms(each.name, each.weight, each.guarantee.amounts(), each.limits.amounts())
             for each in self.teams
         )
-        return QueueRules(self.order, tuple(teams))
+        return QueueRules(self.order, tuple(teams), self.reclaim)
 
 
 def check_queues(queues: QueuesSettings) -> None:
     """Check queues against each other; `BadInputError` names the field."""
+    if queues.reclaim and queues.order != "fair":
+        what = "needs queues.order: fair; by priority alone no queue has a turn to take back"
+        raise BadInputError("queues.reclaim", what)
     names = [team.name for team in queues.teams]
     if len(names) > MOST_QUEUES:
         what = f"names {len(names):,} queues; {MOST_QUEUES:,} are the most"

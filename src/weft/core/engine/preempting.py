@@ -27,11 +27,12 @@ from weft.core.engine.events import (
 )
 from weft.core.engine.nominations import REFUSED_NS, Nomination, kept_uid
 from weft.core.engine.queue import WaitingPod
+from weft.core.engine.reclaim import TakesBack
 from weft.core.engine.records import PreemptedFor, PreemptionPlan
 from weft.core.framework import Profile
 from weft.core.ledger import FAR
 from weft.core.preempt import FoundVictims, Victim, VictimSearch
-from weft.model import Code, Placement
+from weft.model import Code, Placement, PodRequest
 
 if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
@@ -74,7 +75,7 @@ def makes_room(
         return False
     node = engine.ledger.table.nodes[found.row].name
     leaving = {uid for uid in _on(engine, found.going, node) if uid in preemption.going}
-    beaten = [each for each in preemption.below(pod.priority) if each.node == node]
+    beaten = [each for each in _below(engine, pod) if each.node == node]
     for nomination in beaten:
         leaving |= {uid for uid in nomination.leaving if uid in preemption.going}
         _beat(engine, nomination, now_ns, out)
@@ -96,9 +97,16 @@ def _search(
     engine: Engine, waiting: WaitingPod, known: Assessment, now_ns: int
 ) -> RoomFound | None:
     pod, preemption, ledger = waiting.pod, engine.preemption, engine.ledger
-    going = [kept_uid(each.pod.uid) for each in preemption.below(pod.priority)]
+    takes_back = TakesBack(engine.teams, pod) if engine.teams.rules.reclaim else None
+    beaten = _below(engine, pod)
+    going = [kept_uid(each.pod.uid) for each in beaten]
+    if takes_back is None:
+        below = pod.priority
+        going += [uid for uid, why in preemption.going.items() if why.pod_priority < below]
+    else:
+        below = takes_back.below
+        going += [uid for each in beaten for uid in sorted(each.leaving)]
     going = [uid for uid in going if uid in ledger.holdings]
-    going += [uid for uid, why in preemption.going.items() if why.pod_priority < pod.priority]
     fits = _Trials(engine, waiting.profile, waiting)
     constraints = pod.shape.constraints
     beside = [name for name, _ in pod.shape.extended if name != PODS]
@@ -107,10 +115,10 @@ def _search(
         ledger,
         preemption.lower,
         known.demand,
-        pod.priority,
+        below,
         _BY_OTHERS[known.codes] & (known.declared == 0),
         fits=fits,
-        victims_on=lambda node: preemption.victims_on(node, pod.priority),
+        victims_on=lambda node: _victims_on(engine, node, below, takes_back),
         allowed=preemption.allowed,
         going=going,
         may_violate=not waiting.profile.budgets_are_law,
@@ -119,6 +127,19 @@ def _search(
     found = search.find()
     engine.assessor.looked += ledger.table.count // LOOKS_SEARCH + LOOKS_AT_LEAST * search.trials
     return None if found is None else _placed(engine, waiting, found, going, now_ns)
+
+
+def _below(engine: Engine, pod: PodRequest) -> list[Nomination]:
+    """Places kept for others that the pod may take."""
+    below = engine.preemption.below(pod.priority)
+    return TakesBack(engine.teams, pod).beaten(below) if engine.teams.rules.reclaim else below
+
+
+def _victims_on(
+    engine: Engine, node: str, below: int, takes_back: TakesBack | None
+) -> Sequence[Victim]:
+    victims = engine.preemption.victims_on(node, below)
+    return victims if takes_back is None else takes_back.victims(victims)
 
 
 def _placed(
@@ -195,9 +216,17 @@ def _end(
         preemption.standings[uid][0],
         waiting.profile.budgets_are_law,
         str(members.gang) if members and len(victim.uids) > 1 else "",
+        _gives_back_to(engine, pod, uid),
     )
     preemption.goes(uid, why)
     engine.evict(holding, why, now_ns, out)
+
+
+def _gives_back_to(engine: Engine, pod: PodRequest, uid: str) -> str:
+    """The queue of the pod, where the one that is ended borrowed for another; else ""."""
+    if not engine.teams.rules.reclaim or engine.teams.name_of(uid) == pod.team_queue:
+        return ""
+    return pod.team_queue
 
 
 def _wait(

@@ -63,7 +63,9 @@ class PreemptionPlan(msgspec.Struct, frozen=True, gc=False):
 class PreemptedFor(msgspec.Struct, frozen=True, gc=False):
     """The pod (by UID, and as NAMESPACE/NAME) that a pod of lower `priority` was ended for.
 
-    `law`: only as its disruption budgets allow; `gang`: the group with which it ends as one."""
+    `law`: only as its disruption budgets allow; `gang`: the group with which it ends as one.
+    `queue`: the other pod's team's queue, which takes back what this one borrowed, whatever its
+    priority; "" where it is ended for its priority."""
 
     uid: str
     pod: str
@@ -71,6 +73,7 @@ class PreemptedFor(msgspec.Struct, frozen=True, gc=False):
     priority: int
     law: bool = False
     gang: str = ""
+    queue: str = ""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

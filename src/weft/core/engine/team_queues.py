@@ -232,6 +232,10 @@ class TeamQueues:
             turn = self._turns[name] = turn_of(self.use(name), self.terms(name), self._totals)
         return turn
 
+    def is_below_guarantee(self, name: str) -> bool:
+        """True if the queue holds less than all that it is promised."""
+        return is_below(self.use(name), self.terms(name).guarantee)
+
     def share(self, name: str) -> float:
         """The queue's dominant share of the cluster, 0 to 1."""
         self._look_at_totals()

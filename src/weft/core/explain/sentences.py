@@ -109,6 +109,8 @@ def preemption_in_words(names: Iterable[str], priority: int, way_out: str) -> st
 def preempted_in_words(why: PreemptedFor) -> str:
     """Say for whom a pod is ended."""
     text = f"preempted by {why.pod} (priority {why.pod_priority}, its own {why.priority})"
+    if why.queue:
+        text = f"preempted by {why.pod}: queue {why.queue} takes back what is guaranteed to it"
     return f"{text}, as one with group {why.gang}" if why.gang else text
 
 

@@ -34,11 +34,13 @@ def test_by_default_nothing_is_said_and_nothing_counts() -> None:
     assert rules("") == NO_QUEUES
     assert not NO_QUEUES.count
     assert not rules("queues: {teams: [{name: a, weight: 3}]}").count
+    assert rules("queues: {order: fair, reclaim: true}") == QueueRules("fair", reclaim=True)
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        ("{reclaim: true}", "queues.reclaim: needs queues.order: fair"),
         ("{order: fifo}", "queues.order: Invalid enum value 'fifo'; write one of"),
         ("{teams: [{name: ''}]}", "queues.teams[0].name: is empty"),
         ("{teams: [{name: a}, {name: a}]}", "queues.teams[1].name: 'a' is taken by an earlier"),

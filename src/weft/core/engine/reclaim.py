@@ -1,0 +1,44 @@
+"""Says who may be ended for a pod where queues take back what others borrow (`queues.reclaim`).
+
+    of the pod's own queue      pods of lower priority
+    of another queue            pods that it borrows with, while the pod's queue has less than its
+                                guarantee; whatever their priority
+
+So what is a queue's own is nobody else's, however important, and no two queues end each other's
+pods by turns: a queue that gave back all that it borrowed still has its guarantee.
+"""
+
+from collections.abc import Sequence
+
+from weft.core.engine.nominations import Nomination
+from weft.core.engine.team_queues import TeamQueues
+from weft.core.preempt import Victim
+from weft.model import PodRequest
+
+ANY_PRIORITY = 1 << 40
+"""Above every priority."""
+
+
+class TakesBack:
+    """The right of a pod to end others. `below`: victims are of a lower priority than this."""
+
+    def __init__(self, teams: TeamQueues, pod: PodRequest) -> None:
+        self._teams, self._pod, self._queue = teams, pod, pod.team_queue
+        wants = teams.is_below_guarantee(self._queue)
+        self._lent = frozenset(teams.borrowed()) if wants else frozenset()
+        self.below = ANY_PRIORITY if self._lent else pod.priority
+
+    def victims(self, there: Sequence[Victim]) -> list[Victim]:
+        """Those of the pods on a node that may be ended for it."""
+        return [
+            victim for victim in there if all(self._may_end(uid, victim) for uid in victim.uids)
+        ]
+
+    def _may_end(self, uid: str, victim: Victim) -> bool:
+        if self._teams.name_of(uid) == self._queue:
+            return victim.priority < self._pod.priority
+        return uid in self._lent
+
+    def beaten(self, nominations: Sequence[Nomination]) -> list[Nomination]:
+        """Those of the places kept for pods of lower priority that it may take."""
+        return [each for each in nominations if each.pod.team_queue == self._queue]
