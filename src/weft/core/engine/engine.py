@@ -285,6 +285,8 @@ class Engine:
         if self.preemption.on:
             preempting.gone(self, uid, holding.placement.node if holding else "", now_ns, out)
         if holding is None:
+            if team and self.teams.is_limited(team):  # a place may have been kept for it
+                self.queue.wake_for_team(team, now_ns)
             return
         learn = partial(self._learn, event, holding, placed, out)
         if self.side_tasks.run(_LEARNING, learn, instead=False):
@@ -559,7 +561,8 @@ class Engine:
         if pod.gang:
             known = gang_search.in_domain(known, self.queue.gangs, self.ledger, pod.gang)
         if self.teams.count:
-            known = self.teams.within_limits(known, pod)
+            kept = [*self.preemption.nominations.values()]
+            known = self.teams.within_limits(known, pod, kept)
         if has_rules or existing.owners:
             asked = existing.filled_in(pod, constraints)
             if asked is not constraints:

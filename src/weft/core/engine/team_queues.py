@@ -10,9 +10,9 @@ under a checkpoint is undone with it. Where no rules ask for it, nothing is coun
     whose turn      = below its guarantee: the least part of it held; else: the least share / weight
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -128,6 +128,13 @@ def part_of_card(gpu: Gpu, gpus: dict[int, Gpu]) -> int:
     """Thousandths of a card that this GPU is: all of it, or a MIG instance's part by memory."""
     parent = gpus.get(gpu.parent) if gpu.parent is not None else None
     return 1000 if parent is None else gpu.memory_mib * 1000 // max(1, parent.memory_mib)
+
+
+class KeptPlace(Protocol):
+    """A place that is kept for a pod (`nominations.py`)."""
+
+    pod: PodRequest
+    place: Placement
 
 
 class TeamQueues:
@@ -249,17 +256,20 @@ class TeamQueues:
 
     # --- limits --------------------------------------------------------------------------------
 
-    def within_limits(self, known: Assessment, pod: PodRequest) -> Assessment:
+    def within_limits(
+        self, known: Assessment, pod: PodRequest, kept: Sequence[KeptPlace] = ()
+    ) -> Assessment:
         """The answers without nodes on which the pod would take its queue beyond a limit.
 
         On a node with different GPUs the largest charge counts, so that no choice exceeds it. Such
         a node is said to be refused by the limit also where others hold what the pod needs: were
-        they gone it would be.
+        they gone it would be. Places that are `kept` for other pods of the queue count as held.
         """
         name = pod.team_queue
         if name not in self._limited or not known.demand.needs or self._limits_are_off:
             return known
-        over = self._over(known, name)
+        use = self._use_with(name, [each for each in kept if each.pod.uid != pod.uid])
+        over = self._over(known, name, use)
         refused = np.zeros(len(known.codes), dtype=np.bool_)
         for _, (_, where) in over:
             refused |= where
@@ -278,12 +288,28 @@ class TeamQueues:
         left.counts = np.bincount(left.codes, minlength=len(known.counts))
         return left
 
-    def _over(self, known: Assessment, name: str) -> list[tuple[StatedAmount, tuple[Ints, Bools]]]:
+    def _use_with(self, name: str, kept: Sequence[KeptPlace]) -> QueueUse:
+        """The sum of what the queue holds, and will hold once these pods have their places."""
+        mine = [each.place for each in kept if each.pod.team_queue == name]
+        if not mine:
+            return self.use(name)
+        use, table = QueueUse(), self._ledger.table
+        for charged, charge in self._charged.values():
+            if charged == name:
+                use.add(charge, 1)
+        for place in mine:
+            row = table.row_of.get(place.node)
+            use.add(charge_of(place, None if row is None else table.nodes[row]), 1)
+        return use
+
+    def _over(
+        self, known: Assessment, name: str, use: QueueUse
+    ) -> list[tuple[StatedAmount, tuple[Ints, Bools]]]:
         """The limits that the pod would exceed somewhere: what it asks by node, and where."""
         asked = AskedByNode(known, self._ledger.table)
         return [
             (bound, amounts)
-            for bound in bounds(self.use(name), self.terms(name).limits)
+            for bound in bounds(use, self.terms(name).limits)
             if (amounts := asked.amounts(bound)) is not None
         ]
 
@@ -299,7 +325,9 @@ class TeamQueues:
     def raised_limits(self, known: Assessment, pod: PodRequest) -> str:
         """The limits that would have to be raised for the pod to have the node that needs least of
         that; `known` was asked without limits, and fits there."""
-        over, fits = self._over(known, pod.team_queue), np.flatnonzero(known.codes == 0).tolist()
+        name = pod.team_queue
+        over = self._over(known, name, self.use(name))
+        fits = np.flatnonzero(known.codes == 0).tolist()
         raises = [[(b, int(a[row])) for b, (a, where) in over if where[row]] for row in fits]
         least = min(
             raises, key=lambda each: sum(b.held + a - b.stated for b, a in each), default=[]

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from weft.core.engine import (
     BindFailed,
     Engine,
+    Evict,
     NodesChanged,
     PodAdded,
     PodBound,
@@ -24,6 +25,7 @@ from weft.core.record.file import Header, PolicyUse, ProfileUse
 from weft.model import Code, Gang, Node, PodRequest
 from weft.model.queue_rules import NO_QUEUES, QueueAmounts, QueueRules, QueueTerms
 from weft.testing import node, placement, pod
+from weft.testing.builders import CARD_MIB
 
 FAIR = QueueRules("fair")
 
@@ -306,3 +308,34 @@ class TestBorrowed:
 
 def test_engine_of_counts_no_queue() -> None:
     assert not engine_of(node("n", gpus=1)).teams.count
+
+
+def test_what_is_kept_for_a_pod_counts_before_it_is_placed() -> None:
+    """Else two pods would have others ended for them, and the limit let in only one."""
+    rules = limited(gpu_milli=1_000)
+    profile = Profile("weft", [BestFit()], preempts=True)
+    engine = Engine([profile], [node("n", gpus=2)], queues=rules)
+    for name in ("low0", "low1"):
+        add(engine, of("b", name, gpus=1))
+        engine.handle(PodBound(name), 0)
+    ended = []
+    for name in ("high0", "high1"):
+        commands = engine.handle(PodAdded(of("a", name, gpus=1, priority=9)), SECOND)
+        ended += [c.placement.uid for c in commands if isinstance(c, Evict)]
+    assert len(ended) == 1
+    assert places(engine.handle(PodGone(ended[0]), 2 * SECOND)) == {"high0": "n"}
+    assert "queue a holds 1 of at most 1 GPUs" in why(engine, of("a", "x", gpus=1))
+
+
+def test_once_the_pod_is_gone_that_a_place_was_kept_for_the_next_of_its_queue_is_tried() -> None:
+    rules = limited(gpu_milli=1_000)
+    profile = Profile("weft", [BestFit()], preempts=True)
+    nodes = node("n", gpus=1), node("small", gpus=1, memory_mib=100)
+    engine = Engine([profile], nodes, queues=rules)
+    add(engine, of("b", "low", memory_mib=CARD_MIB))
+    engine.handle(PodBound("low"), 0)
+    engine.handle(PodAdded(of("a", "high", memory_mib=CARD_MIB, priority=9)), SECOND)
+    assert not add(engine, of("a", "next", memory_mib=50), now_ns=SECOND)
+    found = places(engine.handle(PodGone("high"), 2 * SECOND))
+    found |= places(engine.handle(Tick(), 20 * SECOND))
+    assert found == {"next": "small"}
