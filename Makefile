@@ -38,6 +38,7 @@ demo: venv  ## Generate a cluster, compare seven policies on it, write a report.
 	@$(BIN)/weft simulate --nodes build/demo/nodes.csv --pods build/demo/pods.csv --seeds 10 \
 	  --policy random --policy dot-product --policy gpu-clustering --policy gpu-packing \
 	  --policy best-fit --policy fgd --policy least-stranding --report build/demo/report
+	@echo "See a cluster live: $(BIN)/weft console --demo" >&2
 
 test: venv  ## The tests, in under three minutes.
 	@$(BIN)/pytest $(TESTS)
