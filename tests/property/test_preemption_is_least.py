@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 from long_form import LONG
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from weft.core.engine import (
@@ -29,7 +30,7 @@ from weft.core.ledger import audit
 from weft.core.policies.least_stranding import LeastStranding
 from weft.core.policies.packing import BestFit
 from weft.core.preempt import Budget, PreemptionCost, Victim, cost_of
-from weft.model import Node, PodMarks, PodRequest, Shape
+from weft.model import Gang, Node, PodMarks, PodRequest, Shape
 from weft.model.selectors import PodSelector, Requirement
 from weft.testing import node, shape
 
@@ -170,8 +171,11 @@ class Story:
             self.bound[pod.uid] = pod
             yield PodBound(pod.uid)
         elif isinstance(command, Evict):
-            assert command.record.preempted
             uid = command.placement.uid
+            if not command.record.preempted:  # the rest of a gang that can't run
+                assert command.record.gang
+                self.leaving.setdefault(uid, "")
+                return
             victim = self.bound[uid]
             assert uid not in self.leaving, "nobody is asked twice"
             assert victim.priority < command.record.preempted.pod_priority
@@ -188,14 +192,19 @@ class Story:
         held = {uid for uid in self.engine.ledger.holdings if uid.startswith(kept_uid(""))}
         assert held <= kept
 
-    def comes(self, number: int) -> None:
+    def comes(self) -> None:
+        """A pod, or a gang."""
         asked: Shape = self.random.choice((*WANTED, *HELD))
-        priority = self.random.choice((0, 0, 1, 5, 9))
-        pod = PodRequest(f"p{number}", f"p{number}", asked, priority=priority)
-        pod = replace(pod, created_ns=number)
-        self.waiting[pod.uid] = pod
-        self.arrived.append(pod)
-        self.tell(PodAdded(pod))
+        priority, number = self.random.choice((0, 0, 1, 5, 9)), len(self.arrived)
+        size = self.random.choice((1, 1, 1, 2, 3))
+        as_one = self.random.random() < 0.5
+        gang = Gang("owner", "default", f"g{number}", least=size, ends_as_one=as_one)
+        for at in range(number, number + size):
+            pod = PodRequest(f"p{at}", f"p{at}", asked, priority=priority)
+            pod = replace(pod, created_ns=number, gang=gang if size > 1 else UNSET)
+            self.waiting[pod.uid] = pod
+            self.arrived.append(pod)
+            self.tell(PodAdded(pod))
 
     def goes(self, uid: str) -> None:
         del self.leaving[uid]
@@ -203,9 +212,9 @@ class Story:
         self.tell(PodGone(uid))
 
     def run(self) -> None:
-        for number in range(40):
+        for _ in range(40):
             self.now_ns += self.random.randint(1, 3) * SECOND
-            self.comes(number)
+            self.comes()
             if self.leaving and self.random.random() < 0.5:
                 self.goes(self.random.choice(sorted(self.leaving)))
         for _ in range(80):

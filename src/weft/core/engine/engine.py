@@ -24,6 +24,7 @@ from weft.core.constraints import ExistingPods, ImagesOnNodes, PodWishes, answer
 from weft.core.engine import (
     decision_faults,
     events,
+    gang_preempting,
     gang_search,
     inputs,
     pair_matching,
@@ -46,6 +47,7 @@ from weft.core.engine.decision_faults import Faulted, SideTasks
 from weft.core.engine.events import Bind, Command, Event, Evict, Unschedulable, Wake
 from weft.core.engine.fair_order import FairPods
 from weft.core.engine.gang_search import ChosenPlace
+from weft.core.engine.gangs import GangMembers
 from weft.core.engine.harvest import RAN_LONG_NS, HarvestRules
 from weft.core.engine.journal import EXPLAINING, DecisionAttempt, EvictionReason, Journal, PlacedPod
 from weft.core.engine.nominations import Preemption
@@ -54,7 +56,7 @@ from weft.core.engine.parked import FreedNode
 from weft.core.engine.peak_usage import Peaks, peak_owner
 from weft.core.engine.pricing import PRICING, PriceLists
 from weft.core.engine.queue import Queue, WaitingPod
-from weft.core.engine.records import Record
+from weft.core.engine.records import PreemptionPlan, Record
 from weft.core.engine.slowdown_eviction import SlowdownEviction
 from weft.core.engine.slowdown_tolerance import tolerance_of
 from weft.core.engine.team_queues import NO_TEAMS, TeamQueues
@@ -538,6 +540,14 @@ class Engine:
         if matched is not known:
             self.assessor.looked += LOOKS_MATCHED
         return matched
+
+    def makes_room_for(
+        self, head: WaitingPod, members: GangMembers[WaitingPod], now_ns: int, out: list[Command]
+    ) -> PreemptionPlan | None:
+        """End pods of lower priority for a gang that fits nowhere; None if that does not help."""
+        if not head.profile.preempts:
+            return None
+        return gang_preempting.makes_room(self, head, members, now_ns, out)
 
     def shape_of(self, profile: Profile, pod: PodRequest) -> Shape:
         """The shape that is placed for the pod: its own, with what was learnt of those like it, and

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from msgspec.structs import replace
 
 from weft.core.constraints import ExistingPods
 from weft.core.constraints.answer import PodAnswer
@@ -22,8 +23,9 @@ from weft.core.engine.events import Command, Unschedulable, Wake
 from weft.core.engine.gang_room import ANY_NUMBER, room_for, room_when_empty
 from weft.core.engine.gangs import GRACE_NS, GangMembers, Gangs
 from weft.core.engine.journal import Journal, PlacedPod
+from weft.core.engine.nominations import Preemption
 from weft.core.engine.queue import Queue, WaitingPod
-from weft.core.engine.records import GangDecision, Record
+from weft.core.engine.records import GangDecision, PreemptionPlan, Record
 from weft.core.framework import NEVER, Demand, Profile
 from weft.core.ledger import Holding, Ledger
 from weft.core.ledger.table import STRICT, Bools, Ints, LedgerTable
@@ -63,14 +65,27 @@ class TriesPlaces(Protocol):
     ledger: Ledger
     existing: ExistingPods
     queue: Queue
+    preemption: Preemption
     journal: Journal
     seed: int
 
     def assess(self, profile: Profile, pod: PodRequest) -> Assessment:
         """The nodes' fit and score for the pod now."""
 
-    def trial(self) -> AbstractContextManager[None]:
-        """Undo at the end what is done meanwhile."""
+    def trial(self, gone: Sequence[str] = ()) -> AbstractContextManager[None]:
+        """Try without these; undo at the end what is done meanwhile."""
+
+    def makes_room_for(
+        self,
+        head: WaitingPod,
+        members: GangMembers[WaitingPod],
+        now_ns: int,
+        out: list[Command],
+    ) -> PreemptionPlan | None:
+        """End pods of lower priority for the gang; None where that does not help."""
+
+    def wake_for_freed(self, node: str, now_ns: int) -> None:
+        """Wake pods that capacity freed on this node could help."""
 
     def choose_place(
         self, waiting: WaitingPod, known: Assessment, row: int, now_ns: int
@@ -212,6 +227,7 @@ def _try(
     inside: Bools | None,
     plan: Plan,
     now_ns: int,
+    gone: Sequence[str] = (),
 ) -> GangPlaces:
     chosen: list[ChosenPlace] = []
     short: tuple[WaitingPod, Record] | None = None
@@ -219,7 +235,7 @@ def _try(
     refused: set[tuple[str, Shape]] = set()
     spare = len(waiting) + len(members.placed) - members.least
     used = _nodes_of(engine.ledger, members)
-    with engine.trial():
+    with engine.trial(gone):
         for at, each in enumerate(waiting):
             alike = each.profile.name, each.pod.shape
             known = None if alike in refused else engine.assess(each.profile, each.pod)
@@ -316,6 +332,18 @@ def in_domain(
     return _within(known, (of_node == number) & (number != 0) & (not numbers))
 
 
+def try_without(
+    engine: TriesPlaces,
+    members: GangMembers[WaitingPod],
+    inside: Bools | None,
+    gone: Sequence[str],
+    now_ns: int,
+) -> GangPlaces:
+    """Places for the gang if these pods were gone, on these nodes; None for all."""
+    waiting = sorted(members.waiting.values(), key=PLANS[0].order)
+    return _try(engine, members, waiting, inside, PLANS[0], now_ns, gone)
+
+
 def decide(
     engine: TriesPlaces,
     head: WaitingPod,
@@ -324,7 +352,9 @@ def decide(
     out: list[Command],
 ) -> None:
     """Places for as many pods of the gang as it needs, or for none; `head` waits for all."""
-    before = engine.journal.seq
+    before, preemption = engine.journal.seq, engine.preemption
+    for kept in preemption.of_pods(members.waiting) if preemption.nominations else ():
+        preemption.let_go(kept)
     found = find_places(engine, members, now_ns)
     engine.journal.back_to(before)
     if not found.chosen:
@@ -332,7 +362,10 @@ def decide(
     decision = members.decision(found.found)
     if not found.chosen:
         assert found.short is not None
+        commands: list[Command] = []
+        plan = engine.makes_room_for(head, members, now_ns, commands)
         short, record = found.short[0].pod, engine.journal.numbered(found.short[1], decision)
+        record = record if plan is None else replace(record, preempts=plan)
         (shape, demand), *others = found.demands
         engine.queue.park(head, shape, demand, now_ns, others=others)
         members.ready_ns = head.ready_ns
@@ -340,8 +373,13 @@ def decide(
         if members.short_since_ns is not None:
             out.append(Wake(members.short_since_ns + GRACE_NS))
         rest = tuple(each.pod for each in members.waiting.values() if each.pod is not short)
-        out.append(Unschedulable(short, record, rest))
+        out += [Unschedulable(short, record, rest), *commands]
+        if plan is not None and not (plan.victims or plan.leaving):
+            engine.queue.wake(head.pod.uid, now_ns)  # nobody is in its way any more
         return
+    for kept in preemption.of_pods(members.waiting) if preemption.nominations else ():
+        del preemption.nominations[kept.pod.uid]
+        engine.wake_for_freed(kept.node, now_ns)
     for place in found.chosen:
         placed = place.placed
         placed.record = engine.journal.numbered(placed.record, decision)

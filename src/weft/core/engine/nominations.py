@@ -213,6 +213,19 @@ class Preemption:
         """Nominations of pods of a lower priority."""
         return [each for each in self.nominations.values() if each.pod.priority < priority]
 
+    def together(self, nomination: Nomination) -> list[Nomination]:
+        """The same, and those of its gang: they are kept all or not at all."""
+        gang = nomination.pod.gang
+        if not gang:
+            return [nomination]
+        known = list(self.nominations.values())
+        others = [each for each in known if each.pod.gang and each.pod.gang.key == gang.key]
+        return others or [nomination]
+
+    def of_pods(self, uids: Iterable[str]) -> list[Nomination]:
+        """Nominations of these pods."""
+        return [self.nominations[uid] for uid in uids if uid in self.nominations]
+
     def waiting_for(self, uid: str) -> Iterator[Nomination]:
         """Nominations that wait for this pod to be gone."""
         return (each for each in list(self.nominations.values()) if uid in each.leaving)

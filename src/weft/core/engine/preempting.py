@@ -31,6 +31,7 @@ from weft.core.engine.reclaim import TakesBack
 from weft.core.engine.records import PreemptedFor, PreemptionPlan
 from weft.core.framework import Profile
 from weft.core.ledger import FAR
+from weft.core.ledger.table import Bools
 from weft.core.preempt import FoundVictims, Victim, VictimSearch
 from weft.model import Code, Placement, PodRequest
 
@@ -74,11 +75,11 @@ def makes_room(
     if found is None:
         return False
     node = engine.ledger.table.nodes[found.row].name
-    leaving = {uid for uid in _on(engine, found.going, node) if uid in preemption.going}
-    beaten = [each for each in _below(engine, pod) if each.node == node]
+    leaving = {uid for uid in on_node(engine, found.going, node) if uid in preemption.going}
+    beaten = [each for each in rights_of(engine, pod).beaten if each.node == node]
     for nomination in beaten:
         leaving |= {uid for uid in nomination.leaving if uid in preemption.going}
-        _beat(engine, nomination, now_ns, out)
+        beat(engine, nomination, now_ns, out)
     if not found.victims and not leaving:
         known = engine.assess(waiting.profile, pod)
         engine.place(waiting, known, found.row, now_ns, out)
@@ -87,26 +88,58 @@ def makes_room(
     return True
 
 
-def _on(engine: Engine, uids: Iterable[str], node: str) -> list[str]:
+def on_node(engine: Engine, uids: Iterable[str], node: str) -> list[str]:
     """Those who hold something of the node."""
     held = ((uid, engine.ledger.holdings.get(uid)) for uid in uids)
     return [uid for uid, holding in held if holding and holding.placement.node == node]
+
+
+def is_open(known: Assessment) -> Bools:
+    """Nodes on which others' end could help, [N]."""
+    return np.asarray(_BY_OTHERS[known.codes] & (known.declared == 0))
+
+
+class PreemptionRights(NamedTuple):
+    """Rights of a pod: whom it may end (of a priority `below` this), which places that are kept for
+    others it may take (`beaten`), and who is `going` anyway where it is concerned."""
+
+    below: int
+    takes_back: TakesBack | None
+    beaten: list[Nomination]
+    going: list[str]
+
+    def victims_on(self, engine: Engine, node: str) -> Sequence[Victim]:
+        """The pods of the node that it may end."""
+        victims = engine.preemption.victims_on(node, self.below)
+        return victims if self.takes_back is None else self.takes_back.victims(victims)
+
+
+def rights_of(engine: Engine, pod: PodRequest) -> PreemptionRights:
+    """The rights of this pod: by priority, and where queues take back what others borrow, by its
+    queue."""
+    preemption = engine.preemption
+    takes_back = TakesBack(engine.teams, pod) if engine.teams.rules.reclaim else None
+    beaten = preemption.below(pod.priority)
+    if takes_back is not None:
+        beaten = takes_back.beaten(beaten)
+    going = [kept_uid(each.pod.uid) for each in beaten]
+    if takes_back is None:
+        lower = (uid for uid, why in preemption.going.items() if why.pod_priority < pod.priority)
+        going += lower
+    else:
+        going += [uid for each in beaten for uid in sorted(each.leaving)]
+    going = [uid for uid in going if uid in engine.ledger.holdings]
+    return PreemptionRights(
+        takes_back.below if takes_back else pod.priority, takes_back, beaten, going
+    )
 
 
 def _search(
     engine: Engine, waiting: WaitingPod, known: Assessment, now_ns: int
 ) -> RoomFound | None:
     pod, preemption, ledger = waiting.pod, engine.preemption, engine.ledger
-    takes_back = TakesBack(engine.teams, pod) if engine.teams.rules.reclaim else None
-    beaten = _below(engine, pod)
-    going = [kept_uid(each.pod.uid) for each in beaten]
-    if takes_back is None:
-        below = pod.priority
-        going += [uid for uid, why in preemption.going.items() if why.pod_priority < below]
-    else:
-        below = takes_back.below
-        going += [uid for each in beaten for uid in sorted(each.leaving)]
-    going = [uid for uid in going if uid in ledger.holdings]
+    rights = rights_of(engine, pod)
+    going = rights.going
     fits = _Trials(engine, waiting.profile, waiting)
     constraints = pod.shape.constraints
     beside = [name for name, _ in pod.shape.extended if name != PODS]
@@ -115,10 +148,10 @@ def _search(
         ledger,
         preemption.lower,
         known.demand,
-        below,
-        _BY_OTHERS[known.codes] & (known.declared == 0),
+        rights.below,
+        is_open(known),
         fits=fits,
-        victims_on=lambda node: _victims_on(engine, node, below, takes_back),
+        victims_on=lambda node: rights.victims_on(engine, node),
         allowed=preemption.allowed,
         going=going,
         may_violate=not waiting.profile.budgets_are_law,
@@ -127,19 +160,6 @@ def _search(
     found = search.find()
     engine.assessor.looked += ledger.table.count // LOOKS_SEARCH + LOOKS_AT_LEAST * search.trials
     return None if found is None else _placed(engine, waiting, found, going, now_ns)
-
-
-def _below(engine: Engine, pod: PodRequest) -> list[Nomination]:
-    """Places kept for others that the pod may take."""
-    below = engine.preemption.below(pod.priority)
-    return TakesBack(engine.teams, pod).beaten(below) if engine.teams.rules.reclaim else below
-
-
-def _victims_on(
-    engine: Engine, node: str, below: int, takes_back: TakesBack | None
-) -> Sequence[Victim]:
-    victims = engine.preemption.victims_on(node, below)
-    return victims if takes_back is None else takes_back.victims(victims)
 
 
 def _placed(
@@ -187,18 +207,18 @@ def _nominate(
     victims = tuple(uid for victim in found.victims for uid in victim.uids)
     over = preemption.violations_of(found.victims)
     node = found.place.node
-    nomination = Nomination(pod, found.place, {*leaving, *_on(engine, victims, node)})
+    nomination = Nomination(pod, found.place, {*leaving, *on_node(engine, victims, node)})
     preemption.nominations[pod.uid] = nomination
     plan = PreemptionPlan(node, victims, tuple(sorted(leaving)), over)
     _wait(engine, waiting, known, plan, now_ns, out)
     out.append(Nominate(pod, node))
     for victim in found.victims:
         for uid in victim.uids:
-            _end(engine, waiting, uid, victim, now_ns, out)
+            end(engine, waiting, uid, victim, now_ns, out)
     preemption.keep(nomination)
 
 
-def _end(
+def end(
     engine: Engine,
     waiting: WaitingPod,
     uid: str,
@@ -206,6 +226,7 @@ def _end(
     now_ns: int,
     out: list[Command],
 ) -> None:
+    """Ask one of the victims to go, on the record."""
     pod, preemption = waiting.pod, engine.preemption
     holding = engine.ledger.holdings[uid]
     members = engine.queue.gangs.of_placed(uid)
@@ -243,10 +264,19 @@ def _wait(
     out.append(Unschedulable(waiting.pod, record))
 
 
-def _beat(engine: Engine, nomination: Nomination, now_ns: int, out: list[Command]) -> None:
-    """A pod of higher priority takes what was kept: that one searches anew."""
-    drop(engine, nomination, now_ns, out)
-    engine.queue.wake(nomination.pod.uid, now_ns)
+def beat(engine: Engine, nomination: Nomination, now_ns: int, out: list[Command]) -> None:
+    """A pod of higher priority takes what was kept: that one, or its gang, searches anew."""
+    for each in engine.preemption.together(nomination):
+        drop(engine, each, now_ns, out)
+    _wake(engine, nomination, now_ns)
+
+
+def _wake(engine: Engine, nomination: Nomination, now_ns: int) -> None:
+    """Have the pod tried, or the one that waits for its gang."""
+    gang = nomination.pod.gang
+    members = engine.queue.gangs.of(gang) if gang else None
+    head = members.head if members else None
+    engine.queue.wake(head.pod.uid if head else nomination.pod.uid, now_ns)
 
 
 def drop(engine: Engine, nomination: Nomination, now_ns: int, out: list[Command]) -> None:
@@ -336,8 +366,8 @@ def freed(engine: Engine, uid: str, node: str, now_ns: int) -> None:
     for nomination in preemption.waiting_for(uid):
         nomination.leaving.discard(uid)
     for nomination in preemption.on_node(node):
-        if not nomination.leaving:
-            engine.queue.wake(nomination.pod.uid, now_ns)
+        if not any(each.leaving for each in preemption.together(nomination)):
+            _wake(engine, nomination, now_ns)
 
 
 def gone(engine: Engine, uid: str, node: str, now_ns: int, out: list[Command]) -> None:
@@ -345,10 +375,10 @@ def gone(engine: Engine, uid: str, node: str, now_ns: int, out: list[Command]) -
     preemption = engine.preemption
     priority = preemption.forget(uid)
     nomination = preemption.nominations.get(uid)
-    if nomination is not None:
-        del preemption.nominations[uid]
-        preemption.let_go(nomination)
-        engine.wake_for_freed(nomination.node, now_ns)
+    for each in preemption.together(nomination) if nomination is not None else ():
+        del preemption.nominations[each.pod.uid]
+        preemption.let_go(each)
+        engine.wake_for_freed(each.node, now_ns)
     if node and preemption.nominations:
         freed(engine, uid, node, now_ns)
     if node:
@@ -371,7 +401,7 @@ def not_evicted(engine: Engine, event: NotEvicted, now_ns: int, out: list[Comman
         return
     until_ns = FAR if event.stays else now_ns + REFUSED_NS
     for nomination in engine.preemption.goes_not(event.uid, until_ns):
-        _beat(engine, nomination, now_ns, out)
+        beat(engine, nomination, now_ns, out)
     if until_ns < FAR:
         out.append(Wake(until_ns))
 
@@ -392,4 +422,4 @@ def nodes_gone(engine: Engine, names: Iterable[str], now_ns: int, out: list[Comm
     """Nodes are gone: nothing is kept on them."""
     for name in names:
         for nomination in engine.preemption.on_node(name):
-            _beat(engine, nomination, now_ns, out)
+            beat(engine, nomination, now_ns, out)

@@ -20,6 +20,7 @@ _PRIORITY, _ROW, _CPU, _MEMORY, _DEVICE, _DEVICE_MEMORY, _MILLI, _HELD, _GUARDED
 _COLUMNS = 9
 _AT_LEAST = 1_024
 _KEPT_SUMS = 16
+_ANY_NUMBER = 1 << 20
 
 Standing = Callable[[Holding], tuple[int, bool]]
 """The priority of a pod, `STAYS` where it may not be ended, and whether a budget guards it."""
@@ -314,6 +315,31 @@ def fewest_holders(table: LedgerTable, demand: Demand, freed: FreedByNode) -> In
     sums = np.zeros(table.count, dtype=np.int64)
     np.add.at(sums, nodes[in_order][first], stays[in_order][first])
     return sums
+
+
+def room_without(table: LedgerTable, demand: Demand, freed: FreedByNode) -> Ints:
+    """How many such pods each node would have room for, at most, [N]."""
+    room = np.full(table.count, _ANY_NUMBER, dtype=np.int64)
+    if demand.cpu_milli:
+        room = np.minimum(room, (table.cpu_free + freed.cpu) // demand.cpu_milli)
+    if demand.memory_mib:
+        room = np.minimum(room, (table.memory_free + freed.memory) // demand.memory_mib)
+    for need in demand.needs:
+        kinds = table.device_kind
+        good = need.will_do.take(kinds) & np.asarray(table.serving(), dtype=np.bool_)
+        if need.whole or need.gpu_request.split:
+            shares = (table.device_pods <= freed.device_pods).astype(np.int64)
+        else:
+            shares = np.full(table.devices, _ANY_NUMBER, dtype=np.int64)
+            if need.milli:
+                shares = (table.device_milli_free + freed.device_milli) // need.milli
+            ask = need.ask_mib.take(kinds)
+            free = table.device_memory_free + freed.device_memory
+            shares = np.minimum(shares, np.where(ask > 0, free // np.maximum(ask, 1), shares))
+        sums = np.zeros(table.count, dtype=np.int64)
+        np.add.at(sums, table.device_node[good], shares[good])
+        room = np.minimum(room, sums // need.count)
+    return np.maximum(room, 0)
 
 
 def held_on(ledger: Ledger, node: str, uids: Iterable[str]) -> Iterator[Holding]:

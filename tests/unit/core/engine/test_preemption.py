@@ -271,3 +271,70 @@ def test_pods_without_gpus_end_for_cpu() -> None:
     bound(engine, pod("one", cpu_milli=1_500, priority=1), pod("two", cpu_milli=2_000, priority=1))
     commands = engine.handle(PodAdded(pod("high", cpu_milli=2_000, priority=9)), 0)
     assert ended(commands) == ["two"] or ended(commands) == ["one"]
+
+
+def gang_of(count: int, priority: int, key: str = "") -> list[PodRequest]:
+    train = Gang("kubernetes", "default", "big", least=count, topology_key=key)
+    return [replace(whole(f"g{at}", priority), gang=train) for at in range(count)]
+
+
+def added(engine: Engine, pods: list[PodRequest], now_ns: int = 0) -> list[Command]:
+    return [c for each in pods for c in engine.handle(PodAdded(each), now_ns)]
+
+
+def test_a_gang_ends_as_many_as_it_needs_and_all_its_places_are_kept() -> None:
+    engine = preempting_on(node("a", gpus=2), node("b", gpus=2))
+    bound(engine, whole("low0", 1), whole("low1", 1), whole("same", 9))
+    commands = added(engine, gang_of(3, 9))
+    assert len(ended(commands)) == 2
+    assert set(nodes_kept(commands)) == {"g0", "g1", "g2"}
+    assert refused(engine.handle(PodAdded(whole("equal", 9)), 0)) == ["equal"]
+    first, second = ended(commands)
+    assert not places(engine.handle(PodGone(first), SECOND))
+    assert not ended(engine.handle(Tick(), 20 * SECOND))
+    assert set(places(engine.handle(PodGone(second), 30 * SECOND))) == {"g0", "g1", "g2"}
+    assert not engine.preemption.nominations
+    assert audit(engine.ledger) == []
+
+
+def test_a_gang_for_which_even_all_would_not_be_enough_ends_nobody() -> None:
+    engine = preempting_on(node("a", gpus=2), node("b", gpus=2))
+    bound(engine, whole("equal", 9), whole("low", 1))
+    assert not ended(added(engine, gang_of(4, 9)))
+    assert set(engine.ledger.holdings) == {"equal", "low"}
+
+
+def test_a_gang_ends_pods_of_one_topology_domain_only() -> None:
+    zones = [replace(node(name, gpus=2), labels={"zone": name}) for name in ("a", "b")]
+    engine = preempting_on(*zones)
+    bound(engine, *(whole(f"low{at}", 1) for at in range(4)))
+    commands = added(engine, gang_of(2, 9, "zone"))
+    assert len(ended(commands)) == 2
+    assert len(set(nodes_kept(commands).values())) == 1
+
+
+def test_nothing_is_kept_for_a_gang_of_which_a_pod_is_gone() -> None:
+    engine = preempting_on(node("a", gpus=2))
+    bound(engine, whole("low", 1))
+    assert ended(added(engine, gang_of(2, 9))) == ["low"]
+    engine.handle(PodGone("g1"), SECOND)
+    assert not engine.preemption.nominations
+    assert places(engine.handle(PodAdded(whole("small", 1)), SECOND)) == {"small": "a"}
+
+
+def test_a_higher_pod_takes_the_place_kept_for_a_gang_which_then_looks_again() -> None:
+    engine = preempting_on(node("a", gpus=2), node("b", gpus=2))
+    bound(engine, *(whole(f"low{at}", 1) for at in range(4)))
+    victims = ended(added(engine, gang_of(2, 9)))
+    assert len(victims) == 2
+    commands = engine.handle(PodAdded(whole("highest", 20)), SECOND)
+    commands += engine.handle(Tick(), 20 * SECOND)
+    for uid in {*victims, *ended(commands)}:
+        commands += engine.handle(PodGone(uid), 30 * SECOND)
+    for now in (50, 70):
+        found = engine.handle(Tick(), now * SECOND)
+        commands += found
+        for uid in ended(found):
+            commands += engine.handle(PodGone(uid), now * SECOND)
+    assert set(places(commands)) >= {"highest", "g0", "g1"}
+    assert audit(engine.ledger) == []

@@ -1,0 +1,187 @@
+"""Ends pods of lower priority for a gang that fits nowhere: one preemption for all of it.
+
+On the nodes that would have most room without lower priorities all those go, on trial; if the gang
+then has places, each comes back that leaves them free, the most important first. Who cannot is
+ended, and each of the gang's places is kept as a single pod's is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weft.core.engine import gang_search, preempting
+from weft.core.engine.events import Command, Nominate
+from weft.core.engine.gang_search import GangPlaces
+from weft.core.engine.gangs import GangMembers
+from weft.core.engine.nominations import Nomination
+from weft.core.engine.preempting import PreemptionRights
+from weft.core.engine.queue import WaitingPod
+from weft.core.engine.records import PreemptionPlan
+from weft.core.ledger.table import Bools, Ints
+from weft.core.preempt import Victim, violations
+from weft.core.preempt.lower_pods import room_without
+
+if TYPE_CHECKING:
+    from weft.core.engine.engine import Engine
+
+MOST_NODES = 64
+"""Nodes that are cleared on trial for one gang, at most."""
+MOST_DOMAINS = 4
+
+
+def makes_room(
+    engine: Engine,
+    head: WaitingPod,
+    members: GangMembers[WaitingPod],
+    now_ns: int,
+    out: list[Command],
+) -> PreemptionPlan | None:
+    """End pods so that the gang fits, or wait for those that leave already; None for neither. A
+    plan without anybody: only what was kept for others was in the way, and it may try again."""
+    preemption = engine.preemption
+    own = preemption.of_pods(members.waiting)
+    if any(each.leaving for each in own):
+        for each in own:
+            preemption.keep(each)
+        leaving = sorted({uid for each in own for uid in each.leaving})
+        return PreemptionPlan(own[0].node, (), tuple(leaving))
+    for each in own:
+        del preemption.nominations[each.pod.uid]
+        out.append(Nominate(each.pod, ""))
+    if head.pod.never_preempts or not (preemption.standings or preemption.nominations):
+        return None
+    before = engine.journal.seq
+    for guarded in (False,) if head.profile.budgets_are_law else (False, True):
+        found = _search(engine, head, members, now_ns, guarded=guarded)
+        engine.journal.back_to(before)
+        if found is not None:
+            return _nominate(engine, head, *found, now_ns, out)
+    return None
+
+
+def _search(
+    engine: Engine,
+    head: WaitingPod,
+    members: GangMembers[WaitingPod],
+    now_ns: int,
+    *,
+    guarded: bool,
+) -> tuple[GangPlaces, list[Victim], list[str]] | None:
+    """Places, whom to end for them, and who goes anyway."""
+    rights, table = preempting.rights_of(engine, head.pod), engine.ledger.table
+    going = rights.going
+    for rows, inside in _regions(engine, head, members, rights.below, guarded=guarded):
+        names = [table.nodes[row].name for row in rows.tolist()]
+        victims = _victims(engine, names, rights, guarded=guarded)
+        found = gang_search.try_without(engine, members, inside, [*going, *_uids(victims)], now_ns)
+        if found.chosen:
+            fewer = _needed(engine, found, victims, going)
+            again = gang_search.try_without(
+                engine, members, inside, [*going, *_uids(fewer)], now_ns
+            )
+            return (again, fewer, going) if again.chosen else (found, victims, going)
+    return None
+
+
+def _regions(
+    engine: Engine,
+    head: WaitingPod,
+    members: GangMembers[WaitingPod],
+    below: int,
+    *,
+    guarded: bool,
+) -> Iterator[tuple[Ints, Bools | None]]:
+    """Nodes to clear, those first that lose fewest pods for the room; and the nodes that the gang's
+    topology key leaves, None for all."""
+    preemption, table = engine.preemption, engine.ledger.table
+    steps = preemption.lower.priorities(below)
+    known = engine.assess(head.profile, head.pod)
+    freed = preemption.lower.freed(steps[-1] if steps else below - 1, guarded=guarded)
+    room = room_without(table, known.demand, freed)
+    room[~preempting.is_open(known) & (known.codes != 0)] = 0
+    held = np.bincount(table.device_node, weights=freed.device_pods, minlength=table.count)
+    key, needed = members.topology_key(), max(1, members.least - len(members.placed))
+    insides: list[Bools | None] = [None]
+    if key and not members.placed:
+        column = table.labels.domains(key)
+        sums = np.bincount(column.of_node, weights=room, minlength=len(column.values) + 1)
+        order = [n for n in np.argsort(-sums, kind="stable").tolist() if n and sums[n] >= needed]
+        insides = [column.of_node == number for number in order[:MOST_DOMAINS]]
+    for inside in insides:
+        here = room if inside is None else np.where(inside, room, 0)
+        rows = np.flatnonzero(here > 0)
+        rows = rows[np.argsort(held[rows] / here[rows], kind="stable")][:MOST_NODES]
+        enough = int(np.searchsorted(np.cumsum(here[rows]), needed)) + 1
+        while len(rows):
+            yield rows[:enough], inside
+            if enough >= len(rows):
+                break
+            enough *= 2
+
+
+def _victims(
+    engine: Engine, nodes: Sequence[str], rights: PreemptionRights, *, guarded: bool
+) -> list[Victim]:
+    allowed = engine.preemption.allowed
+    found = {victim.uids: victim for node in nodes for victim in rights.victims_on(engine, node)}
+    return [each for each in found.values() if guarded or not violations([each], allowed)]
+
+
+def _needed(
+    engine: Engine, found: GangPlaces, victims: Sequence[Victim], going: Sequence[str]
+) -> list[Victim]:
+    """Those who cannot come back once the gang has these places."""
+    ledger, allowed = engine.ledger, engine.preemption.allowed
+    held = {uid: ledger.holdings[uid].placement for uid in _uids(victims)}
+    needed = []
+    with engine.trial([*going, *held]):
+        for place in found.chosen:
+            ledger.reserve(place.placement, asks=place.demand.asks)
+        for victim in sorted(
+            victims, key=lambda each: (-violations([each], allowed), -each.priority, each.since_ns)
+        ):
+            back = [uid for uid in victim.uids if ledger.reserve(held[uid])]
+            if len(back) < len(victim.uids):
+                needed.append(victim)
+                for uid in back:
+                    ledger.release(uid)
+    return needed
+
+
+def _nominate(
+    engine: Engine,
+    head: WaitingPod,
+    found: GangPlaces,
+    victims: Sequence[Victim],
+    going: Sequence[str],
+    now_ns: int,
+    out: list[Command],
+) -> PreemptionPlan:
+    preemption = engine.preemption
+    nodes = dict.fromkeys(place.placement.node for place in found.chosen)
+    beaten = preempting.rights_of(engine, head.pod).beaten
+    leaving = {uid for uid in going if uid in preemption.going}
+    for nomination in beaten:
+        if nomination.node in nodes:
+            preempting.beat(engine, nomination, now_ns, out)
+    uids = [*_uids(victims)]
+    on = {node: {*preempting.on_node(engine, [*uids, *leaving], node)} for node in nodes}
+    for place in found.chosen:
+        pod, node = place.placed.pod, place.placement.node
+        preemption.nominations[pod.uid] = Nomination(pod, place.placement, on[node])
+        out.append(Nominate(pod, node))
+    for victim in victims:
+        for uid in victim.uids:
+            preempting.end(engine, head, uid, victim, now_ns, out)
+    for place in found.chosen:
+        preemption.keep(preemption.nominations[place.placed.pod.uid])
+    waits = sorted({uid for each in on.values() for uid in each}.difference(uids))
+    over = preemption.violations_of(victims)
+    return PreemptionPlan(next(iter(nodes)), tuple(uids), tuple(waits), over)
+
+
+def _uids(victims: Sequence[Victim]) -> list[str]:
+    return [uid for victim in victims for uid in victim.uids]
