@@ -3,7 +3,6 @@
 import json
 import logging
 import re
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from commands import Weft
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.cli import compat
 from weft.cli.logs import LogFormat, LogLevel, daemon, set_up
 from weft.kube.log_lines import JsonFormatter
 from weft.model import BadInputError
@@ -116,11 +116,14 @@ def test_a_format_that_there_is_not_is_refused(weft: Weft) -> None:
     assert "'text', 'json'" in said.err
 
 
-def test_an_original_started_with_json_logs_has_no_other_line() -> None:
-    words = ["-m", "weft.cli.compat", "genius", "--logging-format=json", "--v=2", "-fresh=1"]
-    command = [sys.executable, *words, "-kubeconfig", "/nowhere"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = [json.loads(line) for line in done.stderr.splitlines()]
+def test_an_original_started_with_json_logs_has_no_other_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["genius", "--logging-format=json", "--v=2", "-fresh=1", "-kubeconfig", "/nowhere"]
+    monkeypatch.setattr(sys, "argv", ["weft-compat", *words])
+    with pytest.raises(SystemExit):
+        compat.main()
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [line["level"] for line in lines] == ["warning", "info", "critical"]
     assert "/nowhere" in lines[-1]["message"]
 
