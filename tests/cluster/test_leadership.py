@@ -128,26 +128,6 @@ def test_a_leader_that_is_told_to_stop_hands_over_at_once(
     control_plane.api.wait_for(all_bound(1), "Pod", namespace, timeout_s=10)
 
 
-def test_a_follower_answers_and_binds_nothing(
-    control_plane: ControlPlane, namespace: str, replicas: Replicas
-) -> None:
-    nodes(control_plane, 1)
-    leader = replicas.start("a")
-    leader.until(LEADS)
-    follower = replicas.start("b")
-    one = control_plane.api.create(elastic("p", 100), namespace)
-    answers: list[tuple[int, str]] = []
-
-    def knows_the_leader() -> bool:
-        answers.append(bind(follower, one, "node-0"))
-        return "no Weft process leads yet" not in answers[-1][1]
-
-    leader.wait_ready(knows_the_leader)
-    assert {code for code, _ in answers} == {200}
-    assert "leader" in answers[-1][1]
-    assert not bound(control_plane.api.list("Pod", namespace))
-
-
 def test_a_leader_stopped_between_check_and_send_overbooks_no_gpu(
     control_plane: ControlPlane, namespace: str, replicas: Replicas
 ) -> None:

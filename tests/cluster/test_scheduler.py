@@ -2,24 +2,19 @@
 
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 from control_plane import ControlPlane
 from kube_api import Objects
 from weft_process import (
-    ALONE,
     CARD_MIB,
     CARDS,
     EXTENDER,
     all_bound,
     audited,
-    bound,
     extender_config,
     nodes,
     pod,
-    sigkill,
     weft,
 )
 
@@ -88,23 +83,6 @@ def test_a_pod_without_a_place_says_why_and_gets_it_when_room_comes(
     audited(control_plane, namespace)
 
 
-def test_kill_9_in_a_burst_loses_and_doubles_nothing(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path
-) -> None:
-    """120 pods of 1 GiB for 128 GiB of cards: almost every one must fit, and none twice."""
-    nodes(control_plane, 4)
-    burst = [pod(f"p-{i}", "weft", {"aliyun.com/gpu-mem": 1}) for i in range(120)]
-    with weft(control_plane, tmp_path, ALONE) as first:
-        control_plane.create_pods(namespace, burst[:60])
-        control_plane.api.wait_for(lambda pods: bound(pods) >= 10, "Pod", namespace, timeout_s=15)
-        sigkill(first)
-    with weft(control_plane, tmp_path, ALONE):
-        control_plane.create_pods(namespace, burst[60:])
-        control_plane.api.wait_for(all_bound(120), "Pod", namespace, timeout_s=20)
-    ledger = audited(control_plane, namespace)
-    assert sum(ledger.table.memory_used) == 120 * 1024
-
-
 def test_kube_scheduler_and_weft_alone_share_one_ledger(
     control_plane: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
@@ -120,22 +98,3 @@ def test_kube_scheduler_and_weft_alone_share_one_ledger(
         control_plane.api.wait_for(all_bound(16), "Pod", namespace, timeout_s=40)
     ledger = audited(control_plane, namespace)
     assert sorted(ledger.table.memory_used) == [CARD_MIB] * (2 * CARDS)
-
-
-def test_what_cannot_be_reached_is_one_line(tmp_path: Path) -> None:
-    result = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "weft.cli.main",
-            "scheduler",
-            "--kubeconfig",
-            str(tmp_path / "none"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 1
-    assert "Traceback" not in result.stderr
-    assert result.stderr.count("\n") == 1

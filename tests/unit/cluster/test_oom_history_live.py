@@ -27,17 +27,6 @@ async def test_the_next_pod_is_charged_more_and_so_it_is_after_a_restart() -> No
             assert second.charged("c") == (2_500, 0)
 
 
-async def test_the_second_time_it_gets_a_card_of_its_own() -> None:
-    async with api() as server, scene(server) as made:
-        await made.bound("a")
-        made.fails("a")
-        await made.bound("b")
-        made.fails("b")
-        await until(lambda: (e := entry(server)) and e.times == 2)
-        await made.bound("c")
-        assert made.charged("c") == (16_000, 1_000)
-
-
 async def test_restarts_in_one_pod_count_each_end_once() -> None:
     async with api() as server, scene(server) as made:
         await made.bound("a")

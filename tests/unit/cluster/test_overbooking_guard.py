@@ -109,22 +109,6 @@ async def test_a_pod_of_someone_else_is_told_and_never_evicted() -> None:
         assert "POST pods/eviction" not in made.server.requests
 
 
-async def test_what_a_smaller_node_explains_is_left_alone() -> None:
-    async with world() as made:
-        made.server.add("pods", pod("first", 8_000, scheduler="other"))
-        made.server.add("pods", pod("later", 8_000, scheduler="other"))
-        bind(made.server, "first", 0, seconds_ago(30), memory_mib=8_000)
-        bind(made.server, "later", 0, seconds_ago(10), memory_mib=8_000)
-        await until(lambda: len(made.live.engine.ledger.holdings) == 2)
-        made.server.update("nodes", "n", {"metadata": {"annotations": gpus(2, 15_000)}})
-        (text,) = await until(lambda: made.told("DoubleBooked"))
-        assert text.endswith("not evicted: its node has reported larger or more GPUs than now")
-        await settled(made)
-        made.parts.guard.check()
-        assert made.parts.guard._tasks == {}
-        assert "POST pods/eviction" not in made.server.requests
-
-
 async def test_who_was_left_for_a_smaller_node_goes_when_it_is_as_large_as_before() -> None:
     async with world() as made:
         made.server.update("nodes", "n", {"metadata": {"annotations": gpus(2, 15_000)}})
