@@ -10,14 +10,12 @@ from typing import Any
 import msgspec
 from test_fake_devices import written
 
+from fakes.api_memory import client_of
 from fakes.api_server import FakeApiServer
 from fakes.nri_runtime import FakeRuntime, StartedContainer
 from weft.cluster.config.form import Configuration
 from weft.host.agent import Composition
 from weft.host.agent_process import AgentHosting
-from weft.kube.client import ApiClient
-from weft.kube.config import Endpoint
-from weft.kube.credentials import FixedCredentials
 from weft.model.annotations import DELIVERY, PLACEMENT, PLACEMENT_COPY, REQUIRED_PLUGINS
 from weft.model.delivery import (
     DeliveredCard,
@@ -77,8 +75,7 @@ class NodeWorld:
         composed: asyncio.Future[Composition] = asyncio.get_running_loop().create_future()
 
         async def run() -> None:
-            endpoint = Endpoint(self.api.url, FixedCredentials())
-            async with ApiClient(endpoint) as client:
+            async with client_of(self.api) as client:
                 reader = FakeReader(self.file, NODE)
                 made = Composition(config or Configuration(), hosting, reader, client)
                 options = msgspec.structs.replace(made.delivery._options, look_s=look_s)
