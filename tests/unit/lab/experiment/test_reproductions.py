@@ -250,7 +250,9 @@ def test_headlines_are_shown_under_every_assumption(tmp_path: Path) -> None:
     index = write_index(tmp_path / "out", [done], {}, short=False).read_text()
     (experiment,) = done.experiments
     assert experiment.results is not None
-    page = write_experiment_report(tmp_path / "page", experiment.spec, experiment.results, "1")
+    means = [one for one in experiment.results.summary if one.measure == "jct_mean_s"]
+    results = msgspec.structs.replace(experiment.results, summary=means)  # others are not drawn
+    page = write_experiment_report(tmp_path / "page", experiment.spec, results, "1")
     for html in (index, page.read_text()):
         assert rows[0].text in html
         assert rows[1].assumption in html
