@@ -142,7 +142,7 @@ def test_pairs_that_make_no_sense_say_where(text: str, says: str) -> None:
 
 @pytest.fixture(scope="module")
 def model() -> dict[str, Any]:
-    """Of a small world: each test reads it."""
+    """A model of a small world, as each test reads it."""
     small = world(families=3, sizes=2, profiles=True)
     body = encode(PredictorFile(SCHEMA, "0", ("x",), (fit(small, QUICK),)))
     assert decode(body, "m").cells
