@@ -118,3 +118,28 @@ def test_what_a_recorded_day_has_itself_is_refused(
 def test_without_a_cluster_it_is_said_what_to_name(weft: Weft) -> None:
     told = weft("simulate", "--policy", "fgd", "--nodes", weft.nodes)
     assert "--pods: is missing: name a file, or a recorded day with --decisions-from" in told.err
+
+
+def test_pods_of_a_gang_keep_it(weft: Weft) -> None:
+    marks = {"name": "train", "min-available": "2"}
+    grouped = [
+        {
+            **pod,
+            "metadata": {
+                **pod["metadata"],
+                "annotations": dict(pod["metadata"].get("annotations", {})),
+            },
+        }
+        for pod in pods()[:2]
+    ]
+    for pod in grouped:
+        for key, value in marks.items():
+            pod["metadata"]["annotations"][f"gang.scheduling.koordinator.sh/{key}"] = value
+        pod["metadata"]["namespace"] = "ml"
+    path = weft.folder / "cluster.json"
+    path.write_text(json.dumps({"kind": "List", "items": [node("a"), *grouped, pods()[2]]}))
+    assert weft(*written(weft, "from-cluster", path)).code == 0
+    header, *rows = (weft.folder / "p.csv").read_text().splitlines()
+    assert header.endswith(",gang,gang_min")
+    gangs = sorted(row.split(",")[-2:] for row in rows)
+    assert gangs == [["", ""], ["koordinator:ml/train", ""], ["koordinator:ml/train", ""]]
