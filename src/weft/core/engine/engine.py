@@ -110,8 +110,7 @@ class Engine:
         self.teams = NO_TEAMS if queues is NO_QUEUES else TeamQueues(queues, self.ledger)
         self.queue = Queue(self.teams, FairPods(self.teams) if self.teams.is_fair else None)
         self.existing, self.images = ExistingPods(), ImagesOnNodes()
-        preempts = any(profile.preempts for profile in profiles)
-        gang_of = self.queue.gangs.of_placed
+        preempts, gang_of = any(each.preempts for each in profiles), self.queue.gangs.of_placed
         self.preemption = Preemption(self.ledger, self.existing, gang_of, on=preempts)
         self.fits_only = Assessor(self.ledger)  # answers without scores, on trial
         self._plain: dict[Shape, Shape] = {}
@@ -545,9 +544,8 @@ class Engine:
         self, head: WaitingPod, members: GangMembers[WaitingPod], now_ns: int, out: list[Command]
     ) -> PreemptionPlan | None:
         """End pods of lower priority for a gang that fits nowhere; None if that does not help."""
-        if not head.profile.preempts:
-            return None
-        return gang_preempting.makes_room(self, head, members, now_ns, out)
+        preempts = head.profile.preempts
+        return gang_preempting.makes_room(self, head, members, now_ns, out) if preempts else None
 
     def shape_of(self, profile: Profile, pod: PodRequest) -> Shape:
         """The shape that is placed for the pod: its own, with what was learnt of those like it, and
