@@ -1,6 +1,6 @@
 """A small cluster that lives by a clock from outside: what a demo shows, by the same engine.
 
-Pods come, run and end; every so often a gang comes, and a node fails and returns. Time is
+Pods come, run and end; some are preempted. Every so often a gang comes, or a node fails. Time is
 nanoseconds since 1970, and all chance comes from the seed: the same seed, begun at the same time,
 lives the same whatever the steps in which time passes.
 """
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from weft.core.engine import (
     Bind,
     Engine,
+    Evict,
     NodesChanged,
     PodAdded,
     PodBound,
@@ -25,17 +26,17 @@ from weft.core.engine import (
     Tick,
     Unschedulable,
 )
+from weft.core.framework import Policy, Profile
 from weft.core.framework.fragments import TYPICAL_PODS, typical_input
 from weft.lab.simulate.event_loop import (
     ARRIVES,
     ENDS,
     LEAVES,
+    PROFILE,
     TOP_ON_RECORD,
     WORLD,
-    Decider,
     EventLoop,
     going_on,
-    profile_of,
 )
 from weft.lab.simulate.meter import main_reason
 from weft.model import Gang, Gpu, GpuMemoryRequest, GpuRequest, Node, PodRequest, Shape
@@ -50,6 +51,8 @@ BEFORE_S = 420
 MEAN_LIFE_S = 150
 PAUSE_S = 0.7
 """Mean time between two arrivals: pods ask for somewhat more than there is."""
+GRACE_S = 3
+"""From being asked to leave to the end."""
 GANG_EVERY_S, GANG_PATIENCE_S = 35, 120
 FAILS_EVERY_S, FAILS_FOR_S, FIRST_FAILURE_S = 60, 25, 20
 
@@ -130,15 +133,17 @@ class LivingCluster(EventLoop[str]):
 
     nobody = ""
 
-    def __init__(self, decider: Decider, now_ns: int, seed: int = 1) -> None:
+    def __init__(self, policy: Policy, now_ns: int, seed: int = 1) -> None:
         self._random = random.Random(seed)
-        engine = Engine([profile_of(decider)], seed=seed, keep_top=TOP_ON_RECORD)
+        profile = Profile(PROFILE, [policy], preempts=True)
+        engine = Engine([profile], seed=seed, keep_top=TOP_ON_RECORD)
         super().__init__(engine, going_on(engine.handle), [], now_ns - BEFORE_S * SECOND_NS)
         self._pods: dict[str, PodRequest] = {}
         self._ends_ns: dict[str, int] = {}
         self._events: deque[ClusterEvent] = deque(maxlen=KEPT_EVENTS)
         self._count = self._happened = 0
         self._failed: dict[str, Node] = {}
+        self._evicted: set[str] = set()
         self.tell(NodesChanged(tuple(_nodes())))
         usual = (kind.shape for kind in WORKLOADS for _ in range(kind.weight))
         self.tell(PolicyInput(TYPICAL_PODS, typical_input(usual)))
@@ -224,11 +229,24 @@ class LivingCluster(EventLoop[str]):
         if command.record.attempt == 1:
             self._note("waits", main_reason(command.record), command.pod)
 
+    def _evict(self, command: Evict) -> None:
+        """End the pod after its grace; its controller makes another, of a gang's pod one alone."""
+        uid, node = command.placement.uid, command.placement.node
+        by = command.record.preempted
+        why = f"for {by.pod}" if by else "asked to leave"
+        self._note("preempted", f"{why}, leaves {node} in {GRACE_S} s", self._pods[uid], node)
+        self._evicted.add(uid)
+        self._ends_ns[uid] = self._in_s(GRACE_S)
+        self.schedule(self._ends_ns[uid], ENDS, uid)
+
     def _ends(self, uid: str) -> None:
         pod, node = self._pods.pop(uid), self.engine.ledger.holdings[uid].placement.node
         del self._ends_ns[uid]
         self._note("ended", f"its share on {node} is free", pod, node)
         self.tell(PodGone(uid))
+        if uid in self._evicted:
+            self._evicted.discard(uid)
+            self._comes(_BY_NAME[pod.workload])
 
     def _gives_up(self, uid: str) -> None:
         if uid in self._pods and uid not in self._ends_ns:
@@ -236,7 +254,7 @@ class LivingCluster(EventLoop[str]):
             self.tell(PodGone(uid))
 
     def _node_fails(self) -> None:
-        """Let a node that holds something fail: its pods come anew, as a controller makes them."""
+        """Let a node fail: its pods come anew, as a controller makes them; gangs' pods, alone."""
         self.schedule(self._in_s(FAILS_EVERY_S), WORLD, "")
         table = self.engine.ledger.table
         node = table.nodes[self._random.randrange(table.count)]
@@ -249,6 +267,7 @@ class LivingCluster(EventLoop[str]):
         for uid in lost:
             pod = self._pods.pop(uid)
             self._ends_ns.pop(uid, None)
+            self._evicted.discard(uid)
             self.tell(PodGone(uid))
             self._comes(_BY_NAME[pod.workload])
         self.schedule(self._in_s(FAILS_FOR_S), WORLD, node.name)

@@ -3,13 +3,19 @@
 from collections import Counter
 
 from weft.core.policies.catalog import built_in
-from weft.lab.simulate.living import GANG_SIZES, LivingCluster
+from weft.lab.simulate.living import GANG_SIZES, GANGS, GRACE_S, WORKLOADS, LivingCluster
 
 BEGAN_NS, SECOND_NS = 1_790_000_000 * 10**9, 10**9
 
 
 def cluster(seed: int = 1) -> LivingCluster:
     return LivingCluster(built_in().create("least-stranding"), BEGAN_NS, seed)
+
+
+def priority(pod: str) -> int:
+    """The priority of a pod NAMESPACE/NAME, by its kind."""
+    kinds = {kind.name: kind.priority for kind in (*WORKLOADS, *GANGS)}
+    return kinds[pod.partition("/")[2].rpartition("-")[0]]
 
 
 def test_it_lives_the_same_in_steps_of_any_length() -> None:
@@ -56,3 +62,18 @@ def test_a_gangs_pods_get_places_together_or_wait() -> None:
             kind = name.partition("/")[2].rpartition("-")[0]
             assert count == GANG_SIZES[kind], name
     assert waited
+
+
+def test_pods_of_lower_priority_are_preempted_leave_after_their_grace_and_come_anew() -> None:
+    lived, last, seen = cluster(), 0, []
+    for second in range(120):
+        lived.live_until(BEGAN_NS + second * SECOND_NS)
+        seen += [event for event in lived.events() if event.number > last]
+        last = seen[-1].number
+    preempted = [event for event in seen if event.kind == "preempted"]
+    assert preempted
+    for event in preempted:
+        ended = [e for e in seen if e.pod == event.pod and e.kind == "ended"]
+        assert [e.at_ns - event.at_ns for e in ended] == [GRACE_S * SECOND_NS]
+        winner = event.text.removeprefix("for ").partition(",")[0]
+        assert priority(winner) > priority(event.pod)
