@@ -88,7 +88,7 @@ class NodeSets:
             numbers = np.arange(1, 1 << self._count)
             return (numbers[:, None] >> np.arange(self._count) & 1).astype(np.float64)
         rows = [np.eye(self._count)]
-        if self._count <= MOST_IN_PAIRS:
+        if self._count <= MOST_IN_PAIRS and self._lacking <= 2:
             first, second = np.triu_indices(self._count, 1)
             rows.append(np.eye(self._count)[first] + np.eye(self._count)[second])
         for pool in self._pools():
@@ -103,6 +103,12 @@ class NodeSets:
             rows.append(left)
         return np.concatenate(rows)
 
+    @property
+    def _lacking(self) -> int:
+        """Cards that whole ones lack here: fewer pods seldom clear so many."""
+        whole = sum(need.count for need in self._demand.needs if need.whole)
+        return whole - int(self._table.idle[self._row]) if whole else 0
+
     def _pools(self) -> Iterator[list[int]]:
         """Pods that may make room together: the cheapest holders of each GPU, with those who free
         most beside the GPUs, and all who hold one of the GPUs that are cleared first."""
@@ -113,7 +119,7 @@ class NodeSets:
             yield by_room[:MOST_IN_ALL_SETS]
             return
         holders = [[at for at in cheap if self._holds[at, gpu]] for gpu in range(self._gpus)]
-        for here in holders:
+        for here in holders if self._lacking <= 1 else ():
             if here:
                 beside = [at for at in by_room if at not in here]
                 yield (here + beside)[:MOST_IN_ALL_SETS]
