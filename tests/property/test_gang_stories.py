@@ -1,4 +1,5 @@
-"""Stories of gangs: pods come and go, bindings are refused, the process starts anew, nodes leave.
+"""Stories of gangs: pods come and go, bindings are refused, nodes leave, PodGroups are resized,
+deleted and made anew, and the process crashes between any two writes.
 
 At no time has a gang places for some pods and fewer than it needs, unless it lost one that it had;
 and when things have settled, none runs in part, and none waits that has room.
@@ -48,6 +49,7 @@ class Story:
     bound: dict[str, Placement] = field(default_factory=dict)
     sent: list[Bind] = field(default_factory=list)
     hurt: set[str] = field(default_factory=set)
+    gone: dict[str, int] = field(default_factory=dict)
     now_ns: int = 0
     names: int = 0
 
@@ -152,9 +154,11 @@ class Story:
             if command.pod.gang:
                 self.hurt.add(command.pod.gang.key)
             self.tell(BindFailed(uid))
+            self.tell(PodAdded(self.pods[uid]))  # as it is by now
         else:
             self.bound[uid] = command.placement
             self.tell(PodBound(uid))
+            self.tell(PodSeenBound(command.placement, gang=self.pods[uid].gang))
 
     def node_goes(self) -> None:
         if len(self.nodes) < 2:
@@ -173,14 +177,42 @@ class Story:
             return
         key, by = self.draw.choice(gangs), self.draw.choice([-1, 0])
         self.hurt.add(key)
+        least = next(o.gang.least for o in self.pods.values() if o.gang and o.gang.key == key)
+        self.group_says(key, max(1, least + by))
+
+    def group_says(self, key: str, least: int) -> None:
+        """Its object says another size, or is gone: 0."""
+        self.hurt.add(key)
         for uid, one in list(self.pods.items()):
-            if one.gang and one.gang.key == key:
-                gang = replace(one.gang, least=max(1, one.gang.least + by))
+            if one.gang and one.gang.key == key and uid in self.pods:
+                gang = replace(one.gang, least=least)
                 self.pods[uid] = replace(one, gang=gang)
                 if uid not in self.bound:
                     self.tell(PodAdded(self.pods[uid]))
                 else:
                     self.tell(PodSeenBound(self.bound[uid], gang=gang))
+
+    def group_goes_or_is_made_anew(self) -> None:
+        gone = {key: least for key, least in self.gone.items() if self.draw.random() < 0.5}
+        for key, least in gone.items():
+            del self.gone[key]
+            self.group_says(key, least)
+        there = {o.gang.key: o.gang.least for o in self.pods.values() if o.gang and o.gang.least}
+        if there and not gone:
+            key = self.draw.choice(sorted(there))
+            self.gone[key] = there[key]
+            self.group_says(key, 0)
+
+    def crash(self) -> None:
+        """The process ends between any two writes: of those on their way, some arrived."""
+        self.hurt.update(one.gang.key for one in self.pods.values() if one.gang)
+        for each in self.sent:
+            uid, held = each.pod.uid, self.engine.ledger.holdings.get(each.pod.uid)
+            if held is None or held.state != "reserved" or held.placement != each.placement:
+                continue
+            if uid in self.pods and self.draw.random() < 0.5:
+                self.bound[uid] = each.placement
+        self.start()
 
     def time_passes(self, by_ns: int) -> None:
         self.now_ns += by_ns
@@ -189,6 +221,10 @@ class Story:
             if held.deadline_ns <= self.now_ns and (one := self.pods.get(held.placement.uid)):
                 self.hurt.update([one.gang.key] if one.gang else [])
         self.tell(Tick())
+        for held in expired:
+            uid = held.placement.uid
+            if held.deadline_ns <= self.now_ns and uid in self.pods and uid not in self.bound:
+                self.tell(PodAdded(self.pods[uid]))
 
     def step(self) -> None:
         happens = self.draw.random()
@@ -201,17 +237,20 @@ class Story:
         elif happens < 0.75 and self.pods:
             self.ends(self.draw.choice(sorted(self.pods)))
         elif happens < 0.78:
-            self.hurt.update(one.gang.key for one in self.pods.values() if one.gang)
-            self.start()
+            self.crash()
         elif happens < 0.80:
             self.node_goes()
         elif happens < 0.83:
             self.group_is_resized()
+        elif happens < 0.87:
+            self.group_goes_or_is_made_anew()
         else:
             self.time_passes(self.draw.choice([SECOND // 2, 2 * SECOND, 11 * SECOND]))
 
     def settle(self) -> None:
-        """Everything asked for is done, and hours pass."""
+        """Every group has its object, everything asked for is done, and hours pass."""
+        for key, least in self.gone.items():
+            self.group_says(key, least)
         for _ in range(30):
             while self.sent:
                 self.binding(refused=False)

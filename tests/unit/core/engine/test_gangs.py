@@ -329,3 +329,31 @@ def test_a_gang_that_an_empty_cluster_has_room_for_is_told_nothing_of_it() -> No
     engine = engine_of(node("a", gpus=4))
     engine.handle(PodAdded(pod("other", gpus=2)), 0)
     assert most_told(engine, *members("p0", "p1", "p2", "p3")) == [UNSET] * 4
+
+
+def test_a_gang_of_pods_of_two_priorities_goes_as_one_by_the_higher() -> None:
+    engine = engine_of(node("a", gpus=4))
+    engine.handle(PodAdded(pod("blocks", gpus=4)), 0)
+    engine.handle(PodBound("blocks"), 0)
+    add(engine, *(replace(each, priority=5) for each in members("m0", "m1", "m2", "m3")))
+    two = replace(FOUR, name="two")
+    pods = [replace(member(f"p{n}", two), priority=9 if n == 3 else 0) for n in range(4)]
+    assert add(engine, *pods) == {}
+    commands = engine.handle(PodGone("blocks"), 60 * SECOND)
+    assert set(places(commands)) == {"p0", "p1", "p2", "p3"}
+
+
+def test_a_group_that_is_deleted_and_made_anew_during_its_binding_goes_on() -> None:
+    engine = engine_of(node("a", gpus=4))
+    found = members("p0", "p1", "p2", "p3")
+    assert len(add(engine, *found)) == 4
+    engine.handle(PodBound("p0"), 0)
+    gone = replace(FOUR, least=0)
+    seen = PodSeenBound(placement("p0", "a", 0, milli=1000), gang=gone)
+    engine.handle(seen, 0)
+    engine.handle(BindFailed("p1"), 0)
+    found_again = add(engine, replace(found[1], gang=gone), now_ns=SECOND)
+    engine.handle(PodSeenBound(placement("p0", "a", 0, milli=1000), gang=FOUR), 2 * SECOND)
+    found_again |= add(engine, found[1], now_ns=2 * SECOND)
+    assert found_again | places(engine.handle(Tick(), 60 * SECOND)) == {"p1": "a"}
+    assert len(engine.ledger.holdings) == 4
