@@ -17,6 +17,7 @@ from weft.console.picture import (
 )
 from weft.console.waiting import WaitingReasons
 from weft.core.engine import Engine
+from weft.core.engine.nominations import KEPT
 from weft.core.explain.explanation import Explanation
 from weft.core.explain.of_engine import explanation_of
 from weft.core.explain.sentences import state_in_words
@@ -207,7 +208,7 @@ class LivingSource:
         return picture_of(
             engine,
             self._last_ns / SECOND_NS,
-            lambda uid: PodFacts.of_placed(engine.placed[uid]),
+            lambda uid: _facts_of(engine, uid),
             self._reasons.rows(waiting.pod for waiting in engine.queue.waiting()),
             (_shown(event) for event in self._cluster.events()),
         )
@@ -219,6 +220,15 @@ class LivingSource:
             if (pod.namespace, pod.name) == (namespace, name):
                 return explanation_of(engine, pod.uid)
         return None
+
+
+def _facts_of(engine: Engine, uid: str) -> PodFacts:
+    """Return the facts of a pod with a place, or with one that is kept for it."""
+    placed = engine.placed.get(uid)
+    if placed is not None:
+        return PodFacts.of_placed(placed)
+    waiting = engine.queue.get(uid.removeprefix(KEPT))
+    return PodFacts("", uid) if waiting is None else PodFacts.of_request(waiting.pod, 0.0)
 
 
 def _queued(engine: Engine) -> Iterable[PodRequest]:
