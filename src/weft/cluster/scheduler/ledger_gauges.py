@@ -10,6 +10,7 @@ import numpy.typing as npt
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.samples import Sample
 
+from weft.core.engine.nominations import is_kept
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import Ints
 
@@ -119,7 +120,7 @@ def gpus_held(ledger: Ledger, namespace_of: Callable[[str], str]) -> dict[str, f
     memory, parents = table.device_memory_total.tolist(), table.device_parent.tolist()
     for uid, holding in ledger.holdings.items():
         row, total = table.row_of.get(holding.placement.node), 0.0
-        if row is None:
+        if row is None or is_kept(uid):
             continue
         for share in holding.placement.shares:
             device = table.device_row(row, share.gpu)

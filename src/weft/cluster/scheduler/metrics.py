@@ -19,6 +19,7 @@ from weft.cluster.scheduler.ledger_gauges import LedgerGauges, gpus_held
 from weft.cluster.scheduler.pending_gauges import PendingGauges
 from weft.cluster.state.bound_share import DOUBTS
 from weft.core.engine import Faulted, Unschedulable
+from weft.core.engine.nominations import is_kept
 from weft.kube.bind import Bound
 from weft.model.annotations import AGENT
 
@@ -163,7 +164,8 @@ class SchedulerMetrics:
         )
         counts = {"active": 0, "backoff": 0, "unschedulable": 0, "gated": gated} | states
         yield gauge("scheduler_pending_pods", "Pods that wait, by queue.", counts, "queue")
-        holdings = live.engine.ledger.holdings.values()
+        held = live.engine.ledger.holdings.items()
+        holdings = [holding for uid, holding in held if not is_kept(uid)]
         sizes = {
             "nodes": live.engine.ledger.table.count,
             "pods": len(holdings),

@@ -23,6 +23,7 @@ from weft.cluster.state.pod_facts import age
 from weft.cluster.stores import peak_usage
 from weft.cluster.stores.oom_history_store import entry_of
 from weft.core.engine import Engine, Event, OomHistoryLearnt, PeakLearnt, VolumesChanged
+from weft.core.engine.nominations import is_kept
 from weft.kube.client import ApiClient
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Node, PodRequest, Shape
@@ -96,6 +97,8 @@ class SnapshotState(NamedTuple):
         known = VolumesChanged.of(self.engine.existing.volumes)
         seen: list[Event] = [event for event in (learnt, images, known) if event is not None]
         for uid, holding in sorted(self.engine.ledger.holdings.items()):
+            if is_kept(uid):
+                continue
             if pods.claims.holds(uid):
                 seen.append(pods.claims.event(holding.placement))
                 continue

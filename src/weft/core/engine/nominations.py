@@ -34,6 +34,11 @@ def kept_uid(uid: str) -> str:
     return KEPT + uid
 
 
+def is_kept(uid: str) -> bool:
+    """True for a place that is kept for a pod: it is no pod's yet."""
+    return uid.startswith(KEPT)
+
+
 class Nomination:
     """A pod that has a node kept for it, its `place` there once all of `leaving` are gone."""
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from weft.core.constraints.storage_answers import exact_size
 from weft.core.engine.assessment import Assessment, Assessor
 from weft.core.engine.engine import Engine
+from weft.core.engine.nominations import is_kept
 from weft.core.framework import Profile
 from weft.core.ledger import Holding
 from weft.model import (
@@ -362,7 +363,7 @@ class ChangeSearch:
         helped = self._helped()
         pods = []
         for number, (uid, holding) in enumerate(list(self._engine.ledger.holdings.items()), 1):
-            if holding.placement.node in helped:
+            if holding.placement.node in helped and not is_kept(uid):
                 pods.append(_size(self._rank(uid), holding))
             if number % _CHUNK == 0:
                 yield
@@ -396,7 +397,7 @@ class ChangeSearch:
                 continue
             for gpu in node.gpus:
                 uids = ledger.occupants(node.name, gpu.index)
-                if len(uids) > 1:
+                if len(uids) > 1 and not any(map(is_kept, uids)):
                     crowded.append((len(uids), node.name, gpu.index, uids))
         for _, node_name, index, uids in sorted(crowded):
             yield

@@ -19,6 +19,7 @@ from weft.core.engine import (
     Tick,
     Unschedulable,
 )
+from weft.core.explain.smallest_change import ChangeSearch
 from weft.core.framework import Profile
 from weft.core.ledger import audit
 from weft.core.policies.packing import BestFit
@@ -338,3 +339,19 @@ def test_a_higher_pod_takes_the_place_kept_for_a_gang_which_then_looks_again() -
             commands += engine.handle(PodGone(uid), now * SECOND)
     assert set(places(commands)) >= {"highest", "g0", "g1"}
     assert audit(engine.ledger) == []
+
+
+def test_a_place_that_is_kept_is_no_pod_that_somebody_could_end() -> None:
+    """The search for the smallest change tried to end it, and named a pod that there is not."""
+    engine = preempting_on(one_card())
+    bound(engine, share("one", priority=1, milli=500), share("two", priority=1, milli=500))
+    engine.handle(PodAdded(whole("high", priority=9)), 0)
+    engine.handle(PodGone("one"), SECOND)
+    assert "kept-for/high" in engine.ledger.holdings
+    waits = share("waits", priority=5, milli=500)
+    engine.handle(PodAdded(waits), SECOND)
+    search = ChangeSearch(engine, engine.profile_of(waits), waits)
+    for _ in search.steps():
+        pass
+    free = [uid for change in search.found for uid in change.free]
+    assert free == ["two"]
