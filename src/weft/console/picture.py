@@ -12,6 +12,7 @@ import msgspec
 
 from weft.core.engine import Engine
 from weft.core.engine.journal import PlacedPod
+from weft.core.engine.nominations import is_kept
 from weft.core.ledger import Holding, LedgerTable
 from weft.model import Gpu, Node, PodRequest
 
@@ -67,7 +68,8 @@ class ShownShare(msgspec.Struct, frozen=True, array_like=True):
 
 class ShownPod(msgspec.Struct, frozen=True, omit_defaults=True):
     """A pod that holds capacity of a node. `since_s` is when it was bound (seconds since 1970, 0
-    where unknown), `binding`: it is not bound yet. `claim`: it is a ResourceClaim, not a pod."""
+    where unknown), `binding`: it is not bound yet. `claim`: it is a ResourceClaim, not a pod.
+    `kept`: the pod still waits, and this place is kept for it while others leave."""
 
     uid: str
     namespace: str
@@ -84,6 +86,7 @@ class ShownPod(msgspec.Struct, frozen=True, omit_defaults=True):
     since_s: float = 0.0
     binding: bool = False
     claim: bool = False
+    kept: bool = False
 
 
 class ShownWaiting(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -241,6 +244,7 @@ def _pod(holding: Holding, facts: PodFacts) -> ShownPod:
         placement.cpu_milli,
         placement.memory_mib,
         facts.since_s,
-        holding.state == "reserved",
+        holding.state == "reserved" and not is_kept(placement.uid),
         facts.claim,
+        is_kept(placement.uid),
     )

@@ -50,7 +50,7 @@ function sums() {
     tile("Memory promised", percent(sum("promised_mib"), mib),
       `${number(sum("promised_mib") / 1024)} of ${number(mib / 1024)} GiB`, mib && sum("promised_mib") / mib),
     tile("Idle GPUs", number(gpus.filter((gpu) => !gpu.pods && !gpu.broken).length), `of ${number(gpus.length)}`),
-    tile("Pods placed", number(model.pods.size), `on ${number(model.nodes.size)} nodes`),
+    tile("Pods placed", number([...model.pods.values()].filter((pod) => !pod.kept).length), `on ${number(model.nodes.size)} nodes`),
     tile("Pods waiting", number(model.waiting.size), `reasons: ${new Set([...model.waiting.values()].map((pod) => pod.group)).size}`),
     tile("Nodes closed", number(closed), broken ? `${broken} GPUs out of service` : "all GPUs in service"),
   ];

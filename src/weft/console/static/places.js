@@ -38,10 +38,11 @@ function held(model, holders, own) {
 class WeftPod extends HTMLElement {
   show(model, [namespace, name]) {
     const id = `${namespace}/${name}`;
-    const pod = model.byName.get(id), waiting = model.waitingByName.get(id);
+    const place = model.byName.get(id), waiting = model.waitingByName.get(id);
+    const pod = place?.kept ? undefined : place;
     this.#ask(namespace, name, pod ?? waiting);
     fill(this, el("h1", {}, el("small", {}, "Pod"), id),
-      pod ? this.#placed(model, pod) : waiting ? this.#waits(model, waiting) : el("p", { class: "empty" }, "There is no such pod now."),
+      pod ? this.#placed(model, pod) : waiting ? this.#waits(model, waiting, place) : el("p", { class: "empty" }, "There is no such pod now."),
       this.lines ? el("section", { class: "card", "data-key": "why" }, el("h2", {}, "Decision"), el("pre", {}, this.lines.join("\n"))) : null,
       pod ? el("div", { class: "cards" }, (pod.shares ?? []).map(([gpu]) => model.gpus.get(`${pod.node}/${gpu}`)).filter(Boolean).map((gpu) => card(model, gpu, pod))) : null);
   }
@@ -53,8 +54,8 @@ class WeftPod extends HTMLElement {
       ["Priority", pod.priority], ["CPU", pod.cpu_milli ? `${pod.cpu_milli / 1000} cores` : ""], ["Host memory", pod.memory_mib ? memory(pod.memory_mib) : ""]);
   }
 
-  #waits(model, pod) {
-    return facts(["State", "waits"], ["For", pod.since_s ? duration(model.at - pod.since_s) : ""], ["Asks", pod.asks], ["Why", pod.reason],
+  #waits(model, pod, kept) {
+    return facts(["State", "waits"], ["Kept for it", kept ? nodeLink(kept.node) : ""], ["For", pod.since_s ? duration(model.at - pod.since_s) : ""], ["Asks", pod.asks], ["Why", pod.reason],
       ["Smallest change", pod.change], ["Group", pod.gang], ["Dialect", pod.dialect], ["Priority", pod.priority]);
   }
 
