@@ -43,10 +43,9 @@ def makes_room(
     plan without anybody: only what was kept for others was in the way, and it may try again."""
     preemption = engine.preemption
     own = preemption.of_pods(members.waiting)
-    if any(each.leaving for each in own):
+    if leaving := preemption.leaving_on({each.node for each in own}):
         for each in own:
             preemption.keep(each)
-        leaving = sorted({uid for each in own for uid in each.leaving})
         return PreemptionPlan(own[0].node, (), tuple(leaving))
     for each in own:
         del preemption.nominations[each.pod.uid]
@@ -169,6 +168,8 @@ def _nominate(
             preempting.beat(engine, nomination, now_ns, out)
     uids = [*_uids(victims)]
     on = {node: {*preempting.on_node(engine, [*uids, *leaving], node)} for node in nodes}
+    waits = sorted({uid for each in on.values() for uid in each}.difference(uids))
+    preemption.awaited_by(head.pod, waits)
     for place in found.chosen:
         pod, node = place.placed.pod, place.placement.node
         preemption.nominations[pod.uid] = Nomination(pod, place.placement, on[node])
@@ -178,7 +179,6 @@ def _nominate(
             preempting.end(engine, head, uid, victim, now_ns, out)
     for place in found.chosen:
         preemption.keep(preemption.nominations[place.placed.pod.uid])
-    waits = sorted({uid for each in on.values() for uid in each}.difference(uids))
     over = preemption.violations_of(victims)
     return PreemptionPlan(next(iter(nodes)), tuple(uids), tuple(waits), over)
 

@@ -9,7 +9,7 @@ own (`kept_uid`): nobody of its priority or a lower one takes what others are en
 account promises more than there is. Pods of higher priority take it as if nobody held it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -170,6 +170,13 @@ class Preemption:
             self.going[uid] = why
         self._touch(uid)
 
+    def awaited_by(self, pod: PodRequest, uids: Iterable[str]) -> None:
+        """Pods that leave already, leave for this one now: nobody of its priority counts on them."""
+        name = f"{pod.namespace}/{pod.name}"
+        for uid in uids:
+            own = self.standings.get(uid, (0, 0))[0]
+            self.goes(uid, PreemptedFor(pod.uid, name, pod.priority, own))
+
     def goes_not(self, uid: str, until_ns: int) -> list[Nomination]:
         """Note that the pod does not go, and is left alone until then; who waited for that."""
         self.going.pop(uid, None)
@@ -238,6 +245,12 @@ class Preemption:
     def on_node(self, node: str) -> Iterator[Nomination]:
         """Nominations to this node."""
         return (each for each in list(self.nominations.values()) if each.node == node)
+
+    def leaving_on(self, nodes: Collection[str]) -> list[str]:
+        """Those who are leaving for any place that is kept on these nodes: what one of these holds
+        too much meanwhile, another gets when they are gone."""
+        kept = (each for each in self.nominations.values() if each.node in nodes)
+        return sorted({uid for each in kept for uid in each.leaving})
 
     def keep(self, nomination: Nomination) -> None:
         """Hold what is free of its place now."""

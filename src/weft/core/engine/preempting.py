@@ -211,6 +211,7 @@ def _nominate(
     preemption.nominations[pod.uid] = nomination
     plan = PreemptionPlan(node, victims, tuple(sorted(leaving)), over)
     _wait(engine, waiting, known, plan, now_ns, out)
+    preemption.awaited_by(pod, leaving)
     out.append(Nominate(pod, node))
     for victim in found.victims:
         for uid in victim.uids:
@@ -306,8 +307,8 @@ def try_nominated(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Co
         engine.place(waiting, known, row, now_ns, out)
         engine.wake_for_freed(nomination.node, now_ns)
         return
-    if nomination.leaving:
-        plan = PreemptionPlan(nomination.node, (), tuple(sorted(nomination.leaving)))
+    if leaving := preemption.leaving_on({nomination.node}):
+        plan = PreemptionPlan(nomination.node, (), tuple(leaving))
         _wait(engine, waiting, known, plan, now_ns, out)
         preemption.keep(nomination)
         return
@@ -327,10 +328,7 @@ def nominated(engine: Engine, event: PodNominated, now_ns: int, out: list[Comman
     if row < 0 or not profile.preempts or pod.uid in engine.ledger.holdings:
         return
     leaving = [uid for uid in event.leaving if uid in engine.ledger.holdings]
-    for uid in leaving:
-        own = preemption.standings.get(uid, (0, 0))[0]
-        name = f"{pod.namespace}/{pod.name}"
-        preemption.goes(uid, PreemptedFor(pod.uid, name, pod.priority, own))
+    preemption.awaited_by(pod, leaving)
     waiting, before = WaitingPod(pod, profile, 0), engine.journal.seq
     place: Placement | None = None
     with engine.trial(leaving):

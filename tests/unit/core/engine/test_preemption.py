@@ -355,3 +355,12 @@ def test_a_place_that_is_kept_is_no_pod_that_somebody_could_end() -> None:
         pass
     free = [uid for change in search.found for uid in change.free]
     assert free == ["two"]
+
+
+def test_room_that_a_higher_pod_took_over_is_nobodys_else_of_its_priority() -> None:
+    engine = preempting_on(one_card())
+    bound(engine, whole("low", 1))
+    assert ended(engine.handle(PodAdded(whole("mid", 5)), 0)) == ["low"]
+    assert nodes_kept(engine.handle(PodAdded(whole("high", 9)), 0))["high"] == "a"
+    assert nodes_kept(engine.handle(PodAdded(whole("equal", 9)), 0)) == {}
+    assert places(engine.handle(PodGone("low"), 20 * SECOND)) == {"high": "a"}
