@@ -171,7 +171,7 @@ class Preemption:
         self._touch(uid)
 
     def awaited_by(self, pod: PodRequest, uids: Iterable[str]) -> None:
-        """Pods that leave already, leave for this one now: nobody of its priority counts on them."""
+        """Pods that leave already leave for this one now: none of its priority counts on them."""
         name = f"{pod.namespace}/{pod.name}"
         for uid in uids:
             own = self.standings.get(uid, (0, 0))[0]
