@@ -16,6 +16,7 @@ import numpy as np
 from drawn_rules import APPS, NAMESPACE, SHARE, RuleBook, drawn_rules, labelled
 from drawn_volumes import VolumeBook
 from long_form import AUDITED_EVERY
+from msgspec import UNSET
 from msgspec.structs import replace
 from ways import DEFAULT, Way
 
@@ -25,6 +26,7 @@ from weft.core.engine import (
     Command,
     Engine,
     Event,
+    Evict,
     NodesChanged,
     PodAdded,
     PodBound,
@@ -39,6 +41,7 @@ from weft.core.engine import (
     Wake,
 )
 from weft.core.engine.decision_faults import unless_faulted
+from weft.core.engine.nominations import is_kept, kept_uid
 from weft.core.engine.oom_history import OomRecord
 from weft.core.engine.pricing import FEW_PODS
 from weft.core.framework.fragments import TYPICAL_PODS
@@ -98,6 +101,8 @@ class World:
         self._made = self._checks = self._broken = self._told = self._signals = 0
         self.first_nodes, self.log = nodes, [] if log is None else log
         self.rules, self.volumes = RuleBook(nodes), VolumeBook()
+        self.ended: set[str] = set()  # asked to go for a pod of higher priority
+        self._graces = Random(seed)
         self.engine = self.start(nodes)
         self.tell(self.volumes.all())
 
@@ -149,6 +154,8 @@ class World:
                 self.hits["bound by it"] += command.record.profile in self.way.names
             elif isinstance(command, Unschedulable):
                 assert command.pod.uid not in self.flying
+            elif isinstance(command, Evict) and command.record.preempted:
+                self._asked_to_go(command)
             elif isinstance(command, Wake):
                 has_more = bool(self.engine.assessor.dear)
                 assert command.at_ns > self.now or has_more, "a wake in the past"
@@ -156,6 +163,23 @@ class World:
         if has_more and self._checks % 3 == 0:  # else others come before the Tick that goes on
             self.tell(Tick())
         return commands
+
+    def _asked_to_go(self, command: Evict) -> None:
+        """A pod is ended for another one of higher priority: it leaves after its grace."""
+        why = command.record.preempted
+        assert why
+        assert why.uid in self.engine.preemption.nominations
+        assert self.pods[why.uid].priority > self.pods[command.placement.uid].priority
+        holds = self.bound.keys() | self.flying.keys()
+        assert command.placement.uid in holds, "a pod that holds nothing is ended"
+        self.ended.add(command.placement.uid)
+        self.hits["ended for another"] += 1
+
+    def graces_end(self) -> None:
+        """Some of those who were asked to go have gone."""
+        for uid in sorted(self.ended):
+            if self._graces.random() < 0.5:
+                self.gone(uid)
 
     def _fly(self, command: Bind) -> None:
         """The binding is on its way; whether it may be, the world knows by its own accounts."""
@@ -208,7 +232,10 @@ class World:
         """The event by which a bound pod is seen."""
         rules = self.pods[uid].shape.constraints.storage
         mounted = mounted_by(rules, NAMESPACE, self.pods[uid].claims)
-        return PodSeenBound(self.bound[uid], marks=self.rules.marks(uid), mounted=mounted)
+        pod = self.pods[uid]
+        priority = pod.priority if pod.scheduler_name in self.way.pods_names else UNSET
+        marks = self.rules.marks(uid)
+        return PodSeenBound(self.bound[uid], marks=marks, mounted=mounted, priority=priority)
 
     def relabel(self, uid: str, labels: dict[str, str]) -> None:
         """A bound pod's labels are edited: it stays, and others' rules see it otherwise."""
@@ -240,6 +267,7 @@ class World:
         """The pod ends; if its binding is on its way, the answer comes after."""
         late = self.flying.pop(uid, None)
         self.bound.pop(uid, None)
+        self.ended.discard(uid)
         del self.pods[uid], self.rules.api.pods[uid]
         volumes = self.volumes.gone(uid)
         self.tell(PodGone(uid, **how))
@@ -345,7 +373,11 @@ class World:
         if self._checks % AUDITED_EVERY == 0:
             self._audit()
         waiting = {one.pod.uid for one in self.engine.queue.waiting()}
-        holds = set(self.engine.ledger.holdings)
+        kept = set(filter(is_kept, self.engine.ledger.holdings))
+        nominations = self.engine.preemption.nominations
+        assert kept <= set(map(kept_uid, nominations)), "a place is kept for nobody"
+        assert nominations.keys() <= waiting, "a place is kept for a pod that does not wait"
+        holds = set(self.engine.ledger.holdings) - kept
         assert holds == self.bound.keys() | self.flying.keys()
         assert waiting.isdisjoint(holds)
         assert waiting | holds == self.pods.keys(), "a pod is forgotten, or remembered for ever"
@@ -422,6 +454,7 @@ class World:
                 self.hits["crash before the binding arrived"] += 1
                 self._loses_place(uid)
         self.flying = {}
+        old.preemption.nominations.clear()  # a new process is told of none here
         fresh = self.start()
         for engine in (fresh, old):
             engine.handle(self.volumes.all(), self.now)
@@ -491,7 +524,13 @@ def decision(engine: Engine, shape: Shape, profile: str, now: int) -> tuple[obje
     """The engine's decision for a most urgent pod of this shape; it is withdrawn after."""
     most = 1 << 40
     pod = PodRequest(
-        "probe", "probe", shape, scheduler_name=profile, priority=most, queue_priority=most
+        "probe",
+        "probe",
+        shape,
+        scheduler_name=profile,
+        priority=most,
+        queue_priority=most,
+        never_preempts=True,
     )
     records: dict[str, Record] = {}
     places: dict[str, Placement] = {}
@@ -552,6 +591,7 @@ def any_shape(random: Random, world: World) -> Shape:
 
 def step(world: World, random: Random, aside: Random, kind: str) -> None:
     """One random thing of this kind happens; rules are drawn `aside`."""
+    world.graces_end()
     pods = list(world.pods)
     match kind:
         case "add":

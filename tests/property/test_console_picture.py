@@ -96,7 +96,8 @@ def check_against_ledger(picture: Picture, engine: Engine) -> None:
     for uid, pod in picture.pods.items():
         placement = holdings[uid].placement
         assert pod.node == placement.node
-        assert pod.binding is (holdings[uid].state == "reserved")
+        assert pod.kept is uid.startswith("kept-for/")
+        assert pod.binding is (holdings[uid].state == "reserved" and not pod.kept)
         shares = [(share.gpu, share.memory_mib, share.milli) for share in placement.shares]
         assert [(s.gpu, s.memory_mib, s.milli) for s in pod.shares] == shares
 

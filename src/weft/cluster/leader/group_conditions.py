@@ -183,6 +183,8 @@ class GroupConditions:
             code = error.code if isinstance(error, ApiError) else 0
             if code == ANOTHER_POD:
                 return True  # another one has its name
+            if code == 403 and self._refused:
+                return True  # another group was told so meanwhile
             if code == 403:
                 self._refused = True
                 lacking = ", ".join(map(str, GROUP_STATUS))
