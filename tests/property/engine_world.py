@@ -544,6 +544,7 @@ def decision(engine: Engine, shape: Shape, profile: str, now: int) -> tuple[obje
     engine.queue.remove("probe", now)
     engine.placed.pop("probe", None)
     engine.ledger.release("probe")
+    engine.existing.remove("probe")
     told = record and (record.outcome, record.node, record.shares, record.score, record.counts)
     return held and held.placement, told, places.get("probe")
 
