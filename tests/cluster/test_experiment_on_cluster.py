@@ -248,7 +248,8 @@ def test_sixty_jobs_by_two_schedulers_are_interrupted_resumed_and_simulated(
     for scheduler, times in told.items():
         check_times(out, scheduler, times)
         live_s, model_s = makespan_s(out, scheduler), makespan_s(simulated, scheduler)
-        assert abs(live_s - model_s) <= 0.1 * live_s, (scheduler, live_s, model_s)
+        cut_s = 1  # the API tells beginnings and ends in whole seconds
+        assert abs(live_s - model_s) <= 0.1 * live_s + cut_s, (scheduler, live_s, model_s)
         series = read_rows(cell(out, scheduler) / SERIES)
         assert set(series["gpu_util_percent"][2:]) == {50.0}
         assert set(series["power_w"][2:]) == {100.0 * NODES * CARDS}
