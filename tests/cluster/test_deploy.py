@@ -170,7 +170,7 @@ def test_its_rights_suffice_to_keep_what_was_observed_and_nothing_else(
         ("GET", "/api/v1/namespaces/kube-system/secrets"),
         ("GET", "/api/v1/nodes/node-0"),
         ("PATCH", "/api/v1/nodes/node-0"),
-        ("DELETE", "/api/v1/namespaces/default/pods/p"),
+        ("DELETE", "/api/v1/nodes/node-0"),
         ("POST", "/api/v1/namespaces/default/pods"),
         ("POST", "/api/v1/namespaces/weft-system/serviceaccounts/weft-explain/token"),
         ("GET", "/api/v1/namespaces/default/configmaps"),
