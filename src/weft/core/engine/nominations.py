@@ -80,6 +80,10 @@ class Preemption:
             self._lower = LowerPods(self._ledger, self._standing)
         return self._lower
 
+    def lowest(self) -> int:
+        """The lowest priority that somebody has who may be ended; `STAYS` where nobody may."""
+        return next(iter(self.lower.priorities(STAYS)), STAYS)
+
     def _changed_on(self, node: str) -> None:
         if self._lower is not None:
             self._lower.touch(node)

@@ -380,7 +380,7 @@ def gone(engine: Engine, uid: str, node: str, now_ns: int, out: list[Command]) -
     if node and preemption.nominations:
         freed(engine, uid, node, now_ns)
     if node:
-        engine.queue.wake_preemptors(FAR if priority is None else priority, now_ns)
+        _wake_others(engine, FAR if priority is None else priority, now_ns)
 
 
 def seen_bound(engine: Engine, event: PodSeenBound, now_ns: int, out: list[Command]) -> None:
@@ -404,16 +404,23 @@ def not_evicted(engine: Engine, event: NotEvicted, now_ns: int, out: list[Comman
         out.append(Wake(until_ns))
 
 
+def _wake_others(engine: Engine, up_to: int, now_ns: int) -> None:
+    """Let pods of at most this priority look for others to end, if there may be any for them."""
+    everybody = engine.teams.rules.reclaim  # also of one's own priority, and higher ones
+    above = -FAR if everybody else engine.preemption.lowest()
+    engine.queue.wake_preemptors(above, up_to, now_ns)
+
+
 def take_budgets(engine: Engine, event: BudgetsChanged, now_ns: int) -> None:
     """Disruption budgets changed: where one lets more pods go, those who wait look again."""
     if engine.preemption.take_budgets(event.budgets, event.removed):
-        engine.queue.wake_preemptors(FAR, now_ns)
+        _wake_others(engine, FAR, now_ns)
 
 
 def due(engine: Engine, now_ns: int) -> None:
     """Time has passed: pods that were not let go may be asked again."""
     if engine.preemption.due(now_ns):
-        engine.queue.wake_preemptors(FAR, now_ns)
+        _wake_others(engine, FAR, now_ns)
 
 
 def nodes_gone(engine: Engine, names: Iterable[str], now_ns: int, out: list[Command]) -> None:

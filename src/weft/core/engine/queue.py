@@ -544,12 +544,15 @@ class Queue:
             self._withdraw(waiting, "backoff", now_ns)
             self._activate(waiting)
 
-    def wake_preemptors(self, up_to: int, now_ns: int) -> None:
+    def wake_preemptors(self, above: int, up_to: int, now_ns: int) -> None:
         """A pod of this priority is gone: those of no higher one may find others to end now, where
-        they could not before. The first of each group is tried after its back-off."""
+        they could not before, if they are `above` the lowest. The first of each group is tried
+        after its back-off: who can end nobody keeps its own for when capacity is freed."""
         for group in list(self._parked.values()):
             first = group.first()
-            if first is not None and first.profile.preempts and first.pod.priority <= up_to:
+            if first is None or not first.profile.preempts:
+                continue
+            if above < first.pod.priority <= up_to:
                 self._wake_first(group, now_ns)
 
     def groups_looked_at(self) -> int:

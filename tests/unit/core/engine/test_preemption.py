@@ -364,3 +364,15 @@ def test_room_that_a_higher_pod_took_over_is_nobodys_else_of_its_priority() -> N
     assert nodes_kept(engine.handle(PodAdded(whole("high", 9)), 0))["high"] == "a"
     assert nodes_kept(engine.handle(PodAdded(whole("equal", 9)), 0)) == {}
     assert places(engine.handle(PodGone("low"), 20 * SECOND)) == {"high": "a"}
+
+
+def test_who_can_end_nobody_is_not_woken_by_each_pod_that_goes() -> None:
+    """Each vain try made its back-off longer, and capacity that was freed waited for its end."""
+    engine = preempting_on(one_card("a"), one_card("b"))
+    bound(engine, share("small", 1_000), share("large", CARD - 2_000), whole("other"))
+    engine.handle(PodAdded(whole("waits")), 0)
+    for number in range(5):
+        bound(engine, share(f"brief-{number}", 1), now_ns=number * SECOND)
+        gone = engine.handle(PodGone(f"brief-{number}"), number * SECOND)
+        assert not any(isinstance(each, Unschedulable) for each in gone)
+    assert places(engine.handle(PodGone("other"), 5 * SECOND))
