@@ -66,7 +66,7 @@ def test_a_gangs_pods_get_places_together_or_wait() -> None:
 
 def test_pods_of_lower_priority_are_preempted_leave_after_their_grace_and_come_anew() -> None:
     lived, last, seen = cluster(), 0, []
-    for second in range(120):
+    for second in range(240):
         lived.live_until(BEGAN_NS + second * SECOND_NS)
         seen += [event for event in lived.events() if event.number > last]
         last = seen[-1].number
