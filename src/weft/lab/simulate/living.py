@@ -26,6 +26,7 @@ from weft.core.engine import (
     Tick,
     Unschedulable,
 )
+from weft.core.engine.nominations import is_kept
 from weft.core.framework import Policy, Profile
 from weft.core.framework.fragments import TYPICAL_PODS, typical_input
 from weft.lab.simulate.event_loop import (
@@ -254,14 +255,17 @@ class LivingCluster(EventLoop[str]):
             self.tell(PodGone(uid))
 
     def _node_fails(self) -> None:
-        """Let a node fail: its pods come anew, as a controller makes them; gangs' pods, alone."""
         self.schedule(self._in_s(FAILS_EVERY_S), WORLD, "")
         table = self.engine.ledger.table
         node = table.nodes[self._random.randrange(table.count)]
-        if node.name in self._failed:
-            return
+        if node.name not in self._failed:
+            self.fail(node)
+
+    def fail(self, node: Node) -> None:
+        """Let a node fail: its pods come anew, as a controller makes them; gangs' pods, alone."""
         self._failed[node.name] = node
-        lost = [held.placement.uid for held in self.engine.ledger.pods_on(node.name)]
+        held = (each.placement.uid for each in self.engine.ledger.pods_on(node.name))
+        lost = [uid for uid in held if not is_kept(uid)]
         self._note("node failed", f"{len(lost)} pods are lost", node=node.name)
         self.tell(NodesChanged((replace(node, schedulable=False, taints=(UNREACHABLE,)),)))
         for uid in lost:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from weft.core.engine.nominations import is_kept
 from weft.core.policies.catalog import built_in
 from weft.lab.simulate.living import GANG_SIZES, GANGS, GRACE_S, WORKLOADS, LivingCluster
 
@@ -77,3 +78,16 @@ def test_pods_of_lower_priority_are_preempted_leave_after_their_grace_and_come_a
         assert [e.at_ns - event.at_ns for e in ended] == [GRACE_S * SECOND_NS]
         winner = event.text.removeprefix("for ").partition(",")[0]
         assert priority(winner) > priority(event.pod)
+
+
+def test_a_node_fails_on_which_a_place_is_kept() -> None:
+    """The demo broke off with the place taken for a pod."""
+    lived, kept, second = cluster(), list[str](), 0
+    while not kept:
+        second += 1
+        lived.live_until(BEGAN_NS + second * SECOND_NS)
+        holdings = lived.engine.ledger.holdings.items()
+        kept = [held.placement.node for uid, held in holdings if is_kept(uid)]
+    table = lived.engine.ledger.table
+    lived.fail(table.nodes[table.row_of[kept[0]]])
+    assert kept[0] not in {held.placement.node for held in lived.engine.ledger.holdings.values()}
