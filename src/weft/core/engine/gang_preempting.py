@@ -21,7 +21,7 @@ from weft.core.engine.preempting import PreemptionRights
 from weft.core.engine.queue import WaitingPod
 from weft.core.engine.records import PreemptionPlan
 from weft.core.ledger.table import Bools, Ints
-from weft.core.preempt import Victim, violations
+from weft.core.preempt import Victim, uids_of, violations
 from weft.core.preempt.lower_pods import room_without
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ def makes_room(
         out.append(Nominate(each.pod, ""))
     if head.pod.never_preempts or not (preemption.standings or preemption.nominations):
         return None
-    before = engine.journal.seq
+    rights, before = preempting.rights_of(engine, head.pod), engine.journal.seq
     for guarded in (False,) if head.profile.budgets_are_law else (False, True):
-        found = _search(engine, head, members, now_ns, guarded=guarded)
+        found = _search(engine, head, members, rights, now_ns, guarded=guarded)
         engine.journal.back_to(before)
         if found is not None:
-            return _nominate(engine, head, *found, now_ns, out)
+            return _nominate(engine, head, *found, rights, now_ns, out)
     return None
 
 
@@ -65,23 +65,25 @@ def _search(
     engine: Engine,
     head: WaitingPod,
     members: GangMembers[WaitingPod],
+    rights: PreemptionRights,
     now_ns: int,
     *,
     guarded: bool,
-) -> tuple[GangPlaces, list[Victim], list[str]] | None:
-    """Places, whom to end for them, and who goes anyway."""
-    rights, table = preempting.rights_of(engine, head.pod), engine.ledger.table
-    going = rights.going
+) -> tuple[GangPlaces, list[Victim]] | None:
+    """Places, and whom to end for them."""
+    table, going = engine.ledger.table, rights.going
     for rows, inside in _regions(engine, head, members, rights.below, guarded=guarded):
         names = [table.nodes[row].name for row in rows.tolist()]
         victims = _victims(engine, names, rights, guarded=guarded)
-        found = gang_search.try_without(engine, members, inside, [*going, *_uids(victims)], now_ns)
+        found = gang_search.try_without(
+            engine, members, inside, [*going, *uids_of(victims)], now_ns
+        )
         if found.chosen:
             fewer = _needed(engine, found, victims, going)
             again = gang_search.try_without(
-                engine, members, inside, [*going, *_uids(fewer)], now_ns
+                engine, members, inside, [*going, *uids_of(fewer)], now_ns
             )
-            return (again, fewer, going) if again.chosen else (found, victims, going)
+            return (again, fewer) if again.chosen else (found, victims)
     return None
 
 
@@ -134,7 +136,7 @@ def _needed(
 ) -> list[Victim]:
     """Those who cannot come back once the gang has these places."""
     ledger, allowed = engine.ledger, engine.preemption.allowed
-    held = {uid: ledger.holdings[uid].placement for uid in _uids(victims)}
+    held = {uid: ledger.holdings[uid].placement for uid in uids_of(victims)}
     needed = []
     with engine.trial([*going, *held]):
         for place in found.chosen:
@@ -155,18 +157,17 @@ def _nominate(
     head: WaitingPod,
     found: GangPlaces,
     victims: Sequence[Victim],
-    going: Sequence[str],
+    rights: PreemptionRights,
     now_ns: int,
     out: list[Command],
 ) -> PreemptionPlan:
     preemption = engine.preemption
     nodes = dict.fromkeys(place.placement.node for place in found.chosen)
-    beaten = preempting.rights_of(engine, head.pod).beaten
-    leaving = {uid for uid in going if uid in preemption.going}
-    for nomination in beaten:
+    leaving = {uid for uid in rights.going if uid in preemption.going}
+    for nomination in rights.beaten:
         if nomination.node in nodes:
             preempting.beat(engine, nomination, now_ns, out)
-    uids = [*_uids(victims)]
+    uids = uids_of(victims)
     on = {node: {*preempting.on_node(engine, [*uids, *leaving], node)} for node in nodes}
     waits = sorted({uid for each in on.values() for uid in each}.difference(uids))
     preemption.awaited_by(head.pod, waits)
@@ -181,7 +182,3 @@ def _nominate(
         preemption.keep(preemption.nominations[place.placed.pod.uid])
     over = preemption.violations_of(victims)
     return PreemptionPlan(next(iter(nodes)), tuple(uids), tuple(waits), over)
-
-
-def _uids(victims: Sequence[Victim]) -> list[str]:
-    return [uid for victim in victims for uid in victim.uids]

@@ -32,7 +32,7 @@ from weft.core.engine.records import PreemptedFor, PreemptionPlan
 from weft.core.framework import Profile
 from weft.core.ledger import FAR
 from weft.core.ledger.table import Bools
-from weft.core.preempt import FoundVictims, Victim, VictimSearch
+from weft.core.preempt import FoundVictims, Victim, VictimSearch, uids_of
 from weft.model import Code, Placement, PodRequest
 
 if TYPE_CHECKING:
@@ -52,11 +52,10 @@ LOOKS_SEARCH = 4
 
 
 class RoomFound(NamedTuple):
-    """The node's row, whom to end there, who goes anyway, and the pod's place then."""
+    """The node's row, whom to end there, and the pod's place then."""
 
     row: int
     victims: tuple[Victim, ...]
-    going: tuple[str, ...]
     place: Placement
 
 
@@ -71,12 +70,13 @@ def makes_room(
     pod, preemption = waiting.pod, engine.preemption
     if pod.never_preempts or not (preemption.standings or preemption.nominations):
         return False
-    found = _search(engine, waiting, known, now_ns)
+    rights = rights_of(engine, pod)
+    found = _search(engine, waiting, known, rights, now_ns)
     if found is None:
         return False
     node = engine.ledger.table.nodes[found.row].name
-    leaving = {uid for uid in on_node(engine, found.going, node) if uid in preemption.going}
-    beaten = [each for each in rights_of(engine, pod).beaten if each.node == node]
+    leaving = {uid for uid in on_node(engine, rights.going, node) if uid in preemption.going}
+    beaten = [each for each in rights.beaten if each.node == node]
     for nomination in beaten:
         leaving |= {uid for uid in nomination.leaving if uid in preemption.going}
         beat(engine, nomination, now_ns, out)
@@ -135,11 +135,9 @@ def rights_of(engine: Engine, pod: PodRequest) -> PreemptionRights:
 
 
 def _search(
-    engine: Engine, waiting: WaitingPod, known: Assessment, now_ns: int
+    engine: Engine, waiting: WaitingPod, known: Assessment, rights: PreemptionRights, now_ns: int
 ) -> RoomFound | None:
     pod, preemption, ledger = waiting.pod, engine.preemption, engine.ledger
-    rights = rights_of(engine, pod)
-    going = rights.going
     fits = _Trials(engine, waiting.profile, waiting)
     constraints = pod.shape.constraints
     beside = [name for name, _ in pod.shape.extended if name != PODS]
@@ -153,13 +151,13 @@ def _search(
         fits=fits,
         victims_on=lambda node: rights.victims_on(engine, node),
         allowed=preemption.allowed,
-        going=going,
+        going=rights.going,
         may_violate=not waiting.profile.budgets_are_law,
         simple=not (rules or engine.existing.owners or waiting.profile.device_filters),
     )
     found = search.find()
     engine.assessor.looked += ledger.table.count // LOOKS_SEARCH + LOOKS_AT_LEAST * search.trials
-    return None if found is None else _placed(engine, waiting, found, going, now_ns)
+    return None if found is None else _placed(engine, waiting, found, rights.going, now_ns)
 
 
 def _placed(
@@ -167,14 +165,14 @@ def _placed(
 ) -> RoomFound | None:
     """The pod's place once those are gone, by the engine's own choice; None if it finds none."""
     before = engine.journal.seq
-    gone = [*going, *(uid for victim in found.victims for uid in victim.uids)]
+    gone = [*going, *uids_of(found.victims)]
     with engine.trial(gone):
         known = engine.assess(waiting.profile, waiting.pod)
         if known.codes[found.row]:
             return None
         place = engine.choose_place(waiting, known, found.row, now_ns).placement
     engine.journal.back_to(before)
-    return RoomFound(found.row, found.victims, tuple(going), place)
+    return RoomFound(found.row, found.victims, place)
 
 
 class _Trials:
@@ -204,7 +202,7 @@ def _nominate(
 ) -> None:
     """Keep the node for the pod, and ask the victims to go."""
     pod, preemption = waiting.pod, engine.preemption
-    victims = tuple(uid for victim in found.victims for uid in victim.uids)
+    victims = tuple(uids_of(found.victims))
     over = preemption.violations_of(found.victims)
     node = found.place.node
     nomination = Nomination(pod, found.place, {*leaving, *on_node(engine, victims, node)})
@@ -406,6 +404,8 @@ def not_evicted(engine: Engine, event: NotEvicted, now_ns: int, out: list[Comman
 
 def _wake_others(engine: Engine, up_to: int, now_ns: int) -> None:
     """Let pods of at most this priority look for others to end, if there may be any for them."""
+    if not engine.queue.any_parked:
+        return
     everybody = engine.teams.rules.reclaim  # also of one's own priority, and higher ones
     above = -FAR if everybody else engine.preemption.lowest()
     engine.queue.wake_preemptors(above, up_to, now_ns)

@@ -544,6 +544,11 @@ class Queue:
             self._withdraw(waiting, "backoff", now_ns)
             self._activate(waiting)
 
+    @property
+    def any_parked(self) -> bool:
+        """True if a pod waits until an event helps."""
+        return bool(self._parked)
+
     def wake_preemptors(self, above: int, up_to: int, now_ns: int) -> None:
         """A pod of this priority is gone: those of no higher one may find others to end now, where
         they could not before, if they are `above` the lowest. The first of each group is tried

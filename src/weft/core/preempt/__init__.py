@@ -7,7 +7,7 @@ on trial, and ending anybody.
 
 from weft.core.preempt.lower_pods import FreedByNode, LowerPods
 from weft.core.preempt.search import FoundVictims, VictimSearch
-from weft.core.preempt.victims import Budget, PreemptionCost, Victim, cost_of, violations
+from weft.core.preempt.victims import Budget, PreemptionCost, Victim, cost_of, uids_of, violations
 
 __all__ = [
     "Budget",
@@ -18,5 +18,6 @@ __all__ = [
     "Victim",
     "VictimSearch",
     "cost_of",
+    "uids_of",
     "violations",
 ]

@@ -8,7 +8,7 @@ finds nothing, and budgets are no law, with. Of more nodes than `NODES`, those w
 may do come first, then those whose GPUs have fewest holders; the best of the first that do is it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from weft.core.ledger import Ledger
 from weft.core.ledger.table import Bools, Ints
 from weft.core.preempt.lower_pods import FreedByNode, LowerPods, could_fit, fewest_holders
 from weft.core.preempt.node_sets import NodeSets
-from weft.core.preempt.victims import PreemptionCost, Victim, cost_of, violations
+from weft.core.preempt.victims import PreemptionCost, Victim, cost_of, uids_of, violations
 
 NODES, NODES_OF_MANY = 48, 12
 """Nodes whose sets are compared at a time: up to so many all, of more the likeliest."""
@@ -227,8 +227,4 @@ class VictimSearch:
 
     def _fits(self, row: int, victims: Sequence[Victim]) -> bool:
         self.trials += 1
-        return self._fits_on(row, [*self._going, *_uids(victims)])
-
-
-def _uids(victims: Sequence[Victim]) -> Iterator[str]:
-    return (uid for victim in victims for uid in victim.uids)
+        return self._fits_on(row, [*self._going, *uids_of(victims)])

@@ -42,6 +42,11 @@ class Victim(NamedTuple):
         return len(self.uids) * (self.priority + ABOVE_LOWEST)
 
 
+def uids_of(victims: Iterable[Victim]) -> list[str]:
+    """All of their pods."""
+    return [uid for victim in victims for uid in victim.uids]
+
+
 class PreemptionCost(NamedTuple):
     """The cost of ending some pods; the smaller the better, part by part. `minus_start_ns` is of
     those with the highest priority the one that began first."""
