@@ -6,11 +6,12 @@ the version too: a pod that was bound in the meantime is not told that it waits.
 """
 
 from collections import OrderedDict
+from collections.abc import Mapping
 
 import msgspec
 
 from weft.kube.client import STRATEGIC_PATCH, ApiClient
-from weft.kube.clock import rfc3339_micro
+from weft.kube.clock import Clock, rfc3339_micro
 from weft.kube.codec import PODS
 from weft.kube.errors import ApiError, ConflictError, NotFoundError
 from weft.kube.events import shortened
@@ -21,6 +22,27 @@ MESSAGE_BYTES = 4096
 
 ANOTHER_POD = 422
 """A PATCH that names another uid is no conflict to the API server: it is invalid."""
+
+
+def transition_time(clock: Clock) -> str:
+    """A condition's lastTransitionTime, now: in whole seconds, as Kubernetes writes it."""
+    return rfc3339_micro(clock.wall())[:19] + "Z"
+
+
+async def patch_status(
+    client: ApiClient, path: str, meta: Mapping[str, str], status: Mapping[str, object]
+) -> None:
+    """Patch the status of the object that `meta` names by uid; also by version, where it has one.
+
+    `NotFoundError` if it is gone or another has its name, `ConflictError` if it has changed.
+    """
+    body = msgspec.json.encode({"metadata": meta, "status": status})
+    try:
+        await client.call("PATCH", path, body, content_type=STRATEGIC_PATCH)
+    except ApiError as error:
+        if error.code == ANOTHER_POD:
+            raise NotFoundError(error.status) from error
+        raise
 
 
 class ConditionOptions(msgspec.Struct, frozen=True):
@@ -60,23 +82,16 @@ class ConditionWriter:
             "status": "False",
             "reason": reason,
             "message": text,
-            "lastTransitionTime": rfc3339_micro(self._client.clock.wall())[:19] + "Z",
+            "lastTransitionTime": transition_time(self._client.clock),
         }
         if _said(pod)[0] == "False":
             del condition["lastTransitionTime"]  # it says since when, and that did not change
         seen = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-        body = {"metadata": seen, "status": {"conditions": [condition]}}
         path = PODS.of(meta.namespace, meta.name, "status")
         try:
-            await self._client.call(
-                "PATCH", path, msgspec.json.encode(body), content_type=STRATEGIC_PATCH
-            )
+            await patch_status(self._client, path, seen, {"conditions": [condition]})
         except (NotFoundError, ConflictError):
             self.forget(meta.uid)
-            return False
-        except ApiError as error:
-            if error.code != ANOTHER_POD:
-                raise
             return False
         self.written += 1
         return True

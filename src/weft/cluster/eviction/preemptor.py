@@ -13,17 +13,14 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import msgspec
-
 from weft.cluster.control.interface import Notice
 from weft.cluster.state.pods import PodView
 from weft.core.engine import Engine, Event, Evict, Nominate, NotEvicted, PreemptedFor
 from weft.core.explain.account_sentences import LEASE_ENDS, NOT_LEADING
 from weft.core.explain.sentences import preempted_in_words
-from weft.kube.client import STRATEGIC_PATCH, ApiClient
-from weft.kube.clock import rfc3339_micro
+from weft.kube.client import ApiClient
 from weft.kube.codec import PODS
-from weft.kube.conditions import ANOTHER_POD
+from weft.kube.conditions import patch_status, transition_time
 from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
 from weft.kube.eviction import evict
 from weft.kube.pods import DISRUPTED, PREEMPTED, Pod
@@ -152,24 +149,14 @@ class Preemptor:
             "status": "True",
             "reason": PREEMPTED,
             "message": text,
-            "lastTransitionTime": rfc3339_micro(self._client.clock.wall())[:19] + "Z",
+            "lastTransitionTime": transition_time(self._client.clock),
         }
         await self._patch(pod, {"conditions": [condition]})
 
     async def _patch(self, pod: Pod, status: dict[str, object]) -> None:
         meta = pod.metadata
-        body = {"metadata": {"uid": meta.uid}, "status": status}
-        try:
-            await self._client.call(
-                "PATCH",
-                PODS.of(meta.namespace, meta.name, "status"),
-                msgspec.json.encode(body),
-                content_type=STRATEGIC_PATCH,
-            )
-        except ApiError as error:
-            if error.code == ANOTHER_POD:
-                raise NotFoundError(error.status) from error
-            raise
+        path = PODS.of(meta.namespace, meta.name, "status")
+        await patch_status(self._client, path, {"uid": meta.uid}, status)
 
     def _wait_for(self, pod: Pod) -> None:
         uid = pod.metadata.uid

@@ -12,8 +12,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-import msgspec
-
 from weft.cluster.control.interface import Attempt, BindOutcome
 from weft.cluster.rights import GROUP_STATUS
 from weft.cluster.state.groups import KUBE_GROUPS, ObjectKey
@@ -23,9 +21,9 @@ from weft.core.explain.sentences import gang_refused_in_words
 from weft.dialects.group_objects import KubePodGroup, policy_of
 from weft.dialects.groups import KUBERNETES
 from weft.kube.bind import Bound
-from weft.kube.client import STRATEGIC_PATCH, ApiClient
-from weft.kube.clock import Backoff, rfc3339_micro
-from weft.kube.conditions import ANOTHER_POD, MESSAGE_BYTES
+from weft.kube.client import ApiClient
+from weft.kube.clock import Backoff
+from weft.kube.conditions import MESSAGE_BYTES, patch_status, transition_time
 from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
 from weft.kube.events import shortened
 from weft.kube.pods import Pod
@@ -169,20 +167,14 @@ class GroupConditions:
 
     async def _patch(self, path: str, group: KubePodGroup, condition: dict[str, str]) -> bool:
         if "lastTransitionTime" in condition:
-            now = rfc3339_micro(self._client.clock.wall())[:19] + "Z"
-            condition = {**condition, "lastTransitionTime": now}
+            condition = {**condition, "lastTransitionTime": transition_time(self._client.clock)}
         meta = group.metadata
-        body = {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}
         try:
-            await self._client.call(
-                "PATCH", path, msgspec.json.encode(body), content_type=STRATEGIC_PATCH
-            )
+            await patch_status(self._client, path, {"uid": meta.uid}, {"conditions": [condition]})
         except (NotFoundError, ConflictError):
-            return True  # it is gone
+            return True  # it is gone, or another one has its name
         except (ApiError, LostError, NotSentError) as error:
             code = error.code if isinstance(error, ApiError) else 0
-            if code == ANOTHER_POD:
-                return True  # another one has its name
             if code == 403 and self._refused:
                 return True  # another group was told so meanwhile
             if code == 403:

@@ -37,6 +37,9 @@ EXPLAINING = "explaining a decision"
 EvictionReason = Eviction | SlowdownReason | DoubleBooking | GangDecision | PreemptedFor
 
 
+RecordHead = tuple[int, int, str, str, str, str, int, int]
+
+
 class DecisionAttempt(NamedTuple):
     """One try of one pod, by one profile."""
 
@@ -118,14 +121,7 @@ class Journal:
         outcome: Outcome = "unschedulable" if place is None else "placed"
         row, shares = place or (-1, ())
         return Record(
-            self._next(),
-            now_ns,
-            pod.uid,
-            pod.namespace,
-            pod.name,
-            waiting.profile.name,
-            waiting.tries,
-            self._version,
+            *self._begun(pod, waiting.profile.name, waiting.tries, now_ns),
             outcome,
             table.nodes[row].name if row >= 0 else "",
             shares,
@@ -160,19 +156,8 @@ class Journal:
         self.begin()
         pod, counts = waiting.pod, [0] * len(Code)
         counts[Code.GROUP_INCOMPLETE] = self._ledger.table.count
-        return Record(
-            self._next(),
-            now_ns,
-            pod.uid,
-            pod.namespace,
-            pod.name,
-            waiting.profile.name,
-            waiting.tries,
-            self._version,
-            "unschedulable",
-            counts=tuple(counts),
-            gang=gang,
-        )
+        begun = self._begun(pod, waiting.profile.name, waiting.tries, now_ns)
+        return Record(*begun, "unschedulable", counts=tuple(counts), gang=gang)
 
     def asked_to_leave(
         self, holding: Holding, placed: PlacedPod | None, now_ns: int, why: EvictionReason
@@ -181,19 +166,9 @@ class Journal:
         self.begin()
         placement = holding.placement
         pod = placed.pod if placed else PodRequest(placement.uid, "", Shape(), "")
-        record = Record(
-            self._next(),
-            now_ns,
-            pod.uid,
-            pod.namespace,
-            pod.name,
-            placed.profile.name if placed else "",
-            placed.tries if placed else 0,
-            self._version,
-            LEAVES,
-            placement.node,
-            placement.shares,
-        )
+        profile, tries = (placed.profile.name, placed.tries) if placed else ("", 0)
+        begun = self._begun(pod, profile, tries, now_ns)
+        record = Record(*begun, LEAVES, placement.node, placement.shares)
         if isinstance(why, SlowdownReason):
             return msgspec.structs.replace(record, slowed=why)
         if isinstance(why, DoubleBooking):
@@ -207,18 +182,12 @@ class Journal:
     def broke_off(self, tried: DecisionAttempt | None, now_ns: int, why: str) -> Record:
         """A decision that came to nothing, or (None) an event that was left out."""
         pod, profile, attempt = tried or (PodRequest("", "", Shape(), ""), "", 0)
-        return Record(
-            self._next(),
-            now_ns,
-            pod.uid,
-            pod.namespace,
-            pod.name,
-            profile,
-            attempt,
-            self._version,
-            FAULTED,
-            fault=why,
-        )
+        return Record(*self._begun(pod, profile, attempt, now_ns), FAULTED, fault=why)
+
+    def _begun(self, pod: PodRequest, profile: str, attempt: int, now_ns: int) -> RecordHead:
+        """The next record's first fields: which decision it is, of which pod."""
+        seq, version = self._next(), self._version
+        return seq, now_ns, pod.uid, pod.namespace, pod.name, profile, attempt, version
 
     def _next(self) -> int:
         self._seq += 1
