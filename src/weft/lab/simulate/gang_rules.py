@@ -3,7 +3,8 @@
 per-pod        as kube-scheduler without gangs: each pod for itself, and what it has it holds. If a
                gang does not start in ten minutes, all its pods are deleted and come anew, as
                torchrun ends a job whose workers do not meet (its rendezvous waits 600 s by
-               default) and its controller starts it again.
+               default) and its controller starts it again, at most MOST_RESTARTS times: one that
+               never fits, or meets the same others each time, would go on for ever.
                Placement is Weft's, so that gangs alone make the difference.
 kai-like       KAI (NVIDIA/KAI-Scheduler, docs/operator/scheduler-config-customization.md and
                pkg/scheduler/actions/allocate): sessions, jobs of a queue by priority, then age; a
@@ -35,6 +36,9 @@ from weft.model import PodRequest
 JOIN_NS = 600 * SECOND_NS
 """So long pods of a gang wait for each other before the job is started again: the default
 join_timeout of PyTorch's elastic rendezvous (torch/distributed/elastic/rendezvous)."""
+MOST_RESTARTS = 2_000
+"""Then a job is given up, after two weeks or more of holding places in vain, and counts as one that
+never ran. (A Job's default, backoffLimit, is 6 failed pods: few gangs would ever run.)"""
 OVERCOMMIT = 1.2
 """The default of Volcano's plugin overcommit."""
 
@@ -45,6 +49,7 @@ class PerPodRun(TimedRun):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._members: dict[str, list[int]] = {}
+        self._restarts: dict[str, int] = {}
         for number, gang in self.gang_of.items():
             self._members.setdefault(gang.key, []).append(number)
 
@@ -65,13 +70,17 @@ class PerPodRun(TimedRun):
 
     def _start_again(self, number: int) -> None:
         """Delete all pods of the gang, those that wait first, and create them anew."""
-        members = [each for each in self._members[self.gang_of[number].key] if each in self.created]
+        gang = self.gang_of[number].key
+        members = [each for each in self._members[gang] if each in self.created]
         for each in members:
             if each not in self.started:
                 self.tell(PodGone(str(each)))
         for each in members:
             if each in self.places:
                 self.loses_place(each)
+        self._restarts[gang] = self._restarts.get(gang, 0) + 1
+        if self._restarts[gang] > MOST_RESTARTS:
+            return
         for each in members:
             if each not in self.ended:
                 self.comes_anew(each)
