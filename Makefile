@@ -9,7 +9,8 @@ IMAGE_TAG := $(if $(findstring :,$(notdir $(TAG))),$(TAG),$(TAG):$(VERSION))
 BASE ?= docker.io/library/python:3.11-slim-bookworm
 export OMP_NUM_THREADS := 1
 # What runs without a cluster, a node or a browser; tests of those are not even read: 110 files.
-TESTS := -n 3 --dist worksteal -m "not data_full and not faults" $(addprefix --ignore tests/,architecture browser cluster node)
+# A test that hangs shows where, and fails.
+TESTS := -n 3 --dist worksteal -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true -m "not data_full and not faults" $(addprefix --ignore tests/,architecture browser cluster node)
 # pytest rewrites the tests: 15 s at each run where the result may not be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
