@@ -29,13 +29,14 @@ from weft.cluster.extender.protocol import (
 )
 from weft.cluster.extender.routes import Route
 from weft.core.engine import Bind, BindOn, BindOnRefused, PodFitsNowhere
-from weft.core.engine.questions import Answers, RowLookup, fits_without, scores, which_fit
+from weft.core.engine.offered_victims import OfferedVictims, offered_victims
+from weft.core.engine.questions import Answers, RowLookup, scores, which_fit
 from weft.core.explain.sentences import CHANGED, NO_LEASE, NOT_READY, UNANSWERED, UNKNOWN_NODE
 from weft.core.framework import Profile
 from weft.kube.bind import AlreadyBound, Bound, Conflict, Gated, Gone, NotLeader, Outcome
 from weft.kube.bind import Refused as WriteRefused
 from weft.kube.errors import ApiError, LostError, NotSentError
-from weft.kube.pods import Pod
+from weft.kube.pods import Pod, Volume
 from weft.model import BadInputError, PodRequest
 from weft.model.reason import TEXT
 
@@ -121,11 +122,8 @@ class Extender:
         return ExtenderReply(200, encode(list(map(HostPriority, args.names, node_scores))))
 
     def preempt(self, route: Route, body: bytes) -> ExtenderReply:
-        """Return the nodes on which ending the proposed victims would free the pod's GPUs.
-
-        A node's victims are kept or dropped together, as kube-scheduler itself needs all that it
-        proposes.
-        """
+        """Return the nodes on which somebody's end would free the pod's GPUs, and whose: those that
+        kube-scheduler proposes where that is enough, else others on the cards."""
         if not body:
             return _NO_BODY
         try:
@@ -134,14 +132,19 @@ class Extender:
         except BadInputError as error:
             return ExtenderReply(400, encode(ErrorAnswer(str(error))), failed=True)
         try:
-            answers = {
-                node: MetaVictims([MetaPod(uid) for uid in victims.uids], victims.pdb_violations)
+            proposed = {
+                node: OfferedVictims(tuple(victims.uids), victims.pdb_violations)
                 for node, victims in args.victims.items()
-                if fits_without(self.cluster.engine, profile, pod, node, victims.uids)
             }
+            by_sums = not _has_rules_beyond_sums(args.pod)
+            offers = offered_victims(self.cluster.engine, profile, pod, proposed, by_sums=by_sums)
         except Exception as error:
             why = self._broke_off(args.pod, error)
             return ExtenderReply(400, encode(ErrorAnswer(why)), failed=True)
+        answers = {
+            node: MetaVictims([MetaPod(uid) for uid in offer.uids], offer.violations)
+            for node, offer in offers.items()
+        }
         return ExtenderReply(200, encode(PreemptAnswer(answers)))
 
     # --- bind ------------------------------------------------------------------------------------
@@ -236,6 +239,16 @@ class Extender:
         why = f"the pod's GPUs are booked on {node}"
         elsewhere = {name: why for name in names if name != node}
         return Answers([name for name in names if name == node], elsewhere, {}, [])
+
+
+def _has_rules_beyond_sums(pod: Pod) -> bool:
+    """True if kube-scheduler may propose victims for more than what a node has in all."""
+    affinity, spec = pod.spec.affinity, pod.spec
+    about_pods = affinity is not None and (affinity.pod_affinity or affinity.pod_anti_affinity)
+    disks = (each for each in spec.volumes or () if each != Volume(each.name, image=each.image))
+    return bool(
+        about_pods or spec.topology_spread_constraints or spec.resource_claims or any(disks)
+    )
 
 
 def _why_not(outcome: Outcome, node: str) -> str:

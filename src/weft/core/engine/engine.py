@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from weft.core.constraints import ExistingPods, ImagesOnNodes, PodWishes, answers
 from weft.core.engine import (
+    bind_on,
     decision_faults,
     events,
     gang_preempting,
@@ -483,7 +484,8 @@ class Engine:
         if not is_held:
             self._comes(pod.uid, now_ns)
         try:
-            self._bind_on(event, now_ns, out)
+            profile = self.profiles.get(event.profile, self._default)
+            bind_on.bind_on(self, event, profile, now_ns, out)
         except Exception as error:
             if not is_held:
                 self._undo(pod.uid, now_ns)
@@ -491,32 +493,6 @@ class Engine:
                 self.queue.retry(own.pod, own.profile, own.tries, now_ns)
             self._broke_off(DecisionAttempt(pod, event.profile, 1), error, now_ns, out)
             out.append(events.BindOnRefused(pod, event.node, Code.FAULT))
-
-    def _bind_on(self, event: events.BindOn, now_ns: int, out: list[Command]) -> None:
-        """kube-scheduler chose the node; the GPUs are chosen now, from the accounts of now."""
-        pod, table = event.pod, self.ledger.table
-        holding = self.ledger.holdings.get(pod.uid)
-        if holding is not None:
-            placed = self.placed.get(pod.uid)
-            if placed is not None and holding.placement.node == event.node:
-                out.append(Bind(pod, holding.placement, placed.record))
-            else:
-                out.append(events.BindOnRefused(pod, event.node, Code.OTHER_NODE))
-            return
-        profile = self.profiles.get(event.profile, self._default)
-        if self.teams.count:
-            self.teams.belongs(pod.uid, pod.team_queue)
-        waiting = WaitingPod(pod, profile, 0)
-        waiting.state, waiting.tries = "asked", 1
-        known = self.assess(profile, pod, None)
-        row = table.row_of.get(event.node, -1)
-        if row < 0 or known.codes[row]:
-            code = Code(int(known.codes[row])) if row >= 0 else Code.UNSCHEDULABLE
-            out.append(events.BindOnRefused(pod, event.node, code))
-            return
-        own = self.queue.get(pod.uid)
-        self.queue.remove(pod.uid, now_ns)
-        self.hold(self.choose_place(waiting, known, row, now_ns), now_ns, out).own = own
 
     def follow_first(self) -> None:
         """Until the first pod comes: have prices by the ledger as it is."""

@@ -6,7 +6,8 @@ ledger, and undone. A decision that ends somebody is one record of the pod and o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -117,11 +118,8 @@ class PreemptionRights(NamedTuple):
 def rights_of(engine: Engine, pod: PodRequest) -> PreemptionRights:
     """The rights of this pod: by priority, and where queues take back what others borrow, by its
     queue."""
-    preemption = engine.preemption
+    preemption, beaten = engine.preemption, beaten_by(engine, pod)
     takes_back = TakesBack(engine.teams, pod) if engine.teams.rules.reclaim else None
-    beaten = preemption.below(pod.priority)
-    if takes_back is not None:
-        beaten = takes_back.beaten(beaten)
     going = [kept_uid(each.pod.uid) for each in beaten]
     if takes_back is None:
         lower = (uid for uid, why in preemption.going.items() if why.pod_priority < pod.priority)
@@ -134,11 +132,28 @@ def rights_of(engine: Engine, pod: PodRequest) -> PreemptionRights:
     )
 
 
+def beaten_by(engine: Engine, pod: PodRequest) -> list[Nomination]:
+    """The places kept for others that this pod may take: of a lower priority, and where queues take
+    back what others borrow, of its own queue."""
+    beaten = engine.preemption.below(pod.priority)
+    if not engine.teams.rules.reclaim:
+        return beaten
+    return [each for each in beaten if each.pod.team_queue == pod.team_queue]
+
+
+@contextmanager
+def without_kept(engine: Engine, pod: PodRequest) -> Iterator[None]:
+    """Ask as if nothing were kept for pods whose places this one may take."""
+    kept = [kept_uid(each.pod.uid) for each in beaten_by(engine, pod)]
+    with engine.trial(kept) if kept else nullcontext():
+        yield
+
+
 def _search(
     engine: Engine, waiting: WaitingPod, known: Assessment, rights: PreemptionRights, now_ns: int
 ) -> RoomFound | None:
     pod, preemption, ledger = waiting.pod, engine.preemption, engine.ledger
-    fits = _Trials(engine, waiting.profile, waiting)
+    fits = FitTrials(engine, waiting.profile, waiting)
     constraints = pod.shape.constraints
     beside = [name for name, _ in pod.shape.extended if name != PODS]
     rules = constraints.pods or constraints.storage or constraints.ports or beside
@@ -175,7 +190,7 @@ def _placed(
     return RoomFound(found.row, found.victims, place)
 
 
-class _Trials:
+class FitTrials:
     """Answers whether the pod fits on a row once some are gone, without scores."""
 
     def __init__(self, engine: Engine, profile: Profile, waiting: WaitingPod) -> None:
@@ -185,6 +200,7 @@ class _Trials:
         engine.fits_only.observed = engine.assessor.observed
 
     def __call__(self, row: int, gone: Sequence[str]) -> bool:
+        """True if it fits there without these."""
         engine = self._engine
         with engine.trial(gone):
             known = engine.asked_of(engine.fits_only, self._profile, self._shape, self._pod)

@@ -2,7 +2,8 @@
 
 kube-scheduler may ask and then skip the rest of its cycle, or ask for one pod before it binds
 another: so an answer promises nothing, and the bind decides again (`BindOn`). It asks about
-thousands of names at once: they are looked up and answered as arrays.
+thousands of names at once: they are looked up and answered as arrays. What is kept for a less
+important pod is free to the one that is asked about.
 """
 
 from collections import deque
@@ -19,6 +20,7 @@ from weft.core.engine import selection
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.engine import Engine
 from weft.core.engine.journal import EXPLAINING
+from weft.core.engine.preempting import without_kept
 from weft.core.engine.reasons import reason_of_each
 from weft.core.framework import NEVER, Profile
 from weft.core.framework import policy as ask
@@ -83,7 +85,13 @@ def which_fit(
 
     `beside` are pods that wait too, and not in the engine's queue.
     """
-    known = engine.assess(profile, pod, beside)
+    with without_kept(engine, pod):
+        return _which_fit(engine, engine.assess(profile, pod, beside), pod, names, rows)
+
+
+def _which_fit(
+    engine: Engine, known: Assessment, pod: PodRequest, names: list[str], rows: RowLookup
+) -> Answers:
     table = engine.ledger.table
     if table.count == 0:
         return Answers([], {}, {}, list(names))
@@ -119,7 +127,8 @@ def scores(
 
     Of a policy with `raw_scores`, if it decides alone, what it says itself.
     """
-    known = engine.assess(profile, pod, None)
+    with without_kept(engine, pod):
+        known = engine.assess(profile, pod, None)
     table = engine.ledger.table
     if table.count == 0:
         return [0] * len(names)
@@ -168,14 +177,3 @@ def slowdowns_at(
     if any(table.device_row(row, share.gpu) < 0 for share in placement.shares):
         return ()
     return selection.predicted(table, row, known, profile, placement.shares)
-
-
-def fits_without(
-    engine: Engine, profile: Profile, pod: PodRequest, node: str, victims: list[str]
-) -> bool:
-    """Preempt: whether the pod would fit on `node` if these pods (by UID) were gone."""
-    row = engine.ledger.table.row_of.get(node)
-    if row is None:
-        return False
-    with engine.trial(victims):
-        return bool(engine.assess(profile, pod, None).codes[row] == 0)

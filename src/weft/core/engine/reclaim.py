@@ -10,7 +10,6 @@ pods by turns: a queue that gave back all that it borrowed still has its guarant
 
 from collections.abc import Sequence
 
-from weft.core.engine.nominations import Nomination
 from weft.core.engine.team_queues import TeamQueues
 from weft.core.preempt import Victim
 from weft.model import PodRequest
@@ -38,7 +37,3 @@ class TakesBack:
         if self._teams.name_of(uid) == self._queue:
             return victim.priority < self._pod.priority
         return uid in self._lent
-
-    def beaten(self, nominations: Sequence[Nomination]) -> list[Nomination]:
-        """Those of the places kept for pods of lower priority that it may take."""
-        return [each for each in nominations if each.pod.team_queue == self._queue]

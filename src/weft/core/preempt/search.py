@@ -16,7 +16,13 @@ import numpy as np
 from weft.core.framework import Demand
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import Bools, Ints
-from weft.core.preempt.lower_pods import FreedByNode, LowerPods, could_fit, fewest_holders
+from weft.core.preempt.lower_pods import (
+    STAYS,
+    FreedByNode,
+    LowerPods,
+    could_fit,
+    fewest_holders,
+)
 from weft.core.preempt.node_sets import NodeSets
 from weft.core.preempt.victims import PreemptionCost, Victim, cost_of, uids_of, violations
 
@@ -83,6 +89,28 @@ class VictimSearch:
         if not self._may_violate or not steps or not self._allowed:
             return None
         return self._best(steps[-1], violating=True)
+
+    def find_on(self, row: int) -> FoundVictims | None:
+        """The victims on the node of this row, as `find` chooses them."""
+        if not self._open[row]:
+            return None
+        if self._going and self._fits(row, ()):
+            return FoundVictims(row, (), None)
+        steps = sorted({each.priority for each in self._on_node(row)})
+        for up_to in steps:
+            if (found := self._best_of([row], up_to, violating=False)) is not None:
+                return found
+        if not self._may_violate or not steps or not self._allowed:
+            return None
+        return self._best_of([row], steps[-1], violating=True)
+
+    def likeliest(self) -> list[int]:
+        """The rows of the nodes that could do without all of a lower priority, the likeliest first:
+        `NODES` at most."""
+        steps = self._lower.priorities(self._priority)
+        rows = self._rows(steps[-1] if steps else -STAYS, violating=self._may_violate)
+        likeliest: list[int] = rows[:NODES].tolist()
+        return likeliest
 
     def _without_going(self) -> int:
         table = self._ledger.table
@@ -196,14 +224,17 @@ class VictimSearch:
         return None
 
     def _eligible(self, row: int, up_to: int, *, violating: bool) -> list[Victim]:
+        return [
+            victim
+            for victim in self._on_node(row)
+            if victim.priority <= up_to and (violating or not violations([victim], self._allowed))
+        ]
+
+    def _on_node(self, row: int) -> Sequence[Victim]:
         victims = self._on.get(row)
         if victims is None:
             victims = self._on[row] = self._victims_on(self._ledger.table.nodes[row].name)
-        return [
-            victim
-            for victim in victims
-            if victim.priority <= up_to and (violating or not violations([victim], self._allowed))
-        ]
+        return victims
 
     def _put_back(self, row: int, up_to: int, *, violating: bool) -> FoundVictims | None:
         """All go; then each comes back, those under a budget and the most important first, if the

@@ -31,7 +31,7 @@ WEFT, SCHEDULER, GPUSHARE = ROUTES
 
 def profiles(routes: list[Route]) -> list[Profile]:
     registry = built_in()
-    own = [Profile("weft", [registry.create("best-fit")])]
+    own = [Profile("weft", [registry.create("best-fit")], preempts=True)]
     return own + route_profiles(routes, registry.create)
 
 

@@ -435,7 +435,8 @@ def test_another_pods_name_uid_and_version_with_other_content_are_another_pod(ve
     def answers(pods: list[dict[str, Any]]) -> list[bytes]:
         extender = Extender(cluster)
         ask = getattr(extender, verb)
-        more: Any = {"NodeNameToMetaVictims": {"n1": None, "n2": None}}
+        gone = {"Pods": [{"UID": "gone"}]}
+        more: Any = {"NodeNameToMetaVictims": {"n1": gone, "n2": gone}}
         return [
             ask(
                 ROUTES[1], msgspec.json.encode({"Pod": pod, "NodeNames": ["n1", "n2"], **more})

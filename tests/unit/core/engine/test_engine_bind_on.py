@@ -11,11 +11,12 @@ from weft.core.engine import (
     PodBound,
     PodGone,
 )
-from weft.core.engine.questions import fits_without, scores, which_fit
+from weft.core.engine.offered_victims import OfferedVictims, offered_victims
+from weft.core.engine.questions import scores, which_fit
 from weft.core.framework import Profile
 from weft.core.ledger import audit
 from weft.core.policies.catalog import built_in
-from weft.model import Code, Placement
+from weft.model import Code, Placement, PodRequest
 from weft.testing import node, pod
 
 PROFILE = "weft"
@@ -118,9 +119,12 @@ def test_unknown_nodes_are_refused() -> None:
     assert isinstance(refused, BindOnRefused)
 
 
+def offers(asked: Engine, wanted: PodRequest, **proposed: OfferedVictims) -> object:
+    return offered_victims(asked, asked.profiles[PROFILE], wanted, proposed, by_sums=True)
+
+
 def test_victims_count_only_where_their_gpus_make_room() -> None:
     asked = engine(node("a", gpus=2, memory_mib=1000))
-    profile = asked.profiles[PROFILE]
     for name in ("one", "two"):
         made = pod(name, memory_mib=600)
         asked.handle(BindOn(made, "a", PROFILE), 1)
@@ -129,8 +133,8 @@ def test_victims_count_only_where_their_gpus_make_room() -> None:
     big = pod("big", memory_mib=900)
     uid = {placed.pod.name: uid for uid, placed in asked.placed.items()}
     before: dict[str, Placement] = {u: h.placement for u, h in asked.ledger.holdings.items()}
-    assert fits_without(asked, profile, big, "a", [uid["one"]])
-    assert not fits_without(asked, profile, big, "a", [uid["cpu-only"]])
-    assert not fits_without(asked, profile, big, "nowhere", [])
+    helps, useless = OfferedVictims((uid["one"],), 1), OfferedVictims((uid["cpu-only"],))
+    assert offers(asked, big, a=helps) == {"a": helps}
+    assert offers(asked, big, a=useless, nowhere=OfferedVictims()) == {}
     assert {u: h.placement for u, h in asked.ledger.holdings.items()} == before
     assert audit(asked.ledger) == []

@@ -1,0 +1,64 @@
+"""Binds a pod to the node that kube-scheduler chose: the GPUs are chosen now, by today's accounts.
+
+A place that is kept there for a less important pod is free to it, as in every answer before
+(`questions.py`): that pod looks for another one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.core.engine import preempting
+from weft.core.engine.events import Bind, BindOn, BindOnRefused, Command
+from weft.core.engine.queue import WaitingPod
+from weft.core.framework import Profile
+from weft.model import Code
+
+if TYPE_CHECKING:
+    from weft.core.engine.engine import Engine
+
+
+def bind_on(
+    engine: Engine, event: BindOn, profile: Profile, now_ns: int, out: list[Command]
+) -> None:
+    """Reserve the pod's GPUs on that node and ask for its Binding, or refuse."""
+    pod, table = event.pod, engine.ledger.table
+    holding = engine.ledger.holdings.get(pod.uid)
+    if holding is not None:
+        placed = engine.placed.get(pod.uid)
+        if placed is not None and holding.placement.node == event.node:
+            out.append(Bind(pod, holding.placement, placed.record))
+        else:
+            out.append(BindOnRefused(pod, event.node, Code.OTHER_NODE))
+        return
+    if engine.teams.count:
+        engine.teams.belongs(pod.uid, pod.team_queue)
+    waiting = WaitingPod(pod, profile, 0)
+    waiting.state, waiting.tries = "asked", 1
+    row = table.row_of.get(event.node, -1)
+    known = engine.assess(profile, pod, None)
+    if row >= 0 and known.codes[row] and _takes_kept(engine, profile, event, now_ns, out):
+        known = engine.assess(profile, pod, None)
+    if row < 0 or known.codes[row]:
+        code = Code(int(known.codes[row])) if row >= 0 else Code.UNSCHEDULABLE
+        out.append(BindOnRefused(pod, event.node, code))
+        return
+    own = engine.queue.get(pod.uid)
+    engine.queue.remove(pod.uid, now_ns)
+    engine.hold(engine.choose_place(waiting, known, row, now_ns), now_ns, out).own = own
+
+
+def _takes_kept(
+    engine: Engine, profile: Profile, event: BindOn, now_ns: int, out: list[Command]
+) -> bool:
+    """Take what is kept on the node for less important pods, if the pod fits there then."""
+    beaten = [each for each in preempting.beaten_by(engine, event.pod) if each.node == event.node]
+    if not beaten:
+        return False
+    row = engine.ledger.table.row_of[event.node]
+    with preempting.without_kept(engine, event.pod):
+        fits = engine.assess(profile, event.pod, None).codes[row] == 0
+    if fits:
+        for nomination in beaten:
+            preempting.beat(engine, nomination, now_ns, out)
+    return bool(fits)
