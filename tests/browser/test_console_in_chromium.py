@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import json
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +16,8 @@ import pytest
 from chromium import Window
 from test_snapshot import random_story
 
+from fakes.api_faults import Fault
+from fakes.api_server import FakeApiServer
 from weft.cluster.snapshot.file import write
 from weft.console.picture import Picture, PodFacts, ShownWaiting, picture_of
 from weft.console.server import ConsoleServer
@@ -26,7 +29,7 @@ from weft.core.policies.catalog import built_in
 from weft.lab.simulate.generate import generate_nodes
 from weft.lab.simulate.openb import read_nodes
 from weft.model import Placement, Share
-from weft.testing import node
+from weft.testing import AGENT_BY_NAME, node
 
 WIDTHS = (390, 1280)
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -79,6 +82,66 @@ def snapshot(command: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     write(random_story(2).snapshot, file)
     with console("--snapshot", str(file)) as url:
         yield url
+
+
+class PlayedApiServer:
+    """A fake API server on a thread of its own."""
+
+    def __init__(self) -> None:
+        self.api, self._loop = FakeApiServer(), asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+
+    def start(self) -> None:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self.api.start(), self._loop).result(PATIENCE_S)
+
+    def tell(self, change: Callable[[], object]) -> None:
+        """Change the world, on its thread."""
+
+        async def now() -> None:
+            change()
+
+        asyncio.run_coroutine_threadsafe(now(), self._loop).result(PATIENCE_S)
+
+    def silence(self) -> None:
+        """Answer nobody any more."""
+        self.api.faults.plan(Fault("lose-request", times=1_000_000))
+        self.api.cut_watches()
+
+    def stop(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.api.stop(), self._loop).result(PATIENCE_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@contextlib.contextmanager
+def played_api_server() -> Iterator[PlayedApiServer]:
+    server = PlayedApiServer()
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def fake_node(name: str) -> dict[str, Any]:
+    cards = [{"index": index, "memory_mib": 16_000} for index in range(2)]
+    notes = {"weft.dev/inventory": json.dumps({"gpus": cards}), **AGENT_BY_NAME}
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z"}
+    has = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+    return {
+        "metadata": {"name": name, "annotations": notes},
+        "spec": {},
+        "status": {"allocatable": has, "conditions": [ready]},
+    }
+
+
+def kubeconfig_of(url: str) -> str:
+    cluster = {"name": "c", "cluster": {"server": url}}
+    context = {"name": "c", "context": {"cluster": "c"}}
+    text = {"clusters": [cluster], "contexts": [context], "current-context": "c"}
+    return json.dumps({"apiVersion": "v1", "kind": "Config", **text})
 
 
 class StillSource:
@@ -186,6 +249,30 @@ def test_the_demo_moves_by_itself_and_says_when_the_connection_is_lost(window: W
         assert window.run("document.querySelector('#freshness').className") == "live"
     eventually(window, "document.querySelector('#freshness').className === 'lost'")
     assert "Connection lost" in window.run("document.querySelector('#freshness').innerText")
+
+
+def test_a_cluster_is_followed_and_a_silent_api_server_is_said(
+    window: Window, tmp_path: Path
+) -> None:
+    with played_api_server() as server:
+        server.tell(lambda: server.api.add("nodes", fake_node("n1")))
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(kubeconfig_of(server.api.url))
+        with console("--kubeconfig", str(kubeconfig)) as url:
+            opened(window, f"{url}/events")
+            assert "Cluster: http://127.0.0.1" in window.run("document.body.innerText")
+            server.tell(lambda: server.api.add("nodes", fake_node("later")))
+            eventually(window, "document.querySelector('tbody tr')?.innerText.includes('later')")
+            check(window, url)
+            for view in ("map", "node/later", "gpu/later/0", "waiting"):
+                opened(window, f"{url}/{view}", 390)
+                eventually(window, "document.querySelector('#view h1, #view canvas') !== null")
+                check(window, url)
+            server.tell(server.silence)
+            eventually(window, "document.querySelector('#freshness').className === 'silent'")
+            assert "is silent: as of" in window.run(
+                "document.querySelector('#freshness').innerText"
+            )
 
 
 def test_a_page_is_brought_up_to_date_in_place(window: Window, demo: str) -> None:

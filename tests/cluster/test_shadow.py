@@ -23,8 +23,8 @@ USER = "weft-shadow"
 HEAD = "apiVersion: weft.dev/v1\nkind: WeftConfiguration\n"
 
 
-@pytest.fixture
-def reader(control_plane: ControlPlane) -> Iterator[Path]:
+@contextmanager
+def as_reader(control_plane: ControlPlane) -> Iterator[Path]:
     """The kubeconfig of a user who has the rights of deploy/reader.yaml, and no others."""
     api = control_plane.api
     if not is_there(api, "Namespace", "weft-system"):
@@ -39,6 +39,12 @@ def reader(control_plane: ControlPlane) -> Iterator[Path]:
     for item in made:
         meta = item["metadata"]
         api.delete(item["kind"], meta["name"], meta.get("namespace"), item["apiVersion"])
+
+
+@pytest.fixture
+def reader(control_plane: ControlPlane) -> Iterator[Path]:
+    with as_reader(control_plane) as kubeconfig:
+        yield kubeconfig
 
 
 class Shadow(Server):

@@ -12,9 +12,10 @@ from long_form import few_or_many
 from test_snapshot import from_file, random_story
 
 from weft.cluster.scheduler.explain_service import Explainer
+from weft.console.cluster_sources import SnapshotSource
 from weft.console.deltas import PictureDelta, applied, between
 from weft.console.picture import Picture, PodFacts, gpu_key, picture_of
-from weft.console.sources import LivingSource, SnapshotSource
+from weft.console.sources import LivingSource
 from weft.console.waiting import WaitingReasons
 from weft.core.engine import Engine, NodesChanged, PodAdded, PodBound, PodGone
 from weft.core.explain.of_engine import explanation_of
@@ -82,7 +83,8 @@ def check_against_ledger(picture: Picture, engine: Engine) -> None:
     assert picture.gpus.keys() == {gpu_key(n.name, g.index) for n in table.nodes for g in n.gpus}
     promised = sums_of(holdings)
     for row, node in enumerate(table.nodes):
-        assert picture.nodes[node.name].closed is not bool(table.schedulable[row])
+        cordoned = any("node.kubernetes.io/unschedulable" in taint.key for taint in node.taints)
+        assert picture.nodes[node.name].closed is (not table.schedulable[row] or cordoned)
         assert picture.nodes[node.name].cpu_free_milli == table.cpu_free[row]
         for device, gpu in enumerate(node.gpus, start=table.start[row]):
             shown = picture.gpus[gpu_key(node.name, gpu.index)]

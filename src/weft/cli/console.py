@@ -1,19 +1,36 @@
-"""`weft console`: shows a cluster in a browser, from a snapshot or a simulated one."""
+"""`weft console`: shows a cluster in a browser: the one there is, from a snapshot, or simulated."""
 
 import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from typer import Option, echo
 
+from weft.cli.options import Context, Kubeconfig
+from weft.cli.output import print_warning
 from weft.cli.snapshot_files import SnapshotFile
-from weft.model.errors import BadInputError
+from weft.model.errors import BadInputError, WeftError
 
 if TYPE_CHECKING:
+    from weft.cluster.control.live_cluster import EngineCluster
     from weft.console.sources import PictureSource
+    from weft.kube.client import ApiClient
+    from weft.kube.config import Endpoint
 
 LOOPBACK = "127.0.0.1"
 DEMO_POLICY = "least-stranding"
+_RIGHTS = "bind yourself to the ClusterRole of deploy/reader.yaml"
+
+_Config = Annotated[
+    Path | None,
+    Option(
+        help="The configuration in use.  "
+        "[default: ConfigMap weft-system/weft-config, else built in]",
+        show_default=False,
+    ),
+]
 
 
 def console(
@@ -21,6 +38,9 @@ def console(
     demo: Annotated[
         bool, Option("--demo", help="A simulated cluster of 200 GPUs that lives in real time.")
     ] = False,
+    config: _Config = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
     port: Annotated[
         int, Option(min=0, max=65535, help="The port to listen on; 0: any free one.")
     ] = 8470,
@@ -30,12 +50,22 @@ def console(
 ) -> None:
     """Show in a browser who holds which GPU, which pods wait and why.
 
-    Prints the address to open, and serves it until Ctrl-C. Shows, and changes nothing.
+    Shows the cluster of the kubeconfig as it changes; with --snapshot a file, with --demo a
+    simulated one. Prints the address to open, and serves it until Ctrl-C. Shows, and changes
+    nothing.
     """
-    if (snapshot is None) is not demo:
-        raise BadInputError("--snapshot", "names what to show: give it, or --demo, one of them")
-    source = _demo() if snapshot is None else _snapshot(snapshot)
-    asyncio.run(_serve(source, address, port))
+    if snapshot is not None and demo:
+        raise BadInputError("--snapshot", "names what to show; leave out --demo")
+    offline = "--snapshot" if snapshot is not None else "--demo" if demo else ""
+    if offline and (kubeconfig or context or config):
+        what = "is no cluster to be read; leave out --kubeconfig, --context and --config"
+        raise BadInputError(offline, what)
+    if demo:
+        asyncio.run(_serve(_demo(), address, port))
+    elif snapshot is not None:
+        asyncio.run(_serve(_snapshot(snapshot), address, port))
+    else:
+        _show_cluster(config, kubeconfig, context, (address, port))
 
 
 def _demo() -> "PictureSource":
@@ -51,28 +81,101 @@ def _demo() -> "PictureSource":
 
 def _snapshot(path: Path) -> "PictureSource":
     from weft.cli.snapshot_files import open_snapshot
-    from weft.console.sources import SnapshotSource
+    from weft.console.cluster_sources import SnapshotSource
 
     return SnapshotSource(open_snapshot(path), path.name)
 
 
-async def _serve(source: "PictureSource", address: str, port: int) -> None:
-    """Serve until SIGINT or SIGTERM."""
+# --- a cluster ------------------------------------------------------------------------------------
+
+
+def _show_cluster(
+    config: Path | None, kubeconfig: Path | None, context: str, where: tuple[str, int]
+) -> None:
+    from msgspec.structs import replace
+
+    from weft.cli.cluster_question import endpoint_of
+    from weft.cli.snapshot_files import SYSTEM_NAMESPACE
+
+    endpoint = endpoint_of(kubeconfig, context)
+    if not endpoint.inside:  # the heartbeats are in the agents' namespace
+        endpoint = replace(endpoint, namespace=SYSTEM_NAMESPACE)
+    try:
+        asyncio.run(_follow(endpoint, config, where))
+    except BadInputError:
+        raise
+    except WeftError as error:
+        raise BadInputError(endpoint.url, f"{error}; run weft doctor") from error
+
+
+async def _follow(endpoint: "Endpoint", config: Path | None, where: tuple[str, int]) -> None:
+    from weft.kube.read_only import ReadOnlyClient
+
+    async with ReadOnlyClient(endpoint) as client, followed(client, config) as seen:
+        await _serve(seen.source, *where, seen.live.failed())
+
+
+class FollowedSource(NamedTuple):
+    """A cluster that is followed, and the source of its pictures."""
+
+    live: "EngineCluster"
+    source: "PictureSource"
+
+
+@asynccontextmanager
+async def followed(client: "ApiClient", config: Path | None) -> AsyncIterator[FollowedSource]:
+    """Follow the cluster; `WeftError` if it cannot be read."""
+    from weft.cli.absent_files import without_absent
+    from weft.cli.policies import registry
+    from weft.cli.snapshot import configuration_in_use
+    from weft.cluster.control.server_contact import ServerContact
+    from weft.cluster.shadow.watch import unreadable_lists
+    from weft.console.cluster_sources import ClusterSource
+    from weft.host.following import following
+    from weft.host.plan import Hosting, cluster_of, plan_of
+    from weft.host.shell import Background
+
+    if refused := await unreadable_lists(client):
+        raise BadInputError("your rights", f"may not list {', '.join(refused)}; {_RIGHTS}")
+    settings = without_absent(await configuration_in_use(client, config))
+    plan = plan_of(settings, registry(), Hosting(where=str(config or "")))
+    parts = cluster_of(plan, client, None)
+    contact = ServerContact(parts.live)
+    asking = Background("", contact.run)
+    async with following(plan, parts.live):
+        await asking.start()
+        try:
+            source = ClusterSource(parts.live, parts.guard, contact, client.endpoint.url)
+            yield FollowedSource(parts.live, source)
+        finally:
+            await asking.close()
+
+
+# --- serving --------------------------------------------------------------------------------------
+
+
+async def _serve(
+    source: "PictureSource", address: str, port: int, *endless: Coroutine[None, None, None]
+) -> None:
+    """Serve until SIGINT or SIGTERM, or until one of `endless` ends, and raise its error."""
+    from weft.cluster.http.access import is_loopback
     from weft.console.server import ConsoleServer
-    from weft.host.shell import stop_signal
+    from weft.host.shell import cancel, stop_signal
 
     stop, server = stop_signal(), ConsoleServer(source)
+    works = {asyncio.ensure_future(work) for work in (stop.wait(), server.run(), *endless)}
     try:
         opened = await server.listen(address, port)
+        if not is_loopback(address):
+            print_warning(f"--address {address}: whoever reaches it sees the names of all pods")
+        host = f"[{address}]" if ":" in address else address
+        echo(f"weft: the console is at http://{host}:{opened} (Ctrl-C ends it)")
+        done, _ = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
     except OSError as error:
         wrong = f"cannot be listened on: {error.strerror or error}; give another --port"
         raise BadInputError(f"{address}:{port}", wrong) from error
-    host = f"[{address}]" if ":" in address else address
-    echo(f"weft: the console is at http://{host}:{opened} (Ctrl-C ends it)")
-    lives, ended = asyncio.create_task(server.run()), asyncio.create_task(stop.wait())
-    done, _ = await asyncio.wait((lives, ended), return_when=asyncio.FIRST_COMPLETED)
-    lives.cancel()
-    ended.cancel()
-    await server.close()
-    if lives in done:
-        await lives  # raises what ended it
+    finally:
+        await cancel(works)
+        await server.close()
+    for work in done:
+        work.result()

@@ -104,8 +104,16 @@ def _given(objects: str) -> "CapturedObjects":
 
 async def asked(client: "ApiClient", path: Path | None) -> "tuple[CapturedObjects, Configuration]":
     """Read the cluster's objects, and the configuration: from the file, else from the cluster."""
+    from weft.cluster.snapshot.capture import captured
+
+    config = await configuration_in_use(client, path)
+    return await captured(client, config), config
+
+
+async def configuration_in_use(client: "ApiClient", path: Path | None) -> "Configuration":
+    """Read the configuration: from the file, else from the cluster; built in where it has none."""
     from weft.cluster.config.read import decode
-    from weft.cluster.snapshot.capture import captured, configuration_text
+    from weft.cluster.snapshot.capture import configuration_text
 
     where = f"ConfigMap {SYSTEM_NAMESPACE}/{MANIFEST_NAME}, {MANIFEST_KEY}"
     text = ""
@@ -113,8 +121,7 @@ async def asked(client: "ApiClient", path: Path | None) -> "tuple[CapturedObject
         text = await configuration_text(client, SYSTEM_NAMESPACE, MANIFEST_NAME, MANIFEST_KEY)
         if not text:
             echo(f"weft: {where}: not found; using the built-in configuration", err=True)
-    config = decode(text.encode(), where) if text else _configured(path)
-    return await captured(client, config), config
+    return decode(text.encode(), where) if text else _configured(path)
 
 
 def _write(taken: "ClusterSnapshot", file: Path) -> None:

@@ -26,7 +26,8 @@ class TableDelta(msgspec.Struct, Generic[Row], frozen=True, omit_defaults=True):
 
 
 class PictureDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A delta of each table, and the moment that the newer picture shows."""
+    """A delta of each table, and the moment that the newer picture shows, with what it says of a
+    lost connection."""
 
     at_s: float
     nodes: TableDelta[ShownNode] = TableDelta()
@@ -34,6 +35,8 @@ class PictureDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     pods: TableDelta[ShownPod] = TableDelta()
     waiting: TableDelta[ShownWaiting] = TableDelta()
     events: TableDelta[ShownEvent] = TableDelta()
+    lost: str = ""
+    lost_s: float = 0.0
 
 
 def between(old: Picture, new: Picture) -> PictureDelta:
@@ -45,6 +48,8 @@ def between(old: Picture, new: Picture) -> PictureDelta:
         _table(old.pods, new.pods),
         _table(old.waiting, new.waiting),
         _table(old.events, new.events),
+        new.lost,
+        new.lost_s,
     )
 
 
@@ -57,6 +62,8 @@ def applied(picture: Picture, delta: PictureDelta) -> Picture:
         delta.pods.on(picture.pods),
         delta.waiting.on(picture.waiting),
         delta.events.on(picture.events),
+        delta.lost,
+        delta.lost_s,
     )
 
 

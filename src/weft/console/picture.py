@@ -15,14 +15,15 @@ from weft.core.engine.journal import PlacedPod
 from weft.core.engine.nominations import is_kept
 from weft.core.ledger import Holding, LedgerTable
 from weft.model import Gpu, Node, PodRequest
+from weft.model.request import CORDON, Taint
 
 ZONE = "topology.kubernetes.io/zone"
 SECOND_NS = 1_000_000_000
 
 
 class ShownNode(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A node. CPU in thousandths of a core, host memory in MiB. `closed` says that it takes no
-    pods, `model` is the model of its GPUs, of several the first one's."""
+    """A node. CPU in thousandths of a core, host memory in MiB. `closed`: it takes no pods, as it
+    is not ready or cordoned. `model` is the model of its GPUs, of several the first one's."""
 
     name: str
     model: str = ""
@@ -121,7 +122,8 @@ class ShownEvent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Picture(msgspec.Struct, frozen=True):
     """Everything that the console shows, each table by key: nodes by name, GPUs by `NODE/INDEX`,
-    pods by UID, events by number. `at_s` is the moment shown, seconds since 1970."""
+    pods by UID, events by number. `at_s` is the moment shown, seconds since 1970. `lost`: why no
+    newer state could be had, and for how many seconds; "" if this is the present one."""
 
     at_s: float
     nodes: Mapping[str, ShownNode] = {}
@@ -129,6 +131,8 @@ class Picture(msgspec.Struct, frozen=True):
     pods: Mapping[str, ShownPod] = {}
     waiting: Mapping[str, ShownWaiting] = {}
     events: Mapping[str, ShownEvent] = {}
+    lost: str = ""
+    lost_s: float = 0.0
 
 
 class PodFacts(NamedTuple):
@@ -188,13 +192,17 @@ def _node(table: LedgerTable, row: int, node: Node) -> ShownNode:
         node.name,
         node.gpus[0].model if node.gpus else "",
         node.labels.get(ZONE, ""),
-        not table.schedulable[row],
+        not table.schedulable[row] or any(map(_is_cordon, node.taints)),
         tuple(f"{taint.key}={taint.value}:{taint.effect}" for taint in node.taints),
         node.cpu_milli,
         int(table.cpu_free[row]),
         node.memory_mib,
         int(table.memory_free[row]),
     )
+
+
+def _is_cordon(taint: Taint) -> bool:
+    return taint.is_cordon or taint == CORDON
 
 
 def _gpus(table: LedgerTable) -> Iterable[ShownGpu]:

@@ -17,6 +17,7 @@ import logging
 from collections.abc import AsyncGenerator
 from functools import cache
 from importlib.resources import files
+from time import perf_counter
 from urllib.parse import urlsplit
 
 import msgspec
@@ -62,6 +63,8 @@ HEADERS = (
 )
 VIEWS = frozenset({"", "map", "waiting", "events", "pod", "gpu", "node"})
 """First parts of the views' addresses: the page finds the rest itself."""
+_REST = 4
+"""Rest after a picture, in its own time: a large cluster takes a fifth of the time at most."""
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -105,7 +108,7 @@ class ConsoleServer:
 
     def __init__(self, source: PictureSource, options: ConsoleOptions | None = None) -> None:
         self._source, self._options = source, options or ConsoleOptions()
-        self._picture = source.picture()
+        self._picture, self._took_s = source.picture(), 0.0
         self._moved, self._closing, self._on_loopback = asyncio.Event(), False, True
         self._encoded: dict[int, tuple[Picture, bytes]] = {}
         self._server = HttpServer(
@@ -125,9 +128,11 @@ class ConsoleServer:
     async def run(self) -> None:
         """Take new pictures of a cluster that lives, until cancelled."""
         while True:
-            await asyncio.sleep(self._options.every_s)
+            await asyncio.sleep(max(self._options.every_s, _REST * self._took_s))
             if self._source.lives:
+                began = perf_counter()
                 self._show(self._source.picture())
+                self._took_s = perf_counter() - began
 
     async def close(self) -> None:
         """End all streams, and stop listening."""

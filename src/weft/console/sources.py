@@ -4,15 +4,11 @@ from collections.abc import Callable, Iterable
 from time import time
 from typing import Literal, Protocol
 
-from weft.cluster.scheduler.explain_service import Explainer
-from weft.cluster.snapshot.state import SnapshotState
-from weft.cluster.state.pod_facts import bound_ns, moment_ns
 from weft.console.picture import (
     SECOND_NS,
     Picture,
     PodFacts,
     ShownEvent,
-    ShownWaiting,
     picture_of,
 )
 from weft.console.waiting import WaitingReasons
@@ -20,11 +16,9 @@ from weft.core.engine import Engine
 from weft.core.engine.nominations import KEPT
 from weft.core.explain.explanation import Explanation
 from weft.core.explain.of_engine import explanation_of
-from weft.core.explain.sentences import state_in_words
-from weft.core.explain.smallest_change import Rank
-from weft.model import BadInputError, PodRequest
+from weft.model import PodRequest
 
-Kind = Literal["snapshot", "demo"]
+Kind = Literal["cluster", "snapshot", "demo"]
 SNAPSHOT_SLICE_S = 5.0
 """Computing time of the search for what would help a snapshot's pods: once, at the start."""
 LIVING_SLICE_S = 0.05
@@ -46,96 +40,6 @@ class PictureSource(Protocol):
     async def explain(self, namespace: str, name: str) -> Explanation | None:
         """Return what `weft explain pod` says; None if there is no such pod."""
         ...
-
-
-# --- a snapshot -----------------------------------------------------------------------------------
-
-
-class SnapshotSource:
-    """The state in a snapshot file. `about` says which."""
-
-    kind: Kind = "snapshot"
-    lives = False
-
-    def __init__(self, state: SnapshotState, about: str) -> None:
-        self._state, self.about = state, about
-        self._explainer = Explainer(state.live, state.parts.guard, None)
-
-    def picture(self) -> Picture:
-        """Return the picture of the moment at which the snapshot was taken."""
-        state = self._state
-        at_s = moment_ns(state.snapshot.taken_at) / SECOND_NS
-        return picture_of(state.engine, at_s, self._facts, self._waiting())
-
-    async def explain(self, namespace: str, name: str) -> Explanation | None:
-        """Return what `weft explain pod --snapshot` says."""
-        return await self._explainer.explain(namespace, name)
-
-    def _facts(self, uid: str) -> PodFacts:
-        live = self._state.live
-        pod = live.pods.by_uid(uid)
-        if pod is None:
-            namespace, _, name = live.pods.name_of(uid).removeprefix("claim ").rpartition("/")
-            return PodFacts(namespace, name, claim=live.pods.claims.holds(uid))
-        try:
-            request = live.parse(pod)
-        except BadInputError:  # another scheduler bound it unread
-            meta = pod.metadata
-            return PodFacts(meta.namespace, meta.name, since_s=bound_ns(pod) / SECOND_NS)
-        return PodFacts.of_request(request, bound_ns(pod) / SECOND_NS)
-
-    def _waiting(self) -> list[ShownWaiting]:
-        state = self._state
-        requests, unreadable = state.pending()
-        decided: list[PodRequest] = []
-        rows = []
-        for request in requests:
-            settled = self._settled(request)
-            rows += [settled] if settled is not None else []
-            decided += [request] if settled is None else []
-        for bad in unreadable:
-            namespace, _, name = bad.name.partition("/")
-            pod = state.live.pods.pods[namespace, name]
-            text = state_in_words("bad", bad.why)
-            since_s = moment_ns(pod.metadata.creation_timestamp) / SECOND_NS
-            group = "contradicts itself"
-            rows.append(
-                ShownWaiting(pod.metadata.uid, namespace, name, group, text, since_s=since_s)
-            )
-        reasons = WaitingReasons(state.engine, SNAPSHOT_SLICE_S, self._rank_for, self._name)
-        return [*reasons.rows(decided), *rows]
-
-    def _settled(self, request: PodRequest) -> ShownWaiting | None:
-        """Return the row of a pod for which nothing is to be decided now, such as another
-        scheduler's; else None."""
-        pod = self._state.live.pods.by_uid(request.uid)
-        settled = self._explainer.settled(pod) if pod is not None else None
-        if settled is None:
-            return None
-        return ShownWaiting(
-            request.uid,
-            request.namespace,
-            request.name,
-            settled.text,
-            settled.text,
-            dialect=request.dialect,
-            priority=request.priority,
-            since_s=request.created_ns / SECOND_NS,
-        )
-
-    def _rank_for(self, request: PodRequest) -> Rank:
-        """Rank pods that could be ended as `Explainer` does: those of lower priority first."""
-
-        def rank(uid: str) -> int:
-            pod = self._state.live.pods.by_uid(uid)
-            return int(((pod.spec.priority or 0) if pod else 0) >= request.priority)
-
-        return rank
-
-    def _name(self, uid: str) -> str:
-        pods = self._state.live.pods
-        known = pods.by_uid(uid) is not None or pods.claims.holds(uid)
-        return pods.name_of(uid) if known else ""
 
 
 # --- a simulation ---------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """`weft console`: what it refuses, in one line."""
 
+import json
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,11 +23,35 @@ def refused(
     return said.err
 
 
-@pytest.mark.parametrize("words", [(), ("--demo", "--snapshot", "x.json")])
-def test_it_wants_to_know_what_to_show(
-    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("words", "way_out"),
+    [
+        (("--demo", "--snapshot", "x.json"), "leave out --demo"),
+        (("--demo", "--kubeconfig", "k"), "leave out --kubeconfig, --context and --config"),
+        (("--snapshot", "x.json", "--context", "c"), "--snapshot: is no cluster"),
+        (("--kubeconfig", "no/such/file"), "no/such/file"),
+    ],
+)
+def test_what_it_shows_is_one_thing_that_is_there(
+    words: tuple[str, ...],
+    way_out: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert "give it, or --demo, one of them" in refused(capsys, monkeypatch, *words)
+    assert way_out in refused(capsys, monkeypatch, *words)
+
+
+def test_a_cluster_that_does_not_answer_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
+    context = {"name": "c", "context": {"cluster": "c"}}
+    text = {"clusters": [cluster], "contexts": [context], "current-context": "c"}
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **text}))
+    said = refused(capsys, monkeypatch, "--kubeconfig", str(path))
+    assert "http://127.0.0.1:1" in said
+    assert "run weft doctor" in said
 
 
 def test_a_port_that_is_taken_and_an_address_of_others_are_named(

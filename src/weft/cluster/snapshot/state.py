@@ -15,25 +15,18 @@ from typing import NamedTuple
 import msgspec
 
 from weft.cluster.control.live_cluster import EngineCluster
+from weft.cluster.control.pending_pods import UnreadablePod, pending_of
 from weft.cluster.control.typical_pods import TypicalInput, typical_shape
 from weft.cluster.leader.leader_parts import LeaderParts
 from weft.cluster.snapshot.client import SnapshotClient
 from weft.cluster.snapshot.form import ClusterSnapshot
-from weft.cluster.state.pod_facts import age
 from weft.cluster.stores import peak_usage
 from weft.cluster.stores.oom_history_store import entry_of
 from weft.core.engine import Engine, Event, OomHistoryLearnt, PeakLearnt, VolumesChanged
 from weft.core.engine.nominations import is_kept
 from weft.kube.client import ApiClient
 from weft.kube.pods import Pod
-from weft.model import BadInputError, Node, PodRequest, Shape
-
-
-class UnreadablePod(NamedTuple):
-    """A pending pod whose request cannot be read, and why."""
-
-    name: str
-    why: str
+from weft.model import Node, PodRequest, Shape
 
 
 class SnapshotState(NamedTuple):
@@ -73,21 +66,7 @@ class SnapshotState(NamedTuple):
         be read.
 
         Sorted by descending priority, then age."""
-        requests, bad = [], []
-        for pod in self._waiting():
-            try:
-                request = self.live.parse(pod)
-            except BadInputError as error:
-                name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-                bad.append(UnreadablePod(name, str(error)))
-                continue
-            if request.shape.gpu_requests or self.live.pods.ours(pod):
-                requests.append(request)
-        return requests, bad
-
-    def _waiting(self) -> list[Pod]:
-        waiting = self.live.pods.unbound()
-        return sorted(waiting, key=lambda pod: (-(pod.spec.priority or 0), age(pod)))
+        return pending_of(self.live)
 
     def events(self) -> list[Event]:
         """Return the events that load holdings, the OOM history, nodes' images and volumes into

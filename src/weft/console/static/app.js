@@ -61,14 +61,17 @@ function freshness() {
   const box = document.getElementById("freshness");
   if (!model.ready) return fill(box, "reading …");
   const old = Date.now() / 1000 - received;
-  const state = !model.connected ? "lost" : lives ? "live" : "still";
+  const state = !model.connected ? "lost" : model.lost ? "silent" : lives ? "live" : "still";
   box.className = state;
   const text = {
-    lost: `Connection lost: as of ${clock(model.at)}, ${duration(old)} ago`,
+    lost: `Connection lost: as of ${clock(model.at)}, ${duration(old + model.lostFor)} ago`,
+    silent: `The API server is silent: as of ${clock(model.at)}, ${duration(old + model.lostFor)} ago`,
     live: `Live, ${clock(model.at)}`,
     still: `Taken ${new Date(model.at * 1000).toLocaleString("en-GB")}`,
   }[state];
-  fill(box, el("span", { class: "what" }, kind === "demo" ? "Demo: " : "Snapshot: ", about), el("span", { class: "age" }, text));
+  const what = { cluster: "Cluster: ", demo: "Demo: ", snapshot: "Snapshot: " }[kind];
+  fill(box, el("span", { class: "what" }, what, about),
+    el("span", { class: "age", title: state === "silent" ? model.lost : null }, text));
 }
 
 function go(address, replace = false) {

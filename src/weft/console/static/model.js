@@ -7,6 +7,8 @@ const OTHER = "#999999";
 /** Tells "change" when the picture did, "connection" when the stream came or went. */
 export class Model extends EventTarget {
   at = 0;
+  lost = ""; // why the server has nothing newer, and since how many seconds
+  lostFor = 0;
   about = { kind: "", about: "", lives: false, version: "" };
   connected = false;
   ready = false;
@@ -33,7 +35,7 @@ export class Model extends EventTarget {
   /** A whole picture. */
   take(picture) {
     for (const table of TABLES) this[table] = new Map(Object.entries(picture[table] ?? {}));
-    this.#changed(picture.at_s);
+    this.#changed(picture);
   }
 
   /** What leads to the next picture. */
@@ -42,11 +44,13 @@ export class Model extends EventTarget {
       for (const key of delta[table]?.gone ?? []) this[table].delete(key);
       for (const [key, row] of Object.entries(delta[table]?.put ?? {})) this[table].set(key, row);
     }
-    this.#changed(delta.at_s);
+    this.#changed(delta);
   }
 
-  #changed(at) {
-    this.at = at;
+  #changed({ at_s, lost, lost_s }) {
+    this.at = at_s;
+    this.lost = lost ?? "";
+    this.lostFor = lost_s ?? 0;
     this.ready = true;
     this.#index();
     this.dispatchEvent(new Event("change"));

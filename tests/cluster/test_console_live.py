@@ -1,0 +1,103 @@
+"""`weft console` beside a scheduler that binds, on the real API server: it sees, and only reads."""
+
+import http.client
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+from control_plane import ControlPlane
+from processes import Server
+from test_shadow import as_reader
+from weft_process import ALONE, nodes, pod, weft
+
+from weft.console.deltas import PictureDelta, applied
+from weft.console.picture import Picture
+
+_ADDRESS = re.compile(r"console is at (http://\S+)")
+
+
+@contextmanager
+def console(kubeconfig: Path, folder: Path) -> Iterator[str]:
+    """The address of a `weft console` that has read all there is."""
+    command: list[str | Path] = [sys.executable, "-m", "weft.cli.main", "console"]
+    process = Server([*command, "--kubeconfig", kubeconfig, "--port", "0"], folder / "console.log")
+    process.start()
+    try:
+        process.wait_ready(lambda: _ADDRESS.search(process.log.read_text()) is not None, 60)
+        found = _ADDRESS.search(process.log.read_text())
+        assert found is not None
+        yield found[1]
+    finally:
+        process.kill()
+
+
+def pictures(url: str) -> Iterator[Picture]:
+    """Yields the pictures of the page, one after the other."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    connection.request("GET", "/api/picture")
+    answer, kind, picture = connection.getresponse(), "", Picture(0.0)
+    while line := answer.readline():
+        word, _, data = line.decode().rstrip("\n").partition(": ")
+        if word == "event":
+            kind = data
+        elif word == "data" and kind == "picture":
+            yield (picture := msgspec.json.decode(data, type=Picture))
+        elif word == "data":
+            picture = applied(picture, msgspec.json.decode(data, type=PictureDelta))
+            yield picture
+    connection.close()
+
+
+def until(url: str, wanted: Callable[[Picture], bool]) -> Picture:
+    for number, picture in enumerate(pictures(url)):
+        if wanted(picture):
+            return picture
+        assert number < 240, "two minutes of pictures"
+    raise AssertionError("the console closed the stream")
+
+
+def test_it_shows_what_the_scheduler_does_and_writes_nothing(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    nodes(control_plane, 2)
+    with as_reader(control_plane) as reader, weft(control_plane, tmp_path, ALONE):
+        before = len(control_plane.audited())
+        with console(reader, tmp_path) as url:
+            asks = {"fits": 4_000, "large": 900_000}
+            made = [pod(name, "weft", {"elasticgpu.io/gpu-memory": asks[name]}) for name in asks]
+            control_plane.create_pods(namespace, made)
+            picture = until(
+                url,
+                lambda new: (
+                    {p.name for p in new.pods.values()} == {"fits"}
+                    and {p.name for p in new.waiting.values()} == {"large"}
+                ),
+            )
+            (held,) = picture.pods.values()
+            there = control_plane.api.get("Pod", "fits", namespace)
+            assert held.node == there["spec"]["nodeName"]
+            (share,) = held.shares
+            gpu = picture.gpus[f"{held.node}/{share.gpu}"]
+            assert (gpu.promised_mib, share.memory_mib, gpu.pods) == (4_000, 4_000, 1)
+            (waits,) = picture.waiting.values()
+            status = control_plane.api.get("Pod", "large", namespace)["status"]
+            told = [c["message"] for c in status["conditions"] if c["type"] == "PodScheduled"]
+            assert waits.reason in told[0]
+            control_plane.api.delete("Pod", "fits", namespace)
+            gone = until(url, lambda new: not new.pods)
+            kinds = [one.kind for one in gone.events.values() if one.pod == f"{namespace}/fits"]
+            assert kinds[-1] == "ended"
+    audited = control_plane.audited()[before:]
+    own = [request for request in audited if request["user"]["username"] == "weft-shadow"]
+    done = {(r["verb"], r.get("objectRef", {}).get("resource", "")) for r in own}
+    assert {("list", "pods"), ("watch", "pods"), ("watch", "nodes")} <= done
+    assert {verb for verb, _ in done - {("create", "selfsubjectaccessreviews")}} <= {
+        "list",
+        "watch",
+        "get",
+    }
+    assert "secrets" not in {resource for _, resource in done}
