@@ -15,6 +15,7 @@ from typing import Any
 
 from led_cluster import led
 from live_asks import (
+    ANOTHER,
     CARD_MIB,
     Json,
     ended,
@@ -42,7 +43,6 @@ from weft.testing import AGENT_BY_NAME
 
 NAMESPACE = "d"
 ROUTE = Route("/weft")
-ANOTHER = "default-scheduler"
 ASKS_S = 5.0  # how long kube-scheduler waits for an answer to its bind
 
 

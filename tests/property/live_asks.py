@@ -1,13 +1,18 @@
 """Pods in the words of several systems, what each asks for, and what each holds: read off the
 API's objects alone, slowly, by nothing that the scheduler itself uses."""
 
+import datetime
 import json
+import math
 from collections import Counter
 from random import Random
 from typing import Any, NamedTuple
 
+from fakes.api_time import LoopClock
+
 Json = dict[str, Any]
 CARD_MIB, CARD_MILLI = 16_000, 1_000
+ANOTHER = "default-scheduler"  # its pods kube-scheduler judges, asking Weft
 
 
 class Ask(NamedTuple):
@@ -117,6 +122,14 @@ def bound_at(pod: Json) -> str:
     conditions = (pod.get("status") or {}).get("conditions") or []
     times = [one["lastTransitionTime"] for one in conditions if one["type"] == "PodScheduled"]
     return times[0] if times else ""
+
+
+def bound_since_s(pod: Json) -> float:
+    """For how long it is bound; for ever where the API server did not write it."""
+    told = bound_at(pod)
+    if not told:
+        return math.inf
+    return (LoopClock().wall() - datetime.datetime.fromisoformat(told)).total_seconds()
 
 
 def overbooked(pods: list[Json], node: str) -> list[int]:

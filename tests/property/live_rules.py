@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from drawn_rules import SHARE, ZONE, broken_rules, drawn_rules, node_labels
-from live_asks import Json, ended, marks_of, node_of
+from live_asks import ANOTHER, Json, bound_since_s, ended, marks_of, node_of
+from live_instance import BIND_S
 
 from fakes.plain_rules import Cluster
 from fakes.volume_controllers import PROVISIONER, SELECTED_NODE, VolumeControllers
@@ -122,7 +123,11 @@ class LiveRules:
         return Cluster(nodes, pods, {NAMESPACE: {}})
 
     def broken_at_binding(self, pod: Json) -> str:
-        """The rules that Weft broke by binding the pod, beside others that it bound, or ""."""
+        """The rules that Weft broke by binding the pod, beside others that it bound, or "".
+
+        Not beside those that kube-scheduler placed while this binding was under way: it judges its
+        own pods, and knows of no place before it is bound.
+        """
         every, now = self.cluster(), asyncio.get_running_loop().time()
         here, uid = node_of(pod), pod["metadata"]["uid"]
         nodes = {
@@ -134,6 +139,7 @@ class LiveRules:
             one: other
             for one, other in every.pods.items()
             if one != uid and node_of(other) and marks_of(other) is not None
+            if other["spec"]["schedulerName"] != ANOTHER or bound_since_s(other) > BIND_S
         }
         broken = broken_rules(Cluster(nodes, others, every.namespaces), pod, here)
         found = [why for why in broken if why in AT_ONCE and here in nodes]

@@ -1,10 +1,9 @@
 """One schedule: chaos for a while, then quiet, then everything must be in order."""
 
 import asyncio
-import datetime
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import live_nodes
 from faulty_world import ANOTHER, NAMESPACE, World
@@ -13,7 +12,7 @@ from live_asks import (
     CARD_MILLI,
     Json,
     ask_of,
-    bound_at,
+    bound_since_s,
     cpu_of,
     ended,
     expected,
@@ -37,7 +36,7 @@ from weft.core.framework.fragments import TYPICAL_PODS
 from weft.core.framework.popularity import POPULAR_PODS, weighted_input
 from weft.core.ledger import audit
 from weft.core.ledger.audit import differences
-from weft.model import Code
+from weft.model import Code, PodRequest
 from weft.testing import shape
 
 OFTEN_S, LEAP_S, LEAPS = 0.5, 700.0, 0.001  # between two steps; one in a thousand takes minutes
@@ -381,11 +380,7 @@ async def settled(world: World) -> None:
 def _all_long_ago(pods: list[Json]) -> bool:
     """Tells whether who was bound last has run for so long that it stays, as where its node was
     away all the while."""
-    last = max(map(bound_at, pods))
-    if not last:
-        return False
-    since = LoopClock().wall() - datetime.datetime.fromisoformat(last)
-    return since.total_seconds() * 1e9 > RECENT_NS
+    return RECENT_NS < min(map(bound_since_s, pods)) * 1e9 < math.inf
 
 
 def _agrees(world: World, live: EngineCluster, name: str) -> None:
@@ -446,14 +441,16 @@ def _nobody_waits_in_vain(world: World, live: EngineCluster) -> None:
                 world.violation(f"{pod['metadata']['uid']} waits, and fits on {name}")
 
 
-def _assessed(cluster: EngineCluster, pod: Json) -> Assessment | None:
-    """The answers of the pod's profile about all nodes."""
+def _assessed(
+    cluster: EngineCluster, pod: Json, beside: Sequence[PodRequest] | None = ()
+) -> Assessment | None:
+    """The answers of the pod's profile about all nodes; `beside` as `Engine.assess` has it."""
     known = cluster.pod(NAMESPACE, pod["metadata"]["name"])
     if known is None:
         return None
     judged = pod["spec"]["schedulerName"] == ANOTHER  # by kube-scheduler
     request = cluster.parse_asked(known) if judged else cluster.parse(known)
-    return cluster.engine.assess(cluster.engine.profile_of(request), request)
+    return cluster.engine.assess(cluster.engine.profile_of(request), request, beside)
 
 
 def _refused_by_policy(live: EngineCluster, found: Assessment) -> set[str]:
@@ -471,7 +468,8 @@ def _tell_what_is_usual(cluster: EngineCluster) -> None:
 def _decides_alike(world: World, live: EngineCluster, fresh: EngineCluster, pod: Json) -> None:
     if not waits(pod):
         return
-    found = [_assessed(cluster, pod) for cluster in (live, fresh)]
+    # Whoever waits is no matter: one that does not lead has nobody in its queue.
+    found = [_assessed(cluster, pod, beside=None) for cluster in (live, fresh)]
     totals = [None if one is None else one.total.tolist() for one in found]
     if totals[0] != totals[1]:
         world.violation(f"a fresh start decides otherwise about {pod['metadata']['name']}")

@@ -217,9 +217,12 @@ class Extender:
         return request, self._profile(route, request)
 
     def _beside(self, profile: Profile) -> list[PodRequest]:
-        """Return the other pending pods, for policies that consider them."""
+        """Return the other pending pods, for policies that consider them; the engine's queue knows
+        its own, and which of them are another profile's."""
         waiting = []
         for pod in self.cluster.pods.unbound() if profile.matcher is not None else ():
+            if pod.metadata.uid in self.cluster.engine.queue:
+                continue
             try:
                 waiting.append(self.pods.watched(pod, self.cluster.settings))
             except Exception:  # its error is reported when it is asked about itself

@@ -352,6 +352,7 @@ class Queue:
         self._withdraw(waiting, "gone", now_ns)
         if waiting.pod.gang:
             self._leave_gang(waiting, now_ns)
+        self._wants_no_place(waiting, now_ns)
 
     def _withdraw(self, waiting: WaitingPod, state: str, now_ns: int) -> None:
         """Take it out of wherever it waits for a try of its own."""
@@ -471,6 +472,14 @@ class Queue:
         waiting.ready_ns = now_ns + fault_backoff_ns(waiting.faults)
         waiting.woken = waiting.skip_backoff = False
         self._known[waiting.pod.uid] = self._faulty[waiting.pod.uid] = waiting
+        self._wants_no_place(waiting, now_ns)
+
+    def _wants_no_place(self, waiting: WaitingPod, now_ns: int) -> None:
+        """Where its policy matches those who wait with places, others may have the pod's now."""
+        for group in list(self._parked.values()) if waiting.profile.matcher is not None else ():
+            self._looked_at += 1
+            if group.key.profile == waiting.profile.name:
+                self._wake_first(group, now_ns)
 
     def _wake_faulty(self, now_ns: int) -> None:
         waiting, self._faulty = self._faulty, {}

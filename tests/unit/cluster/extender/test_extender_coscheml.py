@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 from extender_world import GPUSHARE, StubCluster, args, bind_args
+from msgspec.structs import replace
 
 from weft.cluster.extender.routes import Route
 from weft.cluster.extender.service import Extender
-from weft.core.engine import Engine, PodSeenBound, PolicyInput
+from weft.core.engine import Engine, PodAdded, PodSeenBound, PolicyInput
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
 from weft.dialects.dialect import DialectSettings
@@ -108,6 +109,20 @@ def test_no_node_where_another_suits_better() -> None:
     cluster = world({"a": "LAMMPS"}, SMALL)
     waits(cluster, "classification", "cnn")
     assert nodes(cluster, "cnn") == []
+
+
+@pytest.mark.parametrize(("profile", "left_to_it"), [("coscheml", True), ("beside", False)])
+def test_a_node_is_left_to_a_pod_in_the_queue_only_where_the_same_policy_decides(
+    profile: str, left_to_it: bool
+) -> None:
+    """As between two pods in the queue: another profile's goes where that one wants, or nowhere."""
+    cluster = world({"a": "LAMMPS"}, SMALL)
+    cluster.engine.profiles["beside"] = Profile("beside", [built_in().create("best-fit")])
+    waits(cluster, "classification", "cnn")
+    other = cluster.parse(cluster.known["ns", "classification"])
+    kept_off = replace(other.shape, cpu_milli=1 << 40)
+    cluster.handle(PodAdded(replace(other, shape=kept_off, scheduler_name=profile)))
+    assert nodes(cluster, "cnn") == ([] if left_to_it else ["a"])
     assert nodes(cluster, "classification") == ["a"]
 
 

@@ -1,5 +1,8 @@
 """The queue: which pod goes first, which rests, and which an event wakes."""
 
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 from engine_talk import (
     SECOND,
@@ -16,6 +19,7 @@ from msgspec.structs import replace
 from weft.core.engine import (
     BindFailed,
     Engine,
+    Event,
     NodesChanged,
     OomHistoryLearnt,
     PodAdded,
@@ -27,15 +31,16 @@ from weft.core.engine import (
 )
 from weft.core.engine.oom_history import OomRecord
 from weft.core.engine.queue import backoff_ns
-from weft.core.framework import Profile
+from weft.core.framework import Profile, Query
 from weft.core.framework.signals import SignalsSnapshot
 from weft.core.ledger import audit
+from weft.core.ledger.table import Bools
 from weft.core.policies.auto import Auto
 from weft.core.policies.catalog import BUILT_IN, built_in
 from weft.core.policies.genius import GeniusPolicy
 from weft.core.policies.packing import FirstFit
 from weft.core.policies.spreading import Exclusive
-from weft.model import GpuMemoryRequest, GpuRequest, PodRequest
+from weft.model import GpuMemoryRequest, GpuRequest, PodRequest, Shape
 from weft.testing import node, placement, pod, shape
 
 
@@ -53,6 +58,17 @@ class Looks(FirstFit):
 
     name = "looks"
     reads = frozenset({"signals"})
+
+
+class LeavesPlaces(FirstFit):
+    """Leaves every GPU to the largest of those who wait."""
+
+    name = "leaves-places"
+    reads = frozenset({"pending"})
+
+    def filter_pending(self, query: Query, pending: Sequence[Shape]) -> Bools:
+        largest = max(each.gpu_requests[0].memory.value for each in pending)
+        return np.full(query.d, query.demand.shape.gpu_requests[0].memory.value == largest)
 
 
 def order_of(engine: Engine, *pods: PodRequest) -> list[str]:
@@ -292,6 +308,43 @@ def test_a_woken_pod_whose_bind_fails_leaves_the_room_to_the_next() -> None:
     engine = waiting_pair()
     assert places(engine.handle(Tick(), SECOND)) == {"first": "a"}
     assert places(engine.handle(BindFailed("first"), 5 * SECOND)) == {"second": "a"}
+
+
+@pytest.mark.parametrize(
+    "leaves",
+    [
+        PodGone("large"),
+        PodSeenBound(placement("large", "other", 0)),
+        PodAdded(pod("large", memory_mib=99)),
+    ],
+    ids=["deleted", "bound elsewhere", "asks for less"],
+)
+def test_a_place_left_to_a_pod_that_waits_is_others_once_that_one_leaves(leaves: Event) -> None:
+    """Nothing was freed: nobody else would try."""
+    engine = engine_of(one_card(), policies=(LeavesPlaces(),))
+    engine.handle(PodAdded(pod("large", memory_mib=99_000)), 0)
+    assert refused(engine.handle(PodAdded(pod("small", memory_mib=100)), 0)) == ["small"]
+    found = places(engine.handle(leaves, 60 * SECOND))
+    assert found["small"] == "a"
+
+
+def test_a_place_left_to_a_pod_is_others_where_deciding_for_that_one_breaks_off() -> None:
+    class Brittle(LeavesPlaces):
+        broken = False
+
+        def pre_filter(self, shape: Shape) -> Shape:
+            if self.broken and shape.gpu_requests[0].memory.value > 100:
+                raise ZeroDivisionError("of our own")
+            return shape
+
+    policy = Brittle()
+    engine = engine_of(one_card(), policies=(policy,))
+    engine.handle(PodAdded(pod("large", memory_mib=99_000)), 0)
+    engine.handle(PodAdded(pod("small", memory_mib=100, priority=1)), 0)
+    policy.broken = True
+    commands = engine.handle(NodesChanged((one_card("b"),)), 60 * SECOND)
+    assert refused(commands) == ["small"], "it went first"
+    assert places(engine.handle(Tick(), wakes(commands)[0])) == {"small": "a"}
 
 
 def test_pods_that_come_and_go_unplaced_leave_nothing_behind() -> None:
