@@ -7,9 +7,9 @@ import msgspec
 from weft.cluster.config.addresses import EVERYWHERE, is_host, is_label, is_subdomain
 from weft.cluster.config.form import Configuration, ExtenderSettings
 from weft.cluster.config.gpu_links import links_rules
-from weft.cluster.config.queues import check_queues
 from weft.cluster.http.access import is_loopback
 from weft.files.form import read_form
+from weft.files.queue_settings import check_queues
 from weft.model import BadInputError
 from weft.model.former_names import todays_fields
 

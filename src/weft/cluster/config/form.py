@@ -12,9 +12,9 @@ from msgspec import Meta
 from weft.cluster.config.agent import AgentSettings
 from weft.cluster.config.gpu_links import GpuLinksRule
 from weft.cluster.config.popularity import PopularitySettings
-from weft.cluster.config.queues import QueuesSettings
 from weft.cluster.config.section import DAY_S, Port
 from weft.files.form import Section
+from weft.files.queue_settings import QueuesSettings
 from weft.model.annotations import SLO_MS
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
 from weft.model.request import PREFERENCES_PERCENT

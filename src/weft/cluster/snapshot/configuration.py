@@ -6,8 +6,8 @@ import msgspec
 
 from weft.cluster.config.bounds import from_builtins
 from weft.cluster.config.form import API_VERSION, KIND, Configuration
-from weft.cluster.config.queues import QueuesSettings
 from weft.cluster.snapshot.file import lean
+from weft.files.queue_settings import QueuesSettings
 from weft.model import BadInputError
 from weft.model.request import PREFERENCES_PERCENT
 
