@@ -18,6 +18,7 @@ from weft.cli.options import MissingOptionError
 from weft.cli.output import SimulateOutput, json_text, print_warning
 from weft.cli.progress import bar
 from weft.cli.simulate_bound import BoundOptions
+from weft.cli.simulate_teams import GraceS, Preempt, QueuesFile, TeamOptions
 from weft.files.writing import unwritten
 from weft.model.errors import BadInputError
 
@@ -189,6 +190,9 @@ def simulate(
     mystic: _Mystic = None,
     learn: _Learn = False,
     half_life: _HalfLife = None,
+    queues: QueuesFile = None,
+    preempt: Preempt = None,
+    grace_s: GraceS = None,
     bound: _Bound = False,
     bound_demand: _BoundDemand = None,
     bound_limit_s: _BoundLimit = None,
@@ -205,7 +209,8 @@ def simulate(
     start = _start(decisions_from, snapshot)
     of_bound = BoundOptions(bound, bound_demand, bound_limit_s, bounds_in)
     of_bound.check(grows=not timed and start.path is None)
-    _check_files([nodes, pods, order, interference, mystic, start.path], decisions, report)
+    inputs = [nodes, pods, order, interference, mystic, queues, start.path]
+    _check_files(inputs, decisions, report)
     if start.path is not None:
         start.check(nodes or pods or order, seeds or 1, timed or compress != 1.0, demand)
         grid = start.grid(policy, timing)
@@ -213,6 +218,7 @@ def simulate(
         seeds = seeds or _usual_seeds(once=timed or bound or decisions is not None)
         grid = _grid(nodes, pods, policy, seeds, order, demand, timed, compress, first_seed, timing)
     grid = _learning(grid, learn, half_life)
+    grid = TeamOptions(queues, preempt, grace_s).completed(grid)
     grid = _completed(grid, interference, mystic, decisions, keeps_holdings=report is not None)
     results, holdings = _run(grid, jobs, of_bound, output, strict)
     _print(results, output)

@@ -1,6 +1,6 @@
 """Results as tables for people and as CSV for spreadsheets."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 
 from msgspec import UNSET
@@ -12,6 +12,7 @@ from weft.lab.experiment.statistics.ranking import is_timed, policy_text, ranked
 from weft.lab.simulate.results import (
     PolicyRun,
     PolicySummary,
+    QueueSummary,
     SimulationResults,
     TimedSummary,
 )
@@ -54,45 +55,118 @@ GANG_CSV_COLUMNS = {
     "preempted_gpu_s": "gangs.preempted_gpu_s",
 }
 """Further columns of timed runs with gangs."""
+PREEMPTION_CSV_COLUMNS = {
+    "preempted_gpu_s": "preemption.lost_gpu_s",
+    "preemptions": "preemption.preempted",
+}
+"""Further columns of timed runs in which pods may end others; the first is then of all pods."""
+_QUEUE_CSV_FIELDS = (
+    *("pods", "wait_mean_s", "wait_p99_s", "held_percent"),
+    *("guarantee_percent", "held_while_wanting_percent", "preempted_gpu_s"),
+)
+"""Columns of each queue, after its name and a dot."""
 
 
 def print_csv(results: SimulationResults) -> None:
     """Print one line per run."""
     if is_timed(results):
-        has_gangs = any(run.gangs is not UNSET for run in results.runs)
-        timed = TIMED_CSV_COLUMNS | (GANG_CSV_COLUMNS if has_gangs else {})
-        columns: Iterable[str] = (*_FIRST, *timed, *_LAST)
-        fields = attrgetter(*_FIRST, *timed.values(), *_LAST)
-    else:
-        columns, fields = CSV_COLUMNS, attrgetter(*_CSV_FIELDS)
-        if any(run.possible is not None for run in results.runs):
-            columns = *CSV_COLUMNS, POSSIBLE
-            fields = attrgetter(*_CSV_FIELDS, "possible.percent")
-    rows: Callable[[PolicyRun], tuple[object, ...]] = fields
-    output.print_csv(columns, map(rows, results.runs))
+        _print_timed_csv(results)
+        return
+    columns: Iterable[str] = CSV_COLUMNS
+    fields: Callable[[PolicyRun], tuple[object, ...]] = attrgetter(*_CSV_FIELDS)
+    if any(run.possible is not None for run in results.runs):
+        columns = *CSV_COLUMNS, POSSIBLE
+        fields = attrgetter(*_CSV_FIELDS, "possible.percent")
+    output.print_csv(columns, map(fields, results.runs))
+
+
+def _print_timed_csv(results: SimulationResults) -> None:
+    runs = results.runs
+    columns = dict(TIMED_CSV_COLUMNS)
+    if any(run.gangs is not UNSET for run in runs):
+        columns |= GANG_CSV_COLUMNS
+    if any(run.preemption is not UNSET for run in runs):
+        columns |= PREEMPTION_CSV_COLUMNS
+    values = attrgetter(*_FIRST, *columns.values())
+    last = attrgetter(*_LAST)
+    names = sorted({queue.queue for run in runs for queue in run.queues or ()})
+    of_queues = [f"{name}.{field}" for name in names for field in _QUEUE_CSV_FIELDS]
+
+    def cells(run: PolicyRun) -> tuple[object, ...]:
+        by_name = {queue.queue: queue for queue in run.queues or ()}
+        queues = [
+            getattr(by_name.get(name), field, None) for name in names for field in _QUEUE_CSV_FIELDS
+        ]
+        return (*values(run), *queues, *last(run))
+
+    output.print_csv((*_FIRST, *columns, *of_queues, *_LAST), map(cells, runs))
 
 
 def print_results(results: SimulationResults) -> None:
     """Print one row per policy, best first as in the report, then notes."""
     timed = is_timed(results)
     columns = _TIMED_COLUMNS if timed else _COLUMNS
-    if any(summary.timed and _has_gangs(summary.timed) for summary in results.summary):
-        columns = columns.replace(_CPU, f"{_GANG_COLUMNS}{_CPU}")
+    more = _further_columns(results)
+    columns = columns.replace(_CPU, "".join([*(f"|>{title}" for title in more), _CPU]))
     table = table_with(f"policy|>seeds|{columns}")
     of_policy = {summary.policy: summary for summary in results.summary}
     for policy in ranked(results):
         summary = of_policy[policy]
-        values = _timed_row(summary) if timed else _row(summary)
+        values = [*_timed_row(summary, more)] if timed else _row(summary)
         cpu = "–" if summary.cpu_s is None else f"{summary.cpu_s:.2f}"
         table.add_row(policy_text(summary), seeds_text(summary.seeds), *values, cpu)
     print_table(table)
+    _print_queues(results)
     for note in results.notes:
         print_note(note)
 
 
+def _further_columns(results: SimulationResults) -> list[str]:
+    """Return the titles of columns for gangs and preemption, if there are any."""
+    of_times = [summary.timed for summary in results.summary if summary.timed]
+    titles = []
+    if any(timed.gang_wait_mean_s is not UNSET for timed in of_times):
+        titles += [_GANG_WAIT, _WASTED]
+    if any(timed.preempted_gpu_s is not UNSET for timed in of_times):
+        titles.append(_PREEMPTED)
+    if any(timed.preemptions is not UNSET for timed in of_times):
+        titles.append(_PREEMPTIONS)
+    return titles
+
+
+def _print_queues(results: SimulationResults) -> None:
+    """Print a row for each policy and queue, if there are queues."""
+    of_policy = {summary.policy: summary for summary in results.summary}
+    table, has_rows = table_with(_QUEUE_COLUMNS), False
+    for policy in ranked(results):
+        timed = of_policy[policy].timed
+        for queue in (timed.queues or ()) if timed else ():
+            has_rows = True
+            table.add_row(policy, queue.queue, *_queue_row(queue))
+    if has_rows:
+        print_table(table)
+
+
+def _queue_row(queue: QueueSummary) -> list[str]:
+    shares = queue.held_percent, queue.guarantee_percent, queue.held_while_wanting_percent
+    return [
+        f"{queue.pods:,.0f}",
+        f"{queue.wait_mean_s:,.1f}",
+        f"{queue.wait_p99_s:,.1f}",
+        *("–" if share is None else f"{share:.2f}" for share in shares),
+        f"{queue.preempted_gpu_s:,.0f}",
+        f"{queue.never_started:,.1f}",
+    ]
+
+
 _COLUMNS = ">asked % at 100 %|>asked % at end|>held % at end|>fragments %|>failed pods|>CPU s"
 _CPU = "|>CPU s"
-_GANG_COLUMNS = "|>gang wait s, mean|>wasted GPU s|>preempted GPU s"
+_GANG_WAIT, _WASTED = "gang wait s, mean", "wasted GPU s"
+_PREEMPTED, _PREEMPTIONS = "preempted GPU s", "preempted pods"
+_QUEUE_COLUMNS = (
+    "policy|queue|>pods|>wait s, mean|>p99|>held %|>guarantee %|>held % when wanted"
+    "|>preempted GPU s|>never started"
+)
 _TIMED_COLUMNS = ">wait s, mean|>p50|>p95|>p99|>completion s|>asked %|>held %|>never started|>CPU s"
 
 
@@ -106,10 +180,11 @@ def _row(summary: PolicySummary) -> list[str]:
     ]
 
 
-def _timed_row(summary: PolicySummary) -> list[str]:
+def _timed_row(summary: PolicySummary, more: Sequence[str]) -> list[str]:
+    """Return the cells of a timed policy, `more` are the titles of further columns."""
     timed = summary.timed
     if timed is None:
-        return ["–"] * 8
+        return ["–"] * (8 + len(more))
     return [
         _time(summary, "queue_mean"),
         *(f"{wait:,.1f}" for wait in (timed.queue_p50_s, timed.queue_p95_s, timed.queue_p99_s)),
@@ -117,19 +192,21 @@ def _timed_row(summary: PolicySummary) -> list[str]:
         f"{timed.mean_asked_percent:.2f}",
         f"{timed.mean_allocation_percent:.2f}",
         f"{summary.failed_pods:,.1f}",
-        *_gang_cells(summary, timed),
+        *(_further_cell(title, summary, timed) for title in more),
     ]
 
 
-def _has_gangs(timed: TimedSummary) -> bool:
-    return timed.gang_wait_mean_s is not UNSET
-
-
-def _gang_cells(summary: PolicySummary, timed: TimedSummary) -> list[str]:
-    if not _has_gangs(timed):
-        return []
-    lost = timed.wasted_gpu_s, timed.preempted_gpu_s
-    return [_time(summary, "gang_wait_mean"), *(f"{each:,.0f}" for each in lost)]
+def _further_cell(title: str, summary: PolicySummary, timed: TimedSummary) -> str:
+    if title == _GANG_WAIT:
+        has_gangs = timed.gang_wait_mean_s is not UNSET
+        return _time(summary, "gang_wait_mean") if has_gangs else "–"
+    values = {
+        _WASTED: timed.wasted_gpu_s,
+        _PREEMPTED: timed.preempted_gpu_s,
+        _PREEMPTIONS: timed.preemptions,
+    }
+    value = values[title]
+    return "–" if value is UNSET else f"{value:,.0f}"
 
 
 def _with_interval(summary: PolicySummary, measure: str) -> str:

@@ -157,7 +157,8 @@ def write_trace(
     if not seen.nodes:
         raise BadInputError("the nodes", "there are none: name a file or server that has some")
     card_mib = usual_card_mib(seen.nodes)
-    rows = [_row(pod, origin_s, card_mib) for pod in seen.pods]
+    by_queue = any(pod.names_queue for pod in seen.pods)
+    rows = [_row(pod, origin_s, card_mib, by_queue=by_queue) for pod in seen.pods]
     rows.sort(key=lambda row: (row.created_s or 0, row.name))
     _write(files.nodes, "--nodes", nodes_csv(seen.nodes))
     _write(files.pods, "--pods", pods_csv(rows))
@@ -170,7 +171,8 @@ def write_trace(
     _say(seen, rows, files, output)
 
 
-def _row(pod: "ObservedPod", origin_s: float, card_mib: int) -> "TracePod":
+def _row(pod: "ObservedPod", origin_s: float, card_mib: int, *, by_queue: bool) -> "TracePod":
+    """Return a pod's row; `by_queue`: with its team's queue, since some pod names one."""
     from weft.lab.simulate.openb import TracePod, asked
 
     def since(at: float | None) -> int | None:
@@ -179,7 +181,16 @@ def _row(pod: "ObservedPod", origin_s: float, card_mib: int) -> "TracePod":
     gpus, milli = asked(pod.shape, card_mib)
     created, scheduled, ended = map(since, pod.times)
     times = created, ended, scheduled
-    return TracePod(pod.name, pod.shape, gpus, milli, *times, pod.priority, listed_gang=pod.gang)
+    return TracePod(
+        pod.name,
+        pod.shape,
+        gpus,
+        milli,
+        *times,
+        pod.priority,
+        listed_gang=pod.gang,
+        listed_queue=pod.queue if by_queue else "",
+    )
 
 
 def _write(path: Path, option: str, text: str) -> None:

@@ -38,7 +38,12 @@ def named_queue(pod: PodManifest) -> str:
         said += [labels.get(key, "") for key in READ_LABELS]
     if annotations and not _ANNOTATIONS.isdisjoint(annotations):
         said += [annotations.get(key, "") for key in READ_ANNOTATIONS]
-    return next((name for name in said if _NAME.fullmatch(name)), "")
+    return next((name for name in said if is_queue_name(name)), "")
+
+
+def is_queue_name(text: str) -> bool:
+    """True if a queue may have this name."""
+    return _NAME.fullmatch(text) is not None
 
 
 def queue_of(pod: PodManifest) -> str:

@@ -143,3 +143,20 @@ def test_pods_of_a_gang_keep_it(weft: Weft) -> None:
     assert header.endswith(",gang,gang_min")
     gangs = sorted(row.split(",")[-2:] for row in rows)
     assert gangs == [["", ""], ["koordinator:ml/train", ""], ["koordinator:ml/train", ""]]
+
+
+def test_pods_keep_their_queues_where_one_names_its_own(weft: Weft) -> None:
+    """The others' are their namespaces'."""
+    items = [json.loads(json.dumps(pod)) for pod in pods()[:3]]
+    for pod, namespace in zip(items, ("ml", "ml", "web"), strict=True):
+        pod["metadata"]["namespace"] = namespace
+    path = weft.folder / "cluster.json"
+    path.write_text(json.dumps({"kind": "List", "items": [node("a"), *items]}))
+    assert weft(*written(weft, "from-cluster", path)).code == 0
+    assert "queue" not in (weft.folder / "p.csv").read_text()
+    items[0]["metadata"].setdefault("labels", {})["weft.dev/queue"] = "research"
+    path.write_text(json.dumps({"kind": "List", "items": [node("a"), *items]}))
+    assert weft(*written(weft, "from-cluster", path)).code == 0
+    header, *rows = (weft.folder / "p.csv").read_text().splitlines()
+    assert header.endswith(",queue")
+    assert sorted(row.split(",")[-1] for row in rows) == ["ml", "research", "web"]

@@ -34,7 +34,8 @@ class PodTimes(NamedTuple):
 
 
 class ObservedPod(NamedTuple):
-    """One pod: what it asks, in whose words, when it was there, and with which gang."""
+    """One pod: what it asks, in whose words, when it was there, and with which gang. `queue` is
+    its team's queue, by name or by its namespace; `names_queue` says which."""
 
     name: str
     shape: Shape
@@ -42,6 +43,8 @@ class ObservedPod(NamedTuple):
     priority: int
     times: PodTimes
     gang: Gang | None = None
+    queue: str = ""
+    names_queue: bool = False
 
 
 class ObservedCluster(NamedTuple):
@@ -90,7 +93,18 @@ def _add_pod(
     if request.shape.constraints.unsupported or request.shape.constraints.pods:
         seen.left_out["pods whose affinity to pods, spreading or claims is not simulated"] += 1
     shape, gang = _simulated(request.shape), request.gang or None
-    seen.pods.append(ObservedPod(name, shape, request.dialect, request.priority, times, gang))
+    seen.pods.append(
+        ObservedPod(
+            name,
+            shape,
+            request.dialect,
+            request.priority,
+            times,
+            gang,
+            request.team_queue,
+            bool(request.queue),
+        )
+    )
 
 
 def _simulated(shape: Shape) -> Shape:

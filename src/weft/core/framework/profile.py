@@ -82,6 +82,12 @@ class Profile:
         twin.scorers, twin.device_scorer = (), None
         return twin
 
+    def preempting(self) -> "Profile":
+        """The same, where its pods may end pods of lower priority."""
+        twin = copy.copy(self)
+        twin.preempts = True
+        return twin
+
     def shaped(self, shape: Shape) -> Shape:
         """The shape that is placed for a pod of this one (preFilter)."""
         for policy in self.pre_filters:

@@ -9,6 +9,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from msgspec.structs import replace
+
 from weft.core.engine import (
     Bind,
     Command,
@@ -24,6 +26,7 @@ from weft.core.engine.decision_faults import in_words
 from weft.core.framework import Policy, Profile
 from weft.core.ledger import RequestLimits
 from weft.core.record import DecisionsWriter, Header, ProfileUse, Recorder
+from weft.model.queue_rules import NO_QUEUES, QueueRules
 
 # --- Creates a simulation's engine for one policy or profile, with or without a decisions file ----
 
@@ -44,17 +47,23 @@ def profile_of(decider: Decider) -> Profile:
 
 
 def engine_on_record(
-    decider: Decider, seed: int, limits: RequestLimits, decisions: DecisionsWriter | None
+    decider: Decider,
+    seed: int,
+    limits: RequestLimits,
+    decisions: DecisionsWriter | None,
+    queues: QueueRules = NO_QUEUES,
 ) -> tuple[Engine, HandleEvent]:
     """Return a new engine of one profile, and the function that takes events.
 
     The function is the engine's own `handle`, or, with `decisions`, a recorder's."""
     profile = profile_of(decider)
     keep_top = TOP_ON_RECORD if decisions is not None else 0
-    engine = Engine([profile], seed=seed, keep_top=keep_top, limits=limits)
+    engine = Engine([profile], seed=seed, keep_top=keep_top, limits=limits, queues=queues)
     if decisions is None:
         return engine, engine.handle
     header = Header([ProfileUse.of(profile)], seed, keep_top, *limits)
+    if queues != NO_QUEUES:
+        header = replace(header, queues=queues)
     return engine, Recorder(engine, header, decisions.write).handle
 
 
@@ -81,10 +90,11 @@ def going_on(handle: HandleEvent) -> HandleEvent:
     return handled
 
 
-WORLD, ENDS, SCRAPES, ARRIVES, WAKES, LEAVES, TRIALS, LOOKS, GIVES_UP = range(9)
+WORLD, ENDS, GOES, RETURNS, SCRAPES, ARRIVES, WAKES, LEAVES, TRIALS, LOOKS, GIVES_UP = range(11)
 """Kinds of events, in the order in which they happen at one instant: world events, ends that free
-capacity, samples of GPUs, arrivals, retries, pods that leave, ends of trials, progress reports,
-gangs that give up waiting for their last pods."""
+capacity, preempted pods that go after their grace and then come anew, samples of GPUs, arrivals,
+retries, pods that leave, ends of trials, progress reports, gangs that give up waiting for their
+last pods."""
 
 Key = TypeVar("Key", int, str)
 """A pod of the run, by number or UID."""

@@ -1,17 +1,17 @@
 """Follows gangs in timed runs: since when each runs, and what its pods hold before that.
 
 A gang's pods run from the moment when as many as it needs hold places at once; later ones run at
-once, as long as others of it run. What a pod holds before it runs is wasted. Times are ns, amounts
+once, as long as others of it run, or once one of it has done its work. What a pod holds before it
+runs is wasted. Times are ns, amounts
 thousandths of a GPU."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
+from weft.lab.simulate.preempted import MILLI_NS_PER_GPU_S
 from weft.lab.simulate.results import GangTimes
 from weft.model import Gang
-
-_MILLI_NS_PER_GPU_S = 1000 * 1_000_000_000
 
 
 class _FollowedGang:
@@ -19,10 +19,10 @@ class _FollowedGang:
 
     `came_ns` is when as many pods as it needs had come, `began_ns` when they first ran."""
 
-    __slots__ = ("began_ns", "came", "came_ns", "held", "least", "running")
+    __slots__ = ("began_ns", "came", "came_ns", "has_ended", "held", "least", "running")
 
     def __init__(self, least: int) -> None:
-        self.least, self.came = max(1, least), 0
+        self.least, self.came, self.has_ended = max(1, least), 0, False
         self.came_ns: int | None = None
         self.began_ns: int | None = None
         self.held: dict[int, int] = {}
@@ -50,6 +50,10 @@ class GangClock:
         if followed.came == followed.least:
             followed.came_ns = now_ns
 
+    def is_over_for_some(self, number: int) -> bool:
+        """Tell whether a pod of its gang has done its work: the others do not wait for it."""
+        return self._of[number].has_ended
+
     def is_held(self, number: int) -> bool:
         """Tell whether the pod holds a place but does not run."""
         return number in self._of and number in self._of[number].held
@@ -58,7 +62,7 @@ class GangClock:
         """Return the pods that run from now on, as this one has a place now."""
         gang = self._of[number]
         gang.held[number] = now_ns
-        if not gang.running and len(gang.held) < gang.least:
+        if not (gang.running or gang.has_ended) and len(gang.held) < gang.least:
             return ()
         begin, gang.held = gang.held, {}
         for each, since_ns in begin.items():
@@ -78,16 +82,17 @@ class GangClock:
             return
         if gang.running.pop(number, None) is not None:
             self._last_end_ns = max(self._last_end_ns, now_ns)
+            gang.has_ended = True
         self._gives_back(gang, number, now_ns)
 
-    def loses_place(self, number: int, now_ns: int) -> None:
-        """Note that the pod's place is taken from it: its work so far is lost."""
-        if (gang := self._of.get(number)) is None:
-            return
-        began_ns = gang.running.pop(number, None)
-        if began_ns is not None:
-            self._preempted += self._milli[number] * (now_ns - began_ns)
+    def loses_place(self, number: int, now_ns: int) -> int:
+        """Note that the place of a gang's pod is taken from it; return for how long it had run,
+        which is lost."""
+        gang = self._of[number]
+        ran_ns = now_ns - gang.running.pop(number, now_ns)
+        self._preempted += self._milli[number] * ran_ns
         self._gives_back(gang, number, now_ns)
+        return ran_ns
 
     def _gives_back(self, gang: _FollowedGang, number: int, now_ns: int) -> None:
         since_ns = gang.held.pop(number, None)
@@ -121,6 +126,6 @@ class GangClock:
             wait_p99_s=round(p99, 3),
             wait_max_s=round(float(waits_s.max()), 3),
             makespan_s=round(max(0, self._last_end_ns - first_ns) / 1_000_000_000, 3),
-            wasted_gpu_s=round(wasted / _MILLI_NS_PER_GPU_S, 3),
-            preempted_gpu_s=round(self._preempted / _MILLI_NS_PER_GPU_S, 3),
+            wasted_gpu_s=round(wasted / MILLI_NS_PER_GPU_S, 3),
+            preempted_gpu_s=round(self._preempted / MILLI_NS_PER_GPU_S, 3),
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from weft.core.engine import Engine
+from weft.core.engine.nominations import is_kept
 from weft.core.framework.fragments import Fragments, NodeShares, TypicalPods
 
 OnHoldings = Callable[[Engine, Callable[[str], str]], None]
@@ -65,6 +66,8 @@ def holdings_now(
             continue
         holders: Mapping[int, list[Holder]] = {gpu.index: [] for gpu in node.gpus}
         for holding in engine.ledger.pods_on(node.name):
+            if is_kept(holding.placement.uid):
+                continue
             pod = pod_name(holding.placement.uid)
             for share in holding.placement.shares:
                 holders[share.gpu].append(Holder(pod, share.milli, share.memory_mib))

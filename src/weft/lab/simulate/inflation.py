@@ -56,6 +56,8 @@ class _Inflation(EventLoop[int]):
     ) -> None:
         self.pods = [scenario.pods[row] for row in arrivals.pod_rows]
         heap = [(number, ARRIVES, number) for number in range(len(self.pods))]
+        if scenario.preempts:  # pods stay for ever: nobody is ended for another
+            scenario = replace(scenario, preempt=False)
         super().__init__(*scenario.start(decider, arrivals, decisions), heap)
         for happens in scenario.world:
             self._handle(happens.event, 0)

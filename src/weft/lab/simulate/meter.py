@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.core.engine import Engine, Record
+from weft.core.engine.nominations import kept_uid
 from weft.core.framework.fragments import Fragments, NodeShares, TypicalPods
 from weft.core.ledger.table import LedgerTable
 from weft.lab.simulate.results import PolicyRun
@@ -92,12 +93,24 @@ class Meter:
             held, card = 0, (placement.node, share.gpu)
             if row is not None:
                 device = table.device_row(row, share.gpu)
-                memory = table.memory_used[device] * 1000
+                kept_milli, kept_mib = self._kept(placement.node, share.gpu)
+                memory = (table.memory_used[device] - kept_mib) * 1000
                 part = memory // max(1, int(table.device_memory_total[device]))
-                held = max(table.milli_used[device], part)
+                held = max(table.milli_used[device] - kept_milli, part)
             change += held - self._held.get(card, 0)
             self._held[card] = held
         return change
+
+    def _kept(self, node: str, gpu: int) -> tuple[int, int]:
+        """Return the thousandths and MiB of a GPU that are kept for preempting pods: nobody has
+        them yet."""
+        milli = mib = 0
+        for nomination in self._engine.preemption.on_node(node):
+            kept = self._engine.ledger.holdings.get(kept_uid(nomination.pod.uid))
+            for share in kept.placement.shares if kept else ():
+                if share.gpu == gpu:
+                    milli, mib = milli + share.milli, mib + share.memory_mib
+        return milli, mib
 
     def used_milli(self) -> int:
         """Return the GPU milli held now: per GPU its cores, or its memory if that is more."""

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from weft.dialects.queues import is_queue_name
 from weft.files.reading import read_text
 from weft.model import (
     BadInputError,
@@ -112,7 +113,9 @@ OTHER_MIB = 16_384
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 GPU_MEMORY, GPU_PERCENT = "gpu_memory_mib", "gpu_memory_percent"
-GANG, GANG_MIN = "gang", "gang_min"
+GANG, GANG_MIN, QUEUE = "gang", "gang_min", "queue"
+NAMESPACE = "default"
+"""The namespace of a list's pods, and so the queue of those that name none."""
 LISTED = "trace"
 """The system of gangs that a pod list names."""
 TIME_COLUMNS = ("creation_time", "deletion_time", "scheduled_time")
@@ -120,7 +123,7 @@ _OPTIONAL: dict[tuple[str, ...], tuple[str, ...]] = {
     NODE_COLUMNS: (GPU_MEMORY, NODE),
     POD_COLUMNS: (
         *("gpu_spec", "application", "priority", GPU_MEMORY, GPU_PERCENT, POD, GANG, GANG_MIN),
-        *TIME_COLUMNS,
+        *(QUEUE, *TIME_COLUMNS),
     ),
 }
 _MISSPELT, _MOST_LONGER = 0.85, 2
@@ -136,7 +139,7 @@ class TracePod(msgspec.Struct, frozen=True, gc=False):
     `milli` is its request per GPU: cores, or the share of a GPU's memory if that is more. Pods of a
     recorded day have the whole `request`. A pod that was `withdrawn` never ran in the recording: it
     leaves at `deleted_s` (`later`), or at once if it is not placed at once (`at-once`).
-    `listed_gang` is the gang that a list's row names."""
+    `listed_gang` and `listed_queue` are the gang and the queue that a list's row names."""
 
     name: str
     shape: Shape
@@ -149,6 +152,17 @@ class TracePod(msgspec.Struct, frozen=True, gc=False):
     request: PodRequest | None = None
     withdrawn: Literal["", "at-once", "later"] = ""
     listed_gang: Gang | None = None
+    listed_queue: str = ""
+
+    @property
+    def names_queue(self) -> bool:
+        """True if its row, or its recorded request, names a team's queue."""
+        return bool(self.listed_queue or (self.request is not None and self.request.queue))
+
+    @property
+    def queue(self) -> str:
+        """The team's queue that it belongs to, as for the scheduler: by default its namespace's."""
+        return self.listed_queue or (NAMESPACE if self.request is None else self.request.team_queue)
 
     @property
     def gang(self) -> Gang | None:
@@ -195,6 +209,13 @@ class _Row:
             return merged(base, self.text(column))
         except ValueError as error:
             raise self.error(column, str(error)) from None
+
+    def queue(self) -> str:
+        """Return the queue that the row names."""
+        name = self.text(QUEUE)
+        if name and not is_queue_name(name):
+            raise self.error(QUEUE, f"{name!r} is not a name; write letters, digits, _ . / and -")
+        return name
 
     def error(self, column: str, problem: str) -> BadInputError:
         return BadInputError(f"{self._path}, line {self._line}, column {column}", problem)
@@ -254,7 +275,8 @@ def read_pods(path: Path, card_mib: int = OTHER_MIB) -> list[TracePod]:
         )
         priority = row.number("priority", -(2**31), 2**31 - 1, optional=True) or 0
         times = created, deleted, scheduled
-        pods.append(TracePod(row.text("name"), shape, gpus, milli, *times, priority))
+        pod = TracePod(row.text("name"), shape, gpus, milli, *times, priority)
+        pods.append(replace(pod, listed_queue=queue) if (queue := row.queue()) else pod)
         gangs.take(row, len(pods) - 1)
 
     _read(path, POD_COLUMNS, take)
@@ -292,7 +314,7 @@ class _ListedGangs:
             if row is not None and least > len(rows):
                 problem = f"{least} of gang {name!r}, which has {len(rows)} rows"
                 raise row.error(GANG_MIN, f"{problem}; it would wait for ever")
-            yield Gang(LISTED, "default", name, least), rows
+            yield Gang(LISTED, NAMESPACE, name, least), rows
 
 
 def _check_plain(row: _Row, gpus: int, milli: int) -> None:
@@ -413,15 +435,20 @@ def nodes_csv(nodes: Iterable[Node]) -> str:
 
 
 def pods_csv(pods: Iterable[TracePod]) -> str:
-    """Return a pod list; times in whole seconds. It has columns of gangs if a pod has one."""
+    """Return a pod list; times in whole seconds. It has columns of gangs if a pod has one, and of
+    queues if a pod names one."""
     pods = list(pods)
     own = (GPU_MEMORY, GPU_PERCENT, "priority", "application", POD)
-    columns, rows = (*POD_COLUMNS, "gpu_spec", *TIME_COLUMNS, *own), map(_pod_row, pods)
-    if not any(pod.gang for pod in pods):
-        return _csv(columns, rows)
-    sizes = Counter(pod.gang.key for pod in pods if pod.gang)
-    with_gangs = ([*row, *_gang_cells(pod, sizes)] for row, pod in zip(rows, pods, strict=True))
-    return _csv((*columns, GANG, GANG_MIN), with_gangs)
+    columns = [*POD_COLUMNS, "gpu_spec", *TIME_COLUMNS, *own]
+    rows = [*map(_pod_row, pods)]
+    if any(pod.gang for pod in pods):
+        sizes = Counter(pod.gang.key for pod in pods if pod.gang)
+        rows = [[*row, *_gang_cells(pod, sizes)] for row, pod in zip(rows, pods, strict=True)]
+        columns += [GANG, GANG_MIN]
+    if any(pod.names_queue for pod in pods):
+        rows = [[*row, pod.queue] for row, pod in zip(rows, pods, strict=True)]
+        columns += [QUEUE]
+    return _csv(columns, rows)
 
 
 def _gang_cells(pod: TracePod, sizes: Counter[str]) -> tuple[Cell, Cell]:
@@ -475,7 +502,7 @@ def _comparable(shape: Shape, said: Shape) -> Shape:
     return replace(shape, trace_spec=said.trace_spec)
 
 
-def _csv(columns: tuple[str, ...], rows: Iterable[list[Cell]]) -> str:
+def _csv(columns: Iterable[str], rows: Iterable[list[Cell]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

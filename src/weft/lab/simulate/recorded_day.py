@@ -2,14 +2,16 @@
 
 Pods arrive at their recorded times, and run for their recorded duration from their new placement
 on. Bindings and evictions by the recorded policies are not repeated; node changes are. Pods that
-were there before the recording, or were placed by another scheduler, stay in place. Metrics are
-left out: they describe the GPUs as the recorded policies had filled them."""
+were there before the recording, or were placed by another scheduler, stay in place. Teams' queues
+are as they were then, and pods end others if they did then. Metrics are left out: they describe the
+GPUs as the recorded policies had filled them."""
 
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
+from msgspec import UNSET
 
 from weft.core.engine import (
     BindOn,
@@ -32,6 +34,7 @@ from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.openb import TracePod, asked, usual_card_mib
 from weft.lab.simulate.scenario import Scenario, WorldEvent
 from weft.model import BadInputError, Node, PodRequest
+from weft.model.queue_rules import NO_QUEUES
 
 SECOND_NS = 1_000_000_000
 
@@ -136,7 +139,7 @@ class _Reading:
             return
         self._running = True
         self.others.add(uid)
-        self._happens(event, at)
+        self._happens(msgspec.structs.replace(event, priority=UNSET), at)  # nobody ends it
 
     def _gone(self, event: PodGone, at: int) -> None:
         if event.uid in self.others:
@@ -163,7 +166,14 @@ def _day(header: Header, reading: _Reading, doubt: str) -> RecordedDay:
     card_mib = usual_card_mib(nodes)
     pods = [_row(pod, card_mib) for pod in reading.pods.values()]
     limits = RequestLimits(header.overcommit_permille, header.harvest_permille, header.known_only)
-    scenario = Scenario(nodes, pods, world=tuple(reading.events), limits=limits)
+    scenario = Scenario(
+        nodes,
+        pods,
+        world=tuple(reading.events),
+        limits=limits,
+        queues=NO_QUEUES if header.queues is UNSET else header.queues,
+        preempt=any(profile.preempts for profile in header.profiles),
+    )
     ranks = [node.rank for node in nodes]
     return RecordedDay(
         scenario,

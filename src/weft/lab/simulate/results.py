@@ -55,6 +55,36 @@ class GangTimes(msgspec.Struct, frozen=True):
     preempted_gpu_s: float
 
 
+class PreemptedWork(msgspec.Struct, frozen=True):
+    """Timed mode, where pods may end others: how often a pod lost its place, and the GPUs × seconds
+    that it had run by then, which were lost."""
+
+    preempted: int
+    lost_gpu_s: float
+
+
+class QueueTimes(msgspec.Struct, frozen=True):
+    """Timed mode: one team's queue. Times are seconds of the trace, percentages of all GPUs.
+
+    `never_started` of its `pods` were pending at the end, and count in no wait. `held_percent` is
+    what its pods held on average from the first arrival to the last start, as the scheduler charges
+    queues. `guarantee_percent` is what it is promised, None without a guarantee of GPUs; it wanted
+    that for `wanting_s`, in which what its pods held and waited for was as much, and then held
+    `held_while_wanting_percent`. `preempted_gpu_s` is its part of the lost work."""
+
+    queue: str
+    pods: int
+    never_started: int
+    wait_mean_s: float
+    wait_p99_s: float
+    held_percent: float
+    guarantee_percent: float | None
+    wanting_s: float
+    held_while_wanting_percent: float | None
+    preempted: int
+    preempted_gpu_s: float
+
+
 class Timeline(msgspec.Struct, frozen=True):
     """Timed mode: means over steps of `step_s` seconds from the first arrival on.
 
@@ -96,7 +126,7 @@ class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
     the number of pods that arrived before the first one that failed; None if none failed, and in
     timed mode. `possible` is the bound, if requested. `side_faults` counts failures beside deciding
     (prices, learning). `gangs` is absent if no pod is of one. `cpu_s` and `wall_s` are None without
-    timing."""
+    timing. `preemption` is there where pods may end others, `queues` where teams have some."""
 
     policy: str
     seed: int
@@ -120,6 +150,8 @@ class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
     possible: PossibleAllocation | None = None
     side_faults: int = 0
     gangs: GangTimes | UnsetType = UNSET
+    preemption: PreemptedWork | UnsetType = UNSET
+    queues: list[QueueTimes] | UnsetType = UNSET
     cpu_s: float | None = None
     wall_s: float | None = None
 
@@ -137,9 +169,23 @@ class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
         return gpus if gpus >= 1 else None
 
 
+class QueueSummary(msgspec.Struct, frozen=True):
+    """One team's queue over a policy's seeds: means of its runs' measures (`QueueTimes`)."""
+
+    queue: str
+    pods: float
+    never_started: float
+    wait_mean_s: float
+    wait_p99_s: float
+    held_percent: float
+    guarantee_percent: float | None
+    held_while_wanting_percent: float | None
+    preempted_gpu_s: float
+
+
 class TimedSummary(msgspec.Struct, frozen=True):
     """Timed mode, over a policy's seeds: means of its runs' waits, completion times and use, named
-    as in experiments. Those of gangs are absent if there are none."""
+    as in experiments. Those of gangs, of preemption and of queues are absent if there are none."""
 
     queue_mean_s: float
     queue_mean_ci95: float | None
@@ -155,6 +201,8 @@ class TimedSummary(msgspec.Struct, frozen=True):
     gang_wait_mean_ci95: float | UnsetType | None = UNSET
     wasted_gpu_s: float | UnsetType = UNSET
     preempted_gpu_s: float | UnsetType = UNSET
+    preemptions: float | UnsetType = UNSET
+    queues: list[QueueSummary] | UnsetType = UNSET
 
 
 class PolicySummary(msgspec.Struct, frozen=True):

@@ -31,6 +31,7 @@ from weft.model.interference_table import (
     InterferenceTable,
     to_input,
 )
+from weft.model.queue_rules import NO_QUEUES, QueueRules
 
 # Lets policies learn the typical pods from arrivals so far, instead of from the whole trace
 
@@ -52,6 +53,10 @@ def learning(handle: Handle, half_life_ns: int) -> Handle:
     return handle_and_count
 
 
+GRACE_NS = 30_000_000_000
+"""How long a preempted pod stays, by default: Kubernetes' terminationGracePeriodSeconds."""
+
+
 class WorldEvent(msgspec.Struct, frozen=True):
     """An event that policies do not cause: a node joins, another scheduler's pod ends."""
 
@@ -66,7 +71,10 @@ class Scenario(msgspec.Struct, frozen=True):
     happen at their times in timed mode; `limits` are how much of a GPU may be promised. `usual` are
     the shapes that policies consider typical; without any, those of the pods. With `learn`,
     policies know only the arrivals so far, and an arrival counts half after each half-life (ns; 0:
-    for ever fully)."""
+    for ever fully).
+
+    `queues` are teams' queues. In timed mode pods end others as the scheduler would, if they may
+    (`preempts`), unless `preempt` is off; those go `grace_ns` later."""
 
     nodes: list[Node]
     pods: list[TracePod]
@@ -77,6 +85,22 @@ class Scenario(msgspec.Struct, frozen=True):
     usual: tuple[Shape, ...] = ()
     learn: bool = False
     half_life_ns: int = 0
+    queues: QueueRules = NO_QUEUES
+    preempt: bool = True
+    grace_ns: int = GRACE_NS
+
+    @property
+    def preempts(self) -> bool:
+        """True if a pod may have to end for another: of higher priority, or of a queue that takes
+        back what others borrow."""
+        if not self.preempt:
+            return False
+        return self.queues.reclaim or len({pod.priority for pod in self.pods}) > 1
+
+    @property
+    def has_queues(self) -> bool:
+        """True if pods name queues, or some are configured."""
+        return self.queues != NO_QUEUES or any(pod.names_queue for pod in self.pods)
 
     @property
     def capacity_milli(self) -> int:
@@ -98,7 +122,11 @@ class Scenario(msgspec.Struct, frozen=True):
 
         The function is the engine's own `handle`, or, with `decisions`, a recorder's; it raises
         failed decisions (`going_on`)."""
-        engine, forgiving = engine_on_record(decider, arrivals.seed, self.limits, decisions)
+        if self.preempts:
+            decider = profile_of(decider).preempting()
+        engine, forgiving = engine_on_record(
+            decider, arrivals.seed, self.limits, decisions, self.queues
+        )
         handle = going_on(forgiving)
         ranked = tuple(
             msgspec.structs.replace(node, rank=rank)

@@ -4,7 +4,11 @@ A pod runs for as long as in the trace (deletion − scheduling), counted from i
 row without these times never ends. Arrivals can come `compress` times faster while durations stay,
 because the trace alone never fills its cluster. At each creation time the pod of that row arrives,
 or, with resampling, the one drawn for it. The time of a gang's pod is counted from when as many of
-the gang as it needs have places. An evicted pod comes anew at once, and does all its work again."""
+the gang as it needs have places.
+
+A pod that is preempted runs on, and keeps its place, for the scenario's grace; unless it ends by
+then, its work is lost, and its controller makes it anew. One that is evicted for another reason
+goes, and comes anew, at once."""
 
 import heapq
 from collections import Counter
@@ -18,18 +22,31 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from weft.core.engine import Bind, Evict, PodAdded, PodBound, PodGone, Tick, Unschedulable
+from weft.core.engine.team_queues import charge_of
 from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
-from weft.lab.simulate.event_loop import ARRIVES, ENDS, LEAVES, PROFILE, WORLD, Decider, EventLoop
+from weft.lab.simulate.event_loop import (
+    ARRIVES,
+    ENDS,
+    GOES,
+    LEAVES,
+    PROFILE,
+    RETURNS,
+    WORLD,
+    Decider,
+    EventLoop,
+)
 from weft.lab.simulate.gangs import GangClock
 from weft.lab.simulate.holdings import OnHoldings
 from weft.lab.simulate.inflation import name_of
 from weft.lab.simulate.meter import Meter, commonest_first, main_reason
 from weft.lab.simulate.openb import TracePod, duration_ns
-from weft.lab.simulate.results import CompletionTimes, PolicyRun, Timeline, WaitTimes
+from weft.lab.simulate.preempted import LostWork
+from weft.lab.simulate.queues import QueueClock
+from weft.lab.simulate.results import CompletionTimes, PolicyRun, QueueTimes, Timeline, WaitTimes
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.sharing.outcome import JobTimes, seconds
-from weft.model import Gang, Placement, PodRequest
+from weft.model import Gang, Node, Placement, PodRequest
 
 # --- Records use and pending pods over a run's time, in a few hundred steps of equal length -------
 #
@@ -208,6 +225,9 @@ class TimedRun(EventLoop[int]):
         self.ended: dict[int, int] = {}
         self.ends_ns: dict[int, int] = {}
         self.gangs = GangClock()
+        self.queues = QueueClock(scenario.queues) if scenario.has_queues else None
+        self.lost = LostWork() if scenario.preempts else None
+        self.grace_ns, self.goes_ns = scenario.grace_ns, dict[int, int]()
         self.places: dict[int, Placement] = {}
         self.first_reason: dict[int, str] = {}
         self.last_reason: dict[int, str] = {}
@@ -235,12 +255,14 @@ class TimedRun(EventLoop[int]):
 
     def _is_over(self, waiting: int) -> bool:
         """Tell whether no further pod can start."""
-        return not waiting and len(self.created) == len(self.pods)
+        return not waiting and not self.goes_ns and len(self.created) == len(self.pods)
 
     def _comes_or_starts(self) -> None:
         """Note an arrival or a start: use over time is measured up to the last one."""
         self.busy_until = self.now
         self.busy_asked_ns, self.busy_held_ns = self.asked_ns, self.held_ns
+        if self.queues is not None:
+            self.queues.mark(self.now)
 
     def _happens(self, kind: int, key: int) -> None:
         if kind == ARRIVES:
@@ -249,6 +271,12 @@ class TimedRun(EventLoop[int]):
         elif kind == ENDS:
             if self.ends_ns.get(key) == self.now:  # else it was evicted meanwhile
                 self.end(key)
+        elif kind == GOES:
+            if self.goes_ns.get(key) == self.now:  # else its time was over before
+                self.loses_place(key)
+                self.schedule(self.now, RETURNS, key)
+        elif kind == RETURNS:
+            self.comes_anew(key)
         elif kind == LEAVES:
             self.leave(key)
         elif kind == WORLD:
@@ -269,8 +297,16 @@ class TimedRun(EventLoop[int]):
         self.places[number] = placement
         self.held_milli += self.meter.held_change(placement)
         self.asked_milli += self.pods[number].total_milli
+        if self.queues is not None:
+            charge = charge_of(placement, self._node(placement.node))
+            self.queues.placed(number, charge.gpu_milli, self.now)
         for each in self.gangs.placed(number, self.now) if number in self.gang_of else (number,):
             self._runs(each)
+
+    def _node(self, name: str) -> Node | None:
+        table = self.engine.ledger.table
+        row = table.row_of.get(name)
+        return None if row is None else table.nodes[row]
 
     def _runs(self, number: int) -> None:
         """Schedule the end of a pod that runs from now on."""
@@ -283,31 +319,48 @@ class TimedRun(EventLoop[int]):
         """End a pod whose time is over."""
         self.ended[number] = self.now
         self.gangs.ends(number, self.now)
+        if self.queues is not None:
+            self.queues.ends(number, self.now)
         self._take_place(number)
 
     def _take_place(self, number: int) -> None:
         self.ends_ns.pop(number, None)
+        self.goes_ns.pop(number, None)
         self.asked_milli -= self.pods[number].total_milli
         self.tell(PodGone(str(number)))
         self.held_milli += self.meter.held_change(self.places.pop(number))
 
     def _evict(self, command: Evict) -> None:
-        """Take the pod's place; its controller makes it anew at once."""
+        """Take the pod's place, now or after its grace; its controller makes it anew."""
         uid = command.placement.uid
         if not uid.isdecimal() or int(uid) not in self.places:
             return  # a pod of the world's
-        self.loses_place(int(uid))
-        self.comes_anew(int(uid))
+        number = int(uid)
+        if command.record.preempted:
+            self.goes_ns[number] = self.now + self.grace_ns
+            self.schedule(self.goes_ns[number], GOES, number)
+        else:
+            self.loses_place(number)
+            self.comes_anew(number)
 
     def loses_place(self, number: int) -> None:
-        """Take a pod's place from it."""
-        self.gangs.loses_place(number, self.now)
-        self.started.pop(number)
+        """Take a pod's place from it: its work so far is lost."""
+        ran_ns, milli = self.now - self.started.pop(number), self.pods[number].total_milli
+        if number in self.gang_of:
+            ran_ns = self.gangs.loses_place(number, self.now)
+        if self.lost is not None:
+            self.lost.add(milli, ran_ns)
+        if self.queues is not None:
+            self.queues.loses_place(number, ran_ns, self.now)
         self._take_place(number)
 
     def comes_anew(self, number: int) -> None:
-        """Create a pod again that lost its place."""
-        self.tell(PodAdded(self._request(number)))
+        """Create a pod again that lost its place; of a gang of which some have done their work, as
+        a pod of its own."""
+        request = self._request(number)
+        if request.gang and self.gangs.is_over_for_some(number):
+            request = replace(request, gang=UNSET)
+        self.tell(PodAdded(request))
 
     def arrive(self, number: int) -> None:
         """Create a pod."""
@@ -316,6 +369,8 @@ class TimedRun(EventLoop[int]):
         self._comes_or_starts()
         if (gang := self.gang_of.get(number)) is not None:
             self.gangs.comes(number, gang, pod.total_milli, self.now)
+        if self.queues is not None:
+            self.queues.comes(number, pod.queue, pod.total_milli, self.now)
         self.tell(PodAdded(self._request(number)))
         self.meter.arrived(pod.total_milli, self.asked_milli)
 
@@ -325,7 +380,13 @@ class TimedRun(EventLoop[int]):
             return replace(pod.request, uid=uid, scheduler_name=PROFILE)
         gang = self.gang_of.get(number, UNSET)
         return PodRequest(
-            uid, pod.name, pod.shape, priority=pod.priority, created_ns=self.now, gang=gang
+            uid,
+            pod.name,
+            pod.shape,
+            priority=pod.priority,
+            created_ns=self.now,
+            gang=gang,
+            queue=pod.listed_queue or UNSET,
         )
 
     def leave(self, number: int) -> None:
@@ -333,6 +394,8 @@ class TimedRun(EventLoop[int]):
         once."""
         if number not in self.started:
             self.gave_up += 1
+            if self.queues is not None:
+                self.queues.gives_up(number, self.now)
             self.tell(PodGone(str(number)))
         elif self.pods[number].withdrawn == "later":
             self.end(number)
@@ -354,7 +417,14 @@ class TimedRun(EventLoop[int]):
             timeline=self.timeline.timeline(self.busy_until),
             waited=commonest_first(Counter(self.first_reason.values())),
             gangs=self.gangs.result(self.now) or UNSET,
+            preemption=self.lost.result() if self.lost is not None else UNSET,
+            queues=UNSET if self.queues is None else self._of_queues(self.queues),
         )
+
+    def _of_queues(self, queues: QueueClock) -> list[QueueTimes]:
+        waits_ns = {number: at - self.created[number] for number, at in self.started.items()}
+        measured = self.first, self.busy_until if self.busy_until > self.first else self.now
+        return queues.result(waits_ns, measured, self.capacity_milli)
 
     def _waits(self) -> WaitTimes:
         waits = self._seconds(self.started)

@@ -1,4 +1,4 @@
-"""The columns `gang` and `gang_min` of a pod list: read, written, and wrong ones named."""
+"""The columns `gang`, `gang_min` and `queue` of a pod list: read, written, and wrong ones named."""
 
 from pathlib import Path
 
@@ -99,3 +99,17 @@ def test_resampling_keeps_gangs_whole(sizes: list[int], seed: int) -> None:
         rows_of.setdefault(pod.gang.key if pod.gang else f"{row}", []).append(row)
     drawn = [tuple(found.pod_rows[row] for row in rows) for rows in rows_of.values()]
     assert set(drawn) <= {tuple(rows) for rows in rows_of.values()}
+
+
+def test_what_is_written_of_queues_is_what_is_read(tmp_path: Path) -> None:
+    """Pods that name no queue are in that of their namespace, which the file then says."""
+    pods = [msgspec.structs.replace(trace_pod("a"), listed_queue="research"), trace_pod("b")]
+    text = pods_csv(pods)
+    assert [line.rpartition(",")[2] for line in text.splitlines()] == [
+        "queue",
+        "research",
+        "default",
+    ]
+    read = read_pods(write(tmp_path / "pods.csv", text))
+    assert [pod.queue for pod in read] == [pod.queue for pod in pods]
+    assert "queue" not in pods_csv(pods[1:])

@@ -113,6 +113,7 @@ def write_report(
             report.figure(chart, captions.get(chart.name, ""))
             for chart in simulation_charts(results, models_gpus)
         ),
+        *_queues(results),
         *maps(holdings, ranked(results)),
         _reasons(results),
         folded(f"All {len(results.runs)} runs", run_table(results).html()),
@@ -133,6 +134,19 @@ def _note(results: SimulationResults) -> str:
 def _together(text: str) -> str:
     """Prevent line breaks between a number and its unit."""
     return text.replace(" %", "\u00a0%").replace(" s ", "\u00a0s ")
+
+
+def _queues(results: SimulationResults) -> list[str]:
+    """Return the section on queues, if there are any."""
+    table = queue_table(results)
+    if not table.rows:
+        return []
+    note = (
+        "Means per seed. Held: percent of all GPU time from the first arrival to the last start, "
+        "as the scheduler charges queues; when wanted: of the time in which what its pods held and "
+        "waited for was as much as its guarantee."
+    )
+    return [section(table.html(), part("note", note), title="Teams’ queues", label="Teams’ queues")]
 
 
 def _reasons(results: SimulationResults) -> str:
@@ -221,6 +235,28 @@ def reason_table(results: SimulationResults, reasons: Sequence[str]) -> Table:
     return Table("Pods without a place, by reason", titles, rows)
 
 
+_QUEUE_TITLES = ["Pods", "Mean wait, s", "p99 wait, s", "Held, %", "Guarantee, %"]
+_QUEUE_TITLES += ["Held when wanted, %", "Preempted, GPU s", "Never started"]
+
+
+def queue_table(results: SimulationResults) -> Table:
+    """Return a row for each policy and queue, best policy first; no row without queues."""
+    of_policy, rows = {summary.policy: summary for summary in results.summary}, []
+    for policy in ranked(results):
+        timed = of_policy[policy].timed
+        for queue in (timed.queues or ()) if timed else ():
+            shares = queue.held_percent, queue.guarantee_percent, queue.held_while_wanting_percent
+            values = [
+                queue.queue,
+                f"{queue.pods:,.0f}",
+                *map(_plain, (queue.wait_mean_s, queue.wait_p99_s, *shares)),
+                f"{queue.preempted_gpu_s:,.0f}",
+                f"{queue.never_started:,.1f}",
+            ]
+            rows.append(TableRow(policy, values))
+    return Table("Teams’ queues", ["Policy", "Queue", *_QUEUE_TITLES], rows)
+
+
 def run_table(results: SimulationResults) -> Table:
     """Return a row for every run."""
     timed = is_timed(results)
@@ -282,11 +318,12 @@ def _columns(results: SimulationResults) -> list[Column]:
         # By the end all pods have left, so the final allocation says nothing.
         columns = _wait_columns()
         if any(run.gangs is not UNSET for run in results.runs):
-            columns += [
-                _column("gang_wait_mean_s", 1),
-                _column("wasted_gpu_s", 0),
-                _column("preempted_gpu_s", 0),
-            ]
+            columns += [_column("gang_wait_mean_s", 1), _column("wasted_gpu_s", 0)]
+        preempts = any(run.preemption is not UNSET for run in results.runs)
+        if preempts or any(run.gangs is not UNSET for run in results.runs):
+            columns.append(_column("preempted_gpu_s", 0))
+        if preempts:
+            columns.append(_column("preemptions", 1))
     if any(summary.cpu_s is not None for summary in results.summary):
         columns.append(Column("CPU, s", _cpu, 2))
     return columns

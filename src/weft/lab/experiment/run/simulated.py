@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET
 
 from weft.dialects.dialect import DialectSettings
+from weft.dialects.queues import named_queue
 from weft.dialects.registry import parse_pod
 from weft.lab.experiment.run.cluster_jobs import PlannedJob, planned_jobs, pod_template
 from weft.lab.experiment.run.measured_pairs import ORACLE, PairsRunner
@@ -33,7 +34,7 @@ from weft.lab.experiment.run.shared_gpus import (
     SharedGpusRunner,
     finite_or_none,
 )
-from weft.lab.experiment.run.trace_runs import OpenbRunner, gang_measures
+from weft.lab.experiment.run.trace_runs import OpenbRunner, gang_measures, team_measures
 from weft.lab.experiment.spec.cluster import Cluster, ClusterJobs, ClusterScheduler
 from weft.lab.experiment.spec.experiment import ExperimentSpec, PlannedCell
 from weft.lab.experiment.spec.workloads import GangJobs, MeasuredPairs, OpenbPods
@@ -170,6 +171,7 @@ class SimulatedClusterRunner:
         measures, usage = _measures(run.waits, run.completion), pods_over_time(rows)
         if run.gangs is not UNSET:
             measures |= gang_measures(run.gangs)
+        measures |= team_measures(run)
         built, packed = msgspec.to_builtins(run), decisions.packed()
         return CellResult(measures, built, rows, usage, decisions=packed)
 
@@ -195,6 +197,8 @@ def _pod(job: PlannedJob, scheduler: ClusterScheduler, cluster: Cluster, percent
     unit = scheduler.request.unit
     settings = DialectSettings(gpushare_unit="MiB" if unit == "MiB" else "GiB")
     request = parse_pod(manifest, settings)
+    if queue := named_queue(manifest):
+        request = msgspec.structs.replace(request, queue=queue)
     shape = msgspec.structs.replace(request.shape, extended=(), resources=())
     gpus, milli = asked(shape, cluster.simulated.memory_mib)
     return TracePod(

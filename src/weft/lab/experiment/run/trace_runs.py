@@ -19,7 +19,7 @@ from weft.lab.experiment.run.runner import (
     MakeScheduler,
 )
 from weft.lab.experiment.run.shared_gpus import finite_or_none
-from weft.lab.experiment.spec.experiment import ExperimentSpec, PlannedCell
+from weft.lab.experiment.spec.experiment import ExperimentSpec, PlannedCell, teams_of
 from weft.lab.experiment.spec.workloads import OpenbPods
 from weft.lab.simulate import arrivals
 from weft.lab.simulate.arrivals import Arrivals
@@ -170,6 +170,7 @@ def openb_measures(run: PolicyRun) -> dict[str, float | None]:
         measures |= {"jct_mean_s": run.completion.mean_s, "jct_p99_s": run.completion.p99_s}
     if run.gangs is not UNSET:
         measures |= gang_measures(run.gangs)
+    measures |= team_measures(run)
     return {name: finite_or_none(value) for name, value in measures.items()}
 
 
@@ -184,6 +185,26 @@ def gang_measures(gangs: GangTimes) -> dict[str, float | None]:
         "preempted_gpu_s": gangs.preempted_gpu_s,
         "gangs_unfinished": gangs.never_ran,
     }
+
+
+def team_measures(run: PolicyRun) -> dict[str, float | None]:
+    """Return the measures of preemption and of queues, by name, of a run that has them.
+
+    Without a queue that has a guarantee of GPUs, and wanted it, none lacked anything."""
+    measures: dict[str, float | None] = {}
+    if run.preemption is not UNSET:
+        measures["preempted_gpu_s"] = run.preemption.lost_gpu_s
+        measures["preemptions"] = run.preemption.preempted
+    if run.queues is not UNSET:
+        measures["below_guarantee_percent"] = max(
+            (
+                max(0.0, queue.guarantee_percent - queue.held_while_wanting_percent)
+                for queue in run.queues
+                if queue.guarantee_percent and queue.held_while_wanting_percent is not None
+            ),
+            default=0.0,
+        )
+    return measures
 
 
 def arrivals_of_seed(
@@ -211,7 +232,17 @@ class OpenbRunner:
         make: MakeScheduler,
     ) -> None:
         self._workload, self._data, self._make = workload, data, make
-        self._seeds, self._records = spec.seeds, spec.decisions
+        self._seeds, self._records, self._profile = spec.seeds, spec.decisions, spec.profile
+
+    def _of_teams(self, scenario: Scenario, scheduler: str) -> Scenario:
+        """Return the scenario with queues and preemption as for this scheduler."""
+        queues, preempt = teams_of(self._workload, self._profile(scheduler))
+        return msgspec.structs.replace(
+            scenario,
+            queues=queues.rules(),
+            preempt=preempt,
+            grace_ns=round(self._workload.grace_seconds * 1e9),
+        )
 
     @cached_property
     def _scenario(self) -> Scenario:
@@ -231,7 +262,7 @@ class OpenbRunner:
         workload, scenario = self._workload, self._scenario
         order = self._arrivals(cell)
         grid = RunGrid(
-            scenario,
+            scenario if workload.mode == "inflation" else self._of_teams(scenario, cell.scheduler),
             (cell.scheduler,),
             (order,),
             self._make,

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from weft.files.form import Section, place, read_document, read_form
+from weft.files.queue_settings import QueuesSettings, check_queues
 from weft.files.reading import read_bytes
 from weft.lab.experiment.spec.cluster import Cluster, check_cluster
 from weft.lab.experiment.spec.measures import MEASURES
@@ -26,6 +27,7 @@ from weft.lab.experiment.spec.workloads import (
 )
 from weft.model import BadInputError
 from weft.model.nearest import unknown
+from weft.model.queue_rules import Order
 
 API_VERSION, KIND = "weft.dev/v1", "Experiment"
 _SNAKE = re.compile(r"_([a-z])")
@@ -49,10 +51,14 @@ class WeightedPolicy(Section, frozen=True):
 class SchedulerProfile(Section, frozen=True):
     """A scheduler with several policies, like a profile of `WeftConfiguration`.
 
-    The first policy orders the queue, breaks ties and picks GPUs."""
+    The first policy orders the queue, breaks ties and picks GPUs. `preempt`, `order` and `reclaim`
+    replace those of an `openb` workload and its queues, so that schedulers can differ in them."""
 
     name: Name
     policies: Annotated[tuple[WeightedPolicy, ...], Meta(min_length=1)]
+    preempt: bool | None = None
+    order: Order | None = None
+    reclaim: bool | None = None
 
 
 class ExperimentSpec(Section, frozen=True, kw_only=True):
@@ -176,6 +182,49 @@ def _check(spec: ExperimentSpec) -> None:
     check_cluster(spec.workload, spec.cluster, spec.schedulers)
     if isinstance(spec.workload, OpenbPods):
         _check_openb(spec.workload, spec.seeds)
+    _check_teams(spec)
+
+
+def teams_of(workload: OpenbPods, profile: SchedulerProfile | None) -> tuple[QueuesSettings, bool]:
+    """Return the queues of a workload, and whether pods preempt, for the scheduler of this profile;
+    None for one that is no profile."""
+    queues, preempt = workload.queues, workload.preempt
+    if profile is None:
+        return queues, preempt
+    order = queues.order if profile.order is None else profile.order
+    reclaim = queues.reclaim if profile.reclaim is None else profile.reclaim
+    queues = msgspec.structs.replace(queues, order=order, reclaim=reclaim)
+    return queues, preempt if profile.preempt is None else profile.preempt
+
+
+def _check_teams(spec: ExperimentSpec) -> None:
+    """Check queues and preemption, of the workload and as each profile has them."""
+    workload = spec.workload
+    timed = isinstance(workload, OpenbPods) and workload.mode == "timed"
+    for at, profile in enumerate(spec.profiles):
+        for field in ("preempt", "order", "reclaim"):
+            if getattr(profile, field) is not None and not timed:
+                what = "is for a workload of kind openb with mode: timed; leave it out"
+                raise BadInputError(f"profiles[{at}].{field}", what)
+    if not isinstance(workload, OpenbPods):
+        return
+    if not timed and (workload.queues != QueuesSettings() or not workload.preempt):
+        field = "queues" if workload.preempt else "preempt"
+        raise BadInputError(f"workload.{field}", "is for mode: timed, in which pods wait and end")
+    _check_queues_of(teams_of(workload, None), "workload")
+    for at, profile in enumerate(spec.profiles):
+        _check_queues_of(teams_of(workload, profile), f"profiles[{at}]")
+
+
+def _check_queues_of(teams: tuple[QueuesSettings, bool], where: str) -> None:
+    queues, preempt = teams
+    try:
+        check_queues(queues)
+    except BadInputError as error:
+        raise BadInputError(f"{where}.{error.where}", error.problem) from None
+    if queues.reclaim and not preempt:
+        what = "is false, so that queues.reclaim has no effect; change one of them"
+        raise BadInputError(f"{where}.preempt", what)
 
 
 def _check_openb(workload: OpenbPods, seeds: Seeds) -> None:

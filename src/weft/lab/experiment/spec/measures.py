@@ -55,7 +55,11 @@ BY_NAME = {
     "gang_wait_p99_s": _time("p99 wait of gangs"),
     "gang_makespan_s": _time("makespan of gangs"),
     "wasted_gpu_s": Measure("GPU time held by gangs that did not run", False, 1.0, "GPU s"),
-    "preempted_gpu_s": Measure("GPU time of gangs lost to preemption", False, 1.0, "GPU s"),
+    "preempted_gpu_s": Measure("GPU time lost to preemption", False, 1.0, "GPU s"),
+    "preemptions": _count("preempted pods"),
+    "below_guarantee_percent": Measure(
+        "GPUs that a queue lacked of its guarantee", False, _ROUNDED, "%"
+    ),
     "gangs_unfinished": _count("gangs that never ran"),
     "ooms": _count("out-of-memory kills"),
     "evictions": _count("evictions"),

@@ -111,6 +111,11 @@ workload:
   demands: [130.0]
   # timed: pods come so many times faster, and last as long.
   compress: 1.0
+  # timed: teams' queues, as in the scheduler's configuration.
+  queues: {order: priority, reclaim: false, teams: []}
+  # timed: pods of higher priority end others, who run on for so long.
+  preempt: true
+  graceSeconds: 30.0
 """
 
 _GANGS = """\

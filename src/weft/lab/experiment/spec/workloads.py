@@ -8,8 +8,10 @@ from msgspec import Meta, field
 from msgspec.structs import fields
 
 from weft.files.form import Section
+from weft.files.queue_settings import QueuesSettings
 from weft.lab.experiment.spec.cluster import ClusterJobs
 from weft.lab.simulate.gang_jobs import SHARED_RATIO
+from weft.lab.simulate.scenario import GRACE_NS
 from weft.lab.simulate.sharing.arrival_times import ArrivalLaw
 from weft.lab.simulate.sharing.gpus import ComputeSharing, PowerModel
 from weft.lab.simulate.sharing.pipeline import read_spoof
@@ -322,7 +324,10 @@ class OpenbPods(Section, frozen=True, tag_field="kind", tag="openb"):
     """Pods of a trace in openb's form that never leave (`inflation`) or come and go (`timed`).
 
     `order` is a file of published arrival orders. Axis: `demands` in percent of the GPUs, for
-    inflation."""
+    inflation.
+
+    For timed: `queues` of teams, as in the scheduler's configuration; with `preempt` pods end
+    others as the scheduler does, and a preempted one runs on for `grace_seconds`."""
 
     nodes: str
     pods: str
@@ -332,6 +337,9 @@ class OpenbPods(Section, frozen=True, tag_field="kind", tag="openb"):
         130.0,
     )
     compress: Annotated[float, Meta(gt=0)] = 1.0
+    queues: QueuesSettings = QueuesSettings()
+    preempt: bool = True
+    grace_seconds: Annotated[float, Meta(ge=0, le=1e9)] = GRACE_NS / 1e9
 
 
 class GangJobs(Section, frozen=True, kw_only=True, tag_field="kind", tag="gangs"):

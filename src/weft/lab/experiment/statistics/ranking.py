@@ -2,7 +2,7 @@
 notes for the reader."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import UNSET
@@ -14,7 +14,14 @@ from weft.lab.experiment.spec.measures import measure_of
 from weft.lab.experiment.statistics.comparison import of_places, summaries_of_levels
 from weft.lab.experiment.statistics.differences import Difference, SeedMean, mean_ci95
 from weft.lab.simulate.holdings import ClusterHoldings
-from weft.lab.simulate.results import PolicyRun, PolicySummary, SimulationResults, TimedSummary
+from weft.lab.simulate.results import (
+    PolicyRun,
+    PolicySummary,
+    QueueSummary,
+    QueueTimes,
+    SimulationResults,
+    TimedSummary,
+)
 from weft.lab.simulate.scenario import REMEDIES
 
 AT_100, AT_END, WAIT = "gpu_asked_at_100_percent", "gpu_asked_percent", "queue_mean_s"
@@ -144,7 +151,38 @@ def _timed(runs: list[PolicyRun]) -> tuple[TimedSummary | None, dict[str, SeedMe
             wasted_gpu_s=mean([each.wasted_gpu_s for each in gangs]),
             preempted_gpu_s=mean([each.preempted_gpu_s for each in gangs]),
         )
-    return timed, means
+    return _with_teams(timed, runs), means
+
+
+def _with_teams(timed: TimedSummary, runs: Sequence[PolicyRun]) -> TimedSummary:
+    """Add means of preemption and of each queue, if runs have them."""
+    lost = [run.preemption for run in runs if run.preemption is not UNSET]
+    if lost:
+        timed = msgspec.structs.replace(
+            timed,
+            preempted_gpu_s=round(sum(each.lost_gpu_s for each in lost) / len(lost), 3),
+            preemptions=round(sum(each.preempted for each in lost) / len(lost), 3),
+        )
+    by_name: dict[str, list[QueueTimes]] = {}
+    for run in runs:
+        for queue in run.queues or ():
+            by_name.setdefault(queue.queue, []).append(queue)
+    if by_name:
+        queues = [_queue_summary(by_name[name]) for name in sorted(by_name)]
+        timed = msgspec.structs.replace(timed, queues=queues)
+    return timed
+
+
+def _queue_summary(queues: Sequence[QueueTimes]) -> QueueSummary:
+    """Return one queue's means, each over the runs that have the value."""
+
+    def mean(values: Iterable[float | None]) -> float | None:
+        there = [value for value in values if value is not None]
+        return round(sum(there) / len(there), 3) if there else None
+
+    names = QueueSummary.__struct_fields__[1:]
+    means = {name: mean(getattr(queue, name) for queue in queues) for name in names}
+    return msgspec.convert({"queue": queues[0].queue, **means}, QueueSummary)
 
 
 def _mean(mean: SeedMean | None) -> float:
