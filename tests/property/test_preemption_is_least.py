@@ -1,7 +1,7 @@
 """The pods that preemption ends, beside all sets there are; and stories where none ends in vain."""
 
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import chain, combinations
 from random import Random
 
 import pytest
@@ -24,12 +24,14 @@ from weft.core.engine import (
     Unschedulable,
     Wake,
 )
+from weft.core.engine.moved_victims import rooms_beside
 from weft.core.engine.nominations import kept_uid
+from weft.core.engine.queue import WaitingPod
 from weft.core.framework import Profile
 from weft.core.ledger import audit
 from weft.core.policies.least_stranding import LeastStranding
 from weft.core.policies.packing import BestFit
-from weft.core.preempt import Budget, PreemptionCost, Victim, cost_of
+from weft.core.preempt import Budget, PreemptionCost, Victim, cost_of, violations
 from weft.model import Gang, Node, PodMarks, PodRequest, Shape
 from weft.model.selectors import PodSelector, Requirement
 from weft.testing import node, shape
@@ -46,6 +48,7 @@ WANTED = (
     shape(cpu_milli=3_000),
     shape(memory_mib=4_000, cpu_milli=3_500),
 )
+LARGE = (shape(memory_mib=14_000), shape(gpus=1), shape(gpus=2), shape(memory_mib=12_000, gpus=2))
 HELD = (
     shape(memory_mib=3_000),
     shape(memory_mib=7_000, milli=200),
@@ -68,8 +71,9 @@ def profile(*, law: bool = False, random: Random | None = None) -> Profile:
     return Profile("weft", [policy], preempts=True, budgets_are_law=law)
 
 
-def filled(random: Random) -> tuple[Engine, dict[str, tuple[int, str]]]:
-    """A small cluster that is full, and its pods' priorities and apps. Each has some start."""
+def filled(random: Random, movable: float = 0.0) -> tuple[Engine, dict[str, tuple[int, str]]]:
+    """A small cluster that is full, and its pods' priorities and apps. Each has some start; this
+    part of them may move."""
     law = random.random() < 0.2
     chosen = Profile("weft", [BestFit()], preempts=True, budgets_are_law=law)
     engine = Engine([chosen], drawn_nodes(random))
@@ -86,9 +90,34 @@ def filled(random: Random) -> tuple[Engine, dict[str, tuple[int, str]]]:
         bind = next(c for c in commands if isinstance(c, Bind))
         marks = PodMarks("default", {"app": app})
         seen = PodSeenBound(bind.placement, marks=marks, priority=priority, held_ns=at * 3 % 7)
+        if movable and random.random() < movable:
+            seen = replace(seen, movable=PodRequest(uid, uid, asked, priority=priority))
         engine.handle(seen, at)
         told[uid] = priority, app
     return engine, told
+
+
+def all_could_move(engine: Engine, pod: PodRequest, below: dict[str, tuple[int, str]]) -> bool:
+    """True if the end of some set of one node's pods would do, and all of them may move and find a
+    place elsewhere, one after the other."""
+    chosen, allowed = engine.profile_of(pod), engine.preemption.allowed
+    for row, here in enumerate(engine.ledger.table.nodes):
+        held = [holding.placement.uid for holding in engine.ledger.pods_on(here.name)]
+        lower = [u for u in held if u in engine.preemption.movable and below[u][0] < pod.priority]
+        for some in chain.from_iterable(combinations(lower, n) for n in range(1, len(lower) + 1)):
+            victims = [Victim((u,), 0, 0, engine.preemption.budgets_of(u)) for u in some]
+            if violations(victims, allowed):
+                continue
+            with engine.trial(some):
+                known = engine.assess(chosen, pod)
+                place = None
+                if not known.codes[row]:
+                    place = engine.choose_place(WaitingPod(pod, chosen, 0), known, row, 0)
+            since = {uid: engine.preemption.standings[uid][1] for uid in some}
+            in_order = sorted(some, key=lambda uid: (-below[uid][0], since[uid]))
+            if place and len(rooms_beside(engine, [place], some, in_order)) == len(some):
+                return True
+    return False
 
 
 def budget(app: str, allowed: int) -> Budget:
@@ -122,6 +151,39 @@ def every_cost(
                 with engine.trial([uid for victim in some for uid in victim.uids]):
                     if engine.assess(chosen, pod).codes[row] == 0:
                         yield cost
+
+
+@pytest.mark.parametrize("seed", range(600 if LONG else 120))
+def test_nobody_ends_where_moves_would_do_and_who_moves_has_room(seed: int) -> None:
+    random = Random(seed)
+    engine, told = filled(random, movable=0.6)
+    for uid in random.sample(sorted(told), len(told) // 2):
+        engine.handle(PodGone(uid), 50)  # there is some room, if not for all
+    pod = PodRequest("high", "high", random.choice(LARGE), priority=random.choice((3, 5)))
+    if engine.assess(engine.profile_of(pod), pod).counts[0]:
+        return
+    could = all_could_move(engine, pod, told)
+    asked = dict(engine.preemption.movable)
+    since = {uid: standing[1] for uid, standing in engine.preemption.standings.items()}
+    victims = [c for c in engine.handle(PodAdded(pod), 100) if isinstance(c, Evict)]
+    moves = {
+        victim.placement.uid: victim.record.preempted.moves_to
+        for victim in victims
+        if victim.record.preempted
+    }
+    assert could == (bool(moves) and all(moves.values()))
+    out: list[Command] = []
+    for uid in moves:
+        out += engine.handle(PodGone(uid), 200)
+    if moves:
+        assert [c.pod.uid for c in out if isinstance(c, Bind)] == ["high"]
+    moved = sorted(
+        (uid for uid, node in moves.items() if node), key=lambda uid: (-told[uid][0], since[uid])
+    )
+    for uid in moved:
+        anew = replace(asked[uid], uid=f"{uid}-anew")
+        (bind,) = (c for c in engine.handle(PodAdded(anew), 300) if isinstance(c, Bind))
+        assert bind.placement.node == moves[uid]
 
 
 @pytest.mark.parametrize("seed", range(600 if LONG else 120))

@@ -39,6 +39,7 @@ from weft.model.annotations import (
     EXPECTED_DURATION,
     GPU_MODEL,
     ISOLATION,
+    MOVABLE,
     PLACEMENT,
     SLO_MS,
     SOLO_P99_MS,
@@ -433,7 +434,13 @@ def _environment_notes(words: PodWords, layout: ContainerRequests, dialect: str)
 
 
 def _request_notes(annotations: dict[str, str]) -> list[str]:
-    return [
+    movable = annotations.get(MOVABLE, "true")
+    notes = []
+    if movable not in ("true", "false"):
+        notes = [
+            f"annotation {MOVABLE} is ignored: {movable[:_MOST_SHOWN]!a} is neither true nor false"
+        ]
+    return notes + [
         f"annotation {name} is ignored: no released system implements Elastic GPU claims"
         for name in sorted(annotations)
         if name.startswith(_CLAIM_ANNOTATION)

@@ -18,6 +18,8 @@ GANG = "weft.dev/gang"
 GANG_SIZE = "weft.dev/gang-size"
 QUEUE = "weft.dev/queue"
 """A label: whose share the pod counts to."""
+MOVABLE = "weft.dev/movable"
+"""Says if the pod may be moved for one of higher priority: "true" or "false"."""
 
 # Extended resources.
 RESOURCES = "weft.dev/"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from led_cluster import led
-from live_world import Json, World, api, client_of, living, node, pod, until
+from live_world import Json, World, api, client_of, gpus, living, node, pod, until
 
 from fakes.api_server import FakeApiServer
 from weft.cluster.eviction import preemptor
@@ -34,6 +34,15 @@ class Preempting(World):
         """A pod comes."""
         asked = pod(name, memory_mib, priority=priority, **more)
         asked["metadata"]["labels"] = {"app": name}
+        self.server.add("pods", asked)
+
+    def add_of(self, kind: str, name: str, movable: str = "true") -> None:
+        """A pod of 10,000 MiB and priority 5 comes, of such a controller; it says whether it may be
+        moved."""
+        asked = pod(name, 10_000, priority=5)
+        owner = {"kind": kind, "name": "web", "uid": "u-web", "controller": True}
+        says = {"weft.dev/movable": movable}
+        asked["metadata"] |= {"ownerReferences": [owner], "annotations": says}
         self.server.add("pods", asked)
 
     async def bound(self, name: str) -> str:
@@ -193,3 +202,58 @@ async def test_a_refused_delete_is_told_and_nobody_waits_for_it() -> None:
         assert told[0].uid == made.uid("low")
         await asyncio.sleep(0)
         assert not made.deleting("low")
+
+
+@asynccontextmanager
+async def room_on_b(kind: str = "ReplicaSet", movable: str = "true") -> AsyncIterator[Preempting]:
+    """Pod web-1 is on node a; node b, whose card has 12,000 MiB, came later."""
+    async with world(node("a", 1)) as made:
+        made.add_of(kind, "web-1", movable)
+        await made.bound("web-1")
+        small = node("b", 1)
+        small["metadata"]["annotations"] |= gpus(1, 12_000)
+        made.server.add("nodes", small)
+        await until(lambda: "b" in made.live.engine.ledger.table.row_of)
+        yield made
+
+
+async def test_a_pod_that_may_move_is_evicted_and_made_anew_where_there_is_room() -> None:
+    async with room_on_b() as made:
+        made.add("high", 9, 14_000)
+        await until(lambda: made.deleting("web-1"))
+        (text,) = await until(lambda: made.told("Moved"))
+        assert text == "moved for d/high (priority 9, its own 5); there is room for it on node b"
+        assert made.conditions("web-1")["DisruptionTarget"] == "PreemptionByScheduler"
+        assert made.server.requests.get("POST pods/eviction", 0) == 1
+        await until(lambda: made.kept("high") == "a")
+        made.end("web-1")
+        made.add_of("ReplicaSet", "web-2")
+        assert (await made.bound("high"), await made.bound("web-2")) == ("a", "b")
+        assert made.parts.preemptor.counts["moved"] == 1
+        assert made.parts.preemptor.counts["ended"] == 0
+        assert not made.told("Preempted")
+
+
+@pytest.mark.parametrize(
+    ("kind", "movable"), [("ReplicaSet", "false"), ("ReplicaSet", "maybe"), ("DaemonSet", "true")]
+)
+async def test_a_pod_that_does_not_say_so_or_comes_back_to_its_node_is_ended(
+    kind: str, movable: str
+) -> None:
+    async with room_on_b(kind, movable) as made:
+        made.add("high", 9, 14_000)
+        await until(lambda: made.told("Preempted"))
+        assert made.server.requests.get("POST pods/eviction", 0) == 0
+        assert not made.live.engine.preemption.movable
+
+
+async def test_the_next_process_knows_who_may_move_and_who_says_so_since() -> None:
+    async with room_on_b(movable="false") as made:
+        says = {"metadata": {"annotations": {"weft.dev/movable": "true"}}}
+        made.server.update("pods", "web-1", says, "d")
+        await until(lambda: made.live.engine.preemption.movable)
+        await made.live.stop()
+        made.parts = led(made.client, [profile()])
+        made.live = made.parts.live
+        await made.live.start()
+        assert [*made.live.engine.preemption.movable] == [made.uid("web-1")]

@@ -4,8 +4,9 @@
                                            still there 30 s after its grace ──▶ NotEvicted
     engine ──Nominate──▶ status.nominatedNodeName of the pod that waits
 
-As kube-scheduler does it. Where disruption budgets are law it is the Eviction API that is asked,
-and whom a budget does not let go is `NotEvicted`: the engine chooses others.
+As kube-scheduler does it. Where disruption budgets are law, and of a pod that only moves, it is the
+Eviction API that is asked, and whom a budget does not let go is `NotEvicted`: the engine chooses
+others.
 """
 
 import asyncio
@@ -35,7 +36,8 @@ _Errors = (ApiError, LostError, NotSentError)
 
 class Preemptor:
     """Carries out the engine's preemptions while `leading`. `counts` are pods by what became of
-    them: `ended` (DELETE or eviction accepted), `blocked` by a budget, `failed`, `late`."""
+    them: `ended` (DELETE or eviction accepted), `moved` (eviction accepted, and there was room for
+    it elsewhere), `blocked` by a budget, `failed`, `late`."""
 
     def __init__(
         self,
@@ -48,7 +50,7 @@ class Preemptor:
         may_write: Callable[[float], bool] | None,
     ) -> None:
         self.leading = False
-        self.counts = {"ended": 0, "blocked": 0, "failed": 0, "late": 0}
+        self.counts = {"ended": 0, "moved": 0, "blocked": 0, "failed": 0, "late": 0}
         self._client, self._pods, self._engine = client, pods, engine
         self._notify, self._report, self._may_write = notify, report, may_write
         self._tasks: set[asyncio.Task[None]] = set()
@@ -133,13 +135,18 @@ class Preemptor:
             )
             self._report(NotEvicted(meta.uid, refused))
             return False
-        self.counts["ended"] += 1
+        self.counts["moved" if why.moves_to else "ended"] += 1
         log.warning(
             "preempted %s/%s: %s",
             *(meta.namespace, meta.name, text),
             extra=about(meta, node=pod.spec.node_name),
         )
-        self._notify(Notice("Preempted", f"{text} on node {pod.spec.node_name}", pod=pod))
+        reason, text = (
+            ("Moved", text)
+            if why.moves_to
+            else ("Preempted", f"{text} on node {pod.spec.node_name}")
+        )
+        self._notify(Notice(reason, text, pod=pod))
         return True
 
     async def _mark(self, pod: Pod, text: str) -> None:

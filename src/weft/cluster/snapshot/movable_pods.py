@@ -5,11 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from weft.cluster.snapshot.state import SnapshotState
-from weft.cluster.state.bound_share import placed_by_weft
-from weft.cluster.state.pod_facts import job_class_of
+from weft.cluster.state.movable import made_anew, why_it_stays
 from weft.core.engine.move_trials import MovablePod
 from weft.kube.budgets import DisruptionBudget
 from weft.kube.pods import LabelSelector, Pod, SelectorRequirement
@@ -17,8 +14,6 @@ from weft.model import BadInputError
 from weft.model.request import LATENCY_CRITICAL
 
 _PRESENCE = ("Exists", "DoesNotExist")
-_TIED_KINDS = ("DaemonSet", "Node")
-"""Owners that recreate a pod on the same node, or not at all."""
 
 
 class MovablePods(NamedTuple):
@@ -36,10 +31,10 @@ def movable_pods(state: SnapshotState) -> MovablePods:
     pods, stay = [], Counter[str]()
     budgets = state.snapshot.disruption_budgets
     for pod in state.bound:
-        why = _stays(pod)
+        why = why_it_stays(pod)
         if not why:
             try:
-                request = state.live.parse(_made_anew(pod))
+                request = state.live.parse(made_anew(pod))
             except BadInputError:
                 why = "cannot be read"
             else:
@@ -56,25 +51,6 @@ def movable_pods(state: SnapshotState) -> MovablePods:
         pods.append(MovablePod(request, round(age_s * gpus, 1), names))
     allowed = {_name(budget): budget.status.disruptions_allowed for budget in budgets}
     return MovablePods(pods, allowed, stay)
-
-
-def _made_anew(pod: Pod) -> Pod:
-    """Return the pod as its controller would recreate it: without a node."""
-    return replace(pod, spec=replace(pod.spec, node_name=""))
-
-
-def _stays(pod: Pod) -> str:
-    owners = pod.metadata.owner_references or ()
-    controller = next((owner for owner in owners if owner.controller), None)
-    if controller is None:
-        return "no controller"
-    if controller.kind in _TIED_KINDS:
-        return "tied to its node"
-    if pod.metadata.deletion_timestamp:
-        return "terminating"
-    if job_class_of(pod) == LATENCY_CRITICAL:
-        return "latency-critical"
-    return "" if placed_by_weft(pod) else "not placed by Weft"
 
 
 def _name(budget: DisruptionBudget) -> str:

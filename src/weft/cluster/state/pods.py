@@ -37,6 +37,7 @@ from weft.cluster.state.bound_share import (
 )
 from weft.cluster.state.claims import ClaimView, beside_claims, log_problem
 from weft.cluster.state.groups import GroupView
+from weft.cluster.state.movable import said_to_move
 from weft.cluster.state.namespaces import NamespaceView
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, same, since
@@ -175,7 +176,13 @@ class PodView:
         self._sent: dict[str, PodRequest | Placement] = {}
         self._marks: dict[
             str,
-            tuple[PodMarks, MountedVolumes | UnsetType, Gang | UnsetType, str | UnsetType],
+            tuple[
+                PodMarks,
+                MountedVolumes | UnsetType,
+                Gang | UnsetType,
+                str | UnsetType,
+                PodRequest | UnsetType,
+            ],
         ] = {}  # of bound pods, as told
         self._first: dict[str, AsSeenFirst] = {}  # bound pods
         self._bound_ns: dict[str, int] = {}  # since when pods are bound, monotonic
@@ -426,7 +433,7 @@ class PodView:
             elif not self._is_pending(pod):
                 event = self._gone(uid)
             elif self.deciding:
-                request = read(pod, self.settings, self._volumes, self.namespaces, self.groups)
+                request = self._parse(pod)
                 if self._sent.get(uid) != request:
                     self._sent[uid] = request
                     if request.queue and self._queues.count:
@@ -442,6 +449,9 @@ class PodView:
         if why != before:
             self._on_bad(pod, why)
         return event
+
+    def _parse(self, pod: Pod) -> PodRequest:
+        return read(pod, self.settings, self._volumes, self.namespaces, self.groups)
 
     def fault(self, pod: Pod, error: Exception) -> str:
         """Count and tell, once for each pod, a mistake of ours; what is to be said of the pod."""
@@ -488,7 +498,8 @@ class PodView:
         uid, marks = pod.metadata.uid, marks_of(pod, self.namespaces)
         mounted = self._volumes.mounted(pod) if pod.spec.volumes else UNSET
         queue = queue_of(pod) if self._queues.count else UNSET
-        told = (marks, mounted, self.groups.read(pod).gang, queue)
+        movable = said_to_move(pod, self._parse) if self.tells_priority else UNSET
+        told = (marks, mounted, self.groups.read(pod).gang, queue, movable)
         if self._sent.get(uid) == placement and self._marks.get(uid) == told:
             return None
         self._sent[uid], self._marks[uid] = placement, told
@@ -497,7 +508,7 @@ class PodView:
     def seen_at(self, placement: Placement) -> PodSeenBound:
         """The event that says that a pod is there, with what is known of it."""
         uid = placement.uid
-        known = self._marks.get(uid, (UNSET, UNSET, UNSET, UNSET))
+        known = self._marks.get(uid, (UNSET, UNSET, UNSET, UNSET, UNSET))
         pod = self._by_uid.get(uid)
         at_ns, held_ns = 0 if pod is None else bound_ns(pod), self.held_ns(uid)
         job_class, unsure = placement.job_class, self.unsure(uid)

@@ -105,7 +105,8 @@ class PodSeenBound(msgspec.Struct, frozen=True, tag=True, gc=False):
     knows no better: so the engine can place it on its own clock. `unsure`: it may hold less than is
     charged, for its marks are in doubt: nobody else is evicted for it. `gang` is the group that
     it belongs to: it counts among those that have places. `queue` is its team's queue, unset where
-    queues do not count; `priority` is there for a pod that may be ended for one of a higher.
+    queues do not count; `priority` is there for a pod that may be ended for one of a higher, and
+    `movable` for one that had rather be moved: it as its controller would make it anew.
     """
 
     placement: Placement
@@ -117,6 +118,7 @@ class PodSeenBound(msgspec.Struct, frozen=True, tag=True, gc=False):
     mounted: MountedVolumes | UnsetType = UNSET
     gang: Gang | UnsetType = UNSET
     queue: str | UnsetType = UNSET
+    movable: PodRequest | UnsetType = UNSET
     priority: int | UnsetType = UNSET
 
 

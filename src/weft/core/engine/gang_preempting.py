@@ -8,6 +8,7 @@ ended, and each of the gang's places is kept as a single pod's is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,7 @@ from weft.core.engine import gang_search, preempting
 from weft.core.engine.events import Command, Nominate
 from weft.core.engine.gang_search import GangPlaces
 from weft.core.engine.gangs import GangMembers
+from weft.core.engine.moved_victims import may_move, rooms_beside
 from weft.core.engine.nominations import Nomination
 from weft.core.engine.preempting import PreemptionRights
 from weft.core.engine.queue import WaitingPod
@@ -168,6 +170,9 @@ def _nominate(
         if nomination.node in nodes:
             preempting.beat(engine, nomination, now_ns, out)
     uids = uids_of(victims)
+    anyway = (preempting.on_node(engine, rights.going, node) for node in nodes)
+    gone = [*uids, *chain.from_iterable(anyway)]
+    rooms = rooms_beside(engine, found.chosen, gone, may_move(engine, victims))
     on = {node: {*preempting.on_node(engine, [*uids, *leaving], node)} for node in nodes}
     waits = sorted({uid for each in on.values() for uid in each}.difference(uids))
     preemption.awaited_by(head.pod, waits)
@@ -177,7 +182,7 @@ def _nominate(
         out.append(Nominate(pod, node))
     for victim in victims:
         for uid in victim.uids:
-            preempting.end(engine, head, uid, victim, now_ns, out)
+            preempting.end(engine, head, uid, victim, now_ns, out, rooms.get(uid, ""))
     for place in found.chosen:
         preemption.keep(preemption.nominations[place.placed.pod.uid])
     over = preemption.violations_of(victims)

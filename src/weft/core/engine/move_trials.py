@@ -4,15 +4,20 @@ A pod goes; a pod that waits is tried first, as it has waited longest; then the 
 place where its profile puts it. Only then does the next one go.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from weft.core.engine import selection
 from weft.core.engine.assessment import Assessment, Assessor
-from weft.core.engine.engine import Engine
 from weft.model import PodRequest
+
+if TYPE_CHECKING:
+    from weft.core.engine.engine import Engine
 
 
 class MovablePod(msgspec.Struct, frozen=True):
@@ -126,14 +131,19 @@ class MoveTrials:
 
     def place(self, pod: PodRequest) -> str | None:
         """Reserve a place as the engine would; its node, None where there is none."""
-        table, profile = self.ledger.table, self.engine.profile_of(pod)
-        known, key = self.assess(pod), f"{self.engine.seed}/{pod.uid}/1"
-        row = selection.best_row(known, profile, key)
-        if row < 0:
-            return None
-        shares = selection.shares_on(table, row, known, profile, key)
-        placement = selection.placement_on(table, row, pod.uid, shares, known.shape)
-        reserved = self.ledger.reserve(placement, asks=known.demand.asks)
-        if reserved:
-            self.engine.existing.put_asked(pod, placement.node)
-        return placement.node if reserved else None
+        return reserve_place(self.engine, self.assess(pod), pod)
+
+
+def reserve_place(engine: Engine, known: Assessment, pod: PodRequest) -> str | None:
+    """Reserve, on trial, the place that a first attempt of the pod would take by these answers; its
+    node, None where there is none."""
+    table, profile, key = engine.ledger.table, engine.profile_of(pod), f"{engine.seed}/{pod.uid}/1"
+    row = selection.best_row(known, profile, key)
+    if row < 0:
+        return None
+    shares = selection.shares_on(table, row, known, profile, key)
+    placement = selection.placement_on(table, row, pod.uid, shares, known.shape)
+    reserved = engine.ledger.reserve(placement, asks=known.demand.asks)
+    if reserved:
+        engine.existing.put_asked(pod, placement.node)
+    return placement.node if reserved else None

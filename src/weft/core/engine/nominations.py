@@ -67,9 +67,11 @@ class Preemption:
         self.nominations: dict[str, Nomination] = {}
         self.budgets: dict[str, Budget] = {}
         self.going: dict[str, PreemptedFor] = {}  # those asked to go, and for whom
+        self.movable: dict[str, PodRequest] = {}  # those that may move, as they come anew
         self._stays: dict[str, int] = {}  # asked in vain, until when they are left alone
         self._ledger, self._existing, self._gang_of = ledger, existing, gang_of
         self._lower: LowerPods | None = None
+        self._movers: LowerPods | None = None
 
     # --- who may be ended ---
 
@@ -80,13 +82,21 @@ class Preemption:
             self._lower = LowerPods(self._ledger, self._standing)
         return self._lower
 
+    @property
+    def movers(self) -> LowerPods:
+        """The columns of those of them that may move, where no budget forbids it."""
+        if self._movers is None:
+            self._movers = LowerPods(self._ledger, self._standing_of_movable)
+        return self._movers
+
     def lowest(self) -> int:
         """The lowest priority that somebody has who may be ended; `STAYS` where nobody may."""
         return next(iter(self.lower.priorities(STAYS)), STAYS)
 
     def _changed_on(self, node: str) -> None:
-        if self._lower is not None:
-            self._lower.touch(node)
+        for columns in (self._lower, self._movers):
+            if columns is not None:
+                columns.touch(node)
 
     def note(self, uid: str, priority: int, since_ns: int, node: str) -> None:
         """The pod has a place, and may be ended for pods of a higher priority."""
@@ -99,8 +109,17 @@ class Preemption:
         """The pod has no place any more; its priority, if it could be ended."""
         self.going.pop(uid, None)
         self._stays.pop(uid, None)
+        self.movable.pop(uid, None)
         standing = self.standings.pop(uid, None)
         return None if standing is None else standing[0]
+
+    def may_move(self, uid: str, request: PodRequest | None, node: str) -> None:
+        """The pod may be moved: so its controller makes it anew; None: it may not."""
+        if request is None:
+            self.movable.pop(uid, None)
+        else:
+            self.movable[uid] = request
+        self._changed_on(node)
 
     def may_end(self, uid: str) -> bool:
         """True if the pod may be ended for one of a higher priority, and was not asked yet."""
@@ -112,6 +131,10 @@ class Preemption:
             return STAYS, False
         budgets = self.budgets_of(uid) if self.budgets else ()
         return self.standings[uid][0], any(self.budgets[b].allowed <= 0 for b in budgets)
+
+    def _standing_of_movable(self, holding: Holding) -> tuple[int, bool]:
+        standing = self._standing(holding) if holding.placement.uid in self.movable else None
+        return standing or (STAYS, False)
 
     def budgets_of(self, uid: str) -> tuple[str, ...]:
         """Names of the budgets that the pod counts against."""

@@ -26,18 +26,21 @@ from weft.core.engine.events import (
     Unschedulable,
     Wake,
 )
+from weft.core.engine.moved_victims import may_move, rooms_beside
 from weft.core.engine.nominations import REFUSED_NS, Nomination, kept_uid
 from weft.core.engine.queue import WaitingPod
 from weft.core.engine.reclaim import TakesBack
 from weft.core.engine.records import PreemptedFor, PreemptionPlan
-from weft.core.framework import Profile
+from weft.core.framework import Demand, Profile
 from weft.core.ledger import FAR
 from weft.core.ledger.table import Bools
 from weft.core.preempt import FoundVictims, Victim, VictimSearch, uids_of
+from weft.core.preempt.search import Fits
 from weft.model import Code, Placement, PodRequest
 
 if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
+    from weft.core.engine.gang_search import ChosenPlace
 
 _NOBODYS_END_HELPS = (
     *(Code.POD_AFFINITY, Code.CLAIM_WAITS, Code.NO_VOLUME, Code.STORAGE_CAPACITY),
@@ -53,11 +56,13 @@ LOOKS_SEARCH = 4
 
 
 class RoomFound(NamedTuple):
-    """The node's row, whom to end there, and the pod's place then."""
+    """The node's row, whom to end there, the pod's place then, and nodes with room for those of
+    them that may move."""
 
     row: int
     victims: tuple[Victim, ...]
     place: Placement
+    rooms: dict[str, str]
 
 
 # --- a pod that fits nowhere ----------------------------------------------------------------------
@@ -73,6 +78,7 @@ def makes_room(
         return False
     rights = rights_of(engine, pod)
     found = _search(engine, waiting, known, rights, now_ns)
+    known = engine.assess(waiting.profile, pod)  # the trials' answers are no more
     if found is None:
         return False
     node = engine.ledger.table.nodes[found.row].name
@@ -82,7 +88,7 @@ def makes_room(
         leaving |= {uid for uid in nomination.leaving if uid in preemption.going}
         beat(engine, nomination, now_ns, out)
     if not found.victims and not leaving:
-        known = engine.assess(waiting.profile, pod)
+        known = engine.assess(waiting.profile, pod)  # others are beaten
         engine.place(waiting, known, found.row, now_ns, out)
         return True
     _nominate(engine, waiting, known, found, leaving, now_ns, out)
@@ -152,42 +158,102 @@ def without_kept(engine: Engine, pod: PodRequest) -> Iterator[None]:
 def _search(
     engine: Engine, waiting: WaitingPod, known: Assessment, rights: PreemptionRights, now_ns: int
 ) -> RoomFound | None:
-    pod, preemption, ledger = waiting.pod, engine.preemption, engine.ledger
+    """The victims: rather pods that may move, and have room elsewhere, than others."""
+    preemption = engine.preemption
     fits = FitTrials(engine, waiting.profile, waiting)
-    constraints = pod.shape.constraints
+
+    def all_move(row: int, uids: Sequence[str]) -> bool:
+        chosen, gone = _place_without(engine, waiting, row, uids, rights, now_ns)
+        return chosen is not None and len(rooms_beside(engine, [chosen], gone, uids)) == len(uids)
+
+    here = is_open(known)
+    victims, found = _VictimsOf(engine, rights), None
+    if preemption.movable:
+        moves = _VictimsOf(engine, rights, only_movable=True)
+        found = _found(engine, _search_of(waiting, known.demand, here, moves, fits, all_move))
+    if found is None:
+        found = _found(engine, _search_of(waiting, known.demand, here, victims, fits))
+    if found is None:
+        return None
+    uids = uids_of(found.victims)
+    chosen, gone = _place_without(engine, waiting, found.row, uids, rights, now_ns)
+    if chosen is None:
+        return None
+    rooms = rooms_beside(engine, [chosen], gone, may_move(engine, found.victims))
+    return RoomFound(found.row, found.victims, chosen.placement, rooms)
+
+
+def _found(engine: Engine, search: VictimSearch) -> FoundVictims | None:
+    """The search's answer; the turn's work is counted."""
+    found, looks = search.find(), engine.ledger.table.count // LOOKS_SEARCH
+    engine.assessor.looked += looks + LOOKS_AT_LEAST * search.trials
+    return found
+
+
+class _VictimsOf:
+    """The pods that a pod with these rights may end; `only_movable`: and that may move."""
+
+    def __init__(
+        self, engine: Engine, rights: PreemptionRights, *, only_movable: bool = False
+    ) -> None:
+        self.engine, self.rights, self.only_movable = engine, rights, only_movable
+
+    def __call__(self, node: str) -> Sequence[Victim]:
+        """Those on the node."""
+        victims = self.rights.victims_on(self.engine, node)
+        if not self.only_movable:
+            return victims
+        movable = self.engine.preemption.movable
+        return [each for each in victims if len(each.uids) == 1 and each.uids[0] in movable]
+
+
+def _search_of(
+    waiting: WaitingPod,
+    demand: Demand,
+    here: Bools,
+    victims_on: _VictimsOf,
+    fits: Fits,
+    suits: Fits | None = None,
+) -> VictimSearch:
+    pod, engine, rights = waiting.pod, victims_on.engine, victims_on.rights
+    preemption = engine.preemption
+    constraints, moves = pod.shape.constraints, victims_on.only_movable
     beside = [name for name, _ in pod.shape.extended if name != PODS]
     rules = constraints.pods or constraints.storage or constraints.ports or beside
-    search = VictimSearch(
-        ledger,
-        preemption.lower,
-        known.demand,
+    return VictimSearch(
+        engine.ledger,
+        preemption.movers if moves else preemption.lower,
+        demand,
         rights.below,
-        is_open(known),
+        here,
         fits=fits,
-        victims_on=lambda node: rights.victims_on(engine, node),
+        victims_on=victims_on,
         allowed=preemption.allowed,
         going=rights.going,
-        may_violate=not waiting.profile.budgets_are_law,
+        may_violate=not (moves or waiting.profile.budgets_are_law),
         simple=not (rules or engine.existing.owners or waiting.profile.device_filters),
+        suits=suits,
     )
-    found = search.find()
-    engine.assessor.looked += ledger.table.count // LOOKS_SEARCH + LOOKS_AT_LEAST * search.trials
-    return None if found is None else _placed(engine, waiting, found, rights.going, now_ns)
 
 
-def _placed(
-    engine: Engine, waiting: WaitingPod, found: FoundVictims, going: Sequence[str], now_ns: int
-) -> RoomFound | None:
-    """The pod's place once those are gone, by the engine's own choice; None if it finds none."""
-    before = engine.journal.seq
-    gone = [*going, *uids_of(found.victims)]
-    with engine.trial(gone):
+def _place_without(
+    engine: Engine,
+    waiting: WaitingPod,
+    row: int,
+    uids: Sequence[str],
+    rights: PreemptionRights,
+    now_ns: int,
+) -> tuple[ChosenPlace | None, list[str]]:
+    """The pod's place on this row once these are gone, by the engine's own choice, None if it finds
+    none; and all who are gone there then."""
+    before, node = engine.journal.seq, engine.ledger.table.nodes[row].name
+    chosen = None
+    with engine.trial([*rights.going, *uids]):
         known = engine.assess(waiting.profile, waiting.pod)
-        if known.codes[found.row]:
-            return None
-        place = engine.choose_place(waiting, known, found.row, now_ns).placement
+        if not known.codes[row]:
+            chosen = engine.choose_place(waiting, known, row, now_ns)
     engine.journal.back_to(before)
-    return RoomFound(found.row, found.victims, place)
+    return chosen, [*on_node(engine, rights.going, node), *uids]
 
 
 class FitTrials:
@@ -229,7 +295,7 @@ def _nominate(
     out.append(Nominate(pod, node))
     for victim in found.victims:
         for uid in victim.uids:
-            end(engine, waiting, uid, victim, now_ns, out)
+            end(engine, waiting, uid, victim, now_ns, out, found.rooms.get(uid, ""))
     preemption.keep(nomination)
 
 
@@ -240,8 +306,9 @@ def end(
     victim: Victim,
     now_ns: int,
     out: list[Command],
+    moves_to: str,
 ) -> None:
-    """Ask one of the victims to go, on the record."""
+    """Ask one of the victims to go, on the record; `moves_to`: the node with room for it."""
     pod, preemption = waiting.pod, engine.preemption
     holding = engine.ledger.holdings[uid]
     members = engine.queue.gangs.of_placed(uid)
@@ -250,9 +317,10 @@ def end(
         f"{pod.namespace}/{pod.name}",
         pod.priority,
         preemption.standings[uid][0],
-        waiting.profile.budgets_are_law,
+        waiting.profile.budgets_are_law or bool(moves_to),
         str(members.gang) if members and len(victim.uids) > 1 else "",
         _gives_back_to(engine, pod, uid),
+        moves_to,
     )
     preemption.goes(uid, why)
     engine.evict(holding, why, now_ns, out)
@@ -400,6 +468,8 @@ def gone(engine: Engine, uid: str, node: str, now_ns: int, out: list[Command]) -
 def seen_bound(engine: Engine, event: PodSeenBound, now_ns: int, out: list[Command]) -> None:
     """The API shows a pod bound: who it is to others, and what was kept for it is others'."""
     uid, preemption = event.placement.uid, engine.preemption
+    if (movable := event.movable or None) is not None or uid in preemption.movable:
+        preemption.may_move(uid, movable, event.placement.node)
     if isinstance(event.priority, int):
         preemption.note(uid, event.priority, now_ns - max(0, event.held_ns), event.placement.node)
     if (nomination := preemption.nominations.pop(uid, None)) is not None:

@@ -107,10 +107,14 @@ def preemption_in_words(names: Iterable[str], priority: int, way_out: str) -> st
 
 
 def preempted_in_words(why: PreemptedFor) -> str:
-    """Say for whom a pod is ended."""
-    text = f"preempted by {why.pod} (priority {why.pod_priority}, its own {why.priority})"
+    """Say for whom a pod is ended, or moved."""
+    text = f"{'moved for' if why.moves_to else 'preempted by'} {why.pod}"
     if why.queue:
-        text = f"preempted by {why.pod}: queue {why.queue} takes back what is guaranteed to it"
+        text += f": queue {why.queue} takes back what is guaranteed to it"
+    else:
+        text += f" (priority {why.pod_priority}, its own {why.priority})"
+    if why.moves_to:
+        return f"{text}; there is room for it on node {why.moves_to}"
     return f"{text}, as one with group {why.gang}" if why.gang else text
 
 

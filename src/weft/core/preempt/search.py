@@ -54,6 +54,7 @@ class VictimSearch:
 
     `going` are pods that go anyway; `allowed` says how many pods each budget still lets go.
     `fits` decides on trial. `simple`: sums tell nearly all, as no rules about other pods count.
+    `suits` is asked of victims that would do: it says whether they are accepted.
     """
 
     def __init__(
@@ -70,11 +71,13 @@ class VictimSearch:
         going: Sequence[str] = (),
         may_violate: bool = True,
         simple: bool = True,
+        suits: Fits | None = None,
     ) -> None:
         self._ledger, self._lower, self._demand = ledger, lower, demand
         self._priority, self._open, self._going = priority, is_open, going
         self._fits_on, self._victims_on, self._allowed = fits, victims_on, allowed
         self._may_violate, self._sets = may_violate, SETS_SIMPLE if simple else SETS_WITH_RULES
+        self._suits = suits
         self._on: dict[int, Sequence[Victim]] = {}
         self.trials = 0
 
@@ -217,7 +220,7 @@ class VictimSearch:
         for cost, row, chosen in sets:
             if never.get(row) or self.trials >= TRIALS:
                 continue
-            if self._fits(row, chosen):
+            if self._fits(row, chosen) and self._accepted(row, chosen):
                 return FoundVictims(row, chosen, cost)
             if row not in never:
                 never[row] = not self._fits(row, here[row].victims)
@@ -249,12 +252,18 @@ class VictimSearch:
         if not gone:
             return None
         cost = cost_of(gone, self._allowed)
-        if cost.violations and not violating:
+        if (cost.violations and not violating) or not self._accepted(row, gone):
             return None
         return FoundVictims(row, tuple(gone), cost)
 
     def _importance(self, victim: Victim) -> tuple[int, int, int, tuple[str, ...]]:
         return -violations([victim], self._allowed), -victim.priority, victim.since_ns, victim.uids
+
+    def _accepted(self, row: int, victims: Sequence[Victim]) -> bool:
+        if self._suits is None:
+            return True
+        self.trials += 1
+        return self._suits(row, uids_of(victims))
 
     def _fits(self, row: int, victims: Sequence[Victim]) -> bool:
         self.trials += 1

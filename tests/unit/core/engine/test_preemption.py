@@ -78,6 +78,7 @@ def test_a_record_says_for_whom_and_who_has_to_go() -> None:
     (told,) = (c for c in commands if isinstance(c, Unschedulable))
     assert told.record.preempts
     assert (told.record.preempts.node, told.record.preempts.victims) == ("a", ("low",))
+    assert told.record.counts[0] == 0, "no node has room now"
     (evict,) = (c for c in commands if isinstance(c, Evict))
     assert evict.record.preempted
     assert (evict.record.preempted.pod, evict.record.preempted.pod_priority) == ("default/high", 9)

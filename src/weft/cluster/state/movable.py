@@ -1,0 +1,51 @@
+"""Says which bound pods may be moved: evicted, made anew by their controller, and placed again."""
+
+from collections.abc import Callable
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from weft.cluster.state.bound_share import placed_by_weft
+from weft.cluster.state.pod_facts import job_class_of
+from weft.kube.pods import Pod
+from weft.model import BadInputError, PodRequest
+from weft.model.annotations import MOVABLE
+from weft.model.request import LATENCY_CRITICAL
+
+_TIED_KINDS = ("DaemonSet", "Node")
+"""Owners that recreate a pod on the same node, or not at all."""
+
+
+def why_it_stays(pod: Pod) -> str:
+    """Why the pod may not be moved; "" if it may, as far as it says itself."""
+    owners = pod.metadata.owner_references or ()
+    controller = next((owner for owner in owners if owner.controller), None)
+    if controller is None:
+        return "no controller"
+    if controller.kind in _TIED_KINDS:
+        return "tied to its node"
+    if pod.metadata.deletion_timestamp:
+        return "terminating"
+    if job_class_of(pod) == LATENCY_CRITICAL:
+        return "latency-critical"
+    if (pod.metadata.annotations or {}).get(MOVABLE) == "false":
+        return f"{MOVABLE} is false"
+    return "" if placed_by_weft(pod) else "not placed by Weft"
+
+
+def made_anew(pod: Pod) -> Pod:
+    """The pod as its controller would recreate it: without a node."""
+    return replace(pod, spec=replace(pod.spec, node_name=""))
+
+
+def said_to_move(pod: Pod, parse: Callable[[Pod], PodRequest]) -> PodRequest | UnsetType:
+    """The pod as it would come anew, of one that says that it may be moved for others; unset for
+    the rest, and for pods of a group, which start together."""
+    if (pod.metadata.annotations or {}).get(MOVABLE) != "true" or why_it_stays(pod):
+        return UNSET
+    try:
+        request = parse(made_anew(pod))
+    except BadInputError:
+        return UNSET
+    stays = request.gang or request.shape.job_class == LATENCY_CRITICAL
+    return UNSET if stays else request

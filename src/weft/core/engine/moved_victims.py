@@ -1,0 +1,50 @@
+"""Says which victims of a preemption need not end for good: they may move, and have room elsewhere.
+
+A move is a pod's eviction; its controller makes it anew, and it comes to the queue like any pod.
+That there is room for it is tried on the ledger, as `weft defrag` tries it: those that the move is
+for have their places first. The room is not kept meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from weft.core.engine.move_trials import reserve_place
+from weft.core.preempt import Victim
+
+if TYPE_CHECKING:
+    from weft.core.engine.engine import Engine
+    from weft.core.engine.gang_search import ChosenPlace
+
+
+def may_move(engine: Engine, victims: Sequence[Victim]) -> list[str]:
+    """The UIDs of those that may move, the most important first; of a group that ends as one
+    nobody, and where budgets are violated nobody whom one guards."""
+    preemption = engine.preemption
+    if not preemption.movable:
+        return []
+    over = preemption.violations_of(victims)
+    single = (each for each in victims if len(each.uids) == 1 and not (over and each.budgets))
+    in_order = sorted(single, key=lambda each: (-each.priority, each.since_ns))
+    return [each.uids[0] for each in in_order if each.uids[0] in preemption.movable]
+
+
+def rooms_beside(
+    engine: Engine, chosen: Sequence[ChosenPlace], gone: Sequence[str], uids: Sequence[str]
+) -> dict[str, str]:
+    """Nodes with room for these pods, one after the other, once all of `gone` are gone and the
+    chosen places are taken; without those for which there is none."""
+    rooms: dict[str, str] = {}
+    if not uids:
+        return rooms
+    with engine.trial(gone):
+        for each in chosen:
+            engine.ledger.reserve(each.placement, asks=each.demand.asks)
+            engine.existing.put_asked(each.placed.pod, each.placement.node)
+        for uid in uids:
+            pod = engine.preemption.movable[uid]
+            known = engine.assess(engine.profile_of(pod), pod, None)
+            if node := reserve_place(engine, known, pod):
+                rooms[uid] = node
+    return rooms
