@@ -26,6 +26,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "status": ("weft status", "weft status --context staging -o json"),
     "inspect": ("weft inspect", "weft inspect -d node-1", "weft inspect -w --interval 5"),
     "queues": ("weft queues", "weft queues --snapshot snapshot.json -o json"),
+    "usage": (
+        "weft usage decisions.jsonl",
+        "weft usage decisions.jsonl --by label:team --from 1d --to 2d --prices prices.yaml -o csv",
+    ),
     "doctor": ("weft doctor", "weft doctor --machine"),
     "snapshot": (
         "weft snapshot cluster.json",

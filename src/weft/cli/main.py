@@ -100,6 +100,7 @@ def _on_a_cluster() -> dict[str, _Commands]:
     from weft.cli.shadow import shadow
     from weft.cli.snapshot import snapshot
     from weft.cli.status import status
+    from weft.cli.usage import usage
 
     return {
         "Run on a cluster": {
@@ -118,6 +119,7 @@ def _on_a_cluster() -> dict[str, _Commands]:
             "status": status,
             "inspect": inspect,
             "queues": queues,
+            "usage": usage,
             "doctor": doctor,
             "explain": explain_app,
             "cluster": cluster_app,

@@ -42,9 +42,11 @@ DRAWN = {
     "status.py",
     "tables.py",
     "trace.py",
+    "usage.py",
 }
 """The modules with tables, each drawn by a test here or beside its command's (metrics, inspect,
-doctor, status, adopt, shadow, experiments of a file, queues)."""
+doctor, status, adopt, shadow, experiments of a file, queues,
+usage)."""
 
 
 @pytest.fixture

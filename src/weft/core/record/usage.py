@@ -1,0 +1,304 @@
+"""Accounts, from a decisions file, for what pods held of the cluster's GPUs, and for how long.
+
+The file is replayed, and every booking of the ledger counted: an amount times the nanoseconds for
+which it was held, in whole numbers, so that sums are exact. What is charged is as everywhere else
+(`charge_of`): of each card the larger of the pod's parts of memory and cores.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from weft.core.engine import BindOn, Engine, NodesChanged, PodAdded, PodSeenBound
+from weft.core.engine.nominations import is_kept
+from weft.core.engine.team_queues import Charge, charge_of
+from weft.core.ledger import Holding
+from weft.core.ledger.table import LedgerTable
+from weft.core.record.file import DecisionLine, Header, hand_over
+
+HOUR_NS = 3_600 * 10**9
+KEPT_PLACES = "(kept places)"
+"""The group of places that are kept for pods which wait for others to end."""
+UNKNOWN = "(unknown)"
+NO_MODEL = "(unknown model)"
+FOREVER_NS = 1 << 62
+
+
+class UsedBy(NamedTuple):
+    """The facts of a pod by which it can be grouped."""
+
+    namespace: str = UNKNOWN
+    queue: str = ""
+    workload: str = ""
+    labels: Mapping[str, str] = {}
+
+
+GroupOf = Callable[[UsedBy], str]
+
+
+def by_label(key: str) -> GroupOf:
+    """Group pods by the value of this label."""
+    return lambda pod: pod.labels.get(key, "(no label)")
+
+
+GROUPINGS: dict[str, GroupOf] = {
+    "namespace": lambda pod: pod.namespace,
+    "queue": lambda pod: pod.queue or pod.namespace,
+    "workload": lambda pod: f"{pod.namespace}/{pod.workload or '(no owner)'}",
+}
+"""Groupings by name. A pod's queue is the one that it names, else its namespace's."""
+
+
+class UsageRow(msgspec.Struct, frozen=True):
+    """Sums of one group: `pods` that held a GPU, and hours times GPUs (by model too), GiB
+    of their memory, and GPUs' worth of cores. `idle_gib_hours` is memory that was measured not to
+    be needed, `borrowed_gib_hours` what was given beyond free memory. `cost` is unset without
+    prices."""
+
+    group: str
+    pods: int
+    gpu_hours: float
+    gib_hours: float
+    core_hours: float
+    idle_gib_hours: float
+    borrowed_gib_hours: float
+    gpu_hours_by_model: dict[str, float]
+    cost: float | msgspec.UnsetType = msgspec.UNSET
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """The account of a time: `rows` by GPU-hours, the most first. `capacity_gpu_hours` are those of
+    all cards, with or without pods; `idle_gpu_hours` what of them nobody held."""
+
+    hours: float
+    capacity_gpu_hours: float
+    idle_gpu_hours: float
+    rows: tuple[UsageRow, ...]
+
+
+class _Booking(NamedTuple):
+    """One holding, as it was charged at this time."""
+
+    group: str
+    charge: Charge
+    idle_mib: int
+    borrowed_mib: int
+    since_ns: int
+
+
+class _Held:
+    """Sums of one group and one model, amount × ns, and what is held since `since_ns`."""
+
+    __slots__ = ("now", "since_ns", "sums")
+
+    def __init__(self) -> None:
+        self.now, self.sums, self.since_ns = [0] * _AMOUNTS, [0] * _AMOUNTS, 0
+
+
+_MILLI, _MIB, _CORES, _IDLE, _BORROWED = range(5)
+_AMOUNTS = 5
+
+
+class _Window(NamedTuple):
+    begin_ns: int
+    end_ns: int
+
+    def within(self, since_ns: int, until_ns: int) -> int:
+        """The part of this time that is in the window, ns."""
+        return max(0, min(until_ns, self.end_ns) - max(since_ns, self.begin_ns))
+
+
+class UsageMeter:
+    """Counts what an engine's ledger holds while events are handed to it.
+
+    `group_of` says where a pod counts; `window` (ns of engine time) what of the time counts. Call
+    `at` before each event and `heard` after it.
+    """
+
+    def __init__(self, engine: Engine, group_of: GroupOf, window: tuple[int, int]) -> None:
+        self._ledger, self._group_of, self._window = engine.ledger, group_of, _Window(*window)
+        self._facts: dict[str, UsedBy] = {}
+        self._held: dict[str, _Held] = {}
+        self._by_model: dict[tuple[str, str], _Held] = {}
+        self._charged: dict[str, _Booking] = {}
+        self._pods: dict[str, set[str]] = {}
+        self._borrowed: dict[str, int] = {}
+        self._capacity, self._cards_milli, self._cards_since_ns = 0, 0, 0
+        self._generation = -1
+        self.now_ns = 0
+        self._also = engine.ledger.on_booked
+        engine.ledger.on_booked = self._booked
+
+    def at(self, now_ns: int, event: object) -> None:
+        """Take the time of an event that is handed over next, and what it says of a pod."""
+        self.now_ns = max(self.now_ns, now_ns)
+        if isinstance(event, PodAdded | BindOn):
+            pod = event.pod
+            queue, labels = pod.queue or "", pod.labels or {}
+            self._know(pod.uid, UsedBy(pod.namespace, queue, pod.workload, labels))
+        elif isinstance(event, PodSeenBound):
+            uid, before = event.placement.uid, self._facts.get(event.placement.uid, UsedBy())
+            queue = event.queue or before.queue
+            if event.marks:
+                marks = event.marks
+                self._know(uid, UsedBy(marks.namespace, queue, before.workload, marks.labels))
+            elif queue != before.queue:
+                self._know(uid, before._replace(queue=queue))
+
+    def _know(self, uid: str, facts: UsedBy) -> None:
+        if self._facts.get(uid) != facts:
+            self._facts[uid] = facts
+            self._book_anew(uid)
+
+    def heard(self, event: object, records: Iterable[Any]) -> None:
+        """Take what an event led to."""
+        for record in records:
+            if record.outcome == "placed" and record.harvested:
+                self._borrowed[record.uid] = sum(one.harvested_mib for one in record.harvested)
+                self._book_anew(record.uid)
+        if isinstance(event, NodesChanged):
+            for node in event.nodes:
+                for holding in [*self._ledger.pods_on(node.name)]:
+                    self._book_anew(holding.placement.uid)
+        if self._generation != self._ledger.generation:
+            self._generation = self._ledger.generation
+            self._count_capacity()
+            self._cards_milli = 1000 * cards(self._ledger.table)
+
+    def _count_capacity(self) -> None:
+        lasted = self._window.within(self._cards_since_ns, self.now_ns)
+        self._capacity += self._cards_milli * lasted
+        self._cards_since_ns = self.now_ns
+
+    def _book_anew(self, uid: str) -> None:
+        if (holding := self._ledger.holdings.get(uid)) is not None:
+            self._book(holding, 1)
+
+    def _booked(self, holding: Holding, sign: int) -> None:
+        if self._also is not None:
+            self._also(holding, sign)
+        self._book(holding, sign)
+
+    def _book(self, holding: Holding, sign: int) -> None:
+        """The ledger holds it from now on (`sign` 1), or no more (−1)."""
+        uid = holding.placement.uid
+        if (before := self._charged.pop(uid, None)) is not None:
+            self._saw(uid, before)
+            self._change(before, -1)
+        if sign < 0 or not holding.placement.shares:
+            return
+        table, row = self._ledger.table, self._ledger.table.row_of.get(holding.placement.node)
+        charge = charge_of(holding.placement, None if row is None else table.nodes[row])
+        group = KEPT_PLACES if is_kept(uid) else self._group_of(self._facts.get(uid, UsedBy()))
+        idle, borrowed = sum(holding.idle_mib), self._borrowed.get(uid, 0)
+        self._charged[uid] = _Booking(group, charge, idle, borrowed, self.now_ns)
+        self._change(self._charged[uid], 1)
+
+    def _saw(self, uid: str, booking: _Booking) -> None:
+        if self._window.within(booking.since_ns, self.now_ns):
+            self._pods.setdefault(booking.group, set()).add(uid)
+
+    def _change(self, booking: _Booking, sign: int) -> None:
+        group, charge, idle, borrowed, _ = booking
+        amounts = charge.gpu_milli, charge.memory_mib, charge.core_milli, idle, borrowed
+        self._add(self._held.setdefault(group, _Held()), amounts, sign)
+        for model, milli in charge.models:
+            held = self._by_model.setdefault((group, model), _Held())
+            self._add(held, (milli,), sign)
+
+    def _add(self, held: _Held, amounts: tuple[int, ...], sign: int) -> None:
+        self._sum_up(held)
+        for which, amount in enumerate(amounts):
+            held.now[which] += sign * amount
+
+    def _sum_up(self, held: _Held) -> None:
+        if lasted := self._window.within(held.since_ns, self.now_ns):
+            held.sums = [sum_ + lasted * now for sum_, now in zip(held.sums, held.now, strict=True)]
+        held.since_ns = self.now_ns
+
+    def usage(self, began_ns: int, prices: Mapping[str, float] | None = None) -> Usage:
+        """The account until now, of a file that began then. `prices` are for a GPU-hour, by a part
+        of the model's name; "default" is for models without one."""
+        self._count_capacity()
+        for held in (*self._held.values(), *self._by_model.values()):
+            self._sum_up(held)
+        for uid, booking in self._charged.items():
+            self._saw(uid, booking)
+        rows = [self._row(group, held, prices) for group, held in self._held.items()]
+        rows = [row for row in rows if row.gpu_hours or row.gib_hours or row.core_hours]
+        rows.sort(key=lambda row: (-row.gpu_hours, row.group))
+        held_milli = sum(held.sums[_MILLI] for held in self._held.values())
+        lasted = self._window.within(began_ns, self.now_ns)
+        idle = max(0, self._capacity - held_milli)
+        return Usage(
+            lasted / HOUR_NS, _hours(self._capacity, 1000), _hours(idle, 1000), tuple(rows)
+        )
+
+    def _row(self, group: str, held: _Held, prices: Mapping[str, float] | None) -> UsageRow:
+        models = {
+            model or NO_MODEL: _hours(of.sums[_MILLI], 1000)
+            for (of_group, model), of in sorted(self._by_model.items())
+            if of_group == group and of.sums[_MILLI]
+        }
+        sums = held.sums
+        return UsageRow(
+            group,
+            len(self._pods.get(group, ())),
+            _hours(sums[_MILLI], 1000),
+            _hours(sums[_MIB], 1024),
+            _hours(sums[_CORES], 1000),
+            _hours(sums[_IDLE], 1024),
+            _hours(sums[_BORROWED], 1024),
+            models,
+            msgspec.UNSET if prices is None else cost_of(models, prices),
+        )
+
+
+def _hours(amount_ns: int, per: int) -> float:
+    return amount_ns / (per * HOUR_NS)
+
+
+def cost_of(gpu_hours: Mapping[str, float], prices: Mapping[str, float]) -> float:
+    """The price of these GPU-hours by model; of several parts of its name the longest counts."""
+    cost = 0.0
+    for model, hours in gpu_hours.items():
+        named = [part for part in prices if part.lower() in model.lower()]
+        cost += hours * prices.get(max(named, key=len, default="default"), 0.0)
+    return cost
+
+
+def cards(table: LedgerTable) -> int:
+    """The cards there are, also those out of service; MIG instances are part of theirs."""
+    return int((table.device_parent < 0).sum())
+
+
+def usage_of(
+    header: Header,
+    lines: Iterable[DecisionLine],
+    create: Callable[..., Any],
+    group_of: GroupOf,
+    *,
+    from_s: float = 0.0,
+    to_s: float | None = None,
+    prices: Mapping[str, float] | None = None,
+) -> Usage:
+    """Account for the time between these seconds after the file's first event (None: its last).
+
+    `create(name, **options)` makes policies, as for `replay`.
+    """
+    engine = header.engine(create)
+    meter: UsageMeter | None = None
+    began_ns = 0
+    for number, line in enumerate(lines, start=1):
+        if meter is None:
+            began_ns = line.at_ns
+            end_ns = FOREVER_NS if to_s is None else began_ns + round(to_s * 1e9)
+            meter = UsageMeter(engine, group_of, (began_ns + round(from_s * 1e9), end_ns))
+            meter.now_ns = began_ns
+        meter.at(line.at_ns, line.event)
+        hand_over(engine, line, number)
+        meter.heard(line.event, line.records)
+    if meter is None:
+        return Usage(0.0, 0.0, 0.0, ())
+    return meter.usage(began_ns, prices)

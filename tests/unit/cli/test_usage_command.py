@@ -1,0 +1,91 @@
+"""`weft usage` on a file that `weft simulate --timed` wrote."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from commands import Weft
+
+NODES = "sn,cpu_milli,memory_mib,gpu,model\nn1,64000,256000,2,A100\nn2,64000,256000,1,T4\n"
+HEADER = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec"
+HEADER += ",creation_time,deletion_time,scheduled_time"
+PODS = f"{HEADER}\na,1000,1000,1,1000,A100,0,7200,0\nb,1000,1000,1,500,T4,3600,10800,3600\n"
+
+
+@pytest.fixture
+def decisions(weft: Weft) -> Path:
+    weft.nodes.write_text(NODES)
+    weft.pods.write_text(PODS)
+    path = weft.folder / "decisions.jsonl"
+    said = weft.simulate("--policy", "best-fit", "--timed", "--decisions", path)
+    assert said.code == 0, said
+    return path
+
+
+def test_the_table_has_sums_and_what_nobody_held(weft: Weft, decisions: Path) -> None:
+    said = weft("usage", decisions)
+    assert said.code == 0
+    row = said.out.splitlines()[1].split()
+    assert row == ["default", "2", "3.00", "33.3", "32.0", "0.0", "0.0"]
+    assert "3.00 hours; GPU-hours of all cards 9.0, held by nobody 6.0." in said.out + said.err
+
+
+def test_json_and_csv_say_the_same(weft: Weft, decisions: Path) -> None:
+    prices = weft.folder / "prices.yaml"
+    prices.write_text("A100: 2.5\nT4: 0.5\n")
+    ask = ("usage", decisions, "--prices", prices, "--by", "queue", "-o")
+    (row,) = json.loads(weft(*ask, "json").out)["rows"]
+    (line,) = csv.DictReader(io.StringIO(weft(*ask, "csv").out))
+    assert row["gpu_hours_by_model"] == {"A100": 2.0, "T4": 1.0}
+    assert row["cost"] == 2 * 2.5 + 1 * 0.5
+    assert line["queue"] == row["group"] == "default"
+    assert [float(line[name]) for name in ("gpu_hours", "gib_hours", "cost")] == [
+        row[name] for name in ("gpu_hours", "gib_hours", "cost")
+    ]
+
+
+def test_a_part_of_the_time(weft: Weft, decisions: Path) -> None:
+    said = weft("usage", decisions, "--from", "90m", "--to", "2h", "-o", "json")
+    found = json.loads(said.out)
+    assert (found["hours"], found["rows"][0]["gpu_hours"]) == (0.5, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--by", "owner"), "--by: 'owner'; choose namespace, queue, workload or label:KEY"),
+        (("--from", "soon"), "--from: 'soon' is no time; write 90s, 30m, 2h or 1d"),
+        (("--from", "2h", "--to", "1h"), "--to: '1h' is not after --from; choose a later time"),
+        (("--prices", "none.yaml"), "none.yaml: cannot be read"),
+    ],
+)
+def test_bad_input_is_one_line(
+    weft: Weft, decisions: Path, options: tuple[str, ...], says: str
+) -> None:
+    said = weft("usage", decisions, *options)
+    assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
+    assert says in said.err
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[1]", "A100: dear", "A100: -1", "A100: yes", "a: [", "A: .nan"]
+)
+def test_prices_that_are_none(weft: Weft, decisions: Path, text: str) -> None:
+    prices = weft.folder / "prices.yaml"
+    prices.write_text(text)
+    said = weft("usage", decisions, "--prices", prices)
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith(f"weft: error: {prices}")
+
+
+def test_a_file_without_its_end_is_counted_as_far_as_it_is_whole(
+    weft: Weft, decisions: Path
+) -> None:
+    lines = decisions.read_text().splitlines(keepends=True)
+    decisions.write_text("".join(lines[:-1]))
+    said = weft("usage", decisions, "-o", "json")
+    assert said.code == 0
+    assert json.loads(said.out)["rows"][0]["gpu_hours"] == 3
+    assert "end" in said.err

@@ -1,0 +1,206 @@
+"""GPU-hours from a decisions file: by hand, and against a slow sum over the ledger."""
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from weft.core.engine import Event, NodesChanged, PodAdded, PodBound, PodGone, PodSeenBound
+from weft.core.engine.nominations import is_kept
+from weft.core.engine.team_queues import charge_of
+from weft.core.policies.catalog import built_in
+from weft.core.record import DecisionLine, Header, PolicyUse, ProfileUse, Recorder
+from weft.core.record.usage import (
+    GROUPINGS,
+    KEPT_PLACES,
+    UNKNOWN,
+    GroupOf,
+    Usage,
+    by_label,
+    cost_of,
+    usage_of,
+)
+from weft.model import PodMarks, PodRequest, Share
+from weft.testing import node, placement, pod
+
+CREATE = built_in().create
+HOUR_NS = 3_600 * 10**9
+GIB = 1024
+
+
+def recorded(events: list[tuple[Event, int]], *, preempts: bool = False) -> list[DecisionLine]:
+    """The file's lines, of an engine that these events happened to; the times are hours."""
+    lines: list[Header | DecisionLine] = []
+    header = header_of(preempts=preempts)
+    recorder = Recorder(header.engine(CREATE), header, lines.append)
+    for event, hour in events:
+        recorder.handle(event, hour * HOUR_NS)
+    return [line for line in lines if isinstance(line, DecisionLine)]
+
+
+def header_of(*, preempts: bool = False) -> Header:
+    return Header([ProfileUse("weft", [PolicyUse("best-fit")], preempts=preempts or UNSET)])
+
+
+def usage(
+    events: list[tuple[Event, int]],
+    group_of: GroupOf = GROUPINGS["namespace"],
+    *,
+    hours: tuple[int, int | None] = (0, None),
+    prices: dict[str, float] | None = None,
+    preempts: bool = False,
+) -> Usage:
+    return usage_of(
+        header_of(preempts=preempts),
+        recorded(events, preempts=preempts),
+        CREATE,
+        group_of,
+        from_s=3_600 * hours[0],
+        to_s=None if hours[1] is None else 3_600 * hours[1],
+        prices=prices,
+    )
+
+
+def asked(uid: str, namespace: str, **more: object) -> PodRequest:
+    labels = more.pop("labels", UNSET)
+    queue = more.pop("queue", UNSET)
+    return replace(pod(uid, **more), namespace=namespace, labels=labels, queue=queue)  # type: ignore[arg-type]
+
+
+DAY: list[tuple[Event, int]] = [
+    (NodesChanged((node("a", gpus=2, memory_mib=40 * GIB, model="A100"),)), 0),
+    (PodAdded(asked("u1", "ml", gpus=1, labels={"team": "red"})), 1),
+    (PodBound("u1"), 1),
+    (PodAdded(asked("u2", "web", memory_mib=10 * GIB, queue="serving")), 2),
+    (PodBound("u2"), 2),
+    (PodGone("u1"), 5),
+    (PodGone("u2"), 10),
+]
+
+
+def test_a_day_by_hand() -> None:
+    """A whole card for four hours; a quarter of a card's memory for eight."""
+    found = usage(DAY)
+    assert (found.hours, found.capacity_gpu_hours, found.idle_gpu_hours) == (10, 20, 14)
+    rows = {row.group: row for row in found.rows}
+    assert [row.group for row in found.rows] == ["ml", "web"], "the most first"
+    assert (rows["ml"].pods, rows["ml"].gpu_hours, rows["ml"].gib_hours) == (1, 4, 160)
+    assert (rows["web"].pods, rows["web"].gpu_hours, rows["web"].gib_hours) == (1, 2, 80)
+    assert rows["web"].gpu_hours_by_model == {"A100": 2}
+
+
+@pytest.mark.parametrize(
+    ("hours", "ml", "web"), [((0, 4), 3, 0.5), ((4, 8), 1, 1), ((6, None), 0, 1), ((2, 2), 0, 0)]
+)
+def test_only_the_time_that_is_asked_for_counts(
+    hours: tuple[int, int | None], ml: float, web: float
+) -> None:
+    rows = {row.group: row for row in usage(DAY, hours=hours).rows}
+    assert {name: (row.pods, row.gpu_hours) for name, row in rows.items()} == {
+        name: (1, gpus) for name, gpus in (("ml", ml), ("web", web)) if gpus
+    }
+
+
+@pytest.mark.parametrize(
+    ("group_of", "groups"),
+    [
+        (GROUPINGS["queue"], {"ml": 4, "serving": 2}),
+        (by_label("team"), {"red": 4, "(no label)": 2}),
+        (GROUPINGS["workload"], {"ml/(no owner)": 4, "web/(no owner)": 2}),
+    ],
+)
+def test_groupings(group_of: GroupOf, groups: dict[str, float]) -> None:
+    assert {row.group: row.gpu_hours for row in usage(DAY, group_of).rows} == groups
+
+
+def test_pods_that_others_placed_count_and_become_known_later() -> None:
+    """Seen with a label after two hours: all of that time counts where it was then."""
+    place = placement("u1", "a", shares=(Share(0, 0, 10 * GIB, 500),))
+    late = PodMarks("ml", {"team": "red"})
+    events: list[tuple[Event, int]] = [
+        DAY[0],
+        (PodSeenBound(place), 0),
+        (PodSeenBound(place, marks=late), 2),
+        (PodGone("u1"), 6),
+    ]
+    found = usage(events)
+    assert {row.group: row.gpu_hours for row in found.rows} == {UNKNOWN: 1, "ml": 2}
+
+
+def test_prices_are_by_the_longest_part_of_a_models_name() -> None:
+    prices = {"a100": 2.0, "A100-80": 3.0, "default": 1.0}
+    assert cost_of({"NVIDIA-A100-80GB": 2, "NVIDIA-A100-40GB": 1, "T4": 4}, prices) == 12
+    assert cost_of({"T4": 4}, {"A100": 2.0}) == 0
+    (ml, web) = usage(DAY, prices={"A100": 2.5}).rows
+    assert (ml.cost, web.cost) == (10, 5)
+    assert usage(DAY).rows[0].cost is UNSET
+
+
+def test_a_card_that_joins_is_idle_from_then_on() -> None:
+    more = NodesChanged((node("b", gpus=4),))
+    found = usage([DAY[0], (more, 5), (NodesChanged((), ("b",)), 7), (PodGone("x"), 10)])
+    assert (found.capacity_gpu_hours, found.idle_gpu_hours, found.rows) == (28, 28, ())
+
+
+# --- against a slow sum ---------------------------------------------------------------------------
+
+
+@st.composite
+def days(draw: st.DrawFn) -> list[tuple[Event, int]]:
+    """Pods of two priorities come and go; the nodes' cards are replaced now and then."""
+    hour, alive = 0, list[str]()
+    events: list[tuple[Event, int]] = [
+        (NodesChanged((node("a", gpus=2), node("b", gpus=1))), 0),
+    ]
+    for number in range(draw(st.integers(1, 25))):
+        hour += draw(st.integers(0, 3))
+        kind = draw(st.sampled_from(["come", "come", "come", "go", "seen", "nodes"]))
+        if kind == "come":
+            amount = draw(st.sampled_from([{"gpus": 1}, {"milli": 300}, {"memory_mib": 6_000}]))
+            of = asked(f"u{number}", draw(st.sampled_from(["x", "y"])), **amount)
+            event: Event = PodAdded(replace(of, priority=draw(st.integers(0, 1))))
+            alive.append(of.uid)
+        elif kind == "go" and alive:
+            event = PodGone(alive.pop(draw(st.integers(0, len(alive) - 1))))
+        elif kind == "seen":
+            shares = (Share(0, draw(st.integers(0, 1)), 2_000, 100),)
+            event = PodSeenBound(placement(f"u{number}", "a", shares=shares), priority=0)
+            alive.append(f"u{number}")
+        else:
+            gpus, size = draw(st.integers(1, 3)), draw(st.sampled_from([8_000, 16_000]))
+            event = NodesChanged((node("a", gpus=gpus, memory_mib=size),))
+        events.append((event, hour))
+    return [*events, (PodGone("nobody"), hour + 1)]
+
+
+@given(days(), st.integers(0, 20), st.integers(1, 20))
+def test_sums_are_those_of_the_ledger_at_each_event(
+    events: list[tuple[Event, int]], begin: int, lasts: int
+) -> None:
+    hours = begin, begin + lasts
+    milli_hours: dict[str, int] = defaultdict(int)
+    capacity = 0
+    engine = header_of(preempts=True).engine(CREATE)
+    names: dict[str, str] = {}
+    for (event, hour), (_, until) in zip(events, [*events[1:], events[-1]], strict=True):
+        if isinstance(event, PodAdded):
+            names[event.pod.uid] = event.pod.namespace
+        engine.handle(event, hour * HOUR_NS)
+        lasted = max(0, min(until, hours[1]) - max(hour, hours[0]))
+        table = engine.ledger.table
+        capacity += lasted * sum(len(each.gpus) for each in table.nodes)
+        for uid, holding in engine.ledger.holdings.items():
+            row = table.row_of.get(holding.placement.node)
+            charge = charge_of(holding.placement, None if row is None else table.nodes[row])
+            group = KEPT_PLACES if is_kept(uid) else names.get(uid, UNKNOWN)
+            milli_hours[group] += charge.gpu_milli * lasted
+    found = usage(events, hours=hours, preempts=True)
+    held = {row.group: row.gpu_hours for row in found.rows}
+    assert held == {group: milli / 1000 for group, milli in milli_hours.items() if milli}
+    assert found.capacity_gpu_hours == capacity
+    assert sum(held.values()) + found.idle_gpu_hours == pytest.approx(
+        max(capacity, sum(held.values()))
+    )
