@@ -131,7 +131,8 @@ NOT_KEYS = {
     "weft.dev/decisions/v3",
     "weft.dev/interference-model/v1",
     "weft.dev/observed/v1",
-    "weft.dev/explain",  # the audience of tokens
+    "weft.dev/explain",  # the audiences of tokens
+    "weft.dev/console",
     "is empty; write apiVersion: weft.dev/v1 and what differs",
 }
 """Texts with `weft.dev/` that name no annotation, label or resource."""

@@ -163,11 +163,22 @@ class Browser:
     async def press(self, key: str) -> None:
         """A key, down and up."""
         codes = {"Tab": 9, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+        code = {"Enter": 13, " ": 32, **codes}[key]
+        text = {"Enter": "\r", " ": " "}.get(key, "")
         for kind in ("keyDown", "keyUp"):
-            code = codes[key]
+            more = {"text": text} if text and kind == "keyDown" else {}
             await self.ask(
-                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode=code,
+                **more,
             )
+
+    async def type(self, text: str) -> None:
+        """Text, into what has the focus."""
+        await self.ask("Input.insertText", text=text)
 
 
 class Window:
@@ -188,6 +199,9 @@ class Window:
 
     def press(self, key: str) -> None:
         self._runner.run(self.browser.press(key))
+
+    def type(self, text: str) -> None:
+        self._runner.run(self.browser.type(text))
 
     def ask(self, method: str, **parameters: object) -> dict[str, Any]:
         return self._runner.run(self.browser.ask(method, **parameters))

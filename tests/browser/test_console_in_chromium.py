@@ -18,6 +18,7 @@ from test_snapshot import random_story
 
 from fakes.api_faults import Fault
 from fakes.api_server import FakeApiServer
+from weft.cluster.http.viewers import AUDIENCE
 from weft.cluster.snapshot.file import write
 from weft.console.picture import Picture, PodFacts, ShownWaiting, picture_of
 from weft.console.server import ConsoleServer
@@ -135,6 +136,12 @@ def fake_node(name: str) -> dict[str, Any]:
         "spec": {},
         "status": {"allocatable": has, "conditions": [ready]},
     }
+
+
+def too_large(name: str) -> dict[str, Any]:
+    asks = {"limits": {"weft.dev/gpu-memory": "99000"}}
+    spec = {"schedulerName": "weft", "containers": [{"name": "c", "resources": asks}]}
+    return {"metadata": {"name": name}, "spec": spec}
 
 
 def kubeconfig_of(url: str) -> str:
@@ -273,6 +280,39 @@ def test_a_cluster_is_followed_and_a_silent_api_server_is_said(
             assert "is silent: as of" in window.run(
                 "document.querySelector('#freshness').innerText"
             )
+
+
+def test_a_viewer_signs_in_and_sees_the_names_of_their_own_namespace(
+    window: Window, tmp_path: Path
+) -> None:
+    with played_api_server() as server:
+        server.tell(lambda: server.api.add("nodes", fake_node("n1")))
+        for namespace in ("team", "secret"):
+            server.tell(lambda to=namespace: server.api.add("pods", too_large("large"), to))
+        server.api.access.listers.add(("viewer", "team"))
+        token = server.api.access.token("viewer", AUDIENCE)
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(kubeconfig_of(server.api.url))
+        with console("--sign-in", "--kubeconfig", str(kubeconfig)) as url:
+            window.open(f"{url}/waiting", 1280)
+            eventually(window, "document.activeElement?.name === 'token'")
+            window.browser.complaints.clear()  # Chromium tells of each 401
+            window.type("not a token")
+            window.press("Enter")
+            eventually(window, "document.querySelector('#sign-in [name=token]').value === ''")
+            assert f"--audience {AUDIENCE}" in window.run("document.body.innerText")
+            window.browser.complaints.clear()
+            window.run("document.querySelector('[name=token]').focus()")
+            window.type(token)
+            window.press("Enter")
+            rows = "[...document.querySelectorAll('tbody tr')].map(row => row.innerText)"
+            shown = eventually(window, f"{rows}.length === 2 ? {rows} : null")
+            assert sum("team/large" in row for row in shown) == 1
+            assert "secret" not in window.run("document.body.innerText")
+            check(window, url)
+            opened(window, f"{url}/map")
+            check(window, url)
+    window.run("sessionStorage.clear()")
 
 
 def test_a_page_is_brought_up_to_date_in_place(window: Window, demo: str) -> None:

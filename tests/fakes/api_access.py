@@ -18,12 +18,15 @@ _OWN_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 class TokenReviewer:
     """Makes and reviews tokens of service accounts. `accounts` are those there are, `rights` which
-    user may read what begins with which path, `denied` what nobody may: (verb, resource)."""
+    user may read what begins with which path, `listers` which may list pods of which namespace (""
+    is all), `denied` what nobody may: (verb, resource). `ended` are tokens that have expired."""
 
     def __init__(self) -> None:
         self.accounts: set[tuple[str, str]] = set()
         self.rights: set[tuple[str, str]] = set()
+        self.listers: set[tuple[str, str]] = set()
         self.denied: set[tuple[str, str]] = set()
+        self.ended: set[str] = set()
         self._tokens: dict[str, tuple[str, list[str]]] = {}
         self._numbers = itertools.count(1)
 
@@ -51,6 +54,13 @@ class TokenReviewer:
             asked = spec["resourceAttributes"]
             name = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
             return {"status": {"allowed": (asked["verb"], name) not in self.denied}}
+        if "resourceAttributes" in spec:
+            asked = spec["resourceAttributes"]
+            assert (asked["verb"], asked["resource"]) == ("list", "pods")
+            allowed = not {(spec["user"], ""), (spec["user"], asked["namespace"])}.isdisjoint(
+                self.listers
+            )
+            return {"kind": "SubjectAccessReview", "status": {"allowed": allowed}}
         path = spec["nonResourceAttributes"]["path"]
         allowed = any(user == spec["user"] and path.startswith(to) for user, to in self.rights)
         return {"kind": "SubjectAccessReview", "status": {"allowed": allowed}}
@@ -64,6 +74,6 @@ class TokenReviewer:
     def _review(self, spec: dict[str, Any]) -> Json:
         user, audiences = self._tokens.get(spec["token"], ("", []))
         both = [audience for audience in audiences if audience in spec["audiences"]]
-        if not both:
+        if not both or spec["token"] in self.ended:
             return {"user": {}, "error": "[invalid bearer token]"}
         return {"authenticated": True, "user": {"username": user}, "audiences": both}

@@ -15,6 +15,7 @@ from weft.model.errors import BadInputError, WeftError
 
 if TYPE_CHECKING:
     from weft.cluster.control.live_cluster import EngineCluster
+    from weft.cluster.http.viewers import Viewers
     from weft.console.sources import PictureSource
     from weft.kube.client import ApiClient
     from weft.kube.config import Endpoint
@@ -45,8 +46,18 @@ def console(
         int, Option(min=0, max=65535, help="The port to listen on; 0: any free one.")
     ] = 8470,
     address: Annotated[
-        str, Option(help="The address to listen on; whoever reaches it sees everything.")
+        str, Option(help="The address to listen on; others than 127.0.0.1 may want --sign-in.")
     ] = LOOPBACK,
+    sign_in: Annotated[
+        bool,
+        Option(
+            "--sign-in",
+            help="Ask viewers for a token, and show names only of pods that they may list.",
+        ),
+    ] = False,
+    audience: Annotated[
+        str, Option(help="With --sign-in: the audience of tokens.  [default: the console's own]")
+    ] = "",
 ) -> None:
     """Show in a browser who holds which GPU, which pods wait and why.
 
@@ -60,12 +71,27 @@ def console(
     if offline and (kubeconfig or context or config):
         what = "is no cluster to be read; leave out --kubeconfig, --context and --config"
         raise BadInputError(offline, what)
+    if sign_in and offline:
+        raise BadInputError("--sign-in", f"asks a cluster who may see what; leave out {offline}")
+    if audience and not sign_in:
+        raise BadInputError("--audience", "is of tokens; give --sign-in too")
+    where = ConsoleAddress(address, port, sign_in, audience)
     if demo:
-        asyncio.run(_serve(_demo(), address, port))
+        asyncio.run(_serve(_demo(), where))
     elif snapshot is not None:
-        asyncio.run(_serve(_snapshot(snapshot), address, port))
+        asyncio.run(_serve(_snapshot(snapshot), where))
     else:
-        _show_cluster(config, kubeconfig, context, (address, port))
+        _show_cluster(config, kubeconfig, context, where)
+
+
+class ConsoleAddress(NamedTuple):
+    """Where the console is served, and whether viewers sign in, with tokens of this `audience`
+    ("": the console's own)."""
+
+    address: str
+    port: int
+    sign_in: bool = False
+    audience: str = ""
 
 
 def _demo() -> "PictureSource":
@@ -90,7 +116,7 @@ def _snapshot(path: Path) -> "PictureSource":
 
 
 def _show_cluster(
-    config: Path | None, kubeconfig: Path | None, context: str, where: tuple[str, int]
+    config: Path | None, kubeconfig: Path | None, context: str, where: ConsoleAddress
 ) -> None:
     from msgspec.structs import replace
 
@@ -108,11 +134,14 @@ def _show_cluster(
         raise BadInputError(endpoint.url, f"{error}; run weft doctor") from error
 
 
-async def _follow(endpoint: "Endpoint", config: Path | None, where: tuple[str, int]) -> None:
+async def _follow(endpoint: "Endpoint", config: Path | None, where: ConsoleAddress) -> None:
+    from weft.cluster.http.viewers import AUDIENCE, ViewerOptions, Viewers
     from weft.kube.read_only import ReadOnlyClient
 
     async with ReadOnlyClient(endpoint) as client, followed(client, config) as seen:
-        await _serve(seen.source, *where, seen.live.failed())
+        asked = ViewerOptions(where.audience or AUDIENCE)
+        viewers = Viewers(client, asked) if where.sign_in else None
+        await _serve(seen.source, where, viewers, seen.live.failed())
 
 
 class FollowedSource(NamedTuple):
@@ -155,19 +184,24 @@ async def followed(client: "ApiClient", config: Path | None) -> AsyncIterator[Fo
 
 
 async def _serve(
-    source: "PictureSource", address: str, port: int, *endless: Coroutine[None, None, None]
+    source: "PictureSource",
+    where: ConsoleAddress,
+    viewers: "Viewers | None" = None,
+    *endless: Coroutine[None, None, None],
 ) -> None:
     """Serve until SIGINT or SIGTERM, or until one of `endless` ends, and raise its error."""
     from weft.cluster.http.access import is_loopback
     from weft.console.server import ConsoleServer
     from weft.host.shell import cancel, stop_signal
 
-    stop, server = stop_signal(), ConsoleServer(source)
+    stop, server = stop_signal(), ConsoleServer(source, viewers=viewers)
+    address, port = where.address, where.port
     works = {asyncio.ensure_future(work) for work in (stop.wait(), server.run(), *endless)}
     try:
         opened = await server.listen(address, port)
-        if not is_loopback(address):
-            print_warning(f"--address {address}: whoever reaches it sees the names of all pods")
+        if viewers is None and not is_loopback(address):
+            text = f"--address {address}: whoever reaches it sees the names of all pods; "
+            print_warning(text + "--sign-in shows each viewer only what they may list")
         host = f"[{address}]" if ":" in address else address
         echo(f"weft: the console is at http://{host}:{opened} (Ctrl-C ends it)")
         done, _ = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)

@@ -5,6 +5,11 @@
 /api/about             what is shown, and of which version
 /api/picture           server-sent events: one `picture`, then `delta`s
 /api/explain           ?namespace=…&name=…: what `weft explain pod` says
+/healthz               it answers
+
+With `Viewers`, everything of /api/ is for those whose bearer token the API server knows, and shows
+names only of pods that they may list (`hiding.py`); of what is hidden, answers are those to what is
+not there.
 
 Nothing can be changed here. A browser may show only what comes from here and no inline script
 (Content-Security-Policy); on a loopback address, requests for other hosts are refused, so that no
@@ -14,6 +19,8 @@ other site's page can read along.
 import asyncio
 import contextlib
 import logging
+import re
+import secrets
 from collections.abc import AsyncGenerator
 from functools import cache
 from importlib.resources import files
@@ -32,7 +39,10 @@ from weft.cluster.http.server import (
     ProblemBody,
     ServerLimits,
 )
+from weft.cluster.http.token_turns import PermissionRefusal
+from weft.cluster.http.viewers import ALL, ViewerRights, Viewers
 from weft.console.deltas import between
+from weft.console.hiding import Hiding, namespaces_of
 from weft.console.picture import Picture
 from weft.console.sources import PictureSource
 from weft.core.explain.renderer import lines_of
@@ -63,6 +73,8 @@ HEADERS = (
 )
 VIEWS = frozenset({"", "map", "waiting", "events", "pod", "gpu", "node"})
 """First parts of the views' addresses: the page finds the rest itself."""
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_UNANSWERED = 503
 _REST = 4
 """Rest after a picture, in its own time: a large cluster takes a fifth of the time at most."""
 _TYPES = {
@@ -97,20 +109,28 @@ class AboutConsole(msgspec.Struct, frozen=True):
 
 
 class PodExplanation(msgspec.Struct, frozen=True):
-    """The answer of /api/explain: `lines` as `weft explain pod` prints them, and the parts."""
+    """The answer of /api/explain: `lines` as `weft explain pod` prints them, and the parts; without
+    these where a viewer may not know all names."""
 
     lines: tuple[str, ...]
-    explanation: msgspec.Raw
+    explanation: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class ConsoleServer:
     """Serves one source's pictures to any number of browsers."""
 
-    def __init__(self, source: PictureSource, options: ConsoleOptions | None = None) -> None:
+    def __init__(
+        self,
+        source: PictureSource,
+        options: ConsoleOptions | None = None,
+        viewers: Viewers | None = None,
+    ) -> None:
         self._source, self._options = source, options or ConsoleOptions()
+        self._viewers, self._secret = viewers, secrets.token_bytes(32)
         self._picture, self._took_s = source.picture(), 0.0
         self._moved, self._closing, self._on_loopback = asyncio.Event(), False, True
-        self._encoded: dict[int, tuple[Picture, bytes]] = {}
+        self._views: dict[ViewerRights, Picture] = {}
+        self._encoded: dict[tuple[int, int], tuple[Picture, bytes]] = {}
         self._server = HttpServer(
             self._answer,
             self._options.limits,
@@ -142,6 +162,7 @@ class ConsoleServer:
 
     def _show(self, picture: Picture) -> None:
         self._picture = picture
+        self._views.clear()
         self._encoded.clear()
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
@@ -155,52 +176,87 @@ class ConsoleServer:
         if request.method not in ("GET", "HEAD"):
             return _problem(405, "the console shows, and changes nothing; ask with GET")
         first, _, rest = request.path.removeprefix("/").partition("/")
-        if first in VIEWS:
-            return _file("index.html")
-        if first == "static":
-            return _file(rest)
         if first == "api":
             return await self._data(request, rest)
-        return _problem(404, "there is no such page")
+        if request.path == "/healthz":
+            return HttpAnswer(200, b"ok", "text/plain; charset=utf-8", headers=HEADERS)
+        name = "index.html" if first in VIEWS else rest if first == "static" else ""
+        return _file(name)
 
     async def _data(self, request: web.BaseRequest, what: str) -> HttpAnswer | HttpStream:
+        rights = await self._rights(request)
+        if isinstance(rights, PermissionRefusal):
+            return _problem(*rights)
         source = self._source
         if what == "about":
             return _json(AboutConsole(weft.__version__, source.kind, source.about, source.lives))
         if what == "picture" and request.method == "GET":
-            return HttpStream(self._updates(), "text/event-stream", HEADERS)
+            return HttpStream(self._updates(request, rights), "text/event-stream", HEADERS)
         if what != "explain":
             return _problem(404, "there is no such page")
-        namespace, name = request.query.get("namespace", ""), request.query.get("name", "")
-        explanation = await source.explain(namespace, name)
-        if explanation is None:
-            return _problem(404, f"there is no pod {namespace}/{name}")
-        parts = msgspec.Raw(msgspec.json.encode(explanation.json_value()))
-        return _json(PodExplanation(tuple(lines_of(explanation)), parts))
+        return await self._explain(request, rights)
 
-    async def _updates(self) -> AsyncGenerator[bytes, None]:
+    async def _explain(self, request: web.BaseRequest, rights: ViewerRights) -> HttpAnswer:
+        namespace, name = request.query.get("namespace", ""), request.query.get("name", "")
+        nobody = _problem(404, f"there is no pod {namespace}/{name}")
+        if not rights.may_see(namespace):
+            return nobody
+        explanation = await self._source.explain(namespace, name)
+        if explanation is None:
+            return nobody
+        if rights.everywhere:
+            parts = msgspec.Raw(msgspec.json.encode(explanation.json_value()))
+            return _json(PodExplanation(tuple(lines_of(explanation)), parts))
+        hiding = Hiding(rights, self._secret)  # the parts name pods in many ways
+        return _json(PodExplanation(tuple(map(hiding.text, lines_of(explanation)))))
+
+    async def _rights(self, request: web.BaseRequest) -> ViewerRights | PermissionRefusal:
+        if self._viewers is None:
+            return ALL
+        asked = request.query.get("namespace", "")
+        also = {asked} if _NAMESPACE.fullmatch(asked) else frozenset[str]()
+        return await self._viewers.rights(request, lambda: namespaces_of(self._picture) | also)
+
+    def _seen_by(self, rights: ViewerRights) -> Picture:
+        """Return the present picture as this viewer may see it; the same one for equal rights."""
+        if rights.everywhere:
+            return self._picture
+        view = self._views.get(rights)
+        if view is None:
+            view = self._views[rights] = Hiding(rights, self._secret).picture(self._picture)
+        return view
+
+    async def _updates(
+        self, request: web.BaseRequest, rights: ViewerRights
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the whole picture, then deltas; who is slow gets fewer, larger ones."""
-        seen = self._picture
+        seen, of = self._seen_by(rights), self._picture
         yield _event("picture", msgspec.json.encode(seen))
         while not self._closing:
             moved = self._moved
-            if seen is self._picture:
+            if of is self._picture:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._options.keepalive_s):
                         await moved.wait()
-            if seen is self._picture:
+            now_may = await self._rights(request)  # a token ends, and rights are taken
+            if isinstance(now_may, PermissionRefusal):
+                if now_may.status != _UNANSWERED:
+                    yield _event("refused", msgspec.json.encode(ProblemBody(now_may.text)))
+                return
+            if of is self._picture and now_may == rights:
                 yield b": nothing changed\n\n"
                 continue
-            now = self._picture
-            yield self._delta(seen)
+            rights, of = now_may, self._picture
+            now = self._seen_by(rights)
+            yield self._delta(seen, now)
             seen = now
 
-    def _delta(self, seen: Picture) -> bytes:
-        """Return the delta from a picture to the present one; encoded once for all browsers."""
-        known = self._encoded.get(id(seen))
+    def _delta(self, seen: Picture, now: Picture) -> bytes:
+        """Return the delta between two pictures; encoded once for all browsers."""
+        known = self._encoded.get((id(seen), id(now)))
         if known is None:
-            text = _event("delta", msgspec.json.encode(between(seen, self._picture)))
-            known = self._encoded[id(seen)] = seen, text
+            text = _event("delta", msgspec.json.encode(between(seen, now)))
+            known = self._encoded[id(seen), id(now)] = seen, text
         return known[1]
 
 
@@ -230,5 +286,5 @@ def static_files() -> dict[str, tuple[bytes, str]]:
 def _file(name: str) -> HttpAnswer:
     found = static_files().get(name)
     if found is None:
-        return _problem(404, "there is no such file")
+        return _problem(404, "there is no such page")
     return HttpAnswer(200, found[0], found[1], headers=HEADERS)

@@ -14,8 +14,8 @@ from weft.model.manifest import Api
 LIFETIME_S = 600
 """A token's lifetime; the API server makes none that is shorter-lived."""
 
-_TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
-_ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
+ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 OWN_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
@@ -96,7 +96,7 @@ async def user_of(client: ApiClient, token: str, audience: str) -> User | None:
     """The token's user; None for one that is not good, or was made for another audience."""
     spec = {"token": token, "audiences": [audience]}
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
-    answer = await client.call("POST", _TOKEN_REVIEWS, msgspec.json.encode(body))
+    answer = await client.call("POST", TOKEN_REVIEWS, msgspec.json.encode(body))
     status = msgspec.json.decode(answer, type=_TokenReview).status
     # A server that knows no audiences names none: then the token was not made for us.
     good = status.authenticated and status.user.username and audience in (status.audiences or ())
@@ -105,15 +105,25 @@ async def user_of(client: ApiClient, token: str, audience: str) -> User | None:
 
 async def may_get(client: ApiClient, user: User, path: str) -> bool:
     """Asks whether RBAC, or what decides there, lets the user `get` this path (nonResourceURLs)."""
+    return await _may(client, user, {"nonResourceAttributes": {"path": path, "verb": "get"}})
+
+
+async def may_list_pods(client: ApiClient, user: User, namespace: str) -> bool:
+    """Asks whether the user may list the pods of this namespace; "" is all of them."""
+    attributes = {"verb": "list", "group": "", "resource": "pods", "namespace": namespace}
+    return await _may(client, user, {"resourceAttributes": attributes})
+
+
+async def _may(client: ApiClient, user: User, asked: dict[str, dict[str, str]]) -> bool:
     spec = {
         "user": user.username,
         "uid": user.uid,
         "groups": user.groups or [],
         "extra": user.extra or {},
-        "nonResourceAttributes": {"path": path, "verb": "get"},
+        **asked,
     }
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-    answer = await client.call("POST", _ACCESS_REVIEWS, msgspec.json.encode(body))
+    answer = await client.call("POST", ACCESS_REVIEWS, msgspec.json.encode(body))
     return msgspec.json.decode(answer, type=_AccessReview).status.allowed
 
 

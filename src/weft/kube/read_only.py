@@ -2,18 +2,21 @@
 
 from typing import Any
 
-from weft.kube.access import OWN_REVIEWS
+from weft.kube.access import ACCESS_REVIEWS, OWN_REVIEWS, TOKEN_REVIEWS
 from weft.kube.client import ApiClient, ApiResponse
+
+_QUESTIONS = {("POST", path) for path in (OWN_REVIEWS, TOKEN_REVIEWS, ACCESS_REVIEWS)}
 
 
 class ReadOnlyClient(ApiClient):
-    """GET, list and watch, and the question which rights one has, of which nothing is stored.
+    """GET, list and watch, and questions of which nothing is stored: which rights one has, whose a
+    token is, and what its user may do.
 
     Another request is a mistake of ours, and raises RuntimeError.
     """
 
     async def send(self, method: str, path: str, body: bytes = b"", **more: Any) -> ApiResponse:
         """One request to read, tried once."""
-        if method != "GET" and (method, path) != ("POST", OWN_REVIEWS):
+        if method != "GET" and (method, path) not in _QUESTIONS:
             raise RuntimeError(f"{method} {path} is a write, and this process only reads")
         return await super().send(method, path, body, **more)

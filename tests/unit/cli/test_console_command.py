@@ -30,6 +30,8 @@ def refused(
         (("--demo", "--kubeconfig", "k"), "leave out --kubeconfig, --context and --config"),
         (("--snapshot", "x.json", "--context", "c"), "--snapshot: is no cluster"),
         (("--kubeconfig", "no/such/file"), "no/such/file"),
+        (("--demo", "--sign-in"), "leave out --demo"),
+        (("--audience", "x"), "give --sign-in too"),
     ],
 )
 def test_what_it_shows_is_one_thing_that_is_there(

@@ -10,6 +10,7 @@ const model = new Model();
 const view = document.getElementById("view");
 const VIEWS = { map: "Map", waiting: "Waiting", events: "Events" };
 let received = 0;
+let refused = ""; // why the console wants a token
 
 function route() {
   const [name, ...parts] = location.pathname.split("/").slice(1).map(decodeURIComponent);
@@ -18,11 +19,29 @@ function route() {
 
 function show() {
   const { name, parts, query } = route();
+  if (refused) return signIn();
   const tag = `weft-${name}`;
   if (view.firstElementChild?.localName !== tag) view.replaceChildren(document.createElement(tag));
   if (model.ready) view.firstElementChild.show(model, parts, query);
   document.title = `${[VIEWS[name] ?? name, ...parts].join(" ")} · Weft`;
   frame(name);
+}
+
+/** A form for a token, in the place of the view. */
+function signIn() {
+  if (view.firstElementChild?.id === "sign-in") return;
+  const field = el("input", { type: "password", name: "token", autocomplete: "off", spellcheck: "false", required: true });
+  const form = el("form", { id: "sign-in", class: "card" }, el("h1", {}, "Sign in"),
+    el("p", {}, refused), el("label", {}, "Token", field), el("button", {}, "Sign in"),
+    el("p", { class: "empty" }, "You see the names of pods that you may list. The token is kept in this tab alone."));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    model.signIn(field.value.trim());
+  });
+  view.replaceChildren(form);
+  document.title = "Sign in · Weft";
+  document.getElementById("sums").replaceChildren();
+  field.focus();
 }
 
 function frame(current) {
@@ -59,7 +78,7 @@ function sums() {
 function freshness() {
   const { kind, about, lives } = model.about;
   const box = document.getElementById("freshness");
-  if (!model.ready) return fill(box, "reading …");
+  if (!model.ready) return fill(box, refused ? "" : "reading …");
   const old = Date.now() / 1000 - received;
   const state = !model.connected ? "lost" : model.lost ? "silent" : lives ? "live" : "still";
   box.className = state;
@@ -97,6 +116,15 @@ model.addEventListener("change", () => {
   requestAnimationFrame(() => performance.mark("weft-drawn"));
 });
 model.addEventListener("connection", freshness);
+model.addEventListener("refused", (event) => {
+  refused = event.detail;
+  show();
+});
+model.addEventListener("signed-in", () => {
+  refused = "";
+  model.forget();
+  show();
+});
 setInterval(freshness, 1000);
 show();
 freshness();

@@ -79,8 +79,10 @@ export function duration(seconds) {
 }
 
 export const path = (...parts) => "/" + parts.map(encodeURIComponent).join("/");
+/** A pod in words; of one that the viewer may not know there is no name. */
+export const podName = (pod) => (pod.name ? `${pod.namespace}/${pod.name}` : "another namespace's pod");
 export const podLink = (pod) =>
-  el("a", { href: path("pod", pod.namespace, pod.name) }, `${pod.namespace}/${pod.name}`);
+  pod.name ? el("a", { href: path("pod", pod.namespace, pod.name) }, podName(pod)) : el("span", { class: "hidden-name" }, podName(pod));
 export const gpuLink = (node, index, text = `GPU ${index}`) =>
   el("a", { href: path("gpu", node, index) }, text);
 export const nodeLink = (name) => el("a", { href: path("node", name) }, name);

@@ -1,6 +1,6 @@
 // The map: every GPU a cell, its node a block, on one canvas that draws only what is on the screen.
 
-import { cores, duration, el, fill, gpuLink, memory, nodeLink, number, path, podLink } from "./dom.js";
+import { cores, duration, el, fill, gpuLink, memory, nodeLink, number, path, podLink, podName } from "./dom.js";
 import { byName, countable, group } from "./model.js";
 
 const GROUPS = { model: "GPU model", zone: "zone", node: "node" };
@@ -355,7 +355,7 @@ function describe(model, gpu, holders) {
     el("span", {}, `${cores(gpu.promised_milli ?? 0)} of cores, ${memory(gpu.promised_mib ?? 0)} of ${memory(gpu.memory_mib ?? 0)} promised`),
     holders.length
       ? el("ul", {}, holders.slice(0, 8).map(({ pod, mib, milli }) =>
-        el("li", {}, `${pod.namespace}/${pod.name}: ${cores(milli)}, ${memory(mib)}${pod.since_s ? `, for ${duration(model.at - pod.since_s)}` : ""}`)))
+        el("li", {}, `${podName(pod)}: ${cores(milli)}, ${memory(mib)}${pod.since_s ? `, for ${duration(model.at - pod.since_s)}` : ""}`)))
       : el("span", {}, "no pod"),
     holders.length > 8 ? el("span", {}, `and ${holders.length - 8} more`) : null,
   ];

@@ -1,6 +1,7 @@
 // The pages of one pod, one GPU and one node.
 
-import { bar, cores, duration, el, fill, gpuLink, memory, nodeLink, number, podLink } from "./dom.js";
+import { bar, cores, duration, el, fill, gpuLink, memory, nodeLink, number, podLink, podName } from "./dom.js";
+import { ask } from "./model.js";
 
 const facts = (...pairs) =>
   el("dl", {}, pairs.filter(([, value]) => value || value === 0).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
@@ -12,7 +13,7 @@ function card(model, gpu, own) {
   const parts = (of, whole) => holders.map((held) => ({
     part: held[of] / (whole || 1),
     colour: own && held.pod.uid !== own.uid ? "var(--beside)" : model.colour(held.pod.namespace),
-    title: `${held.pod.namespace}/${held.pod.name}`,
+    title: podName(held.pod),
   }));
   const row = (name, of, promised, whole, words) =>
     el("div", { class: "measure" }, el("span", {}, name), bar(parts(of, whole), `${name}: ${words(promised)} of ${words(whole)} promised`),
@@ -31,7 +32,7 @@ function held(model, holders, own) {
   return el("div", { class: "wide" }, el("table", {},
     el("thead", {}, el("tr", {}, ["Pod", "Cores", "Memory", "For", isolated && "Isolation"].filter(Boolean).map((text) => el("th", {}, text)))),
     el("tbody", {}, holders.map(({ pod, mib, milli }) => el("tr", { "data-key": pod.uid, class: own?.uid === pod.uid ? "own" : null },
-      el("td", {}, pod.claim ? `claim ${pod.namespace}/${pod.name}` : podLink(pod)), el("td", { class: "n" }, cores(milli)), el("td", { class: "n" }, memory(mib)),
+      el("td", {}, pod.claim ? `claim ${podName(pod)}` : podLink(pod)), el("td", { class: "n" }, cores(milli)), el("td", { class: "n" }, memory(mib)),
       el("td", { class: "n" }, pod.since_s ? duration(model.at - pod.since_s) : ""), isolated && el("td", {}, pod.isolation ?? ""))))));
 }
 
@@ -64,7 +65,7 @@ class WeftPod extends HTMLElement {
     const question = JSON.stringify([namespace, name, row?.node, row?.reason, row?.binding]);
     if (question === this.question) return;
     this.question = question;
-    const answer = await fetch(`/api/explain?${new URLSearchParams({ namespace, name })}`);
+    const answer = await ask(`/api/explain?${new URLSearchParams({ namespace, name })}`);
     if (this.question !== question || !this.isConnected) return;
     const said = await answer.json();
     this.lines = answer.ok ? said.lines : [said.error];

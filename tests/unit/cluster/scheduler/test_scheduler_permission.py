@@ -1,7 +1,7 @@
 """A pod is explained to this machine, or to whom the API server lets; to nobody else."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,13 +9,8 @@ from scheduler_world import World, add_pod, world
 
 from fakes.addresses import own_address
 from weft.cluster.http.access import AccessRule
-from weft.cluster.scheduler.permission import (
-    ACCOUNT,
-    AUDIENCE,
-    TOKEN_HEADER,
-    Permission,
-    ReviewLimits,
-)
+from weft.cluster.http.token_turns import PermissionRefusal, ReviewLimits
+from weft.cluster.scheduler.permission import ACCOUNT, AUDIENCE, TOKEN_HEADER, Permission
 
 USER = f"system:serviceaccount:weft-system:{ACCOUNT}"
 PAGE = "/explain/pods/d/a"
@@ -121,17 +116,24 @@ async def test_others_have_their_turn_while_one_address_shows_garbage() -> None:
         garbage, good = f"{access.token(USER, AUDIENCE)}x", access.token(USER, AUDIENCE)
         limits = ReviewLimits(most=2, timeout_s=60)
         door = Permission(cluster.live.client, AccessRule(), limits)
-        assert await door._in_turn("10.0.0.2", good, PAGE) is None
+        turns = door._turns
+
+        def shown(address: str, token: str) -> Awaitable[PermissionRefusal | None]:
+            return turns.check(address, lambda: door._refusal(token, PAGE))
+
+        assert await shown("10.0.0.2", good) is None
         stuck = cluster.server.fault("delay", path="tokenreviews")
-        door._limits = ReviewLimits(most=2, timeout_s=0.5)  # of the one that is stuck
-        bad = [asyncio.create_task(door._in_turn("10.0.0.1", garbage, PAGE)) for _ in range(8)]
+        turns._limits = ReviewLimits(most=2, timeout_s=0.5)  # of the one that is stuck
+        bad = [asyncio.ensure_future(shown("10.0.0.1", garbage)) for _ in range(8)]
         await stuck.struck.wait()
-        door._limits = limits
-        assert await door._in_turn("10.0.0.2", good, PAGE) is None
+        turns._limits = limits
+        assert await shown("10.0.0.2", good) is None
         first = await bad[0]
         assert first is not None
         assert (first.status, "in time" in first.text) == (503, True)
-        assert {(await one).status for one in bad[1:]} == {401}
+        others = [await one for one in bad[1:]]
+        assert {refusal.status for refusal in others if refusal is not None} == {401}
+        assert None not in others
         assert door.waiting == 0
 
 

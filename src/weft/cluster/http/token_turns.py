@@ -1,0 +1,93 @@
+"""Has the API server check bearer tokens, a few at a time, so that every client gets its turn.
+
+Anyone can send a token, and checking one costs the API server a request. So one token per address
+is checked at a time, few in all, and each within a time limit.
+"""
+
+import asyncio
+import base64
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from weft.kube.errors import ApiError, LostError, NotSentError
+
+TOKEN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){2}")
+"""A signed token, as the API server makes them for service accounts."""
+R = TypeVar("R")
+
+
+class PermissionRefusal(NamedTuple):
+    """HTTP status, and the reason."""
+
+    status: int
+    text: str
+
+
+class ReviewLimits(msgspec.Struct, frozen=True):
+    """Settings, with reasons.
+
+    `most`: tokens checked at once; an API server answers within milliseconds. `of_one_address`:
+    tokens of one address that wait or are being checked; beyond that the client gets 503.
+    `timeout_s`: for the API server's answers about one token, so that a hanging one does not block
+    others.
+    """
+
+    most: int = 4
+    of_one_address: int = 8
+    timeout_s: float = 4.0
+
+
+class TokenTurns:
+    """Lets tokens be checked in turn."""
+
+    def __init__(self, limits: ReviewLimits) -> None:
+        self._limits = limits
+        self._asking = asyncio.Semaphore(limits.most)
+        self._waiting: Counter[str] = Counter()
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    @property
+    def waiting(self) -> int:
+        """The number of tokens that wait or are being checked."""
+        return self._waiting.total()
+
+    async def check(
+        self, address: str, review: Callable[[], Awaitable[R]]
+    ) -> "R | PermissionRefusal":
+        """Return what `review` finds of a token from this address; a refusal where it cannot."""
+        if self._waiting[address] >= self._limits.of_one_address:
+            return PermissionRefusal(503, "too many tokens of your address are being checked; wait")
+        self._waiting[address] += 1
+        turn = self._turns.setdefault(address, asyncio.Lock())
+        try:
+            async with turn, self._asking, asyncio.timeout(self._limits.timeout_s):
+                return await review()
+        except TimeoutError:
+            return PermissionRefusal(503, "the API server did not answer in time whether you may")
+        except (ApiError, LostError, NotSentError, msgspec.DecodeError) as error:
+            return PermissionRefusal(503, f"the API server did not answer whether you may: {error}")
+        finally:
+            self._waiting[address] -= 1
+            if not self._waiting[address]:
+                del self._waiting[address], self._turns[address]
+
+
+class _Claims(msgspec.Struct, frozen=True):
+    """The claims of a token that are read before it is verified."""
+
+    aud: str | list[str] = ""
+
+
+def audiences_of(token: str) -> list[str]:
+    """Return the audiences that a token claims; none if it cannot be read."""
+    claims = token.split(".")[1]
+    try:
+        decoded = base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4))
+        audiences = msgspec.json.decode(decoded, type=_Claims).aud
+    except (ValueError, RecursionError):
+        return []
+    return [audiences] if isinstance(audiences, str) else audiences

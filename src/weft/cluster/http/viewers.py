@@ -1,0 +1,140 @@
+"""Which namespaces' pods a viewer may see, as the API server says of the token they show.
+
+    token ── TokenReview ──▶ user ── SubjectAccessReview: list pods ──▶ everywhere, or by namespace
+
+What was answered holds for `fresh_s`, then everything is asked again: a token that has ended, or a
+right that was taken, ends so. Nothing is answered to whom the API server does not know.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+import msgspec
+from aiohttp import web
+
+from weft.cluster.http.token_turns import (
+    TOKEN,
+    PermissionRefusal,
+    ReviewLimits,
+    TokenTurns,
+    audiences_of,
+)
+from weft.kube.access import User, may_list_pods, user_of
+from weft.kube.client import ApiClient
+
+AUDIENCE = "weft.dev/console"
+"""The audience of tokens that are made for the console: they open nothing else."""
+_BEARER = "Bearer "
+_LONGEST_TOKEN = 16_384
+_SIGN_IN = "sign in with a token: kubectl create token SERVICEACCOUNT --audience {}"
+
+
+class ViewerOptions(msgspec.Struct, frozen=True):
+    """Settings, with reasons.
+
+    `audience`: tokens must be made for it; another than Weft's own where a proxy in front sends its
+    users' tokens. `fresh_s`: answers of the API server hold so long: a right that was taken is seen
+    for a minute at most. `at_once`: namespaces asked about at once. `most`: viewers remembered.
+    """
+
+    audience: str = AUDIENCE
+    fresh_s: float = 60.0
+    at_once: int = 8
+    most: int = 1_000
+    limits: ReviewLimits = ReviewLimits(most=8, of_one_address=256, timeout_s=10.0)
+
+
+class ViewerRights(NamedTuple):
+    """The namespaces whose pods a viewer may list; `everywhere`: all there are and will be."""
+
+    everywhere: bool
+    namespaces: frozenset[str] = frozenset()
+
+    def may_see(self, namespace: str) -> bool:
+        """Return True if the viewer may know the names of this namespace's pods."""
+        return self.everywhere or namespace in self.namespaces
+
+
+ALL = ViewerRights(everywhere=True)
+
+
+class _Known:
+    """The answers about one token."""
+
+    def __init__(self, user: User, everywhere: bool, until_s: float) -> None:
+        self.user, self.everywhere, self.until_s = user, everywhere, until_s
+        self.may: dict[str, bool] = {}
+
+    def rights(self) -> ViewerRights:
+        may = frozenset(name for name, allowed in self.may.items() if allowed)
+        return ALL if self.everywhere else ViewerRights(everywhere=False, namespaces=may)
+
+
+class Viewers:
+    """Has the API server review tokens, and remembers what it said for a while."""
+
+    def __init__(self, client: ApiClient, options: ViewerOptions | None = None) -> None:
+        self._client, self.options = client, options or ViewerOptions()
+        self._turns = TokenTurns(self.options.limits)
+        self._known: dict[bytes, _Known] = {}
+
+    async def rights(
+        self, request: web.BaseRequest, namespaces: Callable[[], Collection[str]]
+    ) -> ViewerRights | PermissionRefusal:
+        """Return what the sender of this request may see of the pods of these namespaces."""
+        token = request.headers.get("Authorization", "").removeprefix(_BEARER).strip()
+        audience = self.options.audience
+        if not token or len(token) > _LONGEST_TOKEN:
+            return PermissionRefusal(401, _SIGN_IN.format(audience))
+        if audience == AUDIENCE and not _is_for_us(token):
+            return PermissionRefusal(
+                401, f"the token is not for {audience}; " + _SIGN_IN.format(audience)
+            )
+        key = hashlib.sha256(token.encode()).digest()
+        known = self._known.get(key)
+        if known is not None and known.until_s > self._now() and known.rights().everywhere:
+            return ALL
+        asked = namespaces()
+        if known is not None and known.until_s > self._now() and known.may.keys() >= set(asked):
+            return known.rights()
+        return await self._turns.check(
+            request.remote or "", lambda: self._reviewed(key, token, asked)
+        )
+
+    async def _reviewed(
+        self, key: bytes, token: str, namespaces: Collection[str]
+    ) -> ViewerRights | PermissionRefusal:
+        known = self._known.get(key)
+        if known is None or known.until_s <= self._now():
+            self._known.pop(key, None)
+            user = await user_of(self._client, token, self.options.audience)
+            if user is None:
+                audience = self.options.audience
+                text = f"the API server does not take the token for {audience}: it may have expired"
+                return PermissionRefusal(401, text)
+            everywhere = await may_list_pods(self._client, user, "")
+            known = _Known(user, everywhere, self._now() + self.options.fresh_s)
+            if len(self._known) >= self.options.most:
+                del self._known[next(iter(self._known))]
+            self._known[key] = known
+        if not known.everywhere:
+            await self._ask(known, [name for name in namespaces if name not in known.may])
+        return known.rights()
+
+    async def _ask(self, known: _Known, namespaces: Collection[str]) -> None:
+        left = iter(namespaces)
+
+        async def ask() -> None:
+            for namespace in left:
+                known.may[namespace] = await may_list_pods(self._client, known.user, namespace)
+
+        await asyncio.gather(*(ask() for _ in range(self.options.at_once)))
+
+    def _now(self) -> float:
+        return self._client.clock.monotonic()
+
+
+def _is_for_us(token: str) -> bool:
+    return bool(TOKEN.fullmatch(token)) and AUDIENCE in audiences_of(token)
