@@ -453,7 +453,7 @@ class Engine:
         known = self.assess(profile, pod)
         row = selection.best_row(known, profile, f"{self.seed}/{pod.uid}/{waiting.tries}")
         if row < 0:
-            if not profile.preempts or not preempting.makes_room(self, waiting, known, now_ns, out):
+            if not preempting.makes_room(self, waiting, known, now_ns, out):
                 self.parks(waiting, known, now_ns, out)
             return
         if self.queue.defers(waiting, known.shape):

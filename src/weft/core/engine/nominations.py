@@ -193,9 +193,17 @@ class Preemption:
     def goes(self, uid: str, why: PreemptedFor) -> None:
         """The pod was asked to go for another one."""
         before = self.going.get(uid)
-        if before is None or before.pod_priority < why.pod_priority:
+        if before is None or self._counts_for(before, why.pod_priority):
             self.going[uid] = why
         self._touch(uid)
+
+    def _counts_for(self, why: PreemptedFor, priority: int) -> bool:
+        return why.pod_priority < priority or why.uid not in self.nominations
+
+    def going_for(self, priority: int) -> Iterator[str]:
+        """Those who go anyway where a pod of this priority is concerned: for less important ones,
+        or for some that do not wait for them any more."""
+        return (uid for uid, why in self.going.items() if self._counts_for(why, priority))
 
     def awaited_by(self, pod: PodRequest, uids: Iterable[str]) -> None:
         """Pods that leave already leave for this one now: none of its priority counts on them."""

@@ -74,7 +74,10 @@ def makes_room(
     """Find room for a pod that fits nowhere: kept for others of lower priority, or by ending pods.
     True if the pod has a place, or one is kept for it and it waits for that."""
     pod, preemption = waiting.pod, engine.preemption
-    if pod.never_preempts or not (preemption.standings or preemption.nominations):
+    if preemption.nominations and _takes_kept(engine, waiting, now_ns, out):
+        return True
+    ends_others = waiting.profile.preempts and not pod.never_preempts
+    if not ends_others or not (preemption.standings or preemption.nominations):
         return False
     rights = rights_of(engine, pod)
     found = _search(engine, waiting, known, rights, now_ns)
@@ -92,6 +95,25 @@ def makes_room(
         engine.place(waiting, known, found.row, now_ns, out)
         return True
     _nominate(engine, waiting, known, found, leaving, now_ns, out)
+    return True
+
+
+def _takes_kept(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Command]) -> bool:
+    """Place the pod where it fits at once but for places that are kept for less important ones."""
+    pod, profile = waiting.pod, waiting.profile
+    beaten = beaten_by(engine, pod)
+    if not beaten:
+        return False
+    with without_kept(engine, pod):
+        known = engine.assess(profile, pod)
+        row = selection.best_row(known, profile, f"{engine.seed}/{pod.uid}/{waiting.tries}")
+    if row < 0:
+        return False
+    node = engine.ledger.table.nodes[row].name
+    for nomination in beaten:
+        if nomination.node == node:
+            beat(engine, nomination, now_ns, out)
+    engine.place(waiting, engine.assess(profile, pod), row, now_ns, out)
     return True
 
 
@@ -128,8 +150,7 @@ def rights_of(engine: Engine, pod: PodRequest) -> PreemptionRights:
     takes_back = TakesBack(engine.teams, pod) if engine.teams.rules.reclaim else None
     going = [kept_uid(each.pod.uid) for each in beaten]
     if takes_back is None:
-        lower = (uid for uid, why in preemption.going.items() if why.pod_priority < pod.priority)
-        going += lower
+        going += preemption.going_for(pod.priority)
     else:
         going += [uid for each in beaten for uid in sorted(each.leaving)]
     going = [uid for uid in going if uid in engine.ledger.holdings]

@@ -157,6 +157,36 @@ def test_a_higher_priority_takes_what_is_kept_and_ends_nobody_for_it_twice() -> 
     assert audit(engine.ledger) == []
 
 
+def test_who_ends_nobody_takes_what_is_kept_for_a_less_important_pod_too() -> None:
+    engine = preempting_on(one_card())
+    bound(engine, share("low", 9_000, 1), share("mid", 5_000, 5))
+    assert ended(engine.handle(PodAdded(share("high", 11_000, 9)), 0)) == ["low"]
+    equal = replace(share("equal", 300, 9), never_preempts=True)
+    assert refused(engine.handle(PodAdded(equal), 0)) == ["equal"]
+    never = replace(share("never", 300, 20), never_preempts=True)
+    commands = engine.handle(PodAdded(never), 0)
+    assert (places(commands), ended(commands)) == ({"never": "a"}, [])
+    assert audit(engine.ledger) == []
+
+
+def test_a_kept_place_that_is_free_now_is_taken_at_once() -> None:
+    engine = preempting_on(one_card("a"), one_card("b"))
+    bound(engine, share("low", 9_000, 1), share("mid", CARD, 5))
+    assert ended(engine.handle(PodAdded(share("high", 9_000, 9)), 0)) == ["low"]
+    commands = engine.handle(PodAdded(share("higher", 7_000, 20)), 0)
+    assert (places(commands), ended(commands)) == ({"higher": "a"}, [])
+    assert audit(engine.ledger) == []
+
+
+def test_a_profile_without_preemption_takes_what_is_kept_for_less_important_pods() -> None:
+    plain = Profile("plain", [BestFit()])
+    engine = Engine([Profile("weft", [BestFit()], preempts=True), plain], [one_card()])
+    bound(engine, share("low", 9_000, 1))
+    assert ended(engine.handle(PodAdded(share("high", 11_000, 9)), 0)) == ["low"]
+    other = replace(share("other", 7_000, 20), scheduler_name="plain")
+    assert places(engine.handle(PodAdded(other), 0)) == {"other": "a"}
+
+
 def test_a_nominated_pod_goes_elsewhere_if_it_fits_there_sooner() -> None:
     engine = preempting_on(one_card())
     bound(engine, share("low", CARD, 1))
