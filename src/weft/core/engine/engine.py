@@ -453,7 +453,8 @@ class Engine:
         known = self.assess(profile, pod)
         row = selection.best_row(known, profile, f"{self.seed}/{pod.uid}/{waiting.tries}")
         if row < 0:
-            if not preempting.makes_room(self, waiting, known, now_ns, out):
+            on = self.preemption.on
+            if not on or not preempting.makes_room(self, waiting, known, now_ns, out):
                 self.parks(waiting, known, now_ns, out)
             return
         if self.queue.defers(waiting, known.shape):

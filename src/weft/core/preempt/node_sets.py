@@ -5,7 +5,7 @@ GPU, and what is left when pods are put back one by one, the most important firs
 rest frees enough (kube-scheduler's own way). Sums are necessary; the rest only a trial tells.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,13 @@ from weft.core.framework import Demand, Need
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import Bools
 from weft.core.preempt.lower_pods import by_device, held_on
-from weft.core.preempt.victims import ABOVE_LOWEST, PreemptionCost, Victim
+from weft.core.preempt.victims import (
+    ABOVE_LOWEST,
+    PreemptionCost,
+    Victim,
+    importance,
+    in_order_of_return,
+)
 
 MOST_IN_ALL_SETS = 10
 """So few pods have a thousand sets: all are looked at."""
@@ -37,7 +43,7 @@ class NodeSets:
     ) -> None:
         self._table, self._row, self._demand = ledger.table, row, demand
         # The cheapest last to be put back, the most important first.
-        self.victims = sorted(victims, key=lambda each: (-each.priority, each.since_ns, each.uids))
+        self.victims = sorted(victims, key=importance)
         begin, end = self._table.start[row], self._table.start[row + 1]
         self._devices = slice(begin, end)
         self._count, self._gpus = len(self.victims), end - begin
@@ -55,13 +61,22 @@ class NodeSets:
                     self._holds[at, device - begin] += 1
 
     def cheapest(
-        self, allowed: Mapping[str, int], most: int, *, may_violate: bool, alone: bool = False
+        self,
+        allowed: Mapping[str, int],
+        most: int,
+        *,
+        may_violate: bool,
+        alone: bool = False,
+        needed: Collection[Victim] = (),
     ) -> list[tuple[PreemptionCost, tuple[Victim, ...]]]:
         """So many sets at most that free enough, with what they cost, the cheapest first. `alone`:
-        of one pod each."""
+        of one pod each; `needed` are in each."""
         if not self._count:
             return []
-        members = self._single() if alone else self._members()
+        members = self._single() if alone else self._members(allowed)
+        if needed:
+            members[:, [victim in needed for victim in self.victims]] = 1.0
+            members = np.unique(members, axis=0)
         members = members[self._enough(members)]
         if not len(members):
             return []
@@ -82,7 +97,7 @@ class NodeSets:
         of_one_pod = [len(victim.uids) == 1 for victim in self.victims]
         return np.eye(self._count)[of_one_pod]
 
-    def _members(self) -> Amounts:
+    def _members(self, allowed: Mapping[str, int]) -> Amounts:
         """Sets as rows, who is in them as ones."""
         if self._count <= MOST_IN_ALL_SETS:
             numbers = np.arange(1, 1 << self._count)
@@ -99,7 +114,7 @@ class NodeSets:
                 some = np.zeros((len(numbers), self._count))
                 some[:, pool] = numbers[:, None] >> np.arange(len(pool)) & 1
             rows.append(some)
-        if (left := self._left_out()) is not None:
+        if (left := self._left_out(allowed)) is not None:
             rows.append(left)
         return np.concatenate(rows)
 
@@ -129,12 +144,13 @@ class NodeSets:
             for count in range(1, min(self._demand.gpus, len(in_order)) + 1):
                 yield sorted({at for here in in_order[:count] for at in here})
 
-    def _left_out(self) -> Amounts | None:
+    def _left_out(self, allowed: Mapping[str, int]) -> Amounts | None:
         """The set that is left when all others were put back."""
         left = np.ones((1, self._count))
         if not self._enough(left)[0]:
             return None
-        for at in range(self._count):
+        places = {victim.uids: at for at, victim in enumerate(self.victims)}
+        for at in (places[victim.uids] for victim in in_order_of_return(self.victims, allowed)):
             left[0, at] = 0.0
             if not self._enough(left)[0]:
                 left[0, at] = 1.0
@@ -190,8 +206,10 @@ class NodeSets:
         highest = np.where(chosen, priority, lowest).max(axis=1)
         of_highest = chosen & (priority == highest[:, None])
         start = np.where(of_highest, since, np.iinfo(np.int64).max).min(axis=1)
-        over = np.zeros(len(members), dtype=np.int64)
+        over = np.zeros(whole.shape, dtype=np.int64)
         for budget in {name for victim in victims for name in victim.budgets}:
-            counts = np.array([victim.budgets.count(budget) for victim in victims])
-            over += np.maximum(0, whole @ counts - max(0, allowed.get(budget, 0)))
+            counts = whole * [victim.budgets.count(budget) for victim in victims]
+            beyond = counts.cumsum(axis=1) - max(0, allowed.get(budget, 0))
+            over += np.minimum(np.maximum(0, beyond), counts)
+        over = np.minimum(over, pods).sum(axis=1)
         return np.stack((over, highest, whole @ weight, whole @ pods, -start))

@@ -8,7 +8,8 @@ finds nothing, and budgets are no law, with. Of more nodes than `NODES`, those w
 may do come first, then those whose GPUs have fewest holders; the best of the first that do is it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
@@ -24,14 +25,22 @@ from weft.core.preempt.lower_pods import (
     fewest_holders,
 )
 from weft.core.preempt.node_sets import NodeSets
-from weft.core.preempt.victims import PreemptionCost, Victim, cost_of, uids_of, violations
+from weft.core.preempt.victims import (
+    PreemptionCost,
+    Victim,
+    cost_of,
+    in_order_of_return,
+    uids_of,
+    violations,
+)
 
 NODES, NODES_OF_MANY = 48, 12
 """Nodes whose sets are compared at a time: up to so many all, of more the likeliest."""
 TRIALS = 100
 """Sets that are tried for one pod, at most."""
-SETS_SIMPLE, SETS_WITH_RULES = 6, 128
-"""Sets of a node that are kept for a trial: sums tell most, where no other rules count."""
+TRIALS_WITH_RULES = 400
+SETS = 6
+"""Sets of a node that are kept for a trial."""
 PUT_BACK_ON = 8
 """Nodes on which, where no set of those helped, all go on trial and are put back one by one."""
 
@@ -47,6 +56,16 @@ class FoundVictims(NamedTuple):
     row: int
     victims: tuple[Victim, ...]
     cost: PreemptionCost | None
+
+
+class _NextSet(NamedTuple):
+    """One of a node's sets, in the order of trials. `helps`: it is known to."""
+
+    cost: PreemptionCost
+    row: int
+    number: int
+    chosen: tuple[Victim, ...]
+    helps: bool
 
 
 class VictimSearch:
@@ -76,7 +95,8 @@ class VictimSearch:
         self._ledger, self._lower, self._demand = ledger, lower, demand
         self._priority, self._open, self._going = priority, is_open, going
         self._fits_on, self._victims_on, self._allowed = fits, victims_on, allowed
-        self._may_violate, self._sets = may_violate, SETS_SIMPLE if simple else SETS_WITH_RULES
+        self._may_violate, self._simple = may_violate, simple
+        self._most = TRIALS if simple else TRIALS_WITH_RULES
         self._suits = suits
         self._on: dict[int, Sequence[Victim]] = {}
         self.trials = 0
@@ -165,7 +185,7 @@ class VictimSearch:
         rows = self._rows(up_to, violating=violating)
         at_once = NODES if len(rows) <= NODES else NODES_OF_MANY
         for begin in range(0, len(rows), at_once):
-            if self.trials >= TRIALS:
+            if self.trials >= self._most:
                 return None
             here = rows[begin : begin + at_once].tolist()
             found = self._best_of(here, up_to, violating=violating)
@@ -184,6 +204,8 @@ class VictimSearch:
             )
             for row in rows
         }
+        if not self._simple:
+            return self._best_by_rules(here, violating=violating)
         never: dict[int, bool] = {}
         if not violating:  # all have a victim of this very priority: one pod alone costs least
             found = self._first_of(here, never, violating=False, alone=True)
@@ -195,7 +217,7 @@ class VictimSearch:
         put_back = [
             found
             for row in [row for row in rows if not never.get(row)][:PUT_BACK_ON]
-            if (found := self._put_back(row, up_to, violating=violating)) is not None
+            if (found := self._put_back(row, here[row], violating=violating)) is not None
         ]
         return min(put_back, key=lambda found: (found.cost, found.row), default=None)
 
@@ -213,18 +235,62 @@ class VictimSearch:
             (cost, row, chosen)
             for row, some in here.items()
             for cost, chosen in some.cheapest(
-                self._allowed, self._sets, may_violate=violating, alone=alone
+                self._allowed, SETS, may_violate=violating, alone=alone
             )
         ]
         sets.sort(key=lambda each: each[:2])
         for cost, row, chosen in sets:
-            if never.get(row) or self.trials >= TRIALS:
+            if never.get(row) or self.trials >= self._most:
                 continue
             if self._fits(row, chosen) and self._accepted(row, chosen):
                 return FoundVictims(row, chosen, cost)
             if row not in never:
                 never[row] = not self._fits(row, here[row].victims)
         return None
+
+    def _best_by_rules(
+        self, here: Mapping[int, NodeSets], *, violating: bool
+    ) -> FoundVictims | None:
+        """The same where rules about other pods count, of which sums know nothing: the cheapest
+        first, and once a node's did not help, only such as have all that must go there."""
+        sets = list[_NextSet]()
+        for row, some in here.items():
+            self._push(sets, row, some.cheapest(self._allowed, SETS, may_violate=violating))
+        needed: dict[int, list[Victim]] = {}
+        while sets and self.trials < self._most:
+            cost, row, _, chosen, helps = heappop(sets)
+            if helps or (self._fits(row, chosen) and self._accepted(row, chosen)):
+                return FoundVictims(row, chosen, cost)
+            if row in needed:
+                if all(each.row != row for each in sets):  # the last of them
+                    found = self._put_back(row, here[row], violating=violating)
+                    if found is not None and found.cost is not None:
+                        self._push(sets, row, [(found.cost, found.victims)], helps=True)
+                continue
+            sets = [each for each in sets if each.row != row]
+            heapify(sets)
+            everybody = here[row].victims
+            if self._fits(row, everybody):
+                needed[row] = [each for each in everybody if not self._fits_with(row, each, here)]
+                more = here[row].cheapest(
+                    self._allowed, SETS, may_violate=violating, needed=needed[row]
+                )
+                self._push(sets, row, more)
+        return None
+
+    def _fits_with(self, row: int, stays: Victim, here: Mapping[int, NodeSets]) -> bool:
+        return self._fits(row, [each for each in here[row].victims if each is not stays])
+
+    def _push(
+        self,
+        sets: list[_NextSet],
+        row: int,
+        some: Iterable[tuple[PreemptionCost, tuple[Victim, ...]]],
+        *,
+        helps: bool = False,
+    ) -> None:
+        for number, (cost, chosen) in enumerate(some):
+            heappush(sets, _NextSet(cost, row, number, chosen, helps))
 
     def _eligible(self, row: int, up_to: int, *, violating: bool) -> list[Victim]:
         return [
@@ -239,13 +305,12 @@ class VictimSearch:
             victims = self._on[row] = self._victims_on(self._ledger.table.nodes[row].name)
         return victims
 
-    def _put_back(self, row: int, up_to: int, *, violating: bool) -> FoundVictims | None:
-        """All go; then each comes back, those under a budget and the most important first, if the
-        pod fits all the same."""
-        gone = self._eligible(row, up_to, violating=violating)
-        if not gone or self.trials + len(gone) >= TRIALS or not self._fits(row, gone):
+    def _put_back(self, row: int, sets: NodeSets, *, violating: bool) -> FoundVictims | None:
+        """All go; then each comes back, in kube-scheduler's order, if the pod fits all the same."""
+        gone = sets.victims
+        if not gone or self.trials + len(gone) >= self._most or not self._fits(row, gone):
             return None
-        for victim in sorted(gone, key=self._importance):
+        for victim in in_order_of_return(gone, self._allowed):
             without = [each for each in gone if each is not victim]
             if self._fits(row, without):
                 gone = without
@@ -255,9 +320,6 @@ class VictimSearch:
         if (cost.violations and not violating) or not self._accepted(row, gone):
             return None
         return FoundVictims(row, tuple(gone), cost)
-
-    def _importance(self, victim: Victim) -> tuple[int, int, int, tuple[str, ...]]:
-        return -violations([victim], self._allowed), -victim.priority, victim.since_ns, victim.uids
 
     def _accepted(self, row: int, victims: Sequence[Victim]) -> bool:
         if self._suits is None:

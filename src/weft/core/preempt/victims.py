@@ -59,9 +59,38 @@ class PreemptionCost(NamedTuple):
 
 
 def violations(victims: Iterable[Victim], allowed: Mapping[str, int]) -> int:
-    """How many pods more are ended than budgets allow."""
-    counts = Counter(budget for victim in victims for budget in victim.budgets)
-    return sum(max(0, n - max(0, allowed.get(budget, 0))) for budget, n in counts.items())
+    """How many pods are ended that a budget does not let go, if the most important ones of these
+    are the first that it lets go."""
+    left, found = dict(allowed), 0
+    for victim in sorted(victims, key=importance):
+        found += min(len(victim.uids), _take(victim, left)) if victim.budgets else 0
+    return found
+
+
+def importance(victim: Victim) -> tuple[int, int, tuple[str, ...]]:
+    """The key by which the most important one is the first, as kube-scheduler sorts them."""
+    return -victim.priority, victim.since_ns, victim.uids
+
+
+def in_order_of_return(victims: Iterable[Victim], allowed: Mapping[str, int]) -> list[Victim]:
+    """The order in which kube-scheduler tries to let a node's pods stay: first those whose end
+    violates a budget if all went, the most important first."""
+    left = dict(allowed)
+    violating, others = list[Victim](), list[Victim]()
+    for victim in sorted(victims, key=importance):
+        (violating if _take(victim, left) else others).append(victim)
+    return [*violating, *others]
+
+
+def _take(victim: Victim, left: dict[str, int]) -> int:
+    """Count the victim's pods against what its budgets have `left`; by how much that is too
+    little."""
+    over = 0
+    for budget, count in Counter(victim.budgets).items():
+        has = max(0, left.get(budget, 0))
+        over += max(0, count - has)
+        left[budget] = has - count
+    return over
 
 
 def cost_of(victims: Sequence[Victim], allowed: Mapping[str, int]) -> PreemptionCost:

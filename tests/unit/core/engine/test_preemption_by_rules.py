@@ -1,0 +1,123 @@
+"""Preemption where ports and rules about other pods count: sums say nothing of who has to go."""
+
+import pytest
+from engine_talk import places
+from msgspec.structs import replace
+
+from weft.core.engine import BudgetsChanged, Command, Engine, Evict, PodAdded, PodSeenBound
+from weft.core.framework import Profile
+from weft.core.policies.packing import BestFit
+from weft.core.preempt import Budget, Victim, violations
+from weft.model import (
+    Constraints,
+    HostPort,
+    InterPodRules,
+    Node,
+    Placement,
+    PodMarks,
+    PodRequest,
+    PodSelector,
+)
+from weft.model.selectors import PodTerm, Requirement, SpreadRule
+from weft.testing import node, pod
+
+HOST = "kubernetes.io/hostname"
+PORT = HostPort(8080)
+
+
+def preempting_on(*nodes: Node) -> Engine:
+    named = [replace(each, labels={HOST: each.name}) for each in nodes]
+    return Engine([Profile("weft", [BestFit()], preempts=True)], named)
+
+
+def ended(commands: list[Command]) -> set[str]:
+    return {c.placement.uid for c in commands if isinstance(c, Evict)}
+
+
+def labelled(app: str) -> PodSelector:
+    return PodSelector(("default",), (Requirement("app", "In", (app,)),))
+
+
+def near(app: str) -> PodTerm:
+    return PodTerm(HOST, labelled(app))
+
+
+def runs(
+    engine: Engine,
+    name: str,
+    priority: int,
+    *,
+    on: str = "a",
+    app: str = "other",
+    cpu_milli: int = 100,
+    ports: tuple[HostPort, ...] = (),
+    keeps_away: tuple[PodTerm, ...] = (),
+) -> None:
+    place = Placement(name, on, (), cpu_milli, 0, (), ports)
+    marks = PodMarks("default", {"app": app}, keeps_away)
+    engine.handle(PodSeenBound(place, marks=marks, priority=priority), 0)
+
+
+def asks(priority: int = 9, cpu_milli: int = 100, **rules: object) -> PodRequest:
+    """A pod of app "web" with such constraints."""
+    asked = pod("high", cpu_milli=cpu_milli, priority=priority)
+    shape = replace(asked.shape, constraints=Constraints(**rules))  # type: ignore[arg-type]
+    return replace(asked, shape=shape, labels={"app": "web"})
+
+
+def test_those_in_the_way_by_different_rules_go_together_among_many_that_need_not() -> None:
+    engine = preempting_on(node("a", gpus=0, cpu_milli=9_000))
+    for at in range(16):
+        runs(engine, f"low-{at}", 1)
+    runs(engine, "port", 5, ports=(PORT,))
+    runs(engine, "alone", 4, keeps_away=(near("web"),))
+    assert ended(engine.handle(PodAdded(asks(ports=(PORT,))), 0)) == {"port", "alone"}
+
+
+def test_those_in_the_way_go_with_whoever_makes_room() -> None:
+    engine = preempting_on(node("a", gpus=0, cpu_milli=2_000))
+    for at in range(12):
+        runs(engine, f"low-{at}", 1)
+    for at in range(3):
+        runs(engine, f"web-{at}", 4 + at, app="web")
+    runs(engine, "big", 2, cpu_milli=500)
+    rules = InterPodRules(anti_affinity=(near("web"),))
+    commands = engine.handle(PodAdded(asks(cpu_milli=800, pods=rules)), 0)
+    assert ended(commands) == {"web-0", "web-1", "web-2", "big"}
+
+
+def test_of_those_of_whom_some_have_to_go_the_least_important_do() -> None:
+    engine = preempting_on(node("a", gpus=0, cpu_milli=9_000), node("b", gpus=0, cpu_milli=100))
+    runs(engine, "full", 9, on="b")
+    for at in range(12):
+        runs(engine, f"low-{at}", 1)
+    for at in range(4):
+        runs(engine, f"web-{at}", 2 + at, app="web")
+    rules = InterPodRules(spread=(SpreadRule(HOST, 2, labelled("web"), counts_itself=True),))
+    commands = engine.handle(PodAdded(asks(pods=rules)), 0)
+    assert ended(commands) == {"web-0", "web-1", "web-2"}
+
+
+def test_a_node_without_anybody_in_the_way_is_found_among_many_with_some() -> None:
+    engine = preempting_on(*(node(f"n{at:02}", gpus=0, cpu_milli=1_000) for at in range(12)))
+    for at in range(12):
+        runs(engine, f"top-{at}", 9, on=f"n{at:02}", keeps_away=(near("web"),) if at < 11 else ())
+        for number in range(9):
+            runs(engine, f"low-{at}-{number}", 1, on=f"n{at:02}")
+    commands = engine.handle(PodAdded(asks()), 0)
+    assert len(ended(commands)) == 1
+    assert ended(commands).pop().startswith("low-11-")
+    assert not places(commands)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_pod_that_several_budgets_cover_is_one_pod(several: bool) -> None:
+    names = ("default/one", "default/two") if several else ("default/one",)
+    allowed = dict.fromkeys(names, 0)
+    assert violations([Victim(("x",), 1, 0, names), Victim(("y",), 1, 0, ())], allowed) == 1
+    engine = preempting_on(node("a", gpus=0, cpu_milli=100), node("b", gpus=0, cpu_milli=100))
+    budgets = [Budget(name, labelled("one"), 0) for name in names]
+    engine.handle(BudgetsChanged((*budgets, Budget("default/other", labelled("two"), 0))), 0)
+    runs(engine, "x", 1, app="one")
+    runs(engine, "y", 5, on="b", app="two")
+    assert ended(engine.handle(PodAdded(asks()), 0)) == {"x"}
