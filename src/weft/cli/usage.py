@@ -1,7 +1,5 @@
 """`weft usage`: GPU-hours of each namespace, queue, workload or label, and their price."""
 
-import csv
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from weft.cli.options import PolicyFiles
-from weft.cli.output import json_text, print_note, print_table, print_warning, table_with
+from weft.cli.output import json_text, print_csv, print_note, print_table, print_warning, table_with
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -69,7 +67,7 @@ def usage(
     if output is UsageOutput.json:
         print(json_text(found, indent=2))
     elif output is UsageOutput.csv:
-        _write_csv(found, by)
+        _print_csv(found, by)
     else:
         _show(found, by)
     if lines.check.why:
@@ -142,15 +140,10 @@ def _cells(row: "UsageRow", found: "Usage", *, priced: bool) -> list[str]:
     return [*cells, f"{row.cost or 0.0:,.2f}"] if priced else cells
 
 
-def _write_csv(found: "Usage", by: str) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    sums = ["gpu_hours", "gib_hours", "core_hours", "idle_gib_hours", "borrowed_gib_hours"]
-    writer.writerow([by, "pods", *sums, "cost"])
-    for row in found.rows:
-        hours = [round(getattr(row, name), 6) for name in sums]
-        writer.writerow([_as_text(row.group), row.pods, *hours, row.cost or ""])
-
-
-def _as_text(name: str) -> str:
-    """A name that a spreadsheet would take for a formula is text."""
-    return f"'{name}" if name[:1] in "=+-@" else name
+def _print_csv(found: "Usage", by: str) -> None:
+    sums = ("gpu_hours", "gib_hours", "core_hours", "idle_gib_hours", "borrowed_gib_hours")
+    rows = (
+        (row.group, row.pods, *(round(getattr(row, name), 6) for name in sums), row.cost or None)
+        for row in found.rows
+    )
+    print_csv((by, "pods", *sums, "cost"), rows)

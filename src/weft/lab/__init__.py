@@ -3,3 +3,14 @@
 In: the simulator, experiments and their reports, profiling, the workloads it measures.
 Out: deciding (`core/`); a live cluster (`cluster/`).
 """
+
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    """`weft.lab.compare`, read when it is asked for: commands need not load it."""
+    if name == "compare":
+        from weft.lab.notebook import compare
+
+        return compare
+    raise AttributeError(f"module 'weft.lab' has no attribute {name!r}")
