@@ -32,10 +32,12 @@ from weft.core.ledger import audit
 from weft.core.policies.least_stranding import LeastStranding
 from weft.core.policies.packing import BestFit, FirstFit
 from weft.model import Gang, Node, Placement, PodRequest
+from weft.model.queue_rules import NOTHING_KEPT, HeadOfLine
 from weft.testing import node, pod
 
 SECOND = 1_000_000_000
 STORIES = few_or_many(60, 2_000)
+KEPT_SOON = HeadOfLine(after_ns=20 * SECOND, keep_for_ns=60 * SECOND)
 POLICIES = (FirstFit, BestFit, LeastStranding)
 
 
@@ -69,6 +71,7 @@ class Story:
             self.nodes.values(),
             bind_timeout_ns=30 * SECOND,
             turn_looks=self.draw.choice([0, 2_000]),
+            head_of_line=KEPT_SOON if self.seed % 2 else NOTHING_KEPT,
         )
         self.sent = []
         for uid, placement in self.bound.items():

@@ -1,4 +1,4 @@
-"""Settings of teams' queues: the order of pods, and what each queue is promised and may hold."""
+"""Settings of the queue: when a place is kept for who waits, and what teams' queues may hold."""
 
 from typing import Annotated, Literal
 
@@ -9,11 +9,38 @@ from weft.files.form import Section
 from weft.model import BadInputError
 from weft.model.annotations import GPU_CORES, QUEUE
 from weft.model.ceilings import MOST_GPU_MIB
-from weft.model.queue_rules import QueueAmounts, QueueRules, QueueTerms
+from weft.model.queue_rules import HeadOfLine, QueueAmounts, QueueRules, QueueTerms
 
 _MOST_GPUS = 1_000_000
+_MOST_SECONDS = 86_400
 MOST_QUEUES = 10_000
 Gpus = Annotated[float, Meta(ge=0, le=_MOST_GPUS)]
+
+
+class QueueingSettings(Section, frozen=True):
+    """Gangs that need many GPUs at once never find them where small pods take each that gets
+    free: after a while what gets free of one place is kept."""
+
+    head_of_line_seconds: Annotated[
+        float,
+        Meta(ge=0, le=_MOST_SECONDS),
+        "for so long a group of pods is the first of its priority before its place is kept from "
+        "pods that came later; 0: no place is ever kept. Five minutes, in which most get a place "
+        "without",
+    ] = 300.0
+    keep_for_seconds: Annotated[
+        float,
+        Meta(ge=1, le=_MOST_SECONDS),
+        "for so long at most a place is kept; for as long again no other is for that group. Half "
+        "an hour, as what is kept is idle meanwhile",
+    ] = 1_800.0
+
+    def rules(self) -> HeadOfLine:
+        """The same in the engine's units."""
+        return HeadOfLine(
+            round(self.head_of_line_seconds * 1_000_000_000),
+            round(self.keep_for_seconds * 1_000_000_000),
+        )
 
 
 class QueueAmountSettings(Section, frozen=True):

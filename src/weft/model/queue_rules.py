@@ -64,3 +64,14 @@ class QueueRules(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 NO_QUEUES = QueueRules()
+
+
+class HeadOfLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A gang that was the first of its priority for `after_ns` has its place kept until it starts,
+    for `keep_for_ns` at most; nothing is kept where `after_ns` is 0."""
+
+    after_ns: int = 0
+    keep_for_ns: int = 0
+
+
+NOTHING_KEPT = HeadOfLine()

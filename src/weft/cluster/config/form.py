@@ -14,7 +14,7 @@ from weft.cluster.config.gpu_links import GpuLinksRule
 from weft.cluster.config.popularity import PopularitySettings
 from weft.cluster.config.section import DAY_S, Port
 from weft.files.form import Section
-from weft.files.queue_settings import QueuesSettings
+from weft.files.queue_settings import QueueingSettings, QueuesSettings
 from weft.model.annotations import SLO_MS
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPUS
 from weft.model.request import PREFERENCES_PERCENT
@@ -530,6 +530,7 @@ class Configuration(Section, frozen=True):
     client: ClientSettings = ClientSettings()
     lease: LeaseSettings = LeaseSettings()
     limits: LimitsSettings = LimitsSettings()
+    queue: QueueingSettings = QueueingSettings()
     queues: QueuesSettings = QueuesSettings()
     volumes: VolumeSettings = VolumeSettings()
     oom_history: OomHistorySettings = OomHistorySettings()

@@ -223,6 +223,7 @@ class EngineCluster:
             limits=options.limits,
             turn_looks=TURN_LOOKS,
             queues=options.queues,
+            head_of_line=options.head_of_line,
         )
         self.decide: Decide = self.engine.handle  # or a recorder's around it
         self.on_decision: list[OnDecision] = []

@@ -40,6 +40,7 @@ from weft.core.explain.explanation import (
     State,
     StuckPod,
 )
+from weft.core.explain.kept_from import gang_now, kept_from
 from weft.core.explain.score_parts import score_in_words
 from weft.core.explain.sentences import (
     FOLLOWS,
@@ -324,7 +325,7 @@ class Explainer:
         notes += request.warnings
         gang_waits = False
         if request.gang and (members := engine.queue.gangs.of(request.gang)) is not None:
-            notes.append(gang_in_words(members.decision()))
+            notes.append(gang_in_words(gang_now(engine, members)))
             gang_waits = not members.has_quorum
         charged = engine.oom_history.charged(request)
         notes += [charged_in_words(charged)] if charged else []
@@ -345,7 +346,7 @@ class Explainer:
                 notes=tuple(notes),
                 **more,
             )
-        notes += self._on_nodes(known)
+        notes += [*kept_from(engine, profile, request), *self._on_nodes(known)]
         others, left_out = await self._others_in_the_way(known)
         changes, searched = await self._changes(profile, request)
         notes += self._on_preemption(request, pod, changes)

@@ -19,6 +19,7 @@ from weft.cluster.scheduler.ledger_gauges import LedgerGauges, gpus_held
 from weft.cluster.scheduler.pending_gauges import PendingGauges
 from weft.cluster.state.bound_share import DOUBTS
 from weft.core.engine import Faulted, Unschedulable
+from weft.core.engine.kept_places import OUTCOMES
 from weft.core.engine.nominations import is_kept
 from weft.kube.bind import Bound
 from weft.model.annotations import AGENT
@@ -225,6 +226,12 @@ class SchedulerMetrics:
         yield counter("weft_evictions", evicted, parts.evictor.double_booked_counts, "outcome")
         preempted = "Pods ended for pods of higher priority, by outcome."
         yield counter("weft_preemption_victims", preempted, parts.preemptor.counts, "outcome")
+        turns = self._live.engine.kept_places
+        kept = "Groups of pods for which a place is kept."
+        yield gauge("weft_places_kept", kept, len(turns.kept()))
+        outcomes = {outcome: turns.counts[outcome] for outcome in OUTCOMES}
+        kept = "Places kept for groups of pods so far, and what became of them."
+        yield counter("weft_kept_places", kept, outcomes, "outcome")
         gangs = "Pods evicted as the rest of their gang fits nowhere, by outcome."
         yield counter("weft_gang_evictions", gangs, parts.evictor.gang_counts, "outcome")
         recalls = "Borrowers of GPU memory evicted, by outcome."

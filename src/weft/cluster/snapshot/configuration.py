@@ -7,13 +7,14 @@ import msgspec
 from weft.cluster.config.bounds import from_builtins
 from weft.cluster.config.form import API_VERSION, KIND, Configuration
 from weft.cluster.snapshot.file import lean
-from weft.files.queue_settings import QueuesSettings
+from weft.files.queue_settings import QueueingSettings, QueuesSettings
 from weft.model import BadInputError
 from weft.model.request import PREFERENCES_PERCENT
 
 _SECTIONS = ("profiles", "gpushareUnit", "compat", "inventory", "limits", "seed")
 _FACTOR = "volcanoMemoryFactor"  # only where it is not 1: older snapshots have none
 _QUEUES = "queues"  # likewise where any are configured
+_QUEUE = "queue"  # likewise where it is not the default
 _PREFERENCES = "preferences"  # of a profile; likewise where it is not the default
 
 
@@ -23,6 +24,8 @@ def deciding_part(config: Configuration) -> dict[str, Any]:
     extender = {"enabled": config.extender.enabled, "routes": dict(config.extender.routes)}
     factor = {_FACTOR: whole[_FACTOR]} if config.volcano_memory_factor != 1 else {}
     queues = {_QUEUES: whole[_QUEUES]} if config.queues != QueuesSettings() else {}
+    if config.queue != QueueingSettings():
+        queues[_QUEUE] = whole[_QUEUE]
     for profile in whole["profiles"]:
         if profile[_PREFERENCES] == PREFERENCES_PERCENT:
             del profile[_PREFERENCES]

@@ -6,6 +6,7 @@ A place that is kept there for a less important pod is free to it, as in every a
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from weft.core.engine import preempting
@@ -22,7 +23,7 @@ def bind_on(
     engine: Engine, event: BindOn, profile: Profile, now_ns: int, out: list[Command]
 ) -> None:
     """Reserve the pod's GPUs on that node and ask for its Binding, or refuse."""
-    pod, table = event.pod, engine.ledger.table
+    pod = event.pod
     holding = engine.ledger.holdings.get(pod.uid)
     if holding is not None:
         placed = engine.placed.get(pod.uid)
@@ -35,6 +36,14 @@ def bind_on(
         engine.teams.belongs(pod.uid, pod.team_queue)
     waiting = WaitingPod(pod, profile, 0)
     waiting.state, waiting.tries = "asked", 1
+    with engine.kept_places.aside(waiting) if engine.kept_places.turns else nullcontext():
+        _reserve(engine, event, waiting, now_ns, out)
+
+
+def _reserve(
+    engine: Engine, event: BindOn, waiting: WaitingPod, now_ns: int, out: list[Command]
+) -> None:
+    pod, profile, table = event.pod, waiting.profile, engine.ledger.table
     row = table.row_of.get(event.node, -1)
     known = engine.assess(profile, pod, None)
     if row >= 0 and known.codes[row] and _takes_kept(engine, profile, event, now_ns, out):

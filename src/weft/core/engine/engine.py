@@ -27,6 +27,7 @@ from weft.core.engine import (
     events,
     gang_preempting,
     gang_search,
+    head_of_line,
     inputs,
     pair_matching,
     preempting,
@@ -51,6 +52,7 @@ from weft.core.engine.gang_search import ChosenPlace
 from weft.core.engine.gangs import GangMembers
 from weft.core.engine.harvest import RAN_LONG_NS, HarvestRules
 from weft.core.engine.journal import EXPLAINING, DecisionAttempt, EvictionReason, Journal, PlacedPod
+from weft.core.engine.kept_places import NONE_KEPT, KeptPlaces
 from weft.core.engine.nominations import Preemption
 from weft.core.engine.oom_history import OomCharge, OomHistory, OutOfMemory, workload_of
 from weft.core.engine.parked import FreedNode
@@ -68,7 +70,7 @@ from weft.core.framework.residency import Residencies
 from weft.core.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
 from weft.core.ledger import FAR, STRICT, Holding, Ledger, RequestLimits
 from weft.model import Code, Node, PodRequest, Shape
-from weft.model.queue_rules import NO_QUEUES, QueueRules
+from weft.model.queue_rules import NO_QUEUES, NOTHING_KEPT, HeadOfLine, QueueRules
 
 _LEARNING = "learning what pods use"
 
@@ -81,7 +83,8 @@ class Engine:
     may go unanswered before the place is free again, `limits` how far memory may be promised
     beyond what there is. `turn_looks`: after so many looks at a node the work of an event, or of
     several in one breath, is over; a `Wake` for now asks for a `Tick`, which goes on, and until
-    then pods are only queued (0: never). `queues` are teams' shares of the cluster.
+    then pods are only queued (0: never). `queues` are teams' shares of the cluster;
+    `head_of_line` says when places are kept for gangs that wait.
     It also asks for one where prices are new: work for later decisions is done between them.
     """
 
@@ -96,6 +99,7 @@ class Engine:
         limits: RequestLimits = STRICT,
         turn_looks: int = 0,
         queues: QueueRules = NO_QUEUES,
+        head_of_line: HeadOfLine = NOTHING_KEPT,
     ) -> None:
         self.profiles = {profile.name: profile for profile in profiles}
         self.ledger = Ledger(nodes, limits)
@@ -113,6 +117,8 @@ class Engine:
         self.existing, self.images = ExistingPods(), ImagesOnNodes()
         preempts, gang_of = any(each.preempts for each in profiles), self.queue.gangs.of_placed
         self.preemption = Preemption(self.ledger, self.existing, gang_of, on=preempts)
+        off = head_of_line is NOTHING_KEPT
+        self.kept_places = NONE_KEPT if off else KeptPlaces(head_of_line, self.ledger)
         self.fits_only = Assessor(self.ledger)  # answers without scores, on trial
         self._plain: dict[Shape, Shape] = {}
         self.placed: dict[str, PlacedPod] = {}
@@ -157,6 +163,8 @@ class Engine:
             record = self.journal.broke_off(None, now_ns, decision_faults.in_words(error, task))
             out.append(Faulted(record, error))
         self._wake_for_pods(now_ns)
+        if self.kept_places.turns:
+            head_of_line.look(self, now_ns)
         self.queue.tick(now_ns)
         self.assessor.looked += LOOKS_WOKEN * self.queue.groups_looked_at()
         if isinstance(event, events.Tick) or not self._stopped:
@@ -170,7 +178,10 @@ class Engine:
         if self.side_tasks.faults:
             out.extend(self.side_tasks.take_faults())
         has_more = self._stopped or bool(self.assessor.dear)
-        if (wake := now_ns if has_more else self.queue.next_ns()) is not None:
+        wake = now_ns if has_more else self.queue.next_ns()
+        if self.kept_places.turns:
+            wake = self.kept_places.next_ns(wake, now_ns)
+        if wake is not None:
             out.append(Wake(wake))
         return out
 
@@ -217,6 +228,8 @@ class Engine:
                 self.queue.wake_all(now_ns)
             if self.preemption.nominations:
                 preempting.nodes_gone(self, event.removed, now_ns, out)
+            if self.kept_places.turns:
+                head_of_line.nodes_changed(self, changed, now_ns)
         self._price(partial(self.price_lists.nodes_changed, now_ns))
 
     def _work_ahead(self) -> None:
@@ -320,6 +333,8 @@ class Engine:
         if self.preemption.on:
             preempting.seen_bound(self, event, now_ns, out)
         self.ledger.adopt(placement)
+        if self.kept_places.turns:  # it may be where another scheduler bound it
+            self.kept_places.keep_on(placement.node)
         if event.gang:
             self.queue.has_place(placement.uid, event.gang, now_ns)
         if event.marks:
@@ -386,6 +401,8 @@ class Engine:
     def wake_for_freed(self, node: str, now_ns: int, team: str = "") -> None:
         """Wake pods that capacity freed on this node could help, and those that the limit of this
         team's queue may let in now."""
+        if self.kept_places.turns:
+            head_of_line.freed(self, node, now_ns)
         if (row := self.ledger.table.row_of.get(node)) is not None:
             self.queue.wake_for_freed(FreedNode.on(self.ledger, row), now_ns)
         if team and self.teams.is_limited(team):
@@ -445,21 +462,24 @@ class Engine:
         """preFilter, filter and score (assess), choose, reserve, bind."""
         pod, profile = waiting.pod, waiting.profile
         if pod.gang and (members := self.queue.gangs.of(pod.gang)) and members.head is waiting:
-            gang_search.decide(self, waiting, members, now_ns, out)
+            head_of_line.decide(self, waiting, members, now_ns, out)
             return
         if self.preemption.nominations and pod.uid in self.preemption.nominations:
-            preempting.try_nominated(self, waiting, now_ns, out)
+            with self.kept_places.aside(waiting):
+                preempting.try_nominated(self, waiting, now_ns, out)
             return
         known = self.assess(profile, pod)
         row = selection.best_row(known, profile, f"{self.seed}/{pod.uid}/{waiting.tries}")
+        if row < 0 and self.kept_places.turns:
+            head_of_line.takes_kept(self, waiting, known, now_ns, out)
+            return
         if row < 0:
             on = self.preemption.on
             if not on or not preempting.makes_room(self, waiting, known, now_ns, out):
                 self.parks(waiting, known, now_ns, out)
             return
-        if self.queue.defers(waiting, known.shape):
-            return
-        self.place(waiting, known, row, now_ns, out)
+        if not self.queue.defers(waiting, known.shape):
+            self.place(waiting, known, row, now_ns, out)
 
     def parks(
         self, waiting: WaitingPod, known: Assessment, now_ns: int, out: list[Command]

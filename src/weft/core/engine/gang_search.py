@@ -168,7 +168,8 @@ def _merit(found: GangPlaces) -> tuple[bool, int, int]:
     return bool(found.chosen), found.found, rated
 
 
-def _size(waiting: WaitingPod) -> tuple[int, int, int, int]:
+def size(waiting: WaitingPod) -> tuple[int, int, int, int]:
+    """How much the pod asks for: GPUs, their memory, CPU, host memory."""
     shape = waiting.pod.shape
     gpus = sum(r.count * (1000 if r.whole else max(1, r.milli)) for r in shape.gpu_requests)
     memory = sum(r.count * r.memory.value for r in shape.gpu_requests)
@@ -176,11 +177,11 @@ def _size(waiting: WaitingPod) -> tuple[int, int, int, int]:
 
 
 def _largest_first(waiting: WaitingPod) -> tuple[object, ...]:
-    return *(-amount for amount in _size(waiting)), waiting.key
+    return *(-amount for amount in size(waiting)), waiting.key
 
 
 def _smallest_first(waiting: WaitingPod) -> tuple[object, ...]:
-    return *_size(waiting), waiting.key
+    return *size(waiting), waiting.key
 
 
 class Plan(NamedTuple):
@@ -350,8 +351,9 @@ def decide(
     members: GangMembers[WaitingPod],
     now_ns: int,
     out: list[Command],
-) -> None:
-    """Places for as many pods of the gang as it needs, or for none; `head` waits for all."""
+) -> Record | None:
+    """Places for as many pods of the gang as it needs, or for none; `head` waits for all. None
+    where they have places, else the decision."""
     before, preemption = engine.journal.seq, engine.preemption
     for kept in preemption.of_pods(members.waiting) if preemption.nominations else ():
         preemption.let_go(kept)
@@ -376,7 +378,7 @@ def decide(
         out += [Unschedulable(short, record, rest), *commands]
         if plan is not None and not (plan.victims or plan.leaving):
             engine.queue.wake(head.pod.uid, now_ns)  # nobody is in its way any more
-        return
+        return record
     for kept in preemption.of_pods(members.waiting) if preemption.nominations else ():
         del preemption.nominations[kept.pod.uid]
         engine.wake_for_freed(kept.node, now_ns)
@@ -388,6 +390,7 @@ def decide(
         engine.queue.done(waiting)
     if head.pod.uid in engine.queue:
         engine.queue.go_alone(head, now_ns)
+    return None
 
 
 def tell_if_gathering(

@@ -291,7 +291,7 @@ class Preemption:
         """Hold what is free of its place now."""
         uid = kept_uid(nomination.pod.uid)
         self._ledger.release(uid)
-        part = _free_part(self._ledger, nomination.place, uid)
+        part = free_part(self._ledger, nomination.place, uid)
         if part is not None and not self._ledger.reserve(part):
             self._ledger.reserve(replace(part, shares=(), ports=()))
 
@@ -300,7 +300,7 @@ class Preemption:
         return self._ledger.release(kept_uid(nomination.pod.uid))
 
 
-def _free_part(ledger: Ledger, place: Placement, uid: str) -> Placement | None:
+def free_part(ledger: Ledger, place: Placement, uid: str) -> Placement | None:
     """As much of the place as is free now, for this UID; None where nothing is."""
     table = ledger.table
     row = table.row_of.get(place.node)

@@ -1,8 +1,8 @@
 """Parked pods that are alike, what they wait for, and what makes a node worth a try of theirs."""
 
 import heapq
-from collections.abc import Iterator
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from weft.core.constraints import PodsMoved, waits_for
 from weft.core.framework import Demand, Need
@@ -38,12 +38,14 @@ W = TypeVar("W", bound=IsParked)
 
 class FreedNode(NamedTuple):
     """A node with freed capacity: its columns in `NODE_COLUMNS` order, the memory (MiB) and cores
-    (thousandths) free on each of its devices, and its row in the layout of this `generation`."""
+    (thousandths) free on each of its devices, and its row in the layout of this `generation`.
+    It may be free only for some pods: `for_whom` says whether for this one."""
 
     cells: list[int]
     devices: list[tuple[int, int]]
     generation: int = 0
     row: int = 0
+    for_whom: Callable[[Any], bool] | None = None
 
     @classmethod
     def on(cls, ledger: Ledger, row: int) -> "FreedNode":
@@ -109,13 +111,16 @@ class ParkedGroup(Generic[K, W]):
 
         What could be harvested is not known here; `by_requests`: without it.
         """
+        if freed.for_whom is not None:
+            first, whom = self.first(), freed.for_whom
+            of_all = freed._replace(for_whom=None)
+            return bool(first and whom(first)) and self.could_fit(of_all, by_requests=by_requests)
         if any(other.could_fit(freed, by_requests=by_requests) for other in self.others):
             return True
         demand, cells = self.demand, freed.cells
         lends = demand.harvests and not by_requests
-        if cells[CPU_FREE] < demand.cpu_milli and demand.cpu_milli:
-            return False
-        if cells[MEMORY_FREE] < demand.memory_mib and demand.memory_mib:
+        cpu_lacks = cells[CPU_FREE] < demand.cpu_milli and demand.cpu_milli
+        if cpu_lacks or (cells[MEMORY_FREE] < demand.memory_mib and demand.memory_mib):
             return False
         for need, least_mib in zip(demand.needs, self._least_mib, strict=True):
             if need.whole:

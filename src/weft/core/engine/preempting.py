@@ -172,6 +172,8 @@ def beaten_by(engine: Engine, pod: PodRequest) -> list[Nomination]:
 def without_kept(engine: Engine, pod: PodRequest) -> Iterator[None]:
     """Ask as if nothing were kept for pods whose places this one may take."""
     kept = [kept_uid(each.pod.uid) for each in beaten_by(engine, pod)]
+    if engine.kept_places.turns:
+        kept += engine.kept_places.uids(engine.kept_places.open_to(pod))
     with engine.trial(kept) if kept else nullcontext():
         yield
 

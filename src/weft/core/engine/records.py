@@ -40,13 +40,15 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 class GangDecision(msgspec.Struct, frozen=True, gc=False):
     """A decision about a gang: the group's `name` (with its namespace), how many pods it needs
     (`least`), how many exist (`there`), how many have or would have places (`found`). `most` is how
-    many an empty cluster would have room for, at most, where that is not enough."""
+    many an empty cluster would have room for, at most, where that is not enough. `kept` are the
+    nodes on which a place is kept for it."""
 
     name: str
     least: int
     there: int
     found: int
     most: int | UnsetType = UNSET
+    kept: tuple[str, ...] | UnsetType = UNSET
 
 
 class PreemptionPlan(msgspec.Struct, frozen=True, gc=False):

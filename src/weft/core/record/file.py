@@ -34,7 +34,7 @@ from weft.core.ledger import RequestLimits
 from weft.core.record.chain import Chain, sealed_size
 from weft.core.record.side import SignalsKept, SnapshotPacker, keep
 from weft.model import BadInputError
-from weft.model.queue_rules import NO_QUEUES, QueueRules
+from weft.model.queue_rules import NO_QUEUES, NOTHING_KEPT, HeadOfLine, QueueRules
 from weft.model.request import PREFERENCES_PERCENT
 
 INLINE_BYTES = 4096
@@ -101,6 +101,7 @@ class Header(msgspec.Struct, frozen=True):
     known_only: bool = False
     turn_looks: int = 0
     queues: QueueRules | UnsetType = UNSET  # left out of the file where nothing is said
+    head_of_line: HeadOfLine | UnsetType = UNSET  # likewise
     schema: str = SCHEMA
     weft: str = weft.__version__
 
@@ -124,6 +125,7 @@ class Header(msgspec.Struct, frozen=True):
             limits=limits,
             turn_looks=self.turn_looks,
             queues=NO_QUEUES if self.queues is UNSET else self.queues,
+            head_of_line=NOTHING_KEPT if self.head_of_line is UNSET else self.head_of_line,
         )
 
 

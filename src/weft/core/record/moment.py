@@ -13,6 +13,7 @@ from weft.core.engine.records import FAULTED, LEAVES
 from weft.core.explain import counterfactual
 from weft.core.explain.counterfactual import AlternativePlacement, MetricsRead, PlacementQuestion
 from weft.core.explain.explanation import Explanation, RecordedDecision, State
+from weft.core.explain.kept_from import kept_from
 from weft.core.explain.score_parts import score_in_words
 from weft.core.explain.sentences import NOWHERE, decision_notes, place_in_words, state_in_words
 from weft.core.explain.smallest_change import changes
@@ -76,6 +77,7 @@ def _explain(engine: Engine, decision: RecordedDecision, on: str) -> Explanation
     if record.outcome == "placed":
         more["score_parts"] = score_in_words(engine, question, record.node, record.shares)
         return _explanation(decision, "placed", at, **more)
+    more["notes"] = (*more["notes"], *kept_from(engine, profile, pod))
     helpful = tuple(changes(engine, pod)) if record.outcome == "unschedulable" else ()
     return _explanation(decision, "pending", NOWHERE, changes=helpful, **more)
 

@@ -1,0 +1,258 @@
+"""Finds the place for a waiting gang for which, of the pods that run, least has to end.
+
+Room for one pod is counted in GPUs, cheapest first on each node: a free one costs nothing, another
+what is held of it, in thousandths; CPU and memory that lack count as their part of the node. The
+cheapest room for as many pods as the gang needs is taken, in one topology domain where it asks for
+that; among equals on nodes with fewer GPUs, so that larger ones stay whole. Then the engine itself
+places the gang there, on trial, as if those pods were gone. Where that finds nothing (rules about
+other pods, unlike shares), all pods of these nodes, and of twice as many, are thought away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from weft.core.engine import gang_search
+from weft.core.engine.assessment import Assessment
+from weft.core.engine.gangs import GangMembers
+from weft.core.engine.nominations import kept_uid
+from weft.core.engine.queue import WaitingPod
+from weft.core.framework.query import Need
+from weft.core.ledger.table import Bools, Ints, LedgerTable
+from weft.model import Placement
+
+if TYPE_CHECKING:
+    from weft.core.engine.engine import Engine
+
+ROUNDS = 4
+"""Regions that are tried, each with twice the room of the one before."""
+MOST_ROOM = 512
+"""Pods for which room is counted on one GPU or node, at most."""
+
+
+class _Room(NamedTuple):
+    """Room for one pod more each, the cheapest first: the node's row, the cost, and the GPUs
+    (device rows) that have to be freed for it; [n] and [n, GPUs of a pod]."""
+
+    rows: Ints
+    costs: Ints
+    devices: Ints
+
+    def at(self, chosen: Ints) -> _Room:
+        return _Room(self.rows[chosen], self.costs[chosen], self.devices[chosen])
+
+
+def find(
+    engine: Engine, members: GangMembers[WaitingPod], nodes: Sequence[str], now_ns: int
+) -> list[Placement] | None:
+    """Places for as many of the gang's pods as it needs, on these nodes if there are any; else, or
+    where that cannot be, anywhere. None where there are none although everything ended."""
+    rows = [row for node in nodes if (row := engine.ledger.table.row_of.get(node)) is not None]
+    before = engine.journal.seq
+    try:
+        return (_find(engine, members, rows, now_ns) if rows else None) or _find(
+            engine, members, None, now_ns
+        )
+    finally:
+        engine.journal.back_to(before)
+
+
+def _find(
+    engine: Engine, members: GangMembers[WaitingPod], within: list[int] | None, now_ns: int
+) -> list[Placement] | None:
+    table = engine.ledger.table
+    head = max(members.waiting.values(), key=gang_search.size)
+    known = engine.assess(head.profile, head.pod)
+    needed = max(1, members.least - len(members.placed))
+    holdings = engine.ledger.holdings
+    stay = _kept_for_others(engine, head)
+    stay += [holdings[uid].placement for uid in members.placed if uid in holdings]
+    stays = {place.uid for place in stay}
+    room = _room(table, known, _held(table, stay), needed)
+    if within is not None:
+        room = room.at(np.flatnonzero(np.isin(room.rows, within)))
+    cheapest = _cheapest_domain(table, members, room, needed)
+    if cheapest is None:
+        return None
+    for rows, gone in _regions(engine, cheapest, needed, stays):
+        inside: Bools = np.zeros(table.count, dtype=np.bool_)
+        inside[rows] = True
+        found = gang_search.try_without(engine, members, inside, gone, now_ns)
+        if found.chosen:
+            return _enough(members, found)
+    return None
+
+
+def _enough(members: GangMembers[WaitingPod], found: gang_search.GangPlaces) -> list[Placement]:
+    """The first of the places that the gang can start with."""
+    chosen = [(place.placed.pod.gang, place.placement) for place in found.chosen]
+    for count in range(1, len(chosen)):
+        if members.would_do(gang for gang, _ in chosen[:count] if gang):
+            return [placement for _, placement in chosen[:count]]
+    return [placement for _, placement in chosen]
+
+
+def _kept_for_others(engine: Engine, head: WaitingPod) -> list[Placement]:
+    """Places that are kept, of which the gang may take nothing."""
+    closed = engine.kept_places.closed_to(head.pod, head.key[-1])
+    places = [place for turn in closed for place in turn.places]
+    for uid, nomination in engine.preemption.nominations.items():
+        places.append(replace(nomination.place, uid=kept_uid(uid)))
+    return places
+
+
+def _held(table: LedgerTable, places: Iterable[Placement]) -> Bools:
+    """GPUs that do not become free, [D]."""
+    held: Bools = np.zeros(table.devices, dtype=np.bool_)
+    for place in places:
+        if (row := table.row_of.get(place.node)) is not None:
+            devices = (table.device_row(row, share.gpu) for share in place.shares)
+            held[[device for device in devices if device >= 0]] = True
+    return held
+
+
+# --- room, and what it costs ----------------------------------------------------------------------
+
+
+def _room(table: LedgerTable, known: Assessment, held: Bools, needed: int) -> _Room:
+    demand = known.demand
+    devices, costs = _gpus(table, known, held, needed)
+    per_pod = demand.gpus
+    if per_pod:
+        rows = table.device_node.take(devices)
+        order = np.lexsort((devices, costs, rows))
+        devices, costs, rows = devices[order], costs[order], rows[order]
+        counts = np.bincount(rows, minlength=table.count)
+        position = np.arange(len(rows)) - (np.cumsum(counts) - counts).take(rows)
+        full = position < (counts // per_pod * per_pod).take(rows)
+        devices, costs, rows = devices[full], costs[full], rows[full]
+        grouped = devices.reshape(-1, per_pod)
+        costs, rows = costs.reshape(-1, per_pod).sum(axis=1), rows.reshape(-1, per_pod)[:, 0]
+    else:
+        rows = np.repeat(np.arange(table.count), min(needed, MOST_ROOM))
+        costs, grouped = np.zeros(len(rows), dtype=np.int64), np.zeros((len(rows), 0), np.int64)
+    nth = np.arange(len(rows)) - np.searchsorted(rows, rows, side="left") + 1
+    fits = known.declared.take(rows) == 0
+    for asked, free, total in (
+        (demand.cpu_milli, table.cpu_free, table.cpu_total),
+        (demand.memory_mib, table.memory_free, table.memory_total),
+    ):
+        if asked:
+            costs = costs + _lacking(nth, asked, free.take(rows), total.take(rows))
+            fits &= nth * asked <= total.take(rows)
+    order = np.lexsort((rows, table.gpus.take(rows), costs))
+    order = order[fits[order]]
+    return _Room(rows[order], costs[order], grouped[order])
+
+
+def _lacking(nth: Ints, asked: int, free: Ints, total: Ints) -> Ints:
+    """Thousandths of the node that the nth pod needs beyond what is free, and those before did
+    not."""
+    free = np.maximum(free, 0)
+    lacks, before = np.maximum(nth * asked - free, 0), np.maximum((nth - 1) * asked - free, 0)
+    return np.asarray((lacks - before) * 1000 // np.maximum(total, 1))
+
+
+def _gpus(table: LedgerTable, known: Assessment, held: Bools, needed: int) -> tuple[Ints, Ints]:
+    """GPUs that a pod may have, each as often as it has room for one, and the cost of each time."""
+    if not known.demand.needs:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    need = max(known.demand.needs, key=lambda need: (need.whole, need.milli))
+    usable = (table.device_usable != 0) & need.will_do.take(table.device_kind)
+    if known.demand.device_accepts is not None:
+        usable &= known.demand.device_accepts
+    used_milli = _milli(table) - table.device_milli_free
+    used_mib = table.device_memory_total - table.device_memory_free
+    parts = used_mib * 1000 // np.maximum(table.device_memory_total, 1)
+    used = np.clip(np.maximum(used_milli, parts), 0, 1000)
+    if need.whole:
+        devices = np.flatnonzero(usable & ((table.device_idle != 0) | ~held))
+        costs = np.where(table.device_idle.take(devices) != 0, 0, np.maximum(used.take(devices), 1))
+        return devices, costs
+    free, most = _shares(table, need, usable, needed * need.count)
+    most = np.where(held, free, most)
+    devices = np.repeat(np.arange(table.devices), most)
+    nth = np.arange(len(devices)) - np.searchsorted(devices, devices, side="left")
+    part = max(1, need.milli)
+    size = np.where(nth < free.take(devices), 0, np.minimum(part, used.take(devices) + 1))
+    return devices, size
+
+
+def _shares(table: LedgerTable, need: Need, usable: Bools, wanted: int) -> tuple[Ints, Ints]:
+    """How many shares each GPU has room for now, and would have if it were free; [D] each."""
+    most: Ints = np.full(table.devices, min(wanted, MOST_ROOM), dtype=np.int64)
+    free = most
+    if need.milli:
+        free = np.minimum(free, np.maximum(table.device_milli_free, 0) // need.milli)
+        most = np.minimum(most, _milli(table) // need.milli)
+    ask_mib = np.maximum(need.ask_mib.take(table.device_kind), 1)
+    free = np.minimum(free, np.maximum(table.device_memory_free, 0) // ask_mib)
+    most = np.minimum(most, table.device_memory_total // ask_mib)
+    return np.where(usable, free, 0), np.where(usable, most, 0)
+
+
+def _milli(table: LedgerTable) -> Ints:
+    milli = np.array([kind.milli for kind in table.kinds], dtype=np.int64)
+    return milli.take(table.device_kind) if table.devices else table.device_kind
+
+
+def _cheapest_domain(
+    table: LedgerTable, members: GangMembers[WaitingPod], room: _Room, needed: int
+) -> _Room | None:
+    """The room in the topology domain where as many pods as are needed cost least; all of it where
+    the gang may be anywhere. None where there is too little."""
+    key = members.topology_key()
+    if not key or members.placed:
+        return room if len(room.rows) >= needed else None
+    numbers = table.labels.domains(key).of_node.take(room.rows)
+    best: tuple[int, int] | None = None
+    for number in np.unique(numbers[numbers > 0]).tolist():
+        costs = room.costs[numbers == number]
+        if len(costs) >= needed:
+            best = min(best or (1 << 62, 0), (int(costs[:needed].sum()), number))
+    return None if best is None else room.at(np.flatnonzero(numbers == best[1]))
+
+
+# --- on trial -------------------------------------------------------------------------------------
+
+
+def _regions(
+    engine: Engine, room: _Room, needed: int, stays: set[str]
+) -> Iterator[tuple[Ints, list[str]]]:
+    """Rows, and who is thought away there: those on the GPUs that are needed, then all."""
+    first = room.at(np.arange(needed))
+    yield np.unique(first.rows), _holders(engine, first, stays)
+    for turn in range(ROUNDS):
+        count = min(len(room.rows), needed << turn)
+        rows = np.unique(room.rows[:count])
+        names = (engine.ledger.table.nodes[row].name for row in rows.tolist())
+        there = (held for name in names for held in engine.ledger.pods_on(name))
+        yield rows, [held.placement.uid for held in there if held.placement.uid not in stays]
+        if count == len(room.rows):
+            return
+
+
+def _holders(engine: Engine, room: _Room, stays: set[str]) -> list[str]:
+    table = engine.ledger.table
+    wanted = {*room.devices[room.costs > 0].ravel().tolist()}
+    found = []
+    for row in np.unique(room.rows[room.costs > 0]).tolist():
+        for holding in engine.ledger.pods_on(table.nodes[row].name):
+            place = holding.placement
+            devices = {table.device_row(row, share.gpu) for share in place.shares}
+            if place.uid not in stays and devices & wanted:
+                found.append(place.uid)
+    return found
+
+
+def in_words(places: Sequence[Placement]) -> str:
+    """Name what is waited for: `8 GPUs`, `shares of 2 GPUs`, `3 places`."""
+    shares = [share for place in places for share in place.shares]
+    if not shares:
+        return "1 place" if len(places) == 1 else f"{len(places):,} places"
+    count = "1 GPU" if len(shares) == 1 else f"{len(shares):,} GPUs"
+    return count if all(share.milli >= 1000 for share in shares) else f"shares of {count}"

@@ -1,0 +1,34 @@
+"""Says which places that a pod could have are kept for others."""
+
+import numpy as np
+from msgspec.structs import replace
+
+from weft.core.engine.engine import Engine
+from weft.core.engine.gangs import GangMembers
+from weft.core.engine.queue import WaitingPod
+from weft.core.engine.records import GangDecision
+from weft.core.explain.sentences import kept_for_in_words
+from weft.core.framework import Profile
+from weft.model import PodRequest
+
+
+def kept_from(engine: Engine, profile: Profile, pod: PodRequest) -> list[str]:
+    """Name the groups for which room is kept that this pod would fit in."""
+    kept = engine.kept_places
+    waiting = engine.queue.get(pod.uid)
+    closed = kept.closed_to(pod, -1 if waiting is None else waiting.key[-1])
+    if not (uids := kept.uids(closed)):
+        return []
+    with engine.trial(uids):
+        rows = np.flatnonzero(engine.assess(profile, pod).codes == 0).tolist()
+    would_fit = {engine.ledger.table.nodes[row].name for row in rows}
+    turns = [(turn, [node for node in turn.nodes if node in would_fit]) for turn in closed]
+    return [kept_for_in_words(turn.name, turn.asks, nodes) for turn, nodes in turns if nodes]
+
+
+def gang_now(engine: Engine, members: GangMembers[WaitingPod]) -> GangDecision:
+    """How far the gang is now, and where a place is kept for it."""
+    decision, turn = members.decision(), engine.kept_places.of_gang(members.gang.key)
+    if turn is None or not turn.places:
+        return decision
+    return replace(decision, kept=tuple(turn.nodes))
