@@ -182,6 +182,13 @@ def _processes() -> dict[str, Any]:
             resources=ANYTHING,
             **pods,
         ),
+        "console": _closed(
+            enabled=FLAG,
+            audience=TEXT,
+            service=_closed(port=port),
+            resources=ANYTHING,
+            **pods,
+        ),
         "agent": _closed(
             enabled=FLAG,
             cleanup=FLAG,
@@ -285,6 +292,14 @@ MANIFESTS = {
 """,
         {},
         ("agent",),
+    ),
+    "deploy/console.yaml": Manifest(
+        """# The console, for several viewers, who sign in. After deploy/scheduler.yaml (its
+# namespace and config are used), set the image, then
+#   kubectl apply -f deploy/console.yaml
+""",
+        {"console": {"enabled": True}},
+        ("console",),
     ),
     "deploy/monitoring/service-monitors.yaml": Manifest(
         "# For the Prometheus operator (monitoring.coreos.com): what prometheus.yaml says.\n",

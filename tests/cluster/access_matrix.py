@@ -27,7 +27,10 @@ FOR_ALL = {
 """Rights that Kubernetes gives everybody who is known."""
 IDENTITIES = ("users", "groups", "serviceaccounts", "uids.authentication.k8s.io")
 PATHS = ("/explain/*", "/metrics", "/logs/", "/debug/pprof/", "/configz", "/")
-ACCOUNTS = ("weft-scheduler", "weft-agent", "weft-explain", "weft-webhook", "weft-cleanup")
+ACCOUNTS = (
+    *("weft-scheduler", "weft-agent", "weft-explain", "weft-webhook", "weft-cleanup"),
+    "weft-console",
+)
 PEOPLE = {"role weft-inspect": "inspector", "role weft-explain": "explainer"}
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _AT_ONCE = 16

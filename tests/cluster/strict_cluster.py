@@ -58,7 +58,7 @@ class StrictCluster:
             self._make({"kind": "Namespace", "metadata": {"name": name, "labels": labels}})
         for name in (TEAM, OPTED_IN, OURS, SYSTEM):
             self._account(name, "default")
-        for text in ("scheduler", "agent", "reader"):
+        for text in ("scheduler", "agent", "reader", "console"):
             for item in yaml.safe_load_all((DEPLOY / f"{text}.yaml").read_text()):
                 if item["kind"] == "ServiceAccount" or item["apiVersion"] == f"{RBAC}/v1":
                     self._make(item)

@@ -70,6 +70,7 @@ SETS: dict[str, dict[str, Any]] = {
         "scheduler": GIVEN,
         "kubeScheduler": {"enabled": True, **GIVEN},
         "agent": {**GIVEN, "seLinuxOptions": {"type": "spc_t"}},
+        "console": {**GIVEN, "enabled": True, "audience": "https://example.com"},
     },
     "settings": {
         "configuration": {
@@ -253,6 +254,7 @@ GENERATE = {"certificates": "generate"}
 
 def test_every_object_has_the_recommended_labels(helm: Path) -> None:
     monitored = "--set=monitoring.enabled=true", "--set=priorityClass.create=true"
+    monitored += ("--set=console.enabled=true",)
     for item in render(helm, IMAGE, *WEBHOOK, *monitored, "--set=namespace.create=true"):
         labels = item["metadata"]["labels"]
         assert labels["helm.sh/chart"] == f"weft-{VERSION}", item["metadata"]["name"]
@@ -290,7 +292,7 @@ def test_every_long_lived_pod_has_three_probes_and_a_limit_and_what_the_values_g
     values = SETS["everything that pods may be given"]
     pods = pods_of(render(helm, IMAGE, written(tmp_path, values)))
     del pods["weft-cleanup"]
-    assert len(pods) == 4
+    assert len(pods) == 5
     for name, template in pods.items():
         spec = template["spec"]
         (container,) = spec["containers"]
@@ -381,7 +383,7 @@ def test_pods_keep_to_the_pod_security_levels_of_the_page(
     pods = pods_of(
         render(helm, IMAGE, written(tmp_path, SETS["everything that pods may be given"]))
     )
-    assert len(pods) == 5
+    assert len(pods) == 6
     for level in ("restricted", "baseline", "privileged"):
         place = f"level-{level}"
         control_plane.create_namespace(place)
