@@ -4,6 +4,7 @@ Pods are printed on stdout. Invalid documents, and requests that Weft does not p
 stderr, one line each; any of these, or finding no pod, makes the exit code 1.
 """
 
+import contextlib
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from weft.cluster.state.groups import Groups, ObjectKey
     from weft.cluster.state.manifests import ManifestPod
     from weft.dialects.group_objects import GroupPolicy
+    from weft.kube.pods import Pod
 
 
 NO_PODS = "has no pods; give a Pod, a workload with a pod template, or a list of them"
@@ -139,6 +141,9 @@ def read_file(
             continue
         policies |= dict(pod_groups_in(value))
     groups = WrittenGroups(policies)
+    for _, pod in found:
+        with contextlib.suppress(BadInputError):  # it is said below
+            groups.use(_on_cluster(pod))
     for where, pod in found:
         at = f"{file}: {where}: {pod.kind} {pod.name}".rstrip()
         try:
@@ -166,18 +171,11 @@ def read_pod(
     PodGroups that are written beside it."""
     from weft.cluster.state import pod_reader
     from weft.cluster.state.groups import WrittenGroups, words_of
-    from weft.cluster.state.manifests import manifest_of, replicas_of
+    from weft.cluster.state.manifests import replicas_of
     from weft.cluster.state.pod_reader import UnknownVolumes, read
     from weft.dialects.preview import preview
-    from weft.kube.pods import OwnerReference
 
-    manifest = manifest_of(pod)
-    if pod.namespace and not manifest.metadata.namespace:  # a template's pods are where it is
-        manifest = replace(manifest, metadata=replace(manifest.metadata, namespace=pod.namespace))
-    if pod.kind != "Pod" and manifest.metadata.owner_references is None:
-        owner = OwnerReference(pod.kind, pod.name.partition("/")[0], controller=True)
-        metadata = replace(manifest.metadata, owner_references=[owner])
-        manifest = replace(manifest, metadata=metadata)
+    manifest = _on_cluster(pod)
     groups = groups or WrittenGroups()
     request = read(manifest, settings, UnknownVolumes(), groups=groups)
     row_of = {
@@ -197,6 +195,21 @@ def read_pod(
     volumes = volumes_in_words(manifest, pod.claim_templates)
     row = {**row_of, "group": group}
     return reading_of(row, request, foreign, preview(request), not_honoured, volumes)
+
+
+def _on_cluster(pod: "ManifestPod") -> "Pod":
+    """The pod as its controller makes it."""
+    from weft.cluster.state.manifests import manifest_of
+    from weft.kube.pods import OwnerReference
+
+    manifest = manifest_of(pod)
+    if pod.namespace and not manifest.metadata.namespace:  # a template's pods are where it is
+        manifest = replace(manifest, metadata=replace(manifest.metadata, namespace=pod.namespace))
+    if pod.kind != "Pod" and manifest.metadata.owner_references is None:
+        owner = OwnerReference(pod.kind, pod.name.partition("/")[0], controller=True)
+        metadata = replace(manifest.metadata, owner_references=[owner])
+        manifest = replace(manifest, metadata=metadata)
+    return manifest
 
 
 def _print_table(readings: list[PodReading], *, quiet: bool) -> None:

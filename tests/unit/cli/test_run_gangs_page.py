@@ -64,3 +64,35 @@ def test_sizes_that_a_controller_will_write_are_missed_in_no_file(
     assert said.code == code
     assert (row["group"]["name"], row["group"]["least"]) == (f"{kind}/t", size and int(size))
     assert bool(row["warnings"]) == bool(code)
+
+
+def test_members_that_name_another_scheduler_or_priority_are_named(
+    weft: Any, tmp_path: Path
+) -> None:
+    def member(name: str, scheduler: str, urgency: str) -> str:
+        said = {"gang.scheduling.koordinator.sh/name": "train"}
+        said["gang.scheduling.koordinator.sh/min-available"] = "3"
+        meta = {"name": name, "namespace": "ml", "annotations": said}
+        spec = {"schedulerName": scheduler, "priorityClassName": urgency}
+        spec["containers"] = [{"name": "c", "image": "i"}]  # type: ignore[assignment]
+        return json.dumps({"kind": "Pod", "metadata": meta, "spec": spec})
+
+    file = tmp_path / "train.yaml"
+    pods = (("a", "weft", "low"), ("b", "weft", "low"), ("c", "volcano", "high"))
+    file.write_text("\n---\n".join(member(*each) for each in pods))
+    said = weft("parse", file, "--output", "json")
+    notes = {row["name"]: row["warnings"] for row in json.loads(said.out)}
+    priorities = (
+        "pods of group ml/train have priorities high and low: they wait and preempt as the highest "
+        "says; write one on all"
+    )
+    why = "they start together only if both are Weft's; write one schedulerName on all"
+    assert notes["a"] == notes["b"]
+    assert notes["a"] == [
+        f"pod ml/c of group ml/train has schedulerName volcano, and this one weft: {why}",
+        priorities,
+    ]
+    assert notes["c"] == [
+        f"pods ml/a, ml/b of group ml/train have schedulerName weft, and this one volcano: {why}",
+        priorities,
+    ]

@@ -191,3 +191,23 @@ async def test_a_pod_that_asks_in_other_systems_words_is_told_whose_they_are() -
         await until(lambda: made.server.get("pods", "p3", "d")["spec"].get("nodeName") == "n")
         request = made.live.parse(made.live.pod("d", "p3"))
         assert texts["amd.com/gpu"] in request.warnings
+
+
+async def test_a_group_with_a_pod_of_another_scheduler_says_so_where_it_waits() -> None:
+    async with telling() as made:
+        for name, scheduler in (("x", "weft"), ("y", "other")):
+            said = {
+                "gang.scheduling.koordinator.sh/name": "train",
+                "gang.scheduling.koordinator.sh/min-available": "2",
+            }
+            asked = pod(name, 1_000, scheduler)
+            asked["metadata"]["annotations"] = said
+            made.server.add("pods", asked)
+        why = await until(
+            lambda: named if "schedulerName" in (named := condition(made, "x")) else ""
+        )
+        assert why == (
+            "group d/train needs 2 pods, and 1 are there; pod d/y of group d/train has "
+            "schedulerName other, which is not Weft's: it does not count here until it is bound; "
+            "write one schedulerName on all"
+        )

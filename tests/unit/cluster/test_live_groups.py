@@ -348,3 +348,45 @@ def test_a_namespace_says_it_of_its_own_pods_alone() -> None:
     view.take_namespace(Deleted(MetaOnly(meta)))
     assert view.take_moved(9) == ["x"]
     assert view.read(inside).gang is UNSET
+
+
+def test_members_of_other_schedulers_and_priorities_are_named() -> None:
+    view = GroupView(ours={"weft", "weft-b"})
+    for name, scheduler, priority in (
+        ("a", "weft", 1),
+        ("b", "weft-b", 1),
+        ("c", "other", 1),
+        ("e", "weft", 5),
+    ):
+        view.use(part(name, scheduler, priority))
+    assert set(view.take_moved(9)) == {"a", "b", "c", "e"}
+    assert view.read(part("a", "weft", 1)).warnings[-2:] == (
+        "pod d/c of group d/train has schedulerName other, which is not Weft's: it does not count "
+        "here until it is bound; write one schedulerName on all",
+        "pods of group d/train have priorities 1 and 5: they wait and preempt as the highest says; "
+        "write one on all",
+    )
+    view.use(part("c", "other", 1, node="n"))
+    view.release(part("e", "weft", 5))
+    assert set(view.take_moved(9)) == {"a", "b", "c"}
+    assert "write one" not in " ".join(view.read(part("a", "weft", 1)).warnings)
+
+
+def test_thousands_of_members_elsewhere_are_told_of_only_while_it_says_something_new() -> None:
+    view = GroupView(ours={"weft"})
+    told = 0
+    for number in range(2_000):
+        view.use(part(f"p{number}", "other" if number % 2 else "weft", number))
+        told += len(view.take_moved(10_000))
+    assert told < 30
+    (elsewhere, priorities) = view.read(part("p0", "weft", 0)).warnings[-2:]
+    assert elsewhere.startswith("pods d/p1, d/p3, … of group d/train have schedulerName other")
+    assert priorities.startswith("pods of group d/train have priorities 0, 1, …")
+
+
+def part(name: str, scheduler: str, priority: int, node: str = "") -> Pod:
+    """A pod of group `train`, which has two pods."""
+    said = {f"{KOORDINATOR}name": "train", f"{KOORDINATOR}min-available": "2"}
+    meta = {"name": name, "uid": name, "namespace": "d", "annotations": said}
+    spec = {"schedulerName": scheduler, "priority": priority, "nodeName": node, "containers": []}
+    return msgspec.convert({"metadata": meta, "spec": spec}, Pod)

@@ -205,7 +205,7 @@ class EventReporter:
         elif isinstance(outcome.command, Unschedulable | Faulted):
             record = outcome.command.record  # told once; what changes later, events tell
             if record.gang:
-                why = gang_refused_in_words(record, record.gang)
+                why = gang_refused_in_words(record, record.gang, request.warnings)
             else:
                 why = record.fault or self._why(request)
             self._emit(_about(pod), "FailedScheduling", why, warning=True)
@@ -217,7 +217,7 @@ class EventReporter:
         """Say on a pod of a gang that waits why it does; the event is about one of them."""
         pod = self._live.pod(request.namespace, request.name)
         if pod is not None and pod.metadata.uid == request.uid and record.gang:
-            text = gang_refused_in_words(record, record.gang)
+            text = gang_refused_in_words(record, record.gang, request.warnings)
             self._waits(pod, WaitingReason(text, _reason_of(record)))
 
     def _on_notice(self, notice: Notice) -> None:

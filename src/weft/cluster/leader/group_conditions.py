@@ -118,7 +118,9 @@ class GroupConditions:
         if self._pods.groups.object(key) is None or (now < until_s and gathers == gathered):
             return
         self._told[key] = now + _INTERVAL_S, gathers
-        why = gang_refused_in_words(record, gang) if gang else self._why(command.pod)
+        why = self._why(command.pod) if not gang else ""
+        if gang:
+            why = gang_refused_in_words(record, gang, command.pod.warnings)
         self._write(key, f"pod {pod.metadata.name}: {why}")
 
     def _write(self, key: ObjectKey, why: str) -> None:

@@ -2,13 +2,15 @@
 
 A pod that names a group waits until its PodGroup is there, whoever comes first. When a PodGroup
 comes, changes or goes, all pods of its group are told anew; so are those of a group in which pods
-state different sizes, of which the largest counts, and those whose namespace begins or ends to say
-`weft.dev/gang: owner`. Each kind of PodGroup is followed only where the API server has it; a group
-of a kind that nobody follows is one whose object is missing.
+state different sizes (the largest counts), have different priorities or name other schedulers, and
+those whose namespace begins or ends to say `weft.dev/gang: owner`. Each kind of PodGroup is
+followed only where the API server has it; a group of a kind that nobody follows is one whose object
+is missing.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import NamedTuple, Protocol, TypeVar
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
@@ -47,6 +49,9 @@ def api_group(kind: Resource[KubePodGroup]) -> str:
     return kind.path.split("/")[2]
 
 
+K = TypeVar("K")
+_NAMED = 2
+"""So many pods or priorities are named in a note."""
 ObjectKey = tuple[str, str, str]  # system, namespace, name
 
 
@@ -102,14 +107,146 @@ def in_group_of(request: PodRequest, asked: PodRequest) -> PodRequest:
     return replace(asked, gang=then, warnings=request.warnings)
 
 
+class MemberWords(NamedTuple):
+    """One pod's part in its group: the size that it states (0 for none), its priority (in a
+    manifest also by its class), and its schedulerName where others are to hear of that."""
+
+    name: str
+    size: int
+    priority: int | str = 0
+    scheduler: str = ""
+
+
+class _Members:
+    """The pods of a group that are here, by UID, how many state each size and have each priority,
+    those of other schedulers, and the objects that may say its size."""
+
+    def __init__(self) -> None:
+        self.stated: dict[str, MemberWords] = {}
+        self.sizes: dict[int, int] = {}
+        self.priorities: dict[int | str, int] = {}
+        self.elsewhere: dict[str, MemberWords] = {}
+        self.objects: set[ObjectKey] = set()
+
+    def put(self, uid: str, words: MemberWords) -> bool:
+        """Add the pod, or change what it says; True if the others are to hear something else."""
+        if self.stated.get(uid) == words:
+            return False
+        before = self._said()
+        if uid in self.stated:
+            self._take(uid)
+        self.stated[uid] = words
+        self.sizes[words.size] = self.sizes.get(words.size, 0) + 1
+        self.priorities[words.priority] = self.priorities.get(words.priority, 0) + 1
+        if words.scheduler:
+            self.elsewhere[uid] = words
+        return before != self._said()
+
+    def drop(self, uid: str) -> bool:
+        """Remove the pod; True if the others are to hear something else."""
+        before = self._said()
+        self._take(uid)
+        return before != self._said()
+
+    def mixed(self, group: str) -> Iterator[str]:
+        """Notes on pods that name other schedulers, and on different priorities."""
+        if self.elsewhere:
+            some = list(islice(self.elsewhere.values(), _NAMED + 1))
+            they, are = ("it does", "it is") if len(some) == 1 else ("they do", "they are")
+            why = f"which is not Weft's: {they} not count here until {are} bound"
+            yield elsewhere_in_words(group, some, why)
+        if len(self.priorities) > 1:
+            yield priorities_in_words(group, list(islice(self.priorities, _NAMED + 1)))
+
+    def _take(self, uid: str) -> None:
+        words = self.stated.pop(uid)
+        self.elsewhere.pop(uid, None)
+        _one_less(self.sizes, words.size)
+        _one_less(self.priorities, words.priority)
+
+    def _said(self) -> tuple[object, ...]:
+        """All that each pod hears of the others: little, so that few changes are told."""
+        shown = self.elsewhere.values(), self.priorities
+        return frozenset(self.sizes) - {0}, *(tuple(islice(each, _NAMED + 1)) for each in shown)
+
+
+def _one_less(counts: dict[K, int], value: K) -> None:
+    counts[value] -= 1
+    if not counts[value]:
+        del counts[value]
+
+
+def elsewhere_in_words(group: str, some: Sequence[MemberWords], why: str) -> str:
+    """Note on pods of a group that name another scheduler than it needs, and why that matters."""
+    namespace = group.partition("/")[0]
+    names = ", ".join(f"{namespace}/{each.name}" for each in some[:_NAMED])
+    names += ", …" if len(some) > _NAMED else ""
+    pods, have = ("pod", "has") if len(some) == 1 else ("pods", "have")
+    return (
+        f"{pods} {names} of group {group} {have} schedulerName {some[0].scheduler}, {why}; "
+        "write one schedulerName on all"
+    )
+
+
+def priorities_in_words(group: str, some: Sequence[int | str]) -> str:
+    """Note on pods of a group that have different priorities."""
+    shown = list(map(str, sorted(some[:_NAMED], key=lambda each: (isinstance(each, str), each))))
+    text = ", ".join((*shown, "…")) if len(some) > _NAMED else " and ".join(shown)
+    return (
+        f"pods of group {group} have priorities {text}: they wait and preempt as the highest says; "
+        "write one on all"
+    )
+
+
+class _WrittenMembers:
+    """The pods of a group that are written together: some of each schedulerName, and which
+    priorities they have."""
+
+    def __init__(self) -> None:
+        self.some: dict[str, list[MemberWords]] = {}
+        self.priorities: dict[int | str, None] = {}
+
+    def mixed(self, group: str, own: str) -> Iterator[str]:
+        """Notes on a pod with this schedulerName."""
+        others = chain.from_iterable(some for name, some in self.some.items() if name != own)
+        if some := list(islice(others, _NAMED + 1)):
+            why = f"and this one {own}: they start together only if both are Weft's"
+            yield elsewhere_in_words(group, some, why)
+        if len(self.priorities) > 1:
+            yield priorities_in_words(group, list(islice(self.priorities, _NAMED + 1)))
+
+
 class WrittenGroups:
-    """Stands for manifests alone: the PodGroups that are written beside them, by `policies`."""
+    """Stands for manifests alone: the PodGroups that are written beside them, by `policies`, and
+    the pods that are told with `use`."""
 
     def __init__(self, policies: Mapping[ObjectKey, GroupPolicy] | None = None) -> None:
         self._policies = policies or {}
+        self._members: dict[str, _WrittenMembers] = {}
+
+    def use(self, pod: Pod) -> None:
+        """The pod is written too."""
+        gang, spec = words_of(pod, written=True).gang, pod.spec
+        if gang is UNSET:
+            return
+        members = self._members.setdefault(gang.key, _WrittenMembers())
+        scheduler = spec.scheduler_name or "default-scheduler"
+        priority = spec.priority_class_name or spec.priority or 0
+        members.priorities[priority] = None
+        some = members.some.setdefault(scheduler, [])
+        if len(some) <= _NAMED:
+            some.append(MemberWords(pod.metadata.name, gang.least, priority, scheduler))
 
     def read(self, pod: Pod) -> KnownGroup:
         """The pod's group, of unknown size where that stands in an object elsewhere."""
+        known = self._read(pod)
+        members = self._members.get(known.gang.key) if known.gang else None
+        if members is None:
+            return known
+        mixed = members.mixed(str(known.gang), pod.spec.scheduler_name or "default-scheduler")
+        return known._replace(warnings=(*known.warnings, *mixed))
+
+    def _read(self, pod: Pod) -> KnownGroup:
         words = words_of(pod, written=True)
         if words.gang is UNSET or not words.object_of:
             return KnownGroup(words.gang, words.warnings)
@@ -120,41 +257,16 @@ class WrittenGroups:
         return with_policy(words, policy)
 
 
-class _Members:
-    """The pods of a group that are here, by UID with the size that each states (0 for none), how
-    many state each size, and the objects that may say it."""
-
-    def __init__(self) -> None:
-        self.stated: dict[str, int] = {}
-        self.sizes: dict[int, int] = {}
-        self.objects: set[ObjectKey] = set()
-
-    def put(self, uid: str, size: int) -> bool:
-        """Add the pod, or change its size; True if other sizes are stated now than before."""
-        if self.stated.get(uid) == size:
-            return False
-        left = uid in self.stated and self.drop(uid)
-        self.stated[uid] = size
-        self.sizes[size] = self.sizes.get(size, 0) + 1
-        return left or (bool(size) and self.sizes[size] == 1)
-
-    def drop(self, uid: str) -> bool:
-        """Remove the pod; True if other sizes are stated now than before."""
-        size = self.stated.pop(uid)
-        self.sizes[size] -= 1
-        if not self.sizes[size]:
-            del self.sizes[size]
-        return bool(size) and size not in self.sizes
-
-
 class GroupView:
     """The PodGroups there are, and which pods are in which group. `moved` are UIDs of pods whose
     group is another than when they were last told; `on_follow` hears of each system whose PodGroups
-    are followed from then on."""
+    are followed from then on. `ours` are the schedulerNames whose pods are placed here, None for
+    all."""
 
-    def __init__(self) -> None:
+    def __init__(self, ours: Collection[str] | None = None) -> None:
         self.on_follow: list[Callable[[str], None]] = []
         self.moved: dict[str, None] = {}
+        self._ours = ours
         self._objects: dict[ObjectKey, KubePodGroup] = {}
         self._policies: dict[ObjectKey, GroupPolicy] = {}
         self._followed: dict[str, Resource[KubePodGroup]] = {}
@@ -212,7 +324,7 @@ class GroupView:
         if could_have_by_namespace(pod):
             self._owned.setdefault(namespace, {})[uid] = None
         if uid in self._group_of or self._may_have(pod):
-            self._join(uid, self._words(pod))
+            self._join(pod, self._words(pod))
 
     def release(self, pod: Pod) -> None:
         """The pod is gone, or has ended."""
@@ -232,6 +344,12 @@ class GroupView:
         gang = words.gang
         if gang is UNSET:
             return KnownGroup(UNSET, words.warnings)
+        known = self._known(words, gang)
+        if known.gang and (members := self._members.get(gang.key)) is not None:
+            return known._replace(warnings=(*known.warnings, *members.mixed(str(gang))))
+        return known
+
+    def _known(self, words: GroupWords, gang: Gang) -> KnownGroup:
         if words.object_of:
             policy = self._policies.get((words.object_of, gang.namespace, gang.name))
             if policy is not None:
@@ -267,20 +385,26 @@ class GroupView:
             return f"its PodGroup {gang} is not known, and it waits: {why}"
         return f"there is no PodGroup {gang} of {api}, and it waits: make it, or remove its name"
 
-    def _join(self, uid: str, words: GroupWords) -> None:
-        gang = words.gang
+    def _join(self, pod: Pod, words: GroupWords) -> None:
+        uid, gang = pod.metadata.uid, words.gang
         if gang is UNSET or self._group_of.get(uid, gang.key) != gang.key:
             self._leave(uid)
         if gang is UNSET:
             return
         members = self._members.setdefault(gang.key, _Members())
         self._group_of[uid] = gang.key
-        if members.put(uid, gang.least) and len(members.stated) > 1:
+        if members.put(uid, self._says(pod, gang)) and len(members.stated) > 1:
             self._tell([gang.key])
         if words.object_of:
             key = (words.object_of, gang.namespace, gang.name)
             members.objects.add(key)
             self._asking.setdefault(key, {})[gang.key] = None
+
+    def _says(self, pod: Pod, gang: Gang) -> MemberWords:
+        scheduler = pod.spec.scheduler_name or "default-scheduler"
+        ours = self._ours is None or scheduler in self._ours
+        elsewhere = "" if pod.spec.node_name or ours else scheduler
+        return MemberWords(pod.metadata.name, gang.least, pod.spec.priority or 0, elsewhere)
 
     def _leave(self, uid: str) -> None:
         name = self._group_of.pop(uid, "")

@@ -166,8 +166,8 @@ class PodView:
         self.deciding = self.tells_priority = False
         self._clock, self._queues = clock, queues
         self._known_queues = {terms.name for terms in queues.queues}
-        self.namespaces, self.groups = NamespaceView(), GroupView()
         self._ours, self._nodes, self._volumes = frozenset(names), nodes, volumes
+        self.namespaces, self.groups = NamespaceView(), GroupView(self._ours)
         self._ledger, self._on_bad = ledger, on_bad
         self._by_uid: dict[str, Pod] = {}
         self._on_node: dict[str, dict[str, Pod]] = {}

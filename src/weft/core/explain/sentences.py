@@ -216,11 +216,12 @@ def gang_in_words(gang: GangDecision) -> str:
     return f"{needs}, and has {gang.found:,}"
 
 
-def gang_refused_in_words(record: Record, gang: GangDecision) -> str:
-    """Text of the event and the PodScheduled condition of pods of a group that waits."""
+def gang_refused_in_words(record: Record, gang: GangDecision, notes: Sequence[str] = ()) -> str:
+    """Text of the event and the PodScheduled condition of pods of a group that waits; `notes` are
+    on the pod, and those about its group may say why too few are there."""
     text = gang_in_words(gang)
     if gang.there < gang.least or not gang.least:
-        return text
+        return "; ".join((text, *(note for note in notes if f" of group {gang.name} " in note)))
     reasons = [Reason(Code(code), n) for code, n in enumerate(record.counts) if code and n]
     reasons.sort(key=lambda reason: -reason.nodes)
     return f"{text}; the next one fits none of {sum(record.counts):,} nodes: " + ", ".join(
