@@ -14,7 +14,7 @@ TESTS := -n 3 --dist worksteal -o faulthandler_timeout=300 -o faulthandler_exit_
 # pytest rewrites the tests: 15 s at each run where the result may not be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-long test-faults test-data test-cluster test-node test-browser cluster-tools node-tools helm manifests image gpu-check coverage check format bench bench-cluster experiments docs clean
+.PHONY: help venv demo test test-long test-faults test-data test-cluster test-node test-browser cluster-tools node-tools helm manifests image release gpu-check coverage check format bench bench-cluster experiments docs clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -77,6 +77,10 @@ image: venv  ## The image TAG (without a tag of its own: Weft's version) of the 
 	done; \
 	echo "Neither docker, podman nor buildah has the base image $(BASE): making build/image.tar of Debian's packages." >&2; \
 	mkdir -p build && $(BIN)/python deploy/image/make_image.py build/image.tar --tag $(IMAGE_TAG)
+
+release: venv  ## Wheel, sdist, chart, SBOM and SHA-256 sums in dist/: the same bytes for the same commit.
+	@rm -rf dist
+	@$(BIN)/python deploy/make_release.py dist
 
 test-node: venv node-tools helm  ## The tests on a real kubelet and containerd (as root; needs Go and Debian packages).
 	@$(BIN)/pytest tests/node --ignore tests/node/test_device_plugins.py --ignore tests/node/whole
