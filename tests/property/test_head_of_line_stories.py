@@ -1,5 +1,5 @@
-"""Stories of a large gang among an endless stream of small pods: with `queue.headOfLine` it starts
-within a time that is known, whoever comes; without it the stream keeps it waiting.
+"""Stories of a large gang, or pod, among an endless stream of small pods: where its place is kept
+it starts within a time that is known, whoever comes; without it the stream keeps it waiting.
 """
 
 import heapq
@@ -33,7 +33,7 @@ from weft.testing import node, pod
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
 AFTER_NS, KEEP_NS = 5 * MINUTE, 30 * MINUTE
-RULES = HeadOfLine(AFTER_NS, KEEP_NS)
+RULES = HeadOfLine(AFTER_NS, KEEP_NS, pods_after_ns=AFTER_NS)
 LONGEST_S = 600
 BOUND_NS = AFTER_NS + 2 * LONGEST_S * SECOND + 2 * MINUTE
 """Until its place is kept; until all that ran there then, and older pods that waited, are over; and
@@ -88,7 +88,7 @@ class Story:
     def binds(self, one: PodRequest) -> None:
         self.bound[one.uid] = self.now_ns
         self.at(self.now_ns, PodBound(one.uid))
-        if not one.gang:
+        if one not in self.gang:
             self.at(self.now_ns + next(self.lives) * SECOND, PodGone(one.uid))
             self.another()
 
@@ -101,6 +101,8 @@ def stories(draw: st.DrawFn, rules: HeadOfLine) -> Story:
     size = draw(st.integers(1, room))
     group = Gang("kubernetes", "team", "train", least=size, created_ns=2 * SECOND)
     gang = [replace(pod(f"train-{n}", gpus=gpus), gang=group) for n in range(size)]
+    if gpus > 1 and draw(st.booleans()):
+        gang = [replace(pod("train-0", gpus=gpus), created_ns=2 * SECOND)]
     lives = draw(st.lists(st.integers(20, LONGEST_S), min_size=1, max_size=7))
     story = Story(nodes, gang, lives, draw(st.integers(0, 2)), rules)
     for _ in range(sum(nodes)):

@@ -35,12 +35,31 @@ class QueueingSettings(Section, frozen=True):
         "an hour, as what is kept is idle meanwhile",
     ] = 1_800.0
 
+    reserve_after_seconds: Annotated[
+        float,
+        Meta(ge=0, le=_MOST_SECONDS),
+        "the same as headOfLineSeconds for pods of several GPUs that are in no group; 0: none is "
+        "kept for them, and whoever fits goes first. Off, since where such pods are many, what is "
+        "kept for some keeps others waiting",
+    ] = 0.0
+    reservations: Annotated[
+        int,
+        Meta(ge=1, le=100),
+        "places kept at once for each profile and priority. One, as two hold twice as much idle",
+    ] = 1
+
     def rules(self) -> HeadOfLine:
         """The same in the engine's units."""
         return HeadOfLine(
-            round(self.head_of_line_seconds * 1_000_000_000),
-            round(self.keep_for_seconds * 1_000_000_000),
+            _ns(self.head_of_line_seconds),
+            _ns(self.keep_for_seconds),
+            _ns(self.reserve_after_seconds),
+            self.reservations,
         )
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1_000_000_000)
 
 
 class QueueAmountSettings(Section, frozen=True):

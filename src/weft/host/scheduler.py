@@ -182,7 +182,7 @@ def _recordings(plan: SchedulerPlan, live: EngineCluster) -> list[Recording]:
         known_only=limits.known_only,
         turn_looks=live.engine.turn_looks,
         queues=UNSET if (rules := live.engine.teams.rules) == NO_QUEUES else rules,
-        head_of_line=kept if (kept := live.engine.kept_places.rules).after_ns else UNSET,
+        head_of_line=kept.rules if (kept := live.engine.kept_places).on else UNSET,
     )
     return [Recording(live, header, path, plan.hosting.decisions_mib)]
 

@@ -67,11 +67,14 @@ NO_QUEUES = QueueRules()
 
 
 class HeadOfLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A gang that was the first of its priority for `after_ns` has its place kept until it starts,
-    for `keep_for_ns` at most; nothing is kept where `after_ns` is 0."""
+    """A gang that was among the first `at_once` of its priority for `after_ns` has its place kept
+    until it starts, for `keep_for_ns` at most; a pod of several GPUs after `pods_after_ns`. Nothing
+    is kept for whom that is 0."""
 
     after_ns: int = 0
     keep_for_ns: int = 0
+    pods_after_ns: int = 0
+    at_once: int = 1
 
 
 NOTHING_KEPT = HeadOfLine()

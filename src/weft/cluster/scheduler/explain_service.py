@@ -40,7 +40,7 @@ from weft.core.explain.explanation import (
     State,
     StuckPod,
 )
-from weft.core.explain.kept_from import gang_now, kept_from
+from weft.core.explain.kept_from import gang_now, kept_for, kept_from
 from weft.core.explain.score_parts import score_in_words
 from weft.core.explain.sentences import (
     FOLLOWS,
@@ -346,7 +346,8 @@ class Explainer:
                 notes=tuple(notes),
                 **more,
             )
-        notes += [*kept_from(engine, profile, request), *self._on_nodes(known)]
+        notes += [*kept_for(engine, request), *kept_from(engine, profile, request)]
+        notes += self._on_nodes(known)
         others, left_out = await self._others_in_the_way(known)
         changes, searched = await self._changes(profile, request)
         notes += self._on_preemption(request, pod, changes)

@@ -227,10 +227,10 @@ class SchedulerMetrics:
         preempted = "Pods ended for pods of higher priority, by outcome."
         yield counter("weft_preemption_victims", preempted, parts.preemptor.counts, "outcome")
         turns = self._live.engine.kept_places
-        kept = "Groups of pods for which a place is kept."
+        kept = "Groups, and pods, for which a place is kept."
         yield gauge("weft_places_kept", kept, len(turns.kept()))
         outcomes = {outcome: turns.counts[outcome] for outcome in OUTCOMES}
-        kept = "Places kept for groups of pods so far, and what became of them."
+        kept = "Places kept so far, and what became of them."
         yield counter("weft_kept_places", kept, outcomes, "outcome")
         gangs = "Pods evicted as the rest of their gang fits nowhere, by outcome."
         yield counter("weft_gang_evictions", gangs, parts.evictor.gang_counts, "outcome")

@@ -468,10 +468,13 @@ class Engine:
             with self.kept_places.aside(waiting):
                 preempting.try_nominated(self, waiting, now_ns, out)
             return
+        if self.kept_places.turns and pod.uid in self.kept_places.turns:
+            head_of_line.decide_alone(self, waiting, now_ns, out)
+            return
         known = self.assess(profile, pod)
         row = selection.best_row(known, profile, f"{self.seed}/{pod.uid}/{waiting.tries}")
-        if row < 0 and self.kept_places.turns:
-            head_of_line.takes_kept(self, waiting, known, now_ns, out)
+        if row < 0 and (self.kept_places.turns or self.kept_places.serves_pods):
+            head_of_line.decide_alone(self, waiting, now_ns, out)
             return
         if row < 0:
             on = self.preemption.on

@@ -242,7 +242,7 @@ def _try(
             known = None if alike in refused else engine.assess(each.profile, each.pod)
             if known is not None:
                 if inside is not None:
-                    known = _within(known, inside)
+                    known = within(known, inside)
                 demands.setdefault(known.shape, known.demand)
                 row = _row(engine, each, known, used, len(waiting) - at, plan)
                 if row >= 0:
@@ -309,7 +309,8 @@ def _nodes_of(ledger: Ledger, members: GangMembers[WaitingPod]) -> set[int]:
     return {ledger.table.row_of[node] for node in nodes if node in ledger.table.row_of}
 
 
-def _within(known: Assessment, inside: Bools) -> Assessment:
+def within(known: Assessment, inside: Bools) -> Assessment:
+    """The answers on these nodes alone."""
     answer = PodAnswer(Code.GROUP_ELSEWHERE, ~inside, _elsewhere)
     return known.among(known.shape, [answer])
 
@@ -328,9 +329,9 @@ def in_domain(
     of_node = ledger.table.labels.domains(key).of_node
     numbers = {int(of_node[row]) for row in _nodes_of(ledger, members)}
     if not numbers:
-        return _within(known, of_node != 0)
+        return within(known, of_node != 0)
     number = numbers.pop()
-    return _within(known, (of_node == number) & (number != 0) & (not numbers))
+    return within(known, (of_node == number) & (number != 0) & (not numbers))
 
 
 def try_without(

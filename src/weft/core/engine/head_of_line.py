@@ -1,7 +1,7 @@
-"""Gives a gang at the head of its priority a turn: after a while its place is kept for it.
+"""Gives who waits at the head of its priority a turn: after a while its place is kept for it.
 
-A gang is at the head of its line (its profile and priority) where it waits for places, no other
-gang there goes before it by its policy's order, and it had no turn in vain lately.
+That is a gang, or a pod of several GPUs, which waits for a place, if none in its line (its profile
+and priority), or few, go before it by its policy's order, and it had no turn in vain lately.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from weft.core.engine import gang_search, least_to_end, preempting, selection
-from weft.core.engine.assessment import Assessment
 from weft.core.engine.events import Command, Unschedulable
 from weft.core.engine.gangs import GangMembers
-from weft.core.engine.kept_places import Line, LineTurn, goes_before, line_of
+from weft.core.engine.kept_places import LineTurn, goes_before, key_of, line_of
 from weft.core.engine.parked import FreedNode
 from weft.core.engine.queue import WaitingPod
 from weft.core.engine.records import Record
@@ -39,7 +38,7 @@ def decide(
     """Places for the gang, or for none of it; then one is kept for it if its turn is due."""
     kept = engine.kept_places
     with kept.aside(head):
-        if (turn := kept.of_gang(members.gang.key)) is not None:
+        if (turn := kept.turns.get(members.gang.key)) is not None:
             kept.let_go(turn)
         refused = gang_search.decide(engine, head, members, now_ns, out)
         if not kept.on:
@@ -47,45 +46,51 @@ def decide(
         if refused is None or refused.preempts is not UNSET:
             if turn is not None:
                 end(engine, turn, "started" if refused is None else "preempts", now_ns)
-        elif nodes := _keep(engine, head, members, refused, now_ns):
+        elif nodes := _keep(engine, head, members, refused.counts, now_ns):
             _tell(refused, nodes, out)
 
 
-def takes_kept(
-    engine: Engine, waiting: WaitingPod, known: Assessment, now_ns: int, out: list[Command]
-) -> None:
-    """A pod fits nowhere while places are kept: it has one of those that it may take, or ends
-    others, or waits."""
-    profile, row = waiting.profile, -1
-    with engine.kept_places.aside(waiting) as is_more_free:
-        if is_more_free:
-            known = engine.assess(profile, waiting.pod)
-            key = f"{engine.seed}/{waiting.pod.uid}/{waiting.tries}"
-            row = selection.best_row(known, profile, key)
+def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Command]) -> None:
+    """A place for a pod that has a turn, or that fits nowhere while places are kept: one that it
+    may take, or others end for it. Else it waits, and one is kept for it if its turn is due."""
+    kept, profile, uid = engine.kept_places, waiting.profile, waiting.pod.uid
+    with kept.aside(waiting):
+        if (turn := kept.turns.get(uid)) is not None:
+            kept.let_go(turn)
+        known = engine.assess(profile, waiting.pod)
+        row = selection.best_row(known, profile, f"{engine.seed}/{uid}/{waiting.tries}")
         if row >= 0:
             if not engine.queue.defers(waiting, known.shape):
                 engine.place(waiting, known, row, now_ns, out)
         elif not profile.preempts or not preempting.makes_room(engine, waiting, known, now_ns, out):
             engine.parks(waiting, known, now_ns, out)
+        if uid not in engine.queue or uid in engine.preemption.nominations:
+            if turn is not None:
+                why = "preempts" if uid in engine.queue else "started"
+                end(engine, turn, why, now_ns)
+        elif row < 0:
+            _keep(engine, waiting, None, known.counts.tolist(), now_ns)
+        elif turn is not None:
+            kept.hold(turn)
 
 
 def _keep(
     engine: Engine,
     head: WaitingPod,
-    members: GangMembers[WaitingPod],
-    refused: Record,
+    members: GangMembers[WaitingPod] | None,
+    counts: Sequence[int],
     now_ns: int,
 ) -> list[str]:
-    """The gang fits nowhere, and ends nobody. If its turn is due, its place is kept, or moved; the
-    nodes on which one is."""
-    kept, line = engine.kept_places, line_of(head)
-    if line not in kept.turns:
-        _begin(engine, line, now_ns)
-    turn = kept.turns.get(line)
-    if turn is None or turn.gang != members.gang.key or now_ns < turn.due_ns:
+    """A gang or pod fits nowhere, and ends nobody. If its turn is due, its place is kept, or moved;
+    the nodes on which one is."""
+    kept = engine.kept_places
+    kept.enters(head, members, now_ns)
+    turn = kept.turns.get(key_of(head.pod))
+    if turn is None or now_ns < turn.due_ns:
         return []
-    is_limited = bool(refused.counts[Code.QUEUE_LIMIT])
-    places = None if is_limited else least_to_end.find(engine, members, turn.nodes, now_ns)
+    places = None
+    if not counts[Code.QUEUE_LIMIT]:
+        places = least_to_end.find(engine, head, members, turn.nodes, now_ns)
     if places is None:
         end(engine, turn, "nowhere", now_ns)
         return []
@@ -108,40 +113,31 @@ def _tell(refused: Record, nodes: Sequence[str], out: list[Command]) -> None:
 
 
 def end(engine: Engine, turn: LineTurn, why: str, now_ns: int) -> None:
-    """The turn is over: what was kept is others', and the next gang's turn begins. A gang that had
-    it in vain is passed over for as long as its place may be kept."""
+    """The turn is over: what was kept is others', and the next one's turn begins. Who had it in
+    vain is passed over for as long as its place may be kept."""
     kept = engine.kept_places
-    del kept.turns[turn.line]
+    del kept.turns[turn.key]
     kept.let_go(turn)
+    kept.forget_pauses(now_ns)
     if why in {"time", "nowhere"}:
-        kept.paused[turn.gang] = now_ns + kept.rules.keep_for_ns
+        kept.paused[turn.key] = now_ns + kept.rules.keep_for_ns
     if turn.places or why == "nowhere":
         kept.counts[why] += 1
     for node in turn.nodes:
         engine.wake_for_freed(node, now_ns)
-    _begin(engine, turn.line, now_ns)
-
-
-def _begin(engine: Engine, line: Line, now_ns: int) -> None:
-    """Give the first gang of the line the turn."""
-    kept = engine.kept_places
-    kept.paused = {gang: until for gang, until in kept.paused.items() if until > now_ns}
-    first: tuple[WaitingPod, GangMembers[WaitingPod]] | None = None
     for members in engine.queue.gangs:
-        head = members.head
-        if head is None or members.gang.key in kept.paused or line_of(head) != line:
-            continue
-        if members.most >= members.least and (first is None or head.key < first[0].key):
-            first = head, members
-    if first is not None:
-        kept.turns[line] = LineTurn(*first, now_ns + kept.rules.after_ns)
+        if members.head is not None and line_of(members.head) == turn.line:
+            kept.enters(members.head, members, now_ns)
+    for waiting in engine.queue.waiting() if kept.serves_pods else ():
+        if waiting.state == "parked" and line_of(waiting) == turn.line:
+            kept.enters(waiting, None, now_ns)
 
 
 def look(engine: Engine, now_ns: int) -> None:
     """An event was taken in: turns whose gang waits no more, or whose time is over, end; one that
     is due is tried."""
     for turn in list(engine.kept_places.turns.values()):
-        head = turn.members.head
+        head = turn.head
         if head is None or line_of(head) != turn.line:
             end(engine, turn, "gone", now_ns)
         elif now_ns >= turn.until_ns:
@@ -169,8 +165,7 @@ def freed(engine: Engine, node: str, now_ns: int) -> None:
 
 def _is_for(turns: list[LineTurn], waiting: WaitingPod) -> bool:
     return any(
-        waiting is turn.members.head or goes_before(waiting.pod, waiting.key[-1], turn)
-        for turn in turns
+        waiting is turn.head or goes_before(waiting.pod, waiting.key[-1], turn) for turn in turns
     )
 
 
@@ -190,5 +185,5 @@ def nodes_changed(engine: Engine, names: Iterable[str], now_ns: int) -> None:
 
 
 def _wake(engine: Engine, turn: LineTurn, now_ns: int) -> None:
-    if (head := turn.members.head) is not None:
+    if (head := turn.head) is not None:
         engine.queue.wake(head.pod.uid, now_ns)

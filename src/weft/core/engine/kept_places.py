@@ -1,8 +1,8 @@
-"""Keeps places for gangs that wait at the head of their priority.
+"""Keeps places for gangs, and pods of several GPUs, that wait at the head of their priority.
 
-    first of its priority ──`after_ns`──▶ its place is KEPT ──▶ it starts, or is gone
-            ▲                                   │ `keep_for_ns` over, or no place would do
-            └── as long again has passed ◀── PAUSED: the next one's turn
+    among the first ──`after_ns`──▶ its place is KEPT ──▶ it starts, or is gone
+            ▲                               │ `keep_for_ns` over, or no place would do
+            └─ as long again has passed ◀── PAUSED: the next one's turn
 
 What is free of a place is held under a UID of its own, as for nominated pods, and what gets free
 there later too. Pods of a higher priority, and those of the same that came earlier, take it as if
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from weft.core.engine.gangs import GangMembers
 from weft.core.engine.nominations import KEPT, free_part
+from weft.core.engine.parked import Key
 from weft.core.engine.queue import WaitingPod
 from weft.core.ledger import FAR, Ledger
 from weft.model import Placement, PodRequest
@@ -28,11 +29,11 @@ OUTCOMES = ("kept", "moved", "started", "preempts", "gone", "time", "nowhere")
 """Outcomes of a turn: a place is kept, or moved; its gang starts, ends others for its place, or
 waits no more; its time is over; no place would do."""
 Line = tuple[str, int]
-"""A profile and a priority: gangs of both wait in one line."""
+"""A profile and a priority: who has both waits in one line."""
 
 
 def line_of(head: WaitingPod) -> Line:
-    """The line in which a gang waits."""
+    """The line in which it waits."""
     return head.profile.name, head.pod.priority
 
 
@@ -42,16 +43,28 @@ def came(pod: PodRequest, number: int) -> tuple[int, int]:
 
 
 class LineTurn:
-    """The gang at the head of a line. `places` are kept for its pods, none before `due_ns`;
-    `until_ns` is when that ends, `asks` what it waits for, in words."""
+    """The turn of a gang (`members`), or a pod, among the first of a line. `places` are kept for
+    it, none before `due_ns`; `until_ns` is when that ends, `asks` what it waits for, in words."""
 
-    __slots__ = ("asks", "came", "due_ns", "line", "members", "places", "until_ns")
+    __slots__ = (
+        *("asks", "came", "due_ns", "line", "members", "order", "places", "until_ns", "waiting"),
+    )
 
-    def __init__(self, head: WaitingPod, members: GangMembers[WaitingPod], due_ns: int) -> None:
-        self.line, self.came = line_of(head), came(head.pod, head.key[-1])
-        self.members = members
+    def __init__(
+        self, head: WaitingPod, members: GangMembers[WaitingPod] | None, due_ns: int
+    ) -> None:
+        self.waiting, self.members = head, members
+        self.line, self.order = line_of(head), head.key
+        self.came = came(head.pod, head.key[-1])
         self.places: Sequence[Placement] = ()
         self.due_ns, self.until_ns, self.asks = due_ns, FAR, ""
+
+    @property
+    def head(self) -> WaitingPod | None:
+        """The pod in the queue that waits for it, if any does."""
+        if self.members is not None:
+            return self.members.head
+        return self.waiting if self.waiting.state != "gone" else None
 
     @property
     def nodes(self) -> list[str]:
@@ -59,32 +72,43 @@ class LineTurn:
         return list(dict.fromkeys(place.node for place in self.places))
 
     @property
-    def gang(self) -> str:
-        """The gang's key."""
-        return self.members.gang.key
+    def key(self) -> str:
+        """The gang's, or the pod's UID."""
+        return key_of(self.waiting.pod)
 
     @property
     def name(self) -> str:
-        """The gang's name, with its namespace."""
-        return str(self.members.gang)
+        """Its name, with its namespace."""
+        pod = self.waiting.pod
+        return str(self.members.gang) if self.members else f"{pod.namespace}/{pod.name}"
+
+
+def key_of(pod: PodRequest) -> str:
+    """The key of the pod's turn, or of its gang's."""
+    return pod.gang.key if pod.gang else pod.uid
 
 
 def goes_before(pod: PodRequest, number: int, turn: LineTurn) -> bool:
-    """True if the pod may take what is kept for the gang: it has a higher priority, or the same and
-    came earlier."""
-    if pod.gang and pod.gang.key == turn.gang:
+    """True if the pod may take what is kept there: it has a higher priority, or the same and came
+    earlier."""
+    if key_of(pod) == turn.key:
         return False
     priority = turn.line[1]
     return pod.priority > priority or (pod.priority == priority and came(pod, number) < turn.came)
 
 
+def _order(turn: LineTurn) -> Key:
+    return turn.order
+
+
 class KeptPlaces:
-    """Turns by line, and gangs that had one in vain, until when others go before them. `counts`:
-    places kept, moved, and given up by why, so far."""
+    """Turns by key, and who had one in vain, until when others go before. `counts`: places kept,
+    moved, and given up by why, so far."""
 
     def __init__(self, rules: HeadOfLine, ledger: Ledger) -> None:
-        self.rules, self.on = rules, rules.after_ns > 0
-        self.turns: dict[Line, LineTurn] = {}
+        self.rules, self.on = rules, rules.after_ns > 0 or rules.pods_after_ns > 0
+        self.serves_pods = rules.pods_after_ns > 0
+        self.turns: dict[str, LineTurn] = {}
         self.paused: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
         self._ledger = ledger
@@ -94,9 +118,31 @@ class KeptPlaces:
         kept = [turn for turn in self.turns.values() if turn.places]
         return sorted(kept, key=lambda turn: (-turn.line[1], turn.came))
 
-    def of_gang(self, gang: str) -> LineTurn | None:
-        """The turn of this gang, if it has one."""
-        return next((turn for turn in self.turns.values() if turn.gang == gang), None)
+    def enters(
+        self, head: WaitingPod, members: GangMembers[WaitingPod] | None, now_ns: int
+    ) -> None:
+        """The gang, or pod, waits: it has a turn if it is among the first of its line."""
+        after_ns = self.rules.after_ns if members else self._after_ns(head.pod)
+        key = key_of(head.pod)
+        if not after_ns or key in self.turns or self.paused.get(key, now_ns) > now_ns:
+            return
+        if members is not None and members.most < members.least:
+            return
+        line = [turn for turn in self.turns.values() if turn.line == line_of(head)]
+        if len(line) >= self.rules.at_once:
+            last = max((turn for turn in line if not turn.places), key=_order, default=None)
+            if last is None or last.order <= head.key:
+                return
+            del self.turns[last.key]
+        self.turns[key] = LineTurn(head, members, now_ns + after_ns)
+
+    def _after_ns(self, pod: PodRequest) -> int:
+        several = sum(request.count for request in pod.shape.gpu_requests) > 1
+        return self.rules.pods_after_ns if several and not pod.gang else 0
+
+    def forget_pauses(self, now_ns: int) -> None:
+        """Drop those that are over."""
+        self.paused = {key: until for key, until in self.paused.items() if until > now_ns}
 
     def next_ns(self, wake_ns: int | None, now_ns: int) -> int | None:
         """`wake_ns`, or when a turn is due or over, if that is sooner; later than now."""
@@ -116,8 +162,7 @@ class KeptPlaces:
 
     def closed_to(self, pod: PodRequest, number: int = -1) -> list[LineTurn]:
         """Turns whose places are kept from this pod."""
-        own = pod.gang.key if pod.gang else ""
-        kept = (turn for turn in self.kept() if turn.gang != own)
+        kept = (turn for turn in self.kept() if turn.key != key_of(pod))
         return [turn for turn in kept if not goes_before(pod, number, turn)]
 
     # --- what is held ---
@@ -128,6 +173,11 @@ class KeptPlaces:
         before = turn.nodes
         turn.places = [replace(place, uid=WAITS + place.uid) for place in places]
         self.counts["moved" if before and before != turn.nodes else "kept"] += before != turn.nodes
+        self._hold(turn.places)
+
+    def hold(self, turn: LineTurn) -> None:
+        """Hold what is free of its places."""
+        self.let_go(turn)
         self._hold(turn.places)
 
     def let_go(self, turn: LineTurn) -> None:
@@ -174,9 +224,8 @@ class KeptPlaces:
             yield bool(turns)
         finally:
             for turn in turns:
-                if self.turns.get(turn.line) is turn:
-                    self.let_go(turn)
-                    self._hold(turn.places)
+                if self.turns.get(turn.key) is turn:
+                    self.hold(turn)
 
 
 NONE_KEPT = KeptPlaces(NOTHING_KEPT, Ledger())

@@ -1,22 +1,22 @@
-"""Finds the place for a waiting gang for which, of the pods that run, least has to end.
+"""Finds the place for a waiting gang, or pod, for which, of the pods that run, least has to end.
 
 Room for one pod is counted in GPUs, cheapest first on each node: a free one costs nothing, another
 what is held of it, in thousandths; CPU and memory that lack count as their part of the node. The
 cheapest room for as many pods as the gang needs is taken, in one topology domain where it asks for
 that; among equals on nodes with fewer GPUs, so that larger ones stay whole. Then the engine itself
-places the gang there, on trial, as if those pods were gone. Where that finds nothing (rules about
+places it there, on trial, as if those pods were gone. Where that finds nothing (rules about
 other pods, unlike shares), all pods of these nodes, and of twice as many, are thought away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
-from weft.core.engine import gang_search
+from weft.core.engine import gang_search, selection
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.gangs import GangMembers
 from weft.core.engine.nominations import kept_uid
@@ -47,43 +47,73 @@ class _Room(NamedTuple):
 
 
 def find(
-    engine: Engine, members: GangMembers[WaitingPod], nodes: Sequence[str], now_ns: int
+    engine: Engine,
+    head: WaitingPod,
+    members: GangMembers[WaitingPod] | None,
+    nodes: Sequence[str],
+    now_ns: int,
 ) -> list[Placement] | None:
-    """Places for as many of the gang's pods as it needs, on these nodes if there are any; else, or
-    where that cannot be, anywhere. None where there are none although everything ended."""
+    """Places for as many of the gang's pods as it needs, or for the pod, on these nodes if there
+    are any; else, or where that cannot be, anywhere. None where there are none although everything
+    ended."""
     rows = [row for node in nodes if (row := engine.ledger.table.row_of.get(node)) is not None]
-    before = engine.journal.seq
+    claim, before = _Claim(head, members), engine.journal.seq
     try:
-        return (_find(engine, members, rows, now_ns) if rows else None) or _find(
-            engine, members, None, now_ns
+        return (_find(engine, claim, rows, now_ns) if rows else None) or _find(
+            engine, claim, None, now_ns
         )
     finally:
         engine.journal.back_to(before)
 
 
+class _Claim:
+    """The need of places: of `head` alone, or of pods of its gang."""
+
+    def __init__(self, head: WaitingPod, members: GangMembers[WaitingPod] | None) -> None:
+        self.members, self.needed = members, 1
+        self.largest, self.topology_key = head, ""
+        self.placed: Collection[str] = ()
+        if members is not None:
+            self.largest = max(members.waiting.values(), key=gang_search.size)
+            self.placed, self.needed = members.placed, members.least - len(members.placed)
+            self.topology_key = "" if members.placed else members.topology_key()
+
+    def places(
+        self, engine: Engine, inside: Bools, gone: Sequence[str], now_ns: int
+    ) -> list[Placement]:
+        """Places on these nodes if these pods were gone; [] for too few."""
+        if self.members is not None:
+            found = gang_search.try_without(engine, self.members, inside, gone, now_ns)
+            return _enough(self.members, found) if found.chosen else []
+        pod, profile, tries = self.largest.pod, self.largest.profile, self.largest.tries
+        with engine.trial(gone):
+            known = gang_search.within(engine.assess(profile, pod), inside)
+            row = selection.best_row(known, profile, f"{engine.seed}/{pod.uid}/{tries}")
+            if row < 0:
+                return []
+            return [engine.choose_place(self.largest, known, row, now_ns).placement]
+
+
 def _find(
-    engine: Engine, members: GangMembers[WaitingPod], within: list[int] | None, now_ns: int
+    engine: Engine, claim: _Claim, only: list[int] | None, now_ns: int
 ) -> list[Placement] | None:
-    table = engine.ledger.table
-    head = max(members.waiting.values(), key=gang_search.size)
-    known = engine.assess(head.profile, head.pod)
-    needed = max(1, members.least - len(members.placed))
-    holdings = engine.ledger.holdings
-    stay = _kept_for_others(engine, head)
-    stay += [holdings[uid].placement for uid in members.placed if uid in holdings]
+    table, holdings = engine.ledger.table, engine.ledger.holdings
+    needed = max(1, claim.needed)
+    known = engine.assess(claim.largest.profile, claim.largest.pod)
+    stay = _kept_for_others(engine, claim.largest)
+    stay += [holdings[uid].placement for uid in claim.placed if uid in holdings]
     stays = {place.uid for place in stay}
     room = _room(table, known, _held(table, stay), needed)
-    if within is not None:
-        room = room.at(np.flatnonzero(np.isin(room.rows, within)))
-    cheapest = _cheapest_domain(table, members, room, needed)
+    if only is not None:
+        room = room.at(np.flatnonzero(np.isin(room.rows, only)))
+    cheapest = _cheapest_domain(table, claim.topology_key, room, needed)
     if cheapest is None:
         return None
     for rows, gone in _regions(engine, cheapest, needed, stays):
         inside: Bools = np.zeros(table.count, dtype=np.bool_)
         inside[rows] = True
-        found = gang_search.try_without(engine, members, inside, gone, now_ns)
-        if found.chosen:
-            return _enough(members, found)
+        if places := claim.places(engine, inside, gone, now_ns):
+            return places
     return None
 
 
@@ -200,13 +230,10 @@ def _milli(table: LedgerTable) -> Ints:
     return milli.take(table.device_kind) if table.devices else table.device_kind
 
 
-def _cheapest_domain(
-    table: LedgerTable, members: GangMembers[WaitingPod], room: _Room, needed: int
-) -> _Room | None:
+def _cheapest_domain(table: LedgerTable, key: str, room: _Room, needed: int) -> _Room | None:
     """The room in the topology domain where as many pods as are needed cost least; all of it where
     the gang may be anywhere. None where there is too little."""
-    key = members.topology_key()
-    if not key or members.placed:
+    if not key:
         return room if len(room.rows) >= needed else None
     numbers = table.labels.domains(key).of_node.take(room.rows)
     best: tuple[int, int] | None = None

@@ -7,7 +7,7 @@ from weft.core.engine.engine import Engine
 from weft.core.engine.gangs import GangMembers
 from weft.core.engine.queue import WaitingPod
 from weft.core.engine.records import GangDecision
-from weft.core.explain.sentences import kept_for_in_words
+from weft.core.explain.sentences import kept_for_in_words, kept_for_it_in_words
 from weft.core.framework import Profile
 from weft.model import PodRequest
 
@@ -26,9 +26,15 @@ def kept_from(engine: Engine, profile: Profile, pod: PodRequest) -> list[str]:
     return [kept_for_in_words(turn.name, turn.asks, nodes) for turn, nodes in turns if nodes]
 
 
+def kept_for(engine: Engine, pod: PodRequest) -> list[str]:
+    """Say where room is kept for the pod itself; nothing for one of a group."""
+    turn = engine.kept_places.turns.get(pod.uid)
+    return [kept_for_it_in_words(turn.nodes)] if turn is not None and turn.places else []
+
+
 def gang_now(engine: Engine, members: GangMembers[WaitingPod]) -> GangDecision:
     """How far the gang is now, and where a place is kept for it."""
-    decision, turn = members.decision(), engine.kept_places.of_gang(members.gang.key)
+    decision, turn = members.decision(), engine.kept_places.turns.get(members.gang.key)
     if turn is None or not turn.places:
         return decision
     return replace(decision, kept=tuple(turn.nodes))

@@ -128,6 +128,11 @@ def kept_in_words(node: str, leaving: Iterable[str]) -> str:
     return f"node {node} is kept for it, which waits for {pods} to end: {shown}"
 
 
+def kept_for_it_in_words(nodes: Sequence[str]) -> str:
+    """Say on which nodes what is free is kept for it."""
+    return f"room is kept for it on {_first(nodes)}"
+
+
 def kept_for_in_words(group: str, asks: str, nodes: Sequence[str]) -> str:
     """Note on a pod that would fit were a place not kept for a group that came earlier."""
     return f"would fit on {_first(nodes)}, kept for {group}, which waits for {asks}"
@@ -210,7 +215,7 @@ def gang_in_words(gang: GangDecision) -> str:
         return text + in_vain
     needs = f"group {gang.name} needs places for {gang.least:,} pods together"
     if gang.kept is not UNSET:
-        in_vain += f"; room is kept for it on {_first(gang.kept)}"
+        in_vain += f"; {kept_for_it_in_words(gang.kept)}"
     if gang.found < gang.least:
         return f"{needs}, and {gang.found:,} have or would have one{in_vain}"
     return f"{needs}, and has {gang.found:,}"

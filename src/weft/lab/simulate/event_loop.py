@@ -26,7 +26,7 @@ from weft.core.engine.decision_faults import in_words
 from weft.core.framework import Policy, Profile
 from weft.core.ledger import RequestLimits
 from weft.core.record import DecisionsWriter, Header, ProfileUse, Recorder
-from weft.model.queue_rules import NO_QUEUES, QueueRules
+from weft.model.queue_rules import NO_QUEUES, NOTHING_KEPT, HeadOfLine, QueueRules
 
 # --- Creates a simulation's engine for one policy or profile, with or without a decisions file ----
 
@@ -52,18 +52,28 @@ def engine_on_record(
     limits: RequestLimits,
     decisions: DecisionsWriter | None,
     queues: QueueRules = NO_QUEUES,
+    head_of_line: HeadOfLine = NOTHING_KEPT,
 ) -> tuple[Engine, HandleEvent]:
     """Return a new engine of one profile, and the function that takes events.
 
     The function is the engine's own `handle`, or, with `decisions`, a recorder's."""
     profile = profile_of(decider)
     keep_top = TOP_ON_RECORD if decisions is not None else 0
-    engine = Engine([profile], seed=seed, keep_top=keep_top, limits=limits, queues=queues)
+    engine = Engine(
+        [profile],
+        seed=seed,
+        keep_top=keep_top,
+        limits=limits,
+        queues=queues,
+        head_of_line=head_of_line,
+    )
     if decisions is None:
         return engine, engine.handle
     header = Header([ProfileUse.of(profile)], seed, keep_top, *limits)
     if queues != NO_QUEUES:
         header = replace(header, queues=queues)
+    if head_of_line != NOTHING_KEPT:
+        header = replace(header, head_of_line=head_of_line)
     return engine, Recorder(engine, header, decisions.write).handle
 
 

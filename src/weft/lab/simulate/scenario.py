@@ -31,7 +31,7 @@ from weft.model.interference_table import (
     InterferenceTable,
     to_input,
 )
-from weft.model.queue_rules import NO_QUEUES, QueueRules
+from weft.model.queue_rules import NO_QUEUES, NOTHING_KEPT, HeadOfLine, QueueRules
 
 # Lets policies learn the typical pods from arrivals so far, instead of from the whole trace
 
@@ -73,8 +73,9 @@ class Scenario(msgspec.Struct, frozen=True):
     policies know only the arrivals so far, and an arrival counts half after each half-life (ns; 0:
     for ever fully).
 
-    `queues` are teams' queues. In timed mode pods end others as the scheduler would, if they may
-    (`preempts`), unless `preempt` is off; those go `grace_ns` later."""
+    `queues` are teams' queues, `head_of_line` says when places are kept. In timed mode pods end
+    others as the scheduler would, if they may (`preempts`), unless `preempt` is off; those go
+    `grace_ns` later."""
 
     nodes: list[Node]
     pods: list[TracePod]
@@ -86,6 +87,7 @@ class Scenario(msgspec.Struct, frozen=True):
     learn: bool = False
     half_life_ns: int = 0
     queues: QueueRules = NO_QUEUES
+    head_of_line: HeadOfLine = NOTHING_KEPT
     preempt: bool = True
     grace_ns: int = GRACE_NS
 
@@ -125,7 +127,7 @@ class Scenario(msgspec.Struct, frozen=True):
         if self.preempts:
             decider = profile_of(decider).preempting()
         engine, forgiving = engine_on_record(
-            decider, arrivals.seed, self.limits, decisions, self.queues
+            decider, arrivals.seed, self.limits, decisions, self.queues, self.head_of_line
         )
         handle = going_on(forgiving)
         ranked = tuple(

@@ -23,7 +23,7 @@ from weft.core.engine import (
     Wake,
 )
 from weft.core.engine.questions import which_fit
-from weft.core.explain.kept_from import gang_now, kept_from
+from weft.core.explain.kept_from import gang_now, kept_for, kept_from
 from weft.core.explain.sentences import gang_in_words
 from weft.core.framework import Profile
 from weft.core.ledger import audit
@@ -396,3 +396,74 @@ def test_a_gang_that_only_its_queues_limit_keeps_out_keeps_nothing() -> None:
     world.until(6 * MINUTE)
     assert world.kept() == {}
     assert world.engine.kept_places.counts == {"nowhere": 1}
+
+
+RESERVING = HeadOfLine(5 * MINUTE, 30 * MINUTE, pods_after_ns=MINUTE, at_once=2)
+
+
+def test_a_place_is_kept_for_a_pod_of_several_gpus_where_that_is_said() -> None:
+    world = World(node("a", gpus=2), rules=RESERVING)
+    full(world, "p", "q")
+    world.add(pod("large", gpus=2))
+    world.until(2 * MINUTE)
+    world.add(pod("later", gpus=1))
+    world.tell(PodGone("p"))
+    assert world.kept() == {"a": 1}
+    engine = world.engine
+    large, later = (engine.queue.get(uid) for uid in ("large", "later"))
+    assert large
+    assert later
+    assert kept_for(engine, large.pod) == ["room is kept for it on a"]
+    said = "would fit on a, kept for default/large, which waits for 2 GPUs"
+    assert kept_from(engine, later.profile, later.pod) == [said]
+    world.tell(PodGone("q"))
+    assert world.bound["large"] == "a"
+    assert engine.kept_places.counts == {"kept": 1, "started": 1}
+
+
+def test_none_is_kept_for_pods_of_one_gpu_nor_where_it_is_off() -> None:
+    for rules, gpus in ((RESERVING, 1), (RULES, 2)):
+        world = World(node("a", gpus=2), rules=rules)
+        full(world, "p", "q")
+        world.add(pod("waits", gpus=gpus))
+        world.until(10 * MINUTE)
+        assert world.engine.kept_places.turns == {}
+
+
+def test_as_many_places_are_kept_at_once_as_is_said_for_the_oldest() -> None:
+    world = World(node("a", gpus=6), rules=RESERVING)
+    full(world, *(f"p{n}" for n in range(6)))
+    world.add(*(pod(f"large{n}", gpus=2) for n in range(3)))
+    world.until(2 * MINUTE)
+    kept = world.engine.kept_places.kept()
+    assert [turn.name for turn in kept] == ["default/large0", "default/large1"]
+    gpus = [share.gpu for turn in kept for place in turn.places for share in place.shares]
+    assert len({*gpus}) == 4
+    for n in range(6):
+        world.tell(PodGone(f"p{n}"))
+    world.until(4 * MINUTE)
+    assert {f"large{n}" for n in range(3)} <= world.bound.keys()
+
+
+def test_an_older_pod_that_comes_to_wait_later_takes_the_turn_before_it_is_due() -> None:
+    rules = replace(RESERVING, at_once=1)
+    world = World(node("a", gpus=2), rules=rules)
+    full(world, "p", "q")
+    world.now_ns = 2 * SECOND
+    world.add(pod("younger", gpus=2))
+    world.tell(PodAdded(replace(pod("older", gpus=2, priority=0), created_ns=SECOND)))
+    world.until(3 * MINUTE)
+    (turn,) = world.engine.kept_places.kept()
+    assert turn.name == "default/older"
+
+
+def test_an_edited_pod_gives_its_place_up() -> None:
+    world = World(node("a", gpus=2), rules=RESERVING)
+    full(world, "p", "q")
+    world.add(pod("large", gpus=2))
+    world.until(2 * MINUTE)
+    world.tell(PodGone("p"))
+    world.tell(PodAdded(replace(pod("large", gpus=1), created_ns=1)))
+    world.until(3 * MINUTE)
+    assert world.bound["large"] == "a"
+    assert world.engine.kept_places.turns == {}
