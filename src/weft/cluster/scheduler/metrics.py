@@ -17,6 +17,7 @@ from weft.cluster.leader.leader_parts import LeaderParts
 from weft.cluster.scheduler.bad_input import bad_input
 from weft.cluster.scheduler.ledger_gauges import LedgerGauges, gpus_held
 from weft.cluster.scheduler.pending_gauges import PendingGauges
+from weft.cluster.scheduler.queue_gauges import QueueGauges
 from weft.cluster.state.bound_share import DOUBTS
 from weft.core.engine import Faulted, Unschedulable
 from weft.core.engine.kept_places import OUTCOMES
@@ -120,6 +121,7 @@ class SchedulerMetrics:
             "attempts": self._tried,
             "queues": self._queues,
             "pending pods": self._pending.collect,
+            "teams' queues": QueueGauges(self._live.engine).collect,
             "requests": self._client,
             "pods": self._pods,
             "evictions": self._evictions,

@@ -10,7 +10,12 @@ from scheduler_world import add_node, add_pod, world
 from weft.cluster.control.typical_pods import LEAST_PODS, TypicalInput
 from weft.cluster.extender.metrics import ExtenderMetrics
 from weft.cluster.scheduler.metrics import SchedulerMetrics
+from weft.cluster.scheduler.queue_gauges import QueueGauges
 from weft.cluster.scheduler.stranded_gauges import StrandedGauges
+from weft.core.engine import Engine
+from weft.core.framework import Profile
+from weft.core.policies.packing import BestFit
+from weft.model.queue_rules import QueueRules, QueueTerms
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "reference"
 
@@ -118,7 +123,9 @@ async def test_every_metric_is_in_the_reference_and_the_other_way_round() -> Non
     async with world() as cluster:
         stranded = StrandedGauges(cluster.live, TypicalInput(cluster.live))
         metrics = SchedulerMetrics(cluster.parts, per_gpu=True)
-        cluster.pages.collectors[:] = [metrics, stranded]
+        fair = QueueRules("fair", (QueueTerms("team"),))
+        queues = QueueGauges(Engine([Profile("weft", [BestFit()])], queues=fair))
+        cluster.pages.collectors[:] = [metrics, stranded, queues]
         _, text = await cluster.get("/metrics")
         told = {
             family.name + ("_total" if family.type == "counter" else "")

@@ -1,0 +1,79 @@
+"""Gauges of teams' queues: what each holds, is promised and may hold at most, and how many wait.
+
+A queue that is not configured is `other`, as pods name whatever they like: so the configuration
+bounds how many series there are.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client.metrics_core import Metric
+
+from weft.cluster.http.metric_families import gauge
+from weft.core.engine import Engine
+from weft.core.engine.team_queues import QueueUse, bounds
+from weft.model.queue_rules import QueueAmounts
+
+OTHER = "other"
+"""Stands for all queues that the configuration does not name."""
+_ALL = QueueAmounts(gpu_milli=0, memory_mib=0, core_milli=0)
+
+Gauges = dict[tuple[str, str], float]
+
+
+class QueueGauges:
+    """Reports the queues of one engine, where some are configured and what they hold counts."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauges with their present values."""
+        teams, configured = self._engine.teams, self._engine.teams.rules.queues
+        if not (teams.count and configured):
+            return
+        named = {terms.name for terms in configured}
+        held: Gauges = {}
+        guarantee: Gauges = {}
+        limits: Gauges = {}
+        pods: Gauges = {}
+        for terms in configured:
+            use, models = teams.use(terms.name), (*terms.guarantee.models, *terms.limits.models)
+            held |= _amounts(terms.name, use, models)
+            for into, stated in ((guarantee, terms.guarantee), (limits, terms.limits)):
+                for each in bounds(use, stated):
+                    into[terms.name, each.setting] = each.stated / each.per
+            pods[terms.name, "placed"] = use.pods
+        rest = OTHER if OTHER not in named else f"{OTHER} queues"  # which is no label's value
+        others = _together(teams.use(name) for name in teams.names() if name not in named)
+        held |= _amounts(rest, others, ())
+        pods[rest, "placed"] = others.pods
+        waiting = Counter(
+            queue if (queue := each.pod.team_queue) in named else rest
+            for each in self._engine.queue.waiting()
+        )
+        for name in (*named, rest):
+            pods[name, "waiting"] = waiting[name]
+        text = "Amounts that a queue's pods hold, as Weft charges them."
+        yield gauge("weft_queue_held", text, held, "queue", "amount")
+        text = "Amounts that a queue is promised."
+        yield gauge("weft_queue_guarantee", text, guarantee, "queue", "amount")
+        text = "The most that a queue may hold at once."
+        yield gauge("weft_queue_limit", text, limits, "queue", "amount")
+        text = "A queue's pods: placed, or waiting for a node."
+        yield gauge("weft_queue_pods", text, pods, "queue", "state")
+
+
+def _amounts(name: str, use: QueueUse, models: tuple[tuple[str, int], ...]) -> Gauges:
+    all_stated = QueueAmounts(_ALL.gpu_milli, _ALL.memory_mib, _ALL.core_milli, models)
+    return {(name, each.setting): each.held / each.per for each in bounds(use, all_stated)}
+
+
+def _together(uses: Iterator[QueueUse]) -> QueueUse:
+    total = QueueUse()
+    for use in uses:
+        total.pods += use.pods
+        total.gpu_milli += use.gpu_milli
+        total.memory_mib += use.memory_mib
+        total.core_milli += use.core_milli
+    return total
