@@ -169,10 +169,12 @@ class InterPodRules(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 class PodMarks(msgspec.Struct, frozen=True, gc=False):
     """A pod that has a node, as the rules of others see it: its namespace and labels, which pods it
     keeps away, and which it `draws` (or would rather not have), unset for none. One that is
-    `terminating` counts for affinity and not for spread."""
+    `terminating` counts for affinity and not for spread; one that only has a place `kept` for it
+    counts for all but affinity."""
 
     namespace: str
     labels: dict[str, str] = {}
     anti_affinity: tuple[PodTerm, ...] = ()
     terminating: bool = False
     draws: tuple[WeightedTerm, ...] | UnsetType = UNSET  # unset, it is not in a decisions file
+    kept: bool | UnsetType = UNSET

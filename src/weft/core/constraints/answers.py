@@ -42,6 +42,8 @@ def _affinity(existing: ExistingPods, table: LedgerTable, rules: InterPodRules) 
     count = existing.count(affinity_key(rules))
     sums = [count.sums(table, term.topology_key) for term in rules.affinity]
     is_first = rules.is_its_own and not any(each.any() for each in sums)
+    if is_first and existing.kept:  # another one may have a place soon
+        is_first = not existing.count(affinity_key(rules, with_kept=True)).by_node
     found = []
     for term, each in zip(rules.affinity, sums, strict=True):
         of_node = table.labels.domains(term.topology_key).of_node

@@ -39,14 +39,17 @@ more are watched without a count: somebody may wait for what they select."""
 
 
 class CountKey(NamedTuple):
-    """The pods that all of these selectors select, with those that are terminating or without."""
+    """The pods that all of these selectors select, with those that are terminating or without, and
+    with those that only have a place kept for them or without."""
 
     selectors: tuple[PodSelector, ...]
     with_terminating: bool = True
+    with_kept: bool = True
 
     def counts(self, marks: PodMarks) -> bool:
         """True if such a pod is among them."""
-        return (self.with_terminating or not marks.terminating) and all(
+        counts = self.with_terminating or not marks.terminating
+        return (counts and (self.with_kept or not marks.kept)) and all(
             _by_sets(each).matches(marks.namespace, marks.labels) for each in self.selectors
         )
 
@@ -80,14 +83,15 @@ def waits_for(constraints: Constraints) -> PodsMoved:
     if rules and rules.affinity:
         rose.add(affinity_key(rules))
         if rules.is_its_own:  # without the last of them it may be the first
-            fell.add(affinity_key(rules))
+            fell.update((affinity_key(rules), affinity_key(rules, with_kept=True)))
     volumes = wanted_by(storage) if storage else frozenset()
     return PodsMoved(frozenset(rose), frozenset(fell), volumes)
 
 
-def affinity_key(rules: InterPodRules) -> CountKey:
-    """The pods that a pod's required affinity is to: all of its terms select them."""
-    return CountKey(tuple(term.pods for term in rules.affinity))
+def affinity_key(rules: InterPodRules, *, with_kept: bool = False) -> CountKey:
+    """The pods that a pod's required affinity is to: all of its terms select them. One that only
+    has a place kept for it may never come there."""
+    return CountKey(tuple(term.pods for term in rules.affinity), with_kept=with_kept)
 
 
 T = TypeVar("T")
@@ -200,7 +204,8 @@ class ExistingPods:
     """The pods that have a node, or are just getting one. `owners`: by required
     anti-affinity term, how many pods with it each node has. `drawers` likewise, by
     terms that count in others' preferences. `volumes` are what pods mount, and may mount.
-    `has_moved`: `take_moved` has news, as where something of `volumes.moved`."""
+    `has_moved`: `take_moved` has news, as where something of `volumes.moved`. `kept` counts those
+    that only have a place kept for them."""
 
     def __init__(self) -> None:
         self._pods: dict[str, tuple[str, PodMarks]] = {}
@@ -216,6 +221,7 @@ class ExistingPods:
         self._undo: list[_Undo] | None = None
         self.volumes = ServingVolumes()
         self.has_moved = False
+        self.kept = 0
         self._rose: set[CountKey | PodTerm] = set()
         self._fell: set[CountKey | PodTerm] = set()
 
@@ -242,6 +248,7 @@ class ExistingPods:
         self._pods[uid] = node, marks
         self._by_namespace.setdefault(marks.namespace, {})[uid] = None
         self._by_label.add(uid, marks.labels)
+        self.kept += bool(marks.kept)
         self._add(node, marks, 1)
         if mounted:
             volumes.put(uid, node, mounted)
@@ -285,6 +292,12 @@ class ExistingPods:
         if chosen:
             self.volumes.assume(pod.uid, pod.namespace, node, chosen)
 
+    def put_kept(self, uid: str, pod: PodRequest, node: str) -> None:
+        """A place is kept for this pod on the node, under that UID."""
+        rules = pod.shape.constraints.pods
+        keeps_away = rules.anti_affinity if rules else ()
+        self.put(uid, node, PodMarks(pod.namespace, pod.labels or {}, keeps_away, kept=True))
+
     def moved_to(self, uid: str, node: str) -> None:
         """The pod is there, as it was known; nothing, where nobody said what it looks like."""
         if (known := self._pods.get(uid)) is not None:
@@ -311,6 +324,7 @@ class ExistingPods:
         if not here:
             del self._by_namespace[marks.namespace]
         self._by_label.remove(uid, marks.labels)
+        self.kept -= bool(marks.kept)
         self._add(node, marks, -1)
         if uid in self.volumes.mounts:
             self.volumes.remove(uid)

@@ -6,7 +6,8 @@
 
 A nominated pod holds nothing yet, but what is free of its place is held for it, under a UID of its
 own (`kept_uid`): nobody of its priority or a lower one takes what others are ended for, and no
-account promises more than there is. Pods of higher priority take it as if nobody held it.
+account promises more than there is. Pods of higher priority take it as if nobody held it. Rules
+about other pods see it as if it were there, but for affinity.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -291,13 +292,16 @@ class Preemption:
         """Hold what is free of its place now."""
         uid = kept_uid(nomination.pod.uid)
         self._ledger.release(uid)
+        self._existing.put_kept(uid, nomination.pod, nomination.node)
         part = free_part(self._ledger, nomination.place, uid)
         if part is not None and not self._ledger.reserve(part):
             self._ledger.reserve(replace(part, shares=(), ports=()))
 
     def let_go(self, nomination: Nomination) -> Holding | None:
         """Hold nothing for it any more."""
-        return self._ledger.release(kept_uid(nomination.pod.uid))
+        uid = kept_uid(nomination.pod.uid)
+        self._existing.remove(uid)
+        return self._ledger.release(uid)
 
 
 def free_part(ledger: Ledger, place: Placement, uid: str) -> Placement | None:

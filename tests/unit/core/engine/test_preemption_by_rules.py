@@ -1,10 +1,18 @@
 """Preemption where ports and rules about other pods count: sums say nothing of who has to go."""
 
 import pytest
-from engine_talk import places
+from engine_talk import SECOND, places
 from msgspec.structs import replace
 
-from weft.core.engine import BudgetsChanged, Command, Engine, Evict, PodAdded, PodSeenBound
+from weft.core.engine import (
+    BudgetsChanged,
+    Command,
+    Engine,
+    Evict,
+    PodAdded,
+    PodGone,
+    PodSeenBound,
+)
 from weft.core.framework import Profile
 from weft.core.policies.packing import BestFit
 from weft.core.preempt import Budget, Victim, violations
@@ -121,3 +129,62 @@ def test_a_pod_that_several_budgets_cover_is_one_pod(several: bool) -> None:
     runs(engine, "x", 1, app="one")
     runs(engine, "y", 5, on="b", app="two")
     assert ended(engine.handle(PodAdded(asks()), 0)) == {"x"}
+
+
+def replicas(engine: Engine, count: int, rules: InterPodRules) -> dict[str, set[str]]:
+    """The victims of each of so many pods of app "web", which come one after the other."""
+    found = {}
+    for at in range(count):
+        each = replace(asks(pods=rules), uid=f"web-{at}", name=f"web-{at}")
+        found[each.uid] = ended(engine.handle(PodAdded(each), 0))
+    return found
+
+
+def two_full_nodes() -> Engine:
+    """Two nodes; the second one's pods are more important."""
+    engine = preempting_on(*(node(name, gpus=0, cpu_milli=200) for name in "ab"))
+    for on, priority in (("a", 1), ("b", 2)):
+        for at in range(2):
+            runs(engine, f"{on}{at}", priority, on=on)
+    return engine
+
+
+def test_replicas_that_keep_apart_do_not_end_pods_of_one_node() -> None:
+    engine = two_full_nodes()
+    found = replicas(engine, 3, InterPodRules(anti_affinity=(near("web"),)))
+    assert [{name[0] for name in each} for each in found.values()] == [{"a"}, {"b"}, set()]
+
+
+def test_replicas_that_are_spread_do_not_end_pods_of_one_node() -> None:
+    rule = SpreadRule(HOST, 1, labelled("web"), counts_itself=True)
+    found = replicas(two_full_nodes(), 2, InterPodRules(spread=(rule,)))
+    assert [{name[0] for name in each} for each in found.values()] == [{"a"}, {"b"}]
+
+
+def test_a_pod_that_is_kept_away_ends_nobody_where_a_place_is_kept_for_the_other() -> None:
+    engine = two_full_nodes()
+    replicas(engine, 1, InterPodRules(anti_affinity=(near("rival"),)))
+    rival = replace(pod("rival", cpu_milli=100, priority=9), labels={"app": "rival"})
+    assert {name[0] for name in ended(engine.handle(PodAdded(rival), 0))} == {"b"}
+
+
+def test_nobody_is_near_to_a_pod_that_has_no_node_yet() -> None:
+    engine = two_full_nodes()
+    replicas(engine, 1, InterPodRules())
+    runs(engine, "free", 2, on="b", cpu_milli=0)
+    near_it = replace(
+        asks(cpu_milli=0, pods=InterPodRules(affinity=(near("web"),))),
+        uid="near",
+        labels={"app": "x"},
+    )
+    assert not places(engine.handle(PodAdded(near_it), 0))
+    (victim,) = (uid for uid in engine.preemption.going)
+    found = places(engine.handle(PodGone(victim), SECOND))
+    assert found == {"web-0": "a", "near": "a"}
+
+
+def test_of_replicas_that_stay_together_the_second_waits_for_the_first() -> None:
+    engine = two_full_nodes()
+    rules = InterPodRules(affinity=(near("web"),), is_its_own=True)
+    found = replicas(engine, 2, rules)
+    assert [len(each) for each in found.values()] == [1, 0]
