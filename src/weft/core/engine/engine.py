@@ -53,7 +53,7 @@ from weft.core.engine.gangs import GangMembers
 from weft.core.engine.harvest import RAN_LONG_NS, HarvestRules
 from weft.core.engine.journal import EXPLAINING, DecisionAttempt, EvictionReason, Journal, PlacedPod
 from weft.core.engine.kept_places import NONE_KEPT, KeptPlaces
-from weft.core.engine.nominations import Preemption
+from weft.core.engine.nominations import Nomination, Preemption
 from weft.core.engine.oom_history import OomCharge, OomHistory, OutOfMemory, workload_of
 from weft.core.engine.parked import FreedNode
 from weft.core.engine.peak_usage import Peaks, peak_owner
@@ -409,14 +409,17 @@ class Engine:
             self.queue.wake_for_team(team, now_ns)
 
     @contextmanager
-    def trial(self, gone: Sequence[str] = ()) -> Iterator[None]:
-        """Try something out without these pods: all that is done meanwhile is undone at the end."""
+    def trial(self, gone: Sequence[str] = (), beside: Sequence[Nomination] = ()) -> Iterator[None]:
+        """Try something out without these pods, and with all that is free then of the places which
+        are kept for those `beside`: all that is done meanwhile is undone at the end."""
         self.ledger.checkpoint()
         try:
             with self.existing.trial():
                 for uid in gone:
                     self.ledger.release(uid)
                     self.existing.remove(uid)
+                for each in beside:
+                    self.preemption.keep(each)
                 yield
         finally:
             self.ledger.rollback()

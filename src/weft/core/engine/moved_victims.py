@@ -16,6 +16,7 @@ from weft.core.preempt import Victim
 if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
     from weft.core.engine.gang_search import ChosenPlace
+    from weft.core.engine.nominations import Nomination
 
 
 def may_move(engine: Engine, victims: Sequence[Victim]) -> list[str]:
@@ -31,14 +32,19 @@ def may_move(engine: Engine, victims: Sequence[Victim]) -> list[str]:
 
 
 def rooms_beside(
-    engine: Engine, chosen: Sequence[ChosenPlace], gone: Sequence[str], uids: Sequence[str]
+    engine: Engine,
+    chosen: Sequence[ChosenPlace],
+    gone: Sequence[str],
+    uids: Sequence[str],
+    beside: Sequence[Nomination] = (),
 ) -> dict[str, str]:
     """Nodes with room for these pods, one after the other, once all of `gone` are gone and the
-    chosen places are taken; without those for which there is none."""
+    chosen places are taken, `beside` those that are kept for others; without those for which there
+    is none."""
     rooms: dict[str, str] = {}
     if not uids:
         return rooms
-    with engine.trial(gone):
+    with engine.trial(gone, beside):
         for each in chosen:
             engine.ledger.reserve(each.placement, asks=each.demand.asks)
             engine.existing.put_asked(each.placed.pod, each.placement.node)

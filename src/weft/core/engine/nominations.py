@@ -206,6 +206,10 @@ class Preemption:
         or for some that do not wait for them any more."""
         return (uid for uid, why in self.going.items() if self._counts_for(why, priority))
 
+    def still_waiting(self) -> Iterator[Nomination]:
+        """Nominations that wait for somebody who is going."""
+        return (each for each in self.nominations.values() if each.leaving & self.going.keys())
+
     def awaited_by(self, pod: PodRequest, uids: Iterable[str]) -> None:
         """Pods that leave already leave for this one now: none of its priority counts on them."""
         name = f"{pod.namespace}/{pod.name}"

@@ -43,7 +43,7 @@ def offered_victims(
     found, on the 48 likeliest nodes. `by_sums`: nothing but what nodes have in all can have made
     kube-scheduler propose them, so others may go in their stead; else they go too."""
     rights, rows = rights_of(engine, pod), engine.ledger.table.row_of
-    fits = FitTrials(engine, profile, WaitingPod(pod, profile, 0))
+    fits = FitTrials(engine, profile, WaitingPod(pod, profile, 0), rights)
     offers, others = {}, {}
     for name, offer in proposed.items():
         if name not in rows:

@@ -79,7 +79,7 @@ def makes_room(
     ends_others = waiting.profile.preempts and not pod.never_preempts
     if not ends_others or not (preemption.standings or preemption.nominations):
         return False
-    rights = rights_of(engine, pod)
+    rights = rights_of(engine, pod, shares_room=True)
     found = _search(engine, waiting, known, rights, now_ns)
     known = engine.assess(waiting.profile, pod)  # the trials' answers are no more
     if found is None:
@@ -130,32 +130,51 @@ def is_open(known: Assessment) -> Bools:
 
 class PreemptionRights(NamedTuple):
     """Rights of a pod: whom it may end (of a priority `below` this), which places that are kept for
-    others it may take (`beaten`), and who is `going` anyway where it is concerned."""
+    others it may take (`beaten`), and who is `going` anyway where it is concerned. `beside` are
+    others who wait for some of these: what is left when they have their places, it may have."""
 
     below: int
     takes_back: TakesBack | None
     beaten: list[Nomination]
     going: list[str]
+    beside: list[Nomination]
 
     def victims_on(self, engine: Engine, node: str) -> Sequence[Victim]:
         """The pods of the node that it may end."""
         victims = engine.preemption.victims_on(node, self.below)
         return victims if self.takes_back is None else self.takes_back.victims(victims)
 
+    @property
+    def kept_from(self) -> list[str]:
+        """The UIDs under which those places are kept: for its rules nobody is there, anywhere."""
+        return [kept_uid(each.pod.uid) for each in self.beaten]
 
-def rights_of(engine: Engine, pod: PodRequest) -> PreemptionRights:
+    def gone_for(self, engine: Engine, node: str) -> list[str]:
+        """Those that are gone when it may run on the node: who leaves another one may stay long."""
+        return [*dict.fromkeys((*self.kept_from, *on_node(engine, self.going, node)))]
+
+    def beside_on(self, node: str) -> list[Nomination]:
+        """Those `beside` that are on the node."""
+        return [each for each in self.beside if each.node == node]
+
+
+def rights_of(engine: Engine, pod: PodRequest, *, shares_room: bool = False) -> PreemptionRights:
     """The rights of this pod: by priority, and where queues take back what others borrow, by its
-    queue."""
+    queue. `shares_room`: it may have what others leave who go for pods that it does not beat."""
     preemption, beaten = engine.preemption, beaten_by(engine, pod)
     takes_back = TakesBack(engine.teams, pod) if engine.teams.rules.reclaim else None
-    going = [kept_uid(each.pod.uid) for each in beaten]
-    if takes_back is None:
+    beside = [*preemption.still_waiting()] if shares_room and takes_back is None else []
+    beside = [each for each in beside if each not in beaten]
+    going = [kept_uid(each.pod.uid) for each in (*beaten, *beside)]
+    if beside:
+        going += preemption.going
+    elif takes_back is None:
         going += preemption.going_for(pod.priority)
     else:
         going += [uid for each in beaten for uid in sorted(each.leaving)]
     going = [uid for uid in going if uid in engine.ledger.holdings]
     return PreemptionRights(
-        takes_back.below if takes_back else pod.priority, takes_back, beaten, going
+        takes_back.below if takes_back else pod.priority, takes_back, beaten, going, beside
     )
 
 
@@ -183,11 +202,13 @@ def _search(
 ) -> RoomFound | None:
     """The victims: rather pods that may move, and have room elsewhere, than others."""
     preemption = engine.preemption
-    fits = FitTrials(engine, waiting.profile, waiting)
+    fits = FitTrials(engine, waiting.profile, waiting, rights)
 
     def all_move(row: int, uids: Sequence[str]) -> bool:
         chosen, gone = _place_without(engine, waiting, row, uids, rights, now_ns)
-        return chosen is not None and len(rooms_beside(engine, [chosen], gone, uids)) == len(uids)
+        if chosen is None:
+            return False
+        return len(rooms_beside(engine, [chosen], gone, uids, rights.beside)) == len(uids)
 
     here = is_open(known)
     victims, found = _VictimsOf(engine, rights), None
@@ -202,7 +223,8 @@ def _search(
     chosen, gone = _place_without(engine, waiting, found.row, uids, rights, now_ns)
     if chosen is None:
         return None
-    rooms = rooms_beside(engine, [chosen], gone, may_move(engine, found.victims))
+    movers = may_move(engine, found.victims)
+    rooms = rooms_beside(engine, [chosen], gone, movers, rights.beside)
     return RoomFound(found.row, found.victims, chosen.placement, rooms)
 
 
@@ -253,6 +275,7 @@ def _search_of(
         victims_on=victims_on,
         allowed=preemption.allowed,
         going=rights.going,
+        taken=[each.place for each in rights.beside],
         may_violate=not (moves or waiting.profile.budgets_are_law),
         simple=not (rules or engine.existing.owners or waiting.profile.device_filters),
         suits=suits,
@@ -270,28 +293,35 @@ def _place_without(
     """The pod's place on this row once these are gone, by the engine's own choice, None if it finds
     none; and all who are gone there then."""
     before, node = engine.journal.seq, engine.ledger.table.nodes[row].name
-    chosen = None
-    with engine.trial([*rights.going, *uids]):
+    gone, chosen = [*rights.gone_for(engine, node), *uids], None
+    with engine.trial(gone, rights.beside_on(node)):
         known = engine.assess(waiting.profile, waiting.pod)
         if not known.codes[row]:
             chosen = engine.choose_place(waiting, known, row, now_ns)
     engine.journal.back_to(before)
-    return chosen, [*on_node(engine, rights.going, node), *uids]
+    return chosen, gone
 
 
 class FitTrials:
     """Answers whether the pod fits on a row once some are gone, without scores."""
 
-    def __init__(self, engine: Engine, profile: Profile, waiting: WaitingPod) -> None:
-        self._engine, self._pod = engine, waiting.pod
+    def __init__(
+        self,
+        engine: Engine,
+        profile: Profile,
+        waiting: WaitingPod,
+        rights: PreemptionRights,
+    ) -> None:
+        self._engine, self._pod, self._rights = engine, waiting.pod, rights
         self._profile = profile.without_scores()
         self._shape = engine.shape_of(profile, waiting.pod)
         engine.fits_only.observed = engine.assessor.observed
 
     def __call__(self, row: int, gone: Sequence[str]) -> bool:
         """True if it fits there without these."""
-        engine = self._engine
-        with engine.trial(gone):
+        engine, rights = self._engine, self._rights
+        node = engine.ledger.table.nodes[row].name
+        with engine.trial([*rights.kept_from, *gone], rights.beside_on(node)):
             known = engine.asked_of(engine.fits_only, self._profile, self._shape, self._pod)
             return bool(known.codes[row] == 0)
 

@@ -13,6 +13,7 @@ import numpy as np
 from weft.core.framework import Demand
 from weft.core.ledger import Holding, Ledger
 from weft.core.ledger.table import Bools, Ints, LedgerTable
+from weft.model import Placement
 
 STAYS = 1 << 62
 """The priority of a pod that may not be ended."""
@@ -40,24 +41,23 @@ class FreedByNode(NamedTuple):
         """The same, to be added to."""
         return FreedByNode(*(column.copy() for column in self))
 
-    def add(self, table: LedgerTable, holding: Holding) -> None:
-        """One more goes."""
-        placement = holding.placement
+    def add(self, table: LedgerTable, placement: Placement, by: int = 1) -> None:
+        """One more goes; `by` -1: one more comes."""
         row = table.row_of.get(placement.node)
         if row is None:
             return
-        self.cpu[row] += placement.cpu_milli
-        self.memory[row] += placement.memory_mib
-        for device, (memory, milli) in by_device(table, row, holding).items():
-            self.device_memory[device] += memory
-            self.device_milli[device] += milli
-            self.device_pods[device] += 1
+        self.cpu[row] += by * placement.cpu_milli
+        self.memory[row] += by * placement.memory_mib
+        for device, (memory, milli) in by_device(table, row, placement).items():
+            self.device_memory[device] += by * memory
+            self.device_milli[device] += by * milli
+            self.device_pods[device] += by
 
 
-def by_device(table: LedgerTable, row: int, holding: Holding) -> dict[int, tuple[int, int]]:
-    """MiB and thousandths that the pod holds of each device row of its node."""
+def by_device(table: LedgerTable, row: int, placement: Placement) -> dict[int, tuple[int, int]]:
+    """MiB and thousandths of each device row of the node that are placed there."""
     held: dict[int, tuple[int, int]] = {}
-    shares = holding.placement.shares
+    shares = placement.shares
     if len(shares) == 1:
         device = table.device_row(row, shares[0].gpu)
         return {device: (shares[0].memory_mib, shares[0].milli)} if device >= 0 else held
@@ -253,7 +253,7 @@ class LowerPods:
             if priority == STAYS:
                 continue
             cpu, memory = holding.placement.cpu_milli, holding.placement.memory_mib
-            held, begin = by_device(table, row, holding), table.start[row]
+            held, begin = by_device(table, row, holding.placement), table.start[row]
             for device, (device_memory, milli) in (held or {begin: (0, 0)}).items():
                 local, one = device - begin, int(bool(held))
                 yield priority, row, cpu, memory, local, device_memory, milli, one, int(guarded)

@@ -21,6 +21,7 @@ from weft.core.preempt.victims import (
     importance,
     in_order_of_return,
 )
+from weft.model import Placement
 
 MOST_IN_ALL_SETS = 10
 """So few pods have a thousand sets: all are looked at."""
@@ -31,7 +32,7 @@ Amounts = npt.NDArray[np.float64]  # products of these are quick, and exact far 
 
 class NodeSets:
     """Sets of `victims`, who hold something of the node on this row, for one demand. `going` are
-    pods there that go anyway."""
+    pods there that go anyway; the `taken` places are others' then."""
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class NodeSets:
         demand: Demand,
         victims: Sequence[Victim],
         going: Sequence[str] = (),
+        taken: Sequence[Placement] = (),
     ) -> None:
         self._table, self._row, self._demand = ledger.table, row, demand
         # The cheapest last to be put back, the most important first.
@@ -53,12 +55,18 @@ class NodeSets:
         node = self._table.nodes[row].name
         for at, uids in enumerate([*(victim.uids for victim in self.victims), going]):
             for holding in held_on(ledger, node, uids):
-                placement = holding.placement
-                self._beside[at] += placement.cpu_milli, placement.memory_mib
-                for device, (memory, milli) in by_device(self._table, row, holding).items():
-                    self._memory[at, device - begin] += memory
-                    self._milli[at, device - begin] += milli
-                    self._holds[at, device - begin] += 1
+                self._add(at, holding.placement, 1)
+        for placement in taken:
+            if placement.node == node:
+                self._add(self._count, placement, -1)
+
+    def _add(self, at: int, placement: Placement, by: int) -> None:
+        self._beside[at] += by * placement.cpu_milli, by * placement.memory_mib
+        begin = self._devices.start
+        for device, (memory, milli) in by_device(self._table, self._row, placement).items():
+            self._memory[at, device - begin] += by * memory
+            self._milli[at, device - begin] += by * milli
+            self._holds[at, device - begin] += by
 
     def cheapest(
         self,

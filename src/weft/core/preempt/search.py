@@ -8,7 +8,7 @@ finds nothing, and budgets are no law, with. Of more nodes than `NODES`, those w
 may do come first, then those whose GPUs have fewest holders; the best of the first that do is it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from weft.core.preempt.lower_pods import (
     LowerPods,
     could_fit,
     fewest_holders,
+    held_on,
 )
 from weft.core.preempt.node_sets import NodeSets
 from weft.core.preempt.victims import (
@@ -33,6 +34,7 @@ from weft.core.preempt.victims import (
     uids_of,
     violations,
 )
+from weft.model import Placement
 
 NODES, NODES_OF_MANY = 48, 12
 """Nodes whose sets are compared at a time: up to so many all, of more the likeliest."""
@@ -71,7 +73,8 @@ class _NextSet(NamedTuple):
 class VictimSearch:
     """One search, for a pod with this demand and `priority`, among nodes that are `open` to it.
 
-    `going` are pods that go anyway; `allowed` says how many pods each budget still lets go.
+    `going` are pods that go anyway, and the `taken` places are others' then; on a node those count
+    that are there. `allowed` says how many pods each budget still lets go.
     `fits` decides on trial. `simple`: sums tell nearly all, as no rules about other pods count.
     `suits` is asked of victims that would do: it says whether they are accepted.
     """
@@ -88,6 +91,7 @@ class VictimSearch:
         victims_on: VictimsOn,
         allowed: Mapping[str, int],
         going: Sequence[str] = (),
+        taken: Sequence[Placement] = (),
         may_violate: bool = True,
         simple: bool = True,
         suits: Fits | None = None,
@@ -97,7 +101,7 @@ class VictimSearch:
         self._fits_on, self._victims_on, self._allowed = fits, victims_on, allowed
         self._may_violate, self._simple = may_violate, simple
         self._most = TRIALS if simple else TRIALS_WITH_RULES
-        self._suits = suits
+        self._suits, self._taken = suits, taken
         self._on: dict[int, Sequence[Victim]] = {}
         self.trials = 0
 
@@ -147,7 +151,9 @@ class VictimSearch:
     def _add_going(self, freed: FreedByNode) -> None:
         for uid in self._going:
             if (holding := self._ledger.holdings.get(uid)) is not None:
-                freed.add(self._ledger.table, holding)
+                freed.add(self._ledger.table, holding.placement)
+        for placement in self._taken:
+            freed.add(self._ledger.table, placement, -1)
 
     def _first_step(self, steps: Sequence[int]) -> int:
         """The first priority up to which ending all could help, by halving: more never help
@@ -201,6 +207,7 @@ class VictimSearch:
                 self._demand,
                 self._eligible(row, up_to, violating=violating),
                 self._going,
+                self._taken,
             )
             for row in rows
         }
@@ -329,4 +336,8 @@ class VictimSearch:
 
     def _fits(self, row: int, victims: Sequence[Victim]) -> bool:
         self.trials += 1
-        return self._fits_on(row, [*self._going, *uids_of(victims)])
+        return self._fits_on(row, [*self._going_on(row), *uids_of(victims)])
+
+    def _going_on(self, row: int) -> Iterator[str]:
+        node = self._ledger.table.nodes[row].name
+        return (holding.placement.uid for holding in held_on(self._ledger, node, self._going))

@@ -407,3 +407,33 @@ def test_who_can_end_nobody_is_not_woken_by_each_pod_that_goes() -> None:
         gone = engine.handle(PodGone(f"brief-{number}"), number * SECOND)
         assert not any(isinstance(each, Unschedulable) for each in gone)
     assert places(engine.handle(PodGone("other"), 5 * SECOND))
+
+
+def test_room_that_is_left_beside_a_place_kept_for_an_equal_is_had_before_others_end() -> None:
+    engine = preempting_on(one_card("a"), one_card("b"))
+    bound(engine, share("low", 12_000, 1), share("mid", CARD, 5))
+    assert ended(engine.handle(PodAdded(share("high", 8_000, 9)), 0)) == ["low"]
+    commands = engine.handle(PodAdded(share("equal", 7_000, 9)), 0)
+    assert (ended(commands), nodes_kept(commands)) == ([], {"equal": "a"})
+    assert refused(engine.handle(PodAdded(share("small", 2_000, 1)), 0)) == ["small"]
+    assert places(engine.handle(PodGone("low"), SECOND)) == {"high": "a", "equal": "a"}
+    assert audit(engine.ledger) == []
+
+
+def test_room_that_is_not_left_beside_a_place_kept_for_an_equal_is_not_counted_on() -> None:
+    engine = preempting_on(one_card("a"), one_card("b"))
+    bound(engine, share("low", 12_000, 1), share("mid", CARD, 5))
+    assert ended(engine.handle(PodAdded(share("high", 8_000, 9)), 0)) == ["low"]
+    assert ended(engine.handle(PodAdded(share("equal", 9_000, 9)), 0)) == ["mid"]
+    assert places(engine.handle(PodGone("low"), SECOND)) == {"high": "a"}
+    assert places(engine.handle(PodGone("mid"), 2 * SECOND)) == {"equal": "b"}
+
+
+def test_a_place_beside_one_that_is_kept_needs_fewer_victims() -> None:
+    engine = preempting_on(one_card("a"), node("b", gpus=0))
+    bound(engine, share("low", 9_000, 1), share("mid", 5_000, 5), share("top", 2_000, 9))
+    assert ended(engine.handle(PodAdded(share("high", 7_000, 9)), 0)) == ["low"]
+    commands = engine.handle(PodAdded(share("equal", 7_000, 9)), 0)
+    assert ended(commands) == ["mid"]
+    engine.handle(PodGone("mid"), SECOND)
+    assert places(engine.handle(PodGone("low"), SECOND)) == {"high": "a", "equal": "a"}

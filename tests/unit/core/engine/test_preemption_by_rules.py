@@ -29,7 +29,7 @@ from weft.model import (
 from weft.model.selectors import PodTerm, Requirement, SpreadRule
 from weft.testing import node, pod
 
-HOST = "kubernetes.io/hostname"
+HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 PORT = HostPort(8080)
 
 
@@ -188,3 +188,32 @@ def test_of_replicas_that_stay_together_the_second_waits_for_the_first() -> None
     rules = InterPodRules(affinity=(near("web"),), is_its_own=True)
     found = replicas(engine, 2, rules)
     assert [len(each) for each in found.values()] == [1, 0]
+
+
+def in_one_zone(**cpu_milli: int) -> Engine:
+    nodes = [node(name, gpus=0, cpu_milli=cpu) for name, cpu in cpu_milli.items()]
+    in_zone = [replace(each, labels={ZONE: "z"}) for each in nodes]
+    return Engine([Profile("weft", [BestFit()], preempts=True)], in_zone)
+
+
+def test_who_leaves_another_node_is_in_the_way_there_still() -> None:
+    """Its rules count until it is gone, and nobody waits for that."""
+    engine = in_one_zone(a=200, b=200)
+    runs(engine, "leaves", 1, cpu_milli=200, app="rival")
+    runs(engine, "stays", 2, on="b", cpu_milli=200)
+    first = pod("first", cpu_milli=200, priority=5)
+    assert ended(engine.handle(PodAdded(first), 0)) == {"leaves"}
+    rules = InterPodRules(anti_affinity=(PodTerm(ZONE, labelled("rival")),))
+    equal = asks(priority=5, cpu_milli=100, pods=rules)
+    assert ended(engine.handle(PodAdded(equal), 0)) == set()
+    assert ended(engine.handle(PodGone("leaves"), SECOND)) == {"stays"}
+
+
+def test_a_less_important_pod_for_which_a_place_is_kept_keeps_nobody_away() -> None:
+    engine = in_one_zone(a=200, b=300)
+    runs(engine, "low", 1, cpu_milli=200)
+    runs(engine, "mid", 2, on="b", cpu_milli=300)
+    rules = InterPodRules(anti_affinity=(PodTerm(ZONE, labelled("web")),))
+    rival = replace(asks(priority=5, pods=rules), uid="rival", labels={"app": "rival"})
+    assert ended(engine.handle(PodAdded(rival), 0)) == {"low"}
+    assert ended(engine.handle(PodAdded(asks(cpu_milli=300)), 0)) == {"mid"}
