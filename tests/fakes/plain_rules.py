@@ -133,14 +133,14 @@ def _term_holds(term: Object, node: Object) -> bool:
     )
 
 
-def _amount(text: str) -> float:
+def amount(text: str) -> float:
     number = text.rstrip("KiMGm")
     return float(number) * _UNITS[text[len(number) :]]
 
 
 def _asked(spec: Object, what: str) -> float:
     every = (one["resources"]["requests"] for one in spec["containers"])
-    return sum(_amount(requests.get(what, "0")) for requests in every)
+    return sum(amount(requests.get(what, "0")) for requests in every)
 
 
 def _has_room(spec: Object, node: Object, here: list[Object]) -> bool:
@@ -149,7 +149,7 @@ def _has_room(spec: Object, node: Object, here: list[Object]) -> bool:
         return False
     for what in ("cpu", "memory"):
         own, others = _asked(spec, what), sum(_asked(one["spec"], what) for one in here)
-        if own and own + others > _amount(has[what]) + 1e-9:
+        if own and own + others > amount(has[what]) + 1e-9:
             return False
     return True
 
