@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import pytest
 from chromium import Window
+from test_console_record import RecordedStory
 from test_snapshot import random_story
 
 from fakes.api_faults import Fault
@@ -299,8 +300,9 @@ def test_a_viewer_signs_in_and_sees_the_names_of_their_own_namespace(
             window.browser.complaints.clear()  # Chromium tells of each 401
             window.type("not a token")
             window.press("Enter")
-            eventually(window, "document.querySelector('#sign-in [name=token]').value === ''")
-            assert f"--audience {AUDIENCE}" in window.run("document.body.innerText")
+            said = "document.querySelector('#sign-in [role=alert]').innerText"
+            eventually(window, f"{said}.startsWith('the token is not for')")
+            assert f"--audience {AUDIENCE}" in window.run(said)
             window.browser.complaints.clear()
             window.run("document.querySelector('[name=token]').focus()")
             window.type(token)
@@ -313,6 +315,37 @@ def test_a_viewer_signs_in_and_sees_the_names_of_their_own_namespace(
             opened(window, f"{url}/map")
             check(window, url)
     window.run("sessionStorage.clear()")
+
+
+def test_a_record_has_a_slider_whose_moment_is_in_the_address(
+    window: Window, tmp_path: Path
+) -> None:
+    RecordedStory(5, path := tmp_path / "day.jsonl", events=60)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:50]))
+    gpus = "document.querySelector('#sums').innerText"
+    with console("--decisions", str(path)) as url:
+        opened(window, f"{url}/map")
+        assert "cut off" in window.run("document.querySelector('#time .trouble').innerText")
+        at_the_end = window.run(gpus)
+        window.run("document.querySelector('#time input').focus()")
+        for _ in range(3):
+            window.press("ArrowLeft")
+        eventually(window, "location.search === '?at=45'")
+        window.press("Home")
+        eventually(window, "location.search === '?at=0'")
+        eventually(window, f"{gpus} !== {json.dumps(at_the_end)}")
+        first = window.run(gpus)
+        assert window.run("document.querySelector('#time input').getAttribute('aria-valuetext')")
+        check(window, url)
+        opened(window, f"{url}/waiting?at=0", 390)
+        eventually(window, f"{gpus} === {json.dumps(first)}")
+        window.run("document.querySelector('nav a[href=\"/map\"]').click()")
+        assert window.run("location.pathname + location.search") == "/map?at=0"
+        window.run("document.querySelector('#time button').click()")
+        eventually(window, "Number(document.querySelector('#time input').value) >= 2")
+        window.run("document.querySelector('#time button').click()")
+        check(window, url)
 
 
 def test_a_page_is_brought_up_to_date_in_place(window: Window, demo: str) -> None:

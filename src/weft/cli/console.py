@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from typer import Option, echo
 
-from weft.cli.options import Context, Kubeconfig
-from weft.cli.output import print_warning
+from weft.cli.options import Context, Kubeconfig, PolicyFiles
+from weft.cli.output import print_remark, print_warning
 from weft.cli.snapshot_files import SnapshotFile
 from weft.model.errors import BadInputError, WeftError
 
@@ -39,6 +39,11 @@ def console(
     demo: Annotated[
         bool, Option("--demo", help="A simulated cluster of 200 GPUs that lives in real time.")
     ] = False,
+    decisions: Annotated[
+        Path | None,
+        Option(help="A decisions file: every moment of it (`weft scheduler --decisions`)."),
+    ] = None,
+    policy: PolicyFiles = [],  # noqa: B006 - typer's way of a list default
     config: _Config = None,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
@@ -61,13 +66,17 @@ def console(
 ) -> None:
     """Show in a browser who holds which GPU, which pods wait and why.
 
-    Shows the cluster of the kubeconfig as it changes; with --snapshot a file, with --demo a
-    simulated one. Prints the address to open, and serves it until Ctrl-C. Shows, and changes
-    nothing.
+    Shows the cluster of the kubeconfig as it changes; with --snapshot a file, with --decisions a
+    record with a slider over its time, with --demo a simulated one. Prints the address to open, and
+    serves it until Ctrl-C. Shows, and changes nothing.
     """
-    if snapshot is not None and demo:
-        raise BadInputError("--snapshot", "names what to show; leave out --demo")
-    offline = "--snapshot" if snapshot is not None else "--demo" if demo else ""
+    given = {"--snapshot": snapshot, "--decisions": decisions, "--demo": demo or None}
+    named = [option for option, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise BadInputError(named[0], f"names what to show; leave out {' and '.join(named[1:])}")
+    offline = named[0] if named else ""
+    if policy and decisions is None:
+        raise BadInputError("--policy", "is for --decisions")
     if offline and (kubeconfig or context or config):
         what = "is no cluster to be read; leave out --kubeconfig, --context and --config"
         raise BadInputError(offline, what)
@@ -80,6 +89,8 @@ def console(
         asyncio.run(_serve(_demo(), where))
     elif snapshot is not None:
         asyncio.run(_serve(_snapshot(snapshot), where))
+    elif decisions is not None:
+        asyncio.run(_serve(_decisions(decisions, policy), where))
     else:
         _show_cluster(config, kubeconfig, context, where)
 
@@ -110,6 +121,23 @@ def _snapshot(path: Path) -> "PictureSource":
     from weft.console.cluster_sources import SnapshotSource
 
     return SnapshotSource(open_snapshot(path), path.name)
+
+
+def _decisions(path: Path, files: list[str]) -> "PictureSource":
+    from weft.cli.policies import registry
+    from weft.console.recorded import RecordedSource
+    from weft.core.record import explain, read
+    from weft.core.record.passing import RecordedRun
+
+    policies = registry()
+    for note in policies.restore(read(path)[0], path, files):
+        print_remark(note)
+    run = RecordedRun(path, policies.create)
+    echo(f"weft: replaying {run.events:,} events of {path}", err=True)
+    source = RecordedSource(run, path.name, lambda name: explain(path, name, policies.create))
+    if run.trouble:
+        print_warning(f"{path}: {run.trouble}")
+    return source
 
 
 # --- a cluster ------------------------------------------------------------------------------------

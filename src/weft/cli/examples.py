@@ -22,7 +22,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "webhook": ("weft webhook --certificate-file tls.crt --key-file tls.key",),
     "adopt": ("weft adopt --dry-run", "weft adopt --undo --yes"),
     "shadow": ("weft shadow --config weft.yaml --for 3600",),
-    "console": ("weft console", "weft console --demo", "weft console --snapshot cluster.json"),
+    "console": ("weft console", "weft console --demo", "weft console --decisions day.jsonl"),
     "status": ("weft status", "weft status --context staging -o json"),
     "inspect": ("weft inspect", "weft inspect -d node-1", "weft inspect -w --interval 5"),
     "queues": ("weft queues", "weft queues --snapshot snapshot.json -o json"),

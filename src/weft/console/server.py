@@ -4,6 +4,7 @@
 /static/NAME           the page's modules and styles
 /api/about             what is shown, and of which version
 /api/picture           server-sent events: one `picture`, then `delta`s
+/api/moment            ?number=…: the picture of one of a record's moments
 /api/explain           ?namespace=…&name=…: what `weft explain pod` says
 /healthz               it answers
 
@@ -44,6 +45,7 @@ from weft.cluster.http.viewers import ALL, ViewerRights, Viewers
 from weft.console.deltas import between
 from weft.console.hiding import Hiding, namespaces_of
 from weft.console.picture import Picture
+from weft.console.recorded import RecordedSource
 from weft.console.sources import PictureSource
 from weft.core.explain.renderer import lines_of
 
@@ -100,12 +102,15 @@ class ConsoleOptions(msgspec.Struct, frozen=True):
 
 
 class AboutConsole(msgspec.Struct, frozen=True):
-    """The answer of /api/about."""
+    """The answer of /api/about. `moments`: of a record, seconds since 1970; `trouble`: why it has
+    no more, or is doubtful."""
 
     version: str
     kind: str
     about: str
     lives: bool
+    moments: tuple[float, ...] = ()
+    trouble: str = ""
 
 
 class PodExplanation(msgspec.Struct, frozen=True):
@@ -187,14 +192,20 @@ class ConsoleServer:
         rights = await self._rights(request)
         if isinstance(rights, PermissionRefusal):
             return _problem(*rights)
-        source = self._source
         if what == "about":
-            return _json(AboutConsole(weft.__version__, source.kind, source.about, source.lives))
+            return _json(self._about())
         if what == "picture" and request.method == "GET":
             return HttpStream(self._updates(request, rights), "text/event-stream", HEADERS)
-        if what != "explain":
-            return _problem(404, "there is no such page")
-        return await self._explain(request, rights)
+        if what == "explain":
+            return await self._explain(request, rights)
+        if what == "moment" and isinstance(self._source, RecordedSource):
+            return _moment(self._source, request.query.get("number", ""))
+        return _problem(404, "there is no such page")
+
+    def _about(self) -> AboutConsole:
+        source = self._source
+        record = source.record if isinstance(source, RecordedSource) else ((), "")
+        return AboutConsole(weft.__version__, source.kind, source.about, source.lives, *record)
 
     async def _explain(self, request: web.BaseRequest, rights: ViewerRights) -> HttpAnswer:
         namespace, name = request.query.get("namespace", ""), request.query.get("name", "")
@@ -258,6 +269,14 @@ class ConsoleServer:
             text = _event("delta", msgspec.json.encode(between(seen, now)))
             known = self._encoded[id(seen), id(now)] = seen, text
         return known[1]
+
+
+def _moment(source: RecordedSource, number: str) -> HttpAnswer:
+    if not re.fullmatch("[0-9]{1,9}", number):
+        return _problem(400, "number: write which moment, from 0")
+    if int(number) >= len(source.record.at_s):
+        return _problem(404, f"there is no moment {int(number)}")
+    return _json(source.at(int(number)))
 
 
 def _event(kind: str, data: bytes) -> bytes:

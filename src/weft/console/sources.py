@@ -18,11 +18,15 @@ from weft.core.explain.explanation import Explanation
 from weft.core.explain.of_engine import explanation_of
 from weft.model import PodRequest
 
-Kind = Literal["cluster", "snapshot", "demo"]
+Kind = Literal["cluster", "snapshot", "decisions", "demo"]
 SNAPSHOT_SLICE_S = 5.0
 """Computing time of the search for what would help a snapshot's pods: once, at the start."""
 LIVING_SLICE_S = 0.05
 """And for each picture of a cluster that lives: a tenth of the time between two."""
+
+
+BEFORE = "(bound before)"
+"""In the place of a namespace that a record does not say."""
 
 
 class PictureSource(Protocol):
@@ -112,7 +116,7 @@ class LivingSource:
         return picture_of(
             engine,
             self._last_ns / SECOND_NS,
-            lambda uid: _facts_of(engine, uid),
+            lambda uid: facts_of(engine, uid),
             self._reasons.rows(waiting.pod for waiting in engine.queue.waiting()),
             (_shown(event) for event in self._cluster.events()),
         )
@@ -120,22 +124,24 @@ class LivingSource:
     async def explain(self, namespace: str, name: str) -> Explanation | None:
         """Return the explanation of a pod that is there now."""
         engine = self._cluster.engine
-        for pod in (*(p.pod for p in engine.placed.values()), *_queued(engine)):
+        for pod in (*(p.pod for p in engine.placed.values()), *queued_in(engine)):
             if (pod.namespace, pod.name) == (namespace, name):
                 return explanation_of(engine, pod.uid)
         return None
 
 
-def _facts_of(engine: Engine, uid: str) -> PodFacts:
-    """Return the facts of a pod with a place, or with one that is kept for it."""
+def facts_of(engine: Engine, uid: str) -> PodFacts:
+    """Return the facts of a pod with a place, or with one that is kept for it; of one that was
+    bound before the engine began, its UID."""
     placed = engine.placed.get(uid)
     if placed is not None:
         return PodFacts.of_placed(placed)
     waiting = engine.queue.get(uid.removeprefix(KEPT))
-    return PodFacts("", uid) if waiting is None else PodFacts.of_request(waiting.pod, 0.0)
+    return PodFacts(BEFORE, uid) if waiting is None else PodFacts.of_request(waiting.pod, 0.0)
 
 
-def _queued(engine: Engine) -> Iterable[PodRequest]:
+def queued_in(engine: Engine) -> Iterable[PodRequest]:
+    """Return the pods that wait."""
     return (waiting.pod for waiting in engine.queue.waiting())
 
 

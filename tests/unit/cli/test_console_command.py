@@ -32,6 +32,9 @@ def refused(
         (("--kubeconfig", "no/such/file"), "no/such/file"),
         (("--demo", "--sign-in"), "leave out --demo"),
         (("--audience", "x"), "give --sign-in too"),
+        (("--policy", "x.py"), "is for --decisions"),
+        (("--decisions", "no.jsonl"), "no.jsonl"),
+        (("--decisions", "x.jsonl", "--demo"), "leave out --demo"),
     ],
 )
 def test_what_it_shows_is_one_thing_that_is_there(

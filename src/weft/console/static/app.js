@@ -2,6 +2,7 @@
 
 import { clock, duration, el, fill, number, percent } from "./dom.js";
 import { Model, countable } from "./model.js";
+import { TimeSlider, moment } from "./time.js";
 import "./map.js";
 import "./lists.js";
 import "./places.js";
@@ -9,6 +10,7 @@ import "./places.js";
 const model = new Model();
 const view = document.getElementById("view");
 const VIEWS = { map: "Map", waiting: "Waiting", events: "Events" };
+const slider = new TimeSlider(model, document.getElementById("time"));
 let received = 0;
 let refused = ""; // why the console wants a token
 
@@ -29,14 +31,15 @@ function show() {
 
 /** A form for a token, in the place of the view. */
 function signIn() {
-  if (view.firstElementChild?.id === "sign-in") return;
+  if (view.firstElementChild?.id === "sign-in") return fill(view.querySelector("[role=alert]"), refused);
   const field = el("input", { type: "password", name: "token", autocomplete: "off", spellcheck: "false", required: true });
   const form = el("form", { id: "sign-in", class: "card" }, el("h1", {}, "Sign in"),
-    el("p", {}, refused), el("label", {}, "Token", field), el("button", {}, "Sign in"),
+    el("p", { role: "alert" }, refused), el("label", {}, "Token", field), el("button", {}, "Sign in"),
     el("p", { class: "empty" }, "You see the names of pods that you may list. The token is kept in this tab alone."));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     model.signIn(field.value.trim());
+    field.value = "";
   });
   view.replaceChildren(form);
   document.title = "Sign in · Weft";
@@ -86,15 +89,18 @@ function freshness() {
     lost: `Connection lost: as of ${clock(model.at)}, ${duration(old + model.lostFor)} ago`,
     silent: `The API server is silent: as of ${clock(model.at)}, ${duration(old + model.lostFor)} ago`,
     live: `Live, ${clock(model.at)}`,
-    still: `Taken ${new Date(model.at * 1000).toLocaleString("en-GB")}`,
+    still: kind === "decisions" ? moment(model.at, model.about.moments[0]) : `Taken ${new Date(model.at * 1000).toLocaleString("en-GB")}`,
   }[state];
-  const what = { cluster: "Cluster: ", demo: "Demo: ", snapshot: "Snapshot: " }[kind];
+  const what = { cluster: "Cluster: ", demo: "Demo: ", snapshot: "Snapshot: ", decisions: "Record: " }[kind];
   fill(box, el("span", { class: "what" }, what, about),
     el("span", { class: "age", title: state === "silent" ? model.lost : null }, text));
 }
 
 function go(address, replace = false) {
-  history[replace ? "replaceState" : "pushState"](null, "", address);
+  const to = new URL(address, location.href);
+  const at = new URLSearchParams(location.search).get("at");
+  if (at !== null && !to.searchParams.has("at")) to.searchParams.set("at", at); // other views show the same moment
+  history[replace ? "replaceState" : "pushState"](null, "", to);
   show();
   if (!replace) scrollTo(0, 0);
 }
@@ -107,10 +113,14 @@ document.addEventListener("click", (event) => {
   view.focus({ preventScroll: true });
 });
 document.addEventListener("weft-go", (event) => go(event.detail.address, event.detail.replace));
-addEventListener("popstate", show);
+addEventListener("popstate", () => {
+  show();
+  slider.follow();
+});
 model.addEventListener("change", () => {
   received = Date.now() / 1000;
   performance.mark("weft-data");
+  slider.show();
   show();
   freshness();
   requestAnimationFrame(() => performance.mark("weft-drawn"));
@@ -121,9 +131,8 @@ model.addEventListener("refused", (event) => {
   show();
 });
 model.addEventListener("signed-in", () => {
-  refused = "";
+  refused = ""; // the form stays until there is something to show
   model.forget();
-  show();
 });
 setInterval(freshness, 1000);
 show();

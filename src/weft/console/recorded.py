@@ -1,0 +1,105 @@
+"""A source with a past: the moments of a record, each of which can be looked at.
+
+Pictures are kept as deltas, with a whole one every few: a day of a large cluster has many rows, and
+most stay as they are from one moment to the next.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+from msgspec.structs import replace
+
+from weft.console.deltas import PictureDelta, applied, between
+from weft.console.happenings import Happenings
+from weft.console.picture import Picture, picture_of
+from weft.console.sources import Kind, facts_of, queued_in
+from weft.console.waiting import WaitingReasons
+from weft.core.engine import Engine
+from weft.core.explain.explanation import Explanation
+from weft.model import BadInputError
+
+MOST_MOMENTS = 400
+"""As many as a slider has places on a screen."""
+_WHOLE_EVERY = 20
+
+
+class Recorded(Protocol):
+    """A record that is passed through once."""
+
+    events: int
+    offset_s: float
+    trouble: str
+
+    def states(self) -> Iterable[tuple[float, Engine]]:
+        """Yield the moment of each event, and the engine after it."""
+        ...
+
+
+class RecordedMoments(NamedTuple):
+    """The moments that can be shown, seconds since 1970, and why there are no more: `trouble`."""
+
+    at_s: tuple[float, ...]
+    trouble: str
+
+
+class RecordedSource:
+    """A decisions file, read whole at the start. `explain` says what `weft explain pod` does of the
+    file, of NAMESPACE/NAME."""
+
+    kind: Kind = "decisions"
+    lives = False
+
+    def __init__(self, record: Recorded, about: str, explain: Callable[[str], Explanation]) -> None:
+        self.about, self._explain = about, explain
+        self._wholes: list[Picture] = []
+        self._deltas: list[PictureDelta] = []
+        moments = self._pass(record)
+        self.record = RecordedMoments(tuple(moments), record.trouble)
+
+    def _pass(self, record: Recorded) -> list[float]:
+        happenings, last = Happenings(), Picture(0.0)
+        every = max(1, -(-record.events // MOST_MOMENTS))
+        moments: list[float] = []
+        for number, (at_s, engine) in enumerate(record.states(), start=1):
+            if number % every and number != record.events:
+                continue
+            now = happenings.on(_picture(engine, at_s, record.offset_s))
+            delta = between(last, now)
+            last = applied(last, delta)  # rows that stay are kept once
+            self._deltas.append(delta)
+            if len(moments) % _WHOLE_EVERY == 0:
+                self._wholes.append(last)
+            moments.append(at_s)
+        return moments
+
+    def at(self, number: int) -> Picture:
+        """Return the picture of a moment, by its number from 0."""
+        first = number // _WHOLE_EVERY
+        picture = self._wholes[first]
+        for delta in self._deltas[first * _WHOLE_EVERY + 1 : number + 1]:
+            picture = applied(picture, delta)
+        return picture
+
+    def picture(self) -> Picture:
+        """Return the picture of the last moment; an empty one if there is none."""
+        return self.at(len(self._deltas) - 1) if self._deltas else Picture(0.0)
+
+    async def explain(self, namespace: str, name: str) -> Explanation | None:
+        """Return what the record says of the pod's last decision."""
+        try:
+            return await asyncio.to_thread(self._explain, f"{namespace}/{name}")
+        except BadInputError:
+            return None
+
+
+def _picture(engine: Engine, at_s: float, offset_s: float) -> Picture:
+    reasons = WaitingReasons(engine, slice_s=0.0)
+    picture = picture_of(
+        engine, at_s, lambda uid: facts_of(engine, uid), reasons.rows(queued_in(engine))
+    )
+    pods = {
+        uid: replace(pod, since_s=pod.since_s + offset_s if pod.since_s else 0.0)
+        for uid, pod in picture.pods.items()
+    }
+    return replace(picture, pods=pods)

@@ -1,0 +1,93 @@
+// The slider over a record: which of its moments is shown. The address keeps it, as `at`.
+
+import { duration, el } from "./dom.js";
+import { ask } from "./model.js";
+
+const STEP_MS = 250;
+
+/** The moment in words: a date where the record's clock is one, else since its beginning. */
+export const moment = (at, first) =>
+  at > 1e9 ? new Date(at * 1000).toLocaleString("en-GB") : `${duration(at - first)} after the start`;
+
+export class TimeSlider {
+  #asked = -1; // the moment that is on its way, or shown
+  #playing;
+
+  constructor(model, box) {
+    this.model = model;
+    this.box = box;
+  }
+
+  /** Build it where there is a record, and show the moment that the address names. */
+  show() {
+    const { moments = [], trouble } = this.model.about;
+    this.box.hidden = !moments.length && !trouble;
+    if (this.box.hidden || this.slider) return;
+    const last = Math.max(0, moments.length - 1);
+    this.slider = el("input", { type: "range", min: 0, max: last, value: last, "aria-label": "Moment" });
+    this.said = el("output", {});
+    this.button = el("button", { type: "button", onclick: () => this.#play() }, "Play");
+    this.slider.addEventListener("input", () => this.go(Number(this.slider.value)));
+    this.box.append(this.button, this.slider, this.said,
+      trouble ? el("p", { class: "trouble", role: "alert" }, trouble) : "");
+    this.#say(last);
+    this.follow();
+  }
+
+  /** Show the moment of the address; the last one where it names none. */
+  follow() {
+    const { moments = [] } = this.model.about;
+    if (!moments.length) return;
+    const named = new URLSearchParams(location.search).get("at");
+    const last = moments.length - 1;
+    const wanted = named === null ? last : Math.min(last, Math.max(0, parseInt(named, 10) || 0));
+    if (wanted !== this.#asked && !(this.#asked < 0 && wanted === last)) this.#take(wanted);
+  }
+
+  go(number) {
+    const address = new URL(location.href);
+    address.searchParams.set("at", number);
+    this.box.dispatchEvent(new CustomEvent("weft-go", { bubbles: true, detail: { address: address.href, replace: true } }));
+    this.#take(number);
+  }
+
+  /** Fetch a moment, one at a time: while one is on its way, only the latest wish is kept. */
+  async #take(number) {
+    this.#asked = number;
+    this.#say(number);
+    if (this.busy) return;
+    this.busy = true;
+    let shown = -1;
+    try {
+      while (shown !== this.#asked) {
+        shown = this.#asked;
+        const answer = await ask(`/api/moment?number=${shown}`);
+        if (answer.ok) this.model.take(await answer.json());
+      }
+    } finally {
+      this.busy = false;
+    }
+  }
+
+  #say(number) {
+    const { moments } = this.model.about;
+    this.slider.value = number;
+    const words = moments.length ? moment(moments[number], moments[0]) : "";
+    this.slider.setAttribute("aria-valuetext", words);
+    this.said.value = words;
+  }
+
+  #play() {
+    clearInterval(this.#playing);
+    const stops = this.button.textContent === "Stop";
+    this.button.textContent = stops ? "Play" : "Stop";
+    if (stops) return;
+    const last = this.model.about.moments.length - 1;
+    if (Number(this.slider.value) >= last) this.go(0);
+    this.#playing = setInterval(() => {
+      const next = Number(this.slider.value) + 1;
+      if (next > last) return this.#play();
+      this.go(next);
+    }, STEP_MS);
+  }
+}

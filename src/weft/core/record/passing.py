@@ -1,0 +1,59 @@
+"""Passes through a decisions file, for whoever looks at the states between its events.
+
+    run = RecordedRun(path, create)
+    for at_s, engine in run.states(): …     # the engine after each event
+    run.trouble                             # why there is no more, or what is doubtful
+
+States are those of the recorded decisions: where this Weft decides otherwise, the passing ends.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from weft.core.engine import BindOn, Engine, PodAdded
+from weft.core.record.file import hand_over, records_of
+from weft.core.record.reading import read, skim
+from weft.model import BadInputError
+
+SECOND_NS = 1_000_000_000
+
+
+class RecordedRun:
+    """One decisions file. `create(name, **options)` makes policies.
+
+    `events` counts those that can be read. The file's own clock begins anywhere: `offset_s` leads
+    to seconds since 1970, as far as pods' times of creation tell, which are whole seconds.
+    """
+
+    def __init__(self, path: Path, create: Callable[..., Any]) -> None:
+        self._path, self._create = path, create
+        self.trouble = ""
+        self.events, ahead_ns = 0, list[int]()
+        try:
+            for line in skim(path)[1]:
+                self.events += 1
+                if isinstance(line.event, PodAdded | BindOn) and line.event.pod.created_ns:
+                    ahead_ns.append(line.event.pod.created_ns - line.at_ns)
+        except BadInputError:  # said where it is met
+            pass
+        self.offset_s = max(ahead_ns, default=0) / SECOND_NS
+
+    def states(self) -> Iterator[tuple[float, Engine]]:
+        """Yield the moment of each event, seconds since 1970, and the engine after it: always the
+        same one, so look before you go on."""
+        header, lines = read(self._path)
+        engine = header.engine(self._create)
+        number = 0
+        try:
+            for number, line in enumerate(lines, start=1):
+                if records_of(hand_over(engine, line, number)) != line.records:
+                    why = "this Weft decides otherwise than was recorded; weft replay says how"
+                    self.trouble = f"read up to event {number - 1:,}: {why}"
+                    return
+                yield line.at_ns / SECOND_NS + self.offset_s, engine
+        except BadInputError as error:
+            self.trouble = f"read up to event {number:,}: {error}"
+            return
+        if lines.check.why:
+            self.trouble = f"read up to event {number:,}: {lines.check.why}"
