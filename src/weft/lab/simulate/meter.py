@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.core.engine import Engine, Record
-from weft.core.engine.nominations import kept_uid
+from weft.core.engine.nominations import is_kept
 from weft.core.framework.fragments import Fragments, NodeShares, TypicalPods
 from weft.core.ledger.table import LedgerTable
 from weft.lab.simulate.results import PolicyRun
@@ -102,14 +102,16 @@ class Meter:
         return change
 
     def _kept(self, node: str, gpu: int) -> tuple[int, int]:
-        """Return the thousandths and MiB of a GPU that are kept for preempting pods: nobody has
-        them yet."""
+        """Return the thousandths and MiB of a GPU that are kept for pods that wait: nobody has them
+        yet."""
         milli = mib = 0
-        for nomination in self._engine.preemption.on_node(node):
-            kept = self._engine.ledger.holdings.get(kept_uid(nomination.pod.uid))
-            for share in kept.placement.shares if kept else ():
-                if share.gpu == gpu:
-                    milli, mib = milli + share.milli, mib + share.memory_mib
+        if not (self._engine.preemption.nominations or self._engine.kept_places.turns):
+            return milli, mib
+        for holding in self._engine.ledger.pods_on(node):
+            if is_kept(holding.placement.uid):
+                for share in holding.placement.shares:
+                    if share.gpu == gpu:
+                        milli, mib = milli + share.milli, mib + share.memory_mib
         return milli, mib
 
     def used_milli(self) -> int:

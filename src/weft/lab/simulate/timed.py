@@ -32,6 +32,7 @@ from weft.lab.simulate.event_loop import (
     LEAVES,
     PROFILE,
     RETURNS,
+    WAKES,
     WORLD,
     Decider,
     EventLoop,
@@ -238,6 +239,16 @@ class TimedRun(EventLoop[int]):
         self.timeline = TimelineRecorder(first_ns, scenario.capacity_milli)
         self.fragments_milli = self.meter.fragments_milli()
         self.gave_up = 0
+
+    def _next(self) -> tuple[int, int, int] | None:
+        """Return the next event; None too if all pods have ended, and the engine would only look
+        again whether a place is still to be kept."""
+        due = super()._next()
+        if due and due[1] == WAKES and self.engine.kept_places.on and not self.places:
+            waits = len(self.created) > len(self.started)
+            if not waits and all(kind == WAKES for _, kind, _ in self.heap):
+                return None
+        return due
 
     def _advance(self, at_ns: int, kind: int) -> None:
         """Add up use over the time until the next event."""

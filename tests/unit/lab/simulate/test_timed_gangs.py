@@ -18,6 +18,7 @@ from weft.lab.simulate.results import GangTimes, PolicyRun
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.timed import TimedPods, run_timed
 from weft.model import Gang, Node
+from weft.model.queue_rules import HeadOfLine
 from weft.testing import node
 
 import msgspec  # isort: skip
@@ -78,6 +79,23 @@ def test_a_gang_that_never_fits_is_counted_and_wastes_nothing() -> None:
     assert found.gangs is not UNSET
     assert (found.gangs.gangs, found.gangs.never_ran, found.gangs.wasted_gpu_s) == (1, 1, 0.0)
     assert found.failed_pods == 2
+
+
+def test_what_is_kept_for_a_gang_is_not_held() -> None:
+    """Two cards: one held until 100, three tenths of the other until 50. Both are kept, as far as
+    they are free, for a gang of two that comes at 10, from 20 on; it starts at 100."""
+    pods = [
+        trace_pod("low", times=(0, 100, 0)),
+        trace_pod("small", 1, 300, times=(0, 50, 0)),
+        *gang("g", 2, trace_pod("a", times=(10, 60, 10)), trace_pod("b", times=(10, 60, 10))),
+    ]
+    kept = HeadOfLine(10 * 1_000_000_000, 1_000 * 1_000_000_000)
+    world = msgspec.structs.replace(scenario(pods, node("n", gpus=2)), head_of_line=kept)
+    found, times = run(world)
+    assert times.bound[2] == 100 * 1_000_000_000
+    assert found.waits is not None
+    assert found.waits.mean_allocation_percent == 100 * (100 + 0.3 * 50) / 200
+    assert found.waits.end_s == 150
 
 
 def test_without_gangs_there_is_no_word_of_them() -> None:
