@@ -370,10 +370,8 @@ class Engine:
     def tolerance_of(self, uid: str) -> SlowdownTolerance | None:
         """The pod's slowdown tolerance, by its profile; the first one's where it is not known."""
         placed = self.placed.get(uid)
-        profile, holding = (
-            placed.profile if placed else self._default,
-            self.ledger.holdings.get(uid),
-        )
+        profile = placed.profile if placed else self._default
+        holding = self.ledger.holdings.get(uid)
         return tolerance_of(profile.policies, holding.placement if holding else None, self.ledger)
 
     def _unwind(self, uid: str, now_ns: int) -> None:
