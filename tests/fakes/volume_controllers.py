@@ -1,6 +1,7 @@
 """The PersistentVolume controller and a provisioner, on the fake API server.
 
-The controller binds a claim to the volume whose claimRef names it, by UID. The provisioner makes a
+The controller binds a claim to the volume whose claimRef names it, by UID, and takes back a second
+one that a scheduler, behind with what it saw, named it on. The provisioner makes a
 volume for each claim that has a selected-node, on that node alone; a class of another provisioner
 is answered by nobody.
 """
@@ -12,6 +13,7 @@ from fakes.api_server import FakeApiServer
 
 PROVISIONER = "made.example.com"
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
+_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 _BOUND = {"pv.kubernetes.io/bind-completed": "yes"}
 
 Json = dict[str, Any]
@@ -85,6 +87,7 @@ class VolumeControllers:
         if claim is None or claim["metadata"]["uid"] != ref["uid"]:
             return
         if claim["spec"].get("volumeName"):
+            self._take_back(volume, claim["spec"]["volumeName"])
             return
         self._server.update("persistentvolumes", name, {"status": {"phase": "Bound"}})
         bound = {
@@ -93,3 +96,15 @@ class VolumeControllers:
             "status": {"phase": "Bound"},
         }
         self._server.update("persistentvolumeclaims", ref["name"], bound, ref["namespace"])
+
+    def _take_back(self, volume: Json, bound_to: str) -> None:
+        """A scheduler chose it too late: the claim is bound to another one, so it is free again."""
+        meta = volume["metadata"]
+        if meta["name"] == bound_to or _BY_CONTROLLER not in meta.get("annotations", {}):
+            return
+        free = {
+            "metadata": {"annotations": {_BY_CONTROLLER: None}},
+            "spec": {"claimRef": None},
+            "status": {"phase": "Available"},
+        }
+        self._server.update("persistentvolumes", meta["name"], free)

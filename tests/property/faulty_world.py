@@ -28,6 +28,7 @@ from live_asks import (
 )
 from live_faults import Faulty
 from live_instance import BIND_S, LEASE_S, Instance, task_factory
+from live_jobs import LiveJobs, gang_of
 from live_rules import LiveRules
 from ways import Way
 
@@ -76,6 +77,7 @@ class World:
         self.server.store.listeners.append(self._changed)
         self.server.on_request = self.faulty.strike
         self.rules: LiveRules | None = LiveRules(self, seed + 3)
+        self.jobs = LiveJobs(self, seed + 4)
 
     # --- objects ---
 
@@ -152,6 +154,13 @@ class World:
         self.server.remove("pods", pod["metadata"]["name"], NAMESPACE)
         if self.rules is not None:
             self.rules.gone(pod)
+
+    def delete(self, pod: Json) -> None:
+        """As kubectl does: who is bound gets time, who is not is gone at once."""
+        if node_of(pod) and not ended(pod):
+            self.update(pod, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
+        else:
+            self.remove(pod)
 
     def try_remove(self, resource: str, name: str, namespace: str) -> bool:
         """Removes the object, and tells whether there was one."""
@@ -341,9 +350,26 @@ class World:
             self._check_eviction(old)
         elif serving.path.endswith("/binding"):
             self._check_binding(serving, pod)
+        elif serving.method == "DELETE":
+            self._check_end(serving, old)
+        elif not old["status"].get("nominatedNodeName"):
+            self.hits["place kept"] += bool(pod["status"].get("nominatedNodeName"))
+
+    def _check_end(self, serving: Request, pod: Json) -> None:
+        """Weft ends a pod for one of higher priority."""
+        sender = serving.headers.get("user-agent", "")
+        self.hits["ended for another"] += 1
+        if self._last_holder != sender and not self.slips:
+            self.violation(f"{sender} ends a pod, and {self._last_holder} held the lease last")
+        for wrong in self.jobs.ends(sender, pod):
+            self.violation(wrong)
 
     def _check_eviction(self, pod: Json) -> None:
-        """Only where Weft gave a GPU away twice, and nobody who makes room is leaving already."""
+        """Only where Weft gave a GPU away twice, and nobody who makes room is leaving already; or
+        of a gang that runs in part."""
+        if gang_of(pod):
+            self.hits["evicted of a gang"] += 1
+            return
         staying = [p for p in self.pods() if not p["metadata"].get("deletionTimestamp")]
         self.hits["evicted"] += 1
         if not overbooked([*staying, pod], node_of(pod)):

@@ -6,6 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from live_asks import Json, ask_of, node_of, waits
+from live_instance import of_preemption
 
 from fakes.api_http import Request
 from fakes.api_store import ApiRefusal
@@ -152,6 +153,8 @@ def change_label(world: "World", pod: Json) -> bool:
 def _kind(request: Request) -> tuple[str, float, tuple[tuple[str, int], ...]]:
     """The kind of the request, how often it goes wrong, and how."""
     path, method = request.path, request.method
+    if what := of_preemption(request):
+        return what, 0.3, _OTHERS
     by_path = (
         (path.endswith("/binding"), ("binding", 0.45, _BINDING)),
         ("/leases" in path, ("lease", 0.06, _LEASE)),

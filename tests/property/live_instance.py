@@ -29,6 +29,7 @@ from weft.cluster.scheduler.stranded_gauges import StrandedGauges
 from weft.host.scheduler_process import LeadershipLostError, SchedulerProcess
 from weft.host.shell import Background
 from weft.kube.lease import Elector
+from weft.kube.pods import DISRUPTED
 
 if TYPE_CHECKING:
     from faulty_world import World
@@ -47,6 +48,10 @@ POINTS = (
     "at a read-back",
     "at the fence",
     "at a renewal",
+    "before a victim's end",
+    "after a victim's end left",
+    "at a victim's mark",
+    "at a nomination",
 )
 
 
@@ -130,7 +135,12 @@ class Instance:
 
     def kill(self) -> None:
         """kill -9."""
+        if not self.dead and self.leads and self.live and not self.world.calm:
+            kept = self.live.engine.preemption.nominations
+            self.world.hits["crash while a place is kept"] += bool(kept)
         self.dead = True
+        if self.live is not None:  # its timers go on in the loop that all share
+            self.live.decide = lambda *_: []
         self.running.set()
         for task in list(self.tasks):
             task.cancel()
@@ -217,7 +227,7 @@ class Instance:
             self._sent_at[id(request)] = now
         point = self._point(request)
         if point and self.world.crash_due(point):
-            if point == "after the POST left":
+            if point in ("after the POST left", "after a victim's end left"):
                 self.world.server.later(self._random.uniform(0, 5), request, MemoryConnection())
             self._die()
         if request.path.endswith("/binding") and self.world.ends_here():
@@ -259,12 +269,14 @@ class Instance:
         method, parts = request.method, request.path.strip("/").split("/")
         if request.path.endswith("/binding"):
             return self._random.choice(("before the POST", "after the POST left"))
+        if what := of_preemption(request):
+            ends = ("before a victim's end", "after a victim's end left")
+            return self._random.choice(ends) if what == "end" else f"at a {what}"
         if "leases" in parts:
             return "at a renewal" if method == "PATCH" and self.leads else ""
         if method == "GET" and "watch" not in request.query and parts[-1] in _LISTED:
-            if self.lease_until > 0:
-                return "between acquiring and leading"
-            return "in the first sync"
+            leading = self.lease_until > 0
+            return "between acquiring and leading" if leading else "in the first sync"
         if len(parts) == 6 and parts[4] == "pods":
             return {"GET": "at a read-back", "PATCH": "at the fence"}.get(method, "")
         return ""
@@ -272,6 +284,17 @@ class Instance:
     def _die(self) -> None:
         self.kill()
         raise asyncio.CancelledError
+
+
+def of_preemption(request: Request) -> str:
+    """The part of a preemption that the request is: "end", "victim's mark", "nomination"; or ""."""
+    if request.method == "DELETE" and "/pods/" in request.path:
+        return "end"
+    if request.method != "PATCH" or not request.path.endswith("/status"):
+        return ""
+    if b"nominatedNodeName" in request.body:
+        return "nomination"
+    return "victim's mark" if DISRUPTED.encode() in request.body else ""
 
 
 _LISTED = (

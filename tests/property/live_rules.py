@@ -148,11 +148,14 @@ class LiveRules:
     def _wrong_volume(self, pod: Json, cluster: Cluster) -> str:
         for name in claims_of(pod):
             claim = self._claim(name)
-            volumes = self._volumes_for(claim)
-            if [v["metadata"]["name"] for v in volumes] != [claim["spec"].get("volumeName")]:
-                return f"claim {name} is not bound to one volume"
+            own = claim["spec"].get("volumeName")
+            volume = next(
+                (v for v in self._volumes_for(claim) if v["metadata"]["name"] == own), None
+            )
+            if volume is None:
+                return f"claim {name} is not bound to a volume"
             node = cluster.nodes.get(node_of(pod))
-            if node is not None and not reaches(volumes[0], node):
+            if node is not None and not reaches(volume, node):
                 return f"claim {name} has a volume elsewhere"
         return ""
 

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import live_nodes
 from faulty_world import ANOTHER, NAMESPACE, World
@@ -24,6 +24,7 @@ from live_asks import (
 )
 from live_faults import change_label
 from live_instance import POINTS, Instance
+from live_jobs import Cards, gang_of
 from ways import DEFAULT, Way
 
 from fakes.api_memory import MemoryClient, MemoryLine
@@ -43,6 +44,7 @@ OFTEN_S, LEAP_S, LEAPS = 0.5, 700.0, 0.001  # between two steps; one in a thousa
 MOST_PODS = 40
 FACTS = ("overbooked", "holds a GPU the node has not")  # others' bindings; a GPU that was lost
 QUIET_S, SILENT_S = 60, 90  # a watch is given up 120 s after the last that came, maybe late
+GANGS_S = 120  # what runs of a gang without the rest goes after a minute
 
 
 def schedule(
@@ -139,15 +141,23 @@ def _ungate(world: World) -> bool:
 
 
 def _delete(world: World) -> bool:
-    """As kubectl does: who is bound gets time, who is not is gone at once."""
     pod = world.some(world.pods())
     if pod is None:
         return False
-    if node_of(pod) and not ended(pod):
-        world.update(pod, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
-    else:
-        world.remove(pod)
+    world.delete(pod)
     return True
+
+
+def _gang(world: World) -> bool:
+    return world.jobs.comes()
+
+
+def _gang_goes(world: World) -> bool:
+    return world.jobs.goes()
+
+
+def _controllers(world: World) -> bool:
+    return world.jobs.tend()
 
 
 def _make_again(world: World) -> bool:
@@ -295,6 +305,9 @@ STEPS: tuple[tuple[str, float, Callable[[World], bool]], ...] = (
     ("lease out of reach", 0.8, _cut_off),
     ("pod deletion asked", 4, _delete),
     ("pod made again", 1, _make_again),
+    ("gang comes", 2, _gang),
+    ("gang deleted", 0.3, _gang_goes),
+    ("controllers look", 3, _controllers),
     ("label changed", 1.5, _label),
     ("foreign pod", 1, _foreign),
     ("pod bound by another", 0.7, _steal),
@@ -329,6 +342,7 @@ async def quiet(world: World) -> None:
     for instance in world.instances:
         instance.wake()
     longer = SILENT_S + world.behind_s() if world.hits["watch silent"] else 0
+    longer += GANGS_S if world.jobs.gangs else 0
     rounds, since_last = math.ceil((QUIET_S + longer) / 10), 0
     while rounds > 0 or since_last < 2:  # who waits for what went last needs a while, too
         await asyncio.sleep(10)
@@ -337,6 +351,7 @@ async def quiet(world: World) -> None:
         while live_nodes.comes(world):
             pass
         world.collect_strays()
+        world.jobs.tend()
         for pod in world.pods():
             if pod["metadata"].get("deletionTimestamp"):
                 world.remove(pod)
@@ -409,36 +424,82 @@ def _agrees(world: World, live: EngineCluster, name: str) -> None:
 def _nobody_waits_in_vain(world: World, live: EngineCluster) -> None:
     """By arithmetic on the API's objects, but where the pod's policy keeps it off for reasons of
     its own."""
-    free = {
-        name: [[CARD_MIB, CARD_MILLI, True] for _ in range(count)]
-        for name, count in world.gpus.items()
-    }
-    for held in live.engine.ledger.holdings.values():
-        for share in held.placement.shares:
+    preemption = live.engine.preemption
+    for uid in preemption.nominations:
+        world.violation(f"a place is kept for {uid}, and nobody leaves any more")
+    pods = {pod["metadata"]["uid"]: pod for pod in world.pods()}
+    free = _free(world, live, {})
+    for pod in pods.values():
+        if not waits(pod) or pod["spec"]["schedulerName"] not in (*world.way.pods_names, ANOTHER):
+            continue
+        uid = pod["metadata"]["uid"]
+        found = None if gang_of(pod) else _assessed(live, pod)
+        if found is not None and found.counts[0]:
+            world.violation(f"{uid} waits, and Weft knows where it fits")
+        if gang_of(pod):
+            continue
+        ends = _whom_it_may_end(live, pod, pods) if _decided_by_room(found) else ()
+        without = _free(world, live, ends) if ends else free
+        for name in free:
+            if _kept_off(world, live, pod, name):
+                continue
+            if fits(ask_of(pod), [(mib, milli, bool(idle)) for mib, milli, idle in free[name]]):
+                world.violation(f"{uid} waits, and fits on {name}")
+            elif fits(
+                ask_of(pod), [(mib, milli, bool(idle)) for mib, milli, idle in without[name]]
+            ):
+                world.violation(f"{uid} waits, and others may be ended for it on {name}")
+    for wrong in world.jobs.settled(free, lambda pod, name: _kept_off(world, live, pod, name)):
+        world.violation(wrong)
+
+
+def _decided_by_room(found: Assessment | None) -> bool:
+    """True where neither a policy of the pod's refuses GPUs that have room, nor others' end may
+    break its own rules."""
+    if found is None or found.shape.constraints.pods:
+        return False
+    return not (found.profile.node_filters or found.profile.device_filters)
+
+
+def _whom_it_may_end(live: EngineCluster, pod: Json, pods: Mapping[str, Json]) -> list[str]:
+    """The pods of lower priority, by UID, that need not end with others of a gang."""
+    if pod["spec"]["schedulerName"] == ANOTHER:
+        return []  # kube-scheduler judges by itself
+    return [
+        uid
+        for uid, lower in pods.items()
+        if lower["spec"]["priority"] < pod["spec"]["priority"] and not gang_of(lower)
+        if live.engine.preemption.may_end(uid)
+    ]
+
+
+def _free(world: World, live: EngineCluster, without: Container[str]) -> Cards:
+    """Sum up what is free of each GPU of each node, without these pods."""
+    free = {name: [[CARD_MIB, CARD_MILLI, 1] for _ in range(n)] for name, n in world.gpus.items()}
+    for uid, held in live.engine.ledger.holdings.items():
+        for share in () if uid in without else held.placement.shares:
             if share.gpu < len(free[held.placement.node]):  # else the node lost it
                 card = free[held.placement.node][share.gpu]
                 card[0] -= share.memory_mib
                 card[1] -= share.milli
-                card[2] = False
-    rules, objects = world.rules, world.rules.cluster() if world.rules is not None else None
-    for pod in world.pods():
-        if not waits(pod) or pod["spec"]["schedulerName"] not in (*world.way.pods_names, ANOTHER):
-            continue
-        found = _assessed(live, pod)
-        if found is not None and found.counts[0]:
-            world.violation(f"{pod['metadata']['uid']} waits, and Weft knows where it fits")
-        refused = set() if found is None else _refused_by_policy(live, found)
-        # Of several GPUs at once the reason of the last search stands, not the policy's.
-        filtered = found is not None and found.profile.device_filters
-        for name, cards in free.items():
-            if name in refused or world.gives_more or (filtered and ask_of(pod).count > 1):
-                continue
-            own = pod["spec"]["schedulerName"] != ANOTHER  # the other one judges by itself
-            if own and rules is not None and objects and rules.keeps_off(objects, pod, name):
-                world.hits["kept waiting by a rule"] += 1
-                continue
-            if fits(ask_of(pod), [(mib, milli, bool(idle)) for mib, milli, idle in cards]):
-                world.violation(f"{pod['metadata']['uid']} waits, and fits on {name}")
+                card[2] = 0
+    return free
+
+
+def _kept_off(world: World, live: EngineCluster, pod: Json, node: str) -> bool:
+    """True if something else than room keeps the pod off the node, or may."""
+    found = _assessed(live, pod)
+    # Of several GPUs at once the reason of the last search stands, not the policy's.
+    filtered = found is not None and found.profile.device_filters
+    if world.gives_more or (filtered and ask_of(pod).count > 1):
+        return True
+    if found is not None and node in _refused_by_policy(live, found):
+        return True
+    own = pod["spec"]["schedulerName"] != ANOTHER
+    if own and world.rules is not None and world.rules.keeps_off(world.rules.cluster(), pod, node):
+        world.hits["kept waiting by a rule"] += 1
+        return True
+    return False
 
 
 def _assessed(

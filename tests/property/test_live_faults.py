@@ -68,6 +68,13 @@ FAULT_POINTS = (
     "pod ungated",
     "pod deletion asked",
     "deleted after a restart",
+    "gang comes",
+    "gang deleted",
+    "controllers look",
+    "evicted of a gang",
+    "place kept",
+    "ended for another",
+    "crash while a place is kept",
     "asked why",
     "metrics read",
     "kube-scheduler gave up waiting",
@@ -80,7 +87,16 @@ FAULT_POINTS = (
     "probes refused",
     "kept waiting by a rule",
 )
-REQUESTS = ("lease", "list", "watch", "read-back", "fence")  # whatever goes wrong with them
+REQUESTS = (
+    "lease",
+    "list",
+    "watch",
+    "read-back",
+    "fence",
+    "end",
+    "victim's mark",
+    "nomination",
+)  # whatever goes wrong with them
 
 
 @pytest.fixture(autouse=True)

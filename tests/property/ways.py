@@ -19,9 +19,9 @@ import msgspec
 import yaml
 from long_form import few_or_many
 
-from weft.cluster.config.form import Configuration, ProfileSettings
+from weft.cluster.config.form import Configuration, PolicySettings, ProfileSettings
 from weft.cluster.config.made_profiles import profiles as made_profiles
-from weft.core.framework import Plugin, Policy, Profile
+from weft.core.framework import Policy, Profile
 from weft.core.framework.policy import PricesEvery
 from weft.core.policies.auto import Auto
 from weft.core.policies.catalog import BUILT_IN, built_in
@@ -65,8 +65,7 @@ class Way(NamedTuple):
 
     def profiles(self, seed: int) -> list[Profile]:
         """Its own, and one beside them."""
-        other = POLICIES[seed % len(POLICIES)]
-        found = [*self.made(), Profile(BESIDE, [built_in().create(other)])]
+        found = [*self.made(), *_profiles_of(BESIDE, POLICIES[seed % len(POLICIES)])]
         for profile in found:
             for policy in profile.policies:
                 soon(policy)
@@ -102,14 +101,23 @@ SHIPPED_BY = {
 """The configurations that ship, by where they are written."""
 
 
+def _profiles_of(scheduler_name: str, *policies: str | PolicySettings) -> list[Profile]:
+    """One profile, as a configuration that says no more than its policies has it: it preempts."""
+    uses = (PolicySettings(each) if isinstance(each, str) else each for each in policies)
+    return _made(ProfileSettings(scheduler_name, tuple(uses)))
+
+
+def _made(*profiles: ProfileSettings) -> list[Profile]:
+    return made_profiles(Configuration(profiles=profiles), built_in())
+
+
 def _policy(name: str) -> Way:
-    return Way(name, lambda: [Profile(WEFT, [built_in().create(name)])])
+    return Way(name, partial(_profiles_of, WEFT, name))
 
 
 def _weighed() -> list[Profile]:
     """Several policies that score: none ships, but users write such."""
-    parts = (built_in().create("best-fit"), 2), (built_in().create("spread"), 3)
-    return [Profile(WEFT, [Plugin(policy, weight) for policy, weight in parts])]
+    return _profiles_of(WEFT, PolicySettings("best-fit", 2), PolicySettings("spread", 3))
 
 
 def shipped_ways(shipped_by: Mapping[str, Configuration]) -> Iterator[Way]:
@@ -118,22 +126,15 @@ def shipped_ways(shipped_by: Mapping[str, Configuration]) -> Iterator[Way]:
     known: list[tuple[ProfileSettings, ...]] = []
     for where, config in shipped_by.items():
         beside = f" of {where}" if known else ""
-        for index, settings in enumerate(config.profiles):
+        for settings in config.profiles:
             alone = (msgspec.structs.replace(settings, scheduler_name=WEFT, via="scheduler"),)
             if alone not in known:
                 known.append(alone)
-                yield Way(f"profile {settings.scheduler_name}{beside}", _one_of(config, index))
+                yield Way(f"profile {settings.scheduler_name}{beside}", partial(_made, *alone))
         if (whole := tuple(config.profiles)) not in known and len(whole) > 1:
             known.append(whole)
             names = tuple(settings.scheduler_name for settings in whole)
             yield Way(f"all of {where}", partial(made_profiles, config, built_in()), names)
-
-
-def _one_of(config: Configuration, index: int) -> Callable[[], list[Profile]]:
-    def made() -> list[Profile]:
-        return [Profile(WEFT, made_profiles(config, built_in())[index].plugins)]
-
-    return made
 
 
 SHIPPED = (*shipped_ways(SHIPPED_BY), _policy("auto"))

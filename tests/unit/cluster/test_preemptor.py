@@ -1,6 +1,7 @@
 """Preemption on a cluster: condition, DELETE, nominatedNodeName; budgets, and victims that stay."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from live_world import Json, World, api, client_of, gpus, living, node, pod, unt
 from fakes.api_server import FakeApiServer
 from weft.cluster.eviction import preemptor
 from weft.core.engine import NotEvicted
+from weft.core.engine.nominations import REFUSED_NS
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
 from weft.kube.client import ApiClient
@@ -257,3 +259,34 @@ async def test_the_next_process_knows_who_may_move_and_who_says_so_since() -> No
         made.live = made.parts.live
         await made.live.start()
         assert [*made.live.engine.preemption.movable] == [made.uid("web-1")]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("PATCH", "/low/status"), ("DELETE", "/low"), ("PATCH", "/high/status")],
+    ids=["mark", "end", "nomination"],
+)
+@pytest.mark.parametrize("lost", ["lose-request", "lose-answer"])
+async def test_what_is_lost_on_its_way_is_asked_again(method: str, path: str, lost: str) -> None:
+    async with world() as made:
+        made.add("low", 1)
+        await made.bound("low")
+        made.server.fault(lost, method=method, path=f"/api/v1/namespaces/d/pods{path}")
+        made.add("high", 9)
+        await until(lambda: made.deleting("low"))
+        await until(lambda: made.kept("high") == "n")
+        assert made.conditions("low")["DisruptionTarget"] == "PreemptionByScheduler"
+
+
+async def test_a_victim_whose_end_was_never_heard_is_asked_again_later() -> None:
+    """No victim that stays: nobody knows that it was asked."""
+    async with world() as made:
+        made.add("low", 1)
+        await made.bound("low")
+        for _ in range(preemptor.TRIES):
+            made.server.fault("lose-request", method="DELETE", path="/api/v1/namespaces/d/pods/low")
+        made.add("high", 9)
+        await until(lambda: made.parts.preemptor.counts["failed"])
+        preemption = made.live.engine.preemption
+        assert preemption.due(time.monotonic_ns() + 2 * REFUSED_NS)
+        assert preemption.may_end(made.uid("low"))

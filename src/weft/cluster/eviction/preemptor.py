@@ -12,6 +12,7 @@ others.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from weft.cluster.control.interface import Notice
@@ -28,6 +29,8 @@ from weft.kube.pods import DISRUPTED, PREEMPTED, Pod
 from weft.model.log_fields import about
 
 log = logging.getLogger("weft.cluster")
+TRIES = 3
+"""So often a request is sent whose answer is lost: none of them does more when it comes twice."""
 GRACE_S, LATE_S = 30, 30.0
 """A pod's grace where it says none, and how long after it a pod may still be there."""
 _TIMEOUT_S = 3.0
@@ -100,17 +103,32 @@ class Preemptor:
             return  # gone: the watch tells the engine
         if not self.leading:
             self._report(NotEvicted(uid, NOT_LEADING, refused=False))
-        elif self._may_write is not None and not self._may_write(2 * _TIMEOUT_S):
+        elif not self._leads_for(2 * _TIMEOUT_S):
             self._report(NotEvicted(uid, LEASE_ENDS, refused=False))
         elif pod.metadata.deletion_timestamp or await self._ask(pod, why):
             self._wait_for(pod)
+
+    def _leads_for(self, seconds: float) -> bool:
+        return self.leading and (self._may_write is None or self._may_write(seconds))
+
+    async def _surely(self, ask: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Ask; again where the answer is lost, as long as this process leads."""
+        for _ in range(TRIES - 1):
+            try:
+                await ask()
+            except LostError:
+                if not self._leads_for(_TIMEOUT_S):
+                    raise
+            else:
+                return
+        await ask()
 
     async def _ask(self, pod: Pod, why: PreemptedFor) -> bool:
         """True if the pod goes, or may."""
         meta, text = pod.metadata, preempted_in_words(why)
         refused = ""
         try:
-            await self._mark(pod, text)
+            await self._surely(partial(self._mark, pod, text))
             if why.law:
                 answer = await evict(self._client, meta.namespace, meta.name, meta.uid, _TIMEOUT_S)
                 if answer.outcome == "blocked":
@@ -119,12 +137,10 @@ class Preemptor:
                 elif answer.error is not None and not answer.may_go:
                     raise answer.error
             else:
-                await self._client.delete(PODS, meta.namespace, meta.name, meta.uid)
+                await self._surely(partial(self._delete, pod))
         except (NotFoundError, ConflictError):
             return False  # gone, or another has its name: the watch will say so
-        except LostError:
-            pass  # it may have arrived: whether the pod goes says so
-        except (ApiError, NotSentError) as error:
+        except _Errors as error:  # one whose answers are all lost may go nonetheless
             self.counts["failed"] += 1
             refused = str(error)
         if refused:
@@ -148,6 +164,10 @@ class Preemptor:
         )
         self._notify(Notice(reason, text, pod=pod))
         return True
+
+    async def _delete(self, pod: Pod) -> None:
+        meta = pod.metadata
+        await self._client.delete(PODS, meta.namespace, meta.name, meta.uid)
 
     async def _mark(self, pod: Pod, text: str) -> None:
         """Say on the pod why it ends, as controllers' podFailurePolicy reads it."""
@@ -202,7 +222,7 @@ class Preemptor:
             if pod is None or pod.spec.node_name:
                 return  # the API server clears it with the Binding
             try:
-                await self._patch(pod, {"nominatedNodeName": node or None})
+                await self._surely(partial(self._patch, pod, {"nominatedNodeName": node or None}))
             except _Errors as error:
                 text = "the node kept for %s/%s could not be written: %s"
                 log.warning(text, request.namespace, request.name, error, extra=about(pod.metadata))
