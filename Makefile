@@ -14,7 +14,7 @@ TESTS := -n 3 --dist worksteal -o faulthandler_timeout=300 -o faulthandler_exit_
 # pytest rewrites the tests: 15 s at each run where the result may not be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-long test-faults test-data test-cluster test-node test-browser cluster-tools node-tools helm manifests image release gpu-check coverage check format bench bench-cluster experiments docs clean
+.PHONY: help venv demo test test-long test-faults test-data test-cluster test-node test-browser cluster-tools node-tools helm manifests image release site api gpu-check coverage check format bench bench-cluster experiments docs clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -120,6 +120,12 @@ experiments: venv  ## Published experiments in their short forms; build/experime
 
 docs: venv  ## Check that every page's links, code and names are true.
 	@$(BIN)/pytest -q tests/architecture/test_docs.py
+
+api: venv  ## docs/reference/python-api.md, of docstrings.
+	@$(BIN)/python tests/architecture/public_api.py
+
+site: venv  ## The documentation as a searchable site, build/site/index.html; a broken link is an error.
+	@$(BIN)/python docs/site/make_site.py
 
 clean:  ## Remove what the targets made.
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage
