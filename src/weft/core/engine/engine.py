@@ -570,7 +570,7 @@ class Engine:
         if pod.gang:
             known = gang_search.in_domain(known, self.queue.gangs, self.ledger, pod.gang)
         if self.teams.count:
-            kept = [*self.preemption.nominations.values()]
+            kept = self.preemption.not_below(pod.priority)
             known = self.teams.within_limits(known, pod, kept)
         if has_rules or existing.owners:
             asked = existing.filled_in(pod, constraints)

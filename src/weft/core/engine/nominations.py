@@ -265,6 +265,10 @@ class Preemption:
         """Nominations of pods of a lower priority."""
         return [each for each in self.nominations.values() if each.pod.priority < priority]
 
+    def not_below(self, priority: int) -> list[Nomination]:
+        """All others."""
+        return [each for each in self.nominations.values() if each.pod.priority >= priority]
+
     def together(self, nomination: Nomination) -> list[Nomination]:
         """The same, and those of its gang: they are kept all or not at all."""
         gang = nomination.pod.gang

@@ -210,13 +210,16 @@ def _search(
             return False
         return len(rooms_beside(engine, [chosen], gone, uids, rights.beside)) == len(uids)
 
-    here = is_open(known)
+    here, limited = is_open(known), _at_limit(engine, waiting.pod, known)
     victims, found = _VictimsOf(engine, rights), None
     if preemption.movable:
         moves = _VictimsOf(engine, rights, only_movable=True)
         found = _found(engine, _search_of(waiting, known.demand, here, moves, fits, all_move))
     if found is None:
         found = _found(engine, _search_of(waiting, known.demand, here, victims, fits))
+    if found is None and limited is not None:
+        own = _VictimsOf(engine, rights, only_queue=waiting.pod.team_queue)
+        found = _found(engine, _search_of(waiting, known.demand, limited, own, fits))
     if found is None:
         return None
     uids = uids_of(found.victims)
@@ -228,6 +231,23 @@ def _search(
     return RoomFound(found.row, found.victims, chosen.placement, rooms)
 
 
+def _at_limit(engine: Engine, pod: PodRequest, known: Assessment) -> Bools | None:
+    """Nodes that only the limit of the pod's queue closes to it, and that have less important pods
+    of its queue; None for none."""
+    teams, table, standings = engine.teams, engine.ledger.table, engine.preemption.standings
+    if not teams.is_limited(pod.team_queue):
+        return None
+    closed = (known.codes == Code.QUEUE_LIMIT) & (known.declared == 0)
+    if not closed.any():
+        return None
+    lower = [u for u in teams.uids_of(pod.team_queue) if standings.get(u, (FAR,))[0] < pod.priority]
+    rows = [table.row_of.get(engine.ledger.holdings[uid].placement.node, -1) for uid in lower]
+    here = np.zeros(table.count, dtype=np.bool_)
+    here[[row for row in rows if row >= 0]] = True
+    here &= closed
+    return here if here.any() else None
+
+
 def _found(engine: Engine, search: VictimSearch) -> FoundVictims | None:
     """The search's answer; the turn's work is counted."""
     found, looks = search.find(), engine.ledger.table.count // LOOKS_SEARCH
@@ -236,16 +256,25 @@ def _found(engine: Engine, search: VictimSearch) -> FoundVictims | None:
 
 
 class _VictimsOf:
-    """The pods that a pod with these rights may end; `only_movable`: and that may move."""
+    """The pods that a pod with these rights may end; `only_movable`: and that may move;
+    `only_queue`: and are of this team's queue."""
 
     def __init__(
-        self, engine: Engine, rights: PreemptionRights, *, only_movable: bool = False
+        self,
+        engine: Engine,
+        rights: PreemptionRights,
+        *,
+        only_movable: bool = False,
+        only_queue: str = "",
     ) -> None:
         self.engine, self.rights, self.only_movable = engine, rights, only_movable
+        self.only_queue = only_queue
 
     def __call__(self, node: str) -> Sequence[Victim]:
         """Those on the node."""
-        victims = self.rights.victims_on(self.engine, node)
+        victims, name_of = self.rights.victims_on(self.engine, node), self.engine.teams.name_of
+        if self.only_queue:
+            return [v for v in victims if all(name_of(uid) == self.only_queue for uid in v.uids)]
         if not self.only_movable:
             return victims
         movable = self.engine.preemption.movable
@@ -265,6 +294,7 @@ def _search_of(
     constraints, moves = pod.shape.constraints, victims_on.only_movable
     beside = [name for name, _ in pod.shape.extended if name != PODS]
     rules = constraints.pods or constraints.storage or constraints.ports or beside
+    beyond_sums = rules or victims_on.only_queue or engine.existing.owners
     return VictimSearch(
         engine.ledger,
         preemption.movers if moves else preemption.lower,
@@ -277,7 +307,7 @@ def _search_of(
         going=rights.going,
         taken=[each.place for each in rights.beside],
         may_violate=not (moves or waiting.profile.budgets_are_law),
-        simple=not (rules or engine.existing.owners or waiting.profile.device_filters),
+        simple=not (beyond_sums or waiting.profile.device_filters),
         suits=suits,
     )
 

@@ -220,6 +220,10 @@ class TeamQueues:
         for holding in self._ledger.holdings.values():
             self._booked(holding, 1)
 
+    def uids_of(self, name: str) -> Iterator[str]:
+        """The queue's pods that hold anything, by UID."""
+        return (uid for uid, (queue, _) in self._charged.items() if queue == name)
+
     def names(self) -> list[str]:
         """The queues that hold anything."""
         return list(self._uses)
