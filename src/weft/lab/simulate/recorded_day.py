@@ -124,6 +124,8 @@ class _Reading:
         known = self.pods.get(pod.uid)
         if known is None:
             self.pods[pod.uid] = _RecordedPod(pod, at)
+        elif known.gone_ns is not None:
+            known.bound_ns = known.gone_ns = None  # in a simulated day an evicted pod comes anew
         elif known.bound_ns is None:
             known.request = pod  # the pod was changed while it was pending
 

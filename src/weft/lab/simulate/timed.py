@@ -368,7 +368,10 @@ class TimedRun(EventLoop[int]):
     def comes_anew(self, number: int) -> None:
         """Create a pod again that lost its place; of a gang of which some have done their work, as
         a pod of its own."""
-        request = self._request(number)
+        request, pod = self._request(number), self.pods[number]
+        if pod.request is not None:  # as long after its first creation, by the recorded clock
+            later_ns = self.now - self.created[number]
+            request = replace(request, created_ns=pod.request.created_ns + later_ns)
         if request.gang and self.gangs.is_over_for_some(number):
             request = replace(request, gang=UNSET)
         self.tell(PodAdded(request))

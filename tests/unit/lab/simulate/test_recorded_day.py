@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import UNSET
 from traces import in_order, scenario, trace_pod
 
 from weft.core.engine import Event, NodesChanged, PodAdded, PodBound, PodGone, PodSeenBound
@@ -17,6 +18,7 @@ from weft.lab.simulate.openb import TracePod
 from weft.lab.simulate.recorded_day import read_day, summary
 from weft.lab.simulate.timed import run_timed
 from weft.model import BadInputError, GpuMemoryRequest, GpuRequest, Placement, Shape, Share
+from weft.model.queue_rules import QueueAmounts, QueueRules, QueueTerms
 from weft.testing import node, pod
 
 SECOND = 10**9
@@ -57,6 +59,54 @@ def test_a_simulated_day_under_its_own_policy_comes_out_the_same(
     assert rerun.failed_pods == run.failed_pods
     other = run_timed(world, BestFit(), in_order(world, 7), timing=False)
     assert run_timed(day.scenario, BestFit(), day.arrivals, timing=False).waits == other.waits
+
+
+def test_a_day_with_queues_and_preemption_comes_out_the_same(tmp_path: Path) -> None:
+    """Its queues are those of the record, and pods end others as then; a pod that was ended, and
+    came anew, has all its work to do again."""
+    pods = [
+        msgspec.structs.replace(each, priority=9 * (i % 7 == 0), listed_queue="ab"[i % 2])
+        for i, each in enumerate(PODS)
+    ]
+    promised = QueueTerms("b", guarantee=QueueAmounts(gpu_milli=2_000))
+    world = msgspec.structs.replace(
+        scenario(pods, *CLUSTER), queues=QueueRules("fair", (promised,), reclaim=True), grace_ns=0
+    )
+    first = tmp_path / "day"
+    with first.open("wb") as file:
+        run = run_timed(
+            world, FirstFit(), in_order(world, 7), timing=False, decisions=DecisionsWriter(file)
+        )
+    assert run.preemption is not UNSET
+    assert run.preemption.preempted > 3
+    day = read_day(first)
+    assert (day.scenario.queues, day.scenario.preempt) == (world.queues, True)
+    rerun = run_timed(
+        msgspec.structs.replace(day.scenario, grace_ns=0), FirstFit(), day.arrivals, timing=False
+    )
+    assert (rerun.waits, rerun.preemption) == (run.waits, run.preemption)
+    assert rerun.queues == run.queues
+
+
+def test_pods_that_other_schedulers_placed_are_ended_by_nobody(tmp_path: Path) -> None:
+    held = Placement("other", "n", (Share(0, 0, 16_000, 1_000),))
+    header = Header([ProfileUse("weft", [PolicyUse("first-fit")], preempts=True)])
+    with (tmp_path / "day").open("wb") as file:
+        recorder = Recorder(header.engine(built_in().create), header, DecisionsWriter(file).write)
+        events: list[Event] = [
+            NodesChanged((node("n", gpus=1),)),
+            PodSeenBound(held, priority=0),
+            PodAdded(pod("low", gpus=1)),
+            PodAdded(pod("urgent", gpus=1, priority=9)),
+        ]
+        for at, event in enumerate(events):
+            recorder.handle(event, at * SECOND)
+    day = read_day(tmp_path / "day")
+    assert day.scenario.preempts
+    run = run_timed(day.scenario, FirstFit(), day.arrivals, timing=False)
+    assert run.failed_pods == 2
+    assert run.preemption is not UNSET
+    assert run.preemption.preempted == 0
 
 
 def test_pods_that_found_no_place_and_were_withdrawn_are_again(tmp_path: Path) -> None:
