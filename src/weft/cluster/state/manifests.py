@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import UNSET
 
 from weft.cluster.state import pod_reader
 from weft.cluster.state.groups import GROUP_KINDS, ObjectKey, api_group
@@ -403,7 +402,6 @@ def _pods_of(file: Path) -> Iterator[PodRequest]:
         try:
             for pod in pods_in(load(document)):
                 request = pod_reader.read(manifest_of(pod), DialectSettings(), UnknownVolumes())
-                request = msgspec.structs.replace(request, gang=UNSET)  # they come one by one
                 if not request.shape.gpu_requests:
                     continue
                 name = f"{pod.kind.lower()}-{pod.name}"
