@@ -1,0 +1,192 @@
+"""How long pods run, against a slow reference, and against what then happened."""
+
+import random
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.core.engine.durations import (
+    KINDS_KEPT,
+    MOST_NS,
+    RUNS_KEPT,
+    SAID_AT_MOST,
+    SECOND_NS,
+    UNKNOWN,
+    RunHistory,
+    effective,
+    survival,
+)
+
+HOUR = 3_600 * SECOND_NS
+Run = tuple[int, bool, int]
+"""How long, whether it ended by itself, and how many half-lives ago."""
+RUNS = st.lists(
+    st.tuples(st.integers(1, 12), st.booleans(), st.integers(0, 3)), min_size=1, max_size=12
+)
+
+
+def slow_quantile(runs: list[Run], part: Fraction, age: int) -> int | None:
+    """Kaplan and Meier's product, in fractions, one time after the other."""
+    left, beyond = Fraction(1), None
+    for time in range(1, max(ran for ran, _, _ in runs) + 1):
+        if time > age and beyond is None:
+            beyond = left
+            if beyond == 0:
+                return None
+        at_risk = sum(Fraction(1, 2**ago) for ran, _, ago in runs if ran >= time)
+        ends = sum(Fraction(1, 2**ago) for ran, ended, ago in runs if ended and ran == time)
+        if ends:
+            left *= 1 - ends / at_risk
+            if beyond is not None and left <= (1 - part) * beyond:
+                return time - age
+    return None
+
+
+@settings(max_examples=400, deadline=None)
+@given(RUNS, st.sampled_from([Fraction(1, 2), Fraction(9, 10), Fraction(1, 4)]), st.integers(0, 13))
+def test_quantiles_of_what_is_left_are_those_of_a_slow_reference(
+    runs: list[Run], part: Fraction, age: int
+) -> None:
+    curve = survival(
+        np.array([run[0] for run in runs]),
+        np.array([run[1] for run in runs]),
+        np.array([0.5 ** run[2] for run in runs]),
+    )
+    assert curve.quantile(float(part), age) == slow_quantile(runs, part, age)
+
+
+def test_the_textbook_example() -> None:
+    """Freireich's remission times of 6-MP, in weeks: 21 patients, 9 relapses, median 23."""
+    ended = [6, 6, 6, 7, 10, 13, 16, 22, 23]
+    censored = [6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35]
+    ran = np.array(ended + censored)
+    curve = survival(ran, np.arange(21) < 9, np.ones(21))
+    assert curve.times.tolist() == [6, 7, 10, 13, 16, 22, 23]
+    wanted = [0.857, 0.807, 0.753, 0.690, 0.627, 0.538, 0.448]
+    assert curve.left == pytest.approx(wanted, abs=0.0005)
+    assert curve.quantile(0.5, 0) == 23
+    assert curve.quantile(0.9, 0) is None
+
+
+NOW = 100 * HOUR
+
+
+def history(hours: list[float], kind: str = "job", said_h: float = 0) -> RunHistory:
+    """Runs of so many hours that ended just now."""
+    found = RunHistory()
+    for number, ran in enumerate(hours):
+        begun_ns = NOW - round(ran * HOUR)
+        found.begins(f"p{number}", (kind, "ns"), begun_ns, said_ns=round(said_h * HOUR))
+        found.ends(f"p{number}", NOW, by_itself=True)
+    return found
+
+
+def test_few_runs_say_nothing_and_ten_say_all() -> None:
+    assert history([1, 2, 3, 4]).left(("job",), 0, NOW) == UNKNOWN
+    five = history([1, 2, 3, 4, 5]).left(("job",), 0, NOW)
+    assert (five.half_ns, five.most_ns) == (3 * HOUR, None)
+    ten = history([*range(1, 11)]).left(("job",), 0, 10 * HOUR)
+    assert ten == (5 * HOUR, 9 * HOUR, "learnt")
+
+
+def test_a_kind_with_few_runs_takes_those_of_a_wider_one() -> None:
+    known = history([*range(1, 11)], kind="other")
+    assert known.left(("job", "ns"), 0, NOW).half_ns == 5 * HOUR
+    assert known.left(("job",), 0, NOW) == UNKNOWN
+
+
+def test_of_an_old_pod_those_runs_count_that_lasted_as_long() -> None:
+    known = history([1] * 20 + [*range(10, 20)])
+    assert known.left(("job",), 0, NOW).half_ns == HOUR
+    assert known.left(("job",), 2 * HOUR, NOW).half_ns == 12 * HOUR
+    assert known.left(("job",), 18 * HOUR, NOW) == UNKNOWN
+
+
+def test_runs_that_were_cut_short_or_go_on_are_at_least_as_long() -> None:
+    known = history([1, 2, 3, 4, 5, 6])
+    before = known.left(("job",), 0, NOW).half_ns
+    for number in range(6):
+        known.begins(f"long{number}", ("job",), NOW - 20 * HOUR)
+    after = known.left(("job",), 0, NOW).half_ns
+    assert before == 3 * HOUR
+    assert after == 6 * HOUR
+    for number in range(6):
+        known.ends(f"long{number}", NOW, by_itself=False)
+    assert known.left(("job",), 0, NOW).half_ns == 6 * HOUR
+
+
+def test_old_runs_count_less_and_so_fewer_remain() -> None:
+    weights = 0.5 ** np.arange(3)
+    assert effective(weights) == pytest.approx(1.75**2 / (1 + 0.25 + 0.0625))
+    known = RunHistory(half_life_ns=HOUR)
+    for number in range(20):
+        known.begins(f"old{number}", ("job",), 0)
+        known.ends(f"old{number}", HOUR, by_itself=True)
+    for number in range(10):
+        known.begins(f"new{number}", ("job",), 9 * HOUR)
+        known.ends(f"new{number}", 12 * HOUR, by_itself=True)
+    assert known.left(("job",), 0, NOW).half_ns == 3 * HOUR
+
+
+def test_what_a_pod_says_is_held_to_what_its_namespace_said_before() -> None:
+    nobody = RunHistory().left(("job", "ns"), 0, 0, said_ns=HOUR)
+    assert nobody == (HOUR, SAID_AT_MOST * HOUR, "said")
+    liars = history([10.0] * 12, said_h=1)
+    said = liars.left(("another", "ns"), 0, NOW, said_ns=2 * HOUR)
+    assert said == (20 * HOUR, 20 * HOUR, "said")
+    assert liars.left(("another", "honest"), 0, 0, said_ns=2 * HOUR).half_ns == 2 * HOUR
+
+
+def test_a_pod_that_runs_for_longer_than_it_said_is_unknown() -> None:
+    assert RunHistory().left(("job",), HOUR, HOUR, said_ns=HOUR) == UNKNOWN
+
+
+def test_what_ends_a_pod_bounds_it() -> None:
+    known = history([*range(1, 11)])
+    assert known.left(("job",), 0, NOW, bound_ns=6 * HOUR) == (5 * HOUR, 6 * HOUR, "bound")
+    assert known.left(("job",), 0, NOW, bound_ns=20 * HOUR).by == "learnt"
+    assert RunHistory().left((), 2 * HOUR, 0, bound_ns=HOUR) == (None, 0, "bound")
+
+
+@pytest.mark.parametrize("said_ns", [-HOUR, MOST_NS + 1, 0])
+def test_what_cannot_be_is_not_said(said_ns: int) -> None:
+    assert RunHistory().begins("p", ("job",), 0, said_ns=said_ns) == UNKNOWN
+
+
+def test_a_clock_that_jumps_leaves_no_run() -> None:
+    known = RunHistory()
+    for number, (begins, ends) in enumerate([(HOUR, HOUR), (HOUR, 0), (0, MOST_NS + 1)] * 5):
+        known.begins(f"p{number}", ("job",), begins)
+        known.ends(f"p{number}", ends, by_itself=True)
+    assert known.left(("job",), 0, HOUR) == UNKNOWN
+    known.begins("now", ("job",), HOUR)
+    assert known.of_running("now", 0) == UNKNOWN
+    assert known.of_running("nobody", 0) == UNKNOWN
+
+
+def test_memory_is_bounded() -> None:
+    known = history([1.0] * (RUNS_KEPT + 10))
+    assert len(known._ran["job"].runs) == RUNS_KEPT
+    for number in range(KINDS_KEPT + 10):
+        known.begins("p", (f"kind{number}",), 0)
+        known.ends("p", HOUR, by_itself=True)
+    assert len(known._ran) == KINDS_KEPT
+    assert not known._of_kind
+
+
+@pytest.mark.parametrize("sigma", [0.5, 2.0])
+def test_half_and_nine_of_ten_are_kept_although_runs_are_cut_short(sigma: float) -> None:
+    """Log-normal runs, each pod killed after a time of its own with chance a fifth."""
+    draw, known, now_ns = random.Random(7), RunHistory(), 0
+    for number in range(3_000):
+        ran_ns = round(draw.lognormvariate(0, sigma) * HOUR)
+        known.begins(f"p{number}", ("job",), now_ns)
+        cut_ns = round(ran_ns * draw.random()) if draw.random() < 0.2 else ran_ns
+        known.ends(f"p{number}", now_ns + cut_ns, by_itself=cut_ns == ran_ns)
+        now_ns += 60 * SECOND_NS
+    counts = known.coverage
+    assert counts["half-kept"] / counts["half"] == pytest.approx(0.5, abs=0.08)
+    assert counts["most-kept"] / counts["most"] == pytest.approx(0.9, abs=0.05)
