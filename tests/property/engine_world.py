@@ -50,6 +50,7 @@ from weft.core.framework.signals import FRESH, MISSING, STALE, snapshot
 from weft.core.ledger import audit
 from weft.core.ledger.audit import differences
 from weft.model import Constraints, Node, Placement, PodRequest, Shape
+from weft.model.queue_rules import NOTHING_KEPT, HeadOfLine
 from weft.model.storage import mounted_by
 from weft.testing import node, placement, random_nodes, random_shape, shape
 
@@ -74,6 +75,12 @@ STEPS |= {"look": 1, "foreign": 1, "leave": 1, "come": 2, "crash": 1}
 STEPS |= {"relabel": 1, "terminate": 1, "resize": 1}
 MOST_PODS = 30
 Log = list[tuple[Event, int, list[Command]]]
+
+
+def kept_by(seed: int) -> HeadOfLine:
+    """In every other world places are kept, soon, for pods of several GPUs."""
+    soon = HeadOfLine(0, keep_for_ns=20 * SECOND, pods_after_ns=2 * SECOND, at_once=2)
+    return soon if seed % 2 else NOTHING_KEPT
 
 
 class World:
@@ -108,7 +115,12 @@ class World:
 
     def start(self, nodes: Iterable[Node] = ()) -> Engine:
         """An engine that knows nothing but these nodes."""
-        engine = Engine(self.way.profiles(self.seed), nodes, seed=self.seed)
+        engine = Engine(
+            self.way.profiles(self.seed),
+            nodes,
+            seed=self.seed,
+            head_of_line=kept_by(self.seed),
+        )
         if self.mistakes:
             self._make_mistakes(engine)
         return engine
@@ -375,7 +387,9 @@ class World:
         waiting = {one.pod.uid for one in self.engine.queue.waiting()}
         kept = set(filter(is_kept, self.engine.ledger.holdings))
         nominations = self.engine.preemption.nominations
-        assert kept <= set(map(kept_uid, nominations)), "a place is kept for nobody"
+        line = self.engine.kept_places
+        for_line = {uid for turn in line.kept() if turn.head for uid in line.uids([turn])}
+        assert kept - for_line <= set(map(kept_uid, nominations)), "a place is kept for nobody"
         assert nominations.keys() <= waiting, "a place is kept for a pod that does not wait"
         holds = set(self.engine.ledger.holdings) - kept
         assert holds == self.bound.keys() | self.flying.keys()

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 from drawn_rules import KINDS
-from engine_world import walk
+from engine_world import kept_by, walk
 from long_form import few_or_many
 from ways import CHOSEN, SHIPPED, WAYS, seeds
 
@@ -92,7 +92,12 @@ def test_the_same_events_lead_to_the_same_commands(way: str) -> None:
     for seed in seeds(few_or_many(1, 12)):
         log: list[tuple[Event, int, list[Command]]] = []
         world = walk(seed, WAYS[way], crashes=False, log=log)
-        again = Engine(WAYS[way].profiles(seed), world.first_nodes, seed=seed)
+        again = Engine(
+            WAYS[way].profiles(seed),
+            world.first_nodes,
+            seed=seed,
+            head_of_line=kept_by(seed),
+        )
         replayed = [_decided(again.handle(told, now)) for told, now, _ in log]
         assert replayed == [_decided(commands) for *_, commands in log]
         assert any(isinstance(one, Bind) for commands in replayed for one in commands)

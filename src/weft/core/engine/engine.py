@@ -465,12 +465,12 @@ class Engine:
         if pod.gang and (members := self.queue.gangs.of(pod.gang)) and members.head is waiting:
             head_of_line.decide(self, waiting, members, now_ns, out)
             return
+        if self.kept_places.turns and pod.uid in self.kept_places.turns:
+            head_of_line.decide_alone(self, waiting, now_ns, out)
+            return
         if self.preemption.nominations and pod.uid in self.preemption.nominations:
             with self.kept_places.aside(waiting):
                 preempting.try_nominated(self, waiting, now_ns, out)
-            return
-        if self.kept_places.turns and pod.uid in self.kept_places.turns:
-            head_of_line.decide_alone(self, waiting, now_ns, out)
             return
         known = self.assess(profile, pod)
         row = selection.best_row(known, profile, f"{self.seed}/{pod.uid}/{waiting.tries}")

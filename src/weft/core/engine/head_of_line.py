@@ -57,6 +57,10 @@ def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Com
     with kept.aside(waiting):
         if (turn := kept.turns.get(uid)) is not None:
             kept.let_go(turn)
+            if uid in engine.preemption.nominations:  # as the API says
+                end(engine, turn, "preempts", now_ns)
+                preempting.try_nominated(engine, waiting, now_ns, out)
+                return
         known = engine.assess(profile, waiting.pod)
         row = selection.best_row(known, profile, f"{engine.seed}/{uid}/{waiting.tries}")
         if row >= 0:
