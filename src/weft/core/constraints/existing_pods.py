@@ -248,7 +248,8 @@ class ExistingPods:
         self._pods[uid] = node, marks
         self._by_namespace.setdefault(marks.namespace, {})[uid] = None
         self._by_label.add(uid, marks.labels)
-        self.kept += bool(marks.kept)
+        if marks.kept:
+            self.kept += 1
         self._add(node, marks, 1)
         if mounted:
             volumes.put(uid, node, mounted)
@@ -324,7 +325,8 @@ class ExistingPods:
         if not here:
             del self._by_namespace[marks.namespace]
         self._by_label.remove(uid, marks.labels)
-        self.kept -= bool(marks.kept)
+        if marks.kept:
+            self.kept -= 1
         self._add(node, marks, -1)
         if uid in self.volumes.mounts:
             self.volumes.remove(uid)

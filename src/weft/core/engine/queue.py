@@ -107,7 +107,8 @@ class WaitingPod:
         self.key: Key = (*ask.queue_key(profile.lead, as_old), seq)
         self.rank = profile.lead.rank(pod)
         self.turn_of = pod.namespace
-        self.group = self.own_group()
+        alone = not pod.gang
+        self.group = GroupKey(profile.name, pod.shape, "", team) if alone else self.own_group()
         self.tries = self.faults = 0
         self.ready_ns = 0
         self.state = "active"
