@@ -31,6 +31,7 @@ from weft.core.engine import (
     PodAdded,
     PodBound,
     PodGone,
+    PodNominated,
     PodSeenBound,
     PolicyInput,
     Record,
@@ -449,7 +450,19 @@ class World:
         roomy = engine.assessor.assess(profile, bare).codes == 0
         for row in roomy.nonzero()[0].tolist():
             node = engine.ledger.table.nodes[row].name
-            assert self.rules.broken(pod.uid, node), f"{pod.uid} fits on {node}, and rests"
+            assert self._is_kept_off(pod.uid, node), f"{pod.uid} fits on {node}, and rests"
+
+    def _is_kept_off(self, uid: str, node: str) -> bool:
+        """True if a rule keeps the pod off the node; those for which places are kept count there
+        too, but for affinity to them."""
+        kept = {own: each.node for own, each in self.engine.preemption.nominations.items()}
+        without = self.rules.broken(uid, node)
+        for own, there in kept.items():
+            self.rules.put(own, there)
+        broken = without or self.rules.broken(uid, node)
+        for own in kept:
+            self.rules.put(own, "")
+        return bool(broken)
 
     # --- crashes ----------
 
@@ -468,7 +481,8 @@ class World:
                 self.hits["crash before the binding arrived"] += 1
                 self._loses_place(uid)
         self.flying = {}
-        old.preemption.nominations.clear()  # a new process is told of none here
+        kept = self._kept()
+        old.preemption.nominations.clear()  # decisions are compared without
         fresh = self.start()
         for engine in (fresh, old):
             engine.handle(self.volumes.all(), self.now)
@@ -489,13 +503,27 @@ class World:
         self.engine = fresh
         self.facts = self.facts or bool(audit(fresh.ledger))
         pending = [uid for uid in self.pods if uid not in self.bound]
-        for uid in random.sample(pending, len(pending)):
+        comes = [PodAdded(self.pods[uid]) for uid in random.sample(pending, len(pending))]
+        for event in (*kept, *comes):
             # Until all are back, the checks would miss some: tell them apart from the world.
-            for command in fresh.handle(PodAdded(self.pods[uid]), self.now):
+            for command in fresh.handle(event, self.now):
                 if isinstance(command, Bind):
                     self._fly(command)
+                elif isinstance(command, Evict) and command.record.preempted:
+                    self._asked_to_go(command)
         self._told = self._broken  # what it had not told yet went with the old process
         self.check()
+
+    def _kept(self) -> list[PodNominated]:
+        """The places that are kept, as the API shows them: of most it was written."""
+        kept = list(self.engine.preemption.nominations.values())
+        written = [each for each in kept if self._graces.random() < 0.8]
+        self.hits["crash with places kept"] += bool(written)
+        going = self.ended & self.bound.keys()
+        return [
+            PodNominated(each.pod, each.node, tuple(sorted(each.leaving & going)))
+            for each in written
+        ]
 
     def _decide_alike(self, old: Engine, fresh: Engine, probe: Shape) -> None:
         """Compare their decisions, told the same: prices depend on when they were made last."""
