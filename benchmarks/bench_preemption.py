@@ -4,7 +4,9 @@
 then pods of a higher one come, each fits nowhere, and victims are chosen (and end). Writes
 build/bench/preemption.json.
 
-    python benchmarks/bench_preemption.py [--nodes 10000] [--pods 400]
+    python benchmarks/bench_preemption.py [--nodes 10000] [--pods 400] [--movable 30]
+
+`--movable`: so many percent of the pods may move, and on two GPUs of a hundred a share is free.
 """
 
 import argparse
@@ -14,18 +16,23 @@ import time
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from bench_decisions import GPUS, a_shape
 from weft.core.engine import Engine, Evict, PodAdded, PodGone, PodSeenBound
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
 from weft.model import Gpu, Node, Placement, PodMarks, PodRequest, Share
+from weft.testing import shape
 
 CARD_MIB = 16_384
+FREE = 0.01
+"""The part of shares, on GPUs with several, that nobody holds where pods may move."""
 
 
-def filled(nodes: int, policy: str, rng: random.Random) -> Engine:
-    """A cluster on which every GPU is held by two to five shares, or as a whole."""
+def filled(nodes: int, policy: str, rng: random.Random, movable: int = 0) -> Engine:
+    """A cluster on which every GPU is held by two to five shares, or as a whole; of the pods so
+    many percent may move, if any, and then some room is free."""
     cluster = [
         Node(
             f"n{at:05d}",
@@ -40,12 +47,19 @@ def filled(nodes: int, policy: str, rng: random.Random) -> Engine:
     for each in cluster:
         for gpu in range(GPUS):
             parts = rng.choice((1, 2, 3, 5))
-            for _ in range(parts):
+            for part in range(parts):
                 number += 1
+                if movable and part and rng.random() < FREE:
+                    continue
                 share = Share(0, gpu, CARD_MIB // parts, 1000 // parts, each.gpus[gpu].uuid)
                 place = Placement(f"p{number}", each.name, (share,), 500, 1_024)
                 marks, priority = PodMarks("default", {}), rng.choice((1, 1, 2, 5, 8))
-                engine.handle(PodSeenBound(place, number, marks=marks, priority=priority), 0)
+                seen = PodSeenBound(place, number, marks=marks, priority=priority)
+                if movable and rng.random() * 100 < movable:
+                    asked = shape(memory_mib=share.memory_mib, milli=share.milli)
+                    anew = PodRequest(place.uid, place.uid, asked, priority=priority)
+                    seen = replace(seen, movable=anew)
+                engine.handle(seen, 0)
     return engine
 
 
@@ -55,24 +69,28 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--pods", type=int, default=400)
     parser.add_argument("--policy", default="least-stranding")
+    parser.add_argument("--movable", type=int, default=0)
     chosen = parser.parse_args()
     rng = random.Random(0)
-    engine = filled(chosen.nodes, chosen.policy, rng)
-    took_ms, used_ms, ended = [], [], 0
+    engine = filled(chosen.nodes, chosen.policy, rng, chosen.movable)
+    took_ms, used_ms, ended, moved = [], [], 0, 0
     for at in range(chosen.pods):
         pod = PodRequest(f"new{at}", f"new{at}", a_shape(rng, at % 97), priority=rng.choice((3, 9)))
         began, busy = time.perf_counter(), time.process_time()
         commands = engine.handle(PodAdded(pod), at)
         took_ms.append(1e3 * (time.perf_counter() - began))
         used_ms.append(1e3 * (time.process_time() - busy))
-        victims = [c.placement.uid for c in commands if isinstance(c, Evict)]
+        evicted = [c for c in commands if isinstance(c, Evict)]
+        moved += sum(bool(c.record.preempted and c.record.preempted.moves_to) for c in evicted)
+        victims = [c.placement.uid for c in evicted]
         ended += len(victims)
         for uid in victims:
             engine.handle(PodGone(uid), at)
     result = {
         "nodes": chosen.nodes,
         "pods": chosen.pods,
-        "ended": ended,
+        "ended": ended - moved,
+        "moved": moved,
         "first_ms": round(took_ms[0], 1),
         "p50_ms": round(float(np.percentile(took_ms[1:], 50)), 1),
         "p99_ms": round(float(np.percentile(took_ms[1:], 99)), 1),

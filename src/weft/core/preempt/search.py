@@ -41,6 +41,8 @@ NODES, NODES_OF_MANY = 48, 12
 TRIALS = 100
 """Sets that are tried for one pod, at most."""
 TRIALS_WITH_RULES = 400
+TRIALS_OF_MOVES = 40
+"""The same, where each set must find room elsewhere too: that takes longer to try."""
 SETS = 6
 """Sets of a node that are kept for a trial."""
 PUT_BACK_ON = 8
@@ -101,6 +103,8 @@ class VictimSearch:
         self._fits_on, self._victims_on, self._allowed = fits, victims_on, allowed
         self._may_violate, self._simple = may_violate, simple
         self._most = TRIALS if simple else TRIALS_WITH_RULES
+        if suits is not None:
+            self._most = TRIALS_OF_MOVES
         self._suits, self._taken = suits, taken
         self._on: dict[int, Sequence[Victim]] = {}
         self.trials = 0
