@@ -133,9 +133,13 @@ class Browser:
 
     async def open(self, page: Path | str) -> None:
         """Load a file or an address, and forget what was noted before."""
+        await self._navigate("about:blank")  # the last page asks for nothing more
         self.complaints, self.requests = [], []
+        await self._navigate(page if isinstance(page, str) else page.as_uri())
+
+    async def _navigate(self, address: str) -> None:
         self._loaded.clear()
-        await self.ask("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
+        await self.ask("Page.navigate", url=address)
         async with asyncio.timeout(_PATIENCE_S):
             await self._loaded.wait()
 

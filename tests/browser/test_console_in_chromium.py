@@ -334,8 +334,9 @@ def test_a_record_has_a_slider_whose_moment_is_in_the_address(
         eventually(window, "location.search === '?at=45'")
         window.press("Home")
         eventually(window, "location.search === '?at=0'")
-        eventually(window, f"{gpus} !== {json.dumps(at_the_end)}")
+        eventually(window, "document.querySelector('#time').dataset.shown === '0'")
         first = window.run(gpus)
+        assert first != at_the_end
         assert window.run("document.querySelector('#time input').getAttribute('aria-valuetext')")
         check(window, url)
         opened(window, f"{url}/waiting?at=0", 390)
@@ -346,6 +347,48 @@ def test_a_record_has_a_slider_whose_moment_is_in_the_address(
         eventually(window, "Number(document.querySelector('#time input').value) >= 2")
         window.run("document.querySelector('#time button').click()")
         check(window, url)
+
+
+TAKE = """
+window.taken = {};
+const make = URL.createObjectURL;
+URL.createObjectURL = blob => { window.taken.blob = blob; return make.call(URL, blob); };
+HTMLAnchorElement.prototype.click = function () { window.taken.name = this.download; };
+0
+"""
+
+
+def test_tables_are_taken_as_csv_pictures_as_png_and_addresses_as_links(window: Window) -> None:
+    engine = Engine([Profile("weft", [built_in().create("fgd")])], [node("n1", gpus=2)])
+    share = Share(0, 1, 8_000, 250)
+    engine.handle(PodSeenBound(Placement("=1+1", "n1", (share,))), 1)
+    waiting = ShownWaiting("w", "ml", 'a "b", c', "group", "reason")
+    with served(StillSource(engine, (waiting,))) as url:
+        texts = {}
+        for view in ("map", "waiting", "namespaces", "namespace/ml"):
+            opened(window, f"{url}/{view}")
+            window.run(TAKE)
+            buttons = "[...document.querySelectorAll('#take button')]"
+            window.run(f"{buttons}.find(one => one.innerText === 'CSV').focus()")
+            window.press("Enter")
+            texts[view] = window.run("window.taken.blob.text()").splitlines()
+            assert window.run("window.taken.name") == f"weft-{view.replace('/', '-')}.csv"
+            check(window, url)
+        assert texts["map"][2].startswith("n1,1,")
+        assert ",250," in texts["map"][2]
+        assert texts["map"][2].endswith(f"{MARKUP}/=1+1"), "no formula: its namespace is before it"
+        assert texts["waiting"][1] == 'ml,"a ""b"", c",group,,,reason,'
+        assert texts["namespaces"][1:] == [f"{MARKUP},1,250,8000,0", "ml,0,0,0,1"]
+        opened(window, f"{url}/map")
+        window.run(TAKE)
+        window.run(f"{buttons}.find(one => one.innerText === 'PNG').click()")
+        eventually(window, "window.taken.name === 'weft-map.png'")
+        assert window.run("window.taken.blob.type") == "image/png"
+        assert window.run("window.taken.blob.size") > 500
+        window.run(f"{buttons}.find(one => one.innerText === 'Copy link').click()")
+        first = f"{buttons}[0].innerText"
+        said = eventually(window, f"{first} === 'Copy link' ? null : {first}")
+        assert said in ("Copied", f"{url}/map")
 
 
 def test_a_page_is_brought_up_to_date_in_place(window: Window, demo: str) -> None:

@@ -23,11 +23,14 @@ BEGAN_S, AHEAD_S = 5_000, 1_790_000_000
 
 
 class RecordedStory:
-    """Random things that happen to an engine whose decisions are recorded; its pictures beside."""
+    """Random things that happen to an engine whose decisions are recorded; its pictures beside, of
+    each moment or `only_last`."""
 
-    def __init__(self, seed: int, path: Path, events: int) -> None:
+    def __init__(self, seed: int, path: Path, events: int, *, only_last: bool = False) -> None:
+        self.events, self.only_last = 0, only_last
         self.chance = random.Random(seed)
         self.nodes = random_nodes(self.chance, most=5)
+        self.shapes = [random_shape(self.chance, self.nodes) for _ in range(12)]
         policy = self.chance.choice(("fgd", "best-fit", "random"))
         header = Header([ProfileUse("weft", [PolicyUse(policy)])])
         self.engine = header.engine(built_in().create)
@@ -36,23 +39,30 @@ class RecordedStory:
             writer = DecisionsWriter(out)
             self.recorder = Recorder(self.engine, header, writer.write)
             self.tell(NodesChanged(tuple(self.nodes)))
-            while len(self.pictures) < events:
+            while self.events < events:
                 self.step()
+            if only_last:
+                self.pictures = [self.picture()]
             writer.close()
 
     def tell(self, event: Any) -> None:
         commands = self.recorder.handle(event, self.now_s * 10**9)
-        self.pictures.append(_picture(self.engine, self.now_s + AHEAD_S, AHEAD_S))
+        self.events += 1
+        if not self.only_last:
+            self.pictures.append(self.picture())
         for command in commands:
             if type(command).__name__ == "Bind":
                 self.tell(PodBound(command.pod.uid))
+
+    def picture(self) -> Picture:
+        return _picture(self.engine, self.now_s + AHEAD_S, AHEAD_S)
 
     def step(self) -> None:
         self.now_s += self.chance.randrange(1, 30)
         what = self.chance.random()
         if what < 0.6 or not self.uids:
-            uid = f"u{len(self.pictures)}"
-            shape = random_shape(self.chance, self.nodes)
+            uid = f"u{self.events}"
+            shape = self.chance.choice(self.shapes)
             created_ns = (self.now_s + AHEAD_S) * 10**9
             self.tell(PodAdded(PodRequest(uid, f"p-{uid}", shape, created_ns=created_ns)))
             self.uids.append(uid)
@@ -99,7 +109,7 @@ def test_each_moment_is_what_was_so_then_in_any_order(seed: int, tmp_path: Path)
 
 
 def test_a_long_record_has_as_many_moments_as_a_slider_has_places(tmp_path: Path) -> None:
-    story = RecordedStory(1, path := tmp_path / "day.jsonl", events=3 * MOST_MOMENTS)
+    story = RecordedStory(1, path := tmp_path / "day.jsonl", 2 * MOST_MOMENTS, only_last=True)
     source = source_of(path)
     assert MOST_MOMENTS // 2 < len(source.record.at_s) <= MOST_MOMENTS
     assert tables(source.picture()) == tables(story.pictures[-1])

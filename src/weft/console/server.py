@@ -1,6 +1,7 @@
 """Serves the console: its page, the picture with its deltas as they come, and explanations.
 
-/                      the page; also at /map, /waiting, /events, and /pod/…, /gpu/…, /node/…
+/                      the page; also at /map, /waiting, /namespaces, /events, and those of one pod,
+                       GPU, node or namespace
 /static/NAME           the page's modules and styles
 /api/about             what is shown, and of which version
 /api/picture           server-sent events: one `picture`, then `delta`s
@@ -73,7 +74,7 @@ HEADERS = (
     ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Cache-Control", "no-store"),
 )
-VIEWS = frozenset({"", "map", "waiting", "events", "pod", "gpu", "node"})
+VIEWS = frozenset({"", "map", "waiting", "namespaces", "events", "pod", "gpu", "node", "namespace"})
 """First parts of the views' addresses: the page finds the rest itself."""
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _UNANSWERED = 503

@@ -74,7 +74,8 @@ class WaitingReasons:
         reasons = {key: self._summary(pod) for key, pod in alike.items()}
         self._follow({key: pod for key, pod in alike.items() if not reasons[key].fits})
         found = {key: search.confirmed() for key, search in self._searches.items()}
-        return [self._row(pod, reasons[key], found.get(key, [])) for pod, key in waiting]
+        why = {key: self._why(pod, reasons[key]) for key, pod in alike.items()}
+        return [self._row(pod, why[key], found.get(key, [])) for pod, key in waiting]
 
     def _summary(self, pod: PodRequest) -> FeasibilitySummary:
         known = self._engine.assess(self._engine.profile_of(pod), pod)
@@ -93,9 +94,9 @@ class WaitingReasons:
             search.go_on(lambda: self._clock() >= until)
 
     def _row(
-        self, pod: PodRequest, summary: FeasibilitySummary, changes: list[SmallestChange]
+        self, pod: PodRequest, why: tuple[str, str], changes: list[SmallestChange]
     ) -> ShownWaiting:
-        group, reason = self._why(pod, summary)
+        group, reason = why
         return ShownWaiting(
             pod.uid,
             pod.namespace,

@@ -2,16 +2,19 @@
 
 import { clock, duration, el, fill, number, percent } from "./dom.js";
 import { Model, countable } from "./model.js";
+import { copyLink, csv, png, save } from "./take.js";
 import { TimeSlider, moment } from "./time.js";
 import "./map.js";
 import "./lists.js";
+import "./namespaces.js";
 import "./places.js";
 
 const model = new Model();
 const view = document.getElementById("view");
-const VIEWS = { map: "Map", waiting: "Waiting", events: "Events" };
+const VIEWS = { map: "Map", waiting: "Waiting", namespaces: "Namespaces", events: "Events" };
 const slider = new TimeSlider(model, document.getElementById("time"));
 let received = 0;
+let copied = ""; // said in the place of "Copy link" for a moment
 let refused = ""; // why the console wants a token
 
 function route() {
@@ -54,7 +57,23 @@ function frame(current) {
       el("a", { href: `/${name}`, "aria-current": name === current ? "page" : null }, text,
         name === "waiting" && model.waiting.size ? el("b", {}, number(model.waiting.size)) : null));
   fill(document.querySelector("nav"), links);
+  take();
   if (model.ready) fill(document.getElementById("sums"), sums());
+}
+
+/** What can be taken along from this view. */
+function take() {
+  const shown = view.firstElementChild;
+  const name = `weft-${location.pathname.slice(1).replaceAll("/", "-") || "map"}`;
+  const button = (text, onclick) => el("button", { type: "button", onclick }, text);
+  fill(document.getElementById("take"),
+    button(copied || "Copy link", async () => {
+      copied = (await copyLink()) ? "Copied" : location.href;
+      take();
+      setTimeout(() => { copied = ""; take(); }, 3000);
+    }),
+    shown?.table && model.ready ? button("CSV", () => save(`${name}.csv`, csv(...shown.table()), "text/csv;charset=utf-8")) : null,
+    shown?.canvas && model.ready ? button("PNG", async () => save(`${name}.png`, await png(shown.canvas))) : null);
 }
 
 function sums() {

@@ -16,6 +16,11 @@ class WeftWaiting extends HTMLElement {
       groups.map(([reason, pods]) => this.#section(reason, pods)));
   }
 
+  table() {
+    return [["namespace", "pod", "group", "waits_s", "asks", "reason", "change"],
+      [...this.model.waiting.values()].map((pod) => [pod.namespace, pod.name, pod.group, pod.since_s ? Math.round(this.model.at - pod.since_s) : "", pod.asks, pod.reason, pod.change])];
+  }
+
   #section(reason, pods) {
     pods.sort((a, b) => (a.since_s ?? 0) - (b.since_s ?? 0));
     const shown = this.#open.has(reason) ? pods : pods.slice(0, PAGE);
@@ -40,7 +45,13 @@ class WeftWaiting extends HTMLElement {
 }
 
 class WeftEvents extends HTMLElement {
+  table() {
+    return [["at", "kind", "pod", "node", "text"],
+      [...this.model.events.values()].map((event) => [new Date(event.at_s * 1000).toISOString(), event.kind, event.pod, event.node, event.text])];
+  }
+
   show(model) {
+    this.model = model;
     const events = [...model.events.values()].sort((a, b) => b.number - a.number);
     fill(this, el("h1", {}, "Events"), el("div", { class: "card wide" }, el("table", {},
       el("thead", {}, el("tr", {}, ["When", "What", "Of", ""].map((text) => el("th", {}, text)))),

@@ -28,11 +28,11 @@ class WeftMap extends HTMLElement {
     this.stage = el("div", { class: "stage" }, this.canvas);
     this.tip = el("div", { class: "tip", role: "status", id: "cell", hidden: true });
     this.key = el("div", { class: "key" });
-    this.table = el("details", { class: "as-table" }, el("summary", {}, "The map as a table"), el("div"));
-    this.append(this.form, this.key, this.stage, this.tip, this.table);
+    this.rows = el("details", { class: "as-table" }, el("summary", {}, "The map as a table"), el("div"));
+    this.append(this.form, this.key, this.stage, this.tip, this.rows);
     this.form.oninput = () => this.#ask();
     this.form.onsubmit = (event) => event.preventDefault();
-    this.table.ontoggle = () => this.#list();
+    this.rows.ontoggle = () => this.#list();
     this.canvas.onpointermove = (event) => this.#hover(this.#at(event));
     this.canvas.onpointerleave = () => this.#hover(null);
     this.canvas.onclick = (event) => this.#open(this.#at(event));
@@ -323,11 +323,19 @@ class WeftMap extends HTMLElement {
 
   // --- the same as a table ---
 
+  /** All GPUs that the filters leave, for CSV. */
+  table() {
+    const gpus = [...this.model.gpus.values()].filter((gpu) => !this.matches || this.matches(gpu));
+    return [["node", "gpu", "model", "milli", "promised_milli", "mib", "promised_mib", "pods"],
+      gpus.map((gpu) => [gpu.node, gpu.index ?? 0, gpu.model, gpu.milli ?? 0, gpu.promised_milli ?? 0, gpu.memory_mib ?? 0, gpu.promised_mib ?? 0,
+        this.#holders(gpu).map(({ pod }) => podName(pod)).join(" ")])];
+  }
+
   #list() {
-    if (!this.table.open || !this.model) return;
+    if (!this.rows.open || !this.model) return;
     const boxes = this.#boxes.filter((box) => !this.matches || this.matches(box.gpu));
     const rows = boxes.slice(0, this.#rows || PAGE);
-    fill(this.table.lastElementChild,
+    fill(this.rows.lastElementChild,
       el("div", { class: "wide" }, el("table", {},
         el("thead", {}, el("tr", {}, ["Node", "GPU", "Model", "Cores", "Memory promised", "of", "Pods"].map((text) => el("th", {}, text)))),
         el("tbody", {}, rows.map(({ gpu }) => el("tr", { "data-key": `${gpu.node}/${gpu.index ?? 0}` },

@@ -1,6 +1,6 @@
 // The pages of one pod, one GPU and one node.
 
-import { bar, cores, duration, el, fill, gpuLink, memory, nodeLink, number, podLink, podName } from "./dom.js";
+import { bar, cores, duration, el, fill, gpuLink, memory, nodeLink, number, path, podLink, podName } from "./dom.js";
 import { ask } from "./model.js";
 
 const facts = (...pairs) =>
@@ -50,7 +50,7 @@ class WeftPod extends HTMLElement {
 
   #placed(model, pod) {
     return facts(["Place", el("span", {}, nodeLink(pod.node), (pod.shares ?? []).map(([gpu]) => [", ", gpuLink(pod.node, gpu)]))],
-      ["State", pod.binding ? "is being bound" : "bound"], ["For", pod.since_s ? duration(model.at - pod.since_s) : ""],
+      ["Namespace", el("a", { href: path("namespace", pod.namespace) }, pod.namespace)], ["State", pod.binding ? "is being bound" : "bound"], ["For", pod.since_s ? duration(model.at - pod.since_s) : ""],
       ["Application", pod.application], ["Group", pod.gang], ["Dialect", pod.dialect], ["Isolation", pod.isolation],
       ["Priority", pod.priority], ["CPU", pod.cpu_milli ? `${pod.cpu_milli / 1000} cores` : ""], ["Host memory", pod.memory_mib ? memory(pod.memory_mib) : ""]);
   }

@@ -63,6 +63,7 @@ export class TimeSlider {
         shown = this.#asked;
         const answer = await ask(`/api/moment?number=${shown}`);
         if (answer.ok) this.model.take(await answer.json());
+        this.box.dataset.shown = shown;
       }
     } finally {
       this.busy = false;

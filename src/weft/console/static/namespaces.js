@@ -1,0 +1,79 @@
+// Namespaces: what each holds and waits for; and the page of one.
+
+import { cores, duration, el, fill, gpuLink, memory, nodeLink, number, path, podLink } from "./dom.js";
+import { byName } from "./model.js";
+
+const PAGE = 200;
+
+/** By namespace; those that the viewer may not know are one, "". */
+function sums(model) {
+  const found = new Map();
+  const of = (namespace) => {
+    if (!found.has(namespace)) found.set(namespace, { namespace, pods: 0, milli: 0, mib: 0, waiting: 0 });
+    return found.get(namespace);
+  };
+  for (const pod of model.pods.values()) {
+    const sum = of(pod.namespace);
+    sum.pods += !pod.kept;
+    for (const [, mib, milli] of pod.shares ?? []) {
+      sum.mib += mib;
+      sum.milli += milli;
+    }
+  }
+  for (const pod of model.waiting.values()) of(pod.namespace).waiting += 1;
+  return [...found.values()].sort((a, b) => b.milli - a.milli || byName(a.namespace, b.namespace));
+}
+
+class WeftNamespaces extends HTMLElement {
+  show(model) {
+    this.model = model;
+    const head = ["Namespace", "Pods placed", "GPUs promised", "Memory promised", "Pods waiting"];
+    fill(this, el("h1", {}, "Namespaces"), el("div", { class: "card wide" }, el("table", {},
+      el("thead", {}, el("tr", {}, head.map((text) => el("th", {}, text)))),
+      el("tbody", {}, sums(model).map((sum) => el("tr", { "data-key": sum.namespace || "/" },
+        el("td", {}, sum.namespace ? el("a", { href: path("namespace", sum.namespace) }, sum.namespace) : el("span", { class: "hidden-name" }, "others")),
+        el("td", { class: "n" }, number(sum.pods)), el("td", { class: "n" }, (sum.milli / 1000).toFixed(2)),
+        el("td", { class: "n" }, memory(sum.mib)), el("td", { class: "n" }, number(sum.waiting))))))));
+  }
+
+  table() {
+    return [["namespace", "pods", "gpu_milli", "gpu_mib", "waiting"],
+      sums(this.model).map((sum) => [sum.namespace, sum.pods, sum.milli, sum.mib, sum.waiting])];
+  }
+}
+
+class WeftNamespace extends HTMLElement {
+  show(model, [name]) {
+    this.model = model;
+    this.name = name;
+    const pods = this.#pods();
+    const waiting = [...model.waiting.values()].filter((pod) => pod.namespace === name);
+    const share = (pod, at) => (pod.shares ?? []).reduce((sum, each) => sum + each[at], 0);
+    fill(this, el("h1", {}, el("small", {}, "Namespace"), name),
+      el("section", { class: "card" }, el("h2", {}, "Placed", el("b", {}, number(pods.length))), pods.length ? el("div", { class: "wide" }, el("table", {},
+        el("thead", {}, el("tr", {}, ["Pod", "Place", "Cores", "Memory", "For"].map((text) => el("th", {}, text)))),
+        el("tbody", {}, pods.slice(0, PAGE).map((pod) => el("tr", { "data-key": pod.uid }, el("td", {}, podLink(pod)),
+          el("td", {}, nodeLink(pod.node), (pod.shares ?? []).map(([gpu]) => [", ", gpuLink(pod.node, gpu)])),
+          el("td", { class: "n" }, cores(share(pod, 2))), el("td", { class: "n" }, memory(share(pod, 1))),
+          el("td", { class: "n" }, pod.since_s ? duration(model.at - pod.since_s) : "")))))) : el("p", { class: "empty" }, "No pod holds a place."),
+        pods.length > PAGE ? el("p", { class: "empty" }, `The first ${PAGE}; the CSV has all.`) : null),
+      el("section", { class: "card" }, el("h2", {}, "Waiting", el("b", {}, number(waiting.length))), waiting.length ? el("div", { class: "wide" }, el("table", {},
+        el("thead", {}, el("tr", {}, ["Pod", "Asks", "Why"].map((text) => el("th", {}, text)))),
+        el("tbody", {}, waiting.slice(0, PAGE).map((pod) => el("tr", { "data-key": pod.uid }, el("td", {}, podLink(pod)),
+          el("td", {}, pod.asks ?? ""), el("td", {}, pod.reason)))))) : el("p", { class: "empty" }, "No pod waits.")));
+  }
+
+  #pods() {
+    return [...this.model.pods.values()].filter((pod) => pod.namespace === this.name && !pod.kept)
+      .sort((a, b) => byName(a.name, b.name));
+  }
+
+  table() {
+    return [["namespace", "pod", "node", "gpu", "milli", "mib"],
+      this.#pods().flatMap((pod) => (pod.shares?.length ? pod.shares : [["", 0, 0]])
+        .map(([gpu, mib, milli]) => [pod.namespace, pod.name, pod.node, gpu, milli, mib]))];
+  }
+}
+
+customElements.define("weft-namespaces", WeftNamespaces);
+customElements.define("weft-namespace", WeftNamespace);
