@@ -276,6 +276,10 @@ def test_a_cluster_is_followed_and_a_silent_api_server_is_said(
                 opened(window, f"{url}/{view}", 390)
                 eventually(window, "document.querySelector('#view h1, #view canvas') !== null")
                 check(window, url)
+            opened(window, f"{url}/health", 390)
+            found = eventually(window, "document.querySelector('weft-health tbody')?.innerText")
+            assert "scheduler" in found
+            check(window, url)
             server.tell(server.silence)
             eventually(window, "document.querySelector('#freshness').className === 'silent'")
             assert "is silent: as of" in window.run(

@@ -16,6 +16,7 @@ from weft.model.errors import BadInputError, WeftError
 if TYPE_CHECKING:
     from weft.cluster.control.live_cluster import EngineCluster
     from weft.cluster.http.viewers import Viewers
+    from weft.console.health import Health
     from weft.console.sources import PictureSource
     from weft.kube.client import ApiClient
     from weft.kube.config import Endpoint
@@ -169,14 +170,15 @@ async def _follow(endpoint: "Endpoint", config: Path | None, where: ConsoleAddre
     async with ReadOnlyClient(endpoint) as client, followed(client, config) as seen:
         asked = ViewerOptions(where.audience or AUDIENCE)
         viewers = Viewers(client, asked) if where.sign_in else None
-        await _serve(seen.source, where, viewers, seen.live.failed())
+        await _serve(seen.source, where, viewers, seen.health, seen.live.failed())
 
 
 class FollowedSource(NamedTuple):
-    """A cluster that is followed, and the source of its pictures."""
+    """A cluster that is followed, the source of its pictures, and what is checked of it."""
 
     live: "EngineCluster"
     source: "PictureSource"
+    health: "Health"
 
 
 @asynccontextmanager
@@ -185,9 +187,12 @@ async def followed(client: "ApiClient", config: Path | None) -> AsyncIterator[Fo
     from weft.cli.absent_files import without_absent
     from weft.cli.policies import registry
     from weft.cli.snapshot import configuration_in_use
+    from weft.cli.status import head_lines, wish_of
     from weft.cluster.control.server_contact import ServerContact
+    from weft.cluster.reading.status import status_of
     from weft.cluster.shadow.watch import unreadable_lists
     from weft.console.cluster_sources import ClusterSource
+    from weft.console.health import Health
     from weft.host.following import following
     from weft.host.plan import Hosting, cluster_of, plan_of
     from weft.host.shell import Background
@@ -203,7 +208,8 @@ async def followed(client: "ApiClient", config: Path | None) -> AsyncIterator[Fo
         await asking.start()
         try:
             source = ClusterSource(parts.live, parts.guard, contact, client.endpoint.url)
-            yield FollowedSource(parts.live, source)
+            health = Health(lambda: status_of(client, wish_of(settings)), head_lines)
+            yield FollowedSource(parts.live, source, health)
         finally:
             await asking.close()
 
@@ -215,6 +221,7 @@ async def _serve(
     source: "PictureSource",
     where: ConsoleAddress,
     viewers: "Viewers | None" = None,
+    health: "Health | None" = None,
     *endless: Coroutine[None, None, None],
 ) -> None:
     """Serve until SIGINT or SIGTERM, or until one of `endless` ends, and raise its error."""
@@ -222,7 +229,7 @@ async def _serve(
     from weft.console.server import ConsoleServer
     from weft.host.shell import cancel, stop_signal
 
-    stop, server = stop_signal(), ConsoleServer(source, viewers=viewers)
+    stop, server = stop_signal(), ConsoleServer(source, viewers=viewers, health=health)
     address, port = where.address, where.port
     works = {asyncio.ensure_future(work) for work in (stop.wait(), server.run(), *endless)}
     try:

@@ -11,6 +11,7 @@ from weft.cli.options import ConfigFile, Context, Kubeconfig, Output
 from weft.cli.output import ListOutput, json_text, print_note, print_table, table_with
 
 if TYPE_CHECKING:
+    from weft.cluster.config.form import Configuration
     from weft.cluster.reading.status import StatusReport, StatusWish
 
 _MOST_REASONS = 20
@@ -41,10 +42,15 @@ def status(
 
 def _wish(config: Path | None) -> "StatusWish":
     from weft.cli.scheduler import configuration
+
+    return wish_of(configuration(config))
+
+
+def wish_of(loaded: "Configuration") -> "StatusWish":
+    """Return what a status is read by: the configuration's Lease, names and ways to read."""
     from weft.cluster.reading.reading import how_to_read
     from weft.cluster.reading.status import StatusWish
 
-    loaded = configuration(config)
     names = frozenset(profile.scheduler_name for profile in loaded.profiles)
     return StatusWish(loaded.lease.namespace, loaded.lease.name, names, how_to_read(loaded))
 
@@ -58,7 +64,7 @@ def _as_json(report: "StatusReport") -> dict[str, object]:
 
 
 def _show(report: "StatusReport") -> None:
-    for line in _head(report):
+    for line in head_lines(report):
         print_note(line)
     if report.nodes:
         print()
@@ -75,7 +81,8 @@ def _show(report: "StatusReport") -> None:
     print_findings(troubles)
 
 
-def _head(report: "StatusReport") -> list[str]:
+def head_lines(report: "StatusReport") -> list[str]:
+    """Return the first lines: who leads, and which versions run."""
     leader = report.leader
     if not leader.known:
         who = "who leads is not known"

@@ -7,6 +7,7 @@
 /api/picture           server-sent events: one `picture`, then `delta`s
 /api/moment            ?number=…: the picture of one of a record's moments
 /api/explain           ?namespace=…&name=…: what `weft explain pod` says
+/api/health            what `weft status` finds, of a cluster
 /healthz               it answers
 
 With `Viewers`, everything of /api/ is for those whose bearer token the API server knows, and shows
@@ -31,6 +32,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
+from msgspec.structs import replace
 
 import weft
 from weft.cluster.http.access import is_loopback
@@ -44,11 +46,13 @@ from weft.cluster.http.server import (
 from weft.cluster.http.token_turns import PermissionRefusal
 from weft.cluster.http.viewers import ALL, ViewerRights, Viewers
 from weft.console.deltas import between
+from weft.console.health import Health
 from weft.console.hiding import Hiding, namespaces_of
 from weft.console.picture import Picture
 from weft.console.recorded import RecordedSource
 from weft.console.sources import PictureSource
 from weft.core.explain.renderer import lines_of
+from weft.model import WeftError
 
 log = logging.getLogger("weft.console")
 
@@ -74,7 +78,9 @@ HEADERS = (
     ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Cache-Control", "no-store"),
 )
-VIEWS = frozenset({"", "map", "waiting", "namespaces", "events", "pod", "gpu", "node", "namespace"})
+VIEWS = frozenset(
+    {"", "map", "waiting", "namespaces", "events", "pod", "gpu", "node", "namespace", "health"}
+)
 """First parts of the views' addresses: the page finds the rest itself."""
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _UNANSWERED = 503
@@ -104,7 +110,7 @@ class ConsoleOptions(msgspec.Struct, frozen=True):
 
 class AboutConsole(msgspec.Struct, frozen=True):
     """The answer of /api/about. `moments`: of a record, seconds since 1970; `trouble`: why it has
-    no more, or is doubtful."""
+    no more, or is doubtful; `health`: there is /api/health."""
 
     version: str
     kind: str
@@ -112,6 +118,7 @@ class AboutConsole(msgspec.Struct, frozen=True):
     lives: bool
     moments: tuple[float, ...] = ()
     trouble: str = ""
+    health: bool = False
 
 
 class PodExplanation(msgspec.Struct, frozen=True):
@@ -130,9 +137,11 @@ class ConsoleServer:
         source: PictureSource,
         options: ConsoleOptions | None = None,
         viewers: Viewers | None = None,
+        health: Health | None = None,
     ) -> None:
         self._source, self._options = source, options or ConsoleOptions()
         self._viewers, self._secret = viewers, secrets.token_bytes(32)
+        self._health = health
         self._picture, self._took_s = source.picture(), 0.0
         self._moved, self._closing, self._on_loopback = asyncio.Event(), False, True
         self._views: dict[ViewerRights, Picture] = {}
@@ -193,20 +202,39 @@ class ConsoleServer:
         rights = await self._rights(request)
         if isinstance(rights, PermissionRefusal):
             return _problem(*rights)
-        if what == "about":
-            return _json(self._about())
-        if what == "picture" and request.method == "GET":
-            return HttpStream(self._updates(request, rights), "text/event-stream", HEADERS)
-        if what == "explain":
-            return await self._explain(request, rights)
-        if what == "moment" and isinstance(self._source, RecordedSource):
-            return _moment(self._source, request.query.get("number", ""))
-        return _problem(404, "there is no such page")
+        match what:
+            case "about":
+                answer: HttpAnswer | HttpStream = _json(self._about(rights))
+            case "picture" if request.method == "GET":
+                answer = HttpStream(self._updates(request, rights), "text/event-stream", HEADERS)
+            case "explain":
+                answer = await self._explain(request, rights)
+            case "health":
+                answer = await self._checked(rights)
+            case "moment" if isinstance(self._source, RecordedSource):
+                answer = _moment(self._source, request.query.get("number", ""))
+            case _:
+                answer = _problem(404, "there is no such page")
+        return answer
 
-    def _about(self) -> AboutConsole:
+    def _about(self, rights: ViewerRights) -> AboutConsole:
         source = self._source
-        record = source.record if isinstance(source, RecordedSource) else ((), "")
-        return AboutConsole(weft.__version__, source.kind, source.about, source.lives, *record)
+        about = AboutConsole(weft.__version__, source.kind, source.about, source.lives)
+        if isinstance(source, RecordedSource):
+            moments, trouble = source.record
+            about = replace(about, moments=moments, trouble=trouble)
+        return replace(about, health=self._health is not None and rights.everywhere)
+
+    async def _checked(self, rights: ViewerRights) -> HttpAnswer:
+        """Answer what `weft status` finds, which names pods of all namespaces."""
+        if self._health is None:
+            return _problem(404, "only a cluster that is there is checked")
+        if not rights.everywhere:
+            return _problem(403, "the checks name pods of all namespaces, which you may not list")
+        try:
+            return _json(await self._health.page())
+        except WeftError as error:
+            return _problem(503, f"the cluster could not be checked: {error}")
 
     async def _explain(self, request: web.BaseRequest, rights: ViewerRights) -> HttpAnswer:
         namespace, name = request.query.get("namespace", ""), request.query.get("name", "")

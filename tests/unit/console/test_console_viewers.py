@@ -17,7 +17,10 @@ from fakes.api_http import Request
 from fakes.api_memory import MemoryClient, client_of
 from fakes.api_server import FakeApiServer
 from weft.cli.console import followed
+from weft.cli.status import head_lines, wish_of
+from weft.cluster.config.form import Configuration
 from weft.cluster.http.viewers import AUDIENCE, ViewerOptions, Viewers
+from weft.cluster.reading.status import status_of
 from weft.console.deltas import PictureDelta, applied
 from weft.console.picture import Picture
 from weft.console.server import ConsoleServer
@@ -68,7 +71,7 @@ async def served(options: ViewerOptions | None = None) -> AsyncIterator[Served]:
         bind(api, "held", 0, 4_000, "ml")
         bind(api, "held", 1, 4_000, "team")
         async with followed(client, None) as seen:
-            server = ConsoleServer(seen.source, QUICK, Viewers(client, options))
+            server = ConsoleServer(seen.source, QUICK, Viewers(client, options), seen.health)
             made = Served(api, client, f"http://127.0.0.1:{await server.listen('127.0.0.1', 0)}")
             lives = asyncio.create_task(server.run())
             try:
@@ -181,6 +184,27 @@ async def test_an_api_server_that_does_not_say_shows_nobody_more() -> None:
             shown.append(picture)
         assert isinstance(shown[-1], Picture), "the page says that the connection is lost"
         assert (await console.get("/api/about", token))[0] == 503
+
+
+async def test_health_is_what_weft_status_finds_for_those_who_may_list_all_pods() -> None:
+    async with served() as console:
+        console.api.access.listers |= {("admin", ""), (SA, "team")}
+        admin, one = console.token("admin"), console.token()
+        assert json.loads((await console.get("/api/about", admin))[1])["health"] is True
+        assert json.loads((await console.get("/api/about", one))[1])["health"] is False
+        status, said = await console.get("/api/health", one)
+        assert status == 403
+        assert "held" not in said
+        page = json.loads((await console.get("/api/health", admin))[1])
+        report = await status_of(console.client, wish_of(Configuration()))
+        assert page["head"] == head_lines(report)
+        assert sorted(page["findings"]) == sorted([*map(list, report.findings)])
+        levels = [finding[0] for finding in page["findings"]]
+        assert levels == sorted(levels, key=("wrong", "advice", "good").index)
+        assert {group["state"] for group in page["pods"]} == {group.state for group in report.pods}
+        lists = dict(console.api.requests)
+        await console.get("/api/health", admin)
+        assert dict(console.api.requests) == lists, "it is read anew after 30 s"
 
 
 class ShownToken:
