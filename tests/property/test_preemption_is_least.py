@@ -24,8 +24,10 @@ from weft.core.engine import (
     Unschedulable,
     Wake,
 )
+from weft.core.engine.decision_faults import Faulted
+from weft.core.engine.kept_places import WAITS
 from weft.core.engine.moved_victims import rooms_beside
-from weft.core.engine.nominations import kept_uid
+from weft.core.engine.nominations import is_kept, kept_uid
 from weft.core.engine.queue import WaitingPod
 from weft.core.framework import Profile
 from weft.core.ledger import audit
@@ -33,6 +35,7 @@ from weft.core.policies.least_stranding import LeastStranding
 from weft.core.policies.packing import BestFit
 from weft.core.preempt import Budget, PreemptionCost, Victim, cost_of, violations
 from weft.model import Gang, Node, PodMarks, PodRequest, Shape
+from weft.model.queue_rules import NOTHING_KEPT, HeadOfLine
 from weft.model.selectors import PodSelector, Requirement
 from weft.testing import node, shape
 
@@ -208,10 +211,10 @@ class Story:
     """Pods of several priorities come and end; victims take their time; after some time nobody
     comes any more, and all that was begun ends."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, keeps: HeadOfLine = NOTHING_KEPT) -> None:
         self.random = random = Random(seed)
-        chosen = profile(random=random)
-        self.engine = Engine([chosen], drawn_nodes(random), bind_timeout_ns=60 * SECOND)
+        chosen, nodes = profile(random=random), drawn_nodes(random)
+        self.engine = Engine([chosen], nodes, bind_timeout_ns=60 * SECOND, head_of_line=keeps)
         self.now_ns, self.wake_ns = 0, 0
         self.leaving: dict[str, str] = {}
         self.bound: dict[str, PodRequest] = {}
@@ -246,13 +249,14 @@ class Story:
         elif isinstance(command, Wake):
             self.wake_ns = max(self.wake_ns, command.at_ns)
         else:
+            assert not isinstance(command, Faulted)
             assert not isinstance(command, Unschedulable) or command.pod.uid in self.waiting
 
     def check(self) -> None:
         assert audit(self.engine.ledger) == []
         kept = {kept_uid(uid) for uid in self.engine.preemption.nominations}
         held = {uid for uid in self.engine.ledger.holdings if uid.startswith(kept_uid(""))}
-        assert held <= kept
+        assert {uid for uid in held if not uid.startswith(WAITS)} <= kept
 
     def comes(self) -> None:
         """A pod, or a gang."""
@@ -288,6 +292,15 @@ class Story:
         for _ in range(3):
             self.now_ns += 11 * SECOND
             self.tell(Tick())
+
+
+@pytest.mark.parametrize("seed", range(200 if LONG else 40))
+def test_places_that_are_kept_beside_break_no_decision(seed: int) -> None:
+    """Accounts stay exact, nobody has two places, and no decision breaks off."""
+    story = Story(seed, HeadOfLine(3 * SECOND, 20 * SECOND, 2 * SECOND, at_once=2))
+    story.run()
+    held = story.engine.ledger.holdings
+    assert story.bound.keys() == {uid for uid in held if not is_kept(uid)}
 
 
 @pytest.mark.parametrize("seed", range(400 if LONG else 80))

@@ -38,8 +38,7 @@ def decide(
     """Places for the gang, or for none of it; then one is kept for it if its turn is due."""
     kept = engine.kept_places
     with kept.aside(head):
-        if (turn := kept.turns.get(members.gang.key)) is not None:
-            kept.let_go(turn)
+        turn = kept.turns.get(members.gang.key)
         refused = gang_search.decide(engine, head, members, now_ns, out)
         if not kept.on:
             return
@@ -55,12 +54,11 @@ def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Com
     may take, or others end for it. Else it waits, and one is kept for it if its turn is due."""
     kept, profile, uid = engine.kept_places, waiting.profile, waiting.pod.uid
     with kept.aside(waiting):
-        if (turn := kept.turns.get(uid)) is not None:
-            kept.let_go(turn)
-            if uid in engine.preemption.nominations:  # as the API says
-                end(engine, turn, "preempts", now_ns)
-                preempting.try_nominated(engine, waiting, now_ns, out)
-                return
+        turn = kept.turns.get(uid)
+        if turn is not None and uid in engine.preemption.nominations:  # as the API says
+            end(engine, turn, "preempts", now_ns)
+            preempting.try_nominated(engine, waiting, now_ns, out)
+            return
         known = engine.assess(profile, waiting.pod)
         row = selection.best_row(known, profile, f"{engine.seed}/{uid}/{waiting.tries}")
         if row >= 0:
@@ -74,8 +72,6 @@ def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Com
                 end(engine, turn, why, now_ns)
         elif row < 0:
             _keep(engine, waiting, None, known.counts.tolist(), now_ns)
-        elif turn is not None:
-            kept.hold(turn)
 
 
 def _keep(

@@ -97,6 +97,10 @@ def goes_before(pod: PodRequest, number: int, turn: LineTurn) -> bool:
     return pod.priority > priority or (pod.priority == priority and came(pod, number) < turn.came)
 
 
+def _rank(turn: LineTurn) -> tuple[int, tuple[int, int]]:
+    return -turn.line[1], turn.came
+
+
 def _order(turn: LineTurn) -> Key:
     return turn.order
 
@@ -112,11 +116,12 @@ class KeptPlaces:
         self.paused: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
         self._ledger = ledger
+        self._aside: set[str] = set()
 
     def kept(self) -> list[LineTurn]:
         """Turns with a place that is kept, those of the highest priority first."""
         kept = [turn for turn in self.turns.values() if turn.places]
-        return sorted(kept, key=lambda turn: (-turn.line[1], turn.came))
+        return sorted(kept, key=_rank)
 
     def enters(
         self, head: WaitingPod, members: GangMembers[WaitingPod] | None, now_ns: int
@@ -193,7 +198,7 @@ class KeptPlaces:
 
     def lift(self, node: str) -> list[LineTurn]:
         """Hold nothing of the places on the node; whose these are."""
-        there = [turn for turn in self.kept() if node in turn.nodes]
+        there = [turn for turn in self.kept() if node in turn.nodes and turn.key not in self._aside]
         for turn in there:
             for place in turn.places:
                 if place.node == node:
@@ -215,15 +220,19 @@ class KeptPlaces:
 
     @contextmanager
     def aside(self, waiting: WaitingPod) -> Iterator[bool]:
-        """Hold nothing meanwhile that this pod may take, and what is left of it afterwards; True if
-        that is anything."""
-        turns = self.open_to(waiting.pod, waiting.key[-1]) if self.turns else ()
+        """Hold nothing meanwhile that this pod may take, or that is its own, whatever gets free;
+        and what is left of it afterwards. True if that is anything."""
+        turns = self.open_to(waiting.pod, waiting.key[-1]) if self.turns else []
+        if (own := self.turns.get(key_of(waiting.pod))) is not None:
+            turns.append(own)
+        self._aside = {turn.key for turn in turns}
         for turn in turns:
             self.let_go(turn)
         try:
             yield bool(turns)
         finally:
-            for turn in turns:
+            self._aside = set()
+            for turn in sorted(turns, key=_rank):
                 if self.turns.get(turn.key) is turn:
                     self.hold(turn)
 
