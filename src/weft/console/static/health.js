@@ -24,7 +24,7 @@ class WeftHealth extends HTMLElement {
 
   #findings(findings) {
     return el("section", { class: "card wide" }, el("h2", {}, "Checks"), el("table", {},
-      el("thead", {}, el("tr", {}, ["", "Check", "What was found", "Remedy"].map((text) => el("th", {}, text)))),
+      el("thead", {}, el("tr", {}, ["Level", "Check", "What was found", "Remedy"].map((text) => el("th", {}, text)))),
       el("tbody", {}, findings.map(([level, check, text, mend]) => el("tr", {},
         el("td", {}, el("span", { class: `kind ${level}` }, LEVELS[level])), el("td", {}, check), el("td", {}, text),
         el("td", {}, mend ? el("code", {}, mend) : ""))))));

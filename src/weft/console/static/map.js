@@ -29,7 +29,7 @@ class WeftMap extends HTMLElement {
     this.tip = el("div", { class: "tip", role: "status", id: "cell", hidden: true });
     this.key = el("div", { class: "key" });
     this.rows = el("details", { class: "as-table" }, el("summary", {}, "The map as a table"), el("div"));
-    this.append(this.form, this.key, this.stage, this.tip, this.rows);
+    this.append(el("h1", { class: "unseen" }, "Map"), this.form, this.key, this.stage, this.tip, this.rows);
     this.form.oninput = () => this.#ask();
     this.form.onsubmit = (event) => event.preventDefault();
     this.rows.ontoggle = () => this.#list();
