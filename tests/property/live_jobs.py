@@ -115,6 +115,8 @@ class LiveJobs:
         else than room keeps a pod off a node."""
         for gang in self.gangs.values():
             running = self.runs(gang.name)
+            if any(node_of(pod) and marks_of(pod) is None for pod in self.pods_of(gang)):
+                continue  # somebody else bound one, which Weft does not evict
             waiting = [pod for pod in self.pods_of(gang) if waits(pod)]
             if 0 < running < gang.least:
                 yield f"gang {gang.name} runs with {running} pods of {gang.least}"

@@ -6,17 +6,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 from led_cluster import led
 from live_world import Json, World, api, client_of, gpus, living, node, pod, until
+from msgspec.structs import replace
 
 from fakes.api_server import FakeApiServer
 from weft.cluster.eviction import preemptor
-from weft.core.engine import NotEvicted
+from weft.core.engine import NotEvicted, PodAdded
 from weft.core.engine.nominations import REFUSED_NS
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
 from weft.kube.client import ApiClient
+from weft.kube.pods import Pod
 
 
 def profile(*, law: bool = False) -> Profile:
@@ -290,3 +293,16 @@ async def test_a_victim_whose_end_was_never_heard_is_asked_again_later() -> None
         preemption = made.live.engine.preemption
         assert preemption.due(time.monotonic_ns() + 2 * REFUSED_NS)
         assert preemption.may_end(made.uid("low"))
+
+
+async def test_a_victim_that_no_watch_has_shown_yet_is_asked_again_later() -> None:
+    """Its place was decided, and nobody has to wait for ever for its end."""
+    async with world() as made:
+        unseen = made.live.parse(msgspec.convert(pod("unseen", 15_000, priority=1), Pod))
+        unseen = replace(unseen, uid="unseen")
+        engine = made.live.engine
+        engine.handle(PodAdded(unseen), 0)
+        assert "unseen" in engine.ledger.holdings
+        made.add("high", 9)
+        await until(lambda: engine.preemption.due(time.monotonic_ns() + 2 * REFUSED_NS))
+        assert engine.preemption.may_end("unseen")

@@ -99,8 +99,9 @@ class Preemptor:
     async def _end(self, command: Evict, why: PreemptedFor) -> None:
         uid = command.placement.uid
         pod = self._pods.by_uid(uid)
-        if pod is None:
-            return  # gone: the watch tells the engine
+        if pod is None:  # gone, and the engine knows; or no watch has shown it yet
+            self._report(NotEvicted(uid, "no watch has shown it yet"))
+            return
         if not self.leading:
             self._report(NotEvicted(uid, NOT_LEADING, refused=False))
         elif not self._leads_for(2 * _TIMEOUT_S):
