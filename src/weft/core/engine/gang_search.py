@@ -380,15 +380,17 @@ def decide(
         if plan is not None and not (plan.victims or plan.leaving):
             engine.queue.wake(head.pod.uid, now_ns)  # nobody is in its way any more
         return record
-    for kept in preemption.of_pods(members.waiting) if preemption.nominations else ():
+    own = preemption.of_pods(members.waiting) if preemption.nominations else ()
+    for kept in own:
         del preemption.nominations[kept.pod.uid]
-        engine.wake_for_freed(kept.node, now_ns)
     for place in found.chosen:
         placed = place.placed
         placed.record = engine.journal.numbered(placed.record, decision)
         waiting = members.waiting[placed.pod.uid]
         engine.hold(place, now_ns, out)
         engine.queue.done(waiting)
+    for kept in own:  # only now: what is left is others', for whom places are kept there, too
+        engine.wake_for_freed(kept.node, now_ns)
     if head.pod.uid in engine.queue:
         engine.queue.go_alone(head, now_ns)
     return None

@@ -22,6 +22,7 @@ from weft.core.engine import (
     Unschedulable,
     Wake,
 )
+from weft.core.engine.decision_faults import Faulted
 from weft.core.engine.questions import which_fit
 from weft.core.explain.kept_from import gang_now, kept_for, kept_from
 from weft.core.explain.sentences import gang_in_words
@@ -58,6 +59,7 @@ class World:
         commands: list[Command] = self.engine.handle(event, self.now_ns)  # type: ignore[arg-type]
         assert audit(self.engine.ledger) == []
         for command in commands:
+            assert not isinstance(command, Faulted), command
             if isinstance(command, Wake):
                 self.wakes.append(command.at_ns)
             elif isinstance(command, Unschedulable):
@@ -384,6 +386,24 @@ def test_a_gang_that_ends_others_for_its_place_needs_none_kept() -> None:
     assert {"train-0", "train-1"} <= world.bound.keys()
     assert turn.name == "team/train"
     assert world.engine.kept_places.counts == {"kept": 1, "started": 1}
+
+
+def test_a_gang_that_ended_others_starts_also_where_a_place_is_kept_for_an_older_one() -> None:
+    """The older one needs a pod to end that is more important than both; the younger one ends two
+    of lower priority, and starts there."""
+    world = World(node("a", gpus=4), preempts=True)
+    full(world, "p", "q")
+    world.add(*(pod(name, gpus=1, priority=9) for name in "rs"))
+    world.add(*gang("older", 4, priority=5))
+    world.until(6 * MINUTE)
+    assert "a" in {each for turn in world.engine.kept_places.kept() for each in turn.nodes}
+    world.add(*gang("younger", 2, priority=5, at_ns=2 * MINUTE))
+    world.until(7 * MINUTE)
+    assert world.engine.preemption.nominations.keys() == {"younger-0", "younger-1"}
+    world.tell(PodGone("p"))
+    world.tell(PodGone("q"))
+    world.until(8 * MINUTE)
+    assert world.bound.keys() >= {"younger-0", "younger-1"}
 
 
 def test_a_gang_that_only_its_queues_limit_keeps_out_keeps_nothing() -> None:
