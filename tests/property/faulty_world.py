@@ -29,6 +29,7 @@ from live_asks import (
 from live_faults import Faulty
 from live_instance import BIND_S, LEASE_S, Instance, task_factory
 from live_jobs import LiveJobs, gang_of
+from live_line import LiveLine
 from live_rules import LiveRules
 from ways import Way
 
@@ -77,6 +78,7 @@ class World:
         self.server.store.listeners.append(self._changed)
         self.server.on_request = self.faulty.strike
         self.rules: LiveRules | None = LiveRules(self, seed + 3)
+        self.line = LiveLine(self)
         self.jobs = LiveJobs(self, seed + 4)
 
     # --- objects ---
@@ -189,8 +191,10 @@ class World:
     def cluster(self, client: ApiClient, lease: Elector | None) -> LeaderParts:
         """The cluster that a process decides by, its policies made anew."""
         profiles, names = self.way.profiles(self.seed), self.way.pods_names
-        parts = led(client, profiles, names=names, seed=1, lease=lease)
+        keeps = self.line.rules
+        parts = led(client, profiles, names=names, seed=1, lease=lease, head_of_line=keeps)
         live = parts.live
+        self.line.watch(live)
         for policy in live.engine.policies:
             if policy.prices_every is not None:
                 self._count(policy, "take_table", "prices made")

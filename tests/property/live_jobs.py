@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NAMESPACE = "d"
 SHARE = 0.4
-"""The share of the stories that have gangs."""
+"""The share of the stories that have gangs; all have in which places are kept soon."""
 MOST_GANGS = 4
 Cards = dict[str, list[list[int]]]
 """By node, what is free of each GPU: MiB, thousandths, and 1 where nobody is on it."""
@@ -35,7 +35,7 @@ class LiveJobs:
 
     def __init__(self, world: "World", seed: int) -> None:
         self.world, self.random = world, Random(seed)
-        self.plays = self.random.random() < SHARE
+        self.plays = self.random.random() < SHARE or world.line.soon
         self.gangs: dict[str, LiveGang] = {}
         self._made = 0
 
@@ -110,9 +110,11 @@ class LiveJobs:
         if spec["priority"] >= 3:
             yield f"{sender} ends {uid}, and no pod is of higher priority"
 
-    def settled(self, free: Cards, kept_off: Callable[[Json, str], bool]) -> Iterator[str]:
-        """Tell what is wrong with gangs once all has settled. `kept_off` tells whether something
-        else than room keeps a pod off a node."""
+    def settled(
+        self, free_for: Callable[[Json], Cards], kept_off: Callable[[Json, str], bool]
+    ) -> Iterator[str]:
+        """Tell what is wrong with gangs once all has settled. `free_for` tells what is free for a
+        pod, `kept_off` whether something else than room keeps it off a node."""
         for gang in self.gangs.values():
             running = self.runs(gang.name)
             if any(node_of(pod) and marks_of(pod) is None for pod in self.pods_of(gang)):
@@ -121,6 +123,7 @@ class LiveJobs:
             if 0 < running < gang.least:
                 yield f"gang {gang.name} runs with {running} pods of {gang.least}"
             elif not running and len(waiting) >= gang.least:
+                free = free_for(waiting[0])
                 here = {node: free[node] for node in free if not kept_off(waiting[0], node)}
                 if self._fits(gang, here):
                     yield f"gang {gang.name} waits, and {gang.least} of its pods fit"

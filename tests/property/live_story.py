@@ -25,6 +25,7 @@ from live_asks import (
 from live_faults import change_label
 from live_instance import POINTS, Instance
 from live_jobs import Cards, gang_of
+from live_line import FACTS, is_in_line, let_go, open_to
 from ways import DEFAULT, Way
 
 from fakes.api_memory import MemoryClient, MemoryLine
@@ -42,7 +43,6 @@ from weft.testing import shape
 
 OFTEN_S, LEAP_S, LEAPS = 0.5, 700.0, 0.001  # between two steps; one in a thousand takes minutes
 MOST_PODS = 40
-FACTS = ("overbooked", "holds a GPU the node has not")  # others' bindings; a GPU that was lost
 QUIET_S, SILENT_S = 60, 90  # a watch is given up 120 s after the last that came, maybe late
 GANGS_S = 120  # what runs of a gang without the rest goes after a minute
 
@@ -344,6 +344,7 @@ async def quiet(world: World) -> None:
     longer = SILENT_S + world.behind_s() if world.hits["watch silent"] else 0
     longer += GANGS_S if world.jobs.gangs else 0
     rounds, since_last = math.ceil((QUIET_S + longer) / 10), 0
+    turned = world.line.turned()
     while rounds > 0 or since_last < 2:  # who waits for what went last needs a while, too
         await asyncio.sleep(10)
         rounds, since_last = rounds - 1, since_last + 1
@@ -356,6 +357,8 @@ async def quiet(world: World) -> None:
             if pod["metadata"].get("deletionTimestamp"):
                 world.remove(pod)
                 since_last = 0
+        if turned != (turned := world.line.turned()):
+            since_last = 0
 
 
 async def settled(world: World) -> None:
@@ -372,7 +375,9 @@ async def settled(world: World) -> None:
             world.violation(f"{instance.name}: {instance.live.faults.count} faults of its own")
     live = leaders[0].live
     assert live is not None
+    world.line.settled(live)
     _nobody_waits_in_vain(world, live)
+    let_go(live.engine)
     for name in world.gpus:
         here = [pod for pod in world.pods() if node_of(pod) == name and not ended(pod)]
         for gpu in overbooked(here, name):
@@ -399,7 +404,7 @@ def _all_long_ago(pods: list[Json]) -> bool:
 
 
 def _agrees(world: World, live: EngineCluster, name: str) -> None:
-    held = live.engine.ledger.holdings
+    held = {uid: each for uid, each in live.engine.ledger.holdings.items() if not is_in_line(uid)}
     bound = {p["metadata"]["uid"]: p for p in world.pods() if node_of(p) and not ended(p)}
     for uid in held.keys() ^ bound.keys():
         what = "holds what is not bound" if uid in held else "does not hold what is bound"
@@ -428,18 +433,19 @@ def _nobody_waits_in_vain(world: World, live: EngineCluster) -> None:
     for uid in preemption.nominations:
         world.violation(f"a place is kept for {uid}, and nobody leaves any more")
     pods = {pod["metadata"]["uid"]: pod for pod in world.pods()}
-    free = _free(world, live, {})
     for pod in pods.values():
         if not waits(pod) or pod["spec"]["schedulerName"] not in (*world.way.pods_names, ANOTHER):
             continue
         uid = pod["metadata"]["uid"]
-        found = None if gang_of(pod) else _assessed(live, pod)
-        if found is not None and found.counts[0]:
-            world.violation(f"{uid} waits, and Weft knows where it fits")
         if gang_of(pod):
             continue
+        opened = _opened(live, pod)
+        found = _assessed(live, pod, without=opened)
+        if found is not None and found.counts[0]:
+            world.violation(f"{uid} waits, and Weft knows where it fits")
+        free = _free(world, live, opened)
         ends = _whom_it_may_end(live, pod, pods) if _decided_by_room(found) else ()
-        without = _free(world, live, ends) if ends else free
+        without = _free(world, live, {*ends, *opened}) if ends else free
         for name in free:
             if _kept_off(world, live, pod, name):
                 continue
@@ -449,8 +455,17 @@ def _nobody_waits_in_vain(world: World, live: EngineCluster) -> None:
                 ask_of(pod), [(mib, milli, bool(idle)) for mib, milli, idle in without[name]]
             ):
                 world.violation(f"{uid} waits, and others may be ended for it on {name}")
-    for wrong in world.jobs.settled(free, lambda pod, name: _kept_off(world, live, pod, name)):
+    for wrong in world.jobs.settled(
+        lambda pod: _free(world, live, _opened(live, pod)),
+        lambda pod, name: _kept_off(world, live, pod, name),
+    ):
         world.violation(wrong)
+
+
+def _opened(live: EngineCluster, pod: Json) -> list[str]:
+    """List what is kept for the pod, its gang, or for others that it goes before, by UID."""
+    known = live.pod(NAMESPACE, pod["metadata"]["name"])
+    return [] if known is None else open_to(live.engine, live.parse(known))
 
 
 def _decided_by_room(found: Assessment | None) -> bool:
@@ -503,15 +518,20 @@ def _kept_off(world: World, live: EngineCluster, pod: Json, node: str) -> bool:
 
 
 def _assessed(
-    cluster: EngineCluster, pod: Json, beside: Sequence[PodRequest] | None = ()
+    cluster: EngineCluster,
+    pod: Json,
+    beside: Sequence[PodRequest] | None = (),
+    without: Sequence[str] = (),
 ) -> Assessment | None:
-    """The answers of the pod's profile about all nodes; `beside` as `Engine.assess` has it."""
+    """The answers of the pod's profile about all nodes, if these held nothing; `beside` as
+    `Engine.assess` has it."""
     known = cluster.pod(NAMESPACE, pod["metadata"]["name"])
     if known is None:
         return None
     judged = pod["spec"]["schedulerName"] == ANOTHER  # by kube-scheduler
     request = cluster.parse_asked(known) if judged else cluster.parse(known)
-    return cluster.engine.assess(cluster.engine.profile_of(request), request, beside)
+    with cluster.engine.trial(without):
+        return cluster.engine.assess(cluster.engine.profile_of(request), request, beside)
 
 
 def _refused_by_policy(live: EngineCluster, found: Assessment) -> set[str]:

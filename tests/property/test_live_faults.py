@@ -22,6 +22,7 @@ from faulty_world import NAMESPACE, World
 from live_asks import CARD_MIB, CARD_MILLI, limits
 from live_faults import BINDING_FAULTS
 from live_instance import POINTS
+from live_line import kept_by
 from live_story import schedule
 from long_form import few_or_many
 from ways import CHOSEN, DEFAULT, FIRST, SHIPPED, WAYS, seeds
@@ -75,6 +76,10 @@ FAULT_POINTS = (
     "place kept",
     "ended for another",
     "crash while a place is kept",
+    "line: kept",
+    "line: started",
+    "line: time",
+    "line: nowhere",
     "asked why",
     "metrics read",
     "kube-scheduler gave up waiting",
@@ -154,6 +159,15 @@ def test_mistakes_beside_deciding_end_no_process(way: str) -> None:
     for seed in seeds(few_or_many(1, 40), SHORT):
         hits += schedule(seed, WAYS[way], mistakes=True)
     assert hits["mistakes"]
+
+
+def test_places_are_kept_in_every_second_story() -> None:
+    """By the times that ship in the others."""
+    hits: Counter[str] = Counter()
+    for seed in seeds(few_or_many(1, 40), SHORT + 1):
+        assert kept_by(seed).after_ns > 0
+        hits += schedule(seed, DEFAULT)
+    assert CHOSEN or hits["line: kept"]
 
 
 def test_a_seed_is_one_story() -> None:

@@ -22,9 +22,10 @@ from weft.cluster.control.watch_feeds import ChangeStream
 from weft.cluster.state.bound_share import BoundShare, held_by
 from weft.cluster.state.pods import PodView
 from weft.core.constraints import ExistingPods
-from weft.core.engine import Bind, BindFailed, Engine, PodGone
+from weft.core.engine import Bind, BindFailed, Engine, PodGone, head_of_line
 from weft.core.engine.assessment import Assessor
 from weft.core.engine.decision_faults import SideTasks
+from weft.core.engine.kept_places import KeptPlaces, LineTurn
 from weft.core.ledger import Ledger
 from weft.kube.bind import Binder, BindRequest, Bound, Refused
 from weft.kube.client import ApiClient
@@ -261,6 +262,17 @@ def a_resize_is_overlooked(patch: Patch) -> None:
     patch.setattr(weft.cluster.state.pods, "as_set_aside", lambda pod: pod)
 
 
+def a_kept_place_stays_held(patch: Patch) -> None:
+    def end(engine: Engine, turn: LineTurn, *_: object) -> None:
+        del engine.kept_places.turns[turn.key]
+
+    patch.setattr(head_of_line, "end", end)
+
+
+def nobody_wakes_when_a_kept_place_is_over(patch: Patch) -> None:
+    patch.setattr(KeptPlaces, "next_ns", lambda _, wake_ns, __: wake_ns)
+
+
 MUTANTS = [
     a_dropped_reservation,
     a_double_release,
@@ -290,6 +302,8 @@ MUTANTS = [
     pods_there_count_for_no_rule,
     volumes_are_not_waited_for,
     a_resize_is_overlooked,
+    a_kept_place_stays_held,
+    nobody_wakes_when_a_kept_place_is_over,
 ]
 SHOWN_BY = {"gated_pods_wait_too": WAYS["interference"]}  # by policies that match waiting pods
 WITH_MISTAKES = (
