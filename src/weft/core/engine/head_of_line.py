@@ -97,10 +97,9 @@ def _keep(
     if turn.until_ns == FAR:
         turn.until_ns = now_ns + kept.rules.keep_for_ns
     turn.asks = least_to_end.in_words(places)
-    before = set(turn.nodes)
+    before = turn.nodes
     kept.take(turn, places)
-    for node in before.difference(turn.nodes):
-        engine.wake_for_freed(node, now_ns)
+    _open_up(engine, turn, [node for node in before if node not in turn.nodes], now_ns)
     return turn.nodes
 
 
@@ -123,14 +122,21 @@ def end(engine: Engine, turn: LineTurn, why: str, now_ns: int) -> None:
         kept.paused[turn.key] = now_ns + kept.rules.keep_for_ns
     if turn.places or why == "nowhere":
         kept.counts[why] += 1
-    for node in turn.nodes:
-        engine.wake_for_freed(node, now_ns)
+    _open_up(engine, turn, turn.nodes, now_ns)
     for members in engine.queue.gangs:
         if members.head is not None and line_of(members.head) == turn.line:
             kept.enters(members.head, members, now_ns)
     for waiting in engine.queue.waiting() if kept.serves_pods else ():
         if waiting.state == "parked" and line_of(waiting) == turn.line:
             kept.enters(waiting, None, now_ns)
+
+
+def _open_up(engine: Engine, turn: LineTurn, nodes: Sequence[str], now_ns: int) -> None:
+    """Nothing is kept on these nodes any more: who fits there may try, and who may end others."""
+    for node in nodes:
+        engine.wake_for_freed(node, now_ns)
+    if nodes:
+        preempting.wake_others(engine, turn.line[1], now_ns)
 
 
 def look(engine: Engine, now_ns: int) -> None:
@@ -151,13 +157,16 @@ def freed(engine: Engine, node: str, now_ns: int) -> None:
     where all of its place is free; else it is woken as if that were free, and so are pods that may
     take it."""
     kept, row = engine.kept_places, engine.ledger.table.row_of.get(node)
+    held = kept.held_on(node)
     there = kept.lift(node)
     if not there or row is None:
         return
     all_free = FreedNode.on(engine.ledger, row)
-    kept.keep_on(node)
+    later = kept.keep_on_later(node, held)
+    if not later:
+        kept.keep_on(node)
     for turn in there:
-        if kept.is_whole(turn):
+        if later or kept.is_whole(turn):
             _wake(engine, turn, now_ns)
     for_whom = partial(_is_for, there)
     engine.queue.wake_for_freed(all_free._replace(for_whom=for_whom), now_ns)
@@ -179,8 +188,7 @@ def nodes_changed(engine: Engine, names: Iterable[str], now_ns: int) -> None:
             if row is None or not table.schedulable[row]:
                 kept.let_go(turn)
                 nodes, turn.places = turn.nodes, ()
-                for node in nodes:
-                    engine.wake_for_freed(node, now_ns)
+                _open_up(engine, turn, nodes, now_ns)
                 _wake(engine, turn, now_ns)
 
 

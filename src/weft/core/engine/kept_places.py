@@ -117,6 +117,7 @@ class KeptPlaces:
         self.counts: Counter[str] = Counter()
         self._ledger = ledger
         self._aside: set[str] = set()
+        self._freed: set[str] | None = None
 
     def kept(self) -> list[LineTurn]:
         """Turns with a place that is kept, those of the highest priority first."""
@@ -196,9 +197,29 @@ class KeptPlaces:
         self._hold([place for turn in there for place in turn.places if place.node == node])
         return there
 
+    def keep_on_later(self, node: str, held: Sequence[Placement]) -> bool:
+        """While a decision is made, what gets free is for that first: hold these there, as before,
+        and the rest when it is over. False if none is made."""
+        if self._freed is None:
+            return False
+        self._freed.add(node)
+        for place in held:
+            self._ledger.reserve(place)
+        return True
+
+    def held_on(self, node: str) -> list[Placement]:
+        """Parts of places that are held on the node, but for those set aside."""
+        holdings = self._ledger.holdings
+        there = (place for turn in self._on(node) for place in turn.places if place.node == node)
+        return [holdings[place.uid].placement for place in there if place.uid in holdings]
+
+    def _on(self, node: str) -> list[LineTurn]:
+        kept = self.kept()
+        return [turn for turn in kept if node in turn.nodes and turn.key not in self._aside]
+
     def lift(self, node: str) -> list[LineTurn]:
         """Hold nothing of the places on the node; whose these are."""
-        there = [turn for turn in self.kept() if node in turn.nodes and turn.key not in self._aside]
+        there = self._on(node)
         for turn in there:
             for place in turn.places:
                 if place.node == node:
@@ -225,16 +246,18 @@ class KeptPlaces:
         turns = self.open_to(waiting.pod, waiting.key[-1]) if self.turns else []
         if (own := self.turns.get(key_of(waiting.pod))) is not None:
             turns.append(own)
-        self._aside = {turn.key for turn in turns}
+        self._aside, self._freed = {turn.key for turn in turns}, set()
         for turn in turns:
             self.let_go(turn)
         try:
             yield bool(turns)
         finally:
-            self._aside = set()
+            freed, self._aside, self._freed = self._freed, set(), None
             for turn in sorted(turns, key=_rank):
                 if self.turns.get(turn.key) is turn:
                     self.hold(turn)
+            for node in sorted(freed):
+                self.keep_on(node)
 
 
 NONE_KEPT = KeptPlaces(NOTHING_KEPT, Ledger())

@@ -545,7 +545,7 @@ def gone(engine: Engine, uid: str, node: str, now_ns: int, out: list[Command]) -
     if node and preemption.nominations:
         freed(engine, uid, node, now_ns)
     if node:
-        _wake_others(engine, FAR if priority is None else priority, now_ns)
+        wake_others(engine, FAR if priority is None else priority, now_ns)
 
 
 def seen_bound(engine: Engine, event: PodSeenBound, now_ns: int, out: list[Command]) -> None:
@@ -571,7 +571,7 @@ def not_evicted(engine: Engine, event: NotEvicted, now_ns: int, out: list[Comman
         out.append(Wake(until_ns))
 
 
-def _wake_others(engine: Engine, up_to: int, now_ns: int) -> None:
+def wake_others(engine: Engine, up_to: int, now_ns: int) -> None:
     """Let pods of at most this priority look for others to end, if there may be any for them."""
     if not engine.queue.any_parked:
         return
@@ -583,13 +583,13 @@ def _wake_others(engine: Engine, up_to: int, now_ns: int) -> None:
 def take_budgets(engine: Engine, event: BudgetsChanged, now_ns: int) -> None:
     """Disruption budgets changed: where one lets more pods go, those who wait look again."""
     if engine.preemption.take_budgets(event.budgets, event.removed):
-        _wake_others(engine, FAR, now_ns)
+        wake_others(engine, FAR, now_ns)
 
 
 def due(engine: Engine, now_ns: int) -> None:
     """Time has passed: pods that were not let go may be asked again."""
     if engine.preemption.due(now_ns):
-        _wake_others(engine, FAR, now_ns)
+        wake_others(engine, FAR, now_ns)
 
 
 def nodes_gone(engine: Engine, names: Iterable[str], now_ns: int, out: list[Command]) -> None:

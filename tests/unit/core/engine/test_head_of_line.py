@@ -406,6 +406,39 @@ def test_a_gang_that_ended_others_starts_also_where_a_place_is_kept_for_an_older
     assert world.bound.keys() >= {"younger-0", "younger-1"}
 
 
+def test_a_pod_takes_what_was_kept_for_a_less_important_one_also_where_an_older_gang_waits() -> (
+    None
+):
+    """A decision has what gets free by it first; only the rest is kept for the gang."""
+    world = World(node("a", gpus=4), preempts=True)
+    full(world, "p", "q")
+    world.add(*(pod(name, gpus=1, priority=9) for name in "rs"))
+    world.add(*gang("older", 4, priority=5))
+    world.until(6 * MINUTE)
+    world.add(pod("lower", gpus=2, priority=3))
+    assert world.engine.preemption.nominations.keys() == {"lower"}
+    world.tell(PodGone("p"))
+    assert world.kept() == {}
+    world.add(pod("later", gpus=1, priority=5))
+    assert len(world.engine.ledger.holdings["later"].placement.shares) == 1
+    world.tell(PodGone("q"))
+    assert world.kept() == {"a": 1}
+
+
+def test_at_the_end_of_a_turn_others_may_end_pods_beside_what_was_kept() -> None:
+    world = World(node("a", gpus=2), preempts=True)
+    full(world, "p", "q")
+    world.add(*(replace(each, never_preempts=True) for each in gang("train", 2, priority=5)))
+    world.until(6 * MINUTE)
+    world.tell(PodGone("q"))
+    assert world.kept() == {"a": 1}
+    world.add(pod("large", gpus=2, priority=5))
+    world.until(30 * MINUTE)
+    assert world.engine.preemption.going == {}
+    world.until(36 * MINUTE)
+    assert world.engine.preemption.going.keys() == {"p"}
+
+
 def test_a_gang_that_only_its_queues_limit_keeps_out_keeps_nothing() -> None:
     team = QueueTerms("default", limits=QueueAmounts(gpu_milli=1_000))
     world = World(node("a", gpus=4))
