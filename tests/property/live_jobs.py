@@ -102,6 +102,7 @@ class LiveJobs:
         """Tell what is wrong with a pod's end for another one."""
         uid, spec = pod["metadata"]["uid"], pod["spec"]
         own = spec["schedulerName"] in self.world.way.pods_names
+        own = own or self._binds(sender, uid)  # somebody else was quicker, and it does not know yet
         if not own and node_of(pod) and marks_of(pod) is None:  # else Weft's binding is on its way
             yield f"{sender} ends {uid}, which another placed"
         conditions = (pod.get("status") or {}).get("conditions") or []
@@ -109,6 +110,12 @@ class LiveJobs:
             yield f"{sender} ends {uid}, and did not say why on it"
         if spec["priority"] >= 3:
             yield f"{sender} ends {uid}, and no pod is of higher priority"
+
+    def _binds(self, sender: str, uid: str) -> bool:
+        """True while the process binds the pod itself, and has no sure answer yet."""
+        lives = [one.live for one in self.world.instances if one.name == sender and one.live]
+        held = [live.engine.ledger.holdings.get(uid) for live in lives]
+        return any(each is not None and each.state == "reserved" for each in held)
 
     def settled(
         self, free_for: Callable[[Json], Cards], kept_off: Callable[[Json, str], bool]
