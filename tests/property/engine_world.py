@@ -446,10 +446,6 @@ class World:
         assert known.counts[0] == 0, f"{asks} fits, but nobody was woken"
         if constraints.storage or profile.matcher is not None or self._checks % AUDITED_EVERY:
             return
-        if (
-            engine.existing.kept
-        ):  # pods with a place kept for them keep others off, and are not there
-            return
         bare = replace(asks, constraints=Constraints())
         roomy = engine.assessor.assess(profile, bare).codes == 0
         for row in roomy.nonzero()[0].tolist():

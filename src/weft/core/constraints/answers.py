@@ -43,7 +43,8 @@ def _affinity(existing: ExistingPods, table: LedgerTable, rules: InterPodRules) 
     sums = [count.sums(table, term.topology_key) for term in rules.affinity]
     is_first = rules.is_its_own and not any(each.any() for each in sums)
     if is_first and existing.kept:  # another one may have a place soon
-        is_first = not existing.count(affinity_key(rules, with_kept=True)).by_node
+        kept = existing.count(affinity_key(rules, with_kept=True))
+        is_first = not any(kept.sums(table, term.topology_key).any() for term in rules.affinity)
     found = []
     for term, each in zip(rules.affinity, sums, strict=True):
         of_node = table.labels.domains(term.topology_key).of_node

@@ -190,6 +190,16 @@ def test_of_replicas_that_stay_together_the_second_waits_for_the_first() -> None
     assert [len(each) for each in found.values()] == [1, 0]
 
 
+def test_the_first_of_them_waits_for_no_place_that_is_kept_for_somebody_else() -> None:
+    """Nor counts one of them on a node that is not known, as where nothing is kept."""
+    engine = two_full_nodes()
+    runs(engine, "lost", 9, on="absent", app="web")
+    assert ended(engine.handle(PodAdded(replace(asks(), uid="other", labels={})), 0))
+    rules = InterPodRules(affinity=(near("web"),), is_its_own=True)
+    first = replace(asks(cpu_milli=0, pods=rules), uid="web-0")
+    assert places(engine.handle(PodAdded(first), 0)).keys() == {"web-0"}
+
+
 def in_one_zone(**cpu_milli: int) -> Engine:
     nodes = [node(name, gpus=0, cpu_milli=cpu) for name, cpu in cpu_milli.items()]
     in_zone = [replace(each, labels={ZONE: "z"}) for each in nodes]
