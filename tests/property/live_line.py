@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from faulty_world import World
 
 SHIPS = SHIPPED_BY["config defaults"].queue.rules()
-SOON = replace(SHIPS, after_ns=SHIPS.after_ns // 150, keep_for_ns=SHIPS.keep_for_ns // 45)
+SOON = replace(SHIPS, after_ns=2_000_000_000, keep_for_ns=40_000_000_000)
 """Two seconds until a place is kept, and forty until it is no more."""
 FACTS = ("overbooked", "holds a GPU the node has not")
 """An account may say so: of bindings by others, and of a GPU that was lost."""
