@@ -52,19 +52,19 @@ def decide(
 def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Command]) -> None:
     """A place for a pod that has a turn, or that fits nowhere while places are kept: one that it
     may take, or others end for it. Else it waits, and one is kept for it if its turn is due."""
-    kept, profile, uid = engine.kept_places, waiting.profile, waiting.pod.uid
+    kept, uid = engine.kept_places, waiting.pod.uid
     with kept.aside(waiting):
         turn = kept.turns.get(uid)
         if turn is not None and uid in engine.preemption.nominations:  # as the API says
             end(engine, turn, "preempts", now_ns)
             preempting.try_nominated(engine, waiting, now_ns, out)
             return
-        known = engine.assess(profile, waiting.pod)
-        row = selection.best_row(known, profile, f"{engine.seed}/{uid}/{waiting.tries}")
+        known = engine.assess(waiting.profile, waiting.pod)
+        row = selection.best_row(known, waiting.profile, f"{engine.seed}/{uid}/{waiting.tries}")
         if row >= 0:
             if not engine.queue.defers(waiting, known.shape):
                 engine.place(waiting, known, row, now_ns, out)
-        elif not profile.preempts or not preempting.makes_room(engine, waiting, known, now_ns, out):
+        elif not preempting.makes_room(engine, waiting, known, now_ns, out):
             engine.parks(waiting, known, now_ns, out)
         if uid not in engine.queue or uid in engine.preemption.nominations:
             if turn is not None:

@@ -106,6 +106,11 @@ class Preemption:
             self.standings[uid] = priority, since_ns
             self._changed_on(node)
 
+    def may_not_be_ended(self, uid: str, node: str) -> None:
+        """The pod is another scheduler's, whoever thought before that it may be ended."""
+        if self.standings.pop(uid, None) is not None:
+            self._changed_on(node)
+
     def forget(self, uid: str) -> int | None:
         """The pod has no place any more; its priority, if it could be ended."""
         self.going.pop(uid, None)

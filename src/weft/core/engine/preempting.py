@@ -555,6 +555,8 @@ def seen_bound(engine: Engine, event: PodSeenBound, now_ns: int, out: list[Comma
         preemption.may_move(uid, movable, event.placement.node)
     if isinstance(event.priority, int):
         preemption.note(uid, event.priority, now_ns - max(0, event.held_ns), event.placement.node)
+    else:
+        preemption.may_not_be_ended(uid, event.placement.node)
     if (nomination := preemption.nominations.pop(uid, None)) is not None:
         preemption.let_go(nomination)
         engine.wake_for_freed(nomination.node, now_ns)

@@ -1,9 +1,12 @@
 """Preemption: pods of lower priority end for one that fits nowhere, and its place is kept."""
 
+import pytest
 from engine_talk import SECOND, one_card, places, refused
 from msgspec.structs import replace
 
 from weft.core.engine import (
+    Bind,
+    BindOn,
     BudgetsChanged,
     Command,
     Engine,
@@ -25,6 +28,7 @@ from weft.core.ledger import audit
 from weft.core.policies.packing import BestFit
 from weft.core.preempt import Budget
 from weft.model import Gang, Node, PodMarks, PodRequest
+from weft.model.queue_rules import NOTHING_KEPT, HeadOfLine
 from weft.model.selectors import PodSelector, Requirement
 from weft.testing import node, placement, pod
 
@@ -178,9 +182,12 @@ def test_a_kept_place_that_is_free_now_is_taken_at_once() -> None:
     assert audit(engine.ledger) == []
 
 
-def test_a_profile_without_preemption_takes_what_is_kept_for_less_important_pods() -> None:
-    plain = Profile("plain", [BestFit()])
-    engine = Engine([Profile("weft", [BestFit()], preempts=True), plain], [one_card()])
+@pytest.mark.parametrize("keeps", [NOTHING_KEPT, HeadOfLine(0, SECOND, pods_after_ns=SECOND)])
+def test_a_profile_without_preemption_takes_what_is_kept_for_less_important_pods(
+    keeps: HeadOfLine,
+) -> None:
+    profiles = Profile("weft", [BestFit()], preempts=True), Profile("plain", [BestFit()])
+    engine = Engine(profiles, [one_card()], head_of_line=keeps)
     bound(engine, share("low", 9_000, 1))
     assert ended(engine.handle(PodAdded(share("high", 11_000, 9)), 0)) == ["low"]
     other = replace(share("other", 7_000, 20), scheduler_name="plain")
@@ -270,6 +277,16 @@ def test_a_pod_of_unknown_priority_or_of_another_scheduler_is_never_ended() -> N
     engine = preempting_on(one_card())
     engine.handle(PodSeenBound(placement("foreign", "a", 0, memory_mib=CARD)), 0)
     assert not ended(engine.handle(PodAdded(whole("high", 9)), 0))
+
+
+def test_a_pod_that_another_scheduler_bound_after_all_is_not_ended() -> None:
+    """Weft was to bind it (extender), and nobody heard of that: kube-scheduler bound it itself."""
+    engine = preempting_on(one_card())
+    (bind,) = (
+        c for c in engine.handle(BindOn(share("low", CARD), "a", "weft"), 0) if isinstance(c, Bind)
+    )
+    engine.handle(PodSeenBound(bind.placement), SECOND)
+    assert ended(engine.handle(PodAdded(share("high", priority=9)), 2 * SECOND)) == []
 
 
 def test_a_gang_that_ends_as_one_ends_whole_or_not_at_all() -> None:
