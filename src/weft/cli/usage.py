@@ -98,11 +98,12 @@ def seconds(option: str, text: str) -> float:
 
 def read_prices(path: Path) -> dict[str, float]:
     """Prices for a GPU-hour by model; `BadInputError` names what is none."""
-    import yaml
+    from weft.files.reading import read_bytes
+    from weft.files.yaml_text import BrokenYamlError, load
 
     try:
-        said = yaml.safe_load(path.read_bytes())
-    except (OSError, yaml.YAMLError) as error:
+        said = load(read_bytes(path))
+    except BrokenYamlError as error:
         raise BadInputError(str(path), f"cannot be read: {error}") from None
     if not isinstance(said, dict) or not said:
         raise BadInputError(str(path), "has no prices; write lines like `A100: 2.5`")

@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from weft.core.engine import BindOn, Engine, NodesChanged, PodAdded, PodSeenBound
+from weft.core.engine import (
+    BindOn,
+    Engine,
+    NodesChanged,
+    PodAdded,
+    PodSeenBound,
+    SignalsChanged,
+)
 from weft.core.engine.nominations import is_kept
 from weft.core.engine.team_queues import Charge, charge_of
 from weft.core.ledger import Holding
@@ -88,16 +95,36 @@ class _Booking(NamedTuple):
 
 
 class _Held:
-    """Sums of one group and one model, amount × ns, and what is held since `since_ns`."""
+    """Sums of one group, amount × ns: of GPUs by model (thousandths), and of the other amounts; and
+    what is held since `since_ns`."""
 
-    __slots__ = ("now", "since_ns", "sums")
+    __slots__ = ("models", "now", "now_of", "since_ns", "sums")
 
     def __init__(self) -> None:
         self.now, self.sums, self.since_ns = [0] * _AMOUNTS, [0] * _AMOUNTS, 0
+        self.now_of: dict[str, int] = {}
+        self.models: dict[str, int] = {}
+
+    def add(self, booking: "_Booking", sign: int) -> None:
+        """Hold so much more, or less, from now on."""
+        charge = booking.charge
+        amounts = charge.memory_mib, charge.core_milli, booking.idle_mib, booking.borrowed_mib
+        self.now = [now + sign * amount for now, amount in zip(self.now, amounts, strict=True)]
+        for model, milli in charge.models:
+            self.now_of[model] = self.now_of.get(model, 0) + sign * milli
+
+    def sum_up(self, lasted_ns: int, now_ns: int) -> None:
+        """Add what was held for so long until now."""
+        if lasted_ns:
+            pairs = zip(self.sums, self.now, strict=True)
+            self.sums = [total + lasted_ns * now for total, now in pairs]
+            for model, milli in self.now_of.items():
+                self.models[model] = self.models.get(model, 0) + lasted_ns * milli
+        self.since_ns = now_ns
 
 
-_MILLI, _MIB, _CORES, _IDLE, _BORROWED = range(5)
-_AMOUNTS = 5
+_AMOUNTS = 4
+"""MiB of memory, thousandths of cores, MiB that are idle, MiB that are borrowed."""
 
 
 class _Window(NamedTuple):
@@ -120,7 +147,6 @@ class UsageMeter:
         self._ledger, self._group_of, self._window = engine.ledger, group_of, _Window(*window)
         self._facts: dict[str, UsedBy] = {}
         self._held: dict[str, _Held] = {}
-        self._by_model: dict[tuple[str, str], _Held] = {}
         self._charged: dict[str, _Booking] = {}
         self._pods: dict[str, set[str]] = {}
         self._borrowed: dict[str, int] = {}
@@ -157,6 +183,11 @@ class UsageMeter:
             if record.outcome == "placed" and record.harvested:
                 self._borrowed[record.uid] = sum(one.harvested_mib for one in record.harvested)
                 self._book_anew(record.uid)
+        if isinstance(event, SignalsChanged):
+            held = self._ledger.holdings
+            for uid, booking in [*self._charged.items()]:
+                if sum(held[uid].idle_mib) != booking.idle_mib:  # measured: that books nothing
+                    self._book_anew(uid)
         if isinstance(event, NodesChanged):
             for node in event.nodes:
                 for holding in [*self._ledger.pods_on(node.name)]:
@@ -200,35 +231,25 @@ class UsageMeter:
             self._pods.setdefault(booking.group, set()).add(uid)
 
     def _change(self, booking: _Booking, sign: int) -> None:
-        group, charge, idle, borrowed, _ = booking
-        amounts = charge.gpu_milli, charge.memory_mib, charge.core_milli, idle, borrowed
-        self._add(self._held.setdefault(group, _Held()), amounts, sign)
-        for model, milli in charge.models:
-            held = self._by_model.setdefault((group, model), _Held())
-            self._add(held, (milli,), sign)
-
-    def _add(self, held: _Held, amounts: tuple[int, ...], sign: int) -> None:
+        held = self._held.setdefault(booking.group, _Held())
         self._sum_up(held)
-        for which, amount in enumerate(amounts):
-            held.now[which] += sign * amount
+        held.add(booking, sign)
 
     def _sum_up(self, held: _Held) -> None:
-        if lasted := self._window.within(held.since_ns, self.now_ns):
-            held.sums = [sum_ + lasted * now for sum_, now in zip(held.sums, held.now, strict=True)]
-        held.since_ns = self.now_ns
+        held.sum_up(self._window.within(held.since_ns, self.now_ns), self.now_ns)
 
     def usage(self, began_ns: int, prices: Mapping[str, float] | None = None) -> Usage:
         """The account until now, of a file that began then. `prices` are for a GPU-hour, by a part
         of the model's name; "default" is for models without one."""
         self._count_capacity()
-        for held in (*self._held.values(), *self._by_model.values()):
+        for held in self._held.values():
             self._sum_up(held)
         for uid, booking in self._charged.items():
             self._saw(uid, booking)
         rows = [self._row(group, held, prices) for group, held in self._held.items()]
         rows = [row for row in rows if row.gpu_hours or row.gib_hours or row.core_hours]
         rows.sort(key=lambda row: (-row.gpu_hours, row.group))
-        held_milli = sum(held.sums[_MILLI] for held in self._held.values())
+        held_milli = sum(sum(held.models.values()) for held in self._held.values())
         lasted = self._window.within(began_ns, self.now_ns)
         idle = max(0, self._capacity - held_milli)
         return Usage(
@@ -237,19 +258,19 @@ class UsageMeter:
 
     def _row(self, group: str, held: _Held, prices: Mapping[str, float] | None) -> UsageRow:
         models = {
-            model or NO_MODEL: _hours(of.sums[_MILLI], 1000)
-            for (of_group, model), of in sorted(self._by_model.items())
-            if of_group == group and of.sums[_MILLI]
+            model or NO_MODEL: _hours(milli_ns, 1000)
+            for model, milli_ns in sorted(held.models.items())
+            if milli_ns
         }
-        sums = held.sums
+        memory, cores, idle, borrowed = held.sums
         return UsageRow(
             group,
             len(self._pods.get(group, ())),
-            _hours(sums[_MILLI], 1000),
-            _hours(sums[_MIB], 1024),
-            _hours(sums[_CORES], 1000),
-            _hours(sums[_IDLE], 1024),
-            _hours(sums[_BORROWED], 1024),
+            _hours(sum(held.models.values()), 1000),
+            _hours(memory, 1024),
+            _hours(cores, 1000),
+            _hours(idle, 1024),
+            _hours(borrowed, 1024),
             models,
             msgspec.UNSET if prices is None else cost_of(models, prices),
         )

@@ -2,15 +2,28 @@
 
 from collections import defaultdict
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from weft.core.engine import Event, NodesChanged, PodAdded, PodBound, PodGone, PodSeenBound
+from fakes.harvesting import Harvesting
+from weft.core.engine import (
+    Event,
+    NodesChanged,
+    PodAdded,
+    PodBound,
+    PodGone,
+    PodSeenBound,
+    SignalsChanged,
+)
+from weft.core.engine.harvest import NEED
 from weft.core.engine.nominations import is_kept
 from weft.core.engine.team_queues import charge_of
+from weft.core.framework import Policy
+from weft.core.framework.signals import FRESH, snapshot
 from weft.core.policies.catalog import built_in
 from weft.core.record import DecisionLine, Header, PolicyUse, ProfileUse, Recorder
 from weft.core.record.usage import (
@@ -27,6 +40,7 @@ from weft.model import PodMarks, PodRequest, Share
 from weft.testing import node, placement, pod
 
 CREATE = built_in().create
+by_namespace = GROUPINGS["namespace"]
 HOUR_NS = 3_600 * 10**9
 GIB = 1024
 
@@ -47,7 +61,7 @@ def header_of(*, preempts: bool = False) -> Header:
 
 def usage(
     events: list[tuple[Event, int]],
-    group_of: GroupOf = GROUPINGS["namespace"],
+    group_of: GroupOf = by_namespace,
     *,
     hours: tuple[int, int | None] = (0, None),
     prices: dict[str, float] | None = None,
@@ -143,6 +157,40 @@ def test_a_card_that_joins_is_idle_from_then_on() -> None:
     more = NodesChanged((node("b", gpus=4),))
     found = usage([DAY[0], (more, 5), (NodesChanged((), ("b",)), 7), (PodGone("x"), 10)])
     assert (found.capacity_gpu_hours, found.idle_gpu_hours, found.rows) == (28, 28, ())
+
+
+def lends(name: str) -> Policy:
+    assert name == "harvesting"
+    return Harvesting()
+
+
+def test_memory_that_is_measured_idle_counts_from_then_on_and_what_is_borrowed() -> None:
+    """9,000 MiB of which 6,000 are idle from hour 1 to 3, and 1,000 until 4. A pod borrows 4,000 of
+    them from hour 2 on."""
+    header = Header([ProfileUse("weft", [PolicyUse("harvesting")])], harvest_permille=1_500)
+    lines: list[Header | DecisionLine] = []
+    recorder = Recorder(header.engine(lends), header, lines.append)
+    columns = {NEED: (np.zeros(1), np.array([FRESH], dtype=np.int8))}
+
+    def measured(version: int, idle_mib: int) -> SignalsChanged:
+        idle = {"u1": (idle_mib,)}
+        return SignalsChanged(snapshot(version, 0, [("a", 0)], columns, idle_mib=idle))
+
+    for event, hour in (
+        (NodesChanged((node("a", gpus=1, memory_mib=10_000),)), 0),
+        (PodAdded(asked("u1", "ml", memory_mib=9_000)), 0),
+        (measured(1, 6_000), 1),
+        (PodAdded(asked("u2", "web", memory_mib=5_000)), 2),
+        (PodBound("u1"), 2),
+        (PodBound("u2"), 2),
+        (measured(2, 1_000), 3),
+        (PodGone("nobody"), 4),
+    ):
+        recorder.handle(event, hour * HOUR_NS)
+    of_file = [line for line in lines if isinstance(line, DecisionLine)]
+    rows = {row.group: row for row in usage_of(header, of_file, lends, by_namespace).rows}
+    assert rows["ml"].idle_gib_hours == (2 * 6_000 + 1_000) / GIB
+    assert (rows["web"].borrowed_gib_hours, rows["web"].idle_gib_hours) == (2 * 4_000 / GIB, 0)
 
 
 # --- against a slow sum ---------------------------------------------------------------------------
