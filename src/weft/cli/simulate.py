@@ -398,7 +398,7 @@ def _arrivals(
     demand: float | None,
     first_seed: int,
 ) -> "list[Arrivals]":
-    from weft.lab.experiment.run.trace_runs import arrivals_of_seed
+    from weft.lab.experiment.run.trace_runs import arrivals_of_seeds
     from weft.lab.simulate import arrivals
 
     if order is not None:
@@ -408,10 +408,7 @@ def _arrivals(
         return [arrivals.cut(run, scenario.pods, scenario.capacity_milli, demand) for run in orders]
     demand = arrivals.DEMAND if demand is None else demand
     seeds = seeds or arrivals.USUAL_SEEDS
-    return [
-        arrivals_of_seed(scenario, mode, seed, seeds=seeds, demand=demand)
-        for seed in range(first_seed, first_seed + seeds)
-    ]
+    return arrivals_of_seeds(scenario, mode, seeds, demand=demand, first_seed=first_seed)
 
 
 def _print(results: "SimulationResults", output: SimulateOutput) -> None:

@@ -13,15 +13,13 @@ from msgspec import to_builtins
 
 from weft.core.framework import Policy
 from weft.core.policies.catalog import built_in
-from weft.lab.experiment.run.trace_runs import RunGrid, arrivals_of_seed, openb_measures
+from weft.lab.experiment.run.trace_runs import RunGrid, arrivals_of_seeds, openb_measures
 from weft.lab.experiment.statistics.ranking import ranked, run_grid
 from weft.lab.simulate.arrivals import DEMAND
 from weft.lab.simulate.results import PolicySummary, SimulationResults
 from weft.lab.simulate.scenario import read_scenario
 from weft.model import BadInputError
 
-FIRST_SEED = 42
-"""That of `weft simulate`."""
 PolicyLike = str | type[Policy]
 Row = dict[str, str | int | float | None]
 
@@ -122,10 +120,7 @@ def compare(
         make(name)
     scenario = read_scenario(Path(nodes), Path(pods), timed=timed)
     mode: Literal["inflation", "timed"] = "timed" if timed else "inflation"
-    orders = tuple(
-        arrivals_of_seed(scenario, mode, seed, seeds=seeds, demand=demand)
-        for seed in range(FIRST_SEED, FIRST_SEED + seeds)
-    )
+    orders = tuple(arrivals_of_seeds(scenario, mode, seeds, demand=demand))
     return Comparison(run_grid(RunGrid(scenario, names, orders, make, mode, timing=False), jobs))
 
 

@@ -107,8 +107,7 @@ class WaitingPod:
         self.key: Key = (*ask.queue_key(profile.lead, as_old), seq)
         self.rank = profile.lead.rank(pod)
         self.turn_of = pod.namespace
-        alone = not pod.gang
-        self.group = GroupKey(profile.name, pod.shape, "", team) if alone else self.own_group()
+        self.group = self.own_group()
         self.tries = self.faults = 0
         self.ready_ns = 0
         self.state = "active"

@@ -124,9 +124,19 @@ class Header(msgspec.Struct, frozen=True):
             keep_top=self.keep_top,
             limits=limits,
             turn_looks=self.turn_looks,
-            queues=NO_QUEUES if self.queues is UNSET else self.queues,
-            head_of_line=NOTHING_KEPT if self.head_of_line is UNSET else self.head_of_line,
+            queues=self.teams,
+            head_of_line=self.keeping,
         )
+
+    @property
+    def teams(self) -> QueueRules:
+        """The teams' queues."""
+        return NO_QUEUES if self.queues is UNSET else self.queues
+
+    @property
+    def keeping(self) -> HeadOfLine:
+        """When places are kept."""
+        return NOTHING_KEPT if self.head_of_line is UNSET else self.head_of_line
 
 
 class DecisionLine(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -34,7 +34,6 @@ from weft.lab.simulate.arrivals import Arrivals
 from weft.lab.simulate.openb import TracePod, asked, usual_card_mib
 from weft.lab.simulate.scenario import Scenario, WorldEvent
 from weft.model import BadInputError, Node, PodRequest
-from weft.model.queue_rules import NO_QUEUES, NOTHING_KEPT
 
 SECOND_NS = 1_000_000_000
 
@@ -173,8 +172,8 @@ def _day(header: Header, reading: _Reading, doubt: str) -> RecordedDay:
         pods,
         world=tuple(reading.events),
         limits=limits,
-        queues=NO_QUEUES if header.queues is UNSET else header.queues,
-        head_of_line=NOTHING_KEPT if header.head_of_line is UNSET else header.head_of_line,
+        queues=header.teams,
+        head_of_line=header.keeping,
         preempt=any(profile.preempts for profile in header.profiles),
     )
     ranks = [node.rank for node in nodes]

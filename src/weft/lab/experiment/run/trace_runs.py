@@ -29,6 +29,8 @@ from weft.lab.simulate.results import GangTimes, PolicyRun
 from weft.lab.simulate.scenario import Scenario, lacking, read_scenario
 from weft.lab.simulate.timed import TimedPods, pod_rows, run_timed
 
+FIRST_SEED = 42
+"""That of `weft simulate`."""
 REPLAYED = "Arrivals are the trace's own."
 ONE_BY_ONE = "Gangs' pods are placed one by one: without times no pod waits for others."
 RESAMPLED = (
@@ -219,6 +221,21 @@ def arrivals_of_seed(
         make = arrivals.replayed if seeds == 1 else arrivals.resampled
         return make(pods, nodes, seed)
     return arrivals.draw(scenario.pods, nodes, scenario.capacity_milli, seed, demand)
+
+
+def arrivals_of_seeds(
+    scenario: Scenario,
+    mode: Literal["inflation", "timed"],
+    seeds: int,
+    *,
+    demand: float,
+    first_seed: int = FIRST_SEED,
+) -> list[Arrivals]:
+    """Return the arrivals of so many seeds from the first on."""
+    return [
+        arrivals_of_seed(scenario, mode, seed, seeds=seeds, demand=demand)
+        for seed in range(first_seed, first_seed + seeds)
+    ]
 
 
 class OpenbRunner:
