@@ -1,10 +1,12 @@
 """Talking to an engine in few words, and what came back."""
 
+from msgspec.structs import replace
+
 from weft.core.engine import Bind, Command, Engine, PodAdded, PodBound, Unschedulable, Wake
 from weft.core.framework import Policy, Profile
 from weft.core.policies.packing import FirstFit
 from weft.model import Node, PodRequest
-from weft.testing import node
+from weft.testing import node, pod
 
 SECOND = 1_000_000_000
 
@@ -37,8 +39,24 @@ def wakes(commands: list[Command]) -> list[int]:
     return [c.at_ns for c in commands if isinstance(c, Wake)]
 
 
-def bind(engine: Engine, pod: PodRequest, now_ns: int = 0) -> str:
+def bind(engine: Engine, asked: PodRequest, now_ns: int = 0) -> str:
     """Add a pod, carry its binding out; the node it is on."""
-    found = places(engine.handle(PodAdded(pod), now_ns))
-    engine.handle(PodBound(pod.uid), now_ns)
-    return found[pod.uid]
+    found = places(engine.handle(PodAdded(asked), now_ns))
+    engine.handle(PodBound(asked.uid), now_ns)
+    return found[asked.uid]
+
+
+def of_team(team: str, name: str, gpus: int = 1, priority: int = 0) -> PodRequest:
+    """A pod of the team's queue."""
+    return replace(pod(name, gpus=gpus, priority=priority), queue=team)
+
+
+def add(engine: Engine, *pods: PodRequest, at_s: int = 0) -> list[Command]:
+    """Add pods, carry their bindings out; all that the engine said."""
+    out: list[Command] = []
+    for each in pods:
+        commands = engine.handle(PodAdded(each), at_s * SECOND)
+        for uid in places(commands):
+            engine.handle(PodBound(uid), at_s * SECOND)
+        out += commands
+    return out

@@ -106,11 +106,17 @@ def full(world: World, *names: str) -> None:
     assert all(name in world.bound for name in names)
 
 
-def test_after_a_while_what_gets_free_is_kept_for_a_gang_from_later_pods() -> None:
-    world = World(node("a", gpus=2))
+def with_a_gang_that_waits(minutes: int, rules: HeadOfLine = RULES) -> World:
+    """Two pods run on two GPUs, and a gang of two has waited for so long."""
+    world = World(node("a", gpus=2), rules=rules)
     full(world, "p", "q")
     world.add(*gang("train", 2))
-    world.until(6 * MINUTE)
+    world.until(minutes * MINUTE)
+    return world
+
+
+def test_after_a_while_what_gets_free_is_kept_for_a_gang_from_later_pods() -> None:
+    world = with_a_gang_that_waits(6)
     world.add(pod("later", gpus=1))
     world.tell(PodGone("p"))
     assert world.kept() == {"a": 1}
@@ -124,10 +130,7 @@ def test_after_a_while_what_gets_free_is_kept_for_a_gang_from_later_pods() -> No
 
 
 def test_without_it_a_later_pod_takes_the_room() -> None:
-    world = World(node("a", gpus=2), rules=NOTHING_KEPT)
-    full(world, "p", "q")
-    world.add(*gang("train", 2))
-    world.until(6 * MINUTE)
+    world = with_a_gang_that_waits(6, rules=NOTHING_KEPT)
     world.add(pod("later", gpus=1))
     world.tell(PodGone("p"))
     world.until(world.now_ns + 10 * SECOND)
@@ -135,10 +138,7 @@ def test_without_it_a_later_pod_takes_the_room() -> None:
 
 
 def test_before_that_a_later_pod_takes_the_room() -> None:
-    world = World(node("a", gpus=2))
-    full(world, "p", "q")
-    world.add(*gang("train", 2))
-    world.until(4 * MINUTE)
+    world = with_a_gang_that_waits(4)
     world.add(pod("later", gpus=1))
     world.tell(PodGone("p"))
     world.until(world.now_ns + 10 * SECOND)
@@ -185,10 +185,7 @@ def test_pods_of_higher_priority_and_older_ones_take_what_is_kept() -> None:
 
 
 def test_an_urgent_pod_that_comes_later_takes_what_is_kept() -> None:
-    world = World(node("a", gpus=2))
-    full(world, "p", "q")
-    world.add(*gang("train", 2))
-    world.until(6 * MINUTE)
+    world = with_a_gang_that_waits(6)
     world.tell(PodGone("p"))
     assert world.kept() == {"a": 1}
     world.add(pod("urgent", gpus=1, priority=5))
@@ -197,10 +194,7 @@ def test_an_urgent_pod_that_comes_later_takes_what_is_kept() -> None:
 
 
 def test_nothing_is_kept_for_longer_than_is_said_and_then_it_pauses() -> None:
-    world = World(node("a", gpus=2))
-    full(world, "p", "q")
-    world.add(*gang("train", 2))
-    world.until(6 * MINUTE)
+    world = with_a_gang_that_waits(6)
     world.tell(PodGone("p"))
     world.add(pod("later", gpus=1))
     assert "later" not in world.bound
@@ -229,10 +223,7 @@ def test_while_one_pauses_the_next_gang_has_its_turn() -> None:
 
 
 def test_a_gang_that_is_deleted_gives_its_place_up() -> None:
-    world = World(node("a", gpus=2))
-    full(world, "p", "q")
-    world.add(*gang("train", 2))
-    world.until(6 * MINUTE)
+    world = with_a_gang_that_waits(6)
     world.tell(PodGone("p"))
     world.add(pod("later", gpus=1))
     world.tell(PodGone("train-0"))
@@ -285,10 +276,7 @@ def test_two_gangs_of_two_priorities_never_wait_for_each_other() -> None:
 
 
 def test_a_pod_that_another_scheduler_binds_into_the_place_is_charged_and_less_is_kept() -> None:
-    world = World(node("a", gpus=2))
-    full(world, "p", "q")
-    world.add(*gang("train", 2))
-    world.until(6 * MINUTE)
+    world = with_a_gang_that_waits(6)
     gpu = world.engine.ledger.holdings["p"].placement.shares[0].gpu
     world.tell(PodGone("p"))
     assert world.kept() == {"a": 1}

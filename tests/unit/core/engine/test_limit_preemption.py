@@ -3,10 +3,10 @@
 from random import Random
 
 import pytest
-from engine_talk import SECOND, places
+from engine_talk import SECOND, add, of_team, places
 from msgspec.structs import replace
 
-from weft.core.engine import Command, Engine, Evict, PodAdded, PodBound, PodGone
+from weft.core.engine import Command, Engine, Evict, PodGone
 from weft.core.framework import Profile
 from weft.core.ledger import audit
 from weft.core.policies.packing import BestFit
@@ -26,29 +26,20 @@ def deciding(rules: QueueRules, *nodes: Node, preempts: bool = True) -> Engine:
     return Engine([profile], nodes or (node("n", gpus=4), node("m", gpus=4)), queues=rules)
 
 
-def of(team: str, name: str, gpus: int = 1, priority: int = 0) -> PodRequest:
-    return replace(pod(name, gpus=gpus, priority=priority), queue=team)
-
-
-def add(engine: Engine, *pods: PodRequest, at_s: int = 0) -> list[Command]:
-    out: list[Command] = []
-    for each in pods:
-        commands = engine.handle(PodAdded(each), at_s * SECOND)
-        for uid in places(commands):
-            engine.handle(PodBound(uid), at_s * SECOND)
-        out += commands
-    return out
-
-
 def ended(commands: list[Command]) -> list[str]:
     return sorted(each.placement.uid for each in commands if isinstance(each, Evict))
 
 
 def test_the_least_important_of_its_queue_ends_and_nobody_of_another() -> None:
     engine = deciding(at_most(3))
-    add(engine, of("a", "low", priority=1), of("a", "mid", priority=5), of("b", "other"))
-    add(engine, of("a", "top", priority=9))
-    assert ended(add(engine, of("a", "high", priority=9), at_s=1)) == ["low"]
+    add(
+        engine,
+        of_team("a", "low", priority=1),
+        of_team("a", "mid", priority=5),
+        of_team("b", "other"),
+    )
+    add(engine, of_team("a", "top", priority=9))
+    assert ended(add(engine, of_team("a", "high", priority=9), at_s=1)) == ["low"]
     out = engine.handle(PodGone("low"), 2 * SECOND)
     assert [*places(out)] == ["high"]
     assert engine.teams.use("a").gpu_milli == 3_000
@@ -57,45 +48,54 @@ def test_the_least_important_of_its_queue_ends_and_nobody_of_another() -> None:
 
 def test_as_many_end_as_the_limit_asks_for() -> None:
     engine = deciding(at_most(4))
-    add(engine, *(of("a", f"low{i}", priority=1) for i in range(4)))
-    assert len(ended(add(engine, of("a", "high", gpus=3, priority=9), at_s=1))) == 3
+    add(engine, *(of_team("a", f"low{i}", priority=1) for i in range(4)))
+    assert len(ended(add(engine, of_team("a", "high", gpus=3, priority=9), at_s=1))) == 3
 
 
 def test_nobody_ends_of_equal_priority_nor_where_the_pod_alone_is_beyond_the_limit() -> None:
     engine = deciding(at_most(2))
-    add(engine, of("a", "a0", priority=5), of("a", "a1", priority=5))
-    assert not ended(add(engine, of("a", "equal", priority=5), at_s=1))
-    assert not ended(add(engine, of("a", "large", gpus=3, priority=9), at_s=1))
+    add(engine, of_team("a", "a0", priority=5), of_team("a", "a1", priority=5))
+    assert not ended(add(engine, of_team("a", "equal", priority=5), at_s=1))
+    assert not ended(add(engine, of_team("a", "large", gpus=3, priority=9), at_s=1))
 
 
 def test_where_its_own_do_not_help_nobody_ends() -> None:
     """Only pods of other queues are in the way of both cards, beside one of its own."""
     engine = deciding(at_most(2), node("n", gpus=2))
-    add(engine, of("a", "own", priority=1), of("b", "other", priority=9))
-    assert not ended(add(engine, of("a", "high", gpus=2, priority=8), at_s=1))
+    add(engine, of_team("a", "own", priority=1), of_team("b", "other", priority=9))
+    assert not ended(add(engine, of_team("a", "high", gpus=2, priority=8), at_s=1))
 
 
 def test_a_profile_that_does_not_preempt_and_a_pod_that_never_does_wait() -> None:
     engine = deciding(at_most(1), preempts=False)
-    add(engine, of("a", "low", priority=1))
-    assert not ended(add(engine, of("a", "high", priority=9), at_s=1))
+    add(engine, of_team("a", "low", priority=1))
+    assert not ended(add(engine, of_team("a", "high", priority=9), at_s=1))
     engine = deciding(at_most(1))
-    add(engine, of("a", "low", priority=1))
-    never = replace(of("a", "never", priority=9), never_preempts=True)
+    add(engine, of_team("a", "low", priority=1))
+    never = replace(of_team("a", "never", priority=9), never_preempts=True)
     assert not ended(add(engine, never, at_s=1))
 
 
 def test_it_is_so_too_where_queues_take_back_what_others_borrow() -> None:
     engine = deciding(at_most(2, reclaim=True))
-    add(engine, of("a", "low", priority=1), of("a", "mid", priority=5), of("b", "other"))
-    assert ended(add(engine, of("a", "high", priority=9), at_s=1)) == ["low"]
+    add(
+        engine,
+        of_team("a", "low", priority=1),
+        of_team("a", "mid", priority=5),
+        of_team("b", "other"),
+    )
+    assert ended(add(engine, of_team("a", "high", priority=9), at_s=1)) == ["low"]
 
 
 def test_room_within_a_models_limit_is_made_by_who_holds_that_model() -> None:
     nodes = node("n", gpus=2, model="H100"), node("m", gpus=2, model="A100")
     engine = deciding(at_most(9, models=1), *nodes)
-    add(engine, on("A100", of("a", "a100", priority=1)), on("H100", of("a", "h100", priority=2)))
-    assert ended(add(engine, on("H100", of("a", "high", priority=9)), at_s=1)) == ["h100"]
+    add(
+        engine,
+        on("A100", of_team("a", "a100", priority=1)),
+        on("H100", of_team("a", "h100", priority=2)),
+    )
+    assert ended(add(engine, on("H100", of_team("a", "high", priority=9)), at_s=1)) == ["h100"]
 
 
 def on(model: str, asked: PodRequest) -> PodRequest:
@@ -111,7 +111,7 @@ def test_nobody_ends_in_vain_and_the_limit_holds(seed: int) -> None:
         part = {"gpus": random.choice((1, 1, 2))} if random.random() < 0.6 else {"milli": 500}
         team, priority = random.choice("aab"), random.randint(1, 6)
         add(engine, replace(pod(f"p{number}", priority=priority, **part), queue=team))  # type: ignore[arg-type]
-    high = of("a", "high", gpus=random.choice((1, 2)), priority=random.choice((3, 7)))
+    high = of_team("a", "high", gpus=random.choice((1, 2)), priority=random.choice((3, 7)))
     lower = {
         u for u, (priority, _) in engine.preemption.standings.items() if priority < high.priority
     }
