@@ -238,6 +238,13 @@ def test_each_view_shows_what_there_is(
     eventually(window, "document.querySelector('weft-waiting tbody tr td:nth-child(4)')?.innerText")
     check(window, url)
 
+    opened(window, f"{url}/queues", width)
+    queue = eventually(window, "document.querySelector('a[href^=\"/queue/\"]')?.pathname")
+    check(window, url)
+    opened(window, url + queue, width)
+    eventually(window, "document.querySelector('weft-queue h2')?.innerText")
+    check(window, url)
+
     opened(window, url + pod, width)
     eventually(window, "document.querySelector('weft-pod pre, weft-pod .empty')?.innerText")
     check(window, url)

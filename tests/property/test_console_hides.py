@@ -116,7 +116,9 @@ def test_no_address_tells_a_name_that_the_viewer_may_not_know(seed: int) -> None
     fill, pods = marked_cluster(seed)
     state = from_file(live_story(fill).snapshot)
     source = SnapshotSource(state, "x.json")
-    full = msgspec.json.encode(source.picture()).decode()
+    picture = source.picture()
+    assert set(HIDDEN) & picture.queues.keys()
+    full = msgspec.json.encode(picture).decode()
     there = [name for _, name in pods if name in full]
     assert there
     asyncio.run(check_addresses(source, pods))

@@ -12,12 +12,14 @@ from long_form import few_or_many
 from test_snapshot import from_file, random_story
 
 from weft.cluster.scheduler.explain_service import Explainer
+from weft.cluster.snapshot.queue_report import queue_report
 from weft.console.cluster_sources import SnapshotSource
 from weft.console.deltas import PictureDelta, applied, between
 from weft.console.picture import Picture, PodFacts, gpu_key, picture_of
 from weft.console.sources import LivingSource
 from weft.console.waiting import WaitingReasons
 from weft.core.engine import Engine, NodesChanged, PodAdded, PodBound, PodGone
+from weft.core.engine.team_queues import charge_of
 from weft.core.explain.of_engine import explanation_of
 from weft.core.framework import Profile
 from weft.core.ledger import Holding
@@ -94,6 +96,7 @@ def check_against_ledger(picture: Picture, engine: Engine) -> None:
             ]
             assert shown.free_mib == table.device_memory_free[device]
             assert shown.free_milli == table.device_milli_free[device]
+    check_queues(picture, engine)
     assert picture.pods.keys() == holdings.keys()
     for uid, pod in picture.pods.items():
         placement = holdings[uid].placement
@@ -102,6 +105,29 @@ def check_against_ledger(picture: Picture, engine: Engine) -> None:
         assert pod.binding is (holdings[uid].state == "reserved" and not pod.kept)
         shares = [(share.gpu, share.memory_mib, share.milli) for share in placement.shares]
         assert [(s.gpu, s.memory_mib, s.milli) for s in pod.shares] == shares
+
+
+def check_queues(picture: Picture, engine: Engine) -> None:
+    """Each queue is the sum of its pods' charges, and of those that wait in it."""
+    table, placed, waits = engine.ledger.table, Counter[str](), Counter[str]()
+    milli, mib, gpus = Counter[str](), Counter[str](), Counter[str]()
+    for uid, pod in picture.pods.items():
+        if pod.queue and not pod.kept:
+            placement = engine.ledger.holdings[uid].placement
+            charge = charge_of(placement, table.nodes[table.row_of[placement.node]])
+            placed[pod.queue] += 1
+            milli[pod.queue] += charge.gpu_milli
+            mib[pod.queue] += charge.memory_mib
+    for row in picture.waiting.values():
+        if row.queue:
+            waits[row.queue] += 1
+            gpus[row.queue] += row.gpus
+    for name, queue in picture.queues.items():
+        assert (queue.queue, queue.pods, queue.waiting) == (name, placed[name], waits[name])
+        assert (round(queue.gpus * 1000), queue.gpu_memory_mib) == (milli[name], mib[name])
+        assert queue.waiting_gpus == gpus[name]
+        assert 0 <= queue.borrowed_gpus <= queue.gpus
+    assert {*placed, *waits} <= picture.queues.keys()
 
 
 def sums_of(holdings: Mapping[str, Holding]) -> Mapping[tuple[str, int], tuple[int, int, int]]:
@@ -169,6 +195,8 @@ def test_a_snapshots_picture_says_what_explain_says(seed: int) -> None:
         if explained.state == "pending":
             texts = [change.text for change in explained.changes]
             assert row.change == (texts[0] if texts else "")
+    report = queue_report(state)
+    assert (list(picture.queues.values()), picture.queue_order) == (report.queues, report.order)
     requests, unreadable = state.pending()
     assert len(picture.waiting) == len(requests) + len(unreadable)
 
@@ -192,4 +220,5 @@ def test_after_many_random_deltas_the_picture_equals_one_made_afresh() -> None:
 def test_a_delta_of_equal_pictures_is_empty() -> None:
     story = RandomStory(1)
     story.step()
-    assert between(story.picture(), story.picture()) == PictureDelta(story.now / 10**9)
+    empty = PictureDelta(story.now / 10**9, queue_order="priority")
+    assert between(story.picture(), story.picture()) == empty

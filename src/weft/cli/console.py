@@ -189,6 +189,7 @@ async def followed(client: "ApiClient", config: Path | None) -> AsyncIterator[Fo
     from weft.cli.snapshot import configuration_in_use
     from weft.cli.status import head_lines, wish_of
     from weft.cluster.control.server_contact import ServerContact
+    from weft.cluster.reading.cluster_checks import cluster_checks
     from weft.cluster.reading.status import status_of
     from weft.cluster.shadow.watch import unreadable_lists
     from weft.console.cluster_sources import ClusterSource
@@ -208,7 +209,8 @@ async def followed(client: "ApiClient", config: Path | None) -> AsyncIterator[Fo
         await asking.start()
         try:
             source = ClusterSource(parts.live, parts.guard, contact, client.endpoint.url)
-            health = Health(lambda: status_of(client, wish_of(settings)), head_lines)
+            wish = wish_of(settings)
+            health = Health(lambda: status_of(client, wish, cluster_checks), head_lines)
             yield FollowedSource(parts.live, source, health)
         finally:
             await asking.close()

@@ -51,7 +51,6 @@ class _KnownNode(NamedTuple):
     advertised: frozenset[str] = frozenset()
 
 
-EXEMPT = ("kube-system", "weft-system")
 _KUBELET = Path("var/lib/kubelet")
 
 
@@ -103,11 +102,9 @@ async def _asked(
     client: "ApiClient", endpoint: "Endpoint", node: str
 ) -> "tuple[list[DoctorFinding], _KnownNode]":
     from weft.cluster import rights
-    from weft.cluster.reading import node_findings as nodes
-    from weft.cluster.reading import pod_findings as pods
-    from weft.cluster.reading.admission_findings import admission
-    from weft.cluster.reading.claims import claim_findings
+    from weft.cluster.reading.cluster_checks import cluster_checks
     from weft.cluster.reading.finding import good
+    from weft.cluster.reading.pod_findings import variables_from_elsewhere
     from weft.cluster.reading.reading import HowToRead, read_cluster, rights_finding
 
     inside = endpoint.inside
@@ -117,23 +114,10 @@ async def _asked(
         await rights_finding(client, needed, "the agent" if inside else "yours"),
     ]
     read = await read_cluster(client, HowToRead())
-    findings += [
-        nodes.agents_per_node(read),
-        *await nodes.heartbeats(client, read),
-        nodes.drivers(read),
-        nodes.inventories(read),
-        nodes.offers(read),
-        nodes.runtimes(read),
-        nodes.other_resources(read),
-        nodes.merged_labels(read),
-        *pods.holders(read, _names(), client.clock.wall()),
-        pods.contradicting(read),
-        pods.visible_devices(read, EXEMPT),
-        await pods.variables_from_elsewhere(client, (n.metadata.name for n in read.gpu_nodes)),
-    ]
-    if not inside:  # an agent has no right to read claims and policies
-        findings += claim_findings(read.claims, read.pods)
-        findings += await admission(client)
+    findings += await cluster_checks(client, read, _names(), inside=inside)
+    findings.append(
+        await variables_from_elsewhere(client, (n.metadata.name for n in read.gpu_nodes))
+    )
     own = next((n.advertised for n in read.gpu_nodes if n.metadata.name == node), frozenset())
     return findings, _KnownNode(_pods_of(read, node), own)
 
@@ -147,6 +131,7 @@ def _names() -> frozenset[str]:
 
 def _pods_of(read: "ClusterReading", node: str) -> "dict[str, MachinePod]":
     """Return the node's pods by UID; a pod that requests GPUs in any dialect may see some."""
+    from weft.cluster.reading.cluster_checks import EXEMPT
     from weft.dialects.dialect import DialectSettings
     from weft.dialects.foreign import foreign_requests
     from weft.dialects.registry import parse_pod

@@ -10,7 +10,8 @@ from weft.cli.snapshot_files import SnapshotFile
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from weft.cluster.snapshot.queue_report import QueueAmount, QueueReport, QueueRow
+    from weft.cluster.snapshot.queue_report import QueueReport
+    from weft.core.explain.queue_rows import QueueAmount, QueueRow
 
 _ORDERS = {
     "fair": "Order fair: the queue that holds least for its weight goes first.",

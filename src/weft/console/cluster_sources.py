@@ -22,6 +22,7 @@ from weft.console.picture import (
 from weft.console.sources import LIVING_SLICE_S, Kind
 from weft.console.waiting import WaitingReasons
 from weft.core.explain.explanation import Explanation
+from weft.core.explain.queue_rows import gpus_asked
 from weft.core.explain.sentences import state_in_words
 from weft.core.explain.smallest_change import Rank
 from weft.model import BadInputError, PodRequest
@@ -63,7 +64,9 @@ class ClusterPictures:
         try:
             facts = PodFacts.of_request(live.parse(pod), since_s)
         except BadInputError:  # another scheduler bound it unread
-            facts = PodFacts(pod.metadata.namespace, pod.metadata.name, since_s=since_s)
+            meta = pod.metadata
+            queue = live.pods.queue_of(uid)
+            facts = PodFacts(meta.namespace, meta.name, since_s=since_s, queue=queue)
         self._read[uid] = pod, facts
         return facts
 
@@ -102,6 +105,8 @@ class ClusterPictures:
             dialect=request.dialect,
             priority=request.priority,
             since_s=request.created_ns / SECOND_NS,
+            queue=request.team_queue,
+            gpus=gpus_asked(request),
         )
 
     def _rank_for(self, request: PodRequest) -> Rank:

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from weft.console.picture import Picture, ShownEvent, ShownGpu, ShownNode, ShownPod, ShownWaiting
+from weft.core.explain.queue_rows import QueueRow
 
 Row = TypeVar("Row")
 
@@ -35,6 +36,8 @@ class PictureDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     pods: TableDelta[ShownPod] = TableDelta()
     waiting: TableDelta[ShownWaiting] = TableDelta()
     events: TableDelta[ShownEvent] = TableDelta()
+    queues: TableDelta[QueueRow] = TableDelta()
+    queue_order: str = ""
     lost: str = ""
     lost_s: float = 0.0
 
@@ -48,6 +51,8 @@ def between(old: Picture, new: Picture) -> PictureDelta:
         _table(old.pods, new.pods),
         _table(old.waiting, new.waiting),
         _table(old.events, new.events),
+        _table(old.queues, new.queues),
+        new.queue_order,
         new.lost,
         new.lost_s,
     )
@@ -62,6 +67,8 @@ def applied(picture: Picture, delta: PictureDelta) -> Picture:
         delta.pods.on(picture.pods),
         delta.waiting.on(picture.waiting),
         delta.events.on(picture.events),
+        delta.queues.on(picture.queues),
+        delta.queue_order,
         delta.lost,
         delta.lost_s,
     )

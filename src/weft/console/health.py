@@ -1,4 +1,4 @@
-"""Reads for the page of health what `weft status` finds: at most twice a minute, whoever looks."""
+"""Reads for the page of health what `weft status` and `weft doctor` find, twice a minute."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -15,11 +15,14 @@ import msgspec
 
 from weft.cluster.http.viewers import ViewerRights
 from weft.console.picture import Picture, ShownEvent, ShownPod, ShownWaiting
+from weft.core.explain.queue_rows import QueueRow
 
 IN_HIDDEN = "in namespaces that you may not see"
 A_POD = "a pod that you may not see"
 _NAMED = re.compile(r"(?<![\w./-])([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)/([A-Za-z0-9][\w.-]*)")
 """NAMESPACE/NAME. Names of resources and labels have a dot before their slash."""
+_TAKES_BACK = re.compile(r"queue (\S+) (takes back)")
+"""The one sentence that names another queue than the pod's own: by default a namespace."""
 Row = TypeVar("Row")
 
 
@@ -38,11 +41,17 @@ class Hiding:
             pods=self._keyed(picture.pods, self._pod),
             waiting=self._keyed(picture.waiting, self._waiting),
             events={key: self._event(event) for key, event in picture.events.items()},
+            queues=self._queues(picture),
         )
 
     def text(self, text: str) -> str:
         """Return the text without names that the viewer may not know."""
-        return text if self._rights.everywhere else _NAMED.sub(self._named, text)
+        if self._rights.everywhere:
+            return text
+        return _TAKES_BACK.sub(self._queue_named, _NAMED.sub(self._named, text))
+
+    def _queue_named(self, found: re.Match[str]) -> str:
+        return found[0] if self._rights.may_see(found[1]) else f"another queue {found[2]}"
 
     def _named(self, found: re.Match[str]) -> str:
         namespace, name = found.groups()
@@ -89,6 +98,18 @@ class Hiding:
         if event.pod and not self._rights.may_see(namespace):
             return ShownEvent(event.number, event.at_s, event.kind, "", "", event.node)
         return msgspec.structs.replace(event, text=self.text(event.text))
+
+    def _queues(self, picture: Picture) -> dict[str, QueueRow]:
+        """Return the queues, with names of those that are a namespace the viewer may see, or that a
+        pod which they may see is in: a queue is named after its namespace, unless its pods say."""
+        pods: list[ShownPod | ShownWaiting] = [*picture.pods.values(), *picture.waiting.values()]
+        known = {pod.queue for pod in pods if self._rights.may_see(pod.namespace)}
+        rows = {}
+        for name, row in picture.queues.items():
+            is_known = name in known or self._rights.may_see(name)
+            key = name if is_known else self._other_key(name)
+            rows[key] = row if is_known else msgspec.structs.replace(row, queue="")
+        return rows
 
     def _other_key(self, key: str) -> str:
         return hmac.new(self._secret, key.encode(), hashlib.sha256).hexdigest()[:32]

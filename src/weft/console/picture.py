@@ -13,6 +13,7 @@ import msgspec
 from weft.core.engine import Engine
 from weft.core.engine.journal import PlacedPod
 from weft.core.engine.nominations import is_kept
+from weft.core.explain.queue_rows import QueueRow, queue_rows
 from weft.core.ledger import Holding, LedgerTable
 from weft.model import Gpu, Node, PodRequest
 from weft.model.request import CORDON, Taint
@@ -88,12 +89,14 @@ class ShownPod(msgspec.Struct, frozen=True, omit_defaults=True):
     binding: bool = False
     claim: bool = False
     kept: bool = False
+    queue: str = ""
 
 
 class ShownWaiting(msgspec.Struct, frozen=True, omit_defaults=True):
     """A pending pod: what it `asks`, since when (seconds since 1970), and the `reason` in the words
     of `weft explain`. Pods are grouped by `group`. `change` is one change that would help: it was
-    tried; "" where none was found yet. `changes` counts all that were found."""
+    tried; "" where none was found yet. `changes` counts all that were found. It asks for `gpus`
+    GPUs, or shares of so many, and waits in `queue`: a team's, as in `weft queues`."""
 
     uid: str
     namespace: str
@@ -107,6 +110,8 @@ class ShownWaiting(msgspec.Struct, frozen=True, omit_defaults=True):
     gang: str = ""
     priority: int = 0
     since_s: float = 0.0
+    queue: str = ""
+    gpus: int = 0
 
 
 class ShownEvent(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -122,8 +127,10 @@ class ShownEvent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Picture(msgspec.Struct, frozen=True):
     """Everything that the console shows, each table by key: nodes by name, GPUs by `NODE/INDEX`,
-    pods by UID, events by number. `at_s` is the moment shown, seconds since 1970. `lost`: why no
-    newer state could be had, and for how many seconds; "" if this is the present one."""
+    pods by UID, events by number, teams' queues by name. `queue_order` says which queue goes first,
+    as in the configuration: fair or priority. `at_s` is the moment shown, seconds since 1970.
+    `lost`: why no newer state could be had, and for how many seconds; "" if this is the present
+    one."""
 
     at_s: float
     nodes: Mapping[str, ShownNode] = {}
@@ -131,6 +138,8 @@ class Picture(msgspec.Struct, frozen=True):
     pods: Mapping[str, ShownPod] = {}
     waiting: Mapping[str, ShownWaiting] = {}
     events: Mapping[str, ShownEvent] = {}
+    queues: Mapping[str, QueueRow] = {}
+    queue_order: str = ""
     lost: str = ""
     lost_s: float = 0.0
 
@@ -146,6 +155,7 @@ class PodFacts(NamedTuple):
     priority: int = 0
     since_s: float = 0.0
     claim: bool = False
+    queue: str = ""
 
     @classmethod
     def of_request(cls, pod: PodRequest, since_s: float) -> "PodFacts":
@@ -153,7 +163,14 @@ class PodFacts(NamedTuple):
         gang = str(pod.gang) if pod.gang else ""
         isolation = pod.shape.isolation
         return cls(
-            pod.namespace, pod.name, pod.dialect, gang, isolation, pod.priority, since_s=since_s
+            pod.namespace,
+            pod.name,
+            pod.dialect,
+            gang,
+            isolation,
+            pod.priority,
+            since_s,
+            queue=pod.team_queue,
         )
 
     @classmethod
@@ -172,13 +189,22 @@ def picture_of(
     """Return the picture of the engine's present state; `facts_of` knows the pods that hold
     something, by UID."""
     table = engine.ledger.table
+    pods = {uid: _pod(holding, facts_of(uid)) for uid, holding in engine.ledger.holdings.items()}
+    pending = {pod.uid: pod for pod in waiting}
+    queues = queue_rows(
+        engine,
+        {uid: pod.queue for uid, pod in pods.items() if pod.queue and not pod.kept},
+        ((pod.queue, pod.gpus) for pod in pending.values() if pod.queue),
+    )
     return Picture(
         at_s,
         {node.name: _node(table, row, node) for row, node in enumerate(table.nodes)},
         {gpu_key(gpu.node, gpu.index): gpu for gpu in _gpus(table)},
-        {uid: _pod(holding, facts_of(uid)) for uid, holding in engine.ledger.holdings.items()},
-        {pod.uid: pod for pod in waiting},
+        pods,
+        pending,
         {str(event.number): event for event in events},
+        {row.queue: row for row in queues},
+        engine.teams.rules.order,
     )
 
 
@@ -255,4 +281,5 @@ def _pod(holding: Holding, facts: PodFacts) -> ShownPod:
         holding.state == "reserved" and not is_kept(placement.uid),
         facts.claim,
         is_kept(placement.uid),
+        facts.queue,
     )

@@ -1,13 +1,13 @@
 """Serves the console: its page, the picture with its deltas as they come, and explanations.
 
-/                      the page; also at /map, /waiting, /namespaces, /events, and those of one pod,
-                       GPU, node or namespace
+/                      the page; also at /map, /waiting, /namespaces, /queues, /events, and those of
+                       one pod, GPU, node, namespace or queue
 /static/NAME           the page's modules and styles
 /api/about             what is shown, and of which version
 /api/picture           server-sent events: one `picture`, then `delta`s
 /api/moment            ?number=…: the picture of one of a record's moments
 /api/explain           ?namespace=…&name=…: what `weft explain pod` says
-/api/health            what `weft status` finds, of a cluster
+/api/health            what `weft status` and `weft doctor` find, of a cluster
 /healthz               it answers
 
 With `Viewers`, everything of /api/ is for those whose bearer token the API server knows, and shows
@@ -79,7 +79,20 @@ HEADERS = (
     ("Cache-Control", "no-store"),
 )
 VIEWS = frozenset(
-    {"", "map", "waiting", "namespaces", "events", "pod", "gpu", "node", "namespace", "health"}
+    {
+        "",
+        "map",
+        "waiting",
+        "namespaces",
+        "queues",
+        "events",
+        "pod",
+        "gpu",
+        "node",
+        "namespace",
+        "queue",
+        "health",
+    }
 )
 """First parts of the views' addresses: the page finds the rest itself."""
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")

@@ -20,6 +20,8 @@ from weft.cli.console import followed
 from weft.cli.status import head_lines, wish_of
 from weft.cluster.config.form import Configuration
 from weft.cluster.http.viewers import AUDIENCE, ViewerOptions, Viewers
+from weft.cluster.reading.cluster_checks import cluster_checks
+from weft.cluster.reading.reading import how_to_read, read_cluster
 from weft.cluster.reading.status import status_of
 from weft.console.deltas import PictureDelta, applied
 from weft.console.picture import Picture
@@ -186,7 +188,7 @@ async def test_an_api_server_that_does_not_say_shows_nobody_more() -> None:
         assert (await console.get("/api/about", token))[0] == 503
 
 
-async def test_health_is_what_weft_status_finds_for_those_who_may_list_all_pods() -> None:
+async def test_health_is_what_weft_status_and_doctor_find_for_those_who_may_list_all_pods() -> None:
     async with served() as console:
         console.api.access.listers |= {("admin", ""), (SA, "team")}
         admin, one = console.token("admin"), console.token()
@@ -198,7 +200,11 @@ async def test_health_is_what_weft_status_finds_for_those_who_may_list_all_pods(
         page = json.loads((await console.get("/api/health", admin))[1])
         report = await status_of(console.client, wish_of(Configuration()))
         assert page["head"] == head_lines(report)
-        assert sorted(page["findings"]) == sorted([*map(list, report.findings)])
+        read = await read_cluster(console.client, how_to_read(Configuration()))
+        doctors = await cluster_checks(console.client, read, wish_of(Configuration()).names)
+        both = {*report.findings, *doctors}
+        assert {"agents' drivers", "admission"} <= {finding.check for finding in both}
+        assert sorted(page["findings"]) == sorted([*map(list, both)])
         levels = [finding[0] for finding in page["findings"]]
         assert levels == sorted(levels, key=("wrong", "advice", "good").index)
         assert {group["state"] for group in page["pods"]} == {group.state for group in report.pods}

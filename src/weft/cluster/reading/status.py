@@ -1,7 +1,7 @@
 """Collects Weft's state on a cluster for `weft status`. Writes nothing."""
 
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -111,8 +111,16 @@ class StatusWish(NamedTuple):
     how: HowToRead = HowToRead()
 
 
-async def status_of(client: ApiClient, wish: StatusWish) -> StatusReport:
-    """Read the present state; raises the client's errors."""
+FurtherChecks = Callable[
+    [ApiClient, ClusterReading, Collection[str]], Awaitable[list[DoctorFinding]]
+]
+
+
+async def status_of(
+    client: ApiClient, wish: StatusWish, also: FurtherChecks | None = None
+) -> StatusReport:
+    """Read the present state, and make `also` further checks of the same reading; raises the
+    client's errors."""
     lacking = await rights_finding(client, STATUS, "yours")
     if lacking.level == "wrong":
         leader = LeaderStatus(f"{wish.lease_namespace}/{wish.lease_name}", known=False)
@@ -137,6 +145,8 @@ async def status_of(client: ApiClient, wish: StatusWish) -> StatusReport:
         *_pod_findings(pods),
         *room_findings(read, wish.names),
     ]
+    more = [] if also is None else await also(client, read, wish.names)
+    findings += [finding for finding in more if finding not in findings]
     versions = _versions(schedulers, reports)
     return StatusReport(
         leader, len(schedulers), ready, versions, _node_groups(reports), pods, findings

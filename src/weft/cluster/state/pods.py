@@ -191,6 +191,11 @@ class PodView:
         self._to_guess: set[str] = set()  # nodes where guesses are to be made anew
         self._names = GroupedPods(self.counted)
 
+    def queue_of(self, uid: str) -> str:
+        """Return the team's queue of a known pod; "" of what is none, as a ResourceClaim."""
+        pod = self.by_uid(uid)
+        return "" if pod is None else queue_of(pod)
+
     def by_uid(self, uid: str) -> Pod | None:
         """The pod with this UID."""
         return self._by_uid.get(uid)

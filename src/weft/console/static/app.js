@@ -9,10 +9,11 @@ import "./health.js";
 import "./lists.js";
 import "./namespaces.js";
 import "./places.js";
+import "./queues.js";
 
 const model = new Model();
 const view = document.getElementById("view");
-const VIEWS = { map: "Map", waiting: "Waiting", namespaces: "Namespaces", events: "Events", health: "Health" };
+const VIEWS = { map: "Map", waiting: "Waiting", namespaces: "Namespaces", queues: "Queues", events: "Events", health: "Health" };
 const slider = new TimeSlider(model, document.getElementById("time"));
 let received = 0;
 let copied = ""; // said in the place of "Copy link" for a moment

@@ -85,4 +85,5 @@ export const podLink = (pod) =>
   pod.name ? el("a", { href: path("pod", pod.namespace, pod.name) }, podName(pod)) : el("span", { class: "hidden-name" }, podName(pod));
 export const gpuLink = (node, index, text = `GPU ${index}`) =>
   el("a", { href: path("gpu", node, index) }, text);
+export const queueLink = (name) => (name ? el("a", { href: path("queue", name) }, name) : "");
 export const nodeLink = (name) => el("a", { href: path("node", name) }, name);

@@ -1,4 +1,4 @@
-// Health: what `weft status` says of the cluster, with remedies.
+// Health: what `weft status` and `weft doctor` say of the cluster, with remedies.
 
 import { el, fill, number } from "./dom.js";
 import { ask } from "./model.js";

@@ -1,6 +1,6 @@
 // The picture in the browser: tables by key, indexes over them, and the stream that keeps them true.
 
-const TABLES = ["nodes", "gpus", "pods", "waiting", "events"];
+const TABLES = ["nodes", "gpus", "pods", "waiting", "events", "queues"];
 export const COLOURS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#44bb99"];
 const OTHER = "#999999";
 
@@ -125,7 +125,8 @@ export class Model extends EventTarget {
     this.#changed(delta);
   }
 
-  #changed({ at_s, lost, lost_s }) {
+  #changed({ at_s, lost, lost_s, queue_order }) {
+    this.queueOrder = queue_order ?? "";
     this.at = at_s;
     this.lost = lost ?? "";
     this.lostFor = lost_s ?? 0;

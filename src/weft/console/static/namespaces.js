@@ -42,36 +42,43 @@ class WeftNamespaces extends HTMLElement {
   }
 }
 
+/** The pods that belong to something: those with a place, and those that wait. */
+export const members = (model, belongs) => ({
+  pods: [...model.pods.values()].filter((pod) => belongs(pod) && !pod.kept)
+    .sort((a, b) => byName(`${a.namespace}/${a.name}`, `${b.namespace}/${b.name}`)),
+  waiting: [...model.waiting.values()].filter(belongs),
+});
+
+/** Two cards: who of them holds what, and who waits why. */
+export function membersInCards(model, { pods, waiting }) {
+  const share = (pod, at) => (pod.shares ?? []).reduce((sum, each) => sum + each[at], 0);
+  const first = (rows) => (rows.length > PAGE ? el("p", { class: "empty" }, `The first ${PAGE} of ${number(rows.length)} are shown.`) : null);
+  return [
+    el("section", { class: "card" }, el("h2", {}, "Placed", el("b", {}, number(pods.length))), pods.length ? el("div", { class: "wide" }, el("table", {},
+      el("thead", {}, el("tr", {}, ["Pod", "Place", "Cores", "Memory", "For"].map((text) => el("th", {}, text)))),
+      el("tbody", {}, pods.slice(0, PAGE).map((pod) => el("tr", { "data-key": pod.uid }, el("td", {}, podLink(pod)),
+        el("td", {}, nodeLink(pod.node), (pod.shares ?? []).map(([gpu]) => [", ", gpuLink(pod.node, gpu)])),
+        el("td", { class: "n" }, cores(share(pod, 2))), el("td", { class: "n" }, memory(share(pod, 1))),
+        el("td", { class: "n" }, pod.since_s ? duration(model.at - pod.since_s) : "")))))) : el("p", { class: "empty" }, "No pod holds a place."), first(pods)),
+    el("section", { class: "card" }, el("h2", {}, "Waiting", el("b", {}, number(waiting.length))), waiting.length ? el("div", { class: "wide" }, el("table", {},
+      el("thead", {}, el("tr", {}, ["Pod", "Asks", "Why"].map((text) => el("th", {}, text)))),
+      el("tbody", {}, waiting.slice(0, PAGE).map((pod) => el("tr", { "data-key": pod.uid }, el("td", {}, podLink(pod)),
+        el("td", {}, pod.asks ?? ""), el("td", {}, pod.reason)))))) : el("p", { class: "empty" }, "No pod waits."), first(waiting))];
+}
+
+/** What they hold of which GPU, for CSV. */
+export const membersTable = ({ pods }) => [["namespace", "pod", "node", "gpu", "milli", "mib"],
+  pods.flatMap((pod) => (pod.shares?.length ? pod.shares : [["", 0, 0]])
+    .map(([gpu, mib, milli]) => [pod.namespace, pod.name, pod.node, gpu, milli, mib]))];
+
 class WeftNamespace extends HTMLElement {
   show(model, [name]) {
-    this.model = model;
-    this.name = name;
-    const pods = this.#pods();
-    const waiting = [...model.waiting.values()].filter((pod) => pod.namespace === name);
-    const share = (pod, at) => (pod.shares ?? []).reduce((sum, each) => sum + each[at], 0);
-    fill(this, el("h1", {}, el("small", {}, "Namespace"), name),
-      el("section", { class: "card" }, el("h2", {}, "Placed", el("b", {}, number(pods.length))), pods.length ? el("div", { class: "wide" }, el("table", {},
-        el("thead", {}, el("tr", {}, ["Pod", "Place", "Cores", "Memory", "For"].map((text) => el("th", {}, text)))),
-        el("tbody", {}, pods.slice(0, PAGE).map((pod) => el("tr", { "data-key": pod.uid }, el("td", {}, podLink(pod)),
-          el("td", {}, nodeLink(pod.node), (pod.shares ?? []).map(([gpu]) => [", ", gpuLink(pod.node, gpu)])),
-          el("td", { class: "n" }, cores(share(pod, 2))), el("td", { class: "n" }, memory(share(pod, 1))),
-          el("td", { class: "n" }, pod.since_s ? duration(model.at - pod.since_s) : "")))))) : el("p", { class: "empty" }, "No pod holds a place."),
-        pods.length > PAGE ? el("p", { class: "empty" }, `The first ${PAGE}; the CSV has all.`) : null),
-      el("section", { class: "card" }, el("h2", {}, "Waiting", el("b", {}, number(waiting.length))), waiting.length ? el("div", { class: "wide" }, el("table", {},
-        el("thead", {}, el("tr", {}, ["Pod", "Asks", "Why"].map((text) => el("th", {}, text)))),
-        el("tbody", {}, waiting.slice(0, PAGE).map((pod) => el("tr", { "data-key": pod.uid }, el("td", {}, podLink(pod)),
-          el("td", {}, pod.asks ?? ""), el("td", {}, pod.reason)))))) : el("p", { class: "empty" }, "No pod waits.")));
-  }
-
-  #pods() {
-    return [...this.model.pods.values()].filter((pod) => pod.namespace === this.name && !pod.kept)
-      .sort((a, b) => byName(a.name, b.name));
+    this.members = members(model, (pod) => pod.namespace === name);
+    fill(this, el("h1", {}, el("small", {}, "Namespace"), name), membersInCards(model, this.members));
   }
 
   table() {
-    return [["namespace", "pod", "node", "gpu", "milli", "mib"],
-      this.#pods().flatMap((pod) => (pod.shares?.length ? pod.shares : [["", 0, 0]])
-        .map(([gpu, mib, milli]) => [pod.namespace, pod.name, pod.node, gpu, milli, mib]))];
+    return membersTable(this.members);
   }
 }
 

@@ -1,6 +1,6 @@
 // The pages of one pod, one GPU and one node.
 
-import { bar, cores, duration, el, fill, gpuLink, memory, nodeLink, number, path, podLink, podName } from "./dom.js";
+import { bar, cores, duration, el, fill, gpuLink, memory, nodeLink, number, path, podLink, podName, queueLink } from "./dom.js";
 import { ask } from "./model.js";
 
 const facts = (...pairs) =>
@@ -50,14 +50,14 @@ class WeftPod extends HTMLElement {
 
   #placed(model, pod) {
     return facts(["Place", el("span", {}, nodeLink(pod.node), (pod.shares ?? []).map(([gpu]) => [", ", gpuLink(pod.node, gpu)]))],
-      ["Namespace", el("a", { href: path("namespace", pod.namespace) }, pod.namespace)], ["State", pod.binding ? "is being bound" : "bound"], ["For", pod.since_s ? duration(model.at - pod.since_s) : ""],
+      ["Namespace", el("a", { href: path("namespace", pod.namespace) }, pod.namespace)], ["Queue", queueLink(pod.queue)], ["State", pod.binding ? "is being bound" : "bound"], ["For", pod.since_s ? duration(model.at - pod.since_s) : ""],
       ["Application", pod.application], ["Group", pod.gang], ["Dialect", pod.dialect], ["Isolation", pod.isolation],
       ["Priority", pod.priority], ["CPU", pod.cpu_milli ? `${pod.cpu_milli / 1000} cores` : ""], ["Host memory", pod.memory_mib ? memory(pod.memory_mib) : ""]);
   }
 
   #waits(model, pod, kept) {
     return facts(["State", "waits"], ["Kept for it", kept ? nodeLink(kept.node) : ""], ["For", pod.since_s ? duration(model.at - pod.since_s) : ""], ["Asks", pod.asks], ["Why", pod.reason],
-      ["Smallest change", pod.change], ["Group", pod.gang], ["Dialect", pod.dialect], ["Priority", pod.priority]);
+      ["Smallest change", pod.change], ["Queue", queueLink(pod.queue)], ["Group", pod.gang], ["Dialect", pod.dialect], ["Priority", pod.priority]);
   }
 
   /** Ask for the decision, once for each state that the pod is in. */

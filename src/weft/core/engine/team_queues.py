@@ -350,9 +350,13 @@ class TeamQueues:
         whose queue is furthest beyond what it may call its own: in this order a queue that wants
         its guarantee takes back what others borrowed. Within a queue the lowest priority is for
         who takes back to choose; here it is the latest first."""
+        return self._borrowed_of(self._uses)
+
+    def _borrowed_of(self, queues: Collection[str]) -> list[str]:
         by_queue: dict[str, list[str]] = {}
         for uid, (name, _) in self._charged.items():
-            by_queue.setdefault(name, []).append(uid)
+            if name in queues:
+                by_queue.setdefault(name, []).append(uid)
         found: list[tuple[int, int, str]] = []
         for name, uids in by_queue.items():
             left = QueueUse()
@@ -370,9 +374,10 @@ class TeamQueues:
         return [uid for _, _, uid in sorted(found)]
 
     def borrowed_milli(self) -> dict[str, int]:
-        """Thousandths of GPUs that each queue holds by borrowing."""
-        sums: dict[str, int] = {}
-        for name, charge in (self._charged[uid] for uid in self.borrowed()):
+        """Thousandths of GPUs that each queue holds by borrowing: all, where none is promised."""
+        promised = {name for name in self._uses if not self.terms(name).guarantee.is_none}
+        sums = {name: use.gpu_milli for name, use in self._uses.items() if name not in promised}
+        for name, charge in (self._charged[uid] for uid in self._borrowed_of(promised)):
             sums[name] = sums.get(name, 0) + charge.gpu_milli
         return sums
 

@@ -1,0 +1,93 @@
+"""Counts what each team's queue holds and waits for: rows of `weft queues` and of the console."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from weft.core.engine import Engine, TeamQueues
+from weft.core.engine.team_queues import bounds
+from weft.model import PodRequest
+from weft.model.queue_rules import QueueAmounts
+
+
+class QueueAmount(msgspec.Struct, frozen=True):
+    """One amount that is configured for a queue: its setting, as `limits.gpus`, how much the queue
+    holds of it and what is configured, in the configuration's units."""
+
+    setting: str
+    held: float
+    configured: float
+
+
+class QueueRow(msgspec.Struct, frozen=True):
+    """A queue. `share_percent` is the largest of its parts of the cluster's GPU memory, GPU cores
+    and CPU. `gpus` and `borrowed_gpus` count a share as the part of the card that it takes;
+    borrowed is what it holds beyond its guarantee. `waiting_gpus` are those that waiting pods ask
+    for by number."""
+
+    queue: str
+    weight: int
+    share_percent: float
+    gpus: float
+    gpu_memory_mib: int
+    pods: int
+    borrowed_gpus: float
+    waiting: int
+    waiting_gpus: int
+    guarantee: list[QueueAmount]
+    limits: list[QueueAmount]
+    configured: bool
+
+
+def queue_rows(
+    engine: Engine, queue_of: Mapping[str, str], waiting: Iterable[tuple[str, int]]
+) -> list[QueueRow]:
+    """Count each queue, the largest share first.
+
+    `queue_of` has the pods that hold anything, by UID; `waiting` is, for each pod that waits, its
+    queue and how many GPUs it asks for.
+    """
+    teams = engine.teams
+    if not teams.count:  # the scheduler does not, as nothing hangs on it
+        teams = TeamQueues(teams.rules, engine.ledger)
+        teams.take_in(queue_of)
+    pods, gpus = Counter[str](), Counter[str]()
+    for name, count in waiting:
+        pods[name] += 1
+        gpus[name] += count
+    borrowed = teams.borrowed_milli()
+    configured = {terms.name for terms in teams.rules.queues}
+    rows = []
+    for name in {*teams.names(), *pods, *configured}:
+        use, terms = teams.use(name), teams.terms(name)
+        rows.append(
+            QueueRow(
+                name,
+                terms.weight,
+                round(100 * teams.share(name), 1),
+                use.gpu_milli / 1000,
+                use.memory_mib,
+                use.pods,
+                borrowed.get(name, 0) / 1000,
+                pods[name],
+                gpus[name],
+                _amounts(teams, name, terms.guarantee),
+                _amounts(teams, name, terms.limits),
+                name in configured,
+            )
+        )
+    rows.sort(key=lambda row: (-row.share_percent, row.queue))
+    return rows
+
+
+def gpus_asked(pod: PodRequest) -> int:
+    """Return how many GPUs, or shares of different ones, the pod asks for."""
+    return sum(each.count for each in pod.shape.gpu_requests)
+
+
+def _amounts(teams: TeamQueues, name: str, stated: QueueAmounts) -> list[QueueAmount]:
+    return [
+        QueueAmount(each.setting, each.held / each.per, each.stated / each.per)
+        for each in bounds(teams.use(name), stated)
+    ]
