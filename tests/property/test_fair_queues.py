@@ -118,7 +118,7 @@ def rules(draw: st.DrawFn) -> QueueRules:
     return QueueRules("fair", tuple(sorted(teams, key=lambda terms: terms.name)))
 
 
-@settings(max_examples=few_or_many(150, 3_000), deadline=None)
+@settings(max_examples=few_or_many(50, 3_000), deadline=None)
 @given(rules(), st.lists(st.tuples(asked, st.booleans(), st.integers(0, 50)), max_size=40))
 def test_who_goes_next_is_who_the_reference_says(
     queues: QueueRules, steps: list[tuple[Asks, bool, int]]

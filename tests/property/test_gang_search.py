@@ -10,7 +10,7 @@ from fakes.groups_in_weft import places
 from weft.core.policies.least_stranding import LeastStranding
 from weft.core.policies.packing import BestFit, FirstFit
 
-WORLDS = few_or_many(150, 3_000)
+WORLDS = few_or_many(60, 3_000)
 POLICIES = (FirstFit, BestFit, LeastStranding)
 VALUES = {one["metadata"]["name"]: one["value"] for one in PRIORITIES}
 

@@ -36,7 +36,7 @@ from weft.model.queue_rules import NOTHING_KEPT, HeadOfLine
 from weft.testing import node, pod
 
 SECOND = 1_000_000_000
-STORIES = few_or_many(60, 2_000)
+STORIES = few_or_many(25, 2_000)
 KEPT_SOON = HeadOfLine(after_ns=20 * SECOND, keep_for_ns=60 * SECOND)
 POLICIES = (FirstFit, BestFit, LeastStranding)
 

@@ -5,7 +5,7 @@ from itertools import chain, combinations
 from random import Random
 
 import pytest
-from long_form import LONG
+from long_form import few_or_many
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -156,7 +156,7 @@ def every_cost(
                         yield cost
 
 
-@pytest.mark.parametrize("seed", range(600 if LONG else 120))
+@pytest.mark.parametrize("seed", range(few_or_many(60, 600)))
 def test_nobody_ends_where_moves_would_do_and_who_moves_has_room(seed: int) -> None:
     random = Random(seed)
     engine, told = filled(random, movable=0.6)
@@ -189,7 +189,7 @@ def test_nobody_ends_where_moves_would_do_and_who_moves_has_room(seed: int) -> N
         assert bind.placement.node == moves[uid]
 
 
-@pytest.mark.parametrize("seed", range(600 if LONG else 120))
+@pytest.mark.parametrize("seed", range(few_or_many(60, 600)))
 def test_no_set_of_pods_costs_less_than_those_that_end(seed: int) -> None:
     random = Random(seed)
     engine, told = filled(random)
@@ -294,7 +294,7 @@ class Story:
             self.tell(Tick())
 
 
-@pytest.mark.parametrize("seed", range(200 if LONG else 40))
+@pytest.mark.parametrize("seed", range(few_or_many(15, 200)))
 def test_places_that_are_kept_beside_break_no_decision(seed: int) -> None:
     """Accounts stay exact, nobody has two places, and no decision breaks off."""
     story = Story(seed, HeadOfLine(3 * SECOND, 20 * SECOND, 2 * SECOND, at_once=2))
@@ -303,7 +303,7 @@ def test_places_that_are_kept_beside_break_no_decision(seed: int) -> None:
     assert story.bound.keys() == {uid for uid in held if not is_kept(uid)}
 
 
-@pytest.mark.parametrize("seed", range(400 if LONG else 80))
+@pytest.mark.parametrize("seed", range(few_or_many(25, 400)))
 def test_nobody_ends_for_a_pod_that_then_does_not_run(seed: int) -> None:
     story = Story(seed)
     story.run()

@@ -139,7 +139,7 @@ def plainly(
     return True
 
 
-@settings(max_examples=few_or_many(100, 20_000))
+@settings(max_examples=few_or_many(40, 20_000))
 @given(data=st.data())
 def test_nodes_that_claims_leave_are_those_of_a_plain_reading(data: st.DataObject) -> None:
     nodes = [
@@ -170,7 +170,7 @@ def test_nodes_that_claims_leave_are_those_of_a_plain_reading(data: st.DataObjec
                     assert serves(state.free[each.volume], claim, node, nobody_s=True)
 
 
-@settings(max_examples=few_or_many(100, 20_000))
+@settings(max_examples=few_or_many(40, 20_000))
 @given(data=st.data())
 def test_limits_count_each_volume_of_a_node_once(data: st.DataObject) -> None:
     nodes, state = [Node(name) for name in NAMES], ServingVolumes()

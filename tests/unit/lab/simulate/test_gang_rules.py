@@ -210,7 +210,7 @@ def worlds(draw: st.DrawFn) -> tuple[list[TracePod], list[Node]]:
     return pods, nodes
 
 
-@settings(max_examples=few_or_many(40, 1_000), deadline=None)
+@settings(max_examples=few_or_many(15, 1_000), deadline=None)
 @given(worlds(), st.sampled_from(sorted(GANG_RULES)))
 def test_every_gang_that_fits_runs_and_sessions_waste_nothing(
     world: tuple[list[TracePod], list[Node]], rule: str

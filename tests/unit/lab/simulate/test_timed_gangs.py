@@ -152,7 +152,7 @@ def _by_gang(pods: list[TracePod]) -> Iterable[tuple[int, list[int]]]:
         yield of.least, numbers
 
 
-@settings(max_examples=few_or_many(60, 2_000), deadline=None)
+@settings(max_examples=few_or_many(25, 2_000), deadline=None)
 @given(worlds(), st.sampled_from(["first-fit", "least-stranding", "binpack"]))
 def test_sums_are_those_of_a_slow_count(
     world: tuple[list[TracePod], list[Node]], policy: str

@@ -201,7 +201,7 @@ def worlds(draw: st.DrawFn) -> Scenario:
     return replace(Scenario(nodes, pods), grace_ns=draw(st.sampled_from([0, 30])) * SECOND)
 
 
-@settings(max_examples=few_or_many(60, 2_000), deadline=None)
+@settings(max_examples=few_or_many(25, 2_000), deadline=None)
 @given(worlds(), st.sampled_from(["first-fit", "least-stranding", "binpack"]))
 def test_nobody_is_lost_and_each_does_all_its_work_in_one_go(world: Scenario, policy: str) -> None:
     times: list[TimedPods] = []
@@ -225,7 +225,7 @@ def test_nobody_is_lost_and_each_does_all_its_work_in_one_go(world: Scenario, po
         assert (found.preemption.preempted > 0) or found.preemption.lost_gpu_s == 0
 
 
-@settings(max_examples=few_or_many(30, 500), deadline=None)
+@settings(max_examples=few_or_many(15, 500), deadline=None)
 @given(worlds())
 def test_the_highest_priority_waits_as_if_it_came_alone_but_for_graces(world: Scenario) -> None:
     """Without a grace, pods of the highest priority have places when they would have them if no

@@ -215,7 +215,7 @@ def rules(draw: st.DrawFn) -> QueueRules:
     return QueueRules(order, tuple(terms), reclaim=order == "fair" and draw(st.booleans()))
 
 
-@settings(max_examples=few_or_many(60, 2_000), deadline=None)
+@settings(max_examples=few_or_many(25, 2_000), deadline=None)
 @given(worlds(), rules(), st.sampled_from(["first-fit", "least-stranding"]))
 def test_sums_are_those_of_a_slow_count(world: Scenario, queues: QueueRules, policy: str) -> None:
     RUNS.clear()
@@ -244,7 +244,7 @@ def test_sums_are_those_of_a_slow_count(world: Scenario, queues: QueueRules, pol
     assert abs(lost - total) < 0.01
 
 
-@settings(max_examples=few_or_many(30, 500), deadline=None)
+@settings(max_examples=few_or_many(15, 500), deadline=None)
 @given(worlds())
 def test_names_of_queues_without_rules_change_nothing_but_their_measures(world: Scenario) -> None:
     plain = replace(world, pods=[replace(pod, listed_queue="") for pod in world.pods])
