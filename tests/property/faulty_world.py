@@ -336,11 +336,13 @@ class World:
     def violation(self, text: str) -> None:
         self.violations.append(f"{asyncio.get_running_loop().time():.2f}: {text}")
 
-    def _unhandled(self, _: Any, context: dict[str, Any]) -> None:
+    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Note it; a task that nobody awaited may tell only when the loop has stopped."""
         error = context.get("exception")
         if error is not None and not isinstance(error, asyncio.CancelledError):
             told = "".join(traceback.format_exception(error))
-            self.violation(f"unhandled: {context.get('message')}: {error!r}\n{told}")
+            text = f"unhandled: {context.get('message')}: {error!r}\n{told}"
+            self.violations.append(f"{loop.time():.2f}: {text}")
 
     def _changed(self, change: StoredWrite) -> None:
         """A write is in the store. Was it the lease, one of our bindings, or an eviction?"""
