@@ -18,6 +18,7 @@ from pathlib import Path
 
 import admission
 import bursts
+import consoles
 import msgspec
 import scale
 import shadowing
@@ -36,6 +37,7 @@ ROWS: dict[str, Callable[[Stage, Sizes], Row]] = {
     "small-burst": bursts.small_burst,
     "admission": admission.admission,
     "shadow": shadowing.shadow,
+    "console": consoles.console,
 }
 
 

@@ -81,23 +81,23 @@ def shadow(stage: Stage, sizes: Sizes) -> Row:
         process = _start_shadow(stage)
         servers = [one.plane.api_server for one in stages]
         before = [cpu_s(server) for server in servers]
-        took = asyncio.run(_took_ms(stages, sizes.pods))
+        took = asyncio.run(took_ms(stages, sizes.pods))
         used = [cpu_s(server) - b for server, b in zip(servers, before, strict=True)]
         # It has the lowest priority, and may still be reading.
         process.wait_ready(lambda: _seen(process) >= sizes.pods + _WARM, 300)
         own_s = cpu_s(process)
         process.stop()
         counts = _seen(process)
-    figures = _figures(took)
+    found = figures(took)
     per_pod = [1000 * one / (sizes.pods + _WARM) for one in used]
-    figures["server_cpu_with_ms"], figures["server_cpu_without_ms"] = map(_short, per_pod)
-    figures["shadow_cpu_ms_per_pod"] = _short(1000 * own_s / (sizes.pods + _WARM))
-    figures["load_average"] = _short(os.getloadavg()[0])
+    found["server_cpu_with_ms"], found["server_cpu_without_ms"] = map(_short, per_pod)
+    found["shadow_cpu_ms_per_pod"] = _short(1000 * own_s / (sizes.pods + _WARM))
+    found["load_average"] = _short(os.getloadavg()[0])
     bars = [
-        Bar.at_most("p99 until bound, with a shadow over without", figures["p99"], _MOST_RATIO),
+        Bar.at_most("p99 until bound, with a shadow over without", found["p99"], _MOST_RATIO),
         Bar.true("the shadow saw each binding", counts == sizes.pods + _WARM),
     ]
-    return Row({"nodes": _NODES, "pods": sizes.pods}, {"shadow": figures}, bars)
+    return Row({"nodes": _NODES, "pods": sizes.pods}, {"shadow": found}, bars)
 
 
 def _start_shadow(stage: Stage) -> Server:
@@ -127,7 +127,7 @@ def _seen(process: Server) -> int:
     return said(process).count('"agrees"')
 
 
-async def _took_ms(stages: list[Stage], pods: int) -> list[list[float]]:
+async def took_ms(stages: list[Stage], pods: int) -> list[list[float]]:
     """Milliseconds of each pod, with a shadow and without; the first are left out."""
     took: list[list[float]] = [[], []]
     options = ClientOptions(qps=1e6, burst=10**6)
@@ -146,7 +146,8 @@ async def _took_ms(stages: list[Stage], pods: int) -> list[list[float]]:
     return took
 
 
-def _figures(took: list[list[float]]) -> dict[str, Any]:
+def figures(took: list[list[float]]) -> dict[str, Any]:
+    """Milliseconds of each pod on one cluster, by those of the same pod on the other."""
     draw, pods = random.Random(42), len(took[0])
     ratios = []
     for _ in range(_DRAWS):

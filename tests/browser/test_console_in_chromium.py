@@ -480,3 +480,42 @@ def test_6212_gpus_are_drawn_in_300_ms(window: Window, tmp_path: Path) -> None:
             assert int(window.run("document.querySelector('weft-map').dataset.drawn")) == 6212
         check(window, url)
         assert min(took_ms) <= 300, took_ms
+
+
+@pytest.fixture(scope="module")
+def record(command: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The console of a simulated day."""
+    folder = tmp_path_factory.mktemp("day")
+    for words in (
+        "generate nodes nodes.csv --gpus 40",
+        "generate pods pods.csv --gpus 40 --count 100 --load 3",
+        "simulate --nodes nodes.csv --pods pods.csv --policy first-fit --timed"
+        " --decisions day.jsonl --output csv",
+    ):
+        weft = [sys.executable, "-m", "weft", *words.split()]
+        subprocess.run(weft, cwd=folder, check=True, capture_output=True)
+    with console("--decisions", str(folder / "day.jsonl")) as url:
+        yield url
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_day_is_beside_the_same_day_under_another_policy(
+    window: Window, record: str, width: int
+) -> None:
+    opened(window, f"{record}/compare", width)
+    window.run("document.querySelector('weft-compare select').focus()")
+    window.run(
+        "{ const choice = document.querySelector('weft-compare select');"
+        " choice.value = 'fgd'; choice.dispatchEvent(new Event('change')); }"
+    )
+    assert window.run("location.search") == "?policy=fgd"
+    drawn = "[...document.querySelectorAll('weft-compare weft-map')].map(map => map.dataset.drawn)"
+    eventually(window, f"{drawn}.every(count => count === '40')")
+    assert window.run("document.querySelector('weft-compare table').innerText").count("\t") > 10
+    assert window.run("document.querySelectorAll('weft-compare svg path').length") == 4
+    check(window, record)
+    window.run("document.querySelector('#time input').focus()")
+    window.press("Home")
+    eventually(window, "document.querySelector('weft-compare').dataset.shown === 'fgd 0'")
+    assert window.run("location.search") == "?policy=fgd&at=0"
+    check(window, record)

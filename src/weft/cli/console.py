@@ -1,8 +1,10 @@
 """`weft console`: shows a cluster in a browser: the one there is, from a snapshot, or simulated."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+import sys
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -16,8 +18,10 @@ from weft.model.errors import BadInputError, WeftError
 if TYPE_CHECKING:
     from weft.cluster.control.live_cluster import EngineCluster
     from weft.cluster.http.viewers import Viewers
+    from weft.console.comparison import Comparisons
     from weft.console.health import Health
     from weft.console.sources import PictureSource
+    from weft.core.framework.registry import Registry
     from weft.kube.client import ApiClient
     from weft.kube.config import Endpoint
 
@@ -42,7 +46,10 @@ def console(
     ] = False,
     decisions: Annotated[
         Path | None,
-        Option(help="A decisions file: every moment of it (`weft scheduler --decisions`)."),
+        Option(
+            help="A decisions file (`weft scheduler --decisions`): every moment of it, and the "
+            "same day under other policies."
+        ),
     ] = None,
     policy: PolicyFiles = [],  # noqa: B006 - typer's way of a list default
     config: _Config = None,
@@ -91,7 +98,8 @@ def console(
     elif snapshot is not None:
         asyncio.run(_serve(_snapshot(snapshot), where))
     elif decisions is not None:
-        asyncio.run(_serve(_decisions(decisions, policy), where))
+        source, comparisons = _decisions(decisions, policy)
+        asyncio.run(_serve(source, where, comparisons=comparisons))
     else:
         _show_cluster(config, kubeconfig, context, where)
 
@@ -124,8 +132,9 @@ def _snapshot(path: Path) -> "PictureSource":
     return SnapshotSource(open_snapshot(path), path.name)
 
 
-def _decisions(path: Path, files: list[str]) -> "PictureSource":
+def _decisions(path: Path, files: list[str]) -> "tuple[PictureSource, Comparisons]":
     from weft.cli.policies import registry
+    from weft.console.comparison import Comparisons
     from weft.console.recorded import RecordedSource
     from weft.core.record import explain, read
     from weft.core.record.passing import RecordedRun
@@ -138,7 +147,38 @@ def _decisions(path: Path, files: list[str]) -> "PictureSource":
     source = RecordedSource(run, path.name, lambda name: explain(path, name, policies.create))
     if run.trouble:
         print_warning(f"{path}: {run.trouble}")
-    return source
+
+    def open_day(out: Path) -> RecordedSource:
+        day = RecordedRun(out, policies.create)
+        return RecordedSource(
+            day, out.name, lambda name: explain(out, name, policies.create), day.offset_s
+        )
+
+    size = 0 if path.suffix == ".gz" else path.stat().st_size
+    offered = list(_without_inputs(policies))
+    return source, Comparisons(source, offered, partial(_simulating, path), open_day, size)
+
+
+def _without_inputs(policies: "Registry") -> Iterator[str]:
+    """Yield the policies that need nothing but the cluster and its pods: a record has no more."""
+    from weft.core.framework import Profile
+    from weft.core.framework.fragments import TYPICAL_PODS
+    from weft.core.framework.popularity import POPULAR_PODS
+
+    for name in policies.names():
+        policy = policies.create(name)
+        reads = Profile("", [policy]).reads
+        if reads.isdisjoint({"signals", "cluster", "residencies"}) and (
+            {*policy.inputs} <= {TYPICAL_PODS, POPULAR_PODS}
+        ):
+            yield name
+
+
+def _simulating(day: Path, policy: str, out: Path) -> list[str]:
+    """Return the command that simulates this day under another policy."""
+    words = [sys.executable, "-m", "weft", "simulate", "--decisions-from", str(day)]
+    words += ["--policy", policy, "--decisions", str(out)]
+    return [*words, "--jobs", "1", "--no-timing", "--output", "json"]
 
 
 # --- a cluster ------------------------------------------------------------------------------------
@@ -225,13 +265,15 @@ async def _serve(
     viewers: "Viewers | None" = None,
     health: "Health | None" = None,
     *endless: Coroutine[None, None, None],
+    comparisons: "Comparisons | None" = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, or until one of `endless` ends, and raise its error."""
     from weft.cluster.http.access import is_loopback
     from weft.console.server import ConsoleServer
     from weft.host.shell import cancel, stop_signal
 
-    stop, server = stop_signal(), ConsoleServer(source, viewers=viewers, health=health)
+    stop = stop_signal()
+    server = ConsoleServer(source, viewers=viewers, health=health, comparisons=comparisons)
     address, port = where.address, where.port
     works = {asyncio.ensure_future(work) for work in (stop.wait(), server.run(), *endless)}
     try:

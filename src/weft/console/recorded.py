@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
+import msgspec
 from msgspec.structs import replace
 
 from weft.console.deltas import PictureDelta, applied, between
@@ -43,25 +44,60 @@ class RecordedMoments(NamedTuple):
     trouble: str
 
 
+class DaySums(msgspec.Struct, frozen=True, array_like=True):
+    """Sums of a picture: thousandths of GPUs and MiB that are promised, pods with a place, pods
+    that wait, and GPUs without a pod. `elapsed_s` is counted from the first event."""
+
+    elapsed_s: float
+    promised_milli: int
+    promised_mib: int
+    placed: int
+    waiting: int
+    idle: int
+
+    @classmethod
+    def of(cls, picture: Picture, elapsed_s: float) -> "DaySums":
+        """Sum a picture up; cards that are cut count by their instances."""
+        gpus = [gpu for gpu in picture.gpus.values() if not gpu.cut]
+        return cls(
+            elapsed_s,
+            sum(gpu.promised_milli for gpu in gpus),
+            sum(gpu.promised_mib for gpu in gpus),
+            sum(not pod.kept for pod in picture.pods.values()),
+            len(picture.waiting),
+            sum(not gpu.pods and not gpu.broken for gpu in gpus),
+        )
+
+
 class RecordedSource:
     """A decisions file, read whole at the start. `explain` says what `weft explain pod` does of the
-    file, of NAMESPACE/NAME."""
+    file, of NAMESPACE/NAME. The record began at `began_s`, by default with its first event; each
+    moment has its `sums`, and is so long after that: `elapsed_s`."""
 
     kind: Kind = "decisions"
     lives = False
 
-    def __init__(self, record: Recorded, about: str, explain: Callable[[str], Explanation]) -> None:
+    def __init__(
+        self,
+        record: Recorded,
+        about: str,
+        explain: Callable[[str], Explanation],
+        began_s: float | None = None,
+    ) -> None:
         self.about, self._explain = about, explain
+        self.began_s, self.sums = began_s, list[DaySums]()
         self._wholes: list[Picture] = []
         self._deltas: list[PictureDelta] = []
         moments = self._pass(record)
         self.record = RecordedMoments(tuple(moments), record.trouble)
+        self.elapsed_s = [sums.elapsed_s for sums in self.sums]
 
     def _pass(self, record: Recorded) -> list[float]:
         happenings, last = Happenings(), Picture(0.0)
         every = max(1, -(-record.events // MOST_MOMENTS))
         moments: list[float] = []
         for number, (at_s, engine) in enumerate(record.states(), start=1):
+            self.began_s = at_s if self.began_s is None else self.began_s
             if number % every and number != record.events:
                 continue
             now = happenings.on(_picture(engine, at_s, record.offset_s))
@@ -71,6 +107,7 @@ class RecordedSource:
             if len(moments) % _WHOLE_EVERY == 0:
                 self._wholes.append(last)
             moments.append(at_s)
+            self.sums.append(DaySums.of(last, round(at_s - self.began_s, 6)))
         return moments
 
     def at(self, number: int) -> Picture:

@@ -1,11 +1,13 @@
 """Serves the console: its page, the picture with its deltas as they come, and explanations.
 
-/                      the page; also at /map, /waiting, /namespaces, /queues, /events, and those of
-                       one pod, GPU, node, namespace or queue
+/                      the page; also at /map, /waiting, /namespaces, /queues, /events,
+                       /compare, and those of one pod, GPU, node, namespace or queue
 /static/NAME           the page's modules and styles
 /api/about             what is shown, and of which version
 /api/picture           server-sent events: one `picture`, then `delta`s
 /api/moment            ?number=…: the picture of one of a record's moments
+/api/compare           ?policy=…: how far this day is under another policy, which begins with the
+                       first question; with &number=… the pictures of both at that moment
 /api/explain           ?namespace=…&name=…: what `weft explain pod` says
 /api/health            what `weft status` and `weft doctor` find, of a cluster
 /healthz               it answers
@@ -45,6 +47,7 @@ from weft.cluster.http.server import (
 )
 from weft.cluster.http.token_turns import PermissionRefusal
 from weft.cluster.http.viewers import ALL, ViewerRights, Viewers
+from weft.console.comparison import Comparisons
 from weft.console.deltas import between
 from weft.console.health import Health
 from weft.console.hiding import Hiding, namespaces_of
@@ -92,6 +95,7 @@ VIEWS = frozenset(
         "namespace",
         "queue",
         "health",
+        "compare",
     }
 )
 """First parts of the views' addresses: the page finds the rest itself."""
@@ -123,7 +127,7 @@ class ConsoleOptions(msgspec.Struct, frozen=True):
 
 class AboutConsole(msgspec.Struct, frozen=True):
     """The answer of /api/about. `moments`: of a record, seconds since 1970; `trouble`: why it has
-    no more, or is doubtful; `health`: there is /api/health."""
+    no more, or is doubtful; `health`: there is /api/health; `policies` it can be compared with."""
 
     version: str
     kind: str
@@ -132,6 +136,7 @@ class AboutConsole(msgspec.Struct, frozen=True):
     moments: tuple[float, ...] = ()
     trouble: str = ""
     health: bool = False
+    policies: tuple[str, ...] = ()
 
 
 class PodExplanation(msgspec.Struct, frozen=True):
@@ -151,10 +156,11 @@ class ConsoleServer:
         options: ConsoleOptions | None = None,
         viewers: Viewers | None = None,
         health: Health | None = None,
+        comparisons: Comparisons | None = None,
     ) -> None:
         self._source, self._options = source, options or ConsoleOptions()
         self._viewers, self._secret = viewers, secrets.token_bytes(32)
-        self._health = health
+        self._health, self._comparisons = health, comparisons
         self._picture, self._took_s = source.picture(), 0.0
         self._moved, self._closing, self._on_loopback = asyncio.Event(), False, True
         self._views: dict[ViewerRights, Picture] = {}
@@ -186,6 +192,8 @@ class ConsoleServer:
         """End all streams, and stop listening."""
         self._closing = True
         self._moved.set()
+        if self._comparisons is not None:
+            await self._comparisons.close()
         await self._server.close(self._options.close_s)
 
     def _show(self, picture: Picture) -> None:
@@ -224,6 +232,8 @@ class ConsoleServer:
                 answer = await self._explain(request, rights)
             case "health":
                 answer = await self._checked(rights)
+            case "compare" if self._comparisons is not None:
+                answer = _compared(self._comparisons, request)
             case "moment" if isinstance(self._source, RecordedSource):
                 answer = _moment(self._source, request.query.get("number", ""))
             case _:
@@ -236,6 +246,8 @@ class ConsoleServer:
         if isinstance(source, RecordedSource):
             moments, trouble = source.record
             about = replace(about, moments=moments, trouble=trouble)
+        if self._comparisons is not None:
+            about = replace(about, policies=self._comparisons.policies)
         return replace(about, health=self._health is not None and rights.everywhere)
 
     async def _checked(self, rights: ViewerRights) -> HttpAnswer:
@@ -319,6 +331,23 @@ def _moment(source: RecordedSource, number: str) -> HttpAnswer:
     if int(number) >= len(source.record.at_s):
         return _problem(404, f"there is no moment {int(number)}")
     return _json(source.at(int(number)))
+
+
+def _compared(comparisons: Comparisons, request: web.BaseRequest) -> HttpAnswer:
+    policy, number = request.query.get("policy", ""), request.query.get("number")
+    if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+        return _problem(403, "only this page may ask for a comparison: it takes computing time")
+    if policy not in comparisons.policies:
+        return _problem(404, f"there is no policy {policy}")
+    if number is None:
+        return _json(comparisons.day(policy))
+    if not re.fullmatch("[0-9]{1,9}", number):
+        return _problem(400, "number: write which moment, from 0")
+    try:
+        both = comparisons.pictures(policy, int(number))
+    except IndexError:
+        return _problem(404, f"there is no moment {int(number)}")
+    return _problem(404, "this day is not ready") if both is None else _json(both)
 
 
 def _event(kind: str, data: bytes) -> bytes:

@@ -5,6 +5,7 @@ import { Model, countable } from "./model.js";
 import { copyLink, csv, png, save } from "./take.js";
 import { TimeSlider, moment } from "./time.js";
 import "./map.js";
+import "./compare.js";
 import "./health.js";
 import "./lists.js";
 import "./namespaces.js";
@@ -13,7 +14,7 @@ import "./queues.js";
 
 const model = new Model();
 const view = document.getElementById("view");
-const VIEWS = { map: "Map", waiting: "Waiting", namespaces: "Namespaces", queues: "Queues", events: "Events", health: "Health" };
+const VIEWS = { map: "Map", waiting: "Waiting", namespaces: "Namespaces", queues: "Queues", events: "Events", compare: "Compare", health: "Health" };
 const slider = new TimeSlider(model, document.getElementById("time"));
 let received = 0;
 let copied = ""; // said in the place of "Copy link" for a moment
@@ -54,7 +55,7 @@ function signIn() {
 
 function frame(current) {
   const links = Object.entries(VIEWS)
-    .filter(([name]) => (name !== "events" || model.events.size) && (name !== "health" || model.about.health))
+    .filter(([name]) => (name !== "events" || model.events.size) && (name !== "health" || model.about.health) && (name !== "compare" || model.about.policies?.length))
     .map(([name, text]) =>
       el("a", { href: `/${name}`, "aria-current": name === current ? "page" : null }, text,
         name === "waiting" && model.waiting.size ? el("b", {}, number(model.waiting.size)) : null));

@@ -12,6 +12,14 @@ export function el(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** An element of SVG, likewise. Its looks are attributes: style attributes are forbidden here. */
+export function svg(tag, attributes = {}, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) if (value != null) element.setAttribute(name, value);
+  element.append(...children.flat(9).filter((child) => child != null && child !== false));
+  return element;
+}
+
 /** Make the children of `target` those given, keeping elements (and focus) where they are alike. */
 export function fill(target, ...children) {
   const wanted = el("div", {}, ...children);

@@ -9,6 +9,7 @@ const FILTERS = ["namespace", "model", "dialect"];
 const LABELS = { group: "Group by", shade: "Colour by", namespace: "Namespace", model: "GPU model", dialect: "Dialect" };
 const SIZES = [8, 11, 15, 20, 26, 34, 46];
 const PAGE = 200;
+let maps = 0; // so that each has its own id
 const EDGE = 4; // room for what is drawn around the outermost cells
 
 class WeftMap extends HTMLElement {
@@ -24,9 +25,10 @@ class WeftMap extends HTMLElement {
       el("label", {}, "Pod", el("input", { name: "pod", type: "search", placeholder: "part of a name", autocomplete: "off" })),
       el("span", { class: "zoom" }, el("button", { type: "button", "aria-label": "Smaller cells", onclick: () => this.#zoom(-1) }, "−"),
         el("button", { type: "button", "aria-label": "Larger cells", onclick: () => this.#zoom(1) }, "+")));
-    this.canvas = el("canvas", { tabindex: 0, role: "img", "aria-describedby": "cell" });
+    const tip = `cell-${maps++}`;
+    this.canvas = el("canvas", { tabindex: 0, role: "img", "aria-describedby": tip });
     this.stage = el("div", { class: "stage" }, this.canvas);
-    this.tip = el("div", { class: "tip", role: "status", id: "cell", hidden: true });
+    this.tip = el("div", { class: "tip", role: "status", id: tip, hidden: true });
     this.key = el("div", { class: "key" });
     this.rows = el("details", { class: "as-table" }, el("summary", {}, "The map as a table"), el("div"));
     this.append(el("h1", { class: "unseen" }, "Map"), this.form, this.key, this.stage, this.tip, this.rows);
@@ -42,6 +44,11 @@ class WeftMap extends HTMLElement {
     addEventListener("scroll", this.later, { passive: true });
     this.watch = new ResizeObserver(() => this.model && (this.#layOut(), this.#draw()));
     this.watch.observe(this.stage);
+  }
+
+  /** Without a form, addresses and a table of its own: what is around it has these. */
+  get bare() {
+    return this.classList.contains("bare");
   }
 
   disconnectedCallback() {
@@ -186,7 +193,7 @@ class WeftMap extends HTMLElement {
     }
     for (const box of this.#boxes) if (seen(box)) this.#cell(pen, box, colours, size);
     if (this.cursor) this.#outline(pen, this.#boxes.find((box) => same(box.gpu, this.cursor)), colours.accent);
-    canvas.setAttribute("aria-label", `Map of ${number(this.#boxes.length)} GPUs on ${number(this.blocks.length)} nodes. Arrow keys go from GPU to GPU, Enter opens one; the same is in the table below.`);
+    canvas.setAttribute("aria-label", `Map of ${number(this.#boxes.length)} GPUs on ${number(this.blocks.length)} nodes. Arrow keys go from GPU to GPU${this.bare ? "" : ", Enter opens one; the same is in the table below"}.`);
     this.dataset.drawn = this.#boxes.length;
   }
 
@@ -288,7 +295,7 @@ class WeftMap extends HTMLElement {
   }
 
   #open(box) {
-    if (!box) return;
+    if (!box || this.bare) return;
     const address = path("gpu", box.gpu.node, box.gpu.index ?? 0);
     this.dispatchEvent(new CustomEvent("weft-go", { bubbles: true, detail: { address } }));
   }

@@ -1,0 +1,170 @@
+"""Compares a recorded day with the same day under another policy.
+
+The day is simulated by a process of its own, of low priority and for a limited time, one policy at
+a time; what it decides is written to a file and read as any record is. Both days are shown as they
+were so long after their first event, and after all that happened at that instant.
+"""
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from weft.console.picture import Picture
+from weft.console.recorded import DaySums, RecordedSource
+
+LONGEST_S = 900.0
+"""A day that takes longer to simulate is better compared by `weft simulate`."""
+MOST_KEPT = 3
+"""Days that are kept: each takes as much memory as the record's own."""
+LOOK_S = 0.25
+State = Literal["simulating", "reading", "ready", "failed"]
+
+
+class ComparedDay(msgspec.Struct, frozen=True):
+    """How far a comparison is: `percent` is an estimate, None where none can be made. `recorded`
+    and `other` are sums at each of the record's moments, once it is ready."""
+
+    policy: str
+    state: State
+    percent: int | None = None
+    text: str = ""
+    recorded: Sequence[DaySums] = ()
+    other: Sequence[DaySums] = ()
+
+
+class BothPictures(msgspec.Struct, frozen=True):
+    """The pictures of both days at one time."""
+
+    recorded: Picture
+    other: Picture
+
+
+class Comparisons:
+    """The days of one record under other policies.
+
+    `command(policy, out)` are the words of a process that simulates the day and writes its
+    decisions to `out`; `open_day` reads them, in a thread. `record_bytes` is how large the record
+    is, 0 where that says nothing about the file to come. `policies` may be asked for.
+    """
+
+    def __init__(
+        self,
+        recorded: RecordedSource,
+        policies: Sequence[str],
+        command: Callable[[str, Path], Sequence[str]],
+        open_day: Callable[[Path], RecordedSource],
+        record_bytes: int = 0,
+        longest_s: float = LONGEST_S,
+    ) -> None:
+        self._recorded, self.policies = recorded, tuple(policies)
+        self._command, self._open_day = command, open_day
+        self._record_bytes, self._longest_s = record_bytes, longest_s
+        self._days: dict[str, ComparedDay] = {}
+        self._others: dict[str, RecordedSource] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def day(self, policy: str) -> ComparedDay:
+        """Return how far this policy's day is; begin it if nobody did, and none is being made."""
+        if policy in self._days:
+            return self._days[policy]
+        if self._task is not None and not self._task.done():
+            busy = next(
+                day for day in self._days.values() if day.state in ("simulating", "reading")
+            )
+            return msgspec.structs.replace(busy, text=f"{busy.policy} is simulated first")
+        for oldest in list(self._days)[: max(0, len(self._days) + 1 - MOST_KEPT)]:
+            del self._days[oldest]
+            self._others.pop(oldest, None)
+        day = self._days[policy] = ComparedDay(policy, "simulating", 0)
+        self._task = asyncio.create_task(self._make(policy))
+        return day
+
+    def pictures(self, policy: str, number: int) -> BothPictures | None:
+        """Return the pictures of both days at the time of the record's moment; None until this
+        policy's is ready."""
+        recorded, other = self._recorded, self._others.get(policy)
+        if other is None:
+            return None
+        at_s = recorded.elapsed_s[number]
+        return BothPictures(*(day.at(_moment(day, at_s)) for day in (recorded, other)))
+
+    async def close(self) -> None:
+        """End what is being simulated."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _make(self, policy: str) -> None:
+        try:
+            with tempfile.TemporaryDirectory(prefix="weft-compare-") as folder:
+                out = Path(folder) / "day.jsonl"
+                if trouble := await self._simulate(policy, out):
+                    self._days[policy] = ComparedDay(policy, "failed", None, trouble)
+                    return
+                self._days[policy] = ComparedDay(policy, "reading")
+                other = await asyncio.to_thread(self._open_day, out)
+        except Exception as error:
+            self._days[policy] = ComparedDay(policy, "failed", None, str(error))
+            raise
+        if not other.record.at_s:
+            text = other.record.trouble or "nothing happened"
+            self._days[policy] = ComparedDay(policy, "failed", None, text)
+            return
+        self._others[policy] = other
+        sums = (self._sums(day) for day in (self._recorded, other))
+        self._days[policy] = ComparedDay(policy, "ready", 100, other.record.trouble, *sums)
+
+    def _sums(self, day: RecordedSource) -> list[DaySums]:
+        return [day.sums[_moment(day, at_s)] for at_s in self._recorded.elapsed_s]
+
+    async def _simulate(self, policy: str, out: Path) -> str:
+        """Run the process to its end; return what is wrong, "" if it wrote the day."""
+        process = await asyncio.create_subprocess_exec(
+            *_at_leisure(self._command(policy, out)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert process.stderr is not None
+        said = asyncio.create_task(process.stderr.read())
+        try:
+            async with asyncio.timeout(self._longest_s):
+                while process.returncode is None:
+                    self._look(policy, out)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(process.wait(), LOOK_S)
+        except TimeoutError:
+            text = f"took longer than {self._longest_s:g} s"
+            return f"{text}: weft simulate --decisions-from has no such limit"
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            lines = (await said).decode(errors="replace").splitlines()
+        if process.returncode:
+            return lines[-1] if lines else f"the simulation ended with {process.returncode}"
+        return ""
+
+    def _look(self, policy: str, out: Path) -> None:
+        """Estimate by what is written how far the simulation is."""
+        written = out.stat().st_size if out.exists() else 0
+        percent = min(99, 100 * written // self._record_bytes) if self._record_bytes else None
+        self._days[policy] = ComparedDay(policy, "simulating", percent)
+
+
+def _at_leisure(words: Sequence[str]) -> Sequence[str]:
+    """Return the command with a low priority, where the machine has such."""
+    nice = shutil.which("nice")
+    return words if nice is None else (nice, "-n", "10", *words)
+
+
+def _moment(day: RecordedSource, at_s: float) -> int:
+    """Return the number of the day's last moment until then."""
+    return max(0, bisect_right(day.elapsed_s, at_s) - 1)
