@@ -1,5 +1,5 @@
 # Weft's image: Python, Weft with the extra `agent`, and the names of the originals' programs.
-#   make image TAG=registry.example/weft-gpu:0.1.0
+#   make image TAG=registry.example/weft-gpu:0.2.0
 # It runs as user 65532 on a read-only root. BASE is any image with Python 3.11 or 3.12 and pip; one
 # that has neither pip nor a shell does where BUILDER has them and the same Python in the same place.
 ARG BASE=docker.io/library/python:3.11-slim-bookworm

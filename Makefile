@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 UV_VERSION := 0.13.8
 BIN := .venv/bin
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/.venv
-VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/weft/__init__.py)
 TAG ?= weft-gpu
 IMAGE_TAG := $(if $(findstring :,$(notdir $(TAG))),$(TAG),$(TAG):$(VERSION))
 BASE ?= docker.io/library/python:3.11-slim-bookworm
@@ -78,9 +78,9 @@ image: venv  ## The image TAG (without a tag of its own: Weft's version) of the 
 	echo "Neither docker, podman nor buildah has the base image $(BASE): making build/image.tar of Debian's packages." >&2; \
 	mkdir -p build && $(BIN)/python deploy/image/make_image.py build/image.tar --tag $(IMAGE_TAG)
 
-release: venv  ## Wheel, sdist, chart, SBOM and SHA-256 sums in dist/: the same bytes for the same commit.
+release: venv  ## Wheel, sdist, chart, image archive, SBOM and SHA-256 sums in dist/: the same bytes for the same commit.
 	@rm -rf dist
-	@$(BIN)/python deploy/make_release.py dist
+	@$(BIN)/python deploy/make_release.py dist --base $(BASE)
 
 test-node: venv node-tools helm  ## The tests on a real kubelet and containerd (as root; needs Go and Debian packages).
 	@$(BIN)/pytest tests/node --ignore tests/node/test_device_plugins.py --ignore tests/node/whole

@@ -1,20 +1,27 @@
-"""Makes the files of a release in a folder: wheel, sdist, chart, SBOM and SHA-256 sums.
+"""Makes the files of a release in a folder: wheel, sdist, chart, image, SBOM and SHA-256 sums.
 
-    make_release.py [FOLDER]        dist/ if unset
+    make_release.py [FOLDER] [--base IMAGE]        dist/ if unset
 
 The same commit gives the same bytes: times in archives are the commit's (or SOURCE_DATE_EPOCH).
-Needs what `make venv` has made. The version is pyproject.toml's, which the chart's must be.
+Needs what `make venv` has made. The version is src/weft/__init__.py's, which the chart's must be.
+
+The image is the Dockerfile's where buildah, podman or docker has or can pull its base, else of
+Debian's packages (image/make_image.py); where neither can be made, stderr says so, and the release
+is without. Its bytes are the same as long as what it is made of is: Debian's and the base's.
 """
 
+import argparse
 import gzip
 import hashlib
 import io
 import json
 import os
+import platform
+import shutil
 import subprocess
 import sys
 import tarfile
-import tomllib
+import tempfile
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,15 +29,23 @@ from typing import Any
 
 import yaml
 
+from weft import __version__
+
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "deploy" / "chart"
 UV = ROOT / ".venv" / "bin" / "uv"
+MAKE_IMAGE = ROOT / "deploy" / "image" / "make_image.py"
 SUMS = "SHA256SUMS"
 
 
 def main() -> None:
     """Make all files, and list them."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "dist"
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "dist")
+    parser.add_argument("--base", default="", help="The Dockerfile's base image.")
+    parser.add_argument("--image-cache", type=Path, help="Where what is slow to make is kept.")
+    options = parser.parse_args()
+    folder: Path = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     if left := [path.name for path in folder.iterdir() if path.name != ".gitignore"]:
         sys.exit(f"{folder} has files already, such as {left[0]}; remove them")
@@ -39,6 +54,14 @@ def main() -> None:
     uv("build", "--out-dir", str(folder), environment=environment)
     (folder / f"weft-{version}.tgz").write_bytes(chart_archive(epoch_s))
     (folder / "sbom.cdx.json").write_text(sbom(epoch_s))
+    tag = f"weft-gpu:{version}"
+    with tempfile.TemporaryDirectory(prefix="weft-release-") as name:
+        archive = Path(name) / "image.tar"
+        if of_dockerfile(archive, tag, options.base, epoch_s) or of_debian(
+            archive, tag, options.image_cache
+        ):
+            packed = gzip.compress(archive.read_bytes(), compresslevel=6, mtime=epoch_s)
+            (folder / f"weft-image-{version}-{platform.machine()}.tar.gz").write_bytes(packed)
     files = sorted(path for path in folder.iterdir() if path.name not in {SUMS, ".gitignore"})
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
     (folder / SUMS).write_text("".join(sums))
@@ -47,11 +70,10 @@ def main() -> None:
 
 def version_of_all() -> str:
     """The one version; the chart must have it too."""
-    version: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    if not chart["version"] == chart["appVersion"] == version:
-        sys.exit(f"deploy/chart/Chart.yaml: its versions must be pyproject.toml's, {version}")
-    return version
+    if not chart["version"] == chart["appVersion"] == __version__:
+        sys.exit(f"deploy/chart/Chart.yaml: not Weft's version, {__version__}: run make manifests")
+    return __version__
 
 
 def epoch() -> int:
@@ -81,6 +103,39 @@ def chart_archive(epoch_s: int) -> bytes:
             entry.size, entry.mtime, entry.mode = len(content), epoch_s, 0o644
             archive.addfile(entry, io.BytesIO(content))
     return gzip.compress(packed.getvalue(), mtime=epoch_s)
+
+
+def of_dockerfile(archive: Path, tag: str, base: str, epoch_s: int) -> bool:
+    """Write the Dockerfile's image; False where no tool has its base."""
+    for tool in ("buildah", "podman"):
+        if not base or shutil.which(tool) is None:
+            continue
+        kept = ("--type", "image", base)
+        if not ran(tool, "inspect", *kept) and not ran(tool, "pull", "--quiet", base):
+            continue
+        build = ("build", "--tag", tag, "--build-arg", f"BASE={base}", "--timestamp", str(epoch_s))
+        subprocess.run([tool, *build, str(ROOT)], check=True, stdout=sys.stderr)
+        save = ("push", "--quiet", tag, f"docker-archive:{archive}:{tag}")
+        subprocess.run([tool, *save], check=True, stdout=sys.stderr)
+        return True
+    return False
+
+
+def of_debian(archive: Path, tag: str, cache: Path | None) -> bool:
+    """Write the image of Debian's packages; False, and why on stderr, where that cannot be."""
+    command = [sys.executable, str(MAKE_IMAGE), str(archive), "--tag", tag]
+    done = subprocess.run([*command, *(("--cache", str(cache)) if cache else ())], check=False)
+    if done.returncode != 0:
+        sys.stderr.write(
+            "make release: WITHOUT AN IMAGE ARCHIVE: neither buildah nor podman has a base for the "
+            "Dockerfile, and none could be made of Debian's packages (why: above)\n"
+        )
+    return done.returncode == 0
+
+
+def ran(*command: str) -> bool:
+    """Run it quietly; whether it succeeded."""
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def sbom(epoch_s: int) -> str:

@@ -132,6 +132,9 @@ def _weft(site: Path, folder: Path) -> None:
     (wheel,) = wheels.glob("*.whl")
     _install(site, wheel)
     shutil.rmtree(site / "bin", ignore_errors=True)
+    (about,) = site.glob("weft_gpu-*.dist-info")
+    for name in ("direct_url.json", "uv_cache.json", "RECORD"):  # the wheel's folder and times
+        (about / name).unlink(missing_ok=True)
 
 
 def _install(site: Path, *what: object) -> None:

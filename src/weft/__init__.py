@@ -1,3 +1,3 @@
 """Weft: GPU sharing for Kubernetes."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -4,6 +4,7 @@ that all is current.
 """
 
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,7 @@ sys.path[:0] = [str(ROOT / "tests" / "cluster")]
 
 import helm  # noqa: E402
 
+from weft import __version__  # noqa: E402
 from weft.cluster.admission.protection import Writers, protection_policies  # noqa: E402
 from weft.cluster.admission.scheduling import scheduling_policy  # noqa: E402
 from weft.cluster.admission.webhook import webhook_configuration  # noqa: E402
@@ -69,12 +71,51 @@ def chart_files() -> dict[Path, str]:
         files / "admission-protect.yaml": GENERATED + _yaml(protection_policies(writers)),
         files / "admission-schedule.yaml": GENERATED + _yaml(scheduling_policy("SCHEDULER_NAME")),
         files / "rules.yaml": (DEPLOY / "monitoring" / "rules.yaml").read_text(),
+        files / "dashboard.json": (DEPLOY / "monitoring" / "dashboard.json").read_text(),
+        CHART / "Chart.yaml": _VERSIONS.sub(
+            rf"\g<1>{__version__}", (CHART / "Chart.yaml").read_text()
+        ),
+        CHART / "README.md": chart_readme((CHART / "values.yaml").read_text()),
         files / "admission-webhook.yaml": GENERATED + _yaml([_webhook()]),
         files / "policies.yaml": GENERATED + _yaml_list(policy.name for policy in BUILT_IN),
         files / "profiles.yaml": GENERATED
         + _yaml_list(profile.scheduler_name for profile in DEFAULT_PROFILES),
         files / "kube-scheduler.yaml": GENERATED + _yaml([scheduler_config.configuration(wishes)]),
     }
+
+
+_VERSIONS = re.compile(r"^((?:version|appVersion): ).*$", re.MULTILINE)
+README = """\
+# The chart
+
+[Install with helm](../../docs/howto/install-with-helm.md) says how. Unknown values are refused.
+`make manifests` writes this page of `values.yaml`.
+
+| value | default | meaning |
+|---|---|---|
+"""
+_PLACE = re.compile(r"\b((?:docs|examples)/[\w./-]+\w)(#[\w-]+)?")
+
+
+def chart_readme(values: str) -> str:
+    """Every value with its default and the comment above it in values.yaml."""
+    rows, known = [], schema()["properties"]
+    said: list[str] = []
+    path: list[tuple[int, str]] = []
+    for line in values.splitlines():
+        if key := re.match(r"( *)(\w+):", line):
+            path = [*(one for one in path if one[0] < len(key[1])), (len(key[1]), key[2])]
+            value, kind = yaml.safe_load(values), {"properties": known}
+            for _, name in path:
+                value, kind = value[name], kind.get("properties", {}).get(name, {})
+            if kind and ("properties" not in kind or path[-1][1] in ("configuration", "profiles")):
+                shown = json.dumps(value, ensure_ascii=False) if value not in ("", None) else ""
+                shown = value if isinstance(value, str) else shown
+                text = _PLACE.sub(r"[\1](../../\1\2)", " ".join(said))
+                name = ".".join(one for _, one in path)
+                rows.append(f"| `{name}` | {f'`{shown}`' if shown else ''} | {text} |\n")
+        said = [*said, line.strip("# ")] if line.lstrip().startswith("#") else []
+    return README + "".join(rows)
 
 
 TEXT, FLAG = {"type": "string"}, {"type": "boolean"}
@@ -128,6 +169,8 @@ def schema() -> dict[str, Any]:
                 interval={"type": "string", "pattern": "^[1-9][0-9]*(ms|s|m|h)$"},
                 labels=TEXTS,
                 runbook={"type": "string", "minLength": 1},
+                dashboard=FLAG,
+                dashboardLabels=TEXTS,
             ),
             priorityClass=_closed(
                 create=FLAG, value={"type": "integer", "minimum": 0, "maximum": 1_000_000_000}

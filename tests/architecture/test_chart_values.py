@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
-from rendered_manifests import CHART, ROOT, chart_files, schema
+from rendered_manifests import CHART, chart_files, schema
+
+from weft import __version__
 
 FREE = ("configuration", "profiles")
 
@@ -45,6 +47,12 @@ def test_every_value_is_in_the_schema_and_in_the_readme() -> None:
     assert sorted(leaves(VALUES, known)) == sorted(of_schema(known)) == sorted(rows)
 
 
+def test_every_value_has_a_comment_which_the_readme_shows() -> None:
+    rows = re.findall(r"^\| `([\w.]+)` \| .* \| (.*) \|$", (CHART / "README.md").read_text(), re.M)
+    assert {name for name, meaning in rows if len(meaning) < 10} == set()
+    assert len(rows) == sum(1 for _ in leaves(VALUES, schema()["properties"]))
+
+
 def test_the_readmes_defaults_are_the_values() -> None:
     text = (CHART / "README.md").read_text()
     for name, default in re.findall(r"^\| `([\w.]+)` \| `([^`]*)` \|", text, re.MULTILINE):
@@ -71,6 +79,4 @@ def test_the_schema_refuses_what_weft_does_not_know_at_any_depth() -> None:
 
 def test_the_charts_version_is_wefts() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    version = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert version is not None
-    assert chart["version"] == chart["appVersion"] == version[1]
+    assert chart["version"] == chart["appVersion"] == __version__

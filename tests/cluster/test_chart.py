@@ -63,6 +63,7 @@ SETS: dict[str, dict[str, Any]] = {
         "admission": {"schedule": "webhook"},
         "webhook": {"certificates": "generate"},
     },
+    "dashboard": {"monitoring": {"dashboard": True}},
     "everything that pods may be given": {
         **VIA,
         "admission": {"schedule": "webhook"},

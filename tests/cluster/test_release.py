@@ -5,14 +5,18 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
 import urllib.request
 from pathlib import Path
 
 import pytest
 import yaml
 from helm import CHART, find_or_build, helm_at
+
+import weft
 
 ROOT = CHART.parents[1]
 UV = ROOT / ".venv" / "bin" / "uv"
@@ -27,27 +31,62 @@ seeds: {count: 2}
 """
 
 
-def make_release(folder: Path) -> Path:
+def make_release(folder: Path, **environment: str) -> str:
+    """Make it there; what stderr says."""
     script = [sys.executable, ROOT / "deploy" / "make_release.py", folder]
-    environment = os.environ | {"SOURCE_DATE_EPOCH": str(EPOCH_S)}
-    subprocess.run(script, check=True, env=environment, stdout=subprocess.DEVNULL)
-    return folder
+    known = os.environ | {"SOURCE_DATE_EPOCH": str(EPOCH_S)} | environment
+    cache = ("--image-cache", find_or_build(lambda _: None, build=False).parents[2] / "image")
+    done = subprocess.run([*script, *cache], env=known, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_release(tmp_path_factory.mktemp("release"))
+    folder = tmp_path_factory.mktemp("release")
+    make_release(folder)
+    return folder
+
+
+def digests_of(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
 def test_two_builds_are_the_same_bytes_and_the_sums_are_theirs(
     release: Path, tmp_path: Path
 ) -> None:
-    again = make_release(tmp_path / "again")
-    files = {path.name: path.read_bytes() for path in release.iterdir()}
-    assert files == {path.name: path.read_bytes() for path in again.iterdir()}
-    sums = dict(reversed(line.split("  ")) for line in files["SHA256SUMS"].decode().splitlines())
-    assert {name: hashlib.sha256(files[name]).hexdigest() for name in sums} == sums
-    assert sums.keys() == files.keys() - {"SHA256SUMS", ".gitignore"}
+    make_release(tmp_path)
+    digests = digests_of(release)
+    assert digests == digests_of(tmp_path)
+    text = (release / "SHA256SUMS").read_text()
+    sums = dict(reversed(line.split("  ")) for line in text.splitlines())
+    assert {name: digests[name] for name in sums} == sums
+    assert sums.keys() == digests.keys() - {"SHA256SUMS", ".gitignore"}
+
+
+def test_the_image_archive_names_this_version(release: Path) -> None:
+    if shutil.which("mmdebstrap") is None or os.geteuid() != 0:
+        assert os.environ.get("CI") != "true", (
+            "no root, or no mmdebstrap: apt-get install mmdebstrap"
+        )
+        pytest.skip("the image is made of Debian's packages: needs root and mmdebstrap")
+    (image,) = release.glob(f"weft-image-{weft.__version__}-*.tar.gz")
+    with tarfile.open(image) as archive:
+        manifest = archive.extractfile("manifest.json")
+        assert manifest is not None
+        assert json.load(manifest)[0]["RepoTags"] == [f"weft-gpu:{weft.__version__}"]
+
+
+def test_a_release_without_tools_for_the_image_is_made_and_says_so(tmp_path: Path) -> None:
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    (bare / "git").symlink_to(shutil.which("git") or "git")
+    said = make_release(tmp_path / "release", PATH=str(bare))
+    assert "WITHOUT AN IMAGE ARCHIVE" in said
+    assert "mmdebstrap" in said or "root" in said
+    names = {path.name.partition("-")[0] for path in (tmp_path / "release").iterdir()}
+    assert {"weft", "weft_gpu", "sbom.cdx.json", "SHA256SUMS"} <= names
+    assert not list((tmp_path / "release").glob("weft-image-*"))
 
 
 def test_a_folder_with_files_is_left_alone(release: Path) -> None:
@@ -90,7 +129,7 @@ def installed(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_does_the_main_jobs(installed: Path, tmp_path: Path) -> None:
-    def weft(*arguments: str) -> str:
+    def run(*arguments: str) -> str:
         ran = subprocess.run(
             [installed, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
         )
@@ -101,17 +140,17 @@ def test_the_wheel_does_the_main_jobs(installed: Path, tmp_path: Path) -> None:
     where = [python, "-c", "import weft; print(weft.__file__)"]
     beside = subprocess.run(where, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert str(ROOT) not in beside
-    weft("generate", "nodes", "nodes.csv", "--gpus", "32")
-    weft("generate", "pods", "pods.csv", "--gpus", "32")
+    run("generate", "nodes", "nodes.csv", "--gpus", "32")
+    run("generate", "pods", "pods.csv", "--gpus", "32")
     trace = ("--nodes", "nodes.csv", "--pods", "pods.csv")
-    out = weft("simulate", *trace, "--policy", "fgd", "--seeds", "1", "--report", "report")
+    out = run("simulate", *trace, "--policy", "fgd", "--seeds", "1", "--report", "report")
     assert "fgd" in out
     assert (tmp_path / "report" / "report.html").exists()
     (tmp_path / "pod.yaml").write_text((ROOT / "examples" / "weft" / "pods.yaml").read_text())
-    assert "weft" in weft("parse", "pod.yaml")
-    assert "kind: Experiment" in weft("experiment", "init")
+    assert "weft" in run("parse", "pod.yaml")
+    assert "kind: Experiment" in run("experiment", "init")
     (tmp_path / "experiment.yaml").write_text(EXPERIMENT)
-    weft("experiment", "run", "experiment.yaml")
+    run("experiment", "run", "experiment.yaml")
     assert len(list((tmp_path / "build" / "experiments").rglob("result.json"))) == 4
 
 
