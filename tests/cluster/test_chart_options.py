@@ -1,4 +1,4 @@
-"""What the chart has besides Weft itself: the dashboard for Grafana, and the pod of `helm test`."""
+"""The dashboard for Grafana and the pod of `helm test`, as the chart has them."""
 
 import json
 import subprocess
