@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCS = ROOT / "docs" / "reference"
+DOCS = ROOT / "docs"
 RUNBOOK = (ROOT / "docs" / "howto" / "runbook.md").read_text()
 RULES = {
     rule["alert"]: rule
@@ -25,7 +25,7 @@ WORDS = {"clamp_min", "label_replace"}
 
 def rows() -> dict[str, str]:
     """Each metric's row in the reference."""
-    pages = ("metrics.md", "telemetry.md", "extender.md")
+    pages = ("reference/metrics.md", "reference/telemetry.md", "howto/run-the-extender.md")
     lines = [line for page in pages for line in (DOCS / page).read_text().splitlines()]
     return {m[1]: line for line in lines if (m := re.match(r"\| `(\w+)` \|", line))}
 

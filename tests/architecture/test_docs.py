@@ -1,6 +1,6 @@
 """The documents are true: links lead somewhere, lists are complete, and what a page shows runs.
 
-How a page says what may be checked (docs/contributing/style.md tells its writers):
+How a page says what may be checked (docs/contributing/where-to-look.md tells its writers):
 - ```python blocks run, top to bottom of a page, in one namespace; functions `test_*` are called.
   ```text printed is what the last one prints, where `…` stands for anything.
 - A block with `file=NAME` behind its language is written to NAME in the page's own empty folder;
@@ -134,6 +134,24 @@ def test_every_page_of_docs_is_in_the_index() -> None:
     assert [path for path in paths if path != "README.md" and f"({path})" not in index] == []
 
 
+MOST_PAGES, MOST_WORDS = 60, 2_500
+GENERATED = ("docs/reference/python-api.md",)
+
+
+def test_the_documentation_stays_small() -> None:
+    pages = [page for page in PAGES if page.is_relative_to(ROOT / "docs")]
+    assert len(pages) <= MOST_PAGES, "merge pages that a reader would open together"
+    words = {name(page): words_of(page) for page in pages if name(page) not in GENERATED}
+    assert {page: count for page, count in words.items() if count > MOST_WORDS} == {}
+
+
+def words_of(page: Path) -> int:
+    """How many words a page has besides code blocks and addresses of links."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    return sum(1 for word in text.split() if re.search(r"\w", word))
+
+
 # --- completeness --------------------------------------------------------------------------------
 
 
@@ -195,10 +213,12 @@ def test_changelog_has_this_version() -> None:
 
 
 def test_decisions_are_numbered_without_gaps() -> None:
-    numbers = [path.name[:4] for path in sorted(DECISIONS.glob("[0-9]*.md"))]
+    text = "\n".join(path.read_text() for path in DECISIONS.glob("*.md"))
+    decisions = re.split(r"^## (?=\d{4} )", text, flags=re.MULTILINE)[1:]
+    numbers = sorted(decision[:4] for decision in decisions)
     assert numbers == [f"{number:04d}" for number in range(1, len(numbers) + 1)]
-    for path in DECISIONS.glob("[0-9]*.md"):
-        assert "## Rejected" in path.read_text(), f"{path.name} must say what was rejected"
+    for decision in decisions:
+        assert "### Rejected" in decision, f"{decision[:40]} must say what was rejected"
 
 
 # --- commands and options -----------------------------------------------------------------------
@@ -227,17 +247,18 @@ def commands() -> dict[str, set[str]]:
 
 
 COMMANDS = commands()
+COMMAND_PAGES = [ROOT / "docs" / "reference" / page for page in ("cli.md", "cli-cluster.md")]
 
 
 def test_reference_has_exactly_the_commands_there_are() -> None:
-    page = ROOT / "docs" / "reference" / "cli.md"
-    titles = re.findall(r"^## (weft\b.*)$", page.read_text(), flags=re.MULTILINE)
+    text = "\n".join(page.read_text() for page in COMMAND_PAGES)
+    titles = re.findall(r"^## (weft\b.*)$", text, flags=re.MULTILINE)
     assert sorted(titles) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_reference_has_exactly_the_options_there_are(command: str) -> None:
-    text = section(ROOT / "docs" / "reference" / "cli.md", f"## {command}")
+    text = "".join(section(page, f"## {command}") for page in COMMAND_PAGES)
     rows = "\n".join(row.split("|")[1] for row in text.splitlines() if row.startswith("| `-"))
     listed = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", rows))
     assert listed == COMMANDS[command]

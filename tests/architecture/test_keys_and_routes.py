@@ -37,6 +37,12 @@ NOT_READ = {"OMP_NUM_THREADS", "PYTHONPATH", "KUBERNETES_EXEC_INFO", "NVIDIA_VIS
 """Handed on to what Weft starts, or a container's."""
 
 
+def routes_page() -> str:
+    """The part about HTTP routes and the environment."""
+    text = (DOCS / "processes.md").read_text()
+    return text.partition("\n## HTTP routes and environment\n")[2].partition("\n## ")[0]
+
+
 def named(page: str, column: int = 0) -> list[str]:
     """Cells of this column of the page's tables that are one word in backticks."""
     rows = (DOCS / page).read_text().splitlines()
@@ -127,7 +133,7 @@ class _Nobody:
 
 
 async def test_every_route_of_every_server_is_in_the_reference_and_no_other() -> None:
-    text = (DOCS / "routes.md").read_text().partition("## Environment")[0]
+    text = routes_page().partition("### Environment")[0]
     shown: dict[str, set[str]] = {}
     process = ""
     for row in text.splitlines():
@@ -157,7 +163,7 @@ def variables_of_the_code() -> set[str]:
 
 
 def test_every_environment_variable_is_in_the_reference_and_no_other() -> None:
-    text = (DOCS / "routes.md").read_text().partition("## Environment")[2]
+    text = routes_page().partition("### Environment")[2]
     listed = re.findall(r"^\| `([A-Z_]+)` \|", text, re.MULTILINE)
     assert sorted(listed) == sorted(variables_of_the_code())
 
@@ -165,7 +171,7 @@ def test_every_environment_variable_is_in_the_reference_and_no_other() -> None:
 def test_every_flag_of_the_originals_is_in_the_reference_and_no_other() -> None:
     source = (SOURCE / "cli" / "compat.py").read_text()
     read = set(re.findall(r'flags\.pop\("([\w-]+)"', source))
-    page = (DOCS / "image.md").read_text()
+    page = (DOCS / "processes.md").read_text()
     rows = re.findall(r"^\| (`-.*?) \|", page, re.MULTILINE)
     listed = {flag.lstrip("-") for row in rows for flag in re.findall(r"`(--?[\w-]+)`", row)}
     assert listed == read | set(compat._NOT_NEEDED)

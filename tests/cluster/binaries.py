@@ -22,7 +22,7 @@ CONTROL_PLANE = (ETCD, API_SERVER, SCHEDULER)
 REST = (KUBELET, CONTROLLERS, PROXY, KUBECTL)
 HOW_TO = (
     "set KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and kube-scheduler, or install "
-    "Go and run `make cluster-tools`; see docs/contributing/cluster-tests.md"
+    "Go and run `make cluster-tools`; see docs/contributing/tests.md"
 )
 _KUBERNETES = "k8s.io/kubernetes"
 _ETCD = "go.etcd.io/etcd/server/v3"

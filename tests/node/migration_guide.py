@@ -59,13 +59,15 @@ class Original(NamedTuple):
 
 
 class Guide:
-    """docs/howto/migrate-from-….md; `instead` replaces a manifest's name by another's."""
+    """A section of docs/howto/migrate-from-earlier-systems.md; `instead` replaces a manifest's name
+    by another's."""
 
-    def __init__(self, page: str, original: Original, instead: tuple[str, str] = ("", "")) -> None:
-        text = (ROOT / "docs" / "howto" / page).read_text()
+    def __init__(self, title: str, original: Original, instead: tuple[str, str] = ("", "")) -> None:
+        page = (ROOT / "docs" / "howto" / "migrate-from-earlier-systems.md").read_text()
+        text = page.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
         self.original = original
-        self.switch = list(_commands(text, "## Switch", instead))
-        self.roll_back = list(_commands(text, "## Roll back", instead))
+        self.switch = list(_commands(text, "### Switch", instead))
+        self.roll_back = list(_commands(text, "### Roll back", instead))
 
     def go(self, cluster: WholeCluster, folder: Path) -> None:
         """Deploy the original as its README says, then type what the guide says."""

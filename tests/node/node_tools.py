@@ -30,7 +30,7 @@ _TOOLS = GoTools(
     packages={name: f"{_MODULE}/cmd/{name}" for name in (CONTAINERD, SHIM, CTR)},
     version_of=dict.fromkeys((CONTAINERD, SHIM, CTR), _MODULE),
     link_flags=_link_flags,
-    how_to="install Go and run `make node-tools`; see docs/contributing/node-tests.md",
+    how_to="install Go and run `make node-tools`; see docs/contributing/tests.md",
     tags=("no_btrfs", "no_devmapper", "no_zfs"),
 )
 

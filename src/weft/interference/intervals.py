@@ -2,7 +2,7 @@
 
 Equal values say too little about their spread. So no interval is narrower than if the values
 differed by the error of rounding two values to the measure's resolution. How often intervals
-contain the true value is in docs/explanation/intervals.md, and tested. Experiments use them over
+contain the true value is in docs/reference/report.md, and tested. Experiments use them over
 seeds, evaluations of predictors over families of applications."""
 
 import math

@@ -33,16 +33,16 @@ PORT = {"port": 12345, "targetPort": 12345, "nodePort": 32766}
 FROM_GPUSHARE = Original(GPUSHARE, {"app": "gpushare", "component": GPUSHARE}, (PORT,))
 GUIDES = {
     "elastic": Guide(
-        "migrate-from-elastic-gpu.md",
+        "Migrate from Elastic GPU",
         Original(ELASTIC, {"app": ELASTIC}, ({"port": 39999, "targetPort": 39999},)),
     ),
-    "gpushare": Guide("migrate-from-gpushare.md", FROM_GPUSHARE),
+    "gpushare": Guide("Migrate from gpushare or Co-scheML", FROM_GPUSHARE),
     "coscheml": Guide(
-        "migrate-from-gpushare.md",
+        "Migrate from gpushare or Co-scheML",
         FROM_GPUSHARE,
         ("examples/originals/gpushare-schd", "examples/originals/coscheml/gpushare-schd"),
     ),
-    "genius": Guide("migrate-from-genius.md", Original(GENIUS, {"component": "scheduler"})),
+    "genius": Guide("Migrate from Genius", Original(GENIUS, {"component": "scheduler"})),
 }
 # As Elastic GPU's README has it for Kubernetes 1.23 and later.
 ELASTIC_CONFIG = """\

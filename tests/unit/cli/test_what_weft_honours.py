@@ -1,4 +1,4 @@
-"""docs/howto/what-weft-honours.md: each field of its table is read, as `weft parse` says."""
+"""docs/howto/read-your-pods.md: each field of its table is read, as `weft parse` says."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "howto" / "what-weft-honours.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "howto" / "read-your-pods.md"
 WEB = {"matchLabels": {"app": "web"}}
 NEAR = {"topologyKey": "zone", "labelSelector": WEB}
 REQUIRED = {"requiredDuringSchedulingIgnoredDuringExecution": [NEAR]}
@@ -96,7 +96,9 @@ WISHED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def fields() -> set[str]:
-    first_table = PAGE.read_text().partition("\n## ")[0]
+    first_table = (
+        PAGE.read_text().partition("\n## What Weft honours of a pod\n")[2].partition("\n### ")[0]
+    )
     rows = [line for line in first_table.splitlines() if line.startswith("| `")]
     return {row.split("`")[1] for row in rows}
 

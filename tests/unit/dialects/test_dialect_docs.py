@@ -17,7 +17,8 @@ from weft.model import annotations
 from weft.model.agent_offer import ISOLATIONS
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
-REFERENCE = (DOCS / "reference" / "dialects.md").read_text()
+PAGES = ("dialects.md", "dialects-of-other-schedulers.md")
+REFERENCE = "".join((DOCS / "reference" / page).read_text() for page in PAGES)
 HOWTO = (DOCS / "howto" / "read-your-pods.md").read_text()
 
 

@@ -205,7 +205,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_reference_page_names_every_field_and_its_example_is_read(tmp_path: Path) -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs/reference/fake-devices.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs/reference/processes.md").read_text()
     for form in (FakeFile, FakeGpu, FakeMig, FakePhase, FakeProcess):
         for field in msgspec.structs.fields(form):
             if field.name not in ("api_version", "kind", "gpus", "processes", "mig", "use"):

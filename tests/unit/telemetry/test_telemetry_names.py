@@ -144,7 +144,7 @@ def test_labels_in_all_their_spellings(labels: dict[str, str], expected: SeriesS
 
 
 def test_the_reference_page_lists_every_metric_name_and_label() -> None:
-    page = Path(__file__).resolve().parents[3] / "docs" / "reference" / "metric-names.md"
+    page = Path(__file__).resolve().parents[3] / "docs" / "reference" / "telemetry.md"
     lines = page.read_text().splitlines()
     for metric in Metric:
         row = next(line for line in lines if line.startswith(f"| `{metric}` |"))

@@ -1,4 +1,4 @@
-"""The form of a snapshot: one JSON object, strict, versioned. See docs/reference/snapshot.md.
+"""The form of a snapshot: one JSON object, strict, versioned. See docs/reference/openb-format.md.
 
 Objects have Kubernetes' own field names, but only the fields that Weft reads; fields at their
 defaults are left out."""

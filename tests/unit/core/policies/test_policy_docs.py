@@ -10,7 +10,9 @@ from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
 from weft.model import Gpu, GpuMemoryRequest, GpuRequest, Node, Placement, PodRequest, Shape, Share
 
-PAGE = (Path(__file__).parents[4] / "docs/reference/policies.md").read_text()
+FOLDER = Path(__file__).parents[4] / "docs" / "reference"
+PAGES = ("policies.md", "policies-that-read-metrics.md")
+PAGE = "\n".join((FOLDER / page).read_text() for page in PAGES)
 SECTIONS = dict(re.findall(r"^### `([a-z-]+)`\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
 EXAMPLE = {
     name: (node, int(gpu), int(score))

@@ -1,6 +1,6 @@
 """How often 95 % intervals hold the truth, by kind of data and number of seeds.
 
-The tables in docs/explanation/intervals.md are `table()`. To write them there:
+The tables in docs/reference/report.md are `table()`. To write them there:
 `python tests/unit/lab/experiment/interval_coverage.py`.
 """
 
@@ -24,7 +24,7 @@ DrawPairs = Callable[[np.random.Generator, int], tuple[Floats, Floats]]
 """A policy's values and its baseline's, of so many seeds."""
 SEEDS = (5, 10, 20)
 STUDIES, PERCENT_STUDIES = 20_000, 5_000
-PAGE = Path(__file__).parents[4] / "docs" / "explanation" / "intervals.md"
+PAGE = Path(__file__).parents[4] / "docs" / "reference" / "report.md"
 MARKS = {
     "points": ("<!-- coverage: made by a test -->\n", "<!-- end of coverage -->"),
     "percent": ("<!-- coverage in percent: made by a test -->\n", "<!-- end of it -->"),

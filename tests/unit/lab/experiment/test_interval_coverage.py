@@ -1,4 +1,4 @@
-"""Intervals hold the truth as often as docs/explanation/intervals.md says."""
+"""Intervals hold the truth as often as docs/reference/report.md says."""
 
 import math
 
