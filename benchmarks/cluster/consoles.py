@@ -52,12 +52,13 @@ def console(stage: Stage, sizes: Sizes) -> Row:
 
 
 def _took_in_turns(stage: Stage, pods: int) -> list[list[float]]:
-    stage.clear_pods()
-    with Stage(stage.folder / "without") as bare:
-        bare.add_nodes(_NODES)
-        running = [start_weft(stage), start_weft(bare), *_start_consoles(stage)]
+    """On two new clusters: the one of the bursts has a past."""
+    with Stage(stage.folder / "with") as watched, Stage(stage.folder / "without") as bare:
+        for one in (watched, bare):
+            one.add_nodes(_NODES)
+        running = [start_weft(watched), start_weft(bare), *_start_consoles(watched)]
         try:
-            return asyncio.run(took_ms([stage, bare], pods))
+            return asyncio.run(took_ms([watched, bare], pods))
         finally:
             for server in reversed(running):
                 server.stop(timeout_s=20)

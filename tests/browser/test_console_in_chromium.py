@@ -432,6 +432,32 @@ def test_the_map_can_be_read_by_keyboard_and_filtered_by_its_address(
     assert all("research/" in row for row in shown)
 
 
+def test_each_colour_and_group_of_the_map_is_drawn(window: Window, demo: str) -> None:
+    opened(window, f"{demo}/map")
+    form = "[...document.querySelector('[name=%s]').options].map(one => one.value)"
+    shades, groups = window.run(form % "shade"), window.run(form % "group")
+    assert {"free", "stranded", "lent", "used", "busy", "namespace"} <= {*shades}
+    assert "label:topology.kubernetes.io/zone" in groups
+    for address in (*(f"shade={one}" for one in shades), *(f"group={one}" for one in groups)):
+        opened(window, f"{demo}/map?{address}")
+        name, _, value = address.partition("=")
+        eventually(window, f"document.querySelector('[name={name}]').value === '{value}'")
+        eventually(window, "document.querySelector('weft-map').dataset.drawn === '200'")
+        check(window, demo)
+
+
+def test_a_pods_page_has_its_scores_and_its_cards_over_time(window: Window, demo: str) -> None:
+    opened(window, f"{demo}/map")
+    window.run("document.querySelector('.as-table').open = true")
+    pod = eventually(window, "document.querySelector('.as-table a[href^=\"/pod/\"]')?.pathname")
+    opened(window, demo + pod)
+    bars = "document.querySelectorAll('[data-key=candidates] .bar').length"
+    candidates = eventually(window, bars)
+    assert window.run("document.querySelectorAll('[data-key=candidates] h3').length") == candidates
+    eventually(window, "document.querySelector('weft-pod svg path')?.getAttribute('d')")
+    check(window, demo)
+
+
 def test_names_with_markup_are_text_and_inline_script_is_blocked(window: Window) -> None:
     engine = Engine([Profile("weft", [built_in().create("fgd")])], [node(MARKUP, gpus=2)])
     share = Share(0, 0, 100, 100)

@@ -94,7 +94,16 @@ async def check_addresses(source: PictureSource, pods: list[tuple[str, str]]) ->
     async with asking(source) as ask:
         views = [f"/{view}" for view in sorted(VIEWS)]
         files = [f"/static/{name}" for name in static_files()]
-        for path in (*views, *files, "/api/about", "/api/picture", "/api/x", "/healthz", "/no"):
+        for path in (
+            *views,
+            *files,
+            "/api/about",
+            "/api/picture",
+            "/api/history?gpu=n0/0",
+            "/api/x",
+            "/healthz",
+            "/no",
+        ):
             status, said = await ask(path)
             assert status in (200, 404)
             assert MARK not in said.lower(), path

@@ -7,25 +7,44 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from long_form import few_or_many
+from msgspec.structs import replace
 from test_snapshot import from_file, random_story
 
 from weft.cluster.scheduler.explain_service import Explainer
 from weft.cluster.snapshot.queue_report import queue_report
 from weft.console.cluster_sources import SnapshotSource
 from weft.console.deltas import PictureDelta, applied, between
-from weft.console.picture import Picture, PodFacts, gpu_key, picture_of
+from weft.console.picture import (
+    Picture,
+    PodFacts,
+    UsualShapes,
+    gpu_key,
+    grouping_labels,
+    picture_of,
+)
 from weft.console.sources import LivingSource
 from weft.console.waiting import WaitingReasons
-from weft.core.engine import Engine, NodesChanged, PodAdded, PodBound, PodGone
+from weft.core.engine import (
+    Engine,
+    NodesChanged,
+    PodAdded,
+    PodBound,
+    PodGone,
+    SignalsChanged,
+)
 from weft.core.engine.team_queues import charge_of
 from weft.core.explain.of_engine import explanation_of
 from weft.core.framework import Profile
+from weft.core.framework.signals import FRESH, MISSING, STALE, snapshot
+from weft.core.framework.stranded import stranded_gpus
 from weft.core.ledger import Holding
 from weft.core.policies.catalog import built_in
 from weft.lab.simulate.living import LivingCluster
 from weft.model import PodRequest
+from weft.testing import node as node_of
 from weft.testing import random_node, random_nodes, random_shape
 
 STATES = few_or_many(8, 200)
@@ -83,7 +102,10 @@ def check_against_ledger(picture: Picture, engine: Engine) -> None:
     table, holdings = engine.ledger.table, engine.ledger.holdings
     assert sorted(picture.nodes) == sorted(node.name for node in table.nodes)
     assert picture.gpus.keys() == {gpu_key(n.name, g.index) for n in table.nodes for g in n.gpus}
-    promised = sums_of(holdings)
+    promised, idle = sums_of(holdings), Counter[tuple[str, int]]()
+    for holding in holdings.values():
+        for share, mib in zip(holding.placement.shares, holding.idle_mib, strict=False):
+            idle[holding.placement.node, share.gpu] += mib
     for row, node in enumerate(table.nodes):
         cordoned = any("node.kubernetes.io/unschedulable" in taint.key for taint in node.taints)
         assert picture.nodes[node.name].closed is (not table.schedulable[row] or cordoned)
@@ -96,6 +118,8 @@ def check_against_ledger(picture: Picture, engine: Engine) -> None:
             ]
             assert shown.free_mib == table.device_memory_free[device]
             assert shown.free_milli == table.device_milli_free[device]
+            assert shown.lent_mib == max(0, shown.promised_mib - gpu.memory_mib)
+            assert shown.idle_mib == idle[node.name, gpu.index]
     check_queues(picture, engine)
     assert picture.pods.keys() == holdings.keys()
     for uid, pod in picture.pods.items():
@@ -215,6 +239,46 @@ def test_after_many_random_deltas_the_picture_equals_one_made_afresh() -> None:
             made += 1
         if made >= DELTAS:
             return
+
+
+@pytest.mark.parametrize("seed", range(few_or_many(8, 80)))
+def test_what_is_stranded_and_measured_is_as_elsewhere(seed: int) -> None:
+    story = RandomStory(seed)
+    for _ in range(25):
+        story.step()
+    table = story.engine.ledger.table
+    gpus = [(node.name, gpu.index) for node in table.nodes for gpu in node.gpus]
+    used, ran = np.arange(len(gpus)) * 100.0, np.full(len(gpus), 0.37)
+    fresh = np.array([story.chance.choice((MISSING, STALE, FRESH)) for _ in gpus], np.int8)
+    columns = {"memory_used_mib": (used, fresh), "gpu_util_ratio": (ran, fresh)}
+    story.tell(SignalsChanged(snapshot(1, story.now, gpus, columns)))
+    usual = UsualShapes(lambda: [pod.shape for pod in story.pods.values()]).at(0.0)
+    picture = picture_of(story.engine, 0.0, lambda uid: PodFacts("a", uid), usual=usual)
+    check_against_ledger(picture, story.engine)
+    for at, gpu in enumerate(gpus):
+        shown = picture.gpus[gpu_key(*gpu)]
+        known = (100 * at, 37) if fresh[at] else (None, None)
+        assert (shown.used_mib, shown.used_percent) == known
+    if not usual:
+        return
+    found = stranded_gpus(table, usual)
+    for row, node in enumerate(table.nodes):
+        at_node = picture.nodes[node.name]
+        assert at_node.idle_milli == found.idle[row]
+        assert at_node.stranded_milli == found.by[:, row].sum()
+
+
+def test_nodes_are_grouped_by_labels_of_a_few_values() -> None:
+    nodes = [
+        replace(
+            node_of(f"n{at}", gpus=1), labels={"host": f"n{at}", "pool": "ab"[at % 2], "os": "l"}
+        )
+        for at in range(8)
+    ]
+    assert grouping_labels(nodes) == ["pool"]
+    engine = Engine([Profile("weft", [built_in().create("fgd")])], nodes)
+    picture = picture_of(engine, 0.0, lambda uid: PodFacts("a", uid))
+    assert picture.nodes["n3"].labels == {"pool": "b"}
 
 
 def test_a_delta_of_equal_pictures_is_empty() -> None:

@@ -5,10 +5,12 @@ import random
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from long_form import few_or_many
 from test_console_picture import check_against_ledger
 
+from weft.console.history import GpuPoint
 from weft.console.picture import Picture
 from weft.console.recorded import MOST_MOMENTS, RecordedSource, _picture
 from weft.core.engine import NodesChanged, PodAdded, PodBound, PodGone
@@ -84,7 +86,12 @@ def source_of(path: Path, policy: str = "") -> RecordedSource:
 
 
 def tables(picture: Picture) -> Any:
-    return picture.at_s, picture.nodes, picture.gpus, picture.pods, picture.waiting
+    """All but what is stranded, which is told by the shapes that came until then."""
+    nodes = {
+        name: msgspec.structs.replace(node, idle_milli=0, stranded_milli=0)
+        for name, node in picture.nodes.items()
+    }
+    return picture.at_s, nodes, picture.gpus, picture.pods, picture.waiting
 
 
 @pytest.mark.parametrize("seed", range(few_or_many(4, 60)))
@@ -106,6 +113,22 @@ def test_each_moment_is_what_was_so_then_in_any_order(seed: int, tmp_path: Path)
         assert explained is not None
         assert explained.node == pod.node
     assert asyncio.run(source.explain("default", "nobody")) is None
+
+
+@pytest.mark.parametrize("seed", range(few_or_many(3, 30)))
+def test_a_gpus_history_is_what_its_moments_show(seed: int, tmp_path: Path) -> None:
+    RecordedStory(seed, path := tmp_path / "day.jsonl", events=40)
+    source = source_of(path)
+    moments = [source.at(number) for number in range(len(source.record.at_s))]
+    for key in {key for picture in moments for key in picture.gpus}:
+        points = source.history(key)
+        assert points
+        for picture in moments:
+            if key in picture.gpus:
+                shown = GpuPoint.of(picture.gpus[key], picture.at_s)
+                (*_, known) = (point for point in points if point.at_s <= picture.at_s)
+                assert msgspec.structs.replace(known, at_s=picture.at_s) == shown
+    assert source.history("nowhere/0") == []
 
 
 def test_a_long_record_has_as_many_moments_as_a_slider_has_places(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 Neither queues pods: they wait in the API's objects, and are assessed for each picture.
 """
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from weft.cluster.control.interface import ClusterView
@@ -17,6 +19,7 @@ from weft.console.picture import (
     Picture,
     PodFacts,
     ShownWaiting,
+    UsualShapes,
     picture_of,
 )
 from weft.console.sources import LIVING_SLICE_S, Kind
@@ -25,7 +28,7 @@ from weft.core.explain.explanation import Explanation
 from weft.core.explain.queue_rows import gpus_asked
 from weft.core.explain.sentences import state_in_words
 from weft.core.explain.smallest_change import Rank
-from weft.model import BadInputError, PodRequest
+from weft.model import BadInputError, PodRequest, Shape
 
 SNAPSHOT_SLICE_S = 5.0
 """Computing time of the search for what would help a snapshot's pods: once, at the start."""
@@ -39,17 +42,26 @@ class ClusterPictures:
         self._explainer = Explainer(live, accounts, None)
         self._reasons = WaitingReasons(live.engine, slice_s, self._rank_for, self._name)
         self._read: dict[str, tuple[object, PodFacts]] = {}
+        self._shapes: dict[str, Shape] = {}
+        self._usual = UsualShapes(self._bound_shapes)
 
     def picture(self, at_s: float) -> Picture:
         """Return the picture of now, `at_s` seconds since 1970."""
-        picture = picture_of(self._live.engine, at_s, self._facts, self._waiting())
+        waiting, usual = self._waiting(), self._usual.at(at_s)
+        picture = picture_of(self._live.engine, at_s, self._facts, waiting, usual=usual)
         for uid in self._read.keys() - picture.pods.keys():
             del self._read[uid]
+            self._shapes.pop(uid, None)
         return picture
 
     async def explain(self, namespace: str, name: str) -> Explanation | None:
         """Return what `weft explain pod` says; None if there is no such pod."""
         return await self._explainer.explain(namespace, name)
+
+    def _bound_shapes(self) -> Iterable[Shape]:
+        for uid in self._live.engine.ledger.holdings:
+            self._facts(uid)
+        return self._shapes.values()
 
     def _facts(self, uid: str) -> PodFacts:
         live = self._live
@@ -62,7 +74,9 @@ class ClusterPictures:
             return read[1]
         since_s = bound_ns(pod) / SECOND_NS
         try:
-            facts = PodFacts.of_request(live.parse(pod), since_s)
+            request = live.parse(pod)
+            self._shapes[uid] = request.shape
+            facts = PodFacts.of_request(request, since_s)
         except BadInputError:  # another scheduler bound it unread
             meta = pod.metadata
             queue = live.pods.queue_of(uid)

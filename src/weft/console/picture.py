@@ -5,7 +5,8 @@ from the ledger's columns, reasons from the sentences of `weft explain`: nothing
 Every table has a key, so that two pictures can be told apart row by row (`deltas.py`).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -13,18 +14,25 @@ import msgspec
 from weft.core.engine import Engine
 from weft.core.engine.journal import PlacedPod
 from weft.core.engine.nominations import is_kept
+from weft.core.explain.gpu_facts import GpuFacts, gpu_facts, idle_gpus
 from weft.core.explain.queue_rows import QueueRow, queue_rows
 from weft.core.ledger import Holding, LedgerTable
-from weft.model import Gpu, Node, PodRequest
+from weft.model import Gpu, Node, PodRequest, Shape
 from weft.model.request import CORDON, Taint
 
 ZONE = "topology.kubernetes.io/zone"
 SECOND_NS = 1_000_000_000
+MOST_GROUPS, MOST_LABELS = 40, 24
+"""Values of a label by which nodes can be grouped, and how many such labels are shown."""
+MOST_USUAL, USUAL_S = 40, 60.0
+"""Shapes of pods by which is told what is stranded, and for how long they are not counted anew."""
 
 
 class ShownNode(msgspec.Struct, frozen=True, omit_defaults=True):
     """A node. CPU in thousandths of a core, host memory in MiB. `closed`: it takes no pods, as it
-    is not ready or cordoned. `model` is the model of its GPUs, of several the first one's."""
+    is not ready or cordoned. `model` is the model of its GPUs, of several the first one's. `labels`
+    are those by which nodes can be grouped. `idle_milli` of its GPUs are free, of which
+    `stranded_milli` can be used by no pod of a usual size (`weft cluster stranded`)."""
 
     name: str
     model: str = ""
@@ -35,13 +43,18 @@ class ShownNode(msgspec.Struct, frozen=True, omit_defaults=True):
     cpu_free_milli: int = 0
     memory_mib: int = 0
     memory_free_mib: int = 0
+    labels: Mapping[str, str] = {}
+    idle_milli: int = 0
+    stranded_milli: int = 0
 
 
 class ShownGpu(msgspec.Struct, frozen=True, omit_defaults=True):
     """A GPU or MIG instance, as the ledger accounts for it: memory in MiB, cores in thousandths.
 
     `pods` hold a share of it. `broken`: out of service. `cut`: partitioned into MIG instances, each
-    of which names it as its `parent`.
+    of which names it as its `parent`. `idle_mib` is promised memory that its pods were measured not
+    to need, `lent_mib` what is promised beyond the card: it is lent of that. `used_mib` and
+    `used_percent` (time in which anything ran) are measured; None where nobody measures.
     """
 
     node: str
@@ -58,6 +71,10 @@ class ShownGpu(msgspec.Struct, frozen=True, omit_defaults=True):
     broken: bool = False
     cut: bool = False
     parent: int | None = None
+    idle_mib: int = 0
+    lent_mib: int = 0
+    used_mib: int | None = None
+    used_percent: int | None = None
 
 
 class ShownShare(msgspec.Struct, frozen=True, array_like=True):
@@ -185,9 +202,10 @@ def picture_of(
     facts_of: Callable[[str], PodFacts],
     waiting: Iterable[ShownWaiting] = (),
     events: Iterable[ShownEvent] = (),
+    usual: Iterable[Shape] = (),
 ) -> Picture:
     """Return the picture of the engine's present state; `facts_of` knows the pods that hold
-    something, by UID."""
+    something, by UID. What is stranded is what pods of the `usual` shapes cannot use."""
     table = engine.ledger.table
     pods = {uid: _pod(holding, facts_of(uid)) for uid, holding in engine.ledger.holdings.items()}
     pending = {pod.uid: pod for pod in waiting}
@@ -198,8 +216,8 @@ def picture_of(
     )
     return Picture(
         at_s,
-        {node.name: _node(table, row, node) for row, node in enumerate(table.nodes)},
-        {gpu_key(gpu.node, gpu.index): gpu for gpu in _gpus(table)},
+        {node.name: node for node in _nodes(table, usual)},
+        {gpu_key(gpu.node, gpu.index): gpu for gpu in _gpus(engine)},
         pods,
         pending,
         {str(event.number): event for event in events},
@@ -213,7 +231,43 @@ def gpu_key(node: str, index: int) -> str:
     return f"{node}/{index}"
 
 
-def _node(table: LedgerTable, row: int, node: Node) -> ShownNode:
+def _nodes(table: LedgerTable, usual: Iterable[Shape]) -> Iterable[ShownNode]:
+    keys = grouping_labels(table.nodes)
+    for row, (node, idle) in enumerate(zip(table.nodes, idle_gpus(table, usual), strict=True)):
+        labels = {key: node.labels[key] for key in keys if key in node.labels}
+        yield _node(table, row, node, labels, idle)
+
+
+def grouping_labels(nodes: Sequence[Node]) -> list[str]:
+    """Return the labels by which these nodes make a few groups, of several nodes on average."""
+    values: dict[str, set[str]] = {}
+    for node in nodes:
+        for key, value in node.labels.items():
+            values.setdefault(key, set()).add(value)
+    most = min(MOST_GROUPS, len(nodes) // 2)
+    return sorted(key for key, found in values.items() if 2 <= len(found) <= most)[:MOST_LABELS]
+
+
+class UsualShapes:
+    """The commonest shapes of the pods that `read` yields, counted once a minute of pictures."""
+
+    def __init__(self, read: Callable[[], Iterable[Shape]]) -> None:
+        self._read = read
+        self._shapes: list[Shape] = []
+        self._until_s = 0.0
+
+    def at(self, at_s: float) -> list[Shape]:
+        """Return them for a picture of this moment."""
+        if not self._shapes or at_s >= self._until_s:
+            counts = Counter(shape for shape in self._read() if shape.gpu_requests)
+            self._shapes = [shape for shape, _ in counts.most_common(MOST_USUAL)]
+            self._until_s = at_s + USUAL_S
+        return self._shapes
+
+
+def _node(
+    table: LedgerTable, row: int, node: Node, labels: dict[str, str], idle: tuple[int, int]
+) -> ShownNode:
     return ShownNode(
         node.name,
         node.gpus[0].model if node.gpus else "",
@@ -224,6 +278,8 @@ def _node(table: LedgerTable, row: int, node: Node) -> ShownNode:
         int(table.cpu_free[row]),
         node.memory_mib,
         int(table.memory_free[row]),
+        labels,
+        *idle,
     )
 
 
@@ -231,19 +287,28 @@ def _is_cordon(taint: Taint) -> bool:
     return taint.is_cordon or taint == CORDON
 
 
-def _gpus(table: LedgerTable) -> Iterable[ShownGpu]:
+def _gpus(engine: Engine) -> Iterable[ShownGpu]:
+    table, measured = engine.ledger.table, iter(gpu_facts(engine))
     free_mib, free_milli = table.device_memory_free.tolist(), table.device_milli_free.tolist()
     device = 0
     for node in table.nodes:
         cut = {gpu.parent for gpu in node.gpus if gpu.parent is not None}
         for gpu in node.gpus:
-            yield _gpu(table, device, node.name, gpu, (free_mib[device], free_milli[device]), cut)
+            free = free_mib[device], free_milli[device]
+            is_cut = gpu.index in cut
+            yield _gpu(table, (device, node.name), gpu, free, is_cut, next(measured))
             device += 1
 
 
 def _gpu(
-    table: LedgerTable, device: int, node: str, gpu: Gpu, free: tuple[int, int], cut: set[int]
+    table: LedgerTable,
+    at: tuple[int, str],
+    gpu: Gpu,
+    free: tuple[int, int],
+    is_cut: bool,
+    measured: GpuFacts,
 ) -> ShownGpu:
+    device, node = at
     return ShownGpu(
         node,
         gpu.index,
@@ -256,9 +321,10 @@ def _gpu(
         table.milli_used[device],
         free[1],
         table.pods[device],
-        not gpu.in_service and gpu.index not in cut,
-        gpu.index in cut,
+        not gpu.in_service and not is_cut,
+        is_cut,
         gpu.parent,
+        *measured,
     )
 
 

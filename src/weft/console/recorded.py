@@ -13,12 +13,13 @@ from msgspec.structs import replace
 
 from weft.console.deltas import PictureDelta, applied, between
 from weft.console.happenings import Happenings
-from weft.console.picture import Picture, picture_of
-from weft.console.sources import Kind, facts_of, queued_in
+from weft.console.history import GpuPoint
+from weft.console.picture import Picture, UsualShapes, picture_of
+from weft.console.sources import Kind, facts_of, queued_in, shapes_in
 from weft.console.waiting import WaitingReasons
 from weft.core.engine import Engine
 from weft.core.explain.explanation import Explanation
-from weft.model import BadInputError
+from weft.model import BadInputError, Shape
 
 MOST_MOMENTS = 400
 """As many as a slider has places on a screen."""
@@ -94,13 +95,16 @@ class RecordedSource:
 
     def _pass(self, record: Recorded) -> list[float]:
         happenings, last = Happenings(), Picture(0.0)
+        known: list[Engine] = []
+        usual = UsualShapes(lambda: shapes_in(known[0]))
         every = max(1, -(-record.events // MOST_MOMENTS))
         moments: list[float] = []
         for number, (at_s, engine) in enumerate(record.states(), start=1):
             self.began_s = at_s if self.began_s is None else self.began_s
             if number % every and number != record.events:
                 continue
-            now = happenings.on(_picture(engine, at_s, record.offset_s))
+            known[:] = [engine]
+            now = happenings.on(_picture(engine, at_s, record.offset_s, usual.at(at_s)))
             delta = between(last, now)
             last = applied(last, delta)  # rows that stay are kept once
             self._deltas.append(delta)
@@ -118,6 +122,12 @@ class RecordedSource:
             picture = applied(picture, delta)
         return picture
 
+    def history(self, key: str) -> list[GpuPoint]:
+        """Return what was promised and used of a GPU, at each moment at which it changed."""
+        changes = zip(self.record.at_s, self._deltas, strict=True)
+        found = ((at_s, delta.gpus.put.get(key)) for at_s, delta in changes)
+        return [GpuPoint.of(gpu, at_s) for at_s, gpu in found if gpu is not None]
+
     def picture(self) -> Picture:
         """Return the picture of the last moment; an empty one if there is none."""
         return self.at(len(self._deltas) - 1) if self._deltas else Picture(0.0)
@@ -130,11 +140,9 @@ class RecordedSource:
             return None
 
 
-def _picture(engine: Engine, at_s: float, offset_s: float) -> Picture:
-    reasons = WaitingReasons(engine, slice_s=0.0)
-    picture = picture_of(
-        engine, at_s, lambda uid: facts_of(engine, uid), reasons.rows(queued_in(engine))
-    )
+def _picture(engine: Engine, at_s: float, offset_s: float, usual: Iterable[Shape] = ()) -> Picture:
+    reasons = WaitingReasons(engine, slice_s=0.0).rows(queued_in(engine))
+    picture = picture_of(engine, at_s, lambda uid: facts_of(engine, uid), reasons, usual=usual)
     pods = {
         uid: replace(pod, since_s=pod.since_s + offset_s if pod.since_s else 0.0)
         for uid, pod in picture.pods.items()

@@ -9,6 +9,7 @@
 /api/compare           ?policy=…: how far this day is under another policy, which begins with the
                        first question; with &number=… the pictures of both at that moment
 /api/explain           ?namespace=…&name=…: what `weft explain pod` says
+/api/history           ?gpu=NODE/INDEX: what was promised and used of it
 /api/health            what `weft status` and `weft doctor` find, of a cluster
 /healthz               it answers
 
@@ -34,6 +35,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
+from msgspec import UNSET
 from msgspec.structs import replace
 
 import weft
@@ -51,9 +53,12 @@ from weft.console.comparison import Comparisons
 from weft.console.deltas import between
 from weft.console.health import Health
 from weft.console.hiding import Hiding, namespaces_of
+from weft.console.history import GpuHistory, GpuPoint
 from weft.console.picture import Picture
 from weft.console.recorded import RecordedSource
 from weft.console.sources import PictureSource
+from weft.core.engine.records import Candidate
+from weft.core.explain.explanation import Explanation, ObservedProgress
 from weft.core.explain.renderer import lines_of
 from weft.model import WeftError
 
@@ -140,11 +145,29 @@ class AboutConsole(msgspec.Struct, frozen=True):
 
 
 class PodExplanation(msgspec.Struct, frozen=True):
-    """The answer of /api/explain: `lines` as `weft explain pod` prints them, and the parts; without
-    these where a viewer may not know all names."""
+    """The answer of /api/explain: `lines` as `weft explain pod` prints them, the best `candidates`,
+    and the `parts` of its place's score. What was `predicted` of it and of those beside it, its
+    `progress` and the whole `explanation` only where a viewer may know all names."""
 
     lines: tuple[str, ...]
+    candidates: tuple[Candidate, ...] = ()
+    parts: tuple[str, ...] = ()
+    predicted: tuple[msgspec.Struct, ...] = ()
+    progress: ObservedProgress | None = None
     explanation: msgspec.Raw = msgspec.Raw(b"null")
+
+    @classmethod
+    def of(cls, explanation: Explanation, hiding: Hiding, *, everything: bool) -> "PodExplanation":
+        """Return what a viewer may know of it."""
+        record = None if explanation.decision is UNSET else explanation.decision.record
+        candidates = explanation.candidates or (record.top if record else ())
+        lines = tuple(map(hiding.text, lines_of(explanation)))
+        parts = tuple(map(hiding.text, explanation.score_parts))
+        if not everything:
+            return cls(lines, candidates, parts)
+        predicted = explanation.predicted or (record.predicted if record else ())
+        whole = msgspec.Raw(msgspec.json.encode(explanation.json_value()))
+        return cls(lines, candidates, parts, predicted, explanation.progress, whole)
 
 
 class ConsoleServer:
@@ -162,6 +185,8 @@ class ConsoleServer:
         self._viewers, self._secret = viewers, secrets.token_bytes(32)
         self._health, self._comparisons = health, comparisons
         self._picture, self._took_s = source.picture(), 0.0
+        self._history = GpuHistory()
+        self._history.see(self._picture)
         self._moved, self._closing, self._on_loopback = asyncio.Event(), False, True
         self._views: dict[ViewerRights, Picture] = {}
         self._encoded: dict[tuple[int, int], tuple[Picture, bytes]] = {}
@@ -198,6 +223,7 @@ class ConsoleServer:
 
     def _show(self, picture: Picture) -> None:
         self._picture = picture
+        self._history.see(picture)
         self._views.clear()
         self._encoded.clear()
         moved, self._moved = self._moved, asyncio.Event()
@@ -230,6 +256,8 @@ class ConsoleServer:
                 answer = HttpStream(self._updates(request, rights), "text/event-stream", HEADERS)
             case "explain":
                 answer = await self._explain(request, rights)
+            case "history":
+                answer = _json(self._gpus_history(request.query.get("gpu", "")))
             case "health":
                 answer = await self._checked(rights)
             case "compare" if self._comparisons is not None:
@@ -250,6 +278,11 @@ class ConsoleServer:
             about = replace(about, policies=self._comparisons.policies)
         return replace(about, health=self._health is not None and rights.everywhere)
 
+    def _gpus_history(self, gpu: str) -> list[GpuPoint]:
+        if isinstance(self._source, RecordedSource):
+            return self._source.history(gpu)
+        return self._history.of(gpu)
+
     async def _checked(self, rights: ViewerRights) -> HttpAnswer:
         """Answer what `weft status` finds, which names pods of all namespaces."""
         if self._health is None:
@@ -269,11 +302,8 @@ class ConsoleServer:
         explanation = await self._source.explain(namespace, name)
         if explanation is None:
             return nobody
-        if rights.everywhere:
-            parts = msgspec.Raw(msgspec.json.encode(explanation.json_value()))
-            return _json(PodExplanation(tuple(lines_of(explanation)), parts))
-        hiding = Hiding(rights, self._secret)  # the parts name pods in many ways
-        return _json(PodExplanation(tuple(map(hiding.text, lines_of(explanation)))))
+        hiding, everything = Hiding(rights, self._secret), rights.everywhere
+        return _json(PodExplanation.of(explanation, hiding, everything=everything))
 
     async def _rights(self, request: web.BaseRequest) -> ViewerRights | PermissionRefusal:
         if self._viewers is None:

@@ -9,6 +9,7 @@ from weft.console.picture import (
     Picture,
     PodFacts,
     ShownEvent,
+    UsualShapes,
     picture_of,
 )
 from weft.console.waiting import WaitingReasons
@@ -16,7 +17,7 @@ from weft.core.engine import Engine
 from weft.core.engine.nominations import KEPT
 from weft.core.explain.explanation import Explanation
 from weft.core.explain.of_engine import explanation_of
-from weft.model import PodRequest
+from weft.model import PodRequest, Shape
 
 Kind = Literal["cluster", "snapshot", "decisions", "demo"]
 SNAPSHOT_SLICE_S = 5.0
@@ -107,6 +108,7 @@ class LivingSource:
         self._cluster, self.about, self._clock = cluster, about, clock
         self._reasons = WaitingReasons(cluster.engine, LIVING_SLICE_S)
         self._last_ns = 0
+        self._usual = UsualShapes(lambda: shapes_in(cluster.engine))
 
     def picture(self) -> Picture:
         """Let the cluster live until now, and return its picture."""
@@ -119,6 +121,7 @@ class LivingSource:
             lambda uid: facts_of(engine, uid),
             self._reasons.rows(waiting.pod for waiting in engine.queue.waiting()),
             (_shown(event) for event in self._cluster.events()),
+            self._usual.at(self._last_ns / SECOND_NS),
         )
 
     async def explain(self, namespace: str, name: str) -> Explanation | None:
@@ -138,6 +141,12 @@ def facts_of(engine: Engine, uid: str) -> PodFacts:
         return PodFacts.of_placed(placed)
     waiting = engine.queue.get(uid.removeprefix(KEPT))
     return PodFacts(BEFORE, uid) if waiting is None else PodFacts.of_request(waiting.pod, 0.0)
+
+
+def shapes_in(engine: Engine) -> Iterable[Shape]:
+    """Return the shapes of the pods that the engine placed, and of those that wait."""
+    yield from (placed.pod.shape for placed in engine.placed.values())
+    yield from (pod.shape for pod in queued_in(engine))
 
 
 def queued_in(engine: Engine) -> Iterable[PodRequest]:

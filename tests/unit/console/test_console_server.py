@@ -12,7 +12,8 @@ import pytest
 
 from weft.cluster.http.server import ServerLimits
 from weft.console.deltas import PictureDelta, applied
-from weft.console.picture import Picture, ShownEvent, ShownPod
+from weft.console.history import MOST_POINTS, GpuHistory, GpuPoint
+from weft.console.picture import Picture, ShownEvent, ShownGpu, ShownPod
 from weft.console.server import HEADERS, ConsoleOptions, ConsoleServer, static_files
 from weft.console.sources import Kind
 from weft.core.explain.explanation import Explanation
@@ -93,6 +94,20 @@ async def test_a_browser_gets_a_picture_and_deltas_that_lead_to_the_present_one(
                 if deltas == 5:
                     break
         assert deltas == 5
+
+
+def test_a_gpus_history_has_a_point_for_each_change_and_forgets_the_oldest() -> None:
+    history = GpuHistory()
+    for at in range(2_000):
+        gpus = {"a/0": ShownGpu("a", 0, promised_mib=at // 2), "a/1": ShownGpu("a", 1)}
+        history.see(Picture(float(at), gpus=gpus))
+    points = history.of("a/0")
+    assert len(points) == MOST_POINTS
+    assert points[-1] == GpuPoint(1_998.0, 0, 999, None, None)
+    assert [point.promised_mib for point in points] == [*range(1_000 - MOST_POINTS, 1_000)]
+    assert history.of("a/1") == [GpuPoint(0.0, 0, 0, None, None)]
+    history.see(Picture(2_000.0))
+    assert history.of("a/0") == []
 
 
 async def test_two_hundred_browsers_are_served_at_once() -> None:

@@ -4,7 +4,22 @@ import { cores, duration, el, fill, gpuLink, memory, nodeLink, number, path, pod
 import { byName, countable, group } from "./model.js";
 
 const GROUPS = { model: "GPU model", zone: "zone", node: "node" };
-const SHADES = { cores: "cores promised", memory: "memory promised", pods: "pods", namespace: "namespace" };
+const SHADES = {
+  cores: "cores promised", memory: "memory promised", free: "memory free", stranded: "free and stranded", lent: "memory lent",
+  used: "memory used", busy: "busy", pods: "pods", namespace: "namespace",
+};
+/** The part of a GPU that each shade fills, 0 to 1; null where it is not known. */
+const PARTS = {
+  cores: (gpu) => (gpu.promised_milli ?? 0) / (gpu.milli || 1),
+  memory: (gpu) => (gpu.promised_mib ?? 0) / (gpu.memory_mib || 1),
+  free: (gpu) => (gpu.free_mib ?? 0) / (gpu.memory_mib || 1),
+  stranded: (gpu, node) => Math.min((gpu.free_milli ?? 0) / (gpu.milli || 1), (gpu.free_mib ?? 0) / (gpu.memory_mib || 1))
+    * ((node.stranded_milli ?? 0) / (node.idle_milli || 1)),
+  lent: (gpu) => (gpu.lent_mib ?? 0) / (gpu.memory_mib || 1),
+  used: (gpu) => (gpu.used_mib == null ? null : gpu.used_mib / (gpu.memory_mib || 1)),
+  busy: (gpu) => (gpu.used_percent == null ? null : gpu.used_percent / 100),
+  pods: (gpu) => (gpu.pods ?? 0) / 5,
+};
 const FILTERS = ["namespace", "model", "dialect"];
 const LABELS = { group: "Group by", shade: "Colour by", namespace: "Namespace", model: "GPU model", dialect: "Dialect" };
 const SIZES = [8, 11, 15, 20, 26, 34, 46];
@@ -60,6 +75,7 @@ class WeftMap extends HTMLElement {
     this.model = model;
     this.query = query;
     for (const name of FILTERS) this.#options(name);
+    this.#groupings();
     for (const field of this.form.elements)
       if (field.name && field !== document.activeElement) field.value = query.get(field.name) ?? (field.options?.[0].value ?? "");
     this.#layOut();
@@ -74,6 +90,15 @@ class WeftMap extends HTMLElement {
     const select = this.form.elements[name];
     if ([...select.options].map((option) => option.value).join("\n") !== wanted.join("\n"))
       fill(select, wanted.map((value) => el("option", { value }, value || "any")));
+  }
+
+  /** What nodes can be grouped by: also labels of a few values. */
+  #groupings() {
+    const labels = new Set([...this.model.nodes.values()].flatMap((node) => Object.keys(node.labels ?? {})));
+    const wanted = { ...GROUPS, ...Object.fromEntries([...labels].sort(byName).map((key) => [`label:${key}`, `label ${key}`])) };
+    const select = this.form.elements.group;
+    if ([...select.options].map((option) => option.value).join("\n") !== Object.keys(wanted).join("\n"))
+      fill(select, Object.entries(wanted).map(([value, text]) => el("option", { value }, text)));
   }
 
   /** Put what the form says into the address: it can be linked. */
@@ -99,7 +124,9 @@ class WeftMap extends HTMLElement {
     const by = query.get("group") ?? "model";
     const nodes = [...model.nodes.values()].filter((node) => model.gpusOf.has(node.name));
     nodes.sort((a, b) => byName(a.name, b.name));
-    const title = (node) => (by === "node" ? "" : node[by] || `no ${GROUPS[by]}`);
+    const label = by.startsWith("label:") ? by.slice(6) : "";
+    const value = (node) => (label ? node.labels?.[label] && `${label}=${node.labels[label]}` : node[by]);
+    const title = (node) => (by === "node" ? "" : value(node) || `no ${label || GROUPS[by] || by}`);
     this.groups = [...group(nodes, title)].sort(([a], [b]) => byName(a, b));
     this.size = +query.get("cell") || this.#fitting(width);
     this.height = this.#place(width);
@@ -219,8 +246,11 @@ class WeftMap extends HTMLElement {
         from -= part;
       }
     } else {
-      const part = shade === "pods" ? (gpu.pods ?? 0) / 5 : promised(gpu, shade);
-      if (part > 0) {
+      const part = (PARTS[shade] ?? PARTS.cores)(gpu, node);
+      if (part === null) {
+        pen.strokeStyle = colours.faint; // nobody measures it
+        pen.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1);
+      } else if (part > 0) {
         pen.fillStyle = colours.ramp[Math.min(4, Math.ceil(part * 5 - 0.01) - 1)];
         const filled = shade === "pods" ? h : Math.max(2, h * Math.min(1, part));
         pen.fillRect(x, y + h - filled, w, filled);
@@ -248,7 +278,9 @@ class WeftMap extends HTMLElement {
     const parts = shade === "namespace"
       ? [...this.model.namespaces].map(([name, colour]) => swatch(colour, name))
       : steps.map((text, at) => swatch(colours.ramp[at], text));
-    fill(this.key, swatch(colours.track, shade === "pods" ? "none" : "free"), parts,
+    const none = ["cores", "memory"].includes(shade) ? "free" : "none";
+    const unknown = ["used", "busy"].includes(shade) ? el("span", { class: "unmeasured" }, el("i"), "not measured") : null;
+    fill(this.key, swatch(colours.track, none), parts, unknown,
       el("span", { class: "closed" }, el("i"), "node takes no pods"), el("span", { class: "broken" }, el("i"), "out of service"));
   }
 
@@ -333,8 +365,8 @@ class WeftMap extends HTMLElement {
   /** All GPUs that the filters leave, for CSV. */
   table() {
     const gpus = [...this.model.gpus.values()].filter((gpu) => !this.matches || this.matches(gpu));
-    return [["node", "gpu", "model", "milli", "promised_milli", "mib", "promised_mib", "pods"],
-      gpus.map((gpu) => [gpu.node, gpu.index ?? 0, gpu.model, gpu.milli ?? 0, gpu.promised_milli ?? 0, gpu.memory_mib ?? 0, gpu.promised_mib ?? 0,
+    return [["node", "gpu", "model", "milli", "promised_milli", "mib", "promised_mib", "lent_mib", "used_mib", "used_percent", "pods"],
+      gpus.map((gpu) => [gpu.node, gpu.index ?? 0, gpu.model, gpu.milli ?? 0, gpu.promised_milli ?? 0, gpu.memory_mib ?? 0, gpu.promised_mib ?? 0, gpu.lent_mib ?? 0, gpu.used_mib, gpu.used_percent,
         this.#holders(gpu).map(({ pod }) => podName(pod)).join(" ")])];
   }
 
@@ -344,11 +376,11 @@ class WeftMap extends HTMLElement {
     const rows = boxes.slice(0, this.#rows || PAGE);
     fill(this.rows.lastElementChild,
       el("div", { class: "wide" }, el("table", {},
-        el("thead", {}, el("tr", {}, ["Node", "GPU", "Model", "Cores", "Memory promised", "of", "Pods"].map((text) => el("th", {}, text)))),
+        el("thead", {}, el("tr", {}, ["Node", "GPU", "Model", "Cores promised", "Memory promised", "of", "used", "Pods"].map((text) => el("th", {}, text)))),
         el("tbody", {}, rows.map(({ gpu }) => el("tr", { "data-key": `${gpu.node}/${gpu.index ?? 0}` },
           el("td", {}, nodeLink(gpu.node)), el("td", {}, gpuLink(gpu.node, gpu.index ?? 0)), el("td", {}, gpu.model ?? ""),
           el("td", { class: "n" }, cores(gpu.promised_milli ?? 0)), el("td", { class: "n" }, memory(gpu.promised_mib ?? 0)),
-          el("td", { class: "n" }, memory(gpu.memory_mib ?? 0)),
+          el("td", { class: "n" }, memory(gpu.memory_mib ?? 0)), el("td", { class: "n" }, gpu.used_mib == null ? "–" : memory(gpu.used_mib)),
           el("td", {}, this.#holders(gpu).map(({ pod }, n) => [n ? ", " : "", podLink(pod)]))))))),
       boxes.length > rows.length
         ? el("button", { type: "button", onclick: () => { this.#rows = rows.length + 10 * PAGE; this.#list(); } },
@@ -359,18 +391,16 @@ class WeftMap extends HTMLElement {
 
 const same = (one, other) => one?.node === other?.node && one?.index === other?.index;
 
-function promised(gpu, shade) {
-  return shade === "memory" ? (gpu.promised_mib ?? 0) / (gpu.memory_mib || 1) : (gpu.promised_milli ?? 0) / (gpu.milli || 1);
-}
-
 function describe(model, gpu, holders) {
   return [
     el("strong", {}, `${gpu.node}, GPU ${gpu.index ?? 0}`),
     el("span", {}, [gpu.model, gpu.broken && "out of service", model.nodes.get(gpu.node)?.closed && "node takes no pods"].filter(Boolean).join(", ")),
     el("span", {}, `${cores(gpu.promised_milli ?? 0)} of cores, ${memory(gpu.promised_mib ?? 0)} of ${memory(gpu.memory_mib ?? 0)} promised`),
+    gpu.used_mib == null ? null : el("span", {}, `${memory(gpu.used_mib)} used${gpu.used_percent == null ? "" : `, busy ${gpu.used_percent} % of the time`}`),
+    gpu.lent_mib ? el("span", {}, `${memory(gpu.lent_mib)} lent`) : null,
     holders.length
       ? el("ul", {}, holders.slice(0, 8).map(({ pod, mib, milli }) =>
-        el("li", {}, `${podName(pod)}: ${cores(milli)}, ${memory(mib)}${pod.since_s ? `, for ${duration(model.at - pod.since_s)}` : ""}`)))
+        el("li", {}, `${podName(pod)}: ${cores(milli)}, ${memory(mib)}${pod.since_s ? `, for ${duration(model.at - pod.since_s)}` : ""}${pod.isolation ? `, ${pod.isolation}` : ""}`)))
       : el("span", {}, "no pod"),
     holders.length > 8 ? el("span", {}, `and ${holders.length - 8} more`) : null,
   ];

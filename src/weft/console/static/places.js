@@ -1,13 +1,14 @@
 // The pages of one pod, one GPU and one node.
 
-import { bar, cores, duration, el, fill, gpuLink, memory, nodeLink, number, path, podLink, podName, queueLink } from "./dom.js";
+import { chart } from "./chart.js";
+import { bar, clock, cores, duration, el, fill, gpuLink, memory, nodeLink, number, path, podLink, podName, queueLink } from "./dom.js";
 import { ask } from "./model.js";
 
 const facts = (...pairs) =>
   el("dl", {}, pairs.filter(([, value]) => value || value === 0).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 
 /** A card with who holds what of it, as two bars and a table. */
-function card(model, gpu, own) {
+function card(model, gpu, own, histories) {
   const index = gpu.index ?? 0;
   const holders = model.holders.get(`${gpu.node}/${index}`) ?? [];
   const parts = (of, whole) => holders.map((held) => ({
@@ -24,7 +25,18 @@ function card(model, gpu, own) {
       gpu.parent != null ? el("small", {}, `instance of GPU ${gpu.parent}`) : null),
     row("Cores", "milli", gpu.promised_milli ?? 0, gpu.milli ?? 0, cores),
     row("Memory", "mib", gpu.promised_mib ?? 0, gpu.memory_mib ?? 0, memory),
+    used(gpu),
+    histories?.chart(model, gpu),
     holders.length ? held(model, holders, own) : el("p", { class: "empty" }, "No pod holds a share."));
+}
+
+/** What is measured of it, where anybody measures. */
+function used(gpu) {
+  if (gpu.used_mib == null && gpu.used_percent == null) return null;
+  const line = (name, part, words) => el("div", { class: "measure" }, el("span", {}, name),
+    bar([{ part, colour: "var(--warn)", title: words }], `${name}: ${words}`), el("span", { class: "n" }, words));
+  return [gpu.used_mib == null ? null : line("Used", gpu.used_mib / (gpu.memory_mib || 1), `${memory(gpu.used_mib)} of ${memory(gpu.memory_mib ?? 0)}`),
+    gpu.used_percent == null ? null : line("Busy", gpu.used_percent / 100, `${gpu.used_percent} % of the time`)];
 }
 
 function held(model, holders, own) {
@@ -36,6 +48,84 @@ function held(model, holders, own) {
       el("td", { class: "n" }, pod.since_s ? duration(model.at - pod.since_s) : ""), isolated && el("td", {}, pod.isolation ?? ""))))));
 }
 
+const measure = (key, name, part, colour, words) => el("div", { class: "measure", "data-key": key }, el("span", {}, name),
+  bar([{ part, colour, title: words }], `${typeof name === "string" ? name : key}: ${words}`), el("span", { class: "n" }, words));
+
+/** The best nodes, each with the scores of its profile's policies as bars. */
+function candidates({ candidates: best = [] } = {}) {
+  if (!best.length) return null;
+  const scores = (each) => (Object.keys(each.scores ?? {}).length ? each.scores : { score: each.score });
+  const most = {};
+  for (const each of best) for (const [policy, score] of Object.entries(scores(each))) most[policy] = Math.max(most[policy] ?? 1e-9, Math.abs(score));
+  return el("section", { class: "card", "data-key": "candidates" }, el("h2", {}, "Best nodes"),
+    best.map((each) => [el("h3", {}, nodeLink(each.node), el("small", {}, `score ${number(each.score)}`)),
+      Object.entries(scores(each)).map(([policy, score]) => measure(`${each.node} ${policy}`, policy, Math.abs(score) / most[policy], score < 0 ? "var(--warn)" : "var(--ramp-3)", number(score)))]));
+}
+
+/** What the score of the pod's place is made of. */
+function scoreParts({ parts = [] } = {}) {
+  const read = parts.map((line) => /^([+-][\d.]+): (.*)$/s.exec(line)).filter(Boolean).map(([, points, words]) => [Number(points), words]);
+  if (!read.length) return null;
+  const most = Math.max(...read.map(([points]) => Math.abs(points)), 1e-9);
+  return el("section", { class: "card", "data-key": "parts" }, el("h2", {}, "Parts of its score"),
+    read.map(([points, words]) => el("div", { class: "part" }, el("p", {}, words),
+      measure(words, "", Math.abs(points) / most, points < 0 ? "var(--warn)" : "var(--ramp-3)", `${points > 0 ? "+" : points < 0 ? "−" : ""}${Math.abs(points).toFixed(1)}`))));
+}
+
+/** What was predicted of the pod and those beside it, and what its progress shows. */
+function slowdowns({ predicted = [], progress } = {}) {
+  const observed = progress?.slowdown ? progress : null;
+  if (!predicted.length && !observed) return null;
+  const times = (value) => `${value.toFixed(2)} ×`;
+  return el("section", { class: "card wide", "data-key": "slowdown" }, el("h2", {}, "Slowdown"), el("table", {},
+    el("thead", {}, el("tr", {}, ["Application", "Predicted", "Nine of ten within", "Observed"].map((text) => el("th", {}, text)))),
+    el("tbody", {}, (predicted.length ? predicted : [null]).map((each, n) => el("tr", {}, el("td", {}, each?.application ?? "this pod", n ? "" : el("small", {}, "this pod")),
+      el("td", { class: "n" }, each ? times(each.slowdown) : "–"), el("td", { class: "n" }, each ? times(each.upper) : "–"),
+      el("td", { class: "n" }, n || !observed ? "–" : times(observed.slowdown)))))));
+}
+
+/** What happened lately to a pod, or on a node. */
+function eventsOf(model, concerns) {
+  const found = [...model.events.values()].filter(concerns).sort((a, b) => b.number - a.number).slice(0, 50);
+  if (!found.length) return null;
+  return el("section", { class: "card wide", "data-key": "events" }, el("h2", {}, "Events"), el("table", {},
+    el("thead", {}, el("tr", {}, ["When", "What", "Of", "More"].map((text) => el("th", {}, text)))),
+    el("tbody", {}, found.map((event) => el("tr", { "data-key": event.number }, el("td", { class: "n" }, clock(event.at_s)),
+      el("td", {}, event.kind), el("td", {}, event.pod || event.node), el("td", {}, event.text))))));
+}
+
+/** What was promised and used of GPUs over time: asked for each GPU again when it may have changed. */
+class Histories {
+  #known = new Map();
+
+  constructor(shown) {
+    this.shown = shown;
+  }
+
+  chart(model, gpu) {
+    const key = `${gpu.node}/${gpu.index ?? 0}`;
+    const state = JSON.stringify([gpu.promised_milli, gpu.promised_mib, gpu.used_mib]);
+    const known = this.#known.get(key);
+    if (known?.state !== state) this.#ask(key, state);
+    if (!known?.points?.length) return null;
+    const last = Math.max(model.at, known.points.at(-1)[0]);
+    const line = (column, whole, name) => {
+      const points = known.points.filter((point) => point[column] != null).map((point) => [point[0], (100 * point[column]) / (whole || 1)]);
+      return points.length ? [{ name, points: [...points, [last, points.at(-1)[1]]], words: (part) => `${part.toFixed(0)} %` }] : [];
+    };
+    const lines = [...line(2, gpu.memory_mib, "promised"), ...line(3, gpu.memory_mib, "used")];
+    return chart("Memory over time", lines, { most: 100, now: model.about.kind === "decisions" ? model.at : null });
+  }
+
+  async #ask(key, state) {
+    this.#known.set(key, { ...this.#known.get(key), state });
+    const answer = await ask(`/api/history?${new URLSearchParams({ gpu: key })}`);
+    if (!answer.ok || !this.shown.isConnected) return;
+    this.#known.set(key, { state, points: await answer.json() });
+    this.shown.dispatchEvent(new CustomEvent("weft-go", { bubbles: true, detail: { address: location.href, replace: true } }));
+  }
+}
+
 class WeftPod extends HTMLElement {
   show(model, [namespace, name]) {
     const id = `${namespace}/${name}`;
@@ -45,8 +135,11 @@ class WeftPod extends HTMLElement {
     fill(this, el("h1", {}, el("small", {}, "Pod"), id),
       pod ? this.#placed(model, pod) : waiting ? this.#waits(model, waiting, place) : el("p", { class: "empty" }, "There is no such pod now."),
       this.lines ? el("section", { class: "card", "data-key": "why" }, el("h2", {}, "Decision"), el("pre", {}, this.lines.join("\n"))) : null,
-      pod ? el("div", { class: "cards" }, (pod.shares ?? []).map(([gpu]) => model.gpus.get(`${pod.node}/${gpu}`)).filter(Boolean).map((gpu) => card(model, gpu, pod))) : null);
+      el("div", { class: "cards" }, candidates(this.said), scoreParts(this.said), slowdowns(this.said), eventsOf(model, (event) => event.pod === id)),
+      pod ? el("div", { class: "cards" }, (pod.shares ?? []).map(([gpu]) => model.gpus.get(`${pod.node}/${gpu}`)).filter(Boolean).map((gpu) => card(model, gpu, pod, this.histories))) : null);
   }
+
+  histories = new Histories(this);
 
   #placed(model, pod) {
     return facts(["Place", el("span", {}, nodeLink(pod.node), (pod.shares ?? []).map(([gpu]) => [", ", gpuLink(pod.node, gpu)]))],
@@ -68,12 +161,15 @@ class WeftPod extends HTMLElement {
     const answer = await ask(`/api/explain?${new URLSearchParams({ namespace, name })}`);
     if (this.question !== question || !this.isConnected) return;
     const said = await answer.json();
+    this.said = answer.ok ? said : {};
     this.lines = answer.ok ? said.lines : [said.error];
     this.dispatchEvent(new CustomEvent("weft-go", { bubbles: true, detail: { address: location.href, replace: true } }));
   }
 }
 
 class WeftGpu extends HTMLElement {
+  histories = new Histories(this);
+
   show(model, [name, index]) {
     const gpu = model.gpus.get(`${name}/${index}`);
     const node = model.nodes.get(name);
@@ -81,7 +177,7 @@ class WeftGpu extends HTMLElement {
       facts(["Node", nodeLink(name)], ["Model", gpu.model], ["UUID", gpu.uuid], ["Memory", memory(gpu.memory_mib ?? 0)],
         ["Free", `${cores(gpu.free_milli ?? 0)} of cores, ${memory(gpu.free_mib ?? 0)}`], ["Pods", number(gpu.pods ?? 0)],
         ["State", gpu.broken ? "out of service" : gpu.cut ? "partitioned" : node?.closed ? "its node takes no pods" : "in service"]),
-      card(model, gpu)] : el("p", { class: "empty" }, "There is no such GPU now."));
+      card(model, gpu, null, this.histories)] : el("p", { class: "empty" }, "There is no such GPU now."));
   }
 }
 
@@ -95,6 +191,7 @@ class WeftNode extends HTMLElement {
         ["Host memory free", `${memory(node.memory_free_mib ?? 0)} of ${memory(node.memory_mib ?? 0)}`],
         ["Pods", number((model.podsOn.get(name) ?? []).length)]),
       el("div", { class: "cards" }, (model.gpusOf.get(name) ?? []).map((gpu) => card(model, gpu))),
+      eventsOf(model, (event) => event.node === name),
       beside.length ? el("p", {}, "Pods without a GPU: ", beside.map((pod, n) => [n ? ", " : "", podLink(pod)])) : null,
     ] : el("p", { class: "empty" }, "There is no such node now."));
   }

@@ -9,6 +9,7 @@ from weft.core.engine.reasons import FeasibilitySummary
 from weft.core.engine.records import Candidate, Record
 from weft.core.explain.counterfactual import MetricsRead
 from weft.core.explain.smallest_change import SuggestedChange
+from weft.core.framework.policy import ExpectedSlowdown
 from weft.model import PodRequest, Share
 
 State = Literal[
@@ -124,9 +125,10 @@ class Explanation(msgspec.Struct, frozen=True):
     themselves. `metrics` are the signals behind the decision: as they were then for the GPUs of a
     placed pod (none if nothing was measured then), otherwise as of now, with that pod's shares
     counted as free. `progress` is set where the pod's speed is watched. `decision` is set for an
-    explanation from a decisions file. `others` are shares that Weft did not place, the pod's own
-    too: of a bound pod's GPUs, or of nodes too full for a pending one. `others_left_out` is True
-    where there may be more on other nodes.
+    explanation from a decisions file. `predicted` is the slowdown that was expected of the pod, and
+    of those it joined, where this process decided. `others` are shares that Weft did not place, the
+    pod's own too: of a bound pod's GPUs, or of nodes too full for a pending one. `others_left_out`
+    is True where there may be more on other nodes.
     """
 
     namespace: str
@@ -154,6 +156,7 @@ class Explanation(msgspec.Struct, frozen=True):
     metrics: MetricsRead | None = None
     progress: ObservedProgress | None = None
     decision: RecordedDecision | UnsetType = UNSET
+    predicted: tuple[ExpectedSlowdown, ...] = ()
 
     @property
     def recorded(self) -> RecordedDecision:

@@ -55,6 +55,7 @@ def _placed(engine: Engine, placed: PlacedPod) -> Explanation:
         profile=record.profile,
         score_parts=score_in_words(engine, question, record.node, record.shares),
         candidates=record.top,
+        predicted=record.predicted,
         notes=tuple(decision_notes(record, lambda uid: _name(engine, uid))),
     )
 
