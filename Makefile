@@ -14,7 +14,7 @@ TESTS := -n 3 --dist worksteal -o faulthandler_timeout=300 -o faulthandler_exit_
 # pytest rewrites the tests: 15 s at each run where the result may not be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-long test-faults test-data test-cluster test-node test-browser cluster-tools node-tools helm manifests image release site api gpu-check coverage check format bench bench-cluster experiments docs clean
+.PHONY: help venv demo kind-demo images test test-long test-faults test-data test-cluster test-node test-browser cluster-tools node-tools helm manifests image release site api gpu-check coverage check format bench bench-cluster experiments docs clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -40,6 +40,23 @@ demo: venv  ## Generate a cluster, compare seven policies on it, write a report.
 	  --policy random --policy dot-product --policy gpu-clustering --policy gpu-packing \
 	  --policy best-fit --policy fgd --policy least-stranding --report build/demo/report
 	@echo "See a cluster live: $(BIN)/weft console --demo" >&2
+
+# The five commands of README.md, each shown as it runs; a test compares them.
+kind-demo:  ## Weft on a kind cluster whose GPUs are played, with a first pod (needs docker, kind, helm and kubectl).
+	@for tool in docker kind helm kubectl; do \
+	  command -v $$tool > /dev/null || { echo "make kind-demo: no $$tool: install it (docker, kind, helm 3.14 or later, and kubectl are needed)" >&2; exit 1; }; \
+	done
+	@docker info > /dev/null 2>&1 || { echo "make kind-demo: docker's daemon does not answer (docker info): start it" >&2; exit 1; }
+	kind create cluster --name weft
+	docker build --tag weft-gpu:$(VERSION) .
+	kind load docker-image weft-gpu:$(VERSION) --name weft
+	helm install weft deploy/chart --namespace weft-system --create-namespace --set image.repository=weft-gpu --values examples/played-gpus.yaml
+	kubectl apply -f examples/weft/pods.yaml
+	@kubectl wait --for=condition=Ready pod/share --timeout=300s && kubectl logs share
+	@echo "To remove it: kind delete cluster --name weft" >&2
+
+images: venv demo  ## docs/images, of what make demo draws.
+	@cp build/demo/report/allocation.svg docs/images/allocation.svg
 
 test: venv  ## The tests, in under three minutes.
 	@$(BIN)/pytest $(TESTS)

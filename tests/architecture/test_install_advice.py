@@ -5,6 +5,7 @@ checkout.
 """
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -107,3 +108,16 @@ def test_every_extra_that_an_error_names_is_there() -> None:
     }
     assert named == {"gpu", "interference", "experiments", "workers"}
     assert named <= set(extras)
+
+
+def test_readmes_commands_for_kind_are_those_of_make_kind_demo() -> None:
+    section = (ROOT / "README.md").read_text().partition("\n## On kind\n")[2]
+    written = section.partition("```sh\n")[2].partition("```")[0].splitlines()
+    make = ["make", "-n", "kind-demo"]
+    ran = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True)
+    first_words = ("kind create", "kind load", "docker build", "helm install", "kubectl apply")
+    run = [line for line in ran.stdout.splitlines() if line.startswith(first_words)]
+    assert written == run
+    assert len(run) == 5
+    named = set(re.findall(r"(?:deploy|examples)/[\w./-]+", " ".join(run)))
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []

@@ -78,6 +78,7 @@ def _layer(busybox: Path) -> bytes:
             layer.addfile(info)
         _add(layer, "bin/busybox", busybox.read_bytes(), mode=0o755)
         _add(layer, "bin/tell", _TELL.encode(), mode=0o755)
+        _add(layer, "bin/nvidia-smi", _TELL.encode(), mode=0o755)  # examples call it
         for applet in _APPLETS.split():
             info = tarfile.TarInfo(f"bin/{applet}")
             info.type, info.linkname = tarfile.SYMTYPE, "busybox"
@@ -107,8 +108,9 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644)
 
 def names_in(manifests: Iterable[str]) -> list[str]:
     """The images that these manifests name, with their tags."""
-    found = {name for text in manifests for name in re.findall(r"image: ([\w./-]+)", text)}
-    return sorted(f"{name}:latest" for name in found)
+    pattern = r"image: (docker\.io/[\w./:-]+|[\w./-]+)"  # public ones have their tags
+    found = {name for text in manifests for name in re.findall(pattern, text)}
+    return sorted(name if name.startswith("docker.io/") else f"{name}:latest" for name in found)
 
 
 def find_busybox() -> Path:
