@@ -401,7 +401,8 @@ class World:
         self._check_reserved(sender, pod)
         judged = pod["spec"]["schedulerName"] == ANOTHER  # by kube-scheduler, which asked Weft
         asked = None if judged or self.slipped else self.rules
-        if asked is not None and (broken := asked.broken_at_binding(pod)):
+        decided_for_s = self._decided_for_s(sender, uid)
+        if asked is not None and (broken := asked.broken_at_binding(pod, decided_for_s)):
             self.violation(f"{sender} bound {uid} to {node_of(pod)}, against {broken}")
         over = overbooked(self.pods(), node_of(pod))
         if over and node_of(pod) not in self.slipped:
@@ -414,6 +415,14 @@ class World:
                 held = one.live.engine.ledger.holdings.get(pod["metadata"]["uid"])
                 if held is None or held.placement.node != node_of(pod):
                     self.violation(f"{sender} bound {pod['metadata']['uid']}, and had given it up")
+
+    def _decided_for_s(self, sender: str, uid: str) -> float:
+        """How long ago the process decided so; a binding waits for claims that are not bound."""
+        for one in self.instances:
+            if one.name == sender and one.live is not None:
+                placed = one.live.engine.placed.get(uid)
+                return one.clock.monotonic() - placed.record.at_ns / 1e9 if placed else 0.0
+        return 0.0
 
     def running(self) -> list[Json]:
         """Those whose kubelet makes them go on."""

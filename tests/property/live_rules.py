@@ -122,12 +122,13 @@ class LiveRules:
         pods = {one["metadata"]["uid"]: one for one in self.world.pods() if not ended(one)}
         return Cluster(nodes, pods, {NAMESPACE: {}})
 
-    def broken_at_binding(self, pod: Json) -> str:
+    def broken_at_binding(self, pod: Json, decided_for_s: float) -> str:
         """The rules that Weft broke by binding the pod, beside others that it bound, or "".
 
-        Not beside those that kube-scheduler placed while this binding was under way: it judges its
-        own pods, and knows of no place before it is bound.
+        Not beside those that kube-scheduler placed since this was decided, so long ago, or while it
+        was under way: it judges its own pods, and knows of no place before it is bound.
         """
+        since_s = max(BIND_S, decided_for_s + 1)  # the API writes whole seconds
         every, now = self.cluster(), asyncio.get_running_loop().time()
         here, uid = node_of(pod), pod["metadata"]["uid"]
         nodes = {
@@ -139,7 +140,7 @@ class LiveRules:
             one: other
             for one, other in every.pods.items()
             if one != uid and node_of(other) and marks_of(other) is not None
-            if other["spec"]["schedulerName"] != ANOTHER or bound_since_s(other) > BIND_S
+            if other["spec"]["schedulerName"] != ANOTHER or bound_since_s(other) > since_s
         }
         broken = broken_rules(Cluster(nodes, others, every.namespaces), pod, here)
         found = [why for why in broken if why in AT_ONCE and here in nodes]
