@@ -21,6 +21,8 @@ from weft.core.policies.fgd import Fgd
 from weft.kube.client import ApiClient
 from weft.kube.pods import Pod
 
+EVICTION = "/api/v1/namespaces/d/pods/low/eviction"
+
 
 def profile(*, law: bool = False) -> Profile:
     return Profile("weft", [Fgd()], preempts=True, budgets_are_law=law)
@@ -147,6 +149,32 @@ async def test_where_budgets_are_law_the_eviction_api_is_asked() -> None:
         assert made.server.requests.get("POST pods/eviction", 1) == 1
         made.end("low")
         assert await made.bound("high") == "n"
+
+
+@pytest.mark.parametrize("lost", ["lose-request", "lose-answer", "status-after"])
+async def test_an_eviction_that_is_lost_on_its_way_is_asked_again(lost: str) -> None:
+    async with world(law=True) as made:
+        made.add("low", 1)
+        await made.bound("low")
+        fault = made.server.fault(lost, method="POST", path=EVICTION)
+        fault.code = 504
+        made.add("high", 9)
+        await until(lambda: made.deleting("low"))
+        await until(lambda: made.parts.preemptor.counts["ended"])
+
+
+async def test_a_victim_whose_eviction_was_never_heard_is_asked_again_later() -> None:
+    """No victim that stays: nobody knows that it was asked."""
+    async with world(law=True) as made:
+        made.add("low", 1)
+        await made.bound("low")
+        for _ in range(preemptor.TRIES):
+            made.server.fault("lose-request", method="POST", path=EVICTION)
+        made.add("high", 9)
+        await until(lambda: made.parts.preemptor.counts["failed"])
+        preemption = made.live.engine.preemption
+        assert preemption.due(time.monotonic_ns() + 2 * REFUSED_NS)
+        assert preemption.may_end(made.uid("low"))
 
 
 async def test_a_victim_that_stays_is_named_and_another_is_chosen(

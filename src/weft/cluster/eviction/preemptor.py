@@ -24,7 +24,7 @@ from weft.kube.client import ApiClient
 from weft.kube.codec import PODS
 from weft.kube.conditions import patch_status, transition_time
 from weft.kube.errors import ApiError, ConflictError, LostError, NotFoundError, NotSentError
-from weft.kube.eviction import evict
+from weft.kube.eviction import EvictionAnswer, evict
 from weft.kube.pods import DISRUPTED, PREEMPTED, Pod
 from weft.model.log_fields import about
 
@@ -131,11 +131,11 @@ class Preemptor:
         try:
             await self._surely(partial(self._mark, pod, text))
             if why.law:
-                answer = await evict(self._client, meta.namespace, meta.name, meta.uid, _TIMEOUT_S)
+                answer = await self._evict(pod)
                 if answer.outcome == "blocked":
                     self.counts["blocked"] += 1
                     refused = answer.reason or "a disruption budget does not allow it"
-                elif answer.error is not None and not answer.may_go:
+                elif answer.error is not None:
                     raise answer.error
             else:
                 await self._surely(partial(self._delete, pod))
@@ -165,6 +165,15 @@ class Preemptor:
         )
         self._notify(Notice(reason, text, pod=pod))
         return True
+
+    async def _evict(self, pod: Pod) -> EvictionAnswer:
+        """Ask the Eviction API; again where nobody knows whether the pod goes."""
+        meta = pod.metadata
+        for _ in range(TRIES):
+            answer = await evict(self._client, meta.namespace, meta.name, meta.uid, _TIMEOUT_S)
+            if answer.error is None or not answer.may_go or not self._leads_for(_TIMEOUT_S):
+                break
+        return answer
 
     async def _delete(self, pod: Pod) -> None:
         meta = pod.metadata
