@@ -124,15 +124,15 @@ def the_version_of_the_send_instead_of_the_decision(patch: Patch) -> None:
 
 
 def an_extender_bind_without_a_reservation(patch: Patch) -> None:
-    rightly = Engine._bind_on
+    rightly = Engine._bind_requested
 
-    def bind_on(self: Engine, event: Any, now_ns: int, out: list[Any]) -> None:
+    def bind_requested(self: Engine, event: Any, now_ns: int, out: list[Any]) -> None:
         held = event.pod.uid in self.ledger.holdings
         rightly(self, event, now_ns, out)
         if not held:
             self.ledger.release(event.pod.uid)
 
-    patch.setattr(Engine, "_bind_on", bind_on)
+    patch.setattr(Engine, "_bind_requested", bind_requested)
 
 
 def foreign_pods_charged_nothing(patch: Patch) -> None:
