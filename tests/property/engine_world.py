@@ -440,9 +440,10 @@ class World:
         engine, profile = self.engine, self.engine.profiles[name]
         constraints = pod.shape.constraints
         asks = replace(asks, constraints=constraints)
-        known = engine.asked_of(engine.assessor, profile, asks, pod)
-        if profile.matcher is not None:
-            known = engine.assess(profile, pod)
+        with engine.trial([kept_uid(pod.uid)]):  # a place of its own keeps it off nowhere
+            known = engine.asked_of(engine.assessor, profile, asks, pod)
+            if profile.matcher is not None:
+                known = engine.assess(profile, pod)
         assert known.counts[0] == 0, f"{asks} fits, but nobody was woken"
         if constraints.storage or profile.matcher is not None or self._checks % AUDITED_EVERY:
             return

@@ -55,6 +55,8 @@ def _reserve(
     own = engine.queue.get(pod.uid)
     engine.queue.remove(pod.uid, now_ns)
     engine.hold(engine.choose_place(waiting, known, row, now_ns), now_ns, out).own = own
+    if pod.gang:
+        engine.queue.has_place(pod.uid, pod.gang, now_ns)
 
 
 def _takes_kept(

@@ -347,10 +347,8 @@ class Engine:
             self.wake_for_freed(before.placement.node, now_ns, team)
 
     def _bind_failed(self, uid: str, now_ns: int) -> None:
-        """The bind was refused: free the place and try again after a back-off.
-
-        A pod known to be bound stays: a request that timed out may have arrived all the same.
-        """
+        """The bind was refused: free the place and try again after a back-off. A pod known to be
+        bound stays: a request that timed out may have arrived all the same."""
         held = self.ledger.holdings.get(uid)
         if held is not None and held.state == "reserved":
             self.ledger.release(uid)
@@ -403,6 +401,8 @@ class Engine:
             head_of_line.freed(self, node, now_ns)
         if (row := self.ledger.table.row_of.get(node)) is not None:
             self.queue.wake_for_freed(FreedNode.on(self.ledger, row), now_ns)
+        if self.preemption.nominations:
+            preempting.wake_nominated(self, node, now_ns)
         if team and self.teams.is_limited(team):
             self.queue.wake_for_team(team, now_ns)
 
@@ -434,7 +434,8 @@ class Engine:
             try:
                 self._cycle(waiting, now_ns, out)
             except Exception as error:  # it costs this pod its place, and nobody else's
-                self._undo(waiting.pod.uid, now_ns)
+                self.undo(waiting.pod.uid, now_ns)
+                self.preemption.keep_again(waiting.pod)
                 self.queue.park_faulty(waiting, now_ns)
                 self._broke_off(DecisionAttempt.of(waiting), error, now_ns, out)
             self.queue.worked(waiting, self.assessor.looked - began)
@@ -442,10 +443,11 @@ class Engine:
         self._stopped = self.queue.active
         self.queue.take_turns(by_turns=self._stopped)
 
-    def _undo(self, uid: str, now_ns: int) -> None:
+    def undo(self, uid: str, now_ns: int) -> None:
         """A decision broke off: nothing of it stays."""
         self.queue.lost_place(uid, now_ns)
         self.existing.remove(uid)
+        self.preemption.standings.pop(uid, None)
         if self.placed.pop(uid, None) is None:
             self.ledger.forget(uid)
         else:
@@ -498,7 +500,7 @@ class Engine:
     ) -> None:
         """The pod gets a place on the node of this row, which fits."""
         node = self.hold(self.choose_place(waiting, known, row, now_ns), now_ns, out).record.node
-        self.queue.done(waiting)
+        self.queue.done(waiting, now_ns)
         self.queue.next_of_group(waiting, now_ns)
         if "co_residents" in waiting.profile.reads:  # a GPU with this pod on it may suit others
             self.wake_for_freed(node, now_ns)
@@ -513,7 +515,7 @@ class Engine:
             bind_on.bind_on(self, event, profile, now_ns, out)
         except Exception as error:
             if not is_held:
-                self._undo(pod.uid, now_ns)
+                self.undo(pod.uid, now_ns)
             if own is not None and pod.uid not in self.queue:
                 self.queue.retry(own.pod, own.profile, own.tries, now_ns)
             self._broke_off(DecisionAttempt(pod, event.profile, 1), error, now_ns, out)
@@ -653,8 +655,6 @@ class Engine:
         self.existing.put_asked(pod, placement.node, chosen_volumes)
         if self.existing.has_moved or pod.claims:
             self._wake_for_pods(now_ns)
-        if pod.gang:
-            self.queue.has_place(pod.uid, pod.gang, now_ns)
         if self.harvest.closed:
             self.harvest.close()
         self.residencies.add(placement, now_ns)

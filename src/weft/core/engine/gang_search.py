@@ -103,6 +103,9 @@ class TriesPlaces(Protocol):
     def hold(self, chosen: ChosenPlace, now_ns: int, out: list[Command]) -> object:
         """Reserve the place, and ask for the Binding."""
 
+    def undo(self, uid: str, now_ns: int) -> None:
+        """A decision broke off: nothing of it stays."""
+
 
 def find_places(engine: TriesPlaces, members: GangMembers[WaitingPod], now_ns: int) -> GangPlaces:
     """Places for as many of the pods that wait as there are; none if these are too few."""
@@ -356,44 +359,77 @@ def decide(
     """Places for as many pods of the gang as it needs, or for none; `head` waits for all. None
     where they have places, else the decision."""
     before, preemption = engine.journal.seq, engine.preemption
-    for kept in preemption.of_pods(members.waiting) if preemption.nominations else ():
+    own = preemption.of_pods(members.waiting) if preemption.nominations else ()
+    for kept in own:
         preemption.let_go(kept)
     found = find_places(engine, members, now_ns)
     engine.journal.back_to(before)
     if not found.chosen:
-        _bound(engine, members, members.waiting.values())
-    decision = members.decision(found.found)
-    if not found.chosen:
-        assert found.short is not None
-        commands: list[Command] = []
-        plan = engine.makes_room_for(head, members, now_ns, commands)
-        short, record = found.short[0].pod, engine.journal.numbered(found.short[1], decision)
-        record = record if plan is None else replace(record, preempts=plan)
-        (shape, demand), *others = found.demands
-        engine.queue.park(head, shape, demand, now_ns, others=others)
-        members.ready_ns = head.ready_ns
-        engine.queue.gangs.is_short(members, now_ns)
-        if members.short_since_ns is not None:
-            out.append(Wake(members.short_since_ns + GRACE_NS))
-        rest = tuple(each.pod for each in members.waiting.values() if each.pod is not short)
-        out += [Unschedulable(short, record, rest), *commands]
-        if plan is not None and not (plan.victims or plan.leaving):
-            engine.queue.wake(head.pod.uid, now_ns)  # nobody is in its way any more
-        return record
-    own = preemption.of_pods(members.waiting) if preemption.nominations else ()
+        return _refuse(engine, head, members, found, now_ns, out)
+    _take(engine, found, members.decision(found.found), now_ns, out)
     for kept in own:
         del preemption.nominations[kept.pod.uid]
     for place in found.chosen:
-        placed = place.placed
-        placed.record = engine.journal.numbered(placed.record, decision)
-        waiting = members.waiting[placed.pod.uid]
-        engine.hold(place, now_ns, out)
-        engine.queue.done(waiting)
+        engine.queue.done(members.waiting[place.placed.pod.uid], now_ns)
     for kept in own:  # only now: what is left is others', for whom places are kept there, too
         engine.wake_for_freed(kept.node, now_ns)
     if head.pod.uid in engine.queue:
         engine.queue.go_alone(head, now_ns)
     return None
+
+
+def _take(
+    engine: TriesPlaces,
+    found: GangPlaces,
+    decision: GangDecision,
+    now_ns: int,
+    out: list[Command],
+) -> None:
+    """Reserve all places; none where that breaks off."""
+    before, told = engine.journal.seq, len(out)
+    try:
+        for place in found.chosen:
+            place.placed.record = engine.journal.numbered(place.placed.record, decision)
+            engine.hold(place, now_ns, out)
+    except Exception:
+        for place in found.chosen:
+            engine.undo(place.placed.pod.uid, now_ns)
+        del out[told:]
+        engine.journal.back_to(before)
+        raise
+
+
+def _refuse(
+    engine: TriesPlaces,
+    head: WaitingPod,
+    members: GangMembers[WaitingPod],
+    found: GangPlaces,
+    now_ns: int,
+    out: list[Command],
+) -> Record:
+    """End others for the gang, or have it wait: the decision."""
+    _bound(engine, members, members.waiting.values())
+    decision = members.decision(found.found)
+    assert found.short is not None
+    commands: list[Command] = []
+    try:
+        plan = engine.makes_room_for(head, members, now_ns, commands)
+    except Exception:
+        out += commands  # what was kept is not any more, and is told so
+        raise
+    short, record = found.short[0].pod, engine.journal.numbered(found.short[1], decision)
+    record = record if plan is None else replace(record, preempts=plan)
+    (shape, demand), *others = found.demands
+    engine.queue.park(head, shape, demand, now_ns, others=others)
+    members.ready_ns = head.ready_ns
+    engine.queue.gangs.is_short(members, now_ns)
+    if members.short_since_ns is not None:
+        out.append(Wake(members.short_since_ns + GRACE_NS))
+    rest = tuple(each.pod for each in members.waiting.values() if each.pod is not short)
+    out += [Unschedulable(short, record, rest), *commands]
+    if plan is not None and not (plan.victims or plan.leaving):
+        engine.queue.wake(head.pod.uid, now_ns)  # nobody is in its way any more
+    return record
 
 
 def tell_if_gathering(

@@ -310,6 +310,13 @@ class Preemption:
         if part is not None and not self._ledger.reserve(part):
             self._ledger.reserve(replace(part, shares=(), ports=()))
 
+    def keep_again(self, pod: PodRequest) -> None:
+        """A decision for the pod, or for its gang by it, broke off: what is kept is held again."""
+        for each in self.nominations.values():
+            gang = each.pod.gang
+            if each.pod.uid == pod.uid or (gang and pod.gang and gang.key == pod.gang.key):
+                self.keep(each)
+
     def let_go(self, nomination: Nomination) -> Holding | None:
         """Hold nothing for it any more."""
         uid = kept_uid(nomination.pod.uid)

@@ -28,6 +28,7 @@ from weft.core.engine.events import (
 )
 from weft.core.engine.moved_victims import may_move, rooms_beside
 from weft.core.engine.nominations import REFUSED_NS, Nomination, kept_uid
+from weft.core.engine.parked import FreedNode
 from weft.core.engine.queue import WaitingPod
 from weft.core.engine.reclaim import TakesBack
 from weft.core.engine.records import PreemptedFor, PreemptionPlan
@@ -468,8 +469,8 @@ def try_nominated(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Co
         key = f"{engine.seed}/{pod.uid}/{waiting.tries}"
         row = selection.best_row(known, waiting.profile, key)
     if row >= 0:
-        del preemption.nominations[pod.uid]
         engine.place(waiting, known, row, now_ns, out)
+        del preemption.nominations[pod.uid]
         engine.wake_for_freed(nomination.node, now_ns)
         return
     if leaving := preemption.leaving_on({nomination.node}):
@@ -478,7 +479,12 @@ def try_nominated(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Co
         preemption.keep(nomination)
         return
     del preemption.nominations[pod.uid]
-    if not makes_room(engine, waiting, known, now_ns, out):
+    try:
+        found = makes_room(engine, waiting, known, now_ns, out)
+    except Exception:
+        preemption.nominations[pod.uid] = nomination
+        raise
+    if not found:
         engine.wake_for_freed(nomination.node, now_ns)
         out.append(Nominate(pod, ""))
         engine.parks(waiting, known, now_ns, out)
@@ -531,6 +537,22 @@ def freed(engine: Engine, uid: str, node: str, now_ns: int) -> None:
     for nomination in preemption.on_node(node):
         if not any(each.leaving for each in preemption.together(nomination)):
             _wake(engine, nomination, now_ns)
+
+
+def wake_nominated(engine: Engine, node: str, now_ns: int) -> None:
+    """More is free on the node: pods for which it is kept try if that may do with what is kept,
+    whoever is still leaving. Gangs wait for all."""
+    if (row := engine.ledger.table.row_of.get(node)) is None:
+        return
+    for nomination in engine.preemption.on_node(node):
+        waiting = engine.queue.get(nomination.pod.uid)
+        if waiting is None or waiting.state != "parked" or nomination.pod.gang:
+            continue
+        engine.preemption.let_go(nomination)
+        freed = FreedNode.on(engine.ledger, row)
+        engine.preemption.keep(nomination)
+        if waiting.parked_in is not None and waiting.parked_in.could_fit(freed):
+            engine.queue.wake(nomination.pod.uid, now_ns)
 
 
 def gone(engine: Engine, uid: str, node: str, now_ns: int, out: list[Command]) -> None:

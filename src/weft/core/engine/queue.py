@@ -416,12 +416,13 @@ class Queue:
         self._activate(waiting, waiting.turn_of)
         return True
 
-    def done(self, waiting: WaitingPod) -> None:
+    def done(self, waiting: WaitingPod, now_ns: int) -> None:
         """The pod has a place."""
         self._known.pop(waiting.pod.uid, None)
-        waiting.state = "gone"
         if waiting.pod.gang:
+            self.has_place(waiting.pod.uid, waiting.pod.gang, now_ns)
             self.gangs.waits_no_more(waiting, waiting.pod.gang)
+        waiting.state = "gone"
 
     def next_of_group(self, waiting: WaitingPod, now_ns: int) -> None:
         """A woken pod got its place, or left: let the next of its kind try."""

@@ -1,5 +1,6 @@
 """Gangs: places for as many pods as a group needs, or for none."""
 
+import pytest
 from engine_talk import SECOND, engine_of, one_card, places, refused
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -8,6 +9,7 @@ from weft.core.engine import (
     BindFailed,
     Engine,
     Evict,
+    Faulted,
     NodesChanged,
     NotEvicted,
     PodAdded,
@@ -17,10 +19,12 @@ from weft.core.engine import (
     Tick,
     Unschedulable,
 )
+from weft.core.framework.residency import Residencies
 from weft.core.ledger import audit
+from weft.core.ledger.audit import differences
 from weft.core.policies.least_stranding import LeastStranding
 from weft.core.policies.packing import BestFit
-from weft.model import Code, Gang, Node, PodRequest
+from weft.model import Code, Gang, Node, Placement, PodRequest
 from weft.testing import node, placement, pod
 
 FOUR = Gang("scheduler-plugins", "default", "train", least=4)
@@ -28,6 +32,21 @@ FOUR = Gang("scheduler-plugins", "default", "train", least=4)
 
 def member(name: str, gang: Gang = FOUR, **asked: object) -> PodRequest:
     return replace(pod(name, **(asked or {"gpus": 1})), gang=gang)  # type: ignore[arg-type]
+
+
+NAMES = ("p0", "p1", "p2", "p3")
+
+
+def breaks_off_for(monkeypatch: pytest.MonkeyPatch, uid: str) -> None:
+    """An account kept of pods with a place breaks off for this one."""
+    rightly = Residencies.add
+
+    def refuses(self: Residencies, placed: Placement, at_ns: int) -> None:
+        if placed.uid == uid:
+            raise ZeroDivisionError(uid)
+        rightly(self, placed, at_ns)
+
+    monkeypatch.setattr(Residencies, "add", refuses)
 
 
 def labelled(name: str, gpus: int, **labels: str) -> Node:
@@ -357,3 +376,30 @@ def test_a_group_that_is_deleted_and_made_anew_during_its_binding_goes_on() -> N
     found_again |= add(engine, found[1], now_ns=2 * SECOND)
     assert found_again | places(engine.handle(Tick(), 60 * SECOND)) == {"p1": "a"}
     assert len(engine.ledger.holdings) == 4
+
+
+def test_a_decision_that_breaks_off_half_way_is_undone_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, fresh = (engine_of(node("a", gpus=4)) for _ in range(2))
+    breaks_off_for(monkeypatch, "p2")
+    commands = [c for each in members(*NAMES) for c in engine.handle(PodAdded(each), 0)]
+    assert [c.pod.uid for c in commands if isinstance(c, Faulted) and c.pod] == ["p0"]
+    assert places(commands) == {}, "nothing of a gang is bound before all of it has places"
+    assert engine.ledger.holdings == {}
+    assert engine.placed == {}
+    assert differences(engine.ledger.table, fresh.ledger.table) == []
+    assert {*NAMES} == {each.pod.uid for each in engine.queue.waiting()}
+    assert add(engine, pod("other", gpus=1), now_ns=SECOND) == {"other": "a"}
+    assert audit(engine.ledger) == []
+
+
+def test_a_gang_whose_decision_broke_off_starts_whole_once_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = engine_of(node("a", gpus=4))
+    breaks_off_for(monkeypatch, "p0")
+    add(engine, *members(*NAMES))
+    monkeypatch.undo()
+    commands = engine.handle(NodesChanged((node("b", gpus=1),)), 60 * SECOND)
+    assert set(places(commands)) == {*NAMES}

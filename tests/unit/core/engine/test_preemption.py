@@ -6,11 +6,13 @@ from msgspec.structs import replace
 
 from weft.core.engine import (
     Bind,
+    BindFailed,
     BindOn,
     BudgetsChanged,
     Command,
     Engine,
     Evict,
+    Faulted,
     NodesChanged,
     Nominate,
     NotEvicted,
@@ -24,6 +26,7 @@ from weft.core.engine import (
 )
 from weft.core.explain.smallest_change import ChangeSearch
 from weft.core.framework import Profile
+from weft.core.framework.residency import Residencies
 from weft.core.ledger import audit
 from weft.core.policies.packing import BestFit
 from weft.core.preempt import Budget
@@ -203,6 +206,33 @@ def test_a_nominated_pod_goes_elsewhere_if_it_fits_there_sooner() -> None:
     assert places(commands) == {"high": "b"}
     assert places(engine.handle(PodAdded(share("small", 1_000, 1)), 41 * SECOND)) == {}
     assert set(places(engine.handle(PodGone("low"), 60 * SECOND))) == {"small"}
+
+
+def test_a_nominated_pod_starts_beside_its_victim_where_others_leave_it_enough() -> None:
+    engine = preempting_on(node("a", gpus=3))
+    bound(engine, whole("low"))
+    engine.handle(PodAdded(whole("first", priority=9)), 0)
+    commands = engine.handle(PodAdded(whole("high", priority=9, gpus=2)), 0)
+    assert ended(commands) == ["low"]
+    assert places(engine.handle(BindFailed("first"), SECOND)) == {"high": "a"}
+    assert "low" in engine.ledger.holdings, "it is still leaving"
+    assert not audit(engine.ledger)
+
+
+@pytest.mark.parametrize(("of", "step"), [(BestFit, "score_nodes"), (Residencies, "add")])
+def test_a_place_is_kept_through_a_decision_that_breaks_off(
+    of: type, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = preempting_on(one_card(), one_card("b"))
+    bound(engine, share("low", CARD), share("beside", CARD, priority=9))
+    engine.handle(PodAdded(share("high", CARD, priority=9)), 0)
+    monkeypatch.setattr(of, step, lambda *_: 1 // 0)
+    commands = engine.handle(PodGone("low"), SECOND)
+    assert [c.pod.uid for c in commands if isinstance(c, Faulted) and c.pod] == ["high"]
+    monkeypatch.undo()
+    assert not places(engine.handle(PodAdded(share("mid", CARD, priority=5)), 2 * SECOND))
+    assert "high" in places(engine.handle(PodGone("beside"), 60 * SECOND))
+    assert audit(engine.ledger) == []
 
 
 def test_nothing_is_kept_for_a_pod_that_is_gone() -> None:
