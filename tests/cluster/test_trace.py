@@ -8,6 +8,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -115,11 +116,18 @@ def hour(end_s: int) -> str:
 @pytest.fixture
 def history(tmp_path: Path) -> Iterator[tuple[str, int]]:
     """The URL of a Prometheus with that hour in it, and when the hour ended."""
+    end_s = int(time.time()) - 3_600
+    with remembering(hour(end_s), tmp_path) as url:
+        yield url, end_s
+
+
+@contextmanager
+def remembering(text: str, tmp_path: Path) -> Iterator[str]:
+    """The URL of a Prometheus with these OpenMetrics samples."""
     program, tool = shutil.which("prometheus"), shutil.which("promtool")
     if program is None or tool is None:
         lacking(NO_PROMETHEUS)
-    end_s = int(time.time()) - 3_600
-    (tmp_path / "history.om").write_text(hour(end_s))
+    (tmp_path / "history.om").write_text(text)
     (tmp_path / "prometheus.yml").write_text("scrape_configs: []\n")
     folder = tmp_path / "tsdb"
     made = [tool, "tsdb", "create-blocks-from", "openmetrics", tmp_path / "history.om", folder]
@@ -139,7 +147,7 @@ def history(tmp_path: Path) -> Iterator[tuple[str, int]]:
     server.start()
     try:
         server.wait_ready(lambda: ready(url))
-        yield url, end_s
+        yield url
     finally:
         server.kill()
 

@@ -1,16 +1,19 @@
 """`weft usage`: GPU-hours of each namespace, queue, workload or label, and their price."""
 
+import asyncio
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from weft.cli.options import PolicyFiles
+from weft.cli.options import ConfigFile, MissingOptionError, PolicyFiles
 from weft.cli.output import json_text, print_csv, print_note, print_table, print_warning, table_with
 from weft.model.errors import BadInputError
 
 if TYPE_CHECKING:
+    from weft.cluster.telemetry.usage_history import MeteredUsage
     from weft.core.record.usage import GroupOf, Usage, UsageRow
 
 SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -23,10 +26,17 @@ class UsageOutput(StrEnum):
     table = "table"
     csv = "csv"
     json = "json"
+    html = "html"
 
 
 def usage(
-    decisions: Annotated[Path, Argument(help="A decisions file, of a scheduler or a simulation.")],
+    decisions: Annotated[
+        Path | None, Argument(help="A decisions file, of a scheduler or a simulation.")
+    ] = None,
+    prometheus: Annotated[
+        str,
+        Option(help="Instead: a metrics server's URL, which has Weft's recording rules."),
+    ] = "",
     by: Annotated[
         str, Option(help="namespace, queue, workload, or label:KEY (of the pods).")
     ] = "namespace",
@@ -35,18 +45,41 @@ def usage(
         Option("--from", help="Begin so long after the file's first event: 90s, 30m, 2h, 1d."),
     ] = "",
     end: Annotated[str, Option("--to", help="End so long after it; its last event if unset.")] = "",
+    hours: Annotated[
+        float, Option(min=0.01, max=87_600, help="With --prometheus: hours to cover.")
+    ] = 24.0,
+    until: Annotated[
+        str,
+        Option(
+            "--end",
+            help="With --prometheus: their end, such as 2026-03-01T18:00:00Z.  [default: now]",
+            show_default=False,
+        ),
+    ] = "",
     prices: Annotated[
         Path | None,
         Option(help="YAML: a price for a GPU-hour by a part of the model's name, or default."),
     ] = None,
     policy: PolicyFiles = [],  # noqa: B006
+    config: ConfigFile = None,
     output: Annotated[UsageOutput, Option("--output", "-o", help="Form.")] = UsageOutput.table,
 ) -> None:
     """Show the GPU-hours and GiB-hours that pods held, by namespace, queue, workload or label.
 
     Replays a decisions file and counts every booking of the ledger: of each card the larger of the
-    pod's parts of memory and cores, for as long as it was held. Times are the file's own.
+    pod's parts of memory and cores, for as long as it was held. Times are the file's own. With
+    --prometheus sums up what a metrics server keeps, by namespace or queue.
     """
+    if prometheus:
+        if decisions is not None or begin or end or policy:
+            what = "is asked instead of a file; leave out the file, --from, --to and --policy"
+            raise BadInputError("--prometheus", what)
+        _from_metrics(prometheus, by, hours, until, prices, config, output)
+        return
+    if decisions is None:
+        raise MissingOptionError("DECISIONS", "is missing: name a decisions file, or --prometheus")
+    if until or config is not None:
+        raise BadInputError("--end" if until else "--config", "is for --prometheus; leave it out")
     from weft.cli.policies import registry
     from weft.core.record import read
     from weft.core.record.usage import usage_of
@@ -68,6 +101,8 @@ def usage(
         print(json_text(found, indent=2))
     elif output is UsageOutput.csv:
         _print_csv(found, by)
+    elif output is UsageOutput.html:
+        print(_page(found, by, decisions.name), end="")
     else:
         _show(found, by)
     if lines.check.why:
@@ -114,14 +149,35 @@ def read_prices(path: Path) -> dict[str, float]:
     return {str(model): float(price) for model, price in said.items()}
 
 
+_COLUMNS = ("pods", "GPU-hours", "%", "GiB-hours", "idle GiB-hours", "borrowed GiB-hours")
+
+
 def _show(found: "Usage", by: str) -> None:
-    columns = f"{by}|>pods|>GPU-hours|>%|>GiB-hours|>idle GiB-hours|>borrowed GiB-hours"
-    priced = any(row.cost for row in found.rows)
-    table = table_with(columns + ("|>cost" if priced else ""))
-    for row in found.rows:
-        table.add_row(*_cells(row, found, priced=priced))
+    columns, rows = _table(found, by)
+    table = table_with("|>".join(columns))
+    for row in rows:
+        table.add_row(*row)
     print_table(table)
-    print_note(
+    print_note(_sums(found))
+
+
+def _page(found: "Usage", by: str, name: str) -> str:
+    from weft.cli.usage_page import usage_page
+
+    columns, rows = _table(found, by)
+    whole = found.capacity_gpu_hours or 1.0
+    parts = [row.gpu_hours / whole for row in found.rows]
+    return usage_page(f"GPU-hours by {by}: {name}", columns, rows, parts, _sums(found))
+
+
+def _table(found: "Usage", by: str) -> tuple[list[str], list[list[str]]]:
+    priced = any(row.cost for row in found.rows)
+    rows = [_cells(row, found, priced=priced) for row in found.rows]
+    return [by, *_COLUMNS, *(["cost"] if priced else [])], rows
+
+
+def _sums(found: "Usage") -> str:
+    return (
         f"{found.hours:,.2f} hours; GPU-hours of all cards {found.capacity_gpu_hours:,.1f}, "
         f"held by nobody {found.idle_gpu_hours:,.1f}."
     )
@@ -148,3 +204,76 @@ def _print_csv(found: "Usage", by: str) -> None:
         for row in found.rows
     )
     print_csv((by, "pods", *sums, "cost"), rows)
+
+
+# --- from a metrics server ------------------------------------------------------------------------
+
+
+def _from_metrics(
+    url: str,
+    by: str,
+    hours: float,
+    until: str,
+    prices: Path | None,
+    config: Path | None,
+    output: UsageOutput,
+) -> None:
+    from weft.cli.scheduler import configuration
+    from weft.cluster.telemetry.cluster_history import TraceSpan, end_of
+    from weft.cluster.telemetry.usage_history import RULES, usage_history
+
+    if by not in RULES:
+        what = f"{by!r} is not kept by a metrics server; choose {' or '.join(RULES)}, or a file"
+        raise BadInputError("--by", what)
+    price = None if prices is None else read_prices(prices).get("default", 0.0)
+    end_s = end_of(until)
+    span = TraceSpan(end_s - 3_600 * hours, end_s, 30.0)
+    found = asyncio.run(usage_history(configuration(config).telemetry, url, by, span, price))
+    if output is UsageOutput.json:
+        print(json_text(found, indent=2))
+        return
+    columns, rows = _metered_table(found, by)
+    note = _metered_sums(found)
+    if output is UsageOutput.csv:
+        print_csv(columns, rows)
+    elif output is UsageOutput.html:
+        from weft.cli.usage_page import usage_page
+
+        parts = [row.gpu_hours / (found.capacity_gpu_hours or 1.0) for row in found.rows]
+        print(usage_page(f"GPU-hours by {by}", columns, rows, parts, note), end="")
+    else:
+        table = table_with("|>".join(columns))
+        for row in rows:
+            table.add_row(*row)
+        print_table(table)
+        print_note(note)
+
+
+_METERED = {
+    "gpu_hours": "GPU-hours",
+    "used_gpu_hours": "used GPU-hours",
+    "gib_hours": "GiB-hours",
+    "borrowed_gpu_hours": "borrowed GPU-hours",
+}
+
+
+def _metered_table(found: "MeteredUsage", by: str) -> tuple[list[str], Sequence[list[str]]]:
+    from msgspec import UNSET
+
+    first = found.rows[0]
+    names = [name for name in _METERED if getattr(first, name) is not None]
+    priced = first.cost is not UNSET
+    rows = [
+        [row.group, *(f"{getattr(row, name):,.2f}" for name in names)]
+        + ([f"{row.cost or 0.0:,.2f}"] if priced else [])
+        for row in found.rows
+    ]
+    return [by, *(_METERED[name] for name in names), *(["cost"] if priced else [])], rows
+
+
+def _metered_sums(found: "MeteredUsage") -> str:
+    return (
+        f"{found.hours:,.2f} hours; GPU-hours of all cards {found.capacity_gpu_hours:,.1f}, "
+        f"held by nobody {found.idle_gpu_hours:,.1f}, of no use to usual pods "
+        f"{found.stranded_gpu_hours:,.1f}; GiB-hours lent {found.lent_gib_hours:,.1f}."
+    )

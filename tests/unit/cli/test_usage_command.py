@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from commands import Weft
 
+from weft.cli.usage_page import usage_page
+
+MARKUP = "<img src=x onerror=alert(1)>"
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn1,64000,256000,2,A100\nn2,64000,256000,1,T4\n"
 HEADER = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec"
 HEADER += ",creation_time,deletion_time,scheduled_time"
@@ -89,3 +92,33 @@ def test_a_file_without_its_end_is_counted_as_far_as_it_is_whole(
     assert said.code == 0
     assert json.loads(said.out)["rows"][0]["gpu_hours"] == 3
     assert "end" in said.err
+
+
+def test_a_page_has_the_rows_and_no_markup_of_others(weft: Weft, decisions: Path) -> None:
+    said = weft("usage", decisions, "-o", "html")
+    assert said.code == 0
+    assert said.out.startswith("<!doctype html>")
+    for text in ("GPU-hours by namespace", "<td>default</td>", "3.00", '<meter min="0" max="1"'):
+        assert text in said.out
+    page = usage_page(MARKUP, [MARKUP], [[MARKUP]], [0.5], MARKUP)
+    assert "<img" not in page
+    assert page.count("&lt;img") == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        ((), 2, "name a decisions file, or --prometheus"),
+        (("x.jsonl", "--prometheus", "http://p"), 1, "instead of a file"),
+        (("--prometheus", "http://p", "--from", "1h"), 1, "instead of a file"),
+        (("--prometheus", "http://p", "--by", "workload"), 1, "choose namespace or queue"),
+        (("--prometheus", "no url"), 1, "is not an http:// or https:// URL"),
+        (("x.jsonl", "--end", "2026-03-01T18:00:00Z"), 1, "is for --prometheus"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    weft: Weft, words: tuple[str, ...], code: int, text: str
+) -> None:
+    said = weft("usage", *words)
+    assert said.code == code
+    assert text in said.err

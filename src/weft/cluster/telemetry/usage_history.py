@@ -1,0 +1,135 @@
+"""GPU-hours out of a metrics server, which keeps Weft's recording rules for as long as it does.
+
+Each rule is summed over the time in steps; a step without a sample counts nothing.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from weft.cluster.telemetry.cluster_history import TraceSpan
+from weft.model import BadInputError
+from weft.telemetry.meaning.answers import QueryResult, TelemetryError
+from weft.telemetry.sources.prometheus import Prometheus
+
+if TYPE_CHECKING:
+    from weft.cluster.config.form import TelemetrySettings
+
+RULES: dict[str, dict[str, str]] = {
+    "namespace": {
+        "gpu_hours": "namespace:weft_gpus_held",
+        "used_gpu_hours": "namespace:weft_gpus_used",
+    },
+    "queue": {
+        "gpu_hours": "queue:weft_gpus_held",
+        "gib_hours": "queue:weft_gpu_memory_held_gib",
+        "borrowed_gpu_hours": "queue:weft_gpus_borrowed",
+    },
+}
+"""The recording rules of deploy/monitoring/rules.yaml, by grouping and by what they sum up to."""
+TOTALS = {
+    "capacity_gpu_hours": "cluster:weft_gpus",
+    "stranded_gpu_hours": "cluster:weft_gpus_stranded",
+    "lent_gib_hours": "cluster:weft_gpu_memory_lent_gib",
+}
+_LEAST_STEP_S, _MOST_STEPS = 15, 10_000
+_HOUR_S = 3_600
+
+
+class MeteredRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One group's hours: held, and as far as it is known kept busy, of memory, and borrowed beyond
+    a queue's guarantee. `cost` is unset without a price."""
+
+    group: str
+    gpu_hours: float
+    used_gpu_hours: float | None = None
+    gib_hours: float | None = None
+    borrowed_gpu_hours: float | None = None
+    cost: float | msgspec.UnsetType = msgspec.UNSET
+
+
+class MeteredUsage(msgspec.Struct, frozen=True):
+    """The account of a time: `rows` by GPU-hours, the most first. `capacity_gpu_hours` are those of
+    all cards, `idle_gpu_hours` what of them nobody held, `stranded_gpu_hours` what of these no
+    usual pod could use; `lent_gib_hours` memory that was given beyond what cards have."""
+
+    hours: float
+    capacity_gpu_hours: float
+    idle_gpu_hours: float
+    stranded_gpu_hours: float
+    lent_gib_hours: float
+    rows: tuple[MeteredRow, ...]
+
+
+async def usage_history(
+    settings: "TelemetrySettings", url: str, by: str, span: TraceSpan, price: float | None = None
+) -> MeteredUsage:
+    """Ask the server at `url` (else the configured one) for the time of `span`; `BadInputError`
+    where it cannot answer, or has no such series. `price` is for a GPU-hour."""
+    from weft.cluster.telemetry.metric_sources import prometheus_options
+
+    options = prometheus_options(msgspec.structs.replace(settings, url=url) if url else settings)
+    try:
+        async with Prometheus(options) as source:
+            groups = await _groups(source, RULES[by], by, span)
+            totals = await _groups(source, TOTALS, "", span)
+    except TelemetryError as error:
+        raise BadInputError("--prometheus", str(error)) from error
+    if not groups["gpu_hours"]:
+        rule = RULES[by]["gpu_hours"]
+        wrong = f"has no {rule} of that time; add the recording rules deploy/monitoring/rules.yaml"
+        raise BadInputError(options.url, wrong)
+    total = {name: sum(found.values()) for name, found in totals.items()}
+    held = sum(groups["gpu_hours"].values())
+    return MeteredUsage(
+        (span.end_s - span.start_s) / _HOUR_S,
+        total["capacity_gpu_hours"],
+        max(0.0, total["capacity_gpu_hours"] - held),
+        total["stranded_gpu_hours"],
+        total["lent_gib_hours"],
+        tuple(_rows(groups, price)),
+    )
+
+
+def _rows(groups: Mapping[str, Mapping[str, float]], price: float | None) -> list[MeteredRow]:
+    rows = [
+        MeteredRow(
+            group,
+            hours,
+            **{
+                name: found.get(group, 0.0) for name, found in groups.items() if name != "gpu_hours"
+            },
+            cost=msgspec.UNSET if price is None else hours * price,
+        )
+        for group, hours in groups["gpu_hours"].items()
+    ]
+    return sorted(rows, key=lambda row: (-row.gpu_hours, row.group))
+
+
+async def _groups(
+    source: Prometheus, rules: Mapping[str, str], label: str, span: TraceSpan
+) -> dict[str, dict[str, float]]:
+    """Return each rule's hours, by the value of the label."""
+    lasted_s = round(span.end_s - span.start_s)
+    step_s = max(_LEAST_STEP_S, round(span.step_s), -(-lasted_s // _MOST_STEPS))
+    steps = max(1, round(lasted_s / step_s))
+    back_ms = 1_000 * steps * step_s - 500 * step_s  # older servers count also the range's begin
+    selector = f"{{{source.options.selector}}}" if source.options.selector else ""
+    queries = [
+        f"sum_over_time({rule}{selector}[{back_ms}ms:{step_s}s]) * {step_s} / {_HOUR_S}"
+        for rule in rules.values()
+    ]
+    end_s = span.end_s // step_s * step_s  # where the server's own steps are
+    answers = await asyncio.gather(*(source.query(query, end_s) for query in queries))
+    return {name: _by(answer, label) for name, answer in zip(rules, answers, strict=True)}
+
+
+def _by(answer: QueryResult, label: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for text, value in zip(answer.labels, answer.values.tolist(), strict=True):
+        labels = msgspec.json.decode(text, type=dict[str, str])
+        group = labels.get(label, "") if label else ""
+        found[group] = found.get(group, 0.0) + value
+    return found

@@ -1,0 +1,79 @@
+"""`weft usage --prometheus` on a real Prometheus: its sums are those of the samples."""
+
+import json
+import random
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_trace import command, remembering
+
+SCRAPED_S = 30
+HOURS = 2
+GROUPS = {
+    "namespace:weft_gpus_held": ("namespace", "gpu_hours"),
+    "namespace:weft_gpus_used": ("namespace", "used_gpu_hours"),
+    "queue:weft_gpus_held": ("queue", "gpu_hours"),
+    "queue:weft_gpu_memory_held_gib": ("queue", "gib_hours"),
+    "queue:weft_gpus_borrowed": ("queue", "borrowed_gpu_hours"),
+}
+TOTALS = {
+    "cluster:weft_gpus": "capacity_gpu_hours",
+    "cluster:weft_gpus_stranded": "stranded_gpu_hours",
+    "cluster:weft_gpu_memory_lent_gib": "lent_gib_hours",
+}
+
+
+def samples(seed: int, end_s: int) -> tuple[str, dict[tuple[str, str], float]]:
+    """A history in which groups come and go, and the hours that it has of each rule and group."""
+    chance, hours = random.Random(seed), defaultdict[tuple[str, str], float](float)
+    names = [
+        *((rule, group) for rule in GROUPS for group in ("a", "b<i>")),
+        *((r, "") for r in TOTALS),
+    ]
+    lines = defaultdict[str, list[str]](list)
+    for rule, group in names:
+        label = GROUPS[rule][0] if rule in GROUPS else ""
+        labels = f'{{{label}="{group}"}}' if label else ""
+        for at in range(end_s - 3 * 3_600, end_s + 600, SCRAPED_S):
+            if group.startswith("b") and not end_s - 3_600 < at <= end_s - 1_800:
+                lines[rule].append(f"{rule}{labels} 0 {at}")
+                continue
+            value = chance.randrange(0, 40) / 4
+            lines[rule].append(f"{rule}{labels} {value} {at}")
+            if end_s - HOURS * 3_600 < at <= end_s:
+                hours[rule, group] += value * SCRAPED_S / 3_600
+    text = "".join(
+        f"# TYPE {rule} gauge\n" + "\n".join(said) + "\n" for rule, said in lines.items()
+    )
+    return text + "# EOF\n", hours
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_sums_are_those_of_the_samples(seed: int, tmp_path: Path) -> None:
+    end_s = (int(time.time()) - 3_600) // SCRAPED_S * SCRAPED_S
+    text, hours = samples(seed, end_s)
+    end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end_s))
+    with remembering(text, tmp_path) as url:
+        asked = ("usage", "--prometheus", url, "--hours", HOURS, "--end", end)
+        for by in ("namespace", "queue"):
+            said = command(*asked, "--by", by, "--output", "json")
+            assert said.returncode == 0, said.stderr
+            told: dict[str, Any] = json.loads(said.stdout)
+            assert told["hours"] == HOURS
+            for rule, name in TOTALS.items():
+                assert told[name] == pytest.approx(hours[rule, ""], abs=1e-6)
+            rows = {row["group"]: row for row in told["rows"]}
+            assert {*rows} == {"a", "b<i>"}
+            for rule, (label, name) in GROUPS.items():
+                for group, row in rows.items() if label == by else ():
+                    assert row[name] == pytest.approx(hours[rule, group], abs=1e-6)
+        page = command(*asked, "--output", "html")
+        assert page.returncode == 0, page.stderr
+        assert "b&lt;i&gt;" in page.stdout
+        assert "<i>" not in page.stdout
+        early = command("usage", "--prometheus", url, "--end", "2001-01-01T00:00:00Z")
+        assert early.returncode == 1
+        assert "recording rules" in early.stderr
