@@ -80,14 +80,25 @@ def usage(
         raise MissingOptionError("DECISIONS", "is missing: name a decisions file, or --prometheus")
     if until or config is not None:
         raise BadInputError("--end" if until else "--config", "is for --prometheus; leave it out")
-    from weft.cli.policies import registry
-    from weft.core.record import read
-    from weft.core.record.usage import usage_of
-
     from_s = seconds("--from", begin) if begin else 0.0
     to_s = seconds("--to", end) if end else None
     if to_s is not None and to_s <= from_s:
         raise BadInputError("--to", f"{end!r} is not after --from; choose a later time")
+    _of_file(decisions, by, (from_s, to_s), prices, policy, output)
+
+
+def _of_file(
+    decisions: Path,
+    by: str,
+    time: tuple[float, float | None],
+    prices: Path | None,
+    policy: list[str],
+    output: UsageOutput,
+) -> None:
+    from weft.cli.policies import registry
+    from weft.core.record import read
+    from weft.core.record.usage import usage_of
+
     group_of = _grouping(by)
     by_model = None if prices is None else read_prices(prices)
     header, lines = read(decisions)
@@ -95,7 +106,7 @@ def usage(
     for warning in policies.restore(header, decisions, policy):
         print_warning(warning)
     found = usage_of(
-        header, lines, policies.create, group_of, from_s=from_s, to_s=to_s, prices=by_model
+        header, lines, policies.create, group_of, from_s=time[0], to_s=time[1], prices=by_model
     )
     if output is UsageOutput.json:
         print(json_text(found, indent=2))
