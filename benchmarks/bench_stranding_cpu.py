@@ -70,7 +70,7 @@ def run_all(options: argparse.Namespace) -> None:
                 for name in missing:
                     run = run_inflation(scenario, built_in().from_spec(name), order)
                     row = {"trace": trace, "times": times, "seed": seed, "policy": name}
-                    row |= {"100": run.curve["100"], "end": run.gpu_allocation_percent}
+                    row |= {"100": run.curve["100"], "end": run.gpu_held_percent}
                     with OUT.open("a") as file:
                         file.write(json.dumps(row | {"cpu_s": run.cpu_s}) + "\n")
 

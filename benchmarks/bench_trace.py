@@ -69,7 +69,7 @@ def whole_process(spec: ExperimentSpec, policy: str) -> dict[str, object]:
         "cpu_s": round(usage.ru_utime + usage.ru_stime, 3),
         "wall_s": round(time.perf_counter() - began_s, 3),
         "peak_mib": round(usage.ru_maxrss / 1024),
-        "allocation_percent": record.measures["gpu_allocation_percent"],
+        "allocation_percent": record.measures["gpu_held_percent"],
     }
 
 

@@ -56,7 +56,7 @@ def test_it_keeps_what_it_can_have_where_pods_without_a_gpu_are_many(
     for seed in SEEDS:
         world, order = bench["world"](trace, times, seed, nodes)
         shipped, fixed = (
-            run_inflation(world, built_in().from_spec(spec), order).gpu_allocation_percent
+            run_inflation(world, built_in().from_spec(spec), order).gpu_held_percent
             for spec in (SHIPPED, FIXED)
         )
         lost += (fixed - shipped) / len(SEEDS)

@@ -41,8 +41,8 @@ SHOWN = (
     "jct_mean_s",
     "jct_p99_s",
     "makespan_s",
-    "gpu_asked_at_100_percent",
-    "gpu_asked_percent",
+    "gpu_allocated_at_100_percent",
+    "gpu_allocated_percent",
     "failed_pods",
     "ooms",
 )
@@ -91,7 +91,7 @@ def init(
             "slowdowns; openb: pods of a trace; gangs: jobs of many pods; kube-knots-cluster, "
             "kube-knots-dl: Kube-Knots' mixes and training; job-list: your jobs; mlperf-list: "
             "programs, queries, replicas; pods: manifests; cluster-jobs: Jobs on a cluster.  "
-            "[default: asked for at a "
+            "[default: allocated at a "
             "terminal, else overprovisioned]",
         ),
     ] = "",

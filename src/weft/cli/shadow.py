@@ -37,7 +37,7 @@ def shadow(
 ) -> None:
     """Watch how pods are bound now, and print what a configuration would choose instead.
 
-    For each pod that requests GPUs or names one of the profiles: both places, GPU allocation,
+    For each pod that requests GPUs or names one of the profiles: both places, GPUs allocated,
     fragmentation and expected slowdown of each. It writes nothing and takes no lease. Prints a
     summary at the end, or at Ctrl-C.
     """

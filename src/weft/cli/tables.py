@@ -19,13 +19,13 @@ from weft.lab.simulate.results import (
 
 _FIRST, _LAST = ("policy", "seed", "arrived_percent"), ("failed_pods", "pods", "cpu_s", "wall_s")
 _AT_THE_END = (
-    "gpu_asked_percent",
-    "gpu_allocation_percent",
+    "gpu_allocated_percent",
+    "gpu_held_percent",
     "gpu_fragmentation_percent",
     "fragmentation_of_idle_percent",
     "used_gpu_milli",
 )
-CSV_COLUMNS = (*_FIRST, "gpu_asked_at_100_percent", *_AT_THE_END, *_LAST)
+CSV_COLUMNS = (*_FIRST, "gpu_allocated_at_100_percent", *_AT_THE_END, *_LAST)
 _CSV_FIELDS = (*_FIRST, "at_100_percent", *_AT_THE_END, *_LAST)
 POSSIBLE = "possible_percent"
 """The last column with `--bound`."""
@@ -38,8 +38,8 @@ TIMED_CSV_COLUMNS = {
     "jct_p50_s": "completion.p50_s",
     "jct_p95_s": "completion.p95_s",
     "jct_p99_s": "completion.p99_s",
-    "mean_asked_percent": "waits.mean_asked_percent",
-    "mean_allocation_percent": "waits.mean_allocation_percent",
+    "mean_allocated_percent": "waits.mean_allocated_percent",
+    "mean_held_percent": "waits.mean_held_percent",
     "end_s": "waits.end_s",
 }
 """Columns of timed runs, which replace those of the end state: each named as in experiments, with
@@ -106,13 +106,16 @@ def print_results(results: SimulationResults) -> None:
     """Print one row per policy, best first as in the report, then notes."""
     timed = is_timed(results)
     columns = _TIMED_COLUMNS if timed else _COLUMNS
+    holds_more = any(s.gpu_held_percent != s.gpu_allocated_percent for s in results.summary)
+    if not holds_more:
+        columns = columns.replace(_HELD, "")
     more = _further_columns(results)
     columns = columns.replace(_CPU, "".join([*(f"|>{title}" for title in more), _CPU]))
     table = table_with(f"policy|>seeds|{columns}")
     of_policy = {summary.policy: summary for summary in results.summary}
     for policy in ranked(results):
         summary = of_policy[policy]
-        values = [*_timed_row(summary, more)] if timed else _row(summary)
+        values = [*_timed_row(summary, more)] if timed else _row(summary, holds_more)
         cpu = "–" if summary.cpu_s is None else f"{summary.cpu_s:.2f}"
         table.add_row(policy_text(summary), seeds_text(summary.seeds), *values, cpu)
     print_table(table)
@@ -159,22 +162,27 @@ def _queue_row(queue: QueueSummary) -> list[str]:
     ]
 
 
-_COLUMNS = ">asked % at 100 %|>asked % at end|>held % at end|>fragments %|>failed pods|>CPU s"
-_CPU = "|>CPU s"
+_COLUMNS = (
+    ">allocated % at 100 %|>allocated % at end|>held % at end|>fragments %|>failed pods|>CPU s"
+)
+_CPU, _HELD = "|>CPU s", "|>held % at end"
 _GANG_WAIT, _WASTED = "gang wait s, mean", "wasted GPU s"
 _PREEMPTED, _PREEMPTIONS = "preempted GPU s", "preempted pods"
 _QUEUE_COLUMNS = (
     "policy|queue|>pods|>wait s, mean|>p99|>held %|>guarantee %|>held % when wanted"
     "|>preempted GPU s|>never started"
 )
-_TIMED_COLUMNS = ">wait s, mean|>p50|>p95|>p99|>completion s|>asked %|>held %|>never started|>CPU s"
+_TIMED_COLUMNS = (
+    ">wait s, mean|>p50|>p95|>p99|>completion s|>allocated %|>held %|>never started|>CPU s"
+)
 
 
-def _row(summary: PolicySummary) -> list[str]:
+def _row(summary: PolicySummary, holds_more: bool) -> list[str]:
+    """Return the cells of a policy; what it holds only where that can differ."""
     return [
-        _with_interval(summary, "gpu_asked_at_100"),
-        _with_interval(summary, "gpu_asked"),
-        f"{summary.gpu_allocation_percent:.2f}",
+        _with_interval(summary, "gpu_allocated_at_100"),
+        _with_interval(summary, "gpu_allocated"),
+        *([f"{summary.gpu_held_percent:.2f}"] if holds_more else []),
         _with_interval(summary, "gpu_fragmentation"),
         f"{summary.failed_pods:,.0f}",
     ]
@@ -189,8 +197,8 @@ def _timed_row(summary: PolicySummary, more: Sequence[str]) -> list[str]:
         _time(summary, "queue_mean"),
         *(f"{wait:,.1f}" for wait in (timed.queue_p50_s, timed.queue_p95_s, timed.queue_p99_s)),
         _time(summary, "jct_mean"),
-        f"{timed.mean_asked_percent:.2f}",
-        f"{timed.mean_allocation_percent:.2f}",
+        f"{timed.mean_allocated_percent:.2f}",
+        f"{timed.mean_held_percent:.2f}",
         f"{summary.failed_pods:,.1f}",
         *(_further_cell(title, summary, timed) for title in more),
     ]

@@ -18,8 +18,8 @@ RUN_KEYS = [
     "policy",
     "seed",
     "arrived_percent",
-    "gpu_asked_percent",
-    "gpu_allocation_percent",
+    "gpu_allocated_percent",
+    "gpu_held_percent",
     "gpu_fragmentation_percent",
     "fragmentation_of_idle_percent",
     "used_gpu_milli",
@@ -42,14 +42,14 @@ RUN_KEYS = [
 SUMMARY_KEYS = [
     "policy",
     "seeds",
-    "gpu_asked_percent",
-    "gpu_asked_ci95",
-    "gpu_allocation_percent",
-    "gpu_allocation_ci95",
+    "gpu_allocated_percent",
+    "gpu_allocated_ci95",
+    "gpu_held_percent",
+    "gpu_held_ci95",
     "gpu_fragmentation_percent",
     "gpu_fragmentation_ci95",
-    "gpu_asked_at_100_percent",
-    "gpu_asked_at_100_ci95",
+    "gpu_allocated_at_100_percent",
+    "gpu_allocated_at_100_ci95",
     "failed_pods",
     "timed",
     "possible_percent",
@@ -66,8 +66,8 @@ WAIT_KEYS = [
     "p95_s",
     "p99_s",
     "max_s",
-    "mean_allocation_percent",
-    "mean_asked_percent",
+    "mean_held_percent",
+    "mean_allocated_percent",
     "end_s",
 ]
 
@@ -87,7 +87,7 @@ def test_json_has_exactly_these_keys(weft: Weft) -> None:
         ("fgd", 43),
     ]
     run = found["runs"][0]
-    assert run["used_gpu_milli"] == round(run["gpu_allocation_percent"] * 80)
+    assert run["used_gpu_milli"] == round(run["gpu_held_percent"] * 80)
     assert run["waits"] is None
     assert isinstance(run["cpu_s"], float)
     assert all(key.isdigit() and isinstance(value, float) for key, value in run["curve"].items())
@@ -115,7 +115,7 @@ def test_several_timed_seeds_are_different_arrivals(weft: Weft) -> None:
 def test_timed_csv_has_waits_and_completion_and_nothing_of_the_end(weft: Weft) -> None:
     said = weft.simulate("--policy", "spread", "--timed", "--output", "csv", "--no-timing")
     (row,) = csv.DictReader(io.StringIO(said.out))
-    assert "gpu_allocation_percent" not in row
+    assert "gpu_held_percent" not in row
     names = [f"{of}_{what}_s" for of in ("queue", "jct") for what in ("mean", "p50", "p95")]
     assert all(float(row[name]) >= 0 for name in names)
     assert float(row["jct_mean_s"]) == pytest.approx(float(row["queue_mean_s"]) + 30)
@@ -180,11 +180,11 @@ def test_a_table_is_for_people_best_first(weft: Weft) -> None:
     assert "mean wait" not in header
     assert all("±" in row for row in rows)
     summary = json.loads(weft.simulate(*wanted, "--output", "json").out)["summary"]
-    summary.sort(key=lambda one: -one["gpu_asked_percent"])
+    summary.sort(key=lambda one: -one["gpu_allocated_percent"])
     assert [row.split()[0] for row in rows] == [one["policy"] for one in summary]
     for row, one in zip(rows, summary, strict=True):
-        assert f"{one['gpu_asked_percent']:.2f} ± {one['gpu_asked_ci95']:.2f}" in row
-        assert f" {one['gpu_allocation_percent']:.2f} " in row
+        assert f"{one['gpu_allocated_percent']:.2f} ± {one['gpu_allocated_ci95']:.2f}" in row
+        assert f" {one['gpu_held_percent']:.2f} " in row
 
 
 def test_the_table_ranks_by_what_pods_got_and_not_by_what_was_held(weft: Weft) -> None:
@@ -383,10 +383,10 @@ def test_the_bound_is_told_in_points_in_json_in_csv_and_in_the_report(weft: Weft
     note = next(line for line in said.out.splitlines() if "possible points" in line)
     (run, _) = json.loads(weft.simulate(*wanted, "--output", "json").out)["runs"]
     possible = run["possible"]
-    assert run["gpu_asked_percent"] <= possible["percent"] <= 100.001
+    assert run["gpu_allocated_percent"] <= possible["percent"] <= 100.001
     assert possible["lowest"]
     assert possible["must_take_pods"] == run["first_failed"]
-    ends = f"{run['gpu_asked_percent']:.2f} of {possible['percent']:.2f} possible points"
+    ends = f"{run['gpu_allocated_percent']:.2f} of {possible['percent']:.2f} possible points"
     assert ends in said.out
     assert " of " in note
     (row, _) = csv.DictReader(io.StringIO(weft.simulate(*wanted, "--output", "csv").out))

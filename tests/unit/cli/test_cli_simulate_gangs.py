@@ -43,7 +43,7 @@ def test_without_times_a_gang_is_placed_one_by_one_and_that_is_said(
     assert said.code == 0
     results = json.loads(weft("simulate", *trace, "--seeds", 1, "-o", "json").out)
     assert any("placed one by one" in note for note in results["notes"])
-    assert results["runs"][0]["gpu_asked_percent"] > 0
+    assert results["runs"][0]["gpu_allocated_percent"] > 0
 
 
 def test_a_trace_without_gangs_says_no_word_of_them(

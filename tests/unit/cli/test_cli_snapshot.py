@@ -146,7 +146,7 @@ def test_waiting_pods_find_places_beside_those_that_hold_some(weft: Weft, snapsh
     waiting = len(ASKING) - 1  # "none" requests no GPU
     failed = 1  # only an agent could deliver "kai" its part
     assert (run["failed_pods"], run["pods"]) == (failed, waiting)
-    assert run["gpu_allocation_percent"] > 50
+    assert run["gpu_held_percent"] > 50
     assert f"0 pods stay in place, {waiting} wait" in said.err
 
 

@@ -33,7 +33,7 @@ def test_a_clusters_nodes_and_pods_are_simulated(weft: Weft, objects: Path) -> N
         weft("simulate", *trace, "--policy", "binpack", "--timed", "--output", "json").out
     )["runs"][0]
     assert (run["pods"], run["failed_pods"]) == (len(ASKING), 0)
-    assert run["gpu_allocation_percent"] > 50, "memory counts, not cores alone"
+    assert run["gpu_held_percent"] > 50, "memory counts, not cores alone"
 
 
 def test_standard_input_is_read_and_json_printed(

@@ -204,22 +204,21 @@ def test_one_measure_has_one_name_and_is_drawn_once(weft: Weft, tmp_path: Path) 
     assert weft("experiment", "run", file, "--out", out, "--jobs", 1).code == 0
     said = weft("experiment", "report", out, "--page", page, "-o", "json")
     found = json.loads(said.out)
-    assert found["same_as"] == {"gpu_allocation_percent": "gpu_asked_percent"}
+    assert found["same_as"] == {"gpu_held_percent": "gpu_allocated_percent"}
     assert {row["difference"]["unit"] for row in found["summary"] if row["difference"]} >= {
         "points"
     }
-    assert (page / "gpu_asked_percent.svg").exists()
-    assert not (page / "gpu_allocation_percent.svg").exists()
+    assert not list(page.glob("gpu_*_percent.svg")), "the figures by demand have them"
     html = (page / "report.html").read_text()
-    assert "The same as GPUs asked for at the end, in every run." in html
+    assert "The same as GPUs allocated at the end, in every run." in html
     drawn = tmp_path / "drawn"
     policies = ("--policy", "fgd", "--policy", "best-fit", "--seeds", 2, "--first-seed", 0)
     simulated = weft("simulate", *weft.trace, *policies, "--report", drawn, "-o", "json")
     (fgd, _) = json.loads(simulated.out)["summary"]
     means = {(row["scheduler"], row["measure"]): row["mean"] for row in found["summary"]}
-    assert means["fgd", "gpu_asked_percent"] == pytest.approx(fgd["gpu_asked_percent"])
+    assert means["fgd", "gpu_allocated_percent"] == pytest.approx(fgd["gpu_allocated_percent"])
     for figure in ("allocation.svg", "fragmentation.svg"):
         assert (page / figure).read_text() == (drawn / figure).read_text()
-    for title in ("GPUs asked for at the end", "GPUs in fragments at the end", "Failed pods"):
+    for title in ("GPUs allocated at the end", "GPUs in fragments at the end", "Failed pods"):
         assert title in html
         assert title in (drawn / "report.html").read_text()

@@ -204,8 +204,8 @@ def _note(summary: PolicySummary, runs: Sequence[PolicyRun]) -> str:
     demand = sum(bound.must_take_percent for bound in own) / len(own)
     most = summary.possible_percent or 0.0
     text = (
-        f"{summary.policy}: {summary.gpu_asked_percent:.2f} of {most:.2f} possible points at the "
-        f"end, for policies that take all pods up to {demand:.1f} % demand"
+        f"{summary.policy}: {summary.gpu_allocated_percent:.2f} of {most:.2f} possible points at "
+        f"the end, for policies that take all pods up to {demand:.1f} % demand"
     )
     if not all(bound.lowest for bound in own):
         text += "; the time limit ended the search, so the true bound may be lower"

@@ -8,9 +8,9 @@ class WaitTimes(msgspec.Struct, frozen=True):
     """Timed mode: how long pods waited from creation to start, in seconds of the trace.
 
     `started` pods were placed; `never_started` were still pending at the end, and count in no other
-    number here. `mean_allocation_percent` is the time-averaged share of all GPU cores that was held
-    between the first arrival and the last start, `mean_asked_percent` the share that placed pods
-    asked for."""
+    number here. `mean_held_percent` is the time-averaged share of all GPU cores that was held
+    between the first arrival and the last start, `mean_allocated_percent` the share that placed
+    pods asked for (the papers' GPU allocation)."""
 
     started: int
     never_started: int
@@ -20,8 +20,8 @@ class WaitTimes(msgspec.Struct, frozen=True):
     p95_s: float
     p99_s: float
     max_s: float
-    mean_allocation_percent: float
-    mean_asked_percent: float
+    mean_held_percent: float
+    mean_allocated_percent: float
     end_s: float
 
 
@@ -95,7 +95,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
     step_s: float
     steps_to_last_start: int
-    asked_percent: list[float]
+    allocated_percent: list[float]
     held_percent: list[float]
     waiting_pods: list[float]
     fragmented_percent: list[float]
@@ -116,8 +116,8 @@ class PossibleAllocation(msgspec.Struct, frozen=True):
 class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
     """One policy on one arrival order.
 
-    Percentages are of all GPU milli of the cluster, at the end: `gpu_asked_percent` what placed
-    pods asked for, `gpu_allocation_percent` what they hold (whole GPUs, if the policy gives only
+    Percentages are of all GPU milli of the cluster, at the end: `gpu_allocated_percent` what placed
+    pods asked for, `gpu_held_percent` what they hold (whole GPUs, if the policy gives only
     those). `curve` is the mean of the former over pods that arrive within each whole percent of
     demand, by that percent as a string; `fragmentation_curve` is the cluster's fragmentation (%,
     FGD's measure) at the end of each. In timed mode both are empty, and `timeline` is set.
@@ -131,8 +131,8 @@ class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
     policy: str
     seed: int
     arrived_percent: float
-    gpu_asked_percent: float
-    gpu_allocation_percent: float
+    gpu_allocated_percent: float
+    gpu_held_percent: float
     gpu_fragmentation_percent: float
     fragmentation_of_idle_percent: float
     used_gpu_milli: int
@@ -164,7 +164,7 @@ class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
     @property
     def gpus(self) -> float | None:
         """Number of the cluster's GPUs, computed from what is held; None if too little is held."""
-        held_percent = self.gpu_allocation_percent
+        held_percent = self.gpu_held_percent
         gpus = self.used_gpu_milli / 10 / held_percent if held_percent else 0.0
         return gpus if gpus >= 1 else None
 
@@ -195,8 +195,8 @@ class TimedSummary(msgspec.Struct, frozen=True):
     jct_mean_s: float
     jct_mean_ci95: float | None
     jct_p95_s: float
-    mean_asked_percent: float
-    mean_allocation_percent: float
+    mean_allocated_percent: float
+    mean_held_percent: float
     gang_wait_mean_s: float | UnsetType = UNSET
     gang_wait_mean_ci95: float | UnsetType | None = UNSET
     wasted_gpu_s: float | UnsetType = UNSET
@@ -210,20 +210,20 @@ class PolicySummary(msgspec.Struct, frozen=True):
     seeds.
 
     `equal_in_all_seeds` names means whose seeds (more than one) all have the same value.
-    `gpu_asked_at_100_percent` is what placed pods asked for when demand equals capacity, None if it
-    never does; `possible_percent` is what no policy exceeds at the end; `lacks` lists inputs that
-    the policy needs but did not get."""
+    `gpu_allocated_at_100_percent` is what placed pods asked for when demand equals capacity, None
+    if it never does; `possible_percent` is what no policy exceeds at the end; `lacks` lists inputs
+    that the policy needs but did not get."""
 
     policy: str
     seeds: int
-    gpu_asked_percent: float
-    gpu_asked_ci95: float | None
-    gpu_allocation_percent: float
-    gpu_allocation_ci95: float | None
+    gpu_allocated_percent: float
+    gpu_allocated_ci95: float | None
+    gpu_held_percent: float
+    gpu_held_ci95: float | None
     gpu_fragmentation_percent: float
     gpu_fragmentation_ci95: float | None
-    gpu_asked_at_100_percent: float | None
-    gpu_asked_at_100_ci95: float | None
+    gpu_allocated_at_100_percent: float | None
+    gpu_allocated_at_100_ci95: float | None
     failed_pods: float
     timed: TimedSummary | None = None
     possible_percent: float | None = None

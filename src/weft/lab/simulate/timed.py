@@ -129,7 +129,7 @@ class TimelineRecorder:
         return Timeline(
             step_s=step_ns / SECOND_NS,
             steps_to_last_start=-(-max(0, until_ns - self._first_ns) // step_ns),
-            asked_percent=percents(0),
+            allocated_percent=percents(0),
             held_percent=percents(1),
             waiting_pods=[round(sums[2] / step_ns, 2) for sums in steps],
             fragmented_percent=[round(milli * self._percent, 2) for milli in self._fragments],
@@ -455,8 +455,8 @@ class TimedRun(EventLoop[int]):
             p95_s=_at(waits, 95),
             p99_s=_at(waits, 99),
             max_s=_rounded(waits.max()),
-            mean_allocation_percent=round(100 * held / whole, 2),
-            mean_asked_percent=round(100 * asked / whole, 2),
+            mean_held_percent=round(100 * held / whole, 2),
+            mean_allocated_percent=round(100 * asked / whole, 2),
             end_s=round(self.now / SECOND_NS, 3),
         )
 

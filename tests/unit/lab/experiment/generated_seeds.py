@@ -62,9 +62,9 @@ def _scenario(seed: int, *, timed: bool) -> Scenario:
 
 def _of_demand(run: PolicyRun) -> dict[str, float | None]:
     return {
-        "gpu_asked_at_100_percent": run.at_100_percent,
-        "gpu_asked_percent": run.gpu_asked_percent,
-        "gpu_allocation_percent": run.gpu_allocation_percent,
+        "gpu_allocated_at_100_percent": run.at_100_percent,
+        "gpu_allocated_percent": run.gpu_allocated_percent,
+        "gpu_held_percent": run.gpu_held_percent,
         "gpu_fragmentation_percent": run.gpu_fragmentation_percent,
         "failed_pods": float(run.failed_pods),
     }
@@ -80,8 +80,8 @@ def _timed(run: PolicyRun) -> dict[str, float | None]:
         "queue_p95_s": waits.p95_s,
         "queue_p99_s": waits.p99_s,
         "jct_mean_s": took.mean_s,
-        "mean_asked_percent": waits.mean_asked_percent,
-        "mean_allocation_percent": waits.mean_allocation_percent,
+        "mean_allocated_percent": waits.mean_allocated_percent,
+        "mean_held_percent": waits.mean_held_percent,
     }
 
 

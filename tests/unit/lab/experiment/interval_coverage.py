@@ -187,7 +187,7 @@ PERCENT_KINDS = (
 _OTHER_TITLES = {
     "queue_p50_s": ("p50 wait", "queue_p99_s"),
     "queue_p95_s": ("p95 wait", "queue_p99_s"),
-    "mean_asked_percent": ("GPUs asked for over time", "mean_allocation_percent"),
+    "mean_allocated_percent": ("GPUs allocated over time", "mean_held_percent"),
 }
 """The report's measures that experiments do not have: titles, and whose resolution they have."""
 _WORKLOADS = {"own": "own workloads", "drawn": "one workload"}

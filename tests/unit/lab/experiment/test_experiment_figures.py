@@ -86,14 +86,14 @@ def lines_of(what: SimulationResults, name: str = "allocation") -> LineChart:
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: size.name)
 def test_a_line_figure_has_a_line_a_panel_and_one_label_a_policy(size: Size):
     root = standard("allocation", size)
-    named = {f"{row.policy}: {row.gpu_asked_percent:.2f}" for row in results().summary}
+    named = {f"{row.policy}: {row.gpu_allocated_percent:.2f}" for row in results().summary}
     lines = [g.get("data-name") for g in root.iter(f"{SVG}g") if g.get("class") == "series"]
     assert sorted(lines) == sorted([*named, *named])  # the whole, and the close-up
     assert set(groups(root, "label")) == set(CEILINGS)
 
 
 def test_labels_say_what_the_tables_say():
-    for name, value in (("allocation", "asked"), ("fragmentation", "fragmentation")):
+    for name, value in (("allocation", "allocated"), ("fragmentation", "fragmentation")):
         labels = groups(standard(name), "label")
         for summary in results().summary:
             shown = f"{getattr(summary, f'gpu_{value}_percent'):.2f}"

@@ -117,7 +117,7 @@ def test_a_trace_is_run_with_profiles_too(tmp_path: Path) -> None:
     kept = run_in_memory(runner_of(spec, data, built_in().from_spec), plan(spec), 1)
     measures = {cell.scheduler: result.measures for cell, result in kept.items()}
     assert measures["alone"] == measures["spread"]
-    assert measures["both"]["gpu_asked_percent"] == measures["spread"]["gpu_asked_percent"]
+    assert measures["both"]["gpu_allocated_percent"] == measures["spread"]["gpu_allocated_percent"]
 
 
 def test_cells_of_a_policys_file_depend_on_its_text(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ RARE = (
     "p95 wait, own workloads",
     "p99 wait, own workloads",
     "Mean completion time, own workloads",
-    "GPUs asked for over time, own workloads",
+    "GPUs allocated over time, own workloads",
     "GPUs held over time, own workloads",
     "p50 wait, one workload",
     "p99 wait, one workload",

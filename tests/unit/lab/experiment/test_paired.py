@@ -12,7 +12,7 @@ from weft.lab.experiment.statistics.differences import holm, paired_difference, 
 
 FGD = [94.99, 95.06, 92.5, 94.36, 93.7, 93.64, 93.6, 95.14, 94.88, 93.54]
 BEST_FIT = [93.44, 92.95, 93.6, 93.34, 93.04, 93.07, 92.63, 93.55, 93.13, 92.74]
-"""GPUs asked for at 100 % demand in the first ten seeds of `make demo`, 800 GPUs."""
+"""GPUs allocated at 100 % demand in the first ten seeds of `make demo`, 800 GPUs."""
 _STUDENT_4 = 2.7764451
 
 

@@ -12,8 +12,8 @@ def run(policy: str, seed: int, allocation: float, **other: object) -> PolicyRun
         "policy": policy,
         "seed": seed,
         "arrived_percent": 130.0,
-        "gpu_asked_percent": allocation,
-        "gpu_allocation_percent": allocation,
+        "gpu_allocated_percent": allocation,
+        "gpu_held_percent": allocation,
         "gpu_fragmentation_percent": 10.0,
         "fragmentation_of_idle_percent": 50.0,
         "used_gpu_milli": 1,
@@ -58,19 +58,23 @@ def test_one_summary_a_policy_in_order_of_appearance() -> None:
     runs = [run("b", seed, 89.0 + seed) for seed in range(1, 6)]
     runs += [run("a", seed, 80.0) for seed in range(1, 6)]
     b, a = summarise([runs[0], runs[5], *runs[1:5], *runs[6:]])
-    assert (b.policy, b.seeds, b.gpu_allocation_percent, b.gpu_allocation_ci95) == (
+    assert (b.policy, b.seeds, b.gpu_held_percent, b.gpu_held_ci95) == (
         "b",
         5,
         92.0,
         1.963,
     )
-    assert (b.gpu_asked_at_100_percent, b.gpu_asked_at_100_ci95, b.failed_pods) == (90.0, 1.963, 3)
-    assert (a.policy, a.gpu_allocation_percent, a.gpu_allocation_ci95) == ("a", 80.0, 0.005)
+    assert (b.gpu_allocated_at_100_percent, b.gpu_allocated_at_100_ci95, b.failed_pods) == (
+        90.0,
+        1.963,
+        3,
+    )
+    assert (a.policy, a.gpu_held_percent, a.gpu_held_ci95) == ("a", 80.0, 0.005)
     assert a.equal_in_all_seeds == [
-        "gpu_asked_percent",
-        "gpu_allocation_percent",
+        "gpu_allocated_percent",
+        "gpu_held_percent",
         "gpu_fragmentation_percent",
-        "gpu_asked_at_100_percent",
+        "gpu_allocated_at_100_percent",
     ]
     assert b.equal_in_all_seeds == ["gpu_fragmentation_percent"]
     assert (a.gpu_fragmentation_percent, a.gpu_fragmentation_ci95) == (10.0, 0.005)
@@ -79,9 +83,9 @@ def test_one_summary_a_policy_in_order_of_appearance() -> None:
 
 def test_runs_that_never_reach_100_percent_have_no_value_there() -> None:
     (summary,) = summarise([run("a", 1, 80.0, curve={"99": 1.0})])
-    assert (summary.gpu_asked_at_100_percent, summary.gpu_asked_at_100_ci95) == (None, None)
+    assert (summary.gpu_allocated_at_100_percent, summary.gpu_allocated_at_100_ci95) == (None, None)
     (some,) = summarise([run("a", 1, 80.0, curve={"99": 1.0}), run("a", 2, 80.0)])
-    assert (some.gpu_asked_at_100_percent, some.gpu_asked_at_100_ci95) == (78.0, None)
+    assert (some.gpu_allocated_at_100_percent, some.gpu_allocated_at_100_ci95) == (78.0, None)
 
 
 def test_waits_and_times_are_averaged_where_there_are_any() -> None:

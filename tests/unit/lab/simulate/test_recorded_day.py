@@ -211,4 +211,4 @@ def test_cards_are_held_by_their_cores_or_their_memory_not_by_both() -> None:
     world = scenario(pods, node("a", gpus=1, memory_mib=16_384))
     waits = run_timed(world, FirstFit(), in_order(world), timing=False).waits
     assert waits is not None
-    assert waits.mean_allocation_percent == 60.0
+    assert waits.mean_held_percent == 60.0

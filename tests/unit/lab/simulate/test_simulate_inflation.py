@@ -37,8 +37,8 @@ def test_a_run_by_hand() -> None:
     world = small()
     run = run_inflation(world, FirstFit(), in_order(world, seed=9), timing=False)
     assert (run.policy, run.seed, run.pods, run.failed_pods) == ("first-fit", 9, 6, 1)
-    assert (run.used_gpu_milli, run.gpu_allocation_percent) == (1750, 87.5)
-    assert run.gpu_asked_percent == 87.5
+    assert (run.used_gpu_milli, run.gpu_held_percent) == (1750, 87.5)
+    assert run.gpu_allocated_percent == 87.5
     assert run.arrived_percent == 137.5
     assert run.curve == {"25": 25.0, "50": 50.0, "75": 75.0, "125": 75.0, "138": 87.5}
     assert run.unscheduled == {"too few idle GPUs": 1}
@@ -63,7 +63,7 @@ def test_asked_and_held_differ_where_a_policy_gives_whole_cards() -> None:
     """Two halves hold the two cards; the rest fits nowhere."""
     world = small()
     run = run_inflation(world, Exclusive(), in_order(world), timing=False)
-    assert (run.gpu_asked_percent, run.gpu_allocation_percent) == (50.0, 100.0)
+    assert (run.gpu_allocated_percent, run.gpu_held_percent) == (50.0, 100.0)
     assert (run.failed_pods, max(run.curve.values())) == (3, 50.0)
 
 
@@ -82,8 +82,8 @@ def test_the_keys_of_a_run_are_fixed() -> None:
         "policy",
         "seed",
         "arrived_percent",
-        "gpu_asked_percent",
-        "gpu_allocation_percent",
+        "gpu_allocated_percent",
+        "gpu_held_percent",
         "gpu_fragmentation_percent",
         "fragmentation_of_idle_percent",
         "used_gpu_milli",
@@ -183,13 +183,13 @@ def test_an_empty_run_measures_nothing() -> None:
     world = small()
     run = run_inflation(world, FirstFit(), Arrivals(1, [], [0, 1]), timing=False)
     assert (run.pods, run.curve, run.by_model) == (0, {}, {"T4": 0.0})
-    assert run.gpu_allocation_percent == 0.0
+    assert run.gpu_held_percent == 0.0
 
 
 def test_a_full_cluster_has_no_idle_gpu_to_be_a_fragment() -> None:
     world = scenario([trace_pod("w")], node("a", gpus=1))
     run = run_inflation(world, FirstFit(), in_order(world), timing=False)
-    assert (run.gpu_allocation_percent, run.fragmentation_of_idle_percent) == (100.0, 0.0)
+    assert (run.gpu_held_percent, run.fragmentation_of_idle_percent) == (100.0, 0.0)
 
 
 def test_cards_without_a_model_are_of_an_unknown_one() -> None:
@@ -250,4 +250,4 @@ def test_a_bin_of_the_fragmentation_curve_ends_before_the_next_pod_is_placed() -
 def test_a_workload_without_any_gpu_pod_runs(policy: type[Fgd] | type[BestFit]) -> None:
     world = scenario([trace_pod("a", 0, 0), trace_pod("b", 0, 0)])
     run = run_inflation(world, policy(), Arrivals(1, [0, 1], [0]))
-    assert (run.failed_pods, run.gpu_allocation_percent) == (0, 0.0)
+    assert (run.failed_pods, run.gpu_held_percent) == (0, 0.0)

@@ -45,13 +45,13 @@ def test_a_tiny_trace_by_hand() -> None:
     assert (found.waits.mean_s, found.waits.p50_s, found.waits.max_s) == (73.333, 90.0, 130.0)
     assert (found.waits.p90_s, found.waits.p95_s, found.waits.p99_s) == (122.0, 126.0, 129.2)
     assert found.completion == CompletionTimes(3, 133.333, 140.0, 158.0, 159.6)
-    assert (found.waits.end_s, found.waits.mean_allocation_percent) == (180.0, 100.0)
+    assert (found.waits.end_s, found.waits.mean_held_percent) == (180.0, 100.0)
     assert (found.failed_pods, found.pods, found.used_gpu_milli) == (0, 3, 0)
     assert (found.unscheduled, sum(found.waited.values())) == ({}, 2)
     assert (found.curve, found.fragmentation_curve) == ({}, {})
     assert found.timeline is not None
     assert (found.timeline.step_s, found.timeline.steps_to_last_start) == (1.0, 150)
-    assert found.timeline.held_percent == found.timeline.asked_percent == [100.0] * 180 + [0.0]
+    assert found.timeline.held_percent == found.timeline.allocated_percent == [100.0] * 180 + [0.0]
     waiting = [0] * 10 + [1] * 10 + [2] * 80 + [1] * 50 + [0] * 31
     assert found.timeline.waiting_pods == waiting
 
@@ -65,7 +65,7 @@ def test_use_over_time_is_up_to_the_last_start() -> None:
     found = run(world)
     assert found.waits is not None
     assert found.timeline is not None
-    assert (found.waits.mean_allocation_percent, found.waits.mean_asked_percent) == (50.0, 50.0)
+    assert (found.waits.mean_held_percent, found.waits.mean_allocated_percent) == (50.0, 50.0)
     assert (found.waits.mean_s, found.waits.end_s) == (0.0, 1120.0)
     assert (found.timeline.step_s, found.timeline.steps_to_last_start) == (1.0, 20)
     assert sum(found.timeline.held_percent[:20]) / 20 == 50.0
@@ -75,7 +75,7 @@ def test_use_over_time_is_up_to_the_last_start() -> None:
 def test_where_all_start_at_once_use_is_of_the_whole_run() -> None:
     waits = run(one_card(trace_pod("a", 1, 500, times=(3, 13, 3)))).waits
     assert waits is not None
-    assert waits.mean_allocation_percent == 50.0
+    assert waits.mean_held_percent == 50.0
 
 
 def test_who_never_starts_waits_to_the_end() -> None:
@@ -133,14 +133,14 @@ def test_pods_without_an_end_stay_and_who_finds_no_room_never_starts() -> None:
     assert (found.failed_pods, found.used_gpu_milli) == (1, 1000)
     assert sum(found.unscheduled.values()) == found.failed_pods, "counted as the run counts them"
     assert found.completion == CompletionTimes(0, 0.0, 0.0, 0.0, 0.0)
-    assert found.gpu_allocation_percent == 100.0
+    assert found.gpu_held_percent == 100.0
 
 
 def test_nobody_started_waited_for_nothing() -> None:
     waits = run(one_card(trace_pod("huge", 8, 1000, times=(3, 9, 3)))).waits
     assert waits is not None
     assert (waits.started, waits.never_started, waits.mean_s, waits.max_s) == (0, 1, 0.0, 0.0)
-    assert (waits.mean_allocation_percent, waits.end_s) == (0.0, 3.0)
+    assert (waits.mean_held_percent, waits.end_s) == (0.0, 3.0)
 
 
 def test_compressed_arrivals_come_faster_but_last_as_long() -> None:
@@ -166,7 +166,7 @@ def test_a_share_that_holds_a_whole_card_is_asked_and_held_apart() -> None:
     world = one_card(trace_pod("a", 1, 250, times=(0, 100, 0)))
     waits = run_timed(world, Exclusive(), in_order(world), timing=False).waits
     assert waits is not None
-    assert (waits.mean_asked_percent, waits.mean_allocation_percent) == (25.0, 100.0)
+    assert (waits.mean_allocated_percent, waits.mean_held_percent) == (25.0, 100.0)
 
 
 def test_durations() -> None:

@@ -94,7 +94,7 @@ def test_what_is_kept_for_a_gang_is_not_held() -> None:
     found, times = run(world)
     assert times.bound[2] == 100 * 1_000_000_000
     assert found.waits is not None
-    assert found.waits.mean_allocation_percent == 100 * (100 + 0.3 * 50) / 200
+    assert found.waits.mean_held_percent == 100 * (100 + 0.3 * 50) / 200
     assert found.waits.end_s == 150
 
 

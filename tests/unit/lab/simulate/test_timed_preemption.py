@@ -107,7 +107,7 @@ def test_what_is_kept_for_a_pod_is_nobodys_meanwhile_and_counts_as_held_by_nobod
     assert seconds(times.bound) == {1: 70, 0: 90, 2: 90}
     assert found.waits is not None
     # One card until 70, two until 90, when the last one starts.
-    assert found.waits.mean_allocation_percent == round(100 * (70 + 2 * 20) / (2 * 90), 2)
+    assert found.waits.mean_held_percent == round(100 * (70 + 2 * 20) / (2 * 90), 2)
 
 
 def test_a_gang_that_is_ended_comes_anew_as_one() -> None:

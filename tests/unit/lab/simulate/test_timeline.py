@@ -15,7 +15,7 @@ def test_amounts_are_averaged_over_each_step() -> None:
     recorder.record(5 * SECOND + SECOND // 2, 7 * SECOND, (250, 250, 0), 100.0)
     found = recorder.timeline(7 * SECOND)
     assert found.step_s == 1.0
-    assert found.asked_percent == [37.5, 25.0]
+    assert found.allocated_percent == [37.5, 25.0]
     assert found.held_percent == [62.5, 25.0]
     assert found.waiting_pods == [1.5, 0.0]
     assert found.fragmented_percent == [10.0, 10.0]

@@ -77,7 +77,7 @@ def allocation(results: SimulationResults) -> Chart:
     return _by_demand(
         "allocation",
         "GPUs allocated as demand arrives",
-        "GPUs that placed pods asked for, %",
+        "GPUs allocated, %",
         results,
         lines,
         corner=_corner(lines, possible) if lines else None,
@@ -206,12 +206,12 @@ MOST_POINTS = 400
 
 
 def allocation_lines(results: SimulationResults) -> list[Line]:
-    """Return GPUs requested by placed pods (%) by arrived demand (%), or by time in timed mode.
+    """Return allocated GPUs (%) by arrived demand (%), or by time in timed mode.
 
     One series per policy, in the results' order; its end value is the table's."""
     if is_timed(results):
-        return _lines_over_time(results, "asked_percent")
-    return _series(results, "curve", "gpu_asked_percent")
+        return _lines_over_time(results, "allocated_percent")
+    return _series(results, "curve", "gpu_allocated_percent")
 
 
 def fragmentation_lines(results: SimulationResults) -> list[Line]:
@@ -314,7 +314,7 @@ def _band(rows: NDArray[np.float64]) -> tuple[tuple[float, ...], tuple[float, ..
 _TIMED: dict[str, tuple[str, str, Callable[[SimulationResults], list[Line]]]] = {
     "allocation": (
         "GPUs in use over time",
-        "GPUs that running pods asked for, %",
+        "GPUs allocated, %",
         allocation_lines,
     ),
     "queue": ("Pods waiting over time", "Pods waiting", waiting_lines),
@@ -340,7 +340,7 @@ def by_model(results: SimulationResults, models_gpus: Mapping[str, int]) -> Char
         {model for row in rows.values() for model in row},
         key=lambda model: (-models_gpus.get(model, 0), model),
     )
-    everything = {row.policy: row.gpu_allocation_percent for row in results.summary}
+    everything = {row.policy: row.gpu_held_percent for row in results.summary}
     gpus = [*(models_gpus.get(model, 0) for model in models), sum(models_gpus.values())]
     heads = [f"{m}\n{_gpus(n)}" if n else m for m, n in zip([*models, "all"], gpus, strict=True)]
     values = [[*(rows[p].get(model) for model in models), everything[p]] for p in order]
@@ -452,14 +452,19 @@ def measure_chart(spec: ExperimentSpec, results: ExperimentResults, measure: str
     title, unit = _at(TITLES[measure], level_text(spec, others)), measure_of(measure).unit
     y_title = f"{capital(TITLES[measure])}, {unit}".removesuffix(", ")
     lines.sort(key=lambda line: line.end, reverse=measure_of(measure).more_is_better is True)
+    lowest, highest = min(min(each.low) for each in lines), max(max(each.high) for each in lines)
+    from_zero = lowest < highest / 2
+    under = _under(unit, max(row.seeds for row in rows), any(x.low != x.mean for x in lines))
     return LineChart(
         name=measure,
         title=title,
-        under=_under(unit, max(row.seeds for row in rows), any(x.low != x.mean for x in lines)),
+        under=under if from_zero else f"{under}; the axis does not begin at 0",
         says=describe(lines, capital(axis), y_title, "at the end"),
         lines=lines,
         x_title=capital(axis),
         y_title=y_title,
+        start=min(line.x[0] for line in lines),
+        from_zero=from_zero,
     )
 
 

@@ -1,6 +1,7 @@
 """The pages of experiments: who wins where, in words, figures and tables; and the page of several
 reproductions, each with its results next to the expected ones."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -40,10 +41,13 @@ from weft.lab.experiment.statistics.comparison import (
     level_text,
     model_of_time,
 )
+from weft.lab.experiment.statistics.differences import SeedMean
 from weft.lab.experiment.statistics.reproduction import CheckResult, ExpectedResults, Reproduction
 
 HEADLINES = ("jct_p99_s", "jct_mean_s", "energy_kj")
 """Measures that an experiment's page shows under each assumption."""
+_BY_DEMAND = ("gpu_allocated_at_100_percent", "gpu_allocated_percent", "gpu_fragmentation_percent")
+"""Measures that figures of a trace show against arrived demand."""
 PDF = "report.pdf"
 INDEX = "index.html"
 MOST_COLUMNS = 4
@@ -66,11 +70,12 @@ def write_experiment_report(
     `store` has the cells' rows over time; without it the page has no figures of them."""
     look_of = looks(spec.schedulers)
     report = Report(f"Weft: {spec.name}")
-    measures = _measure_sections(spec, results, look_of, report)
+    runs = None if store is None else trace_results(spec, store)
+    measures = _measure_sections(spec, results, look_of, report, drawn=runs is not None)
     levels = [] if store is None else rows_of_levels(spec, results, store, look_of)
     over_time = [_over_time(level, number, report) for number, level in enumerate(levels)]
     on_trace = ""
-    if store is not None and (runs := trace_results(spec, store)) is not None:
+    if runs is not None:
         drawn = [report.figure(chart) for chart in trace_charts(runs)]
         on_trace = section(*drawn, title="As pods come")
     parts = [
@@ -80,7 +85,7 @@ def write_experiment_report(
         on_trace,
         *measures,
         *over_time,
-        part("made", _made(spec, results, versions)),
+        part("made", _made(spec, results, versions, store), _command(store, folder)),
     ]
     others = {}
     if pdf:
@@ -95,9 +100,11 @@ def _measure_sections(
     results: ExperimentResults,
     look_of: Mapping[str, Look],
     report: Report,
+    *,
+    drawn: bool,
 ) -> list[str]:
     """Return a section per measure to judge by; one that equals another measure in every run says
-    so."""
+    so. With `drawn`, the page has the measures of a trace by demand already."""
     sections: list[str] = []
     for measure in (name for name in TITLES if _of(results, name)):
         title = capital(TITLES[measure])
@@ -105,10 +112,10 @@ def _measure_sections(
             note = part("note", f"The same as {TITLES[other]}, in every run.")
             sections.append(section(note, title=title))
             continue
-        chart = measure_chart(spec, results, measure)
-        drawn = report.figure(chart) if chart else ""
+        chart = None if drawn and measure in _BY_DEMAND else measure_chart(spec, results, measure)
+        figure = report.figure(chart) if chart else ""
         table = measure_table(spec, results, measure, look_of).html()
-        sections.append(section(drawn, table, title=title))
+        sections.append(section(figure, table, title="" if chart else title, label=title))
     return sections
 
 
@@ -187,10 +194,11 @@ def measure_table(
     unit = measure_of(measure).unit
     titles = ["Scheduler"]
     titles += [f"{level_text(spec, at) or 'Mean'}{f', {unit}' if unit else ''}" for at in levels]
+    decimals = _decimals(unit, [row.mean for row in rows_of.values()])
     rows = [
         TableRow(
             scheduler,
-            [_cell(rows_of.get((scheduler, *at.values()))) for at in levels],
+            [_cell(rows_of.get((scheduler, *at.values())), decimals) for at in levels],
             look_of[scheduler],
         )
         for scheduler in spec.schedulers
@@ -200,10 +208,17 @@ def measure_table(
     return Table(TITLES[measure], titles, rows, ends, most=MOST_COLUMNS)
 
 
-def _cell(row: MeasureSummary | None) -> str:
+def _decimals(unit: str, means: Sequence[float]) -> int:
+    """Return how many decimals all numbers of a table have: about four digits of the largest."""
+    largest = max(map(abs, means), default=0.0)
+    digits = 1 + int(math.log10(largest)) if largest >= 1 else 1
+    return 2 if unit == "%" else max(0, 4 - digits)
+
+
+def _cell(row: MeasureSummary | None, decimals: int) -> str:
     if row is None:
         return "–"
-    text = with_interval(row.mean_text)
+    text = with_interval(SeedMean(row.mean, row.ci95, row.equal).text(decimals))
     if row.difference is None:
         return text
     return Markup("{}<br>{}").format(text, _bracketed(row.difference.short_text(), row))
@@ -228,10 +243,20 @@ def _who_wins(results: ExperimentResults) -> str:
     )
 
 
-def _made(spec: ExperimentSpec, results: ExperimentResults, versions: str) -> dict[str, str]:
-    first = spec.seeds.first
+def _command(store: RunStore | None, folder: Path) -> str:
+    return "" if store is None else f"weft experiment report {store.folder} --page {folder}"
+
+
+def _made(
+    spec: ExperimentSpec, results: ExperimentResults, versions: str, store: RunStore | None
+) -> dict[str, str]:
+    first, workload = spec.seeds.first, spec.workload
+    files = [getattr(workload, name, "") for name in ("nodes", "pods", "order")]
+    named = ", ".join(file for file in files if isinstance(file, str) and file)
     return {
-        "Workload": str(spec.workload.__struct_config__.tag),
+        **({"Runs": str(store.folder)} if store is not None else {}),
+        "Workload": str(workload.__struct_config__.tag) + (f": {named}" if named else ""),
+        "Schedulers": f"{', '.join(spec.schedulers)}; baseline {results.baseline}",
         **{capital(axis): ", ".join(texts) for axis, texts in axes_of(spec).items()},
         "Seeds": f"{first} to {first + spec.seeds.count - 1}",
         **({"Repeats": str(spec.repeats)} if spec.repeats > 1 else {}),

@@ -159,8 +159,10 @@ class Line(msgspec.Struct, frozen=True):
         """Draw the line with about this many points, and the band if seeds differ."""
         colour = self.look.paint.light
         if self.low != self.high:
-            band = axes.fill_between(self.x, self.low, self.high, color=colour, alpha=0.13, lw=0)
+            band = axes.fill_between(self.x, self.low, self.high, color=colour, alpha=0.1, lw=0)
             band.set_gid(f"band|{clean(self.name)}")
+            for edge in (self.low, self.high):  # where bands lie over each other
+                axes.plot(self.x, edge, color=colour, alpha=0.45, lw=0.7)
         every = max(1, len(self.x) // points) if points else None
         (line,) = axes.plot(
             self.x,
@@ -190,6 +192,8 @@ class LineChart(Chart, frozen=True, kw_only=True):
     shows_full: bool = False
     shows_demand: bool = False
     apart: bool = False
+    from_zero: bool = True
+    """False where differences would not show beside 0: then the axis has the values' range."""
 
     def draw(self, size: Size) -> "Figure":
         """Draw all lines in one panel, and in a second one close up; or one panel a line."""
@@ -232,7 +236,8 @@ class LineChart(Chart, frozen=True, kw_only=True):
             axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
         last = max(line.x[-1] for line in self.lines)
         axes.set_xlim(self.start, last or 1.0)
-        axes.set_ylim(bottom=0)
+        if self.from_zero:
+            axes.set_ylim(bottom=0)
         if close and self.corner is not None:
             axes.set_xlim(self.corner[0], min(line.x[-1] for line in self.lines))
             axes.set_ylim(*self.corner)

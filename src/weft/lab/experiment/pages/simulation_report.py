@@ -74,7 +74,7 @@ CAPTIONS = {
 }
 _TIMED = {
     "by-model": "What is held when nothing is left to happen: pods without an end.",
-    "allocation": "What the running pods asked for, step by step until the last pod started; the "
+    "allocation": "What is allocated to running pods, step by step until the last pod started; the "
     "number beside a line is its mean.",
     "queue": "Pods that were created and had no place yet; the number beside a line is its mean, "
     "each seed until its last pod started.",
@@ -101,18 +101,20 @@ def write_report(
     report = Report(texts.title)
     captions = {**CAPTIONS, **(_TIMED if is_timed(results) else {})}
     lead = headline(results, sum(models_gpus.values()) if models_gpus else None)
+    figures = [
+        report.figure(chart, captions.get(chart.name, ""))
+        for chart in simulation_charts(results, models_gpus)
+    ]
     parts = [
         part("header", texts.title, texts.subtitle, _together(lead.lead), _together(lead.rest)),
+        figures[0],
         section(
             policy_table(results).html(),
             part("note", _note(results)),
             *(part("note", with_code(note)) for note in results.notes),
             label="Policies compared",
         ),
-        *(
-            report.figure(chart, captions.get(chart.name, ""))
-            for chart in simulation_charts(results, models_gpus)
-        ),
+        *figures[1:],
         *_queues(results),
         *maps(holdings, ranked(results)),
         _reasons(results),
@@ -124,7 +126,7 @@ def write_report(
 
 
 def _note(results: SimulationResults) -> str:
-    several = any(summary.gpu_allocation_ci95 is not None for summary in results.summary)
+    several = any(summary.gpu_held_ci95 is not None for summary in results.summary)
     interval = " ± is the half-width of a 95 % interval over seeds."
     return (
         f"Percentages are of all GPU capacity; bold is best, where one end is.{interval * several}"
@@ -150,8 +152,9 @@ def _queues(results: SimulationResults) -> list[str]:
 
 
 def _reasons(results: SimulationResults) -> str:
+    """Return all reasons, where the figure has folded some."""
     reasons = sorted({reason for run in results.runs for reason in run.unscheduled})
-    if not reasons:
+    if set(reasons) <= set(top_reasons(results)):
         return ""
     first = [reason for reason in top_reasons(results) if reason in reasons]
     order = [*first, *(reason for reason in reasons if reason not in first)]
@@ -277,18 +280,25 @@ def run_table(results: SimulationResults) -> Table:
     return Table("All runs", titles, rows)
 
 
-_RUN_TITLES = ["Demand, %", "Asked at 100 %", "Asked, %", "Held, %", "Fragmented, %", "of idle, %"]
+_RUN_TITLES = [
+    "Demand, %",
+    "Allocated at 100 %",
+    "Allocated, %",
+    "Held, %",
+    "Fragmented, %",
+    "of idle, %",
+]
 _TIMED_TITLES = ["Mean wait, s", "p50 wait, s", "p95 wait, s", "p99 wait, s"]
 _TIMED_TITLES += [f"{part} completion, s" for part in ("Mean", "p50", "p95", "p99")]
-_TIMED_TITLES += ["Asked, %", "Held, %"]
+_TIMED_TITLES += ["Allocated, %", "Held, %"]
 
 
 def _run_values(run: PolicyRun) -> list[float | None]:
     return [
         run.arrived_percent,
         run.curve.get("100"),
-        run.gpu_asked_percent,
-        run.gpu_allocation_percent,
+        run.gpu_allocated_percent,
+        run.gpu_held_percent,
         run.gpu_fragmentation_percent,
         run.fragmentation_of_idle_percent,
     ]
@@ -301,18 +311,20 @@ def _timed_values(run: PolicyRun) -> list[float | None]:
     return [
         *(waits.mean_s, waits.p50_s, waits.p95_s, waits.p99_s),
         *(took.mean_s, took.p50_s, took.p95_s, took.p99_s),
-        *(waits.mean_asked_percent, waits.mean_allocation_percent),
+        *(waits.mean_allocated_percent, waits.mean_held_percent),
     ]
 
 
 def _columns(results: SimulationResults) -> list[Column]:
     columns = [
-        _column("gpu_asked_at_100_percent", 2),
-        _column("gpu_asked_percent", 2),
-        _column("gpu_allocation_percent", 2, judges=False),
+        _column("gpu_allocated_at_100_percent", 2),
+        _column("gpu_allocated_percent", 2),
+        # Whole cards for pods that ask for parts: else what is held is what is allocated.
+        *([_column("gpu_held_percent", 2, judges=False)] if _holds_more(results) else []),
         # Low fragmentation does not make a policy better: one that holds everything has none.
         _column("gpu_fragmentation_percent", 2, judges=False),
-        _column("failed_pods", 1),
+        # Small pods in place of large ones are fewer that fail, and fewer GPUs allocated.
+        _column("failed_pods", 1, judges=False),
     ]
     if is_timed(results):
         # By the end all pods have left, so the final allocation says nothing.
@@ -327,6 +339,10 @@ def _columns(results: SimulationResults) -> list[Column]:
     if any(summary.cpu_s is not None for summary in results.summary):
         columns.append(Column("CPU, s", _cpu, 2))
     return columns
+
+
+def _holds_more(results: SimulationResults) -> bool:
+    return any(run.gpu_held_percent != run.gpu_allocated_percent for run in results.runs)
 
 
 def _column(
@@ -364,13 +380,13 @@ def _wait_columns() -> list[Column]:
         of("queue_p99_s", lambda w: w.p95_s, 1, "p95 wait"),
         _column("queue_p99_s", 1),
         _column("jct_mean_s", 1),
-        of("mean_allocation_percent", lambda w: w.mean_asked_percent, 2, _ASKED_OVER_TIME),
-        _column("mean_allocation_percent", 2),
+        of("mean_held_percent", lambda w: w.mean_allocated_percent, 2, _ALLOCATED_OVER_TIME),
+        _column("mean_held_percent", 2),
     ]
 
 
 _CPU_RESOLUTION_S = 0.01
-_ASKED_OVER_TIME = "GPUs asked for over time"
+_ALLOCATED_OVER_TIME = "GPUs allocated over time"
 
 
 def _cpu(runs: Sequence[PolicyRun]) -> SeedMean | None:

@@ -122,8 +122,8 @@ class GangsRunner:
         )
         run = msgspec.structs.replace(run, policy=cell.scheduler)
         measures = _measures(run.waits, run.completion)
-        measures["mean_allocation_percent"] = finite_or_none(
-            run.waits.mean_allocation_percent if run.waits else None
+        measures["mean_held_percent"] = finite_or_none(
+            run.waits.mean_held_percent if run.waits else None
         )
         if run.gangs is not UNSET:
             measures |= gang_measures(run.gangs)

@@ -155,9 +155,9 @@ def run_recorded(
 def openb_measures(run: PolicyRun) -> dict[str, float | None]:
     """Return the measures of a trace's run, by name."""
     measures: dict[str, float | None] = {
-        "gpu_asked_at_100_percent": run.at_100_percent,
-        "gpu_asked_percent": run.gpu_asked_percent,
-        "gpu_allocation_percent": run.gpu_allocation_percent,
+        "gpu_allocated_at_100_percent": run.at_100_percent,
+        "gpu_allocated_percent": run.gpu_allocated_percent,
+        "gpu_held_percent": run.gpu_held_percent,
         "gpu_fragmentation_percent": run.gpu_fragmentation_percent,
         "failed_pods": run.failed_pods,
     }
@@ -166,7 +166,7 @@ def openb_measures(run: PolicyRun) -> dict[str, float | None]:
         measures |= {
             "queue_mean_s": waits.mean_s,
             "queue_p99_s": waits.p99_s,
-            "mean_allocation_percent": waits.mean_allocation_percent,
+            "mean_held_percent": waits.mean_held_percent,
         }
     if run.completion is not None:
         measures |= {"jct_mean_s": run.completion.mean_s, "jct_p99_s": run.completion.p99_s}

@@ -107,7 +107,7 @@ workload:
   order: ""
   # inflation: pods come and never leave; timed: at the trace's times, and leave.
   mode: inflation
-  # GPUs asked for in the end, percent of all.
+  # GPUs allocated at the end, percent of all.
   demands: [130.0]
   # timed: pods come so many times faster, and last as long.
   compress: 1.0

@@ -103,8 +103,12 @@ class ExperimentResults(msgspec.Struct, frozen=True):
 
     @property
     def levels(self) -> list[dict[str, str]]:
-        """The measured levels, in the order of the plan."""
-        return list({tuple(row.levels.items()): row.levels for row in self.summary}.values())
+        """The measured levels, in the order of the plan: not all measures have all levels."""
+        by_measure: dict[str, dict[tuple[tuple[str, str], ...], dict[str, str]]] = {}
+        for row in self.summary:
+            by_measure.setdefault(row.measure, {})[tuple(row.levels.items())] = row.levels
+        most_first = sorted(by_measure.values(), key=len, reverse=True)
+        return list({at: levels for found in most_first for at, levels in found.items()}.values())
 
 
 def why_none(summary: Sequence[MeasureSummary], to: str = "") -> str:

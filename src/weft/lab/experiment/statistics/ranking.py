@@ -24,7 +24,7 @@ from weft.lab.simulate.results import (
 )
 from weft.lab.simulate.scenario import REMEDIES
 
-AT_100, AT_END, WAIT = "gpu_asked_at_100_percent", "gpu_asked_percent", "queue_mean_s"
+AT_100, AT_END, WAIT = "gpu_allocated_at_100_percent", "gpu_allocated_percent", "queue_mean_s"
 """Measures by which policies are ranked."""
 
 
@@ -82,29 +82,29 @@ def summarise(runs: Sequence[PolicyRun]) -> list[PolicySummary]:
 
 
 def _summary(policy: str, runs: list[PolicyRun]) -> PolicySummary:
-    allocation = measured_mean(runs, "gpu_allocation_percent")
+    held = measured_mean(runs, "gpu_held_percent")
     fragments = measured_mean(runs, "gpu_fragmentation_percent")
-    asked, at_100 = measured_mean(runs, AT_END), measured_mean(runs, AT_100)
+    allocated, at_100 = measured_mean(runs, AT_END), measured_mean(runs, AT_100)
     cpu = [run.cpu_s for run in runs if run.cpu_s is not None]
     timed, of_times = _timed(runs)
     means = {
-        "gpu_asked_percent": asked,
-        "gpu_allocation_percent": allocation,
+        "gpu_allocated_percent": allocated,
+        "gpu_held_percent": held,
         "gpu_fragmentation_percent": fragments,
-        "gpu_asked_at_100_percent": at_100,
+        "gpu_allocated_at_100_percent": at_100,
         **of_times,
     }
     return PolicySummary(
         policy=policy,
         seeds=len(runs),
-        gpu_asked_percent=_mean(asked),
-        gpu_asked_ci95=_half(asked),
-        gpu_allocation_percent=_mean(allocation),
-        gpu_allocation_ci95=_half(allocation),
+        gpu_allocated_percent=_mean(allocated),
+        gpu_allocated_ci95=_half(allocated),
+        gpu_held_percent=_mean(held),
+        gpu_held_ci95=_half(held),
         gpu_fragmentation_percent=_mean(fragments),
         gpu_fragmentation_ci95=_half(fragments),
-        gpu_asked_at_100_percent=_mean(at_100) if at_100 else None,
-        gpu_asked_at_100_ci95=_half(at_100),
+        gpu_allocated_at_100_percent=_mean(at_100) if at_100 else None,
+        gpu_allocated_at_100_ci95=_half(at_100),
         failed_pods=round(sum(run.failed_pods for run in runs) / len(runs), 2),
         timed=timed,
         cpu_s=round(sum(cpu) / len(cpu), 3) if cpu else None,
@@ -134,8 +134,8 @@ def _timed(runs: list[PolicyRun]) -> tuple[TimedSummary | None, dict[str, SeedMe
         jct_mean_s=_mean(completion),
         jct_mean_ci95=_half(completion),
         jct_p95_s=mean([completion.p95_s for completion in completions]),
-        mean_asked_percent=mean([wait.mean_asked_percent for wait in waits]),
-        mean_allocation_percent=mean([wait.mean_allocation_percent for wait in waits]),
+        mean_allocated_percent=mean([wait.mean_allocated_percent for wait in waits]),
+        mean_held_percent=mean([wait.mean_held_percent for wait in waits]),
     )
     means: dict[str, SeedMean | None] = {"queue_mean_s": wait, "jct_mean_s": completion}
     gangs = [run.gangs for run in runs if run.gangs is not UNSET]
@@ -209,8 +209,8 @@ def is_timed(results: SimulationResults) -> bool:
 
 
 def ranking_measure(results: SimulationResults) -> str:
-    """Return the ranking measure: the mean wait in timed mode, else GPU requested by placed pods
-    when demand equals capacity, else at the end."""
+    """Return the ranking measure: the mean wait in timed mode, else allocated GPUs when
+    demand equals capacity, else at the end."""
     if is_timed(results):
         return WAIT
     return AT_100 if all(run.at_100_percent is not None for run in results.runs) else AT_END
@@ -309,7 +309,7 @@ def _does(measure: str, value: str, who: str) -> str:
     if measure == WAIT:
         return f"{who} start{s} pods after a mean wait of {value}"
     when = "when demand equals capacity" if measure == AT_100 else "at the end"
-    return f"{who} give{s} pods {value} of the GPUs {when}"
+    return f"{who} allocate{s} {value} of the GPUs {when}"
 
 
 def _shown(value: float, measure: str) -> str:
