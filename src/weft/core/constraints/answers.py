@@ -10,6 +10,7 @@ from weft.core.constraints.answer import PodAnswer, Words
 from weft.core.constraints.counts import CountByNode, summed
 from weft.core.constraints.existing_pods import CountKey, ExistingPods, affinity_key
 from weft.core.constraints.storage_answers import storage_answers
+from weft.core.ledger.node_labels import WITHOUT, LabelColumn, as_bits
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Code, Constraints, InterPodRules, PodRequest, PodTerm, SpreadRule
 
@@ -40,20 +41,23 @@ def _affinity(existing: ExistingPods, table: LedgerTable, rules: InterPodRules) 
     """One pod must match all terms to count for any; the first of pods that are near to each other
     may be anywhere where all topology keys are."""
     count = existing.count(affinity_key(rules))
-    sums = [count.sums(table, term.topology_key) for term in rules.affinity]
-    is_first = rules.is_its_own and not any(each.any() for each in sums)
+    columns = [table.labels.domains(term.topology_key) for term in rules.affinity]
+    none_in = [count.none_in(table, term.topology_key) for term in rules.affinity]
+    is_first = rules.is_its_own and _nowhere(none_in, columns)
     if is_first and existing.kept:  # another one may have a place soon
         kept = existing.count(affinity_key(rules, with_kept=True))
-        is_first = not any(kept.sums(table, term.topology_key).any() for term in rules.affinity)
+        also = [kept.none_in(table, term.topology_key) for term in rules.affinity]
+        is_first = _nowhere(also, columns)
     found = []
-    for term, each in zip(rules.affinity, sums, strict=True):
-        of_node = table.labels.domains(term.topology_key).of_node
-        where = each == 0
-        if is_first:
-            where[1:] = False
-        words = _affinity_words(term, table)
-        found.append(PodAnswer(Code.POD_AFFINITY, where, words, of_node))
+    for term, none, column in zip(rules.affinity, none_in, columns, strict=True):
+        where = WITHOUT if is_first else none
+        found.append(PodAnswer(Code.POD_AFFINITY, where, _affinity_words(term, table), column))
     return found
+
+
+def _nowhere(none_in: Sequence[int], columns: Sequence[LabelColumn]) -> bool:
+    """True if there are none in any domain."""
+    return all(none == each.everywhere for none, each in zip(none_in, columns, strict=True))
 
 
 def _affinity_words(term: PodTerm, table: LedgerTable) -> Words:
@@ -76,10 +80,9 @@ def _domain(table: LedgerTable, key: str, row: int) -> str:
 def _away(table: LedgerTable, term: PodTerm, count: CountByNode, code: Code) -> PodAnswer:
     key = term.topology_key
     domains = table.labels.domains(key)
-    of_node = domains.of_node
 
     def words(row: int) -> str:
-        number, where = int(count.sums(table, key)[of_node[row]]), _domain(table, key, row)
+        number, where = int(count.sums(table, key)[domains.of_node[row]]), _domain(table, key, row)
         if code is Code.ANTI_AFFINITY:
             who = "a pod" if number == 1 else f"{number:,} pods"
             keep = "keeps" if number == 1 else "keep"
@@ -88,7 +91,7 @@ def _away(table: LedgerTable, term: PodTerm, count: CountByNode, code: Code) -> 
 
     if domains.tells_nodes_apart:
         return PodAnswer(code, count.rows(table), words)
-    return PodAnswer(code, count.sums(table, key) > 0, words, of_node)
+    return PodAnswer(code, domains.everywhere ^ count.none_in(table, key), words, domains)
 
 
 def _spread(
@@ -117,10 +120,9 @@ def nodes_within(
     have_all = None
     by_labels = tolerated = None
     if len(rules) > 1 and need_all:
-        have_all = np.ones(table.count, dtype=np.bool_)
-        for rule in rules:
-            have_all &= table.labels.domains(rule.topology_key).of_node > 0
-        have_all = None if have_all.all() else have_all
+        columns = [table.labels.domains(rule.topology_key) for rule in rules]
+        if not all(column.is_everywhere for column in columns):
+            have_all = np.logical_and.reduce([column.of_node > 0 for column in columns])
     if constraints.selector or constraints.affinity is not None:
         by_labels = table.labels.accepts_labels(constraints)
     if table.has_taints and any(rule.honors_taints for rule in rules):
@@ -167,9 +169,7 @@ def _skewed(rule: SpreadRule, table: LedgerTable, sums: Ints, within: Bools | No
     least, enough = 0, len(there) >= rule.min_domains
     if len(there) and enough:
         least = int(counts.min())
-    # By domain first: there are fewer of them. Number 0 are the nodes without the label.
-    too_many = sums + int(rule.counts_itself) - least > rule.max_skew
-    too_many[0] = True
+    too_many = as_bits(sums > rule.max_skew + least - int(rule.counts_itself)) | WITHOUT
 
     def words(row: int) -> str:
         where = _domain(table, rule.topology_key, row)
@@ -183,7 +183,7 @@ def _skewed(rule: SpreadRule, table: LedgerTable, sums: Ints, within: Bools | No
         name = domains.values[fewest - 1] if fewest else "any other"
         return f"{has}, {name} {least:,}, skew at most {rule.max_skew}"
 
-    return PodAnswer(Code.TOPOLOGY_SPREAD, too_many, words, domains.of_node)
+    return PodAnswer(Code.TOPOLOGY_SPREAD, too_many, words, domains)
 
 
 def _tolerated(table: LedgerTable, constraints: Constraints) -> Bools:

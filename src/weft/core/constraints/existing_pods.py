@@ -46,11 +46,11 @@ class CountKey(NamedTuple):
     with_terminating: bool = True
     with_kept: bool = True
 
-    def counts(self, marks: PodMarks) -> bool:
-        """True if such a pod is among them."""
+    def counts(self, marks: PodMarks, asked: int = 0) -> bool:
+        """True if such a pod is among them; so many of the selectors were `asked` already."""
         counts = self.with_terminating or not marks.terminating
         return (counts and (self.with_kept or not marks.kept)) and all(
-            _by_sets(each).matches(marks.namespace, marks.labels) for each in self.selectors
+            _by_sets(each).matches(marks.namespace, marks.labels) for each in self.selectors[asked:]
         )
 
 
@@ -97,40 +97,69 @@ def affinity_key(rules: InterPodRules, *, with_kept: bool = False) -> CountKey:
 T = TypeVar("T")
 
 
+class _Selected(NamedTuple):
+    """A selector in an index: the how manieth it is, and what is left to ask of a pod that has the
+    label by which it was found."""
+
+    number: int
+    namespaces: tuple[str, ...] | None
+    more: PodSelector | None
+
+    def has(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """True if it selects such a pod."""
+        if self.more is not None:
+            return self.more.matches(namespace, labels)
+        return self.namespaces is None or namespace in self.namespaces
+
+
 class _Index(Generic[T]):
     """Finds things by the pods that their first selector selects, without asking all of them."""
 
     def __init__(self) -> None:
-        self._by_label: dict[tuple[str, str], dict[T, int]] = {}
-        self._others: dict[T, int] = {}
+        self._by_label: dict[str, dict[str, dict[T, _Selected]]] = {}
+        self._others: dict[T, _Selected] = {}
         self._next = 0
 
     def add(self, item: T, selector: PodSelector) -> None:
         """One more."""
         self._next += 1
         pairs = _pairs_of(selector)
-        buckets = [self._by_label.setdefault(pair, {}) for pair in pairs] or [self._others]
-        for bucket in buckets:
-            bucket[item] = self._next
+        is_all = bool(pairs) and len(selector.labels or ()) == 1
+        more = None if is_all else _by_sets(selector)
+        asked = _Selected(self._next, selector.namespaces, more)
+        if not pairs:
+            self._others[item] = asked
+        for key, value in pairs:
+            self._by_label.setdefault(key, {}).setdefault(value, {})[item] = asked
 
     def remove(self, item: T, selector: PodSelector) -> None:
         """One less."""
         self._others.pop(item, None)
-        for pair in _pairs_of(selector):
-            bucket = self._by_label[pair]
+        for key, value in _pairs_of(selector):
+            by_value = self._by_label[key]
+            bucket = by_value[value]
             bucket.pop(item, None)
             if not bucket:
-                del self._by_label[pair]
+                del by_value[value]
+                if not by_value:
+                    del self._by_label[key]
 
-    def near(self, labels: Mapping[str, str]) -> list[T]:
-        """Those that may select a pod with these labels, in the order in which they came."""
-        buckets = [self._by_label[pair] for pair in labels.items() if pair in self._by_label]
-        if self._others:
-            buckets.append(self._others)
-        if len(buckets) == 1:
-            return list(buckets[0])
-        found = [(number, item) for bucket in buckets for item, number in bucket.items()]
-        found.sort(key=itemgetter(0))
+    def selecting(self, namespace: str, labels: Mapping[str, str]) -> list[T]:
+        """Those whose first selector selects a pod of this namespace with these labels, in the
+        order in which they came."""
+        buckets = [self._others] if self._others else []
+        for key in self._by_label if len(self._by_label) < len(labels) else labels:
+            value = labels.get(key)
+            if value is not None and (bucket := self._by_label.get(key, {}).get(value)):
+                buckets.append(bucket)
+        found = [
+            (asked.number, item)
+            for bucket in buckets
+            for item, asked in bucket.items()
+            if asked.has(namespace, labels)
+        ]
+        if len(buckets) > 1:
+            found.sort(key=itemgetter(0))
         return [item for _, item in found]
 
 
@@ -187,6 +216,7 @@ class _PodsByLabel:
         return found
 
 
+@functools.lru_cache(maxsize=KEPT)
 def draws_of(
     affinity: Sequence[PodTerm], preferences: Preferences | UnsetType
 ) -> tuple[WeightedTerm, ...] | UnsetType:
@@ -211,7 +241,8 @@ class ExistingPods:
         self._pods: dict[str, tuple[str, PodMarks]] = {}
         self._by_namespace: dict[str, dict[str, None]] = {}
         self._by_label = _PodsByLabel()
-        self._counts: OrderedDict[CountKey, CountByNode] = OrderedDict()
+        self._counts: dict[CountKey, CountByNode] = {}
+        self._asked = 0
         self._watched: OrderedDict[CountKey, None] = OrderedDict()
         self._counted: _Index[CountKey] = _Index()  # these, and the watched ones
         self.owners: dict[PodTerm, CountByNode] = {}
@@ -351,10 +382,11 @@ class ExistingPods:
     def count(self, key: CountKey) -> CountByNode:
         """How many of these pods each node has."""
         known = self._counts.get(key)
+        self._asked += 1
         if known is not None:
-            self._counts.move_to_end(key)
+            known.asked = self._asked
             return known
-        known = self._counts[key] = CountByNode()
+        known = self._counts[key] = CountByNode(self._asked)
         for uid in self._of(key.selectors):
             node, marks = self._pods[uid]
             if key.counts(marks):
@@ -364,7 +396,9 @@ class ExistingPods:
         else:
             self._counted.add(key, key.selectors[0])
         if len(self._counts) > KEPT:
-            self._watched[self._counts.popitem(last=False)[0]] = None
+            oldest = min(self._counts, key=lambda each: self._counts[each].asked)
+            del self._counts[oldest]
+            self._watched[oldest] = None
         while len(self._watched) > WATCHED and self._undo is None:
             self._forget_oldest()
         return known
@@ -379,8 +413,7 @@ class ExistingPods:
 
     def keeping_off(self, namespace: str, labels: Mapping[str, str]) -> tuple[PodTerm, ...]:
         """The anti-affinity terms of pods here that select a pod like this."""
-        near = self._away.near(labels)
-        return tuple(term for term in near if _by_sets(term.pods).matches(namespace, labels))
+        return tuple(self._away.selecting(namespace, labels))
 
     def drawing(
         self, namespace: str, labels: Mapping[str, str]
@@ -389,11 +422,8 @@ class ExistingPods:
         so many terms each node has."""
         if not self.drawers:
             return []
-        return [
-            (wish, self.drawers[wish])
-            for wish in self._drawn.near(labels)
-            if _by_sets(wish.term.pods).matches(namespace, labels)
-        ]
+        drawn = self._drawn.selecting(namespace, labels)
+        return [(wish, self.drawers[wish]) for wish in drawn]
 
     def take_moved(self) -> PodsMoved:
         """Counts and terms that rose or fell since this was asked last."""
@@ -419,8 +449,8 @@ class ExistingPods:
     def _add(self, node: str, marks: PodMarks, by: int) -> None:
         moved = self._rose if by > 0 else self._fell
         if self._counts:
-            for key in self._counted.near(marks.labels):
-                if key.counts(marks):
+            for key in self._counted.selecting(marks.namespace, marks.labels):
+                if key.counts(marks, asked=1):
                     if (count := self._counts.get(key)) is not None:
                         count.add(node, by)
                     moved.add(key)

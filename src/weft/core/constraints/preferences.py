@@ -56,8 +56,8 @@ class PreferredPlace(msgspec.Struct, frozen=True, gc=False):
 
 
 class PreferredAmong(NamedTuple):
-    """The rows among which a pod's preferences decided, with the `parts` that tell them apart;
-    policies rate these rows within `percent` % of their range of the best."""
+    """The rows, in order, among which a pod's preferences decided, with the `parts` that tell them
+    apart; policies rate these rows within `percent` % of their range of the best."""
 
     rows: Ints
     percent: int
@@ -65,7 +65,7 @@ class PreferredAmong(NamedTuple):
 
     def place(self, row: int) -> PreferredPlace:
         """The reason why it is this row, which is among them."""
-        at = int(np.flatnonzero(self.rows == row)[0])
+        at = int(self.rows.searchsorted(row))
         parts = [
             PartPoints(name, int(points[at]), _MOST * WEIGHTS[name]) for name, points in self.parts
         ]
@@ -96,12 +96,11 @@ class PodWishes:
         if table.has_taints and table.taints.are_disliked:
             self.rules += 1
 
-    def parts(self, rows: Ints, near: Ints | None = None) -> list[PreferencePart]:
-        """The points of each part for these rows, which are all that fit; or for `near`, some of
-        them."""
+    def parts(self, rows: Ints, at: Ints | None = None) -> list[PreferencePart]:
+        """The points of each part for these rows, which are all that fit; or for some of them, at
+        these positions. Where a part does not tell these apart, it may be 0 for all."""
         table, asked = self._table, self._asked
         found: list[tuple[PartName, Ints]] = []
-        at = None if near is None else np.searchsorted(rows, near)
 
         def some(points: Ints) -> Ints:
             return points if at is None else points.take(at)
@@ -136,18 +135,24 @@ class PodWishes:
             key = wish.term.topology_key
             by_domain = count.sums(self._table, key) * wish.weight
             by_key[key] = by_key[key] + by_domain if key in by_key else by_domain
-        is_all = len(rows) == self._table.count
-        columns = []
-        for key, by_domain in by_key.items():
-            of_node = self._table.labels.domains(key).of_node
-            columns.append(by_domain.take(of_node if is_all else of_node.take(rows)))
-        sums = columns[0] if len(columns) == 1 else np.sum(columns, axis=0)
-        least, most = int(sums.min()), int(sums.max())
-        sums = sums if at is None else sums.take(at)
-        if least == most:
-            return np.zeros(len(sums), dtype=np.int64)
+        if len(by_key) == 1:  # by domain first: there are fewer of them
+            (key, sums), *_ = by_key.items()
+            of_row = self._table.labels.domains(key).of_node.take(rows)
+        else:
+            labels = self._table.labels
+            columns = [
+                sums.take(labels.domains(key).of_node.take(rows)) for key, sums in by_key.items()
+            ]
+            sums, of_row = np.sum(columns, axis=0), np.arange(len(rows))
+        some = of_row if at is None else of_row.take(at)
+        here = sums.take(some)
+        if here.min() == here.max():
+            return np.zeros(len(some), dtype=np.int64)
+        every = sums.take(of_row)
+        least, most = int(every.min()), int(every.max())
         # By floats, as kube-scheduler does: they are cut off, not rounded.
-        return (_MOST * ((sums - least) / float(most - least))).astype(np.int64)
+        points = (_MOST * ((sums - least) / float(most - least))).astype(np.int64)
+        return points.take(some)
 
     def _by_spread(self, rows: Ints) -> Ints:
         """The fewer pods of these are there, the more points; none where a label is missing by

@@ -7,10 +7,13 @@ come or go, the others keep their answers. The least recently used shapes are fo
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from msgspec import UNSET
+from msgspec.structs import replace
 
-from weft.core.constraints import PodAnswer, PodWishes, PreferredAmong, refusals
+from weft.core.constraints import PodAnswer, PodWishes, PreferredAmong, RowsLeft, refusals
 from weft.core.engine.parked import NOWHERE, Never
 from weft.core.framework import (
     NEVER,
@@ -73,6 +76,7 @@ class Assessment:
     the best connected set of GPUs that is free on each node, `connectable` that of the empty node:
     None where it does not matter. `kinds` is what the layout tells GPUs apart by. `beside` are
     the answers of the pod's rules about other pods, in an answer that is of one moment (`among`).
+    `rows`, where they are named, are all that fit, in order, and maybe others, with `scores`.
     `wishes` are the pod's preferences now (`preferring`), None without any, and `preferred` why a
     node was chosen by them, where they decided.
     """
@@ -83,6 +87,8 @@ class Assessment:
         self.beside: Sequence[PodAnswer] = ()
         self.wishes: PodWishes | None = None
         self.preferred: PreferredAmong | None = None
+        self.rows: Ints | None = None
+        self.scores: Ints
         self.generation = ledger.generation
         self.version, self.observed = -1, NOTHING_OBSERVED
         rows = ledger.table.count
@@ -169,19 +175,7 @@ class Assessment:
         What pods are where changes with every decision, so these rules are asked anew each time.
         `shape` is the pod's, with the rules that others have about it.
         """
-        left = self.copied()
-        left.shape, left.beside = shape, beside
-        refused = refusals(beside, len(self.codes))
-        if refused is None:
-            return left
-        left.codes = self.codes + refused * (self.codes == 0)
-        left.counts = np.bincount(left.codes, minlength=CODES)
-        if len(self.raw) > 1:
-            left.total = self.total.copy()
-            _weigh(left, self.profile)  # scores are compared among the nodes that are left
-        else:
-            left.total = np.where(left.codes == 0, self.total, _NEVER)
-        return left
+        return NarrowedAssessment(self, shape, beside)
 
     def preferring(self, wishes: PodWishes) -> "Assessment":
         """The same for a pod with these preferences, which decide among nodes of like scores."""
@@ -189,12 +183,75 @@ class Assessment:
         twin.wishes = wishes
         return twin
 
+    def filled(self) -> "Assessment":
+        """The same with columns of all nodes."""
+        return self
+
     @property
     def never(self) -> Never:
         """The nodes that could not take the shape whatever leaves them."""
         if not self.any_declared:
             return NOWHERE
         return Never(self.generation, np.packbits(self.declared != 0).tobytes())
+
+
+class NarrowedAssessment(Assessment):
+    """The answers where rules about other pods leave some nodes: where these are few, only they are
+    looked at, and `codes` and `total` of all nodes are made for who asks. That has to be before
+    anything changes (`filled`)."""
+
+    def __init__(self, known: Assessment, shape: Shape, beside: Sequence[PodAnswer]) -> None:
+        """Narrow what is `known` without the rules."""
+        self.__dict__.update(known.filled().__dict__)
+        self.shape, self.beside, self._known = shape, beside, known
+        left = RowsLeft(known.codes, known.counts, beside)
+        self.counts, self.rows = left.counts, left.rows
+        if left.rows is not None:
+            if len(self.raw) > 1:
+                self.rows = left.rows[~left.out]
+                self.scores = _weighed(known, self.rows)
+            else:
+                self.scores = known.total.take(left.rows)
+                np.putmask(self.scores, left.out, NEVER)
+            del self.codes, self.total
+        elif left.codes is not known.codes:
+            self.codes = left.codes
+            if len(self.raw) > 1:
+                self.total = known.total.copy()
+                _weigh(self)
+            else:
+                self.total = np.where(left.codes == 0, known.total, _NEVER)
+
+    def __getattr__(self, name: str) -> Any:
+        """A column of all nodes that is not made yet."""
+        if name in ("codes", "total"):
+            return getattr(self.filled(), name)
+        raise AttributeError(name)
+
+    def filled(self) -> Assessment:
+        """The same with columns of all nodes, which stay whatever changes."""
+        known, rows = self._known, self.rows
+        if rows is not None and "codes" not in self.__dict__:
+            if known.version != self.version:
+                raise RuntimeError("answers are asked for of which others were made meanwhile")
+            refused = refusals(self.beside, len(known.codes))
+            codes = known.codes
+            self.codes = codes if refused is None else codes + refused * (codes == 0)
+            self.total = np.full(len(codes), NEVER, dtype=np.int64)
+            self.total[rows] = self.scores
+        return self
+
+    def copied(self) -> Assessment:
+        """The same answers, to be narrowed."""
+        self.filled()
+        twin = super().copied()
+        twin.rows = None
+        return twin
+
+    def preferring(self, wishes: PodWishes) -> Assessment:
+        """The same for a pod with these preferences: it is of one moment anyway."""
+        self.wishes = wishes
+        return self
 
 
 class Assessor:
@@ -256,8 +313,15 @@ class Assessor:
         known.profile, known.asked = profile, self._prices
         self._bring_up(known)
         if len(known.raw) > 1:
-            _weigh(known, profile)
+            _weigh(known)
         return known
+
+    @staticmethod
+    def without_rules(shape: Shape) -> Shape:
+        """The same for everybody who asks as much, whatever pods it wants around it: answers about
+        room are kept by this."""
+        constraints = replace(shape.constraints, pods=UNSET, storage=UNSET)
+        return replace(shape, constraints=constraints)
 
     def _of_this_layout(self, profile: Profile, shape: Shape) -> Assessment:
         """The answers kept for `shape`; new ones where the nodes are others since (its columns have
@@ -462,12 +526,16 @@ def _store(
         known.position[at] = position
 
 
-def _weigh(known: Assessment, profile: Profile) -> None:
+def _weigh(known: Assessment) -> None:
     """Several scores: normalise each over the feasible nodes and add by weight."""
     fits = np.flatnonzero(known.codes == 0)
     known.total[:] = NEVER
+    known.total[fits] = _weighed(known, fits)
+
+
+def _weighed(known: Assessment, fits: Ints) -> Ints:
+    total = np.zeros(len(fits), dtype=np.int64)
     if len(fits):
-        total = np.zeros(len(fits), dtype=np.int64)
-        for plugin, raw in zip(profile.scorers, known.raw, strict=True):
+        for plugin, raw in zip(known.profile.scorers, known.raw, strict=True):
             total += plugin.weight * ask.normalize(plugin.policy, raw.take(fits))
-        known.total[fits] = total
+    return total

@@ -34,7 +34,6 @@ from weft.core.engine import (
     selection,
 )
 from weft.core.engine.assessment import (
-    KEPT_AT_MOST,
     LOOKS_BESIDE,
     LOOKS_LAID_OUT,
     LOOKS_MATCHED,
@@ -120,7 +119,6 @@ class Engine:
         off = head_of_line is NOTHING_KEPT
         self.kept_places = NONE_KEPT if off else KeptPlaces(head_of_line, self.ledger)
         self.fits_only = Assessor(self.ledger)  # answers without scores, on trial
-        self._plain: dict[Shape, Shape] = {}
         self.placed: dict[str, PlacedPod] = {}
         self.seed, self.keep_top = seed, keep_top
         self.bind_timeout_ns, self.turn_looks = bind_timeout_ns, turn_looks
@@ -474,13 +472,13 @@ class Engine:
             with self.kept_places.aside(waiting):
                 preempting.try_nominated(self, waiting, now_ns, out)
             return
-        known = self.assess(profile, pod)
+        known = self._assess(profile, pod)
         row = selection.best_row(known, profile, f"{self.seed}/{pod.uid}/{waiting.tries}")
         if row < 0 and (self.kept_places.turns or self.kept_places.serves_pods):
             head_of_line.decide_alone(self, waiting, now_ns, out)
             return
         if row < 0:
-            on = self.preemption.on
+            on, known = self.preemption.on, known.filled()
             if not on or not preempting.makes_room(self, waiting, known, now_ns, out):
                 self.parks(waiting, known, now_ns, out)
             return
@@ -531,6 +529,12 @@ class Engine:
     ) -> Assessment:
         """The nodes' fit and score for the pod now: a pure question. `beside` wait
         elsewhere than in the queue; None: whoever waits is no matter."""
+        return self._assess(profile, pod, beside).filled()
+
+    def _assess(
+        self, profile: Profile, pod: PodRequest, beside: Sequence[PodRequest] | None = ()
+    ) -> Assessment:
+        """The same, to be used before anything changes."""
         self.follow_first()
         shape = self.shape_of(profile, pod)
         known = self.asked_of(self.assessor, profile, shape, pod)
@@ -566,7 +570,7 @@ class Engine:
         theirs about it."""
         constraints, existing, table = shape.constraints, self.existing, self.ledger.table
         has_rules = constraints.pods or constraints.storage
-        known = assessor.assess(profile, self._without_rules(shape) if has_rules else shape)
+        known = assessor.assess(profile, assessor.without_rules(shape) if has_rules else shape)
         if constraints.judged_elsewhere or constraints.unsupported:
             return known
         if pod.gang:
@@ -587,17 +591,6 @@ class Engine:
             wishes = PodWishes(existing, self.images, table, pod, constraints)
             assessor.looked += wishes.rules * table.count // LOOKS_BESIDE
             known = known.preferring(wishes) if wishes.rules else known
-        return known
-
-    def _without_rules(self, shape: Shape) -> Shape:
-        """The same for everybody who asks as much, whatever pods it wants around it: answers about
-        room are kept by this."""
-        known = self._plain.get(shape)
-        if known is None:
-            if len(self._plain) >= KEPT_AT_MOST:
-                self._plain.clear()
-            constraints = replace(shape.constraints, pods=UNSET, storage=UNSET)
-            known = self._plain[shape] = replace(shape, constraints=constraints)
         return known
 
     def _learnt_shape(self, profile: Profile, pod: PodRequest) -> Shape:

@@ -120,12 +120,16 @@ class Journal:
         pod, table = waiting.pod, self._ledger.table
         outcome: Outcome = "unschedulable" if place is None else "placed"
         row, shares = place or (-1, ())
+        score = 0
+        if row >= 0:
+            rows = known.rows
+            score = known.total[row] if rows is None else known.scores[rows.searchsorted(row)]
         return Record(
             *self._begun(pod, waiting.profile.name, waiting.tries, now_ns),
             outcome,
             table.nodes[row].name if row >= 0 else "",
             shares,
-            int(known.total[row]) if row >= 0 else 0,
+            int(score),
             tuple(known.counts.tolist()),
             self._top(known, waiting.profile) if self._keep_top else (),
             charged=charged,

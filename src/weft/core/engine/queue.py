@@ -398,13 +398,13 @@ class Queue:
 
         To be asked before `waiting` takes a place: then that one is tried first, and this again.
         """
+        if not ((elder := self._active.elder(waiting, shape)) or self._parked or self._woken):
+            return False
         key = GroupKey(waiting.profile.name, shape, waiting.group.gang, waiting.team)
         group, woken = self._parked.get(key), self._woken.get(key)
         there = [group.first() if group is not None else None, woken]
         ahead = [pod for pod in there if pod is not None and pod.state in {"parked", "backoff"}]
-        if (elder := self._active.elder(waiting, shape)) is not None:
-            ahead.append(elder)
-        first = min(ahead, key=lambda pod: pod.key, default=waiting)
+        first = min([*ahead, elder or waiting], key=lambda pod: pod.key)
         if first.key >= waiting.key:
             return False
         if first.state == "parked" and group is not None:

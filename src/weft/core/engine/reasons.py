@@ -125,18 +125,20 @@ def best_nodes(
     table: LedgerTable, known: Assessment, profile: Profile, most: int
 ) -> list[Candidate]:
     """The best nodes in order, by masked argmax: records are no place for a sort."""
-    total = known.total.copy()
+    rows = known.rows
+    left = (known.total if rows is None else known.scores).copy()
     best: list[Candidate] = []
-    for _ in range(min(most, len(total))):
-        row = int(total.argmax())
-        if total[row] == NEVER:
+    for _ in range(min(most, len(left))):
+        at = int(left.argmax())
+        if left[at] == NEVER:
             break
-        scores = {
+        row = at if rows is None else int(rows[at])
+        parts = {
             plugin.policy.name: int(raw[row])
             for plugin, raw in zip(profile.scorers, known.raw, strict=True)
         }
-        best.append(Candidate(table.nodes[row].name, int(total[row]), scores))
-        total[row] = NEVER
+        best.append(Candidate(table.nodes[row].name, int(left[at]), parts))
+        left[at] = NEVER
     return best
 
 

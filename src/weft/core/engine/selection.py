@@ -48,50 +48,57 @@ def best_row(known: Assessment, profile: Profile, key: str) -> int:
     Of nodes that score almost equally, the one that the pod prefers. Of those that score equally,
     the one whose free GPUs are connected best, then the first.
     """
-    if len(known.total) == 0:
+    rows = known.rows
+    scores = known.total if rows is None else known.scores
+    if len(scores) == 0:
         return -1
-    row = int(known.total.argmax())
-    best = known.total[row]
+    at = int(scores.argmax())
+    best = scores[at]
     if best == NEVER:
         return -1
-    rows = None if known.wishes is None else _preferred(known, known.wishes, profile.preferences)
-    if rows is not None and len(rows) == 1:
-        return int(rows[0])
+    near = None
+    if known.wishes is not None:
+        near = _preferred(known, known.wishes, profile.preferences)
+        if near is not None and len(near) == 1:
+            return int(near[0])
+    if near is None and (profile.breaks_ties or known.connected is not None):
+        near = (scores == best).nonzero()[0]
+        near = near if rows is None else rows.take(near)
+    if near is None:
+        return at if rows is None else int(rows[at])
+    first = 0
     if profile.breaks_ties:
-        rows = (known.total == best).nonzero()[0] if rows is None else rows
-        row = int(rows[ask.choose_node(profile.lead, rows, key)])
+        first = ask.choose_node(profile.lead, near, key)
     elif known.connected is not None:
-        rows = (known.total == best).nonzero()[0] if rows is None else rows
-        row = int(rows[known.connected.take(rows).argmax()])
-    elif rows is not None:
-        row = int(rows[0])
-    return row
+        first = int(known.connected.take(near).argmax())
+    return int(near[first])
 
 
 def _preferred(known: Assessment, wishes: PodWishes, percent: int) -> Ints | None:
     """The best rows for the pod's preferences, of those within `percent` % of the range of scores
     from the best; of equals those with the best score. None where it has none among them."""
-    total = known.total
-    best, out = int(total.max()), total == NEVER
-    worst = int(np.where(out, best, total).min())
-    near = (total >= best - (best - worst) * percent // 100).nonzero()[0]
+    rows = known.rows
+    scores = known.total if rows is None else known.scores
+    best, worst = int(scores.max()), int(scores.min())
+    if rows is None or worst == NEVER:
+        fits = (scores != NEVER).nonzero()[0]
+        scores = scores.take(fits)
+        rows, worst = fits if rows is None else rows.take(fits), int(scores.min())
+    near = (scores >= best - (best - worst) * percent // 100).nonzero()[0]
     if len(near) == 1:
         return None
-    parts = [
-        part
-        for part in wishes.parts((~out).nonzero()[0], near)
-        if part.points.min() < part.points.max()
-    ]
+    parts = wishes.parts(rows, None if len(near) == len(rows) else near)
+    parts = [part for part in parts if part.points.min() < part.points.max()]
     if not parts:
         return None
-    sums = np.sum([part.points for part in parts], axis=0)
-    if sums.min() == sums.max():
-        return None
+    sums = parts[0].points if len(parts) == 1 else np.sum([part.points for part in parts], axis=0)
     chosen = (sums == sums.max()).nonzero()[0]
-    by_score = total.take(near).take(chosen)
-    chosen = chosen[by_score == by_score.max()]
-    known.preferred = PreferredAmong(near, percent, parts)
-    return np.asarray(near.take(chosen))
+    if len(chosen) == len(sums):
+        return None
+    at = near.take(chosen)
+    by_score = scores.take(at)
+    known.preferred = PreferredAmong(rows.take(near), percent, parts)
+    return np.asarray(rows.take(at[by_score == by_score.max()]))
 
 
 def shares_on(

@@ -5,7 +5,6 @@ Made once a layout, each label when a pod first asks by it. A pod may come with 
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,21 +16,51 @@ Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
 _NAME = "metadata.name"
+WITHOUT = 1
+"""The nodes without a label, as a set of its domains (`as_bits`)."""
+_SETS_KEPT = 256
+"""Sets of a label's values whose nodes are kept."""
 
 
-class LabelColumn(NamedTuple):
+class LabelColumn:
     """A label's values: their numbers from 1 on, which each node has, [N] (0: none), each as a
-    whole number, where it is one, and in order."""
+    whole number, where it is one, and in order. `tells_nodes_apart`: each node has a value of its
+    own; `is_everywhere`: each node has one."""
 
-    numbers: dict[str, int]
-    of_node: Ints
-    whole: list[int | None]
-    values: list[str]
+    def __init__(self, values: Sequence[str | None]) -> None:
+        """Number the nodes' values; None for a node without the label."""
+        numbers: dict[str, int] = {}
+        of_node = [
+            0 if value is None else numbers.setdefault(value, len(numbers) + 1) for value in values
+        ]
+        self.numbers, self.values = numbers, list(numbers)
+        self.of_node: Ints = np.array(of_node, dtype=np.int64)
+        self.whole = [None, *map(_whole, numbers)]
+        self.tells_nodes_apart = len(self.values) == len(of_node)
+        self.is_everywhere = 0 not in of_node
+        self.count = len(numbers) + 1
+        self.everywhere = as_bits(np.ones(self.count, dtype=np.bool_))
+        self._rows: dict[int, Ints] = {}
 
-    @property
-    def tells_nodes_apart(self) -> bool:
-        """True if each node has a value of its own."""
-        return len(self.values) == len(self.of_node)
+    def rows_in(self, domains: int) -> Ints:
+        """The nodes in these domains (`as_bits`), in order: mostly the same few sets of them are
+        asked about."""
+        rows = self._rows.get(domains)
+        if rows is None:
+            if len(self._rows) >= _SETS_KEPT:
+                self._rows.clear()
+            rows = self._rows[domains] = self.mask_of(domains).take(self.of_node).nonzero()[0]
+        return rows
+
+    def mask_of(self, domains: int) -> Bools:
+        """True for each of these domains, by number."""
+        return np.frombuffer(domains.to_bytes(self.count, "little"), dtype=np.bool_)
+
+
+def as_bits(domains: Bools) -> int:
+    """A set of domains as one number: there are few, and arithmetic is quicker than NumPy's
+    calls."""
+    return int.from_bytes(domains.tobytes(), "little")
 
 
 class NodeLabels:
@@ -68,7 +97,7 @@ class NodeLabels:
     @functools.cached_property
     def _of_nobody(self) -> LabelColumn:
         """The column of any label that no node has."""
-        return _column([None] * len(self._nodes))
+        return LabelColumn([None] * len(self._nodes))
 
     def preferred(self, terms: Sequence[Preference]) -> Ints:
         """Sums of the weights of preferred terms that match, [N]."""
@@ -123,24 +152,15 @@ class NodeLabels:
         if key not in self._keys:
             return None
         if key not in self._labels:
-            self._labels[key] = _column([node.labels.get(key) for node in self._nodes])
+            self._labels[key] = LabelColumn([node.labels.get(key) for node in self._nodes])
         return self._labels[key]
 
     def _field(self, key: str) -> LabelColumn | None:
         if key != _NAME:
             return None
         if self._fields is None:
-            self._fields = _column([node.name for node in self._nodes])
+            self._fields = LabelColumn([node.name for node in self._nodes])
         return self._fields
-
-
-def _column(values: Sequence[str | None]) -> LabelColumn:
-    numbers: dict[str, int] = {}
-    of_node = [
-        0 if value is None else numbers.setdefault(value, len(numbers) + 1) for value in values
-    ]
-    whole = [None, *map(_whole, numbers)]
-    return LabelColumn(numbers, np.array(of_node, dtype=np.int64), whole, list(numbers))
 
 
 def _whole(value: str | None) -> int | None:
