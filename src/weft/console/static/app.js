@@ -127,6 +127,15 @@ function go(address, replace = false) {
   if (!replace) scrollTo(0, 0);
 }
 
+/** Tables that are wider than the screen can be scrolled with the keyboard. */
+function reach() {
+  for (const box of view.querySelectorAll(".wide"))
+    if (box.scrollWidth > box.clientWidth) box.setAttribute("tabindex", "0");
+    else box.removeAttribute("tabindex");
+}
+new MutationObserver(reach).observe(view, { childList: true, subtree: true });
+addEventListener("resize", reach);
+
 document.addEventListener("click", (event) => {
   const link = event.target.closest?.("a[href^='/']");
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;

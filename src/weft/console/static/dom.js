@@ -35,7 +35,7 @@ function match(target, source) {
     if (target.data !== source.data) target.data = source.data;
     return;
   }
-  const ours = ({ name }) => name !== "style" && name !== "open"; // styles go by their property: CSP
+  const ours = ({ name }) => !["style", "open", "tabindex"].includes(name); // styles go by their property: CSP
   for (const { name } of [...target.attributes].filter(ours))
     if (!source.hasAttribute(name)) target.removeAttribute(name);
   for (const { name, value } of [...source.attributes].filter(ours))
