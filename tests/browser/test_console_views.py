@@ -112,7 +112,7 @@ def test_no_view_has_a_violation_at_any_width(
 
 
 def settled(window: Window, address: str) -> None:
-    """What the view asks for beside the picture has come."""
+    """The answers that the view asks for beside the picture have come."""
     eventually(window, "document.querySelector('#view h1, #view canvas') !== null")
     if address.startswith("/pod/"):
         eventually(window, "document.querySelector('weft-pod pre')?.innerText")
