@@ -35,7 +35,7 @@ from weft.core.policies.least_stranding import LeastStranding
 from weft.core.policies.packing import BestFit
 from weft.core.preempt import Budget, PreemptionCost, Victim, cost_of, violations
 from weft.model import Gang, Node, PodMarks, PodRequest, Shape
-from weft.model.queue_rules import NOTHING_KEPT, HeadOfLine
+from weft.model.queue_rules import NOTHING_KEPT, HeadOfLine, MoveRules
 from weft.model.selectors import PodSelector, Requirement
 from weft.testing import node, shape
 
@@ -74,12 +74,14 @@ def profile(*, law: bool = False, random: Random | None = None) -> Profile:
     return Profile("weft", [policy], preempts=True, budgets_are_law=law)
 
 
-def filled(random: Random, movable: float = 0.0) -> tuple[Engine, dict[str, tuple[int, str]]]:
+def filled(
+    random: Random, movable: float = 0.0, moves: MoveRules | None = None
+) -> tuple[Engine, dict[str, tuple[int, str]]]:
     """A small cluster that is full, and its pods' priorities and apps. Each has some start; this
-    part of them may move."""
+    part of them may move. With `moves` nobody is ended."""
     law = random.random() < 0.2
-    chosen = Profile("weft", [BestFit()], preempts=True, budgets_are_law=law)
-    engine = Engine([chosen], drawn_nodes(random))
+    chosen = Profile("weft", [BestFit()], preempts=moves is None, budgets_are_law=law)
+    engine = Engine([chosen], drawn_nodes(random), moves=moves)
     engine.handle(BudgetsChanged(tuple(budget(app, random.randint(0, 2)) for app in APPS[:2])), 0)
     told = {}
     for at in range(random.randint(2, 14)):
@@ -190,6 +192,41 @@ def test_nobody_ends_where_moves_would_do_and_who_moves_has_room(seed: int) -> N
 
 
 @pytest.mark.parametrize("seed", range(few_or_many(60, 600)))
+def test_for_a_pod_that_waits_some_move_wherever_a_set_of_them_would_do(seed: int) -> None:
+    """Beside all sets there are; and nobody ends, nobody moves for a less important pod, and all
+    that move find the room that was told."""
+    random = Random(seed)
+    engine, told = filled(random, 0.7, MoveRules(SECOND, 100))
+    for uid in random.sample(sorted(told), len(told) // 2):
+        engine.handle(PodGone(uid), 50)
+    asked = random.choice([each for each in LARGE if each.gpu_requests[0].count > 1])
+    pod = PodRequest("waits", "waits", asked, priority=random.choice((1, 3, 9)))
+    if engine.assess(engine.profile_of(pod), pod).counts[0]:
+        return
+    commands = engine.handle(PodAdded(pod), 100)
+    assert not [each for each in commands if isinstance(each, Evict)]
+    could = all_could_move(engine, replace(pod, priority=pod.priority + 1), told)
+    anew, at_ns = dict(engine.preemption.movable), 10**6 * SECOND  # whatever they lose
+    evicted = [each for each in engine.handle(Tick(), at_ns) if isinstance(each, Evict)]
+    moves = {
+        each.placement.uid: each.record.preempted.moves_to
+        for each in evicted
+        if each.record.preempted
+    }
+    assert bool(moves) == could
+    assert len(moves) == len(evicted)
+    assert all(moves.values())
+    assert all(told[uid][0] <= pod.priority for uid in moves)
+    out = [command for uid in moves for command in engine.handle(PodGone(uid), at_ns)]
+    if moves:
+        assert [each.pod.uid for each in out if isinstance(each, Bind)] == ["waits"]
+    for uid in moves:
+        again = engine.handle(PodAdded(replace(anew[uid], uid=f"{uid}-anew")), at_ns)
+        assert [each for each in again if isinstance(each, Bind)]
+    assert audit(engine.ledger) == []
+
+
+@pytest.mark.parametrize("seed", range(few_or_many(60, 600)))
 def test_no_set_of_pods_costs_less_than_those_that_end(seed: int) -> None:
     random = Random(seed)
     engine, told = filled(random)
@@ -211,10 +248,15 @@ class Story:
     """Pods of several priorities come and end; victims take their time; after some time nobody
     comes any more, and all that was begun ends."""
 
-    def __init__(self, seed: int, keeps: HeadOfLine = NOTHING_KEPT) -> None:
+    def __init__(
+        self, seed: int, keeps: HeadOfLine = NOTHING_KEPT, moves: MoveRules | None = None
+    ) -> None:
         self.random = random = Random(seed)
         chosen, nodes = profile(random=random), drawn_nodes(random)
-        self.engine = Engine([chosen], nodes, bind_timeout_ns=60 * SECOND, head_of_line=keeps)
+        self.engine = Engine(
+            [chosen], nodes, bind_timeout_ns=60 * SECOND, head_of_line=keeps, moves=moves
+        )
+        self.moves = moves is not None
         self.now_ns, self.wake_ns = 0, 0
         self.leaving: dict[str, str] = {}
         self.bound: dict[str, PodRequest] = {}
@@ -235,6 +277,9 @@ class Story:
             pod = self.waiting.pop(command.pod.uid)
             self.bound[pod.uid] = pod
             yield PodBound(pod.uid)
+            if self.moves and not pod.gang and self.random.random() < 0.6:
+                anew = replace(pod, restart_s=self.random.choice((0, 1, 5)))
+                yield PodSeenBound(command.placement, movable=anew, priority=pod.priority)
         elif isinstance(command, Evict):
             uid = command.placement.uid
             if not command.record.preempted:  # the rest of a gang that can't run
@@ -243,7 +288,8 @@ class Story:
                 return
             victim = self.bound[uid]
             assert uid not in self.leaving, "nobody is asked twice"
-            assert victim.priority < command.record.preempted.pod_priority
+            why = command.record.preempted
+            assert victim.priority < why.pod_priority + bool(self.moves and why.moves_to)
             self.leaving[uid] = command.record.preempted.uid
             self.asked.append((command.record.preempted.uid, len(self.arrived)))
         elif isinstance(command, Wake):
@@ -301,6 +347,16 @@ def test_places_that_are_kept_beside_break_no_decision(seed: int) -> None:
     story.run()
     held = story.engine.ledger.holdings
     assert story.bound.keys() == {uid for uid in held if not is_kept(uid)}
+
+
+@pytest.mark.parametrize("seed", range(few_or_many(15, 200)))
+def test_moves_for_pods_that_wait_break_no_decision(seed: int) -> None:
+    keeps = HeadOfLine(3 * SECOND, 20 * SECOND, 2 * SECOND) if seed % 2 else NOTHING_KEPT
+    story = Story(seed, keeps, MoveRules(2 * SECOND, 20))
+    story.run()
+    held = story.engine.ledger.holdings
+    assert story.bound.keys() == {uid for uid in held if not is_kept(uid)}
+    assert story.engine.preemption.moves.moved <= 20
 
 
 @pytest.mark.parametrize("seed", range(few_or_many(25, 400)))

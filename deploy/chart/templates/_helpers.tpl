@@ -80,11 +80,12 @@ imagePullSecrets:
 {{- end }}
 
 {{- /* Whether profiles preempt: "own" if one of Weft's own scheduler does, "asked" if only one that
-kube-scheduler takes, which asks Weft whom to end; empty for none. Without profiles it is Weft's
+kube-scheduler takes, which asks Weft whom to end, or pods are only moved (queue.move); empty for none. Without profiles it is Weft's
 default one, which does. */}}
 {{- define "weft.preempts" -}}
 {{- $profiles := default (list (dict "via" "scheduler")) (default .Values.profiles .Values.configuration.profiles) -}}
 {{- $preempts := "" -}}
+{{- if dig "queue" "move" false .Values.configuration }}{{ $preempts = "asked" }}{{ end -}}
 {{- range $profiles }}{{ if dig "preempt" true . }}
 {{- if eq (default "scheduler" .via) "scheduler" }}{{ $preempts = "own" }}{{ else if not $preempts }}{{ $preempts = "asked" }}{{ end }}
 {{- end }}{{ end -}}

@@ -18,7 +18,7 @@ from weft.cli.options import MissingOptionError
 from weft.cli.output import SimulateOutput, json_text, print_warning
 from weft.cli.progress import bar
 from weft.cli.simulate_bound import BoundOptions
-from weft.cli.simulate_teams import GraceS, Preempt, QueuesFile, TeamOptions
+from weft.cli.simulate_teams import GraceS, Move, Preempt, QueuesFile, TeamOptions
 from weft.files.writing import unwritten
 from weft.model.errors import BadInputError
 
@@ -193,6 +193,7 @@ def simulate(
     queues: QueuesFile = None,
     preempt: Preempt = None,
     grace_s: GraceS = None,
+    move: Move = False,
     bound: _Bound = False,
     bound_demand: _BoundDemand = None,
     bound_limit_s: _BoundLimit = None,
@@ -218,7 +219,7 @@ def simulate(
         seeds = seeds or _usual_seeds(once=timed or bound or decisions is not None)
         grid = _grid(nodes, pods, policy, seeds, order, demand, timed, compress, first_seed, timing)
     grid = _learning(grid, learn, half_life)
-    grid = TeamOptions(queues, preempt, grace_s).completed(grid)
+    grid = TeamOptions(queues, preempt, grace_s, move).completed(grid)
     grid = _completed(grid, interference, mystic, decisions, keeps_holdings=report is not None)
     results, holdings = _run(grid, jobs, of_bound, output, strict)
     _print(results, output)

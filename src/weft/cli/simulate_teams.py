@@ -1,4 +1,4 @@
-"""Options of `weft simulate` on teams' queues and preemption."""
+"""Options of `weft simulate` on teams' queues, preemption and moves."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -38,6 +38,14 @@ GraceS = Annotated[
         help="With times: how long a preempted pod runs on, seconds.  [default: 30]",
     ),
 ]
+Move = Annotated[
+    bool,
+    Option(
+        "--move",
+        help="With times: pods that may be moved (column restart_s) are, for pods of several GPUs "
+        "that fit nowhere, as with queue.move.",
+    ),
+]
 
 
 class TeamOptions(NamedTuple):
@@ -46,12 +54,14 @@ class TeamOptions(NamedTuple):
     queues: Path | None
     preempt: bool | None
     grace_s: float | None
+    move: bool = False
 
     def completed(self, grid: "RunGrid") -> "RunGrid":
         """Return the grid with these; `BadInputError` for what has no effect, or a wrong file."""
         import msgspec
 
         given = {"--queues": self.queues, "--preempt": self.preempt, "--grace-s": self.grace_s}
+        given["--move"] = self.move or None
         for option, value in given.items():
             if value is not None and grid.mode != "timed":
                 raise BadInputError(option, "is for runs with times; add --timed")
@@ -66,6 +76,11 @@ class TeamOptions(NamedTuple):
             scenario = msgspec.structs.replace(scenario, queues=rules)
         if self.preempt is not None:
             scenario = msgspec.structs.replace(scenario, preempt=self.preempt)
+        if self.move:
+            from weft.files.queue_settings import QueueingSettings
+
+            moves = QueueingSettings(move=True).moves()
+            scenario = msgspec.structs.replace(scenario, moves=moves)
         if self.grace_s is not None:
             scenario = msgspec.structs.replace(scenario, grace_ns=round(self.grace_s * 1e9))
         return msgspec.structs.replace(grid, scenario=scenario)

@@ -41,6 +41,7 @@ from weft.model.annotations import (
     ISOLATION,
     MOVABLE,
     PLACEMENT,
+    RESTART_COST,
     SLO_MS,
     SOLO_P99_MS,
     TOPOLOGY,
@@ -77,6 +78,8 @@ _MOST_SHOWN = 40
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?[Zz]")
 _DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s?)?", re.A)
 _DURATION_MOST_S = 366 * 86_400
+CHECKPOINTED_S = 60
+"""A pod that saves its work as it goes loses about a minute when it starts again."""
 _CLAIM_ANNOTATION = "egpuc.elasticgpu.io/"
 
 
@@ -292,6 +295,7 @@ def build(
         dialect=dialect,
         scheduler_name=pod.spec.scheduler_name or "default-scheduler",
         priority=_priority(pod, notes),
+        restart_s=_restart_s(annotations, notes),
         created_ns=timestamp_ns(meta.creation_timestamp),
         containers=layout.containers,
         shared_by_containers=shared,
@@ -390,10 +394,7 @@ def application_of(annotations: Mapping[str, str], notes: list[str] | None = Non
 def _expected_s(annotations: Mapping[str, str], notes: list[str]) -> int:
     """The pod's expected duration alone, about; 0 where it does not say, or not so."""
     text = annotations.get(EXPECTED_DURATION, "").strip()
-    match = _DURATION.fullmatch(text)
-    parts = [int(part or 0) for part in match.groups()] if match else [0]
-    seconds = sum(part * unit for part, unit in zip(parts, (86_400, 3_600, 60, 1), strict=False))
-    if 0 < seconds <= _DURATION_MOST_S:
+    if 0 < (seconds := _seconds(text)) <= _DURATION_MOST_S:
         return rounded_s(seconds)
     if text:
         notes.append(
@@ -401,6 +402,30 @@ def _expected_s(annotations: Mapping[str, str], notes: list[str]) -> int:
             "duration up to 366 days: write seconds, or like 2h30m"
         )
     return 0
+
+
+def _restart_s(annotations: Mapping[str, str], notes: list[str]) -> int | UnsetType:
+    """The seconds of work that are lost when the pod is moved; unset where it does not say."""
+    text = annotations.get(RESTART_COST, "").strip()
+    if text == "checkpointed":
+        return CHECKPOINTED_S
+    if text and 0 <= (seconds := _seconds(text)) <= _DURATION_MOST_S:
+        return seconds
+    if text:
+        notes.append(
+            f"annotation {RESTART_COST} is ignored: {text[:_MOST_SHOWN]!a} is neither checkpointed "
+            "nor a duration up to 366 days: write seconds, or like 1m30s"
+        )
+    return UNSET
+
+
+def _seconds(text: str) -> int:
+    """The duration in seconds; -1 where it is none."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        return -1
+    parts = [int(part or 0) for part in match.groups()]
+    return sum(part * unit for part, unit in zip(parts, (86_400, 3_600, 60, 1), strict=False))
 
 
 def listed(annotations: Mapping[str, str], name: str) -> tuple[str, ...]:

@@ -7,9 +7,9 @@ from msgspec import Meta
 
 from weft.files.form import Section
 from weft.model import BadInputError
-from weft.model.annotations import GPU_CORES, QUEUE
+from weft.model.annotations import GPU_CORES, MOVABLE, QUEUE
 from weft.model.ceilings import MOST_GPU_MIB
-from weft.model.queue_rules import HeadOfLine, QueueAmounts, QueueRules, QueueTerms
+from weft.model.queue_rules import HeadOfLine, MoveRules, QueueAmounts, QueueRules, QueueTerms
 
 _MOST_GPUS = 1_000_000
 _MOST_SECONDS = 86_400
@@ -47,9 +47,29 @@ class QueueingSettings(Section, frozen=True):
         Meta(ge=1, le=100),
         "places kept at once for each profile and priority. One, as two hold twice as much idle",
     ] = 1
+    move: Annotated[
+        bool,
+        f"for a pod that fits nowhere, pods with {MOVABLE} may be moved that have room elsewhere: "
+        "as soon as it has waited for as much GPU time as they lose. Off, since it restarts pods",
+    ] = False
+    move_after_seconds: Annotated[
+        float,
+        Meta(gt=0, le=_MOST_SECONDS),
+        "with move: for so long a pod waits before others are moved for it",
+    ] = 60.0
+    moves_an_hour: Annotated[
+        int,
+        Meta(ge=1, le=100_000),
+        "with move: so many pods are moved in an hour at most",
+    ] = 60
+
+    def moves(self) -> MoveRules:
+        """When pods are moved for others, in the engine's units."""
+        after_ns = _ns(self.move_after_seconds) if self.move else 0
+        return MoveRules(after_ns, self.moves_an_hour)
 
     def rules(self) -> HeadOfLine:
-        """The same in the engine's units."""
+        """When places are kept, in the engine's units."""
         return HeadOfLine(
             _ns(self.head_of_line_seconds),
             _ns(self.keep_for_seconds),

@@ -118,6 +118,7 @@ def cluster_of(plan: SchedulerPlan, client: ApiClient, elector: Elector | None) 
         limits=plan.limits,
         queues=config.queues.rules(),
         head_of_line=config.queue.rules(),
+        moves=config.queue.moves(),
         interference=plan.predictions.interference is not None,
         volume_timeout_s=config.volumes.timeout_seconds,
     )

@@ -183,6 +183,7 @@ def _recordings(plan: SchedulerPlan, live: EngineCluster) -> list[Recording]:
         turn_looks=live.engine.turn_looks,
         queues=UNSET if (rules := live.engine.teams.rules) == NO_QUEUES else rules,
         head_of_line=kept.rules if (kept := live.engine.kept_places).on else UNSET,
+        moves=moves.rules if (moves := live.engine.preemption.moves).on else UNSET,
     )
     return [Recording(live, header, path, plan.hosting.decisions_mib)]
 

@@ -19,7 +19,9 @@ GANG_SIZE = "weft.dev/gang-size"
 QUEUE = "weft.dev/queue"
 """A label: whose share the pod counts to."""
 MOVABLE = "weft.dev/movable"
-"""Says if the pod may be moved for one of higher priority: "true" or "false"."""
+"""Says if the pod may be moved for others: "true" or "false"."""
+RESTART_COST = "weft.dev/restart-cost"
+"""The work that is lost when the pod is moved: seconds, or "checkpointed"."""
 
 # Extended resources.
 RESOURCES = "weft.dev/"

@@ -78,3 +78,11 @@ class HeadOfLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 NOTHING_KEPT = HeadOfLine()
+
+
+class MoveRules(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Pods that may be moved are, for one that fits nowhere and has waited for `after_ns`; at most
+    `an_hour` of them. 0: nobody is moved for a pod because it waits."""
+
+    after_ns: int = 0
+    an_hour: int = 60

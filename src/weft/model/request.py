@@ -411,7 +411,8 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
     nobody does. `labels` are its own, by which other pods' rules select it. `claims` are the
     names of those that wait for their first consumer, in the order of its constraints. `gang` is
     the one that it gets a place with, unset where it is on its own. `never_preempts`: nobody is
-    ended for it, whatever its priority (preemptionPolicy).
+    ended for it, whatever its priority (preemptionPolicy). `restart_s`: the seconds of its work
+    that are lost when it is moved, unset where it does not say: all since its start then.
     """
 
     uid: str
@@ -434,6 +435,7 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
     gang: Gang | UnsetType = UNSET
     queue: str | UnsetType = UNSET
     never_preempts: bool | UnsetType = UNSET
+    restart_s: int | UnsetType = UNSET
 
     @property
     def team_queue(self) -> str:

@@ -63,6 +63,29 @@ def test_preemption_is_off_where_asked_and_its_grace_is_an_option(
     assert json.loads(at_once)["runs"][0]["preemption"]["lost_gpu_s"] == 40.0
 
 
+def test_pods_move_where_asked_and_what_they_lose_is_told(weft: Weft, tmp_path: Path) -> None:
+    """The share comes while node b's card is taken; at 160 it is asked to go there, at 190 gone."""
+    (tmp_path / "nodes.csv").write_text(
+        "sn,cpu_milli,memory_mib,gpu,model\na,9000,9000,2,T4\nb,9000,9000,1,T4\n"
+    )
+    pods = "first,1,1,1,1000,0,50,0,\nshare,1,1,1,600,1,1001,1,40\nlarge,1,1,2,1000,100,1100,100,\n"
+    (tmp_path / "pods.csv").write_text(f"{HEADER},restart_s\n{pods}")
+    files = ("--nodes", tmp_path / "nodes.csv", "--pods", tmp_path / "pods.csv", "--no-timing")
+    asked = ["simulate", *files, "--policy", "best-fit", "--timed", "-o", "json"]
+    (stays,) = json.loads(weft(*asked).out)["runs"]
+    (moves,) = json.loads(weft(*asked, "--move").out)["runs"]
+    assert "moves" not in stays
+    assert stays["sizes"][0]["mean_s"] == 901.0
+    assert moves["sizes"][0] == {
+        "several": True,
+        "pods": 1,
+        "never_started": 0,
+        "mean_s": 90.0,
+        "p99_s": 90.0,
+    }
+    assert (moves["moves"]["moved"], moves["moves"]["lost_gpu_s"]) == (1, 24.0)
+
+
 def test_table_csv_json_and_report_have_the_queues(
     weft: Weft, teams: list[object], tmp_path: Path
 ) -> None:
@@ -96,6 +119,7 @@ def test_a_trace_without_queues_says_no_word_of_them(weft: Weft, trace: list[obj
         (["--queues", "weft.yaml"], "--queues: is for runs with times; add --timed"),
         (["--no-preempt"], "--preempt: is for runs with times; add --timed"),
         (["--grace-s", "5"], "--grace-s: is for runs with times; add --timed"),
+        (["--move"], "--move: is for runs with times; add --timed"),
         (["--timed", "--queues", "weft.yaml", "--no-preempt"], "leaves nothing of queues.reclaim"),
         (["--timed", "--queues", "absent.yaml"], "absent.yaml"),
         (["--timed", "--queues", "nodes.csv"], "apiVersion"),

@@ -20,6 +20,7 @@ from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
 from weft.kube.client import ApiClient
 from weft.kube.pods import Pod
+from weft.model.queue_rules import MoveRules
 
 EVICTION = "/api/v1/namespaces/d/pods/low/eviction"
 
@@ -290,6 +291,63 @@ async def test_the_next_process_knows_who_may_move_and_who_says_so_since() -> No
         made.live = made.parts.live
         await made.live.start()
         assert [*made.live.engine.preemption.movable] == [made.uid("web-1")]
+
+
+AT_ONCE = MoveRules(after_ns=1_000_000)
+
+
+@asynccontextmanager
+async def two_cards_and_one() -> AsyncIterator[Preempting]:
+    """Nobody preempts, and pods are moved for those that wait. Pod web-1 is on one of node a's two
+    cards; node b, with one, came later."""
+    async with api(node("a", 2)) as server, client_of(server) as client:
+        made = Preempting(server, client)
+        made.parts = led(client, [nobody_preempts()], moves=AT_ONCE)
+        made.live = made.parts.live
+        made.live.on_notice.append(made.notices.append)
+        async with living(made):
+            made.add_of("ReplicaSet", "web-1")
+            await made.bound("web-1")
+            server.add("nodes", node("b", 1))
+            await until(lambda: "b" in made.live.engine.ledger.table.row_of)
+            asks = {"weft.dev/gpu-count": "2", "weft.dev/gpu-memory": "14000"}
+            large = pod("large", priority=5)
+            large["spec"]["containers"][0]["resources"]["limits"] = asks
+            server.add("pods", large)
+            await until(lambda: made.deleting("web-1"))
+            yield made
+
+
+def nobody_preempts() -> Profile:
+    return Profile("weft", [Fgd()], preempts=False)
+
+
+async def test_a_pod_moves_for_one_of_several_gpus_that_waits() -> None:
+    async with two_cards_and_one() as made:
+        (text,) = await until(lambda: made.told("Moved"))
+        assert text == "moved for d/large (priority 5, its own 5); there is room for it on node b"
+        assert made.server.requests.get("POST pods/eviction", 0) == 1
+        assert made.server.requests.get("DELETE pods", 0) == 0
+        await until(lambda: made.kept("large") == "a")
+        made.end("web-1")
+        made.add_of("ReplicaSet", "web-2")
+        assert (await made.bound("large"), await made.bound("web-2")) == ("a", "b")
+
+
+async def test_the_next_process_keeps_the_node_for_the_pod_that_waited() -> None:
+    async with two_cards_and_one() as made:
+        await until(lambda: made.kept("large") == "a")
+        await made.live.stop()
+        made.parts = led(made.client, [nobody_preempts()], moves=AT_ONCE)
+        made.live = made.parts.live
+        await made.live.start()
+        await made.live.lead(afresh=False, term=4)
+        nominations = made.live.engine.preemption.nominations
+        assert nominations[made.uid("large")].leaving == {made.uid("web-1")}
+        made.add_of("ReplicaSet", "web-2")
+        assert await made.bound("web-2") == "b"
+        made.end("web-1")
+        assert await made.bound("large") == "a"
 
 
 @pytest.mark.parametrize(

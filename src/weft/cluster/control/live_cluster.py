@@ -224,6 +224,7 @@ class EngineCluster:
             turn_looks=TURN_LOOKS,
             queues=options.queues,
             head_of_line=options.head_of_line,
+            moves=options.moves,
         )
         self.decide: Decide = self.engine.handle  # or a recorder's around it
         self.on_decision: list[OnDecision] = []

@@ -11,7 +11,7 @@ from weft.dialects.dialect import DialectSettings
 from weft.dialects.inventory import InventoryFallback
 from weft.dialects.node_links import LinksRule
 from weft.kube.bind import BindOptions
-from weft.model.queue_rules import NO_QUEUES, NOTHING_KEPT, HeadOfLine, QueueRules
+from weft.model.queue_rules import NO_QUEUES, NOTHING_KEPT, HeadOfLine, MoveRules, QueueRules
 
 
 class EngineClusterOptions(msgspec.Struct, frozen=True):
@@ -19,7 +19,8 @@ class EngineClusterOptions(msgspec.Struct, frozen=True):
 
     `names` are the schedulerNames to schedule for (all profiles' where left out), `rules` the
     inventory of nodes that nobody else tells of, `links` how their GPUs are connected; `limits` are
-    the ledger's, `queues` are teams' shares, `head_of_line` says when places are kept.
+    the ledger's, `queues` are teams' shares, `head_of_line` says when places are kept, `moves` when
+    pods are moved for others.
     `interference`: there is a table of it.
     `volume_timeout_s`: how long a decided pod waits until its volumes are bound.
     """
@@ -34,6 +35,7 @@ class EngineClusterOptions(msgspec.Struct, frozen=True):
     limits: RequestLimits = STRICT
     queues: QueueRules = NO_QUEUES
     head_of_line: HeadOfLine = NOTHING_KEPT
+    moves: MoveRules = MoveRules()
     interference: bool = False
     volume_timeout_s: float = TIMEOUT_S
 

@@ -228,6 +228,11 @@ class SchedulerMetrics:
         yield counter("weft_evictions", evicted, parts.evictor.double_booked_counts, "outcome")
         preempted = "Pods ended for pods of higher priority, by outcome."
         yield counter("weft_preemption_victims", preempted, parts.preemptor.counts, "outcome")
+        moves = self._live.engine.preemption.moves
+        moved = "Pods asked to move for ones of several GPUs that waited."
+        yield counter("weft_waiting_moves", moved, moves.moved)
+        lost = "GPUs x seconds that these have to run again."
+        yield counter("weft_waiting_moves_lost_gpu_seconds", lost, moves.lost_gpu_s)
         turns = self._live.engine.kept_places
         kept = "Groups, and pods, for which a place is kept."
         yield gauge("weft_places_kept", kept, len(turns.kept()))

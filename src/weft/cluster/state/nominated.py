@@ -6,6 +6,7 @@ from weft.cluster.state.pods import PodView
 from weft.core.engine import PodNominated
 from weft.kube.pods import DISRUPTED, PREEMPTED, Pod
 from weft.model import BadInputError, PodRequest
+from weft.model.annotations import MOVABLE
 
 
 def nominated(
@@ -24,9 +25,12 @@ def nominated(
 
 
 def _leaving(here: Sequence[Pod], below: int) -> Iterator[str]:
-    """UIDs of pods that are ending since they were preempted, of a lower priority."""
+    """UIDs of pods that are ending since they were preempted, of a lower priority; or of the same,
+    where they may be moved."""
     for pod in here:
-        if pod.metadata.deletion_timestamp and (pod.spec.priority or 0) < below:
+        may_move = (pod.metadata.annotations or {}).get(MOVABLE) == "true"
+        lower = (pod.spec.priority or 0) < below + may_move
+        if pod.metadata.deletion_timestamp and lower:
             conditions = pod.status.conditions or ()
             if any(c.type == DISRUPTED and c.reason == PREEMPTED for c in conditions):
                 yield pod.metadata.uid

@@ -69,7 +69,7 @@ from weft.core.framework.residency import Residencies
 from weft.core.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
 from weft.core.ledger import FAR, STRICT, Holding, Ledger, RequestLimits
 from weft.model import Code, Node, PodRequest, Shape
-from weft.model.queue_rules import NO_QUEUES, NOTHING_KEPT, HeadOfLine, QueueRules
+from weft.model.queue_rules import NO_QUEUES, NOTHING_KEPT, HeadOfLine, MoveRules, QueueRules
 
 _LEARNING = "learning what pods use"
 
@@ -83,8 +83,8 @@ class Engine:
     beyond what there is. `turn_looks`: after so many looks at a node the work of an event, or of
     several in one breath, is over; a `Wake` for now asks for a `Tick`, which goes on, and until
     then pods are only queued (0: never). `queues` are teams' shares of the cluster;
-    `head_of_line` says when places are kept for gangs that wait.
-    It also asks for one where prices are new: work for later decisions is done between them.
+    `head_of_line` says when places are kept for gangs that wait, `moves` when pods are moved for
+    some. A `Wake` comes too where prices are new: later decisions' work is done between them.
     """
 
     def __init__(
@@ -99,6 +99,7 @@ class Engine:
         turn_looks: int = 0,
         queues: QueueRules = NO_QUEUES,
         head_of_line: HeadOfLine = NOTHING_KEPT,
+        moves: MoveRules | None = None,
     ) -> None:
         self.profiles = {profile.name: profile for profile in profiles}
         self.ledger = Ledger(nodes, limits)
@@ -115,7 +116,8 @@ class Engine:
         self.queue = Queue(self.teams, FairPods(self.teams) if self.teams.is_fair else None)
         self.existing, self.images = ExistingPods(), ImagesOnNodes()
         preempts, gang_of = any(each.preempts for each in profiles), self.queue.gangs.of_placed
-        self.preemption = Preemption(self.ledger, self.existing, gang_of, on=preempts)
+        moves = moves or MoveRules()
+        self.preemption = Preemption(self.ledger, self.existing, gang_of, moves, on=preempts)
         off = head_of_line is NOTHING_KEPT
         self.kept_places = NONE_KEPT if off else KeptPlaces(head_of_line, self.ledger)
         self.fits_only = Assessor(self.ledger)  # answers without scores, on trial
@@ -179,6 +181,7 @@ class Engine:
         wake = now_ns if has_more else self.queue.next_ns()
         if self.kept_places.turns:
             wake = self.kept_places.next_ns(wake, now_ns)
+        wake = self.preemption.moves.next_ns(wake) if self.preemption.moves.since else wake
         if wake is not None:
             out.append(Wake(wake))
         return out
@@ -243,10 +246,6 @@ class Engine:
                 self.assessor.reprice()
         except Exception as error:
             self.side_tasks.broke_off(PRICING, error)
-
-    def stop_before(self, seq: int, error: type[Exception]) -> None:
-        """Raise `error` instead of making decision number `seq`, to look at the state it meets."""
-        self.journal.stop_before(seq, error)
 
     def _tick(self, now_ns: int, out: list[Command]) -> None:
         for uid in self.ledger.expire(now_ns):

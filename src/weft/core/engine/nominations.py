@@ -18,10 +18,12 @@ from weft.core.constraints import ExistingPods
 from weft.core.engine.gangs import GangMembers
 from weft.core.engine.queue import WaitingPod
 from weft.core.engine.records import PreemptedFor
+from weft.core.engine.waiting_moves import NO_MOVES, WaitingMoves
 from weft.core.ledger import Holding, Ledger
 from weft.core.preempt import Budget, LowerPods, Victim, violations
 from weft.core.preempt.lower_pods import STAYS
 from weft.model import Placement, PodRequest
+from weft.model.queue_rules import MoveRules
 
 KEPT = "kept-for/"
 REFUSED_NS = 30_000_000_000
@@ -57,13 +59,21 @@ class Nomination:
 class Preemption:
     """Standings of pods with a place (priority, and since when), nominations by pod, budgets.
 
-    `on`: some profile preempts. Otherwise nothing is noted here.
+    `on`: some profile preempts, or pods are moved for those that wait. Otherwise nothing is noted
+    here.
     """
 
     def __init__(
-        self, ledger: Ledger, existing: ExistingPods, gang_of: GangOf, *, on: bool
+        self,
+        ledger: Ledger,
+        existing: ExistingPods,
+        gang_of: GangOf,
+        moves: MoveRules,
+        *,
+        on: bool,
     ) -> None:
-        self.on = on
+        self.moves = WaitingMoves(moves) if moves.after_ns else NO_MOVES
+        self.on = on or self.moves.on
         self.standings: dict[str, tuple[int, int]] = {}
         self.nominations: dict[str, Nomination] = {}
         self.budgets: dict[str, Budget] = {}
@@ -102,6 +112,8 @@ class Preemption:
     def note(self, uid: str, priority: int, since_ns: int, node: str) -> None:
         """The pod has a place, and may be ended for pods of a higher priority."""
         before = self.standings.get(uid)
+        if self.moves.since:
+            self.moves.forget(uid)
         if before is None or before[0] != priority:
             self.standings[uid] = priority, since_ns
             self._changed_on(node)
@@ -113,6 +125,8 @@ class Preemption:
 
     def forget(self, uid: str) -> int | None:
         """The pod has no place any more; its priority, if it could be ended."""
+        if self.moves.since:
+            self.moves.forget(uid)
         self.going.pop(uid, None)
         self._stays.pop(uid, None)
         self.movable.pop(uid, None)

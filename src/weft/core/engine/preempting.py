@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from weft.core.engine import selection
@@ -31,7 +32,8 @@ from weft.core.engine.nominations import REFUSED_NS, Nomination, kept_uid
 from weft.core.engine.parked import FreedNode
 from weft.core.engine.queue import WaitingPod
 from weft.core.engine.reclaim import TakesBack
-from weft.core.engine.records import PreemptedFor, PreemptionPlan
+from weft.core.engine.records import MoveCost, PreemptedFor, PreemptionPlan
+from weft.core.engine.waiting_moves import cost_of_moves, gpu_milli, look, lost_by
 from weft.core.framework import Demand, Profile
 from weft.core.ledger import FAR
 from weft.core.ledger.table import Bools
@@ -58,12 +60,13 @@ LOOKS_SEARCH = 4
 
 class RoomFound(NamedTuple):
     """The node's row, whom to end there, the pod's place then, and nodes with room for those of
-    them that may move."""
+    them that may move; `cost`, where all of them move as the pod waited."""
 
     row: int
     victims: tuple[Victim, ...]
     place: Placement
     rooms: dict[str, str]
+    cost: MoveCost | None = None
 
 
 # --- a pod that fits nowhere ----------------------------------------------------------------------
@@ -77,11 +80,16 @@ def makes_room(
     pod, preemption = waiting.pod, engine.preemption
     if preemption.nominations and _takes_kept(engine, waiting, now_ns, out):
         return True
-    ends_others = waiting.profile.preempts and not pod.never_preempts
+    ends_others = (waiting.profile.preempts or preemption.moves.on) and not pod.never_preempts
     if not ends_others or not (preemption.standings or preemption.nominations):
         return False
-    rights = rights_of(engine, pod, shares_room=True)
-    found = _search(engine, waiting, known, rights, now_ns)
+    rights, found = rights_of(engine, pod, shares_room=True), None
+    if waiting.profile.preempts:
+        found = _search(engine, waiting, known, rights, now_ns)
+    if found is None and preemption.moves.on and preemption.moves.may_search(pod, now_ns):
+        known = engine.assess(waiting.profile, pod)
+        rights = rights._replace(below=pod.priority + 1, takes_back=None)
+        found = _moves(engine, waiting, known, rights, now_ns)
     known = engine.assess(waiting.profile, pod)  # the trials' answers are no more
     if found is None:
         return False
@@ -232,6 +240,42 @@ def _search(
     return RoomFound(found.row, found.victims, chosen.placement, rooms)
 
 
+def _moves(
+    engine: Engine, waiting: WaitingPod, known: Assessment, rights: PreemptionRights, now_ns: int
+) -> RoomFound | None:
+    """Pods to move for one that has waited, all of which have room elsewhere: the fewest, and of as
+    few those that lose least."""
+    preemption, uid = engine.preemption, waiting.pod.uid
+    moves, tried = preemption.moves, dict[tuple[int, tuple[str, ...]], RoomFound]()
+    if not preemption.movable:
+        return None
+
+    def all_move(row: int, uids: Sequence[str]) -> bool:
+        chosen, gone = _place_without(engine, waiting, row, uids, rights, now_ns)
+        milli = gpu_milli(engine, chosen.placement) if chosen else 0
+        if chosen is None or not milli:
+            return False
+        standings = preemption.standings
+        in_order = sorted(uids, key=lambda each: (-standings[each][0], standings[each][1]))
+        rooms = rooms_beside(engine, [chosen], gone, in_order, rights.beside)
+        lost = [lost_by(engine, each, now_ns) for each in uids]
+        if len(rooms) < len(uids) or not moves.is_worth(uid, lost, milli, now_ns):
+            return False
+        cost = cost_of_moves(lost, moves.waited_ns(uid, now_ns) * milli)
+        tried[row, tuple(uids)] = RoomFound(row, (), chosen.placement, rooms, cost)
+        return moves.may_move(uid, len(uids), now_ns)
+
+    fits = FitTrials(engine, waiting.profile, waiting, rights)
+    victims = _VictimsOf(engine, rights, only_movable=True, least_lost_at=now_ns)
+    search = _search_of(waiting, known.demand, is_open(known), victims, fits, all_move)
+    if (found := _found(engine, search)) is None:
+        return None
+    if not found.victims:
+        chosen, _ = _place_without(engine, waiting, found.row, (), rights, now_ns)
+        return RoomFound(found.row, (), chosen.placement, {}) if chosen else None
+    return tried[found.row, tuple(uids_of(found.victims))]._replace(victims=found.victims)
+
+
 def _at_limit(engine: Engine, pod: PodRequest, known: Assessment) -> Bools | None:
     """Nodes that only the limit of the pod's queue closes to it, and that have less important pods
     of its queue; None for none."""
@@ -258,7 +302,8 @@ def _found(engine: Engine, search: VictimSearch) -> FoundVictims | None:
 
 class _VictimsOf:
     """The pods that a pod with these rights may end; `only_movable`: and that may move;
-    `only_queue`: and are of this team's queue."""
+    `only_queue`: and are of this team's queue; `least_lost_at`: those that lose more work by then
+    count as if they had begun sooner."""
 
     def __init__(
         self,
@@ -267,9 +312,10 @@ class _VictimsOf:
         *,
         only_movable: bool = False,
         only_queue: str = "",
+        least_lost_at: int | None = None,
     ) -> None:
         self.engine, self.rights, self.only_movable = engine, rights, only_movable
-        self.only_queue = only_queue
+        self.only_queue, self._lost_at = only_queue, least_lost_at
 
     def __call__(self, node: str) -> Sequence[Victim]:
         """Those on the node."""
@@ -279,7 +325,13 @@ class _VictimsOf:
         if not self.only_movable:
             return victims
         movable = self.engine.preemption.movable
-        return [each for each in victims if len(each.uids) == 1 and each.uids[0] in movable]
+        victims = [each for each in victims if len(each.uids) == 1 and each.uids[0] in movable]
+        if (at_ns := self._lost_at) is None:
+            return victims
+        lost = [lost_by(self.engine, each.uids[0], at_ns).milli_ns for each in victims]
+        return [
+            each._replace(since_ns=-milli_ns) for each, milli_ns in zip(victims, lost, strict=True)
+        ]
 
 
 def _search_of(
@@ -373,8 +425,10 @@ def _nominate(
     node = found.place.node
     nomination = Nomination(pod, found.place, {*leaving, *on_node(engine, victims, node)})
     preemption.nominations[pod.uid] = nomination
-    plan = PreemptionPlan(node, victims, tuple(sorted(leaving)), over)
+    plan = PreemptionPlan(node, victims, tuple(sorted(leaving)), over, found.cost or UNSET)
     _wait(engine, waiting, known, plan, now_ns, out)
+    if found.cost:
+        preemption.moves.begin(len(victims), found.cost.lost_gpu_s, now_ns)
     preemption.awaited_by(pod, leaving)
     out.append(Nominate(pod, node))
     for victim in found.victims:
@@ -496,7 +550,8 @@ def nominated(engine: Engine, event: PodNominated, now_ns: int, out: list[Comman
     pod, preemption = event.pod, engine.preemption
     profile, table = engine.profile_of(pod), engine.ledger.table
     row = table.row_of.get(event.node, -1)
-    if row < 0 or not profile.preempts or pod.uid in engine.ledger.holdings:
+    ends_others = profile.preempts or preemption.moves.on
+    if row < 0 or not ends_others or pod.uid in engine.ledger.holdings:
         return
     leaving = [uid for uid in event.leaving if uid in engine.ledger.holdings]
     preemption.awaited_by(pod, leaving)
@@ -567,6 +622,8 @@ def gone(engine: Engine, uid: str, node: str, now_ns: int, out: list[Command]) -
     if node and preemption.nominations:
         freed(engine, uid, node, now_ns)
     if node:
+        if preemption.moves.since:
+            preemption.moves.changed(now_ns)
         wake_others(engine, FAR if priority is None else priority, now_ns)
 
 
@@ -575,6 +632,8 @@ def seen_bound(engine: Engine, event: PodSeenBound, now_ns: int, out: list[Comma
     uid, preemption = event.placement.uid, engine.preemption
     if (movable := event.movable or None) is not None or uid in preemption.movable:
         preemption.may_move(uid, movable, event.placement.node)
+        if preemption.moves.since:
+            preemption.moves.changed(now_ns)
     if isinstance(event.priority, int):
         preemption.note(uid, event.priority, now_ns - max(0, event.held_ns), event.placement.node)
     else:
@@ -611,7 +670,9 @@ def take_budgets(engine: Engine, event: BudgetsChanged, now_ns: int) -> None:
 
 
 def due(engine: Engine, now_ns: int) -> None:
-    """Time has passed: pods that were not let go may be asked again."""
+    """Time has passed: pods that were not let go may be asked again, or moved for others."""
+    if engine.preemption.moves.since:
+        look(engine, now_ns)
     if engine.preemption.due(now_ns):
         wake_others(engine, FAR, now_ns)
 

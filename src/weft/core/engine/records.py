@@ -51,15 +51,25 @@ class GangDecision(msgspec.Struct, frozen=True, gc=False):
     kept: tuple[str, ...] | UnsetType = UNSET
 
 
+class MoveCost(msgspec.Struct, frozen=True, gc=False):
+    """The work that moved pods have to run again, and for how long the pod waited that they are
+    moved for: both as GPUs x seconds. The first is never more."""
+
+    lost_gpu_s: float
+    waited_gpu_s: float
+
+
 class PreemptionPlan(msgspec.Struct, frozen=True, gc=False):
     """The node that is kept for a pod that fits nowhere, and the pods, by UID, that were asked to
     go there for it now (`victims`) or before, and are still there (`leaving`). `violations`: so
-    many of them more than disruption budgets allow."""
+    many of them more than disruption budgets allow. `moves`: they are moved as the pod waited,
+    and what that costs."""
 
     node: str
     victims: tuple[str, ...] = ()
     leaving: tuple[str, ...] = ()
     violations: int = 0
+    moves: MoveCost | UnsetType = UNSET
 
 
 class PreemptedFor(msgspec.Struct, frozen=True, gc=False):

@@ -10,7 +10,7 @@ from weft.core.engine.harvest import Eviction, Harvest
 from weft.core.engine.oom_history import ALONE_AFTER, OomCharge
 from weft.core.engine.overbooking import DoubleBooking, Excuse
 from weft.core.engine.reasons import FeasibilitySummary
-from weft.core.engine.records import GangDecision, PreemptedFor, Record
+from weft.core.engine.records import GangDecision, MoveCost, PreemptedFor, Record
 from weft.core.engine.slowdown_eviction import WINDOWS, SlowdownReason
 from weft.core.explain.amounts import age_in_words, gpus_in_words, shares_in_words
 from weft.core.explain.explanation import StuckPod
@@ -234,6 +234,14 @@ def gang_refused_in_words(record: Record, gang: GangDecision, notes: Sequence[st
     )
 
 
+def moves_in_words(cost: MoveCost) -> str:
+    """Say what moves cost, and what they are made for."""
+    return (
+        f"they move, as it waited: {cost.lost_gpu_s:,.0f} GPU s of work are done again, for "
+        f"{cost.waited_gpu_s:,.0f} GPU s of waiting"
+    )
+
+
 # --- what a decision rests on ---
 
 
@@ -246,6 +254,7 @@ def decision_notes(record: Record, name: Callable[[str], str] = str) -> list[str
     if record.preempts:
         leaving = (*record.preempts.victims, *record.preempts.leaving)
         notes.append(kept_in_words(record.preempts.node, map(name, leaving)))
+        notes += [moves_in_words(cost)] if (cost := record.preempts.moves) else []
     if isinstance(record.double_booked, DoubleBooking):
         notes.append(double_booking_in_words(record.double_booked, record.node, name))
     notes += [BOUNDED] if record.bounded else []

@@ -34,7 +34,7 @@ from weft.core.ledger import RequestLimits
 from weft.core.record.chain import Chain, sealed_size
 from weft.core.record.side import SignalsKept, SnapshotPacker, keep
 from weft.model import BadInputError
-from weft.model.queue_rules import NO_QUEUES, NOTHING_KEPT, HeadOfLine, QueueRules
+from weft.model.queue_rules import NO_QUEUES, NOTHING_KEPT, HeadOfLine, MoveRules, QueueRules
 from weft.model.request import PREFERENCES_PERCENT
 
 INLINE_BYTES = 4096
@@ -102,6 +102,7 @@ class Header(msgspec.Struct, frozen=True):
     turn_looks: int = 0
     queues: QueueRules | UnsetType = UNSET  # left out of the file where nothing is said
     head_of_line: HeadOfLine | UnsetType = UNSET  # likewise
+    moves: MoveRules | UnsetType = UNSET
     schema: str = SCHEMA
     weft: str = weft.__version__
 
@@ -126,6 +127,7 @@ class Header(msgspec.Struct, frozen=True):
             turn_looks=self.turn_looks,
             queues=self.teams,
             head_of_line=self.keeping,
+            moves=self.moving,
         )
 
     @property
@@ -137,6 +139,11 @@ class Header(msgspec.Struct, frozen=True):
     def keeping(self) -> HeadOfLine:
         """When places are kept."""
         return NOTHING_KEPT if self.head_of_line is UNSET else self.head_of_line
+
+    @property
+    def moving(self) -> MoveRules:
+        """When pods are moved for those that wait."""
+        return MoveRules() if self.moves is UNSET else self.moves
 
 
 class DecisionLine(msgspec.Struct, frozen=True, omit_defaults=True):

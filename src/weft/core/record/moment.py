@@ -36,7 +36,7 @@ def explain(path: Path, name: str, create: Callable[..., Any]) -> Explanation:
     record = max(last.values(), key=lambda record: record.seq)
     header, lines = read(path)
     engine = header.engine(create)
-    engine.stop_before(record.seq, _ReachedError)
+    engine.journal.stop_before(record.seq, _ReachedError)
     on = ""
     try:
         for number, line in enumerate(lines, start=1):

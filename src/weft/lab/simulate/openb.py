@@ -113,7 +113,7 @@ OTHER_MIB = 16_384
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 GPU_MEMORY, GPU_PERCENT = "gpu_memory_mib", "gpu_memory_percent"
-GANG, GANG_MIN, QUEUE = "gang", "gang_min", "queue"
+GANG, GANG_MIN, QUEUE, RESTART_S = "gang", "gang_min", "queue", "restart_s"
 NAMESPACE = "default"
 """The namespace of a list's pods, and so the queue of those that name none."""
 LISTED = "trace"
@@ -123,7 +123,7 @@ _OPTIONAL: dict[tuple[str, ...], tuple[str, ...]] = {
     NODE_COLUMNS: (GPU_MEMORY, NODE),
     POD_COLUMNS: (
         *("gpu_spec", "application", "priority", GPU_MEMORY, GPU_PERCENT, POD, GANG, GANG_MIN),
-        *(QUEUE, *TIME_COLUMNS),
+        *(QUEUE, RESTART_S, *TIME_COLUMNS),
     ),
 }
 _MISSPELT, _MOST_LONGER = 0.85, 2
@@ -139,7 +139,8 @@ class TracePod(msgspec.Struct, frozen=True, gc=False):
     `milli` is its request per GPU: cores, or the share of a GPU's memory if that is more. Pods of a
     recorded day have the whole `request`. A pod that was `withdrawn` never ran in the recording: it
     leaves at `deleted_s` (`later`), or at once if it is not placed at once (`at-once`).
-    `listed_gang` and `listed_queue` are the gang and the queue that a list's row names."""
+    `listed_gang` and `listed_queue` are the gang and the queue that a list's row names. A pod with
+    `restart_s` may be moved for others, and then runs so many seconds again."""
 
     name: str
     shape: Shape
@@ -153,6 +154,7 @@ class TracePod(msgspec.Struct, frozen=True, gc=False):
     withdrawn: Literal["", "at-once", "later"] = ""
     listed_gang: Gang | None = None
     listed_queue: str = ""
+    restart_s: int | None = None
 
     @property
     def names_queue(self) -> bool:
@@ -275,8 +277,13 @@ def read_pods(path: Path, card_mib: int = OTHER_MIB) -> list[TracePod]:
         )
         priority = row.number("priority", -(2**31), 2**31 - 1, optional=True) or 0
         times = created, deleted, scheduled
-        pod = TracePod(row.text("name"), shape, gpus, milli, *times, priority)
-        pods.append(replace(pod, listed_queue=queue) if (queue := row.queue()) else pod)
+        restart_s = row.number(RESTART_S, 0, 10**9, optional=True)
+        pod = TracePod(
+            *(row.text("name"), shape, gpus, milli, *times, priority),
+            listed_queue=row.queue(),
+            restart_s=restart_s,
+        )
+        pods.append(pod)
         gangs.take(row, len(pods) - 1)
 
     _read(path, POD_COLUMNS, take)
@@ -435,8 +442,8 @@ def nodes_csv(nodes: Iterable[Node]) -> str:
 
 
 def pods_csv(pods: Iterable[TracePod]) -> str:
-    """Return a pod list; times in whole seconds. It has columns of gangs if a pod has one, and of
-    queues if a pod names one."""
+    """Return a pod list; times in whole seconds. It has columns of gangs if a pod has one, of
+    queues if a pod names one, and of what a restart costs if a pod may be moved."""
     pods = list(pods)
     own = (GPU_MEMORY, GPU_PERCENT, "priority", "application", POD)
     columns = [*POD_COLUMNS, "gpu_spec", *TIME_COLUMNS, *own]
@@ -448,6 +455,9 @@ def pods_csv(pods: Iterable[TracePod]) -> str:
     if any(pod.names_queue for pod in pods):
         rows = [[*row, pod.queue] for row, pod in zip(rows, pods, strict=True)]
         columns += [QUEUE]
+    if any(pod.restart_s is not None for pod in pods):
+        rows = [[*row, pod.restart_s] for row, pod in zip(rows, pods, strict=True)]
+        columns += [RESTART_S]
     return _csv(columns, rows)
 
 

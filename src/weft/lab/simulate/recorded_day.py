@@ -61,6 +61,7 @@ class _RecordedPod:
         self.request, self.added_ns = request, added_ns
         self.bound_ns: int | None = None
         self.gone_ns: int | None = None
+        self.restart_s: int | None = None
 
 
 class _Reading:
@@ -137,6 +138,8 @@ class _Reading:
         uid = event.placement.uid
         if uid in self.pods:
             self._bound(uid, at)
+            if event.movable and isinstance(event.movable.restart_s, int):
+                self.pods[uid].restart_s = event.movable.restart_s
             return
         self._running = True
         self.others.add(uid)
@@ -174,6 +177,7 @@ def _day(header: Header, reading: _Reading, doubt: str) -> RecordedDay:
         limits=limits,
         queues=header.teams,
         head_of_line=header.keeping,
+        moves=header.moving,
         preempt=any(profile.preempts for profile in header.profiles),
     )
     ranks = [node.rank for node in nodes]
@@ -205,6 +209,7 @@ def _row(pod: _RecordedPod, card_mib: int) -> TracePod:
         request.priority,
         request=request,
         withdrawn="at-once" if withdrawn and gone == pod.added_ns else "later" if withdrawn else "",
+        restart_s=pod.restart_s,
     )
 
 

@@ -63,6 +63,26 @@ class PreemptedWork(msgspec.Struct, frozen=True):
     lost_gpu_s: float
 
 
+class MovedWork(msgspec.Struct, frozen=True):
+    """Timed mode, where pods are moved for others that wait: how often a pod was, and the GPUs ×
+    seconds that it had to run again for that, also in percent of all that ran."""
+
+    moved: int
+    lost_gpu_s: float
+    lost_percent: float
+
+
+class SizeWaits(msgspec.Struct, frozen=True):
+    """Timed mode: waits of the `pods` that ask for several GPUs (`several`), or of all others, in
+    seconds; those that never started count in no wait."""
+
+    several: bool
+    pods: int
+    never_started: int
+    mean_s: float
+    p99_s: float
+
+
 class QueueTimes(msgspec.Struct, frozen=True):
     """Timed mode: one team's queue. Times are seconds of the trace, percentages of all GPUs.
 
@@ -126,7 +146,9 @@ class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
     the number of pods that arrived before the first one that failed; None if none failed, and in
     timed mode. `possible` is the bound, if requested. `side_faults` counts failures beside deciding
     (prices, learning). `gangs` is absent if no pod is of one. `cpu_s` and `wall_s` are None without
-    timing. `preemption` is there where pods may end others, `queues` where teams have some."""
+    timing. `preemption` is there where pods may end others, `queues` where teams have some, `moves`
+    where pods are moved for those that wait; `sizes` are waits of pods of several GPUs, and of the
+    others, in timed mode."""
 
     policy: str
     seed: int
@@ -152,6 +174,8 @@ class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
     gangs: GangTimes | UnsetType = UNSET
     preemption: PreemptedWork | UnsetType = UNSET
     queues: list[QueueTimes] | UnsetType = UNSET
+    moves: MovedWork | UnsetType = UNSET
+    sizes: list[SizeWaits] | UnsetType = UNSET
     cpu_s: float | None = None
     wall_s: float | None = None
 

@@ -31,7 +31,7 @@ from weft.model.interference_table import (
     InterferenceTable,
     to_input,
 )
-from weft.model.queue_rules import NO_QUEUES, NOTHING_KEPT, HeadOfLine, QueueRules
+from weft.model.queue_rules import NO_QUEUES, NOTHING_KEPT, HeadOfLine, MoveRules, QueueRules
 
 # Lets policies learn the typical pods from arrivals so far, instead of from the whole trace
 
@@ -73,9 +73,9 @@ class Scenario(msgspec.Struct, frozen=True):
     policies know only the arrivals so far, and an arrival counts half after each half-life (ns; 0:
     for ever fully).
 
-    `queues` are teams' queues, `head_of_line` says when places are kept. In timed mode pods end
-    others as the scheduler would, if they may (`preempts`), unless `preempt` is off; those go
-    `grace_ns` later."""
+    `queues` are teams' queues, `head_of_line` says when places are kept, `moves` when pods that may
+    be moved are, for others that wait. In timed mode pods end others as the scheduler would, if
+    they may (`preempts`), unless `preempt` is off; those go `grace_ns` later."""
 
     nodes: list[Node]
     pods: list[TracePod]
@@ -88,6 +88,7 @@ class Scenario(msgspec.Struct, frozen=True):
     half_life_ns: int = 0
     queues: QueueRules = NO_QUEUES
     head_of_line: HeadOfLine = NOTHING_KEPT
+    moves: MoveRules = MoveRules()
     preempt: bool = True
     grace_ns: int = GRACE_NS
 
@@ -127,7 +128,8 @@ class Scenario(msgspec.Struct, frozen=True):
         if self.preempts:
             decider = profile_of(decider).preempting()
         engine, forgiving = engine_on_record(
-            decider, arrivals.seed, self.limits, decisions, self.queues, self.head_of_line
+            *(decider, arrivals.seed, self.limits, decisions, self.queues, self.head_of_line),
+            moves=self.moves,
         )
         handle = going_on(forgiving)
         ranked = tuple(

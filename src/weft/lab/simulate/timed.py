@@ -21,7 +21,16 @@ from msgspec import UNSET
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from weft.core.engine import Bind, Evict, PodAdded, PodBound, PodGone, Tick, Unschedulable
+from weft.core.engine import (
+    Bind,
+    Evict,
+    PodAdded,
+    PodBound,
+    PodGone,
+    PodSeenBound,
+    Tick,
+    Unschedulable,
+)
 from weft.core.engine.team_queues import charge_of
 from weft.core.record import DecisionsWriter
 from weft.lab.simulate.arrivals import Arrivals
@@ -41,10 +50,18 @@ from weft.lab.simulate.gangs import GangClock
 from weft.lab.simulate.holdings import OnHoldings
 from weft.lab.simulate.inflation import name_of
 from weft.lab.simulate.meter import Meter, commonest_first, main_reason
+from weft.lab.simulate.moved import MovedPods
 from weft.lab.simulate.openb import TracePod, duration_ns
 from weft.lab.simulate.preempted import LostWork
 from weft.lab.simulate.queues import QueueClock
-from weft.lab.simulate.results import CompletionTimes, PolicyRun, QueueTimes, Timeline, WaitTimes
+from weft.lab.simulate.results import (
+    CompletionTimes,
+    PolicyRun,
+    QueueTimes,
+    SizeWaits,
+    Timeline,
+    WaitTimes,
+)
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.sharing.outcome import JobTimes, seconds
 from weft.model import Gang, Node, Placement, PodRequest
@@ -228,6 +245,7 @@ class TimedRun(EventLoop[int]):
         self.gangs = GangClock()
         self.queues = QueueClock(scenario.queues) if scenario.has_queues else None
         self.lost = LostWork() if scenario.preempts else None
+        self.moved, self._moves = MovedPods(), scenario.moves.after_ns > 0
         self.grace_ns, self.goes_ns = scenario.grace_ns, dict[int, int]()
         self.places: dict[int, Placement] = {}
         self.first_reason: dict[int, str] = {}
@@ -313,6 +331,9 @@ class TimedRun(EventLoop[int]):
             self.queues.placed(number, charge.gpu_milli, self.now)
         for each in self.gangs.placed(number, self.now) if number in self.gang_of else (number,):
             self._runs(each)
+        if self._moves and self.pods[number].restart_s is not None and number not in self.gang_of:
+            anew = self._request(number)
+            self.tell(PodSeenBound(placement, movable=anew, priority=anew.priority))
 
     def _node(self, name: str) -> Node | None:
         table = self.engine.ledger.table
@@ -323,6 +344,7 @@ class TimedRun(EventLoop[int]):
         """Schedule the end of a pod that runs from now on."""
         lasts = duration_ns(self.pods[number])
         if lasts is not None and not self.pods[number].withdrawn:
+            lasts -= self.moved.done_ns(number)
             self.ends_ns[number] = self.now + lasts
             self.schedule(self.now + lasts, ENDS, number)
 
@@ -337,6 +359,7 @@ class TimedRun(EventLoop[int]):
     def _take_place(self, number: int) -> None:
         self.ends_ns.pop(number, None)
         self.goes_ns.pop(number, None)
+        self.moved.ends(number)
         self.asked_milli -= self.pods[number].total_milli
         self.tell(PodGone(str(number)))
         self.held_milli += self.meter.held_change(self.places.pop(number))
@@ -347,7 +370,9 @@ class TimedRun(EventLoop[int]):
         if not uid.isdecimal() or int(uid) not in self.places:
             return  # a pod of the world's
         number = int(uid)
-        if command.record.preempted:
+        if why := command.record.preempted:
+            if why.moves_to:
+                self.moved.asked(number)
             self.goes_ns[number] = self.now + self.grace_ns
             self.schedule(self.goes_ns[number], GOES, number)
         else:
@@ -355,12 +380,14 @@ class TimedRun(EventLoop[int]):
             self.comes_anew(number)
 
     def loses_place(self, number: int) -> None:
-        """Take a pod's place from it: its work so far is lost."""
-        ran_ns, milli = self.now - self.started.pop(number), self.pods[number].total_milli
+        """Take a pod's place from it: its work so far is lost, or of a moved one a part of it."""
+        ran_ns, pod = self.now - self.started.pop(number), self.pods[number]
         if number in self.gang_of:
             ran_ns = self.gangs.loses_place(number, self.now)
-        if self.lost is not None:
-            self.lost.add(milli, ran_ns)
+        if self.moved.goes(number, pod.total_milli, ran_ns, pod.restart_s or 0):
+            ran_ns = (pod.restart_s or 0) * SECOND_NS
+        elif self.lost is not None:
+            self.lost.add(pod.total_milli, ran_ns)
         if self.queues is not None:
             self.queues.loses_place(number, ran_ns, self.now)
         self._take_place(number)
@@ -401,6 +428,7 @@ class TimedRun(EventLoop[int]):
             created_ns=self.now,
             gang=gang,
             queue=pod.listed_queue or UNSET,
+            restart_s=UNSET if pod.restart_s is None else pod.restart_s,
         )
 
     def leave(self, number: int) -> None:
@@ -433,15 +461,30 @@ class TimedRun(EventLoop[int]):
             gangs=self.gangs.result(self.now) or UNSET,
             preemption=self.lost.result() if self.lost is not None else UNSET,
             queues=UNSET if self.queues is None else self._of_queues(self.queues),
+            moves=self.moved.result(self.asked_ns) if self._moves else UNSET,
+            sizes=[self._of_size(several=True), self._of_size(several=False)],
         )
 
     def _of_queues(self, queues: QueueClock) -> list[QueueTimes]:
-        waits_ns = {number: at - self.created[number] for number, at in self.started.items()}
+        waits_ns = {number: self._waited_ns(number) for number in self.started}
         measured = self.first, self.busy_until if self.busy_until > self.first else self.now
         return queues.result(waits_ns, measured, self.capacity_milli)
 
+    def _waited_ns(self, number: int) -> int:
+        """How long a pod that started waited, without the time that it ran before it was moved."""
+        return self.started[number] - self.created[number] - self.moved.ran_ns(number)
+
+    def _of_size(self, *, several: bool) -> SizeWaits:
+        """Return the waits of pods of several GPUs, or of all others."""
+        all_of = [n for n in self.created if (self.pods[n].gpus > 1) == several]
+        waited = [self._waited_ns(number) for number in all_of if number in self.started]
+        waits = np.array(waited or [0], dtype=np.float64) / SECOND_NS
+        left = len(all_of) - len(waited)
+        return SizeWaits(several, len(all_of), left, _rounded(waits.mean()), _at(waits, 99))
+
     def _waits(self) -> WaitTimes:
-        waits = self._seconds(self.started)
+        waited = [self._waited_ns(number) for number in self.started]
+        waits = np.array(waited or [0], dtype=np.float64) / SECOND_NS
         span, asked, held = self.busy_until - self.first, self.busy_asked_ns, self.busy_held_ns
         if not span:  # all arrived and started at once
             span, asked, held = max(1, self.now - self.first), self.asked_ns, self.held_ns

@@ -5,7 +5,7 @@ import pytest
 
 from weft.cluster.config.read import decode
 from weft.model import BadInputError
-from weft.model.queue_rules import NO_QUEUES, QueueAmounts, QueueRules, QueueTerms
+from weft.model.queue_rules import NO_QUEUES, MoveRules, QueueAmounts, QueueRules, QueueTerms
 
 HEAD = "apiVersion: weft.dev/v1\nkind: WeftConfiguration\n"
 
@@ -58,3 +58,12 @@ def test_what_cannot_work_is_told_by_field(text: str, told: str) -> None:
     with pytest.raises(BadInputError) as error:
         rules(f"queues: {text}\n")
     assert told in str(error.value)
+
+
+def test_moves_are_off_until_asked_and_read_in_nanoseconds() -> None:
+    assert decode(HEAD.encode(), "weft.yaml").queue.moves() == MoveRules()
+    asked = "queue: {move: true, moveAfterSeconds: 0.5, movesAnHour: 7}\n"
+    assert decode((HEAD + asked).encode(), "weft.yaml").queue.moves() == MoveRules(500_000_000, 7)
+    for wrong in ("moveAfterSeconds: 0", "movesAnHour: 0", "move: 1"):
+        with pytest.raises(BadInputError, match=wrong.partition(":")[0]):
+            decode(f"{HEAD}queue: {{{wrong}}}\n".encode(), "weft.yaml")

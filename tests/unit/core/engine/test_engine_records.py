@@ -182,7 +182,7 @@ def test_stopping_before_a_decision_leaves_the_state_it_would_meet() -> None:
         pass
 
     engine = engine_of(one_card())
-    engine.stop_before(2, ReachedError)
+    engine.journal.stop_before(2, ReachedError)
     bind(engine, pod("x", gpus=1))
     with pytest.raises(ReachedError):
         engine.handle(PodAdded(pod("p", gpus=1)), 1)

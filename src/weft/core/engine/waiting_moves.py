@@ -1,0 +1,189 @@
+"""Says when pods that may be moved are, for one of several GPUs that fits nowhere and waits.
+
+    fits nowhere ──`after_ns`──▶ SEARCHED (`preempting.py`) ──▶ its place is kept, the others go
+         ▲                           │ nothing found, too dear yet, or enough moved this hour
+         └──── looked at again ◀─────┘
+
+A move is a preemption: the pod is evicted, its controller makes it anew, and there is room for it
+elsewhere. Nobody is moved for a less important pod. What is lost is GPU time that the moved pods
+have to run again; it must be no more than the GPU time for which the other one has waited, so
+that moves never cost more than waiting did. For pods of one GPU, or a part of one, nobody is moved:
+they soon find room, and then took what larger ones wait for. Nothing of it is stored: a new process
+counts anew.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from weft.core.engine.records import MoveCost
+from weft.core.engine.team_queues import charge_of
+from weft.core.ledger import FAR
+from weft.model.queue_rules import MoveRules
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from weft.core.engine.engine import Engine
+    from weft.model import Placement, PodRequest
+
+HOUR_NS = 3_600_000_000_000
+AGAIN_NS = 30_000_000_000
+"""Moves are searched for one pod no sooner than this after the last time."""
+LOOKED_AT = 8
+"""Pods that are tried again at a time, of those that wait."""
+_MILLI_NS = 1000 * 1_000_000_000
+
+
+class MoveLoss(NamedTuple):
+    """Work that is lost with a move: thousandths of GPUs × ns now, and how many more each ns."""
+
+    milli_ns: int
+    grows: int
+
+
+class WaitingMoves:
+    """Pods that fit nowhere, since when, and moves of the last hour. `moved` and `lost_gpu_s` are
+    the pods that were asked to move so far, and their lost work."""
+
+    def __init__(self, rules: MoveRules) -> None:
+        self.rules, self.on = rules, rules.after_ns > 0
+        self.since: dict[str, int] = {}
+        self.due_ns = FAR
+        self.moved, self.lost_gpu_s = 0, 0.0
+        self._searched: dict[str, int] = {}
+        self._again: dict[str, int] = {}
+        self._changed_ns = self._looked_ns = -FAR
+        self._hour: deque[int] = deque()
+
+    def waited_ns(self, uid: str, now_ns: int) -> int:
+        """For how long the pod is known to fit nowhere; from now on where it was not."""
+        return now_ns - self.since.setdefault(uid, now_ns)
+
+    def ready_ns(self, uid: str) -> int:
+        """When moves may be searched for the pod: `FAR` if nothing changed since the last time."""
+        searched_ns = self._searched.get(uid)
+        if searched_ns is None:
+            return self.since[uid] + self.rules.after_ns
+        changed = searched_ns <= self._changed_ns
+        again_ns = searched_ns + AGAIN_NS if changed else FAR
+        return min(again_ns, self._again.get(uid, FAR))
+
+    def may_search(self, pod: PodRequest, now_ns: int) -> bool:
+        """True if moves may be searched for the pod now; else it is looked at when they may."""
+        uid = pod.uid
+        if sum(request.count for request in pod.shape.gpu_requests) <= 1:
+            return False
+        self.waited_ns(uid, now_ns)
+        if (ready_ns := self.ready_ns(uid)) > now_ns:
+            self.look_at(ready_ns)
+            return False
+        self._searched[uid] = now_ns
+        self._again.pop(uid, None)
+        return True
+
+    def may_move(self, uid: str, count: int, now_ns: int) -> bool:
+        """True if so many may be moved for this pod now; else it is tried again when they may."""
+        while self._hour and self._hour[0] <= now_ns - HOUR_NS:
+            self._hour.popleft()
+        short = len(self._hour) + count - self.rules.an_hour
+        if 0 < short <= len(self._hour):
+            self._try_at(uid, self._hour[short - 1] + HOUR_NS)
+        return short <= 0
+
+    def is_worth(self, uid: str, lost: Sequence[MoveLoss], milli: int, now_ns: int) -> bool:
+        """True if no more is lost than the pod waited for so many thousandths of GPUs; else it is
+        tried again when that is so."""
+        missing = sum(each.milli_ns for each in lost) - self.waited_ns(uid, now_ns) * milli
+        pace = milli - sum(each.grows for each in lost)
+        if missing > 0 and pace > 0:
+            self._try_at(uid, now_ns + max(AGAIN_NS, -(-missing // pace)))
+        return missing <= 0
+
+    def begin(self, count: int, lost_gpu_s: float, now_ns: int) -> None:
+        """So many are asked to move."""
+        self._hour.extend([now_ns] * count)
+        self.moved += count
+        self.lost_gpu_s += lost_gpu_s
+
+    def forget(self, uid: str) -> None:
+        """The pod has a place, or is gone."""
+        for times in (self.since, self._searched, self._again):
+            times.pop(uid, None)
+
+    def changed(self, now_ns: int) -> None:
+        """There is more room, or more pods may move: those that wait are looked at again."""
+        self._changed_ns = now_ns
+        self.look_at(max(now_ns, self._looked_ns + AGAIN_NS))
+
+    def begin_look(self, now_ns: int) -> bool:
+        """True if those that wait are to be looked at now."""
+        if now_ns < self.due_ns:
+            return False
+        self.due_ns, self._looked_ns = FAR, now_ns
+        return True
+
+    def _try_at(self, uid: str, at_ns: int) -> None:
+        self._again[uid] = min(at_ns, self._again.get(uid, FAR))
+        self.look_at(at_ns)
+
+    def look_at(self, at_ns: int) -> None:
+        """Have those that wait looked at then, if not before."""
+        self.due_ns = min(self.due_ns, at_ns)
+
+    def next_ns(self, wake_ns: int | None) -> int | None:
+        """`wake_ns`, or when those that wait are looked at, if that is sooner."""
+        if self.due_ns < (FAR if wake_ns is None else wake_ns):
+            return self.due_ns
+        return wake_ns
+
+
+NO_MOVES = WaitingMoves(MoveRules())
+
+
+def gpu_milli(engine: Engine, placement: Placement) -> int:
+    """GPUs that the placement holds, in thousandths, as queues are charged for them."""
+    row = engine.ledger.table.row_of.get(placement.node)
+    return charge_of(placement, None if row is None else engine.ledger.table.nodes[row]).gpu_milli
+
+
+def lost_by(engine: Engine, uid: str, now_ns: int) -> MoveLoss:
+    """The work that is lost when this pod moves: what it says, or all since it has its place."""
+    preemption = engine.preemption
+    milli = gpu_milli(engine, engine.ledger.holdings[uid].placement)
+    restart_s = preemption.movable[uid].restart_s
+    if isinstance(restart_s, int):
+        return MoveLoss(restart_s * 1_000_000_000 * milli, 0)
+    return MoveLoss(max(0, now_ns - preemption.standings[uid][1]) * milli, milli)
+
+
+def cost_of_moves(lost: Sequence[MoveLoss], waited_milli_ns: int) -> MoveCost:
+    """Both in GPUs x seconds."""
+    lost_milli_ns = sum(each.milli_ns for each in lost)
+    return MoveCost(round(lost_milli_ns / _MILLI_NS, 1), round(waited_milli_ns / _MILLI_NS, 1))
+
+
+def look(engine: Engine, now_ns: int) -> None:
+    """Time has passed: those are tried again for which moves may be searched by now, the most
+    important and the oldest first; one of each that are alike."""
+    moves, queue = engine.preemption.moves, engine.queue
+    if not moves.begin_look(now_ns):
+        return
+    ready = []
+    for uid in list(moves.since):
+        waiting = queue.get(uid)
+        if waiting is None:
+            moves.forget(uid)
+        elif waiting.state == "parked":
+            if moves.ready_ns(uid) <= now_ns:
+                ready.append(waiting)
+            else:
+                moves.look_at(moves.ready_ns(uid))
+    ready.sort(key=lambda each: (-each.pod.priority, moves.since[each.pod.uid], each.key[-1]))
+    first = {each.group: each for each in reversed(ready)}
+    chosen = [each for each in ready if first[each.group] is each]
+    for waiting in chosen[:LOOKED_AT]:
+        queue.wake(waiting.pod.uid, now_ns)
+    if len(chosen) > LOOKED_AT:
+        moves.look_at(now_ns + AGAIN_NS)

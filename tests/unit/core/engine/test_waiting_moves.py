@@ -1,0 +1,169 @@
+"""Pods that may be moved are, for one of several GPUs that fits nowhere and has waited."""
+
+from engine_talk import SECOND, one_card, places
+from msgspec.structs import replace
+
+from weft.core.engine import (
+    Bind,
+    BudgetsChanged,
+    Command,
+    Engine,
+    Evict,
+    NodesChanged,
+    NotEvicted,
+    PodAdded,
+    PodGone,
+    PodSeenBound,
+    Tick,
+    Unschedulable,
+    Wake,
+)
+from weft.core.engine.waiting_moves import AGAIN_NS, HOUR_NS
+from weft.core.explain.sentences import decision_notes
+from weft.core.framework import Profile
+from weft.core.ledger import audit
+from weft.core.policies.packing import BestFit
+from weft.core.preempt import Budget
+from weft.model import PodMarks, PodRequest
+from weft.model.queue_rules import MoveRules
+from weft.model.selectors import PodSelector, Requirement
+from weft.testing import node, placement, pod
+
+AFTER = 60 * SECOND
+
+
+def waiting_on_moves(
+    *shares: tuple[str, int, int], restart_s: int | None = 30, an_hour: int = 60
+) -> Engine:
+    """Node a has two cards, and node b one that is free. Each share is a pod's name, its card of a,
+    and its priority; it holds half of the card, and may move."""
+    rules = MoveRules(AFTER, an_hour)
+    profile = Profile("weft", [BestFit()], preempts=False)
+    engine = Engine([profile], [node("a", gpus=2), one_card("b")], moves=rules)
+    for name, gpu, priority in shares:
+        asked = pod(name, memory_mib=8_000, priority=priority)
+        anew = asked if restart_s is None else replace(asked, restart_s=restart_s)
+        where = placement(name, "a", gpu, memory_mib=8_000)
+        marks = PodMarks("default", {"app": name})
+        engine.handle(PodSeenBound(where, marks=marks, priority=priority, movable=anew), 0)
+    return engine
+
+
+def two(priority: int = 0) -> PodRequest:
+    return pod("two", gpus=2, priority=priority)
+
+
+def asked_to_move(commands: list[Command]) -> dict[str, str]:
+    evicted = [each.record for each in commands if isinstance(each, Evict)]
+    return {each.uid: each.preempted.moves_to for each in evicted if each.preempted}
+
+
+def wake_of(commands: list[Command]) -> int:
+    return max(each.at_ns for each in commands if isinstance(each, Wake))
+
+
+def after_a_minute(engine: Engine, asked: PodRequest) -> list[Command]:
+    commands = engine.handle(PodAdded(asked), 0)
+    assert not asked_to_move(commands)
+    assert wake_of(commands) == AFTER
+    return engine.handle(Tick(), AFTER)
+
+
+def test_after_a_minute_a_share_moves_and_its_place_is_kept() -> None:
+    engine = waiting_on_moves(("one", 0, 0))
+    commands = after_a_minute(engine, two())
+    assert asked_to_move(commands) == {"one": "b"}
+    (told,) = (each.record for each in commands if isinstance(each, Unschedulable))
+    assert decision_notes(told)[-1] == (
+        "they move, as it waited: 15 GPU s of work are done again, for 120 GPU s of waiting"
+    )
+    assert places(engine.handle(PodGone("one"), AFTER + SECOND)) == {"two": "a"}
+    anew = pod("anew", memory_mib=8_000)
+    assert places(engine.handle(PodAdded(anew), AFTER + SECOND)) == {"anew": "b"}
+    assert engine.preemption.moves.moved == 1
+    assert round(engine.preemption.moves.lost_gpu_s) == 15
+    assert audit(engine.ledger) == []
+
+
+def test_nobody_moves_where_it_is_off_or_for_a_pod_of_one_gpu() -> None:
+    assert not Engine([Profile("weft", [BestFit()])]).preemption.on
+    engine = waiting_on_moves(("one", 0, 0))
+    engine.handle(PodSeenBound(placement("full", "a", 1, memory_mib=16_000), priority=0), 0)
+    engine.handle(PodSeenBound(placement("b", "b", 0, memory_mib=1_000), priority=0), 0)
+    commands = engine.handle(PodAdded(pod("whole", gpus=1)), 0)
+    assert not asked_to_move([*commands, *engine.handle(Tick(), AFTER)])
+
+
+def test_nobody_moves_for_a_less_important_pod() -> None:
+    engine = waiting_on_moves(("one", 0, 1))
+    assert asked_to_move(after_a_minute(engine, two())) == {}
+    equal = waiting_on_moves(("one", 0, 1))
+    assert asked_to_move(after_a_minute(equal, two(priority=1))) == {"one": "b"}
+
+
+def test_all_that_move_must_have_room() -> None:
+    both = waiting_on_moves(("one", 0, 0), ("two-b", 1, 0))
+    assert asked_to_move(after_a_minute(both, two())) == {"one": "b", "two-b": "b"}
+    three = waiting_on_moves(("one", 0, 0), ("two-b", 1, 0), ("three", 1, 0))
+    assert asked_to_move(after_a_minute(three, two())) == {}
+    assert three.handle(Tick(), HOUR_NS) == []
+    found = three.handle(PodGone("three"), HOUR_NS)
+    found += three.handle(Tick(), HOUR_NS + AGAIN_NS)
+    assert asked_to_move(found) == {"one": "b", "two-b": "b"}
+
+
+def test_a_move_waits_until_as_much_was_waited_as_it_loses() -> None:
+    """600 s of half a GPU: a pod of two waits 150 s for it."""
+    engine = waiting_on_moves(("one", 0, 0), restart_s=600)
+    commands = after_a_minute(engine, two())
+    assert not asked_to_move(commands)
+    at_ns = wake_of(commands)
+    assert abs(at_ns / SECOND - 146.5) < 4
+    assert asked_to_move(engine.handle(Tick(), at_ns)) == {"one": "b"}
+
+
+def test_without_a_restart_cost_all_work_since_the_start_is_lost() -> None:
+    engine = waiting_on_moves(("one", 0, 0), restart_s=None)
+    engine.preemption.standings["one"] = 0, -1_000 * SECOND
+    commands = after_a_minute(engine, two())
+    assert not asked_to_move(commands)
+    assert asked_to_move(engine.handle(Tick(), wake_of(commands))) == {"one": "b"}
+
+
+def test_of_as_few_pods_those_move_that_lose_least() -> None:
+    engine = waiting_on_moves(("cheap", 0, 0))
+    dear = replace(pod("dear", memory_mib=8_000), restart_s=90)
+    where = placement("dear", "c", 0, memory_mib=8_000)
+    engine.handle(PodSeenBound(where, priority=0, movable=dear), 0)
+    engine.handle(NodesChanged((node("c", gpus=2),)), 0)
+    assert asked_to_move(after_a_minute(engine, two())) == {"cheap": "b"}
+
+
+def test_no_more_move_in_an_hour_than_may() -> None:
+    engine = waiting_on_moves(("one", 0, 0), ("other", 1, 0), an_hour=1)
+    assert asked_to_move(after_a_minute(engine, two())) == {}
+    one = waiting_on_moves(("one", 0, 0), an_hour=1)
+    assert asked_to_move(after_a_minute(one, two())) == {"one": "b"}
+    assert not one.preemption.moves.may_move("another", 1, AFTER)
+    assert one.preemption.moves.may_move("another", 1, AFTER + HOUR_NS)
+
+
+def test_whom_a_budget_guards_stays_and_whom_the_api_keeps_is_asked_later() -> None:
+    guarded = waiting_on_moves(("one", 0, 0))
+    chosen = PodSelector(("default",), (Requirement("app", "In", ("one",)),))
+    guarded.handle(BudgetsChanged((Budget("default/one", chosen, 0),)), 0)
+    assert asked_to_move(after_a_minute(guarded, two())) == {}
+    engine = waiting_on_moves(("one", 0, 0))
+    assert asked_to_move(after_a_minute(engine, two())) == {"one": "b"}
+    commands = engine.handle(NotEvicted("one", "too many requests"), AFTER)
+    assert not engine.preemption.nominations
+    assert not asked_to_move(commands)
+
+
+def test_a_pod_that_waited_and_goes_is_forgotten() -> None:
+    engine = waiting_on_moves(("one", 0, 0))
+    engine.handle(PodAdded(two()), 0)
+    assert list(engine.preemption.moves.since) == ["two"]
+    engine.handle(PodGone("two"), SECOND)
+    assert not engine.preemption.moves.since
+    assert not [each for each in engine.handle(Tick(), AFTER) if isinstance(each, Bind | Evict)]
