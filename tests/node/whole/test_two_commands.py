@@ -1,6 +1,7 @@
 """The tutorial's two commands, typed as it writes them: from an empty control plane to a pod that
 runs with its share. What runs here first finds a cluster without Weft."""
 
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -38,6 +39,8 @@ def test_two_commands_lead_to_a_shared_gpu(cluster: WholeCluster, tmp_path: Path
     is_exact(cluster.node, cluster.gpus, share, record_of(share))
     assert record_of(share).cards[0].memory_mib == 4096
     assert took <= MOST_S
+    tested = cluster.shell("helm test weft --namespace weft-system --timeout 120s")
+    assert re.search(r"^Phase: +Succeeded$", tested, re.MULTILINE), tested
     cluster.shell("kubectl delete -f examples/weft/pods.yaml")
     uninstall = "helm uninstall weft --namespace weft-system"
     cluster.shell(uninstall)
