@@ -545,3 +545,24 @@ def test_a_day_is_beside_the_same_day_under_another_policy(
     eventually(window, "document.querySelector('weft-compare').dataset.shown === 'fgd 0'")
     assert window.run("location.search") == "?policy=fgd&at=0"
     check(window, record)
+
+
+def test_ten_thousand_waiting_pods_are_shown_by_reason_a_page_at_a_time(window: Window) -> None:
+    engine = Engine([Profile("weft", [built_in().create("fgd")])], [node("n1", gpus=1)])
+    waiting = tuple(
+        ShownWaiting(f"u{at}", "team", f"pod-{at:05d}", f"reason {at % 4}", "no room", since_s=0.5)
+        for at in range(10_000)
+    )
+    with served(StillSource(engine, waiting)) as url:
+        opened(window, f"{url}/waiting")
+        rows = "document.querySelectorAll('tbody tr').length"
+        assert eventually(window, rows) == 4 * 50
+        assert "10,000" in window.run("document.querySelector('nav [aria-current]').innerText")
+        window.run("document.querySelector('main section button').click()")
+        assert window.run(rows) == 2_500 + 3 * 50
+        window.run(
+            "window.took = performance.now(); document.querySelector('a[href=\"/map\"]').click();"
+            "window.took = performance.now() - window.took"
+        )
+        assert window.run("window.took") < 5_000
+        check(window, url)
