@@ -304,7 +304,8 @@ class World:
             if asked.extender is None or not asked.live or not asked.live.ready:
                 return
             names = [node["metadata"]["name"] for node in self.nodes()]
-            reply = asked.extender.filter(ROUTE, _encode({"Pod": pod, "NodeNames": names}))
+            asks = _encode({"Pod": pod, "NodeNames": names})
+            reply = asked.answer(asked.extender.filter, ROUTE, asks)
             fits = json.loads(reply.body)["NodeNames"] or []
             if not fits:
                 return

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, copy_context
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -34,6 +34,7 @@ from weft.kube.pods import DISRUPTED
 if TYPE_CHECKING:
     from faulty_world import World
 
+T = TypeVar("T")
 OWNER: ContextVar["Instance | None"] = ContextVar("owner", default=None)
 BIND_S = 6.0  # two request time-outs: so long a binding may be under way
 LEASE_S = 10.0
@@ -122,6 +123,10 @@ class Instance:
     def spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         """Do something in this process."""
         return asyncio.get_running_loop().create_task(work, context=self._context)
+
+    def answer(self, asked: Callable[..., T], *given: Any) -> T:
+        """Answer at once in this process: what it begins by that ends with it."""
+        return self._context.run(asked, *given)
 
     @property
     def leads(self) -> bool:
