@@ -107,8 +107,14 @@ class TriesPlaces(Protocol):
         """A decision broke off: nothing of it stays."""
 
 
-def find_places(engine: TriesPlaces, members: GangMembers[WaitingPod], now_ns: int) -> GangPlaces:
-    """Places for as many of the pods that wait as there are; none if these are too few."""
+def find_places(
+    engine: TriesPlaces,
+    members: GangMembers[WaitingPod],
+    now_ns: int,
+    gone: Sequence[str] = (),
+) -> GangPlaces:
+    """Places for as many of the pods that wait as there are; none if these are too few. `gone` hold
+    nothing."""
     waiting = list(members.waiting.values())
     for each in waiting:
         each.tries = max(each.tries, members.tries)
@@ -116,13 +122,14 @@ def find_places(engine: TriesPlaces, members: GangMembers[WaitingPod], now_ns: i
     several = len({(each.profile.name, each.pod.shape) for each in waiting}) > 1
     best: GangPlaces | None = None
     for inside in domains[: max(1, SEARCHED // max(1, len(waiting)))]:
-        found = _try(engine, members, sorted(waiting, key=PLANS[0].order), inside, PLANS[0], now_ns)
+        ordered = sorted(waiting, key=PLANS[0].order)
+        found = _try(engine, members, ordered, inside, PLANS[0], now_ns, gone)
         if best is None or _merit(found) > _merit(best):
             best = found
     assert best is not None
     if best.chosen or not several:
         return best
-    return _other_orders(engine, members, domains, now_ns) or best
+    return _other_orders(engine, members, domains, now_ns, gone) or best
 
 
 def _other_orders(
@@ -130,6 +137,7 @@ def _other_orders(
     members: GangMembers[WaitingPod],
     domains: Sequence[Bools | None],
     now_ns: int,
+    gone: Sequence[str],
 ) -> GangPlaces | None:
     """Places for a gang of several sizes that found none: which pod goes first, and where, may
     decide whether the others fit. The pod that found no place goes first at the next try."""
@@ -142,7 +150,7 @@ def _other_orders(
             looks -= len(ordered)
             if looks < 0:
                 return None
-            found = _try(engine, members, ordered, inside, plan, now_ns)
+            found = _try(engine, members, ordered, inside, plan, now_ns, gone)
             if found.chosen:
                 return found
             if found.short is None or found.short[0] is ordered[0]:

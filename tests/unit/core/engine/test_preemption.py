@@ -392,6 +392,19 @@ def test_a_gang_ends_pods_of_one_topology_domain_only() -> None:
     assert len(set(nodes_kept(commands).values())) == 1
 
 
+def test_a_gang_that_only_a_kept_place_is_in_the_way_of_waits_for_nobody_who_leaves() -> None:
+    engine = preempting_on(node("a", gpus=3))
+    bound(engine, whole("low"))
+    commands = engine.handle(PodAdded(whole("mid", priority=5, gpus=3)), 0)
+    assert ended(commands) == ["low"]
+    gang = Gang("kubernetes", "default", "train", least=2)
+    pair = [replace(whole(name, priority=9), gang=gang) for name in ("t0", "t1")]
+    commands = [command for each in pair for command in engine.handle(PodAdded(each), 0)]
+    assert places(commands) == {"t0": "a", "t1": "a"}
+    assert nodes_kept(commands)["mid"] == ""
+    assert not audit(engine.ledger)
+
+
 def test_nothing_is_kept_for_a_gang_of_which_a_pod_is_gone() -> None:
     engine = preempting_on(node("a", gpus=2))
     bound(engine, whole("low", 1))
