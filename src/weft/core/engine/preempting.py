@@ -39,7 +39,7 @@ from weft.core.ledger import FAR
 from weft.core.ledger.table import Bools
 from weft.core.preempt import FoundVictims, Victim, VictimSearch, uids_of
 from weft.core.preempt.search import Fits
-from weft.model import Code, Placement, PodRequest
+from weft.model import Code, Placement, PodRequest, Shape
 
 if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
@@ -301,9 +301,9 @@ def _found(engine: Engine, search: VictimSearch) -> FoundVictims | None:
 
 
 class _VictimsOf:
-    """The pods that a pod with these rights may end; `only_movable`: and that may move;
-    `only_queue`: and are of this team's queue; `least_lost_at`: those that lose more work by then
-    count as if they had begun sooner."""
+    """The pods that a pod with these rights may end; `only_movable`: and that may move, and have
+    room somewhere now; `only_queue`: and are of this team's queue; `least_lost_at`: those that lose
+    more work by then count as if they had begun sooner."""
 
     def __init__(
         self,
@@ -316,6 +316,7 @@ class _VictimsOf:
     ) -> None:
         self.engine, self.rights, self.only_movable = engine, rights, only_movable
         self.only_queue, self._lost_at = only_queue, least_lost_at
+        self._roomy: dict[tuple[str, Shape], bool] = {}
 
     def __call__(self, node: str) -> Sequence[Victim]:
         """Those on the node."""
@@ -325,13 +326,25 @@ class _VictimsOf:
         if not self.only_movable:
             return victims
         movable = self.engine.preemption.movable
-        victims = [each for each in victims if len(each.uids) == 1 and each.uids[0] in movable]
+        single = (each for each in victims if len(each.uids) == 1)
+        victims = [v for v in single if v.uids[0] in movable and self._has_room(movable[v.uids[0]])]
         if (at_ns := self._lost_at) is None:
             return victims
         lost = [lost_by(self.engine, each.uids[0], at_ns).milli_ns for each in victims]
         return [
             each._replace(since_ns=-milli_ns) for each, milli_ns in zip(victims, lost, strict=True)
         ]
+
+    def _has_room(self, pod: PodRequest) -> bool:
+        """True if a pod as this one fits somewhere now, or may once this one is gone."""
+        if pod.gang or pod.shape.constraints.pods or self.engine.existing.owners:
+            return True
+        profile = self.engine.profile_of(pod)
+        alike = profile.name, pod.shape
+        if (known := self._roomy.get(alike)) is None:
+            known = bool(self.engine.assess(profile, pod, None).counts[0])
+            self._roomy[alike] = known
+        return known
 
 
 def _search_of(

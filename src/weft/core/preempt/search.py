@@ -41,8 +41,9 @@ NODES, NODES_OF_MANY = 48, 12
 TRIALS = 100
 """Sets that are tried for one pod, at most."""
 TRIALS_WITH_RULES = 400
-TRIALS_OF_MOVES = 40
-"""The same, where each set must find room elsewhere too: that takes longer to try."""
+TRIALS_OF_MOVES = 8
+"""The same, where each set must find room elsewhere too, on `NODES` nodes at most: that takes
+longer to try, and mostly the first ones do, as only pods are looked at that fit somewhere."""
 SETS = 6
 """Sets of a node that are kept for a trial."""
 PUT_BACK_ON = 8
@@ -114,7 +115,10 @@ class VictimSearch:
         if self._going and (row := self._without_going()) >= 0:
             return FoundVictims(row, (), None)
         steps = self._lower.priorities(self._priority)
-        for up_to in steps[self._first_step(steps) :]:
+        which = steps[self._first_step(steps) :]
+        if self._suits is not None:  # those of any priority may do: two looks at all nodes
+            which = list(dict.fromkeys((*which[:1], *which[-1:])))
+        for up_to in which:
             if (found := self._best(up_to, violating=False)) is not None:
                 return found
         if not self._may_violate or not steps or not self._allowed:
@@ -193,6 +197,8 @@ class VictimSearch:
 
     def _best(self, up_to: int, *, violating: bool) -> FoundVictims | None:
         rows = self._rows(up_to, violating=violating)
+        if self._suits is not None:
+            rows = rows[:NODES]
         at_once = NODES if len(rows) <= NODES else NODES_OF_MANY
         for begin in range(0, len(rows), at_once):
             if self.trials >= self._most:
@@ -205,15 +211,9 @@ class VictimSearch:
 
     def _best_of(self, rows: Sequence[int], up_to: int, *, violating: bool) -> FoundVictims | None:
         here = {
-            row: NodeSets(
-                self._ledger,
-                row,
-                self._demand,
-                self._eligible(row, up_to, violating=violating),
-                self._going,
-                self._taken,
-            )
+            row: NodeSets(self._ledger, row, self._demand, eligible, self._going, self._taken)
             for row in rows
+            if (eligible := self._eligible(row, up_to, violating=violating)) or not self._suits
         }
         if not self._simple:
             return self._best_by_rules(here, violating=violating)
@@ -227,7 +227,7 @@ class VictimSearch:
             return found
         put_back = [
             found
-            for row in [row for row in rows if not never.get(row)][:PUT_BACK_ON]
+            for row in [row for row in here if not never.get(row)][:PUT_BACK_ON]
             if (found := self._put_back(row, here[row], violating=violating)) is not None
         ]
         return min(put_back, key=lambda found: (found.cost, found.row), default=None)

@@ -66,6 +66,18 @@ def two_cards() -> Engine:
     return engine
 
 
+def test_a_pod_that_may_move_is_found_behind_many_that_fit_nowhere_else() -> None:
+    full = [f"n{at:02d}" for at in range(40)]
+    engine = preempting_on(*(one_card(name) for name in (*full, "y", "z")))
+    for name in full:
+        there(engine, share(f"on-{name}", 15_000), name, movable=True)
+    there(engine, share("small", 6_000), "y", movable=True)
+    there(engine, share("beside", 9_000, 9), "y")
+    there(engine, share("stays", 10_000, 9), "z")
+    commands = engine.handle(PodAdded(share("high", 7_000, 9)), 0)
+    assert asked_to_go(commands) == {"small": "z"}
+
+
 def test_a_pod_that_may_move_goes_before_a_less_important_one_that_would_end() -> None:
     engine = two_cards()
     commands = engine.handle(PodAdded(share("high", 12_000, 9)), 0)
