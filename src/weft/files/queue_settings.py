@@ -25,9 +25,9 @@ class QueueingSettings(Section, frozen=True):
         float,
         Meta(ge=0, le=_MOST_SECONDS),
         "for so long a group of pods is the first of its priority before its place is kept from "
-        "pods that came later; 0: no place is ever kept. 300 is a good value; off, as it is "
-        "new, and its long fault schedules have not all been run",
-    ] = 0.0
+        "pods that came later; 0: no place is ever kept. Five minutes, as what is kept is idle "
+        "meanwhile",
+    ] = 300.0
     keep_for_seconds: Annotated[
         float,
         Meta(ge=1, le=_MOST_SECONDS),
