@@ -423,9 +423,10 @@ class World:
             profile = self.engine.profiles[name]
             if (name, asks) in on_their_way:
                 continue
-            known = self.engine.assessor.assess(profile, asks)
-            if profile.matcher is not None:  # its place may be left to others that wait
-                known = self.engine.assess(profile, pod)
+            with self.engine.trial([kept_uid(pod.uid)]):  # a policy may rate it as a co-resident
+                known = self.engine.assessor.assess(profile, asks)
+                if profile.matcher is not None:  # its place may be left to others that wait
+                    known = self.engine.assess(profile, pod)
             assert known.counts[0] == 0, f"{asks} fits, but nobody was woken"
         for kind, pod in with_rules:
             if kind not in on_their_way:
