@@ -39,6 +39,9 @@ demo: venv  ## Generate a cluster, compare seven policies on it, write a report.
 	@$(BIN)/weft simulate --nodes build/demo/nodes.csv --pods build/demo/pods.csv --seeds 10 \
 	  --policy random --policy dot-product --policy gpu-clustering --policy gpu-packing \
 	  --policy best-fit --policy fgd --policy least-stranding --report build/demo/report
+	@$(BIN)/weft simulate --nodes build/demo/nodes.csv --pods build/demo/pods.csv --policy fgd \
+	  --decisions build/demo/fgd.jsonl --no-timing > /dev/null
+	@echo "See why a pod is pending: $(BIN)/weft explain pod 1313 --decisions build/demo/fgd.jsonl" >&2
 	@echo "See a cluster live: $(BIN)/weft console --demo" >&2
 
 # The five commands of README.md, each shown as it runs; a test compares them.
