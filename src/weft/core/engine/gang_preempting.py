@@ -55,30 +55,12 @@ def makes_room(
     if head.pod.never_preempts or not (preemption.standings or preemption.nominations):
         return None
     rights, before = preempting.rights_of(engine, head.pod), engine.journal.seq
-    if in_the_way := _only_kept(engine, members, rights, now_ns):
-        for nomination in in_the_way:
-            preempting.beat(engine, nomination, now_ns, out)
-        return PreemptionPlan(in_the_way[0].node)
     for guarded in (False,) if head.profile.budgets_are_law else (False, True):
         found = _search(engine, head, members, rights, now_ns, guarded=guarded)
         engine.journal.back_to(before)
         if found is not None:
             return _nominate(engine, head, *found, rights, now_ns, out)
     return None
-
-
-def _only_kept(
-    engine: Engine, members: GangMembers[WaitingPod], rights: PreemptionRights, now_ns: int
-) -> list[Nomination]:
-    """Places kept for less important pods that the gang may have at once, where nothing else is in
-    its way."""
-    if not rights.beaten:
-        return []
-    before = engine.journal.seq
-    found = gang_search.find_places(engine, members, now_ns, rights.kept_from)
-    engine.journal.back_to(before)
-    nodes = {place.placement.node for place in found.chosen}
-    return [each for each in rights.beaten if each.node in nodes]
 
 
 def _search(
@@ -196,7 +178,8 @@ def _nominate(
     preemption.awaited_by(head.pod, waits)
     for place in found.chosen:
         pod, node = place.placed.pod, place.placement.node
-        preemption.nominations[pod.uid] = Nomination(pod, place.placement, on[node])
+        nomination = Nomination(pod, place.placement, on[node], head.pod.priority)
+        preemption.nominations[pod.uid] = nomination
         out.append(Nominate(pod, node))
     for victim in victims:
         for uid in victim.uids:

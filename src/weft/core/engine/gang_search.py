@@ -107,14 +107,8 @@ class TriesPlaces(Protocol):
         """A decision broke off: nothing of it stays."""
 
 
-def find_places(
-    engine: TriesPlaces,
-    members: GangMembers[WaitingPod],
-    now_ns: int,
-    gone: Sequence[str] = (),
-) -> GangPlaces:
-    """Places for as many of the pods that wait as there are; none if these are too few. `gone` hold
-    nothing."""
+def find_places(engine: TriesPlaces, members: GangMembers[WaitingPod], now_ns: int) -> GangPlaces:
+    """Places for as many of the pods that wait as there are; none if these are too few."""
     waiting = list(members.waiting.values())
     for each in waiting:
         each.tries = max(each.tries, members.tries)
@@ -122,14 +116,13 @@ def find_places(
     several = len({(each.profile.name, each.pod.shape) for each in waiting}) > 1
     best: GangPlaces | None = None
     for inside in domains[: max(1, SEARCHED // max(1, len(waiting)))]:
-        ordered = sorted(waiting, key=PLANS[0].order)
-        found = _try(engine, members, ordered, inside, PLANS[0], now_ns, gone)
+        found = _try(engine, members, sorted(waiting, key=PLANS[0].order), inside, PLANS[0], now_ns)
         if best is None or _merit(found) > _merit(best):
             best = found
     assert best is not None
     if best.chosen or not several:
         return best
-    return _other_orders(engine, members, domains, now_ns, gone) or best
+    return _other_orders(engine, members, domains, now_ns) or best
 
 
 def _other_orders(
@@ -137,7 +130,6 @@ def _other_orders(
     members: GangMembers[WaitingPod],
     domains: Sequence[Bools | None],
     now_ns: int,
-    gone: Sequence[str],
 ) -> GangPlaces | None:
     """Places for a gang of several sizes that found none: which pod goes first, and where, may
     decide whether the others fit. The pod that found no place goes first at the next try."""
@@ -150,7 +142,7 @@ def _other_orders(
             looks -= len(ordered)
             if looks < 0:
                 return None
-            found = _try(engine, members, ordered, inside, plan, now_ns, gone)
+            found = _try(engine, members, ordered, inside, plan, now_ns)
             if found.chosen:
                 return found
             if found.short is None or found.short[0] is ordered[0]:

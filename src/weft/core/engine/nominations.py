@@ -43,12 +43,22 @@ def is_kept(uid: str) -> bool:
 
 
 class Nomination:
-    """A pod that has a node kept for it, its `place` there once all of `leaving` are gone."""
+    """A pod that has a node kept for it, its `place` there once all of `leaving` are gone.
 
-    __slots__ = ("leaving", "place", "pod")
+    `priority` is the one by which others take it: of a gang its head's, for all of its pods alike.
+    """
 
-    def __init__(self, pod: PodRequest, place: Placement, leaving: Iterable[str]) -> None:
+    __slots__ = ("leaving", "place", "pod", "priority")
+
+    def __init__(
+        self,
+        pod: PodRequest,
+        place: Placement,
+        leaving: Iterable[str],
+        priority: int | None = None,
+    ) -> None:
         self.pod, self.place, self.leaving = pod, place, set(leaving)
+        self.priority = pod.priority if priority is None else priority
 
     @property
     def node(self) -> str:
@@ -282,11 +292,11 @@ class Preemption:
 
     def below(self, priority: int) -> list[Nomination]:
         """Nominations of pods of a lower priority."""
-        return [each for each in self.nominations.values() if each.pod.priority < priority]
+        return [each for each in self.nominations.values() if each.priority < priority]
 
     def not_below(self, priority: int) -> list[Nomination]:
         """All others."""
-        return [each for each in self.nominations.values() if each.pod.priority >= priority]
+        return [each for each in self.nominations.values() if each.priority >= priority]
 
     def together(self, nomination: Nomination) -> list[Nomination]:
         """The same, and those of its gang: they are kept all or not at all."""

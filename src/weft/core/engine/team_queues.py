@@ -137,6 +137,12 @@ class KeptPlace(Protocol):
     place: Placement
 
 
+def _goes_with(one: PodRequest, pod: PodRequest) -> bool:
+    """True if it is the pod itself, or one of its gang."""
+    own = pod.gang
+    return one.uid == pod.uid or bool(own and one.gang and one.gang.key == own.key)
+
+
 class TeamQueues:
     """The queues of one engine. `count` says whether anything is counted."""
 
@@ -267,12 +273,13 @@ class TeamQueues:
 
         On a node with different GPUs the largest charge counts, so that no choice exceeds it. Such
         a node is said to be refused by the limit also where others hold what the pod needs: were
-        they gone it would be. Places that are `kept` for other pods of the queue count as held.
+        they gone it would be. Places that are `kept` for other pods of the queue count as held,
+        but for those of its gang: they are decided about together.
         """
         name = pod.team_queue
         if name not in self._limited or not known.demand.needs or self._limits_are_off:
             return known
-        use = self._use_with(name, [each for each in kept if each.pod.uid != pod.uid])
+        use = self._use_with(name, [each for each in kept if not _goes_with(each.pod, pod)])
         over = self._over(known, name, use)
         refused = np.zeros(len(known.codes), dtype=np.bool_)
         for _, (_, where) in over:

@@ -6,13 +6,13 @@ import pytest
 from engine_talk import SECOND, add, of_team, places
 from msgspec.structs import replace
 
-from weft.core.engine import Command, Engine, Evict, PodGone
+from weft.core.engine import Command, Engine, Evict, PodAdded, PodGone
 from weft.core.framework import Profile
 from weft.core.ledger import audit
 from weft.core.policies.packing import BestFit
-from weft.model import DeviceRule, Node, PodRequest
+from weft.model import DeviceRule, Gang, Node, PodRequest
 from weft.model.queue_rules import QueueAmounts, QueueRules, QueueTerms
-from weft.testing import node, pod
+from weft.testing import node, pod, shape
 
 
 def at_most(gpus: float, *, reclaim: bool = False, models: int = 0) -> QueueRules:
@@ -127,4 +127,22 @@ def test_nobody_ends_in_vain_and_the_limit_holds(seed: int) -> None:
         out += engine.handle(PodGone(uid), 2 * SECOND)
     assert not victims or "high" in places(out)
     assert engine.teams.use("a").gpu_milli <= 1000 * gpus
+    assert audit(engine.ledger) == []
+
+
+def test_a_gang_for_which_others_went_has_its_places_within_the_limit() -> None:
+    """Its own places, kept until then, do not count against the limit beside those it takes."""
+    engine = deciding(at_most(3), node("n", gpus=3), node("m", gpus=1))
+    add(engine, *(of_team("b", f"low{number}") for number in range(4)))
+    gang = Gang("kubernetes", "default", "train", least=2)
+    members = [
+        replace(of_team("a", f"train-{gpus}", priority=5), shape=shape(gpus=gpus), gang=gang)
+        for gpus in (2, 1)
+    ]
+    asked = [command for each in members for command in engine.handle(PodAdded(each), SECOND)]
+    assert len(ended(asked)) == 3
+    bound: dict[str, str] = {}
+    for uid in ended(asked):
+        bound |= places(engine.handle(PodGone(uid), 2 * SECOND))
+    assert bound.keys() == {"train-2", "train-1"}
     assert audit(engine.ledger) == []

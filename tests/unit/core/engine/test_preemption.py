@@ -392,19 +392,6 @@ def test_a_gang_ends_pods_of_one_topology_domain_only() -> None:
     assert len(set(nodes_kept(commands).values())) == 1
 
 
-def test_a_gang_that_only_a_kept_place_is_in_the_way_of_waits_for_nobody_who_leaves() -> None:
-    engine = preempting_on(node("a", gpus=3))
-    bound(engine, whole("low"))
-    commands = engine.handle(PodAdded(whole("mid", priority=5, gpus=3)), 0)
-    assert ended(commands) == ["low"]
-    gang = Gang("kubernetes", "default", "train", least=2)
-    pair = [replace(whole(name, priority=9), gang=gang) for name in ("t0", "t1")]
-    commands = [command for each in pair for command in engine.handle(PodAdded(each), 0)]
-    assert places(commands) == {"t0": "a", "t1": "a"}
-    assert nodes_kept(commands)["mid"] == ""
-    assert not audit(engine.ledger)
-
-
 def test_nothing_is_kept_for_a_gang_of_which_a_pod_is_gone() -> None:
     engine = preempting_on(node("a", gpus=2))
     bound(engine, whole("low", 1))
@@ -497,3 +484,20 @@ def test_a_place_beside_one_that_is_kept_needs_fewer_victims() -> None:
     assert ended(commands) == ["mid"]
     engine.handle(PodGone("mid"), SECOND)
     assert places(engine.handle(PodGone("low"), SECOND)) == {"high": "a", "equal": "a"}
+
+
+def test_places_of_a_gang_are_taken_by_its_heads_priority_alone() -> None:
+    """A pod between its pods' priorities takes none: gang and pod would take turns for ever."""
+    engine = preempting_on(node("a", gpus=2), node("b", gpus=2), node("c", gpus=2))
+    bound(engine, *(pod(f"low{number}", gpus=1, priority=-5) for number in range(4)))
+    bound(engine, *(pod(f"mid{number}", gpus=1, priority=4) for number in range(2)))
+    gang = Gang("kubernetes", "default", "train", least=2)
+    first, second = (
+        replace(pod(f"train-{priority}", gpus=2, priority=priority), gang=gang)
+        for priority in (5, 0)
+    )
+    asked = [c for each in (first, second) for c in engine.handle(PodAdded(each), SECOND)]
+    assert nodes_kept(asked).keys() == {"train-5", "train-0"}
+    out = engine.handle(PodAdded(pod("between", gpus=2, priority=1)), 2 * SECOND)
+    assert refused(out) == ["between"]
+    assert engine.preemption.nominations.keys() == {"train-5", "train-0"}
