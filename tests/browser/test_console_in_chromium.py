@@ -524,6 +524,22 @@ def record(command: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
         yield url
 
 
+DRAG = """{
+    const real = window.fetch, slider = document.querySelector("#time input");
+    let now = 0;
+    window.mostAtOnce = 0;
+    window.fetch = async (address, ...rest) => {
+        if (!address.startsWith("/api/compare")) return real(address, ...rest);
+        window.mostAtOnce = Math.max(window.mostAtOnce, ++now);
+        try { return await real(address, ...rest); } finally { now -= 1; }
+    };
+    for (let moment = 1; moment <= 30; moment++) {
+        slider.value = moment;
+        slider.dispatchEvent(new Event("input"));
+    }
+}"""
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_day_is_beside_the_same_day_under_another_policy(
     window: Window, record: str, width: int
@@ -545,6 +561,9 @@ def test_a_day_is_beside_the_same_day_under_another_policy(
     eventually(window, "document.querySelector('weft-compare').dataset.shown === 'fgd 0'")
     assert window.run("location.search") == "?policy=fgd&at=0"
     check(window, record)
+    window.run(DRAG)
+    eventually(window, "document.querySelector('weft-compare').dataset.shown === 'fgd 30'")
+    assert window.run("window.mostAtOnce") == 1
 
 
 def test_ten_thousand_waiting_pods_are_shown_by_reason_a_page_at_a_time(window: Window) -> None:

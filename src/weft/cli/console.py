@@ -140,10 +140,11 @@ def _decisions(path: Path, files: list[str]) -> "tuple[PictureSource, Comparison
     from weft.core.record.passing import RecordedRun
 
     policies = registry()
+    offered = list(_without_inputs(policies))  # none of a file: the simulation does not know it
     for note in policies.restore(read(path)[0], path, files):
         print_remark(note)
     run = RecordedRun(path, policies.create)
-    echo(f"weft: replaying {run.events:,} events of {path}", err=True)
+    echo(f"weft: replaying {len(run.at_s):,} events of {path}", err=True)
     source = RecordedSource(run, path.name, lambda name: explain(path, name, policies.create))
     if run.trouble:
         print_warning(f"{path}: {run.trouble}")
@@ -151,22 +152,29 @@ def _decisions(path: Path, files: list[str]) -> "tuple[PictureSource, Comparison
     def open_day(out: Path) -> RecordedSource:
         day = RecordedRun(out, policies.create)
         return RecordedSource(
-            day, out.name, lambda name: explain(out, name, policies.create), day.offset_s
+            day,
+            out.name,
+            lambda name: explain(out, name, policies.create),
+            day.offset_s,
+            source.elapsed_s,
         )
 
     size = 0 if path.suffix == ".gz" else path.stat().st_size
-    offered = list(_without_inputs(policies))
     return source, Comparisons(source, offered, partial(_simulating, path), open_day, size)
 
 
 def _without_inputs(policies: "Registry") -> Iterator[str]:
-    """Yield the policies that need nothing but the cluster and its pods: a record has no more."""
+    """Yield the policies that need no option, and nothing but the cluster and its pods: a record
+    has no more."""
     from weft.core.framework import Profile
     from weft.core.framework.fragments import TYPICAL_PODS
     from weft.core.framework.popularity import POPULAR_PODS
 
     for name in policies.names():
-        policy = policies.create(name)
+        try:
+            policy = policies.create(name)
+        except BadInputError:
+            continue
         reads = Profile("", [policy]).reads
         if reads.isdisjoint({"signals", "cluster", "residencies"}) and (
             {*policy.inputs} <= {TYPICAL_PODS, POPULAR_PODS}
@@ -175,8 +183,9 @@ def _without_inputs(policies: "Registry") -> Iterator[str]:
 
 
 def _simulating(day: Path, policy: str, out: Path) -> list[str]:
-    """Return the command that simulates this day under another policy."""
-    words = [sys.executable, "-m", "weft", "simulate", "--decisions-from", str(day)]
+    """Return the command that simulates this day under another policy; it imports nothing from the
+    working directory."""
+    words = [sys.executable, "-P", "-m", "weft", "simulate", "--decisions-from", str(day)]
     words += ["--policy", policy, "--decisions", str(out)]
     return [*words, "--jobs", "1", "--no-timing", "--output", "json"]
 

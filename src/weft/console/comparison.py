@@ -50,8 +50,9 @@ class Comparisons:
     """The days of one record under other policies.
 
     `command(policy, out)` are the words of a process that simulates the day and writes its
-    decisions to `out`; `open_day` reads them, in a thread. `record_bytes` is how large the record
-    is, 0 where that says nothing about the file to come. `policies` may be asked for.
+    decisions to `out`; `open_day` reads them at the moments of `recorded`, in a thread.
+    `record_bytes` is how large the record is, 0 where that says nothing about the file to come.
+    `policies` may be asked for.
     """
 
     def __init__(
@@ -71,17 +72,23 @@ class Comparisons:
         self._task: asyncio.Task[None] | None = None
 
     def day(self, policy: str) -> ComparedDay:
-        """Return how far this policy's day is; begin it if nobody did, and none is being made."""
-        if policy in self._days:
-            return self._days[policy]
+        """Return how far this policy's day is; begin it if nobody did, and none is being made.
+
+        A day that failed is told once: when it is asked for again, it is tried again.
+        """
+        if (found := self._days.get(policy)) is not None:
+            if found.state == "failed":
+                del self._days[policy]
+            return found
         if self._task is not None and not self._task.done():
             busy = next(
                 day for day in self._days.values() if day.state in ("simulating", "reading")
             )
             return msgspec.structs.replace(busy, text=f"{busy.policy} is simulated first")
-        for oldest in list(self._days)[: max(0, len(self._days) + 1 - MOST_KEPT)]:
-            del self._days[oldest]
-            self._others.pop(oldest, None)
+        worth = sorted(self._days, key=lambda name: self._days[name].state != "failed")
+        for least in worth[: max(0, len(worth) + 1 - MOST_KEPT)]:  # failed ones, then the oldest
+            del self._days[least]
+            self._others.pop(least, None)
         day = self._days[policy] = ComparedDay(policy, "simulating", 0)
         self._task = asyncio.create_task(self._make(policy))
         return day

@@ -5,7 +5,8 @@ most stay as they are from one moment to the next.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -29,9 +30,13 @@ _WHOLE_EVERY = 20
 class Recorded(Protocol):
     """A record that is passed through once."""
 
-    events: int
     offset_s: float
     trouble: str
+
+    @property
+    def at_s(self) -> Sequence[float]:
+        """The moment of each event."""
+        ...
 
     def states(self) -> Iterable[tuple[float, Engine]]:
         """Yield the moment of each event, and the engine after it."""
@@ -73,7 +78,8 @@ class DaySums(msgspec.Struct, frozen=True, array_like=True):
 class RecordedSource:
     """A decisions file, read whole at the start. `explain` says what `weft explain pod` does of the
     file, of NAMESPACE/NAME. The record began at `began_s`, by default with its first event; each
-    moment has its `sums`, and is so long after that: `elapsed_s`."""
+    moment has its `sums`, and is so long after that: `elapsed_s`. With `beside_s`, the moments are
+    those of another record, each so long after the beginning."""
 
     kind: Kind = "decisions"
     lives = False
@@ -84,24 +90,28 @@ class RecordedSource:
         about: str,
         explain: Callable[[str], Explanation],
         began_s: float | None = None,
+        beside_s: Sequence[float] | None = None,
     ) -> None:
         self.about, self._explain = about, explain
-        self.began_s, self.sums = began_s, list[DaySums]()
+        self.began_s = next(iter(record.at_s), 0.0) if began_s is None else began_s
+        self.sums = list[DaySums]()
         self._wholes: list[Picture] = []
         self._deltas: list[PictureDelta] = []
-        moments = self._pass(record)
+        if beside_s is None:
+            looked_at = _spread(record.at_s)
+        else:
+            looked_at = _until(record.at_s, self.began_s, beside_s)
+        moments = self._pass(record, looked_at)
         self.record = RecordedMoments(tuple(moments), record.trouble)
         self.elapsed_s = [sums.elapsed_s for sums in self.sums]
 
-    def _pass(self, record: Recorded) -> list[float]:
+    def _pass(self, record: Recorded, looked_at: set[int]) -> list[float]:
         happenings, last = Happenings(), Picture(0.0)
         known: list[Engine] = []
         usual = UsualShapes(lambda: shapes_in(known[0]))
-        every = max(1, -(-record.events // MOST_MOMENTS))
         moments: list[float] = []
         for number, (at_s, engine) in enumerate(record.states(), start=1):
-            self.began_s = at_s if self.began_s is None else self.began_s
-            if number % every and number != record.events:
+            if number not in looked_at:
                 continue
             known[:] = [engine]
             now = happenings.on(_picture(engine, at_s, record.offset_s, usual.at(at_s)))
@@ -111,7 +121,7 @@ class RecordedSource:
             if len(moments) % _WHOLE_EVERY == 0:
                 self._wholes.append(last)
             moments.append(at_s)
-            self.sums.append(DaySums.of(last, round(at_s - self.began_s, 6)))
+            self.sums.append(DaySums.of(last, _elapsed(at_s, self.began_s)))
         return moments
 
     def at(self, number: int) -> Picture:
@@ -138,6 +148,26 @@ class RecordedSource:
             return await asyncio.to_thread(self._explain, f"{namespace}/{name}")
         except BadInputError:
             return None
+
+
+def _elapsed(at_s: float, began_s: float) -> float:
+    return round(at_s - began_s, 6)
+
+
+def _spread(at_s: Sequence[float]) -> set[int]:
+    """Return the numbers, from 1, of the events to look after: all, or as many as a slider has
+    places, each the last of its instant."""
+    if len(at_s) <= MOST_MOMENTS:
+        return {*range(1, len(at_s) + 1)}
+    every = -(-len(at_s) // MOST_MOMENTS)
+    numbers = (*range(every, len(at_s), every), len(at_s))
+    return {bisect_right(at_s, at_s[number - 1]) for number in numbers}
+
+
+def _until(at_s: Sequence[float], began_s: float, beside_s: Sequence[float]) -> set[int]:
+    """Return the numbers, from 1, of the last events until each of these times."""
+    elapsed_s = [_elapsed(each, began_s) for each in at_s]
+    return {max(1, bisect_right(elapsed_s, each)) for each in beside_s}
 
 
 def _picture(engine: Engine, at_s: float, offset_s: float, usual: Iterable[Shape] = ()) -> Picture:

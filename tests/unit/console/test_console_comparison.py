@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,10 +14,11 @@ import aiohttp
 import msgspec
 import pytest
 
-from weft.cli.console import _decisions, _simulating
-from weft.console.comparison import BothPictures, ComparedDay, Comparisons
-from weft.console.recorded import DaySums, RecordedSource
+from weft.cli.console import _decisions, _simulating, _without_inputs
+from weft.console.comparison import MOST_KEPT, BothPictures, ComparedDay, Comparisons
+from weft.console.recorded import MOST_MOMENTS, DaySums, RecordedSource
 from weft.console.server import ConsoleServer
+from weft.core.framework import Policy
 from weft.core.policies.catalog import built_in
 from weft.core.record import explain
 from weft.core.record.passing import RecordedRun
@@ -26,11 +28,14 @@ PATIENCE_S = 120
 
 @pytest.fixture(scope="module")
 def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A day that first-fit decided: so much comes that pods wait."""
-    folder = tmp_path_factory.mktemp("day")
+    return made(tmp_path_factory.mktemp("day"), pods=60)
+
+
+def made(folder: Path, pods: int) -> Path:
+    """Make a day that first-fit decided: so much comes that pods wait."""
     for words in (
         "generate nodes nodes.csv --gpus 16",
-        "generate pods pods.csv --gpus 16 --count 60 --load 3",
+        f"generate pods pods.csv --gpus 16 --count {pods} --load 3",
         "simulate --nodes nodes.csv --pods pods.csv --policy first-fit --timed"
         " --decisions day.jsonl --output csv",
     ):
@@ -39,11 +44,11 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "day.jsonl"
 
 
-def opened(path: Path, *, simulated: bool = False) -> RecordedSource:
+def opened(path: Path, beside: RecordedSource | None = None) -> RecordedSource:
     create = built_in().create
     run = RecordedRun(path, create)
-    began_s = run.offset_s if simulated else None
-    return RecordedSource(run, path.name, lambda name: explain(path, name, create), began_s)
+    times = (None, None) if beside is None else (run.offset_s, beside.elapsed_s)
+    return RecordedSource(run, path.name, lambda name: explain(path, name, create), *times)
 
 
 def comparisons_of(
@@ -52,11 +57,12 @@ def comparisons_of(
     def simulating(policy: str, out: Path) -> list[str]:
         return _simulating(day, policy, out)
 
+    source = opened(day)
     return Comparisons(
-        opened(day),
+        source,
         ("first-fit", "fgd"),
         command or simulating,
-        lambda out: opened(out, simulated=True),
+        lambda out: opened(out, beside=source),
         day.stat().st_size,
         longest_s,
     )
@@ -102,6 +108,32 @@ async def test_another_policys_sums_are_those_of_its_pictures(day: Path) -> None
             assert amounts(DaySums.of(picture, 0.0)) == amounts(of_day)
 
 
+async def test_a_long_day_is_what_was_so_at_each_moment(tmp_path: Path) -> None:
+    day = made(tmp_path, pods=400)
+    source, comparisons = _decisions(day, [])
+    assert isinstance(source, RecordedSource)
+    found = await ended(comparisons, "fgd")
+    out = tmp_path / "other.jsonl"
+    subprocess.run(_simulating(day, "fgd", out), check=True, capture_output=True)
+    for path, shown in ((day, found.recorded), (out, found.other)):
+        times, states = so(path)
+        assert len(times) > 2 * MOST_MOMENTS
+        then = [states[bisect_right(times, at_s) - 1] for at_s in source.elapsed_s]
+        assert [(row.placed, row.waiting, row.promised_milli) for row in shown] == then
+
+
+def so(path: Path) -> tuple[list[float], list[tuple[int, int, int]]]:
+    """Return each event's time since the first, and the pods placed, waiting, and the promised."""
+    run = RecordedRun(path, built_in().create)
+    times, states = list[float](), list[tuple[int, int, int]]()
+    for at_s, engine in run.states():
+        times.append(round(at_s - run.at_s[0], 6))
+        waiting = sum(1 for _ in engine.queue.waiting())
+        promised = int(sum(engine.ledger.table.milli_used))
+        states.append((len(engine.ledger.holdings), waiting, promised))
+    return times, states
+
+
 SLOW = [sys.executable, "-c", "import time; time.sleep(60)"]
 BROKEN = [sys.executable, "-c", "import sys; sys.exit('this day cannot be run')"]
 
@@ -123,6 +155,73 @@ async def test_a_day_that_takes_too_long_or_cannot_be_run_says_so(day: Path) -> 
     assert found.text.startswith("took longer than 0.3 s")
     found = await ended(comparisons_of(day, lambda policy, out: BROKEN), "fgd")
     assert (found.state, found.text) == ("failed", "this day cannot be run")
+
+
+async def test_a_day_that_failed_is_tried_again_and_takes_no_place(day: Path) -> None:
+    runs = list[str]()
+
+    def command(policy: str, out: Path) -> Sequence[str]:
+        runs.append(policy)
+        good = policy.startswith("good") or runs.count(policy) > 1
+        return _simulating(day, "fgd", out) if good else BROKEN
+
+    comparisons = comparisons_of(day, command)
+    good = [f"good-{number}" for number in range(MOST_KEPT - 1)]
+    for policy in good:
+        assert (await ended(comparisons, policy)).state == "ready"
+    for policy in ("bad-0", "bad-1", "bad-2"):
+        assert (await ended(comparisons, policy)).state == "failed"
+    assert (await ended(comparisons, "bad-2")).state == "ready"
+    for policy in good:
+        assert comparisons.pictures(policy, 0) is not None
+        assert comparisons.day(policy).state == "ready"
+    assert runs == [*good, "bad-0", "bad-1", "bad-2", "bad-2"]
+
+
+async def test_a_file_in_the_working_directory_is_not_run(
+    day: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("weft", "msgspec", "typer"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('another file was run')")
+    monkeypatch.chdir(tmp_path)
+    found = await ended(comparisons_of(day), "fgd")
+    assert (found.state, found.text) == ("ready", "")
+
+
+NEEDY = """
+from weft.core.framework import Policy
+
+
+class {name}(Policy):
+    name = "{name}"
+
+    def __init__(self{option}):
+        super().__init__()
+"""
+
+
+def test_a_policy_that_cannot_be_simulated_is_not_offered(day: Path, tmp_path: Path) -> None:
+    files = []
+    for name, option in (("Needy", ", most: int"), ("Plain", "")):
+        files.append(str(tmp_path / f"{name}.py"))
+        Path(files[-1]).write_text(NEEDY.format(name=name, option=option))
+    _, comparisons = _decisions(day, files)
+    assert "fgd" in comparisons.policies
+    assert {"Needy", "Plain"}.isdisjoint(comparisons.policies)
+
+
+def test_an_installed_policy_that_needs_an_option_is_not_offered() -> None:
+    class InstalledNeedy(Policy):
+        name = "needy"
+
+        def __init__(self, most: int) -> None:
+            super().__init__()
+
+    policies = built_in()
+    policies.register(InstalledNeedy)
+    offered = [*_without_inputs(policies)]
+    assert "needy" not in offered
+    assert "fgd" in offered
 
 
 @asynccontextmanager

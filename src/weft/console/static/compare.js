@@ -8,7 +8,7 @@ const AGAIN_MS = 700;
 const MILLI = 1, MIB = 2, PLACED = 3, WAITING = 4, IDLE = 5; // of a row of sums; 0 is the time
 
 class WeftCompare extends HTMLElement {
-  #asked = "";
+  #asked = ""; // the policy and moment that are on their way, or shown
 
   connectedCallback() {
     this.both = [new Model(), new Model()];
@@ -72,6 +72,12 @@ class WeftCompare extends HTMLElement {
     this.#draw();
   }
 
+  #again() {
+    this.day = undefined;
+    this.#draw();
+    this.#follow(this.policy);
+  }
+
   #draw() {
     const { day, policy } = this;
     const ready = day?.state === "ready" && day.policy === policy;
@@ -91,22 +97,32 @@ class WeftCompare extends HTMLElement {
   }
 
   #progress(day) {
-    if (day?.state === "failed") return el("p", { class: "trouble", role: "alert" }, day.text);
+    if (day?.state === "failed") return [el("p", { class: "trouble", role: "alert" }, day.text),
+      el("button", { type: "button", onclick: () => this.#again() }, "Try again")];
     const what = day?.text || (day?.state === "reading" ? "Reading what it decided …" : `Simulating the day under ${this.policy} …`);
     return [el("p", {}, what), el("progress", { max: 100, value: day?.state === "simulating" ? day.percent : null, "aria-label": "Progress" })];
   }
 
+  /** Fetch both pictures, one moment at a time: while one is on its way, only the latest wish is kept. */
   async #fetch(policy, at) {
-    const wanted = `${policy} ${at}`;
-    if (wanted === this.#asked) return;
-    this.#asked = wanted;
-    const answer = await ask(`/api/compare?${new URLSearchParams({ policy, number: at })}`);
-    if (!answer.ok || wanted !== this.#asked || !this.isConnected) return;
-    const { recorded, other } = await answer.json();
-    this.both[0].take(recorded);
-    this.both[1].take(other);
-    this.#show();
-    this.dataset.shown = wanted;
+    this.wish = { policy, number: at };
+    const key = () => `${this.wish.policy} ${this.wish.number}`;
+    if (this.busy) return;
+    this.busy = true;
+    try {
+      while (this.isConnected && this.wish.policy === this.policy && key() !== this.#asked) {
+        const wanted = this.#asked = key();
+        const answer = await ask(`/api/compare?${new URLSearchParams(this.wish)}`);
+        if (!answer.ok || this.#asked !== wanted) continue; // another policy was chosen
+        const { recorded, other } = await answer.json();
+        this.both[0].take(recorded);
+        this.both[1].take(other);
+        this.#show();
+        this.dataset.shown = wanted;
+      }
+    } finally {
+      this.busy = false;
+    }
   }
 
   #table(day, at) {

@@ -7,6 +7,7 @@
 States are those of the recorded decisions: where this Weft decides otherwise, the passing ends.
 """
 
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,22 +23,24 @@ SECOND_NS = 1_000_000_000
 class RecordedRun:
     """One decisions file. `create(name, **options)` makes policies.
 
-    `events` counts those that can be read. The file's own clock begins anywhere: `offset_s` leads
-    to seconds since 1970, as far as pods' times of creation tell, which are whole seconds.
+    `at_s` has the moments of all events that can be read, seconds since 1970. The file's own clock
+    begins anywhere: `offset_s` leads to 1970, as far as pods' times of creation tell, which are
+    whole seconds.
     """
 
     def __init__(self, path: Path, create: Callable[..., Any]) -> None:
         self._path, self._create = path, create
         self.trouble = ""
-        self.events, ahead_ns = 0, list[int]()
+        at_ns, ahead_ns = array("q"), list[int]()
         try:
             for line in skim(path)[1]:
-                self.events += 1
+                at_ns.append(line.at_ns)
                 if isinstance(line.event, PodAdded | BindOn) and line.event.pod.created_ns:
                     ahead_ns.append(line.event.pod.created_ns - line.at_ns)
         except BadInputError:  # said where it is met
             pass
         self.offset_s = max(ahead_ns, default=0) / SECOND_NS
+        self.at_s = array("d", (each / SECOND_NS + self.offset_s for each in at_ns))
 
     def states(self) -> Iterator[tuple[float, Engine]]:
         """Yield the moment of each event, seconds since 1970, and the engine after it: always the
