@@ -222,3 +222,56 @@ def test_one_measure_has_one_name_and_is_drawn_once(weft: Weft, tmp_path: Path) 
     for title in ("GPUs allocated at the end", "GPUs in fragments at the end", "Failed pods"):
         assert title in html
         assert title in (drawn / "report.html").read_text()
+
+
+FORMER = {
+    b"gpu_asked_at_100_percent": b"gpu_allocated_at_100_percent",
+    b"gpu_asked_percent": b"gpu_allocated_percent",
+    b"gpu_allocation_percent": b"gpu_held_percent",
+    b"mean_asked_percent": b"mean_allocated_percent",
+    b"mean_allocation_percent": b"mean_held_percent",
+    b"asked_percent": b"allocated_percent",
+}
+
+
+@pytest.mark.parametrize("mode", ["inflation", "timed"])
+def test_runs_of_an_older_version_are_reported_alike(weft: Weft, tmp_path: Path, mode: str) -> None:
+    """0.1.0 called what placed pods request asked, and what they hold allocation."""
+    file, out = tmp_path / "experiment.yaml", tmp_path / "runs"
+    text = weft("experiment", "init", "--workload", "openb").out.replace("count: 20", "count: 2")
+    text = text.replace("[fgd, best-fit, least-stranding]", "[fgd, best-fit]")
+    text = text.replace("mode: inflation", f"mode: {mode}")
+    text = text.replace("demands: [130.0]", "demands: [130.0]" if mode == "inflation" else "")
+    file.write_text(text.replace("measures: []", "measures: [gpu_asked_percent, gpu_held_percent]"))
+    assert weft("experiment", "run", file, "--out", out, "--jobs", 1).code == 0
+    page = tmp_path / "page"
+    asked = ("experiment", "report", out, "--page", page, "-o", "json")
+    present, drawn = weft(*asked).out, (page / "report.html").read_text()
+    assert '"gpu_allocated_percent"' in present
+    changed = 0
+    for path in [*out.rglob("result.json"), out / "experiment.json"]:
+        written = path.read_bytes()
+        former = written
+        for old, new in FORMER.items():
+            former = former.replace(b'"' + new + b'"', b'"' + old + b'"')
+        path.write_bytes(former)
+        changed += written != former
+    assert changed == 5
+    assert weft(*asked).out == present
+    assert (page / "report.html").read_text() == drawn
+    assert weft("experiment", "run", file, "--out", out, "--jobs", 1).code == 0, "goes on with it"
+
+
+def test_a_run_that_this_version_cannot_read_is_named_with_the_way_out(
+    weft: Weft, tmp_path: Path
+) -> None:
+    file, out = tmp_path / "experiment.yaml", tmp_path / "runs"
+    text = weft("experiment", "init", "--workload", "openb").out.replace("count: 20", "count: 1")
+    file.write_text(text.replace("[fgd, best-fit, least-stranding]", "[fgd]"))
+    assert weft("experiment", "run", file, "--out", out, "--jobs", 1).code == 0
+    (path,) = out.rglob("result.json")
+    path.write_bytes(path.read_bytes().replace(b'"gpu_held_percent"', b'"gpu_of_other_days"'))
+    said = weft("experiment", "report", out)
+    assert said.code == 1
+    assert str(path.parent) in said.err
+    assert "of another version; remove the folder, and run the experiment again" in said.err

@@ -59,11 +59,7 @@ def trace_results(spec: ExperimentSpec, store: RunStore) -> SimulationResults | 
     if not isinstance(spec.workload, OpenbPods):
         return None
     highest = max(range(len(spec.workload.demands)), key=spec.workload.demands.__getitem__)
-    runs = [
-        msgspec.convert(record.run, PolicyRun)
-        for cell in plan(spec)
-        if (cell.index("demand") or 0) == highest and (record := store.record(cell)) is not None
-    ]
+    runs = store.trace_runs(cell for cell in plan(spec) if (cell.index("demand") or 0) == highest)
     return SimulationResults(runs, summarise(runs)) if runs else None
 
 

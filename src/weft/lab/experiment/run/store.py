@@ -15,7 +15,7 @@ import hashlib
 import importlib.util
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,8 +25,14 @@ from weft.core.framework.policy import PolicyOrigin
 from weft.files.reading import UNDECODABLE, raw_bytes, read_bytes
 from weft.files.writing import remove_scraps, unwritten, write_whole
 from weft.lab.experiment.run.runner import CellResult
-from weft.lab.experiment.spec.experiment import ExperimentSpec, PlannedCell
+from weft.lab.experiment.spec.experiment import (
+    ExperimentSpec,
+    PlannedCell,
+    with_present_measures,
+)
+from weft.lab.experiment.spec.measures import present_names
 from weft.lab.experiment.spec.workloads import AXES, NAMED_AXES
+from weft.lab.simulate.results import PolicyRun
 from weft.model import BadInputError
 from weft.model.errors import install_extra
 
@@ -216,7 +222,26 @@ class RunStore:
             record = msgspec.json.decode(path.read_bytes(), type=CellRecord)
         except (OSError, *UNDECODABLE):
             return None
-        return record if record.hash == self._stored.hash_of(cell) else None
+        if record.hash != self._stored.hash_of(cell):
+            return None
+        measures, run = present_names(record.measures), present_names(record.run)
+        return msgspec.structs.replace(record, measures=measures, run=run)
+
+    def trace_runs(self, cells: Iterable[PlannedCell]) -> list[PolicyRun]:
+        """Return the runs on a trace of those of `cells` that are in the folder; `BadInputError` if
+        this version cannot read one."""
+        return [
+            self._trace_run(cell, record)
+            for cell in cells
+            if (record := self.record(cell)) is not None
+        ]
+
+    def _trace_run(self, cell: PlannedCell, record: CellRecord) -> PolicyRun:
+        try:
+            return msgspec.convert(record.run, PolicyRun)
+        except msgspec.ValidationError as error:
+            what = "is of another version; remove the folder, and run the experiment again"
+            raise BadInputError(str(self.place(cell)), f"{what} ({error})") from None
 
     def differing_field(self, other: "RunStore") -> str:
         """Compare with another folder's experiment, like `StoredExperiment.differing_field`."""
@@ -341,8 +366,9 @@ def _json(value: Any) -> bytes:
 
 def _decoded(path: Path) -> StoredExperiment:
     try:
-        return msgspec.json.decode(read_bytes(path), type=StoredExperiment)
+        stored = msgspec.json.decode(read_bytes(path), type=StoredExperiment)
     except UNDECODABLE as error:
         raise BadInputError(
             str(path), f"cannot be decoded: {error}; remove it and run again"
         ) from None
+    return msgspec.structs.replace(stored, experiment=with_present_measures(stored.experiment))

@@ -15,7 +15,7 @@ from weft.files.form import Section, place, read_document, read_form
 from weft.files.queue_settings import QueuesSettings, check_queues
 from weft.files.reading import read_bytes
 from weft.lab.experiment.spec.cluster import Cluster, check_cluster
-from weft.lab.experiment.spec.measures import MEASURES
+from weft.lab.experiment.spec.measures import MEASURES, present_name
 from weft.lab.experiment.spec.workloads import (
     Name,
     OpenbPods,
@@ -113,11 +113,16 @@ def decode_spec(
     empty = f"is not an {KIND}; `weft experiment init` prints one"
     document = read_document(text, where, API_VERSION, KIND, empty=empty)
     try:
-        spec = read_form(_merged(document, instead or {}), ExperimentSpec)
+        spec = with_present_measures(read_form(_merged(document, instead or {}), ExperimentSpec))
         _check(spec)
     except BadInputError as error:
         raise BadInputError(place(where, error.where), error.problem) from error
     return spec
+
+
+def with_present_measures(spec: ExperimentSpec) -> ExperimentSpec:
+    """Return an experiment that may name measures as 0.1.0 did with the names of now."""
+    return msgspec.structs.replace(spec, measures=tuple(map(present_name, spec.measures)))
 
 
 def data_paths(

@@ -3,6 +3,8 @@ better.
 
 A measure has the same name wherever it is shown."""
 
+from typing import Any
+
 import msgspec
 
 _ROUNDED = 0.001
@@ -111,3 +113,26 @@ _UNKNOWN = Measure("", None, _ROUNDED)
 def measure_of(name: str) -> Measure:
     """Return the measure of this name, or one that judges nothing if it is unknown."""
     return BY_NAME.get(name, _UNKNOWN)
+
+
+FORMER_NAMES = {
+    "gpu_asked_at_100_percent": "gpu_allocated_at_100_percent",
+    "gpu_asked_percent": "gpu_allocated_percent",
+    "gpu_allocation_percent": "gpu_held_percent",
+    "mean_asked_percent": "mean_allocated_percent",
+    "mean_allocation_percent": "mean_held_percent",
+    "asked_percent": "allocated_percent",
+}
+"""Names that measures, and numbers of a run, had in 0.1.0, with those that they have now."""
+
+
+def present_name(name: str) -> str:
+    """Return the name that a measure has now; files of users may have the former one."""
+    return FORMER_NAMES.get(name, name)
+
+
+def present_names(stored: Any) -> Any:
+    """Return what an older version stored, with the names of now in all its mappings."""
+    if not isinstance(stored, dict):
+        return stored
+    return {present_name(name): present_names(value) for name, value in stored.items()}

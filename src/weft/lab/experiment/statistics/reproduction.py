@@ -24,7 +24,7 @@ from weft.lab.experiment.run.execution import CellWork, run_missing
 from weft.lab.experiment.run.runner import sources_of
 from weft.lab.experiment.run.shared_gpus import ReadPods
 from weft.lab.experiment.run.simulated import runner_of
-from weft.lab.experiment.run.store import CellRecord, RunStore, marks_of, stored_experiment
+from weft.lab.experiment.run.store import RunStore, marks_of, stored_experiment
 from weft.lab.experiment.spec.experiment import (
     ExperimentSpec,
     PlannedCell,
@@ -34,7 +34,7 @@ from weft.lab.experiment.spec.experiment import (
     plan,
     read_spec,
 )
-from weft.lab.experiment.spec.measures import MEASURES
+from weft.lab.experiment.spec.measures import MEASURES, present_name
 from weft.lab.experiment.spec.workloads import OpenbPods
 from weft.lab.experiment.statistics.comparison import (
     AssumedRow,
@@ -43,7 +43,6 @@ from weft.lab.experiment.statistics.comparison import (
     compare,
 )
 from weft.lab.experiment.statistics.ranking import gpus_of
-from weft.lab.simulate.results import PolicyRun
 from weft.model import BadInputError
 from weft.model.nearest import unknown
 
@@ -152,7 +151,7 @@ def read_expected(folder: Path) -> ExpectedResults:
     text = read_bytes(path)
     document = read_document(text, str(path), API_VERSION, KIND, empty=f"is no {KIND}")
     try:
-        expected = read_form(document, ExpectedResults)
+        expected = _with_present_measures(read_form(document, ExpectedResults))
         for file in expected.short:
             if file not in expected.experiments:
                 raise BadInputError("short", unknown(file, expected.experiments))
@@ -165,6 +164,14 @@ def read_expected(folder: Path) -> ExpectedResults:
     except BadInputError as error:
         raise BadInputError(place(str(path), error.where), error.problem) from error
     return expected
+
+
+def _with_present_measures(expected: ExpectedResults) -> ExpectedResults:
+    checks, headlines = (
+        tuple(msgspec.structs.replace(each, measure=present_name(each.measure)) for each in several)
+        for several in (expected.checks, expected.headlines)
+    )
+    return msgspec.structs.replace(expected, checks=checks, headlines=headlines)
 
 
 def check_names(
@@ -385,13 +392,13 @@ def stored_results(
         for cell, record in records.items()
         if cell.folder not in marked
     }
-    results = compare(spec, measures, marked, _gpus_of(spec, records.values()))
+    results = compare(spec, measures, marked, _gpus_of(spec, store, records))
     skipped = [f"All {len(cells)} cells are skipped: {absent}." for absent in store.absent]
     return msgspec.structs.replace(results, notes=[*results.notes, *skipped])
 
 
-def _gpus_of(spec: ExperimentSpec, records: Iterable[CellRecord]) -> float | None:
+def _gpus_of(spec: ExperimentSpec, store: RunStore, cells: Iterable[PlannedCell]) -> float | None:
     """Return the number of GPUs of a trace's cluster, from its runs."""
     if not isinstance(spec.workload, OpenbPods):
         return None
-    return gpus_of([msgspec.convert(record.run, PolicyRun) for record in records])
+    return gpus_of(store.trace_runs(cells))
