@@ -5,7 +5,7 @@
 The same commit gives the same bytes: times in archives are the commit's (or SOURCE_DATE_EPOCH).
 Needs what `make venv` has made. The version is src/weft/__init__.py's, which the chart's must be.
 
-The image is the Dockerfile's where buildah, podman or docker has or can pull its base, else of
+The image is the Dockerfile's where buildah or podman has or can pull its base, else of
 Debian's packages (image/make_image.py); where neither can be made, stderr says so, and the release
 is without. Its bytes are the same as long as what it is made of is: Debian's and the base's.
 """
@@ -128,7 +128,7 @@ def of_debian(archive: Path, tag: str, cache: Path | None) -> bool:
     if done.returncode != 0:
         sys.stderr.write(
             "make release: WITHOUT AN IMAGE ARCHIVE: neither buildah nor podman has a base for the "
-            "Dockerfile, and none could be made of Debian's packages (why: above)\n"
+            "Dockerfile (--base), and none could be made of Debian's packages (why: above)\n"
         )
     return done.returncode == 0
 

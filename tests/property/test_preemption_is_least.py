@@ -35,7 +35,7 @@ from weft.core.policies.least_stranding import LeastStranding
 from weft.core.policies.packing import BestFit
 from weft.core.preempt import Budget, PreemptionCost, Victim, cost_of, violations
 from weft.model import Gang, Node, PodMarks, PodRequest, Shape
-from weft.model.queue_rules import NOTHING_KEPT, HeadOfLine, MoveRules
+from weft.model.queue_rules import NO_MOVES, NOTHING_KEPT, HeadOfLine, MoveRules
 from weft.model.selectors import PodSelector, Requirement
 from weft.testing import node, shape
 
@@ -75,7 +75,7 @@ def profile(*, law: bool = False, random: Random | None = None) -> Profile:
 
 
 def filled(
-    random: Random, movable: float = 0.0, moves: MoveRules | None = None
+    random: Random, movable: float = 0.0, moves: MoveRules = NO_MOVES
 ) -> tuple[Engine, dict[str, tuple[int, str]]]:
     """A small cluster that is full, and its pods' priorities and apps. Each has some start; this
     part of them may move. With `moves` nobody is ended."""
@@ -249,7 +249,7 @@ class Story:
     comes any more, and all that was begun ends."""
 
     def __init__(
-        self, seed: int, keeps: HeadOfLine = NOTHING_KEPT, moves: MoveRules | None = None
+        self, seed: int, keeps: HeadOfLine = NOTHING_KEPT, moves: MoveRules = NO_MOVES
     ) -> None:
         self.random = random = Random(seed)
         chosen, nodes = profile(random=random), drawn_nodes(random)

@@ -8,7 +8,13 @@ from msgspec import UNSET
 from weft.cli import output
 from weft.cli.output import print_note, print_table, table_with
 from weft.lab.experiment.statistics.differences import SeedMean
-from weft.lab.experiment.statistics.ranking import is_timed, policy_text, ranked, seeds_text
+from weft.lab.experiment.statistics.ranking import (
+    holds_more,
+    is_timed,
+    policy_text,
+    ranked,
+    seeds_text,
+)
 from weft.lab.simulate.results import (
     PolicyRun,
     PolicySummary,
@@ -106,8 +112,8 @@ def print_results(results: SimulationResults) -> None:
     """Print one row per policy, best first as in the report, then notes."""
     timed = is_timed(results)
     columns = _TIMED_COLUMNS if timed else _COLUMNS
-    holds_more = any(s.gpu_held_percent != s.gpu_allocated_percent for s in results.summary)
-    if not holds_more:
+    shows_held = holds_more(results)
+    if not shows_held:
         columns = columns.replace(_HELD, "")
     more = _further_columns(results)
     columns = columns.replace(_CPU, "".join([*(f"|>{title}" for title in more), _CPU]))
@@ -115,7 +121,7 @@ def print_results(results: SimulationResults) -> None:
     of_policy = {summary.policy: summary for summary in results.summary}
     for policy in ranked(results):
         summary = of_policy[policy]
-        values = [*_timed_row(summary, more)] if timed else _row(summary, holds_more)
+        values = [*_timed_row(summary, more)] if timed else _row(summary, shows_held)
         cpu = "–" if summary.cpu_s is None else f"{summary.cpu_s:.2f}"
         table.add_row(policy_text(summary), seeds_text(summary.seeds), *values, cpu)
     print_table(table)
@@ -177,12 +183,12 @@ _TIMED_COLUMNS = (
 )
 
 
-def _row(summary: PolicySummary, holds_more: bool) -> list[str]:
+def _row(summary: PolicySummary, shows_held: bool) -> list[str]:
     """Return the cells of a policy; what it holds only where that can differ."""
     return [
         _with_interval(summary, "gpu_allocated_at_100"),
         _with_interval(summary, "gpu_allocated"),
-        *([f"{summary.gpu_held_percent:.2f}"] if holds_more else []),
+        *([f"{summary.gpu_held_percent:.2f}"] if shows_held else []),
         _with_interval(summary, "gpu_fragmentation"),
         f"{summary.failed_pods:,.0f}",
     ]

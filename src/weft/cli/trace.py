@@ -209,7 +209,7 @@ def _say(
     of_dialect = Counter(pod.dialect for pod in seen.pods)
     asked: Counter[str] = Counter()
     for pod in seen.pods:
-        asked[pod.dialect] += sum(request.count for request in pod.shape.gpu_requests)
+        asked[pod.dialect] += pod.shape.gpus
     if output is ListOutput.json:
         said: dict[str, Any] = {
             "nodes": len(seen.nodes),

@@ -25,7 +25,6 @@ from weft.console.picture import (
 from weft.console.sources import LIVING_SLICE_S, Kind
 from weft.console.waiting import WaitingReasons
 from weft.core.explain.explanation import Explanation
-from weft.core.explain.queue_rows import gpus_asked
 from weft.core.explain.sentences import state_in_words
 from weft.core.explain.smallest_change import Rank
 from weft.model import BadInputError, PodRequest, Shape
@@ -120,7 +119,7 @@ class ClusterPictures:
             priority=request.priority,
             since_s=request.created_ns / SECOND_NS,
             queue=request.team_queue,
-            gpus=gpus_asked(request),
+            gpus=request.shape.gpus,
         )
 
     def _rank_for(self, request: PodRequest) -> Rank:

@@ -12,7 +12,6 @@ from weft.console.picture import SECOND_NS, ShownWaiting
 from weft.core.engine import Engine
 from weft.core.engine.reasons import FeasibilitySummary, summarise
 from weft.core.explain.amounts import memory_in_words
-from weft.core.explain.queue_rows import gpus_asked
 from weft.core.explain.sentences import NOWHERE, ROOM_NOW, gang_in_words
 from weft.core.explain.smallest_change import ChangeSearch, Rank, SmallestChange
 from weft.model import GpuRequest, PodRequest, Shape
@@ -112,7 +111,7 @@ class WaitingReasons:
             pod.priority,
             pod.created_ns / SECOND_NS,
             pod.team_queue,
-            gpus_asked(pod),
+            pod.shape.gpus,
         )
 
     def _why(self, pod: PodRequest, summary: FeasibilitySummary) -> tuple[str, str]:

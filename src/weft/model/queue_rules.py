@@ -86,3 +86,6 @@ class MoveRules(msgspec.Struct, frozen=True, omit_defaults=True):
 
     after_ns: int = 0
     an_hour: int = 60
+
+
+NO_MOVES = MoveRules()

@@ -377,6 +377,11 @@ class Shape(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     constraints: Constraints = NO_CONSTRAINTS
     topology: TopologyWish | UnsetType = UNSET  # unset, it is not in a decisions file at all
 
+    @property
+    def gpus(self) -> int:
+        """How many GPUs, or shares of different ones, it asks for."""
+        return sum(request.count for request in self.gpu_requests)
+
 
 def rounded_s(seconds: float) -> int:
     """A duration on a grid whose steps are √2: pods that take about as long have one shape.
@@ -441,6 +446,11 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
     def team_queue(self) -> str:
         """The team's queue that it belongs to."""
         return self.queue or self.namespace
+
+    def goes_with(self, other: "PodRequest") -> bool:
+        """True if the other one is this pod, or of its gang."""
+        mine, its = self.gang, other.gang
+        return self.uid == other.uid or bool(mine and its and mine.key == its.key)
 
 
 # --- quantities ----------------------------------------------------------------------------------

@@ -11,7 +11,14 @@ from weft.dialects.dialect import DialectSettings
 from weft.dialects.inventory import InventoryFallback
 from weft.dialects.node_links import LinksRule
 from weft.kube.bind import BindOptions
-from weft.model.queue_rules import NO_QUEUES, NOTHING_KEPT, HeadOfLine, MoveRules, QueueRules
+from weft.model.queue_rules import (
+    NO_MOVES,
+    NO_QUEUES,
+    NOTHING_KEPT,
+    HeadOfLine,
+    MoveRules,
+    QueueRules,
+)
 
 
 class EngineClusterOptions(msgspec.Struct, frozen=True):
@@ -35,7 +42,7 @@ class EngineClusterOptions(msgspec.Struct, frozen=True):
     limits: RequestLimits = STRICT
     queues: QueueRules = NO_QUEUES
     head_of_line: HeadOfLine = NOTHING_KEPT
-    moves: MoveRules = MoveRules()
+    moves: MoveRules = NO_MOVES
     interference: bool = False
     volume_timeout_s: float = TIMEOUT_S
 

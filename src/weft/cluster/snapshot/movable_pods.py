@@ -46,11 +46,11 @@ def movable_pods(state: SnapshotState) -> MovablePods:
         gpus = sum(
             ask.count * (1 if ask.whole else ask.milli / 1000) for ask in request.shape.gpu_requests
         )
-        age_s = state.live.pods.held_ns(pod.metadata.uid) / 1e9
+        lost_s: float = state.live.pods.held_ns(pod.metadata.uid) / 1e9
         if isinstance(request.restart_s, int):
-            age_s = request.restart_s
+            lost_s = request.restart_s
         names = tuple(_name(budget) for budget in budgets if _covers(budget, pod))
-        pods.append(MovablePod(request, round(age_s * gpus, 1), names))
+        pods.append(MovablePod(request, round(lost_s * gpus, 1), names))
     allowed = {_name(budget): budget.status.disruptions_allowed for budget in budgets}
     return MovablePods(pods, allowed, stay)
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from weft.cluster.snapshot.state import SnapshotState
-from weft.core.explain.queue_rows import QueueRow, gpus_asked, queue_rows
+from weft.core.explain.queue_rows import QueueRow, queue_rows
 
 
 class QueueReport(msgspec.Struct):
@@ -19,5 +19,5 @@ def queue_report(state: SnapshotState) -> QueueReport:
     engine, pods = state.engine, state.live.pods
     queues = {uid: queue for uid in engine.ledger.holdings if (queue := pods.queue_of(uid))}
     pending, unreadable = state.pending()
-    rows = queue_rows(engine, queues, ((pod.team_queue, gpus_asked(pod)) for pod in pending))
+    rows = queue_rows(engine, queues, ((pod.team_queue, pod.shape.gpus) for pod in pending))
     return QueueReport(engine.teams.rules.order, rows, len(unreadable))

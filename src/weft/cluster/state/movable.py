@@ -38,10 +38,15 @@ def made_anew(pod: Pod) -> Pod:
     return replace(pod, spec=replace(pod.spec, node_name=""))
 
 
+def says_it_moves(pod: Pod) -> bool:
+    """True if the pod says that it may be moved for others."""
+    return (pod.metadata.annotations or {}).get(MOVABLE) == "true"
+
+
 def said_to_move(pod: Pod, parse: Callable[[Pod], PodRequest]) -> PodRequest | UnsetType:
     """The pod as it would come anew, of one that says that it may be moved for others; unset for
     the rest, and for pods of a group, which start together."""
-    if (pod.metadata.annotations or {}).get(MOVABLE) != "true" or why_it_stays(pod):
+    if not says_it_moves(pod) or why_it_stays(pod):
         return UNSET
     try:
         request = parse(made_anew(pod))

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from weft.cluster.state.movable import says_it_moves
 from weft.cluster.state.pods import PodView
 from weft.core.engine import PodNominated
 from weft.kube.pods import DISRUPTED, PREEMPTED, Pod
 from weft.model import BadInputError, PodRequest
-from weft.model.annotations import MOVABLE
 
 
 def nominated(
@@ -28,8 +28,7 @@ def _leaving(here: Sequence[Pod], below: int) -> Iterator[str]:
     """UIDs of pods that are ending since they were preempted, of a lower priority; or of the same,
     where they may be moved."""
     for pod in here:
-        may_move = (pod.metadata.annotations or {}).get(MOVABLE) == "true"
-        lower = (pod.spec.priority or 0) < below + may_move
+        lower = (pod.spec.priority or 0) < below + says_it_moves(pod)
         if pod.metadata.deletion_timestamp and lower:
             conditions = pod.status.conditions or ()
             if any(c.type == DISRUPTED and c.reason == PREEMPTED for c in conditions):

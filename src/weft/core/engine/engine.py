@@ -69,7 +69,14 @@ from weft.core.framework.residency import Residencies
 from weft.core.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
 from weft.core.ledger import FAR, STRICT, Holding, Ledger, RequestLimits
 from weft.model import Code, Node, PodRequest, Shape
-from weft.model.queue_rules import NO_QUEUES, NOTHING_KEPT, HeadOfLine, MoveRules, QueueRules
+from weft.model.queue_rules import (
+    NO_MOVES,
+    NO_QUEUES,
+    NOTHING_KEPT,
+    HeadOfLine,
+    MoveRules,
+    QueueRules,
+)
 
 _LEARNING = "learning what pods use"
 
@@ -99,7 +106,7 @@ class Engine:
         turn_looks: int = 0,
         queues: QueueRules = NO_QUEUES,
         head_of_line: HeadOfLine = NOTHING_KEPT,
-        moves: MoveRules | None = None,
+        moves: MoveRules = NO_MOVES,
     ) -> None:
         self.profiles = {profile.name: profile for profile in profiles}
         self.ledger = Ledger(nodes, limits)
@@ -116,7 +123,6 @@ class Engine:
         self.queue = Queue(self.teams, FairPods(self.teams) if self.teams.is_fair else None)
         self.existing, self.images = ExistingPods(), ImagesOnNodes()
         preempts, gang_of = any(each.preempts for each in profiles), self.queue.gangs.of_placed
-        moves = moves or MoveRules()
         self.preemption = Preemption(self.ledger, self.existing, gang_of, moves, on=preempts)
         off = head_of_line is NOTHING_KEPT
         self.kept_places = NONE_KEPT if off else KeptPlaces(head_of_line, self.ledger)

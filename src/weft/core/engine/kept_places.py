@@ -143,7 +143,7 @@ class KeptPlaces:
         self.turns[key] = LineTurn(head, members, now_ns + after_ns)
 
     def _after_ns(self, pod: PodRequest) -> int:
-        several = sum(request.count for request in pod.shape.gpu_requests) > 1
+        several = pod.shape.gpus > 1
         return self.rules.pods_after_ns if several and not pod.gang else 0
 
     def forget_pauses(self, now_ns: int) -> None:

@@ -18,7 +18,7 @@ from weft.core.constraints import ExistingPods
 from weft.core.engine.gangs import GangMembers
 from weft.core.engine.queue import WaitingPod
 from weft.core.engine.records import PreemptedFor
-from weft.core.engine.waiting_moves import NO_MOVES, WaitingMoves
+from weft.core.engine.waiting_moves import NONE_MOVED, WaitingMoves
 from weft.core.ledger import Holding, Ledger
 from weft.core.preempt import Budget, LowerPods, Victim, violations
 from weft.core.preempt.lower_pods import STAYS
@@ -82,7 +82,7 @@ class Preemption:
         *,
         on: bool,
     ) -> None:
-        self.moves = WaitingMoves(moves) if moves.after_ns else NO_MOVES
+        self.moves = WaitingMoves(moves) if moves.after_ns else NONE_MOVED
         self.on = on or self.moves.on
         self.standings: dict[str, tuple[int, int]] = {}
         self.nominations: dict[str, Nomination] = {}
@@ -300,12 +300,12 @@ class Preemption:
 
     def together(self, nomination: Nomination) -> list[Nomination]:
         """The same, and those of its gang: they are kept all or not at all."""
-        gang = nomination.pod.gang
-        if not gang:
-            return [nomination]
-        known = list(self.nominations.values())
-        others = [each for each in known if each.pod.gang and each.pod.gang.key == gang.key]
-        return others or [nomination]
+        found = self._beside(nomination.pod) if nomination.pod.gang else []
+        return found or [nomination]
+
+    def _beside(self, pod: PodRequest) -> list[Nomination]:
+        """The pod's nomination, and those of its gang."""
+        return [each for each in self.nominations.values() if pod.goes_with(each.pod)]
 
     def of_pods(self, uids: Iterable[str]) -> list[Nomination]:
         """Nominations of these pods."""
@@ -336,10 +336,8 @@ class Preemption:
 
     def keep_again(self, pod: PodRequest) -> None:
         """A decision for the pod, or for its gang by it, broke off: what is kept is held again."""
-        for each in self.nominations.values():
-            gang = each.pod.gang
-            if each.pod.uid == pod.uid or (gang and pod.gang and gang.key == pod.gang.key):
-                self.keep(each)
+        for each in self._beside(pod):
+            self.keep(each)
 
     def let_go(self, nomination: Nomination) -> Holding | None:
         """Hold nothing for it any more."""

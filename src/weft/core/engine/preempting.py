@@ -243,8 +243,8 @@ def _search(
 def _moves(
     engine: Engine, waiting: WaitingPod, known: Assessment, rights: PreemptionRights, now_ns: int
 ) -> RoomFound | None:
-    """Pods to move for one that has waited, all of which have room elsewhere: the fewest, and of as
-    few those that lose least."""
+    """Pods to move for one that has waited, all of which have room elsewhere: in the order in which
+    pods are ended, but of equal sets the one whose costliest pod loses least."""
     preemption, uid = engine.preemption, waiting.pod.uid
     moves, tried = preemption.moves, dict[tuple[int, tuple[str, ...]], RoomFound]()
     if not preemption.movable:

@@ -137,12 +137,6 @@ class KeptPlace(Protocol):
     place: Placement
 
 
-def _goes_with(one: PodRequest, pod: PodRequest) -> bool:
-    """True if it is the pod itself, or one of its gang."""
-    own = pod.gang
-    return one.uid == pod.uid or bool(own and one.gang and one.gang.key == own.key)
-
-
 class TeamQueues:
     """The queues of one engine. `count` says whether anything is counted."""
 
@@ -279,7 +273,7 @@ class TeamQueues:
         name = pod.team_queue
         if name not in self._limited or not known.demand.needs or self._limits_are_off:
             return known
-        use = self._use_with(name, [each for each in kept if not _goes_with(each.pod, pod)])
+        use = self._use_with(name, [each for each in kept if not pod.goes_with(each.pod)])
         over = self._over(known, name, use)
         refused = np.zeros(len(known.codes), dtype=np.bool_)
         for _, (_, where) in over:

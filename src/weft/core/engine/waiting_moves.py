@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weft.core.engine.records import MoveCost
 from weft.core.engine.team_queues import charge_of
 from weft.core.ledger import FAR
-from weft.model.queue_rules import MoveRules
+from weft.model.queue_rules import NO_MOVES, MoveRules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +73,7 @@ class WaitingMoves:
     def may_search(self, pod: PodRequest, now_ns: int) -> bool:
         """True if moves may be searched for the pod now; else it is looked at when they may."""
         uid = pod.uid
-        if sum(request.count for request in pod.shape.gpu_requests) <= 1:
+        if pod.shape.gpus <= 1:
             return False
         self.waited_ns(uid, now_ns)
         if (ready_ns := self.ready_ns(uid)) > now_ns:
@@ -139,7 +139,8 @@ class WaitingMoves:
         return wake_ns
 
 
-NO_MOVES = WaitingMoves(MoveRules())
+NONE_MOVED = WaitingMoves(NO_MOVES)
+"""Nothing is noted in it: engines that move nobody have it."""
 
 
 def gpu_milli(engine: Engine, placement: Placement) -> int:

@@ -7,7 +7,6 @@ import msgspec
 
 from weft.core.engine import Engine, TeamQueues
 from weft.core.engine.team_queues import bounds
-from weft.model import PodRequest
 from weft.model.queue_rules import QueueAmounts
 
 
@@ -79,11 +78,6 @@ def queue_rows(
         )
     rows.sort(key=lambda row: (-row.share_percent, row.queue))
     return rows
-
-
-def gpus_asked(pod: PodRequest) -> int:
-    """Return how many GPUs, or shares of different ones, the pod asks for."""
-    return sum(each.count for each in pod.shape.gpu_requests)
 
 
 def _amounts(teams: TeamQueues, name: str, stated: QueueAmounts) -> list[QueueAmount]:

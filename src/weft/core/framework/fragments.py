@@ -95,13 +95,12 @@ def typical_input(shapes: Iterable[Shape]) -> Any:
 
 def request_type(shape: Shape, card_mib: int) -> Type:
     """(CPU milli, milli per GPU, GPUs, raw model string) of a shape, as `TypicalPods` counts it."""
-    gpus = sum(gpu_request.count for gpu_request in shape.gpu_requests)
     milli = 0
     for gpu_request in shape.gpu_requests:
         by_memory = -(-gpu_request.memory.mib_on(card_mib) * 1000 // card_mib)
         milli = max(milli, 1000 if gpu_request.whole else min(1000, gpu_request.milli or by_memory))
     spec = shape.trace_spec or "|".join(shape.devices.models)
-    return shape.cpu_milli, milli, gpus, spec
+    return shape.cpu_milli, milli, shape.gpus, spec
 
 
 class Fragments:

@@ -34,7 +34,14 @@ from weft.core.ledger import RequestLimits
 from weft.core.record.chain import Chain, sealed_size
 from weft.core.record.side import SignalsKept, SnapshotPacker, keep
 from weft.model import BadInputError
-from weft.model.queue_rules import NO_QUEUES, NOTHING_KEPT, HeadOfLine, MoveRules, QueueRules
+from weft.model.queue_rules import (
+    NO_MOVES,
+    NO_QUEUES,
+    NOTHING_KEPT,
+    HeadOfLine,
+    MoveRules,
+    QueueRules,
+)
 from weft.model.request import PREFERENCES_PERCENT
 
 INLINE_BYTES = 4096
@@ -143,7 +150,7 @@ class Header(msgspec.Struct, frozen=True):
     @property
     def moving(self) -> MoveRules:
         """When pods are moved for those that wait."""
-        return MoveRules() if self.moves is UNSET else self.moves
+        return NO_MOVES if self.moves is UNSET else self.moves
 
 
 class DecisionLine(msgspec.Struct, frozen=True, omit_defaults=True):

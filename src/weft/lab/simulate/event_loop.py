@@ -26,7 +26,14 @@ from weft.core.engine.decision_faults import in_words
 from weft.core.framework import Policy, Profile
 from weft.core.ledger import RequestLimits
 from weft.core.record import DecisionsWriter, Header, ProfileUse, Recorder
-from weft.model.queue_rules import NO_QUEUES, NOTHING_KEPT, HeadOfLine, MoveRules, QueueRules
+from weft.model.queue_rules import (
+    NO_MOVES,
+    NO_QUEUES,
+    NOTHING_KEPT,
+    HeadOfLine,
+    MoveRules,
+    QueueRules,
+)
 
 # --- Creates a simulation's engine for one policy or profile, with or without a decisions file ----
 
@@ -53,7 +60,7 @@ def engine_on_record(
     decisions: DecisionsWriter | None,
     queues: QueueRules = NO_QUEUES,
     head_of_line: HeadOfLine = NOTHING_KEPT,
-    moves: MoveRules | None = None,
+    moves: MoveRules = NO_MOVES,
 ) -> tuple[Engine, HandleEvent]:
     """Return a new engine of one profile, and the function that takes events.
 
@@ -76,7 +83,7 @@ def engine_on_record(
         header = replace(header, queues=queues)
     if head_of_line != NOTHING_KEPT:
         header = replace(header, head_of_line=head_of_line)
-    if moves is not None and moves.after_ns:
+    if moves != NO_MOVES:
         header = replace(header, moves=moves)
     return engine, Recorder(engine, header, decisions.write).handle
 

@@ -82,8 +82,7 @@ def asked(shape: Shape, card_mib: int) -> tuple[int, int]:
     """Return how many GPUs are requested, and the average thousandths of each.
 
     A share counts as its cores, or as its part of a GPU of `card_mib` MiB if that is more."""
-    gpus = sum(request.count for request in shape.gpu_requests)
-    total = 0
+    gpus, total = shape.gpus, 0
     for request in shape.gpu_requests:
         part = request.memory.on_node(0).mib_on(card_mib) * 1000 // max(1, card_mib)
         if request.whole:

@@ -31,7 +31,14 @@ from weft.model.interference_table import (
     InterferenceTable,
     to_input,
 )
-from weft.model.queue_rules import NO_QUEUES, NOTHING_KEPT, HeadOfLine, MoveRules, QueueRules
+from weft.model.queue_rules import (
+    NO_MOVES,
+    NO_QUEUES,
+    NOTHING_KEPT,
+    HeadOfLine,
+    MoveRules,
+    QueueRules,
+)
 
 # Lets policies learn the typical pods from arrivals so far, instead of from the whole trace
 
@@ -88,7 +95,7 @@ class Scenario(msgspec.Struct, frozen=True):
     half_life_ns: int = 0
     queues: QueueRules = NO_QUEUES
     head_of_line: HeadOfLine = NOTHING_KEPT
-    moves: MoveRules = MoveRules()
+    moves: MoveRules = NO_MOVES
     preempt: bool = True
     grace_ns: int = GRACE_NS
 

@@ -27,6 +27,7 @@ from weft.lab.experiment.spec.measures import capital, measure_of
 from weft.lab.experiment.statistics.differences import SeedMean, mean_ci95
 from weft.lab.experiment.statistics.ranking import (
     headline,
+    holds_more,
     is_timed,
     measured_mean,
     policy_text,
@@ -319,8 +320,7 @@ def _columns(results: SimulationResults) -> list[Column]:
     columns = [
         _column("gpu_allocated_at_100_percent", 2),
         _column("gpu_allocated_percent", 2),
-        # Whole cards for pods that ask for parts: else what is held is what is allocated.
-        *([_column("gpu_held_percent", 2, judges=False)] if _holds_more(results) else []),
+        *([_column("gpu_held_percent", 2, judges=False)] if holds_more(results) else []),
         # Low fragmentation does not make a policy better: one that holds everything has none.
         _column("gpu_fragmentation_percent", 2, judges=False),
         # Small pods in place of large ones are fewer that fail, and fewer GPUs allocated.
@@ -339,10 +339,6 @@ def _columns(results: SimulationResults) -> list[Column]:
     if any(summary.cpu_s is not None for summary in results.summary):
         columns.append(Column("CPU, s", _cpu, 2))
     return columns
-
-
-def _holds_more(results: SimulationResults) -> bool:
-    return any(run.gpu_held_percent != run.gpu_allocated_percent for run in results.runs)
 
 
 def _column(

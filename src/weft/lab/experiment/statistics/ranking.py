@@ -208,6 +208,11 @@ def is_timed(results: SimulationResults) -> bool:
     return any(run.waits is not None for run in results.runs)
 
 
+def holds_more(results: SimulationResults) -> bool:
+    """True if some policy holds more than is allocated: whole cards for pods that ask for parts."""
+    return any(run.gpu_held_percent != run.gpu_allocated_percent for run in results.runs)
+
+
 def ranking_measure(results: SimulationResults) -> str:
     """Return the ranking measure: the mean wait in timed mode, else allocated GPUs when
     demand equals capacity, else at the end."""
