@@ -80,7 +80,7 @@ def filled(
     """A small cluster that is full, and its pods' priorities and apps. Each has some start; this
     part of them may move. With `moves` nobody is ended."""
     law = random.random() < 0.2
-    chosen = Profile("weft", [BestFit()], preempts=moves is None, budgets_are_law=law)
+    chosen = Profile("weft", [BestFit()], preempts=moves == NO_MOVES, budgets_are_law=law)
     engine = Engine([chosen], drawn_nodes(random), moves=moves)
     engine.handle(BudgetsChanged(tuple(budget(app, random.randint(0, 2)) for app in APPS[:2])), 0)
     told = {}
@@ -256,7 +256,7 @@ class Story:
         self.engine = Engine(
             [chosen], nodes, bind_timeout_ns=60 * SECOND, head_of_line=keeps, moves=moves
         )
-        self.moves = moves is not None
+        self.moves = moves != NO_MOVES
         self.now_ns, self.wake_ns = 0, 0
         self.leaving: dict[str, str] = {}
         self.bound: dict[str, PodRequest] = {}

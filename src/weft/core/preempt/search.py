@@ -108,6 +108,8 @@ class VictimSearch:
             self._most = TRIALS_OF_MOVES
         self._suits, self._taken = suits, taken
         self._on: dict[int, Sequence[Victim]] = {}
+        self._found_fits: dict[tuple[int, frozenset[str]], bool] = {}
+        self._found_suits: dict[tuple[int, tuple[str, ...]], bool] = {}
         self.trials = 0
 
     def find(self) -> FoundVictims | None:
@@ -335,12 +337,19 @@ class VictimSearch:
     def _accepted(self, row: int, victims: Sequence[Victim]) -> bool:
         if self._suits is None:
             return True
-        self.trials += 1
-        return self._suits(row, uids_of(victims))
+        uids = tuple(uids_of(victims))
+        if (known := self._found_suits.get((row, uids))) is None:
+            self.trials += 1
+            known = self._found_suits[row, uids] = self._suits(row, uids)
+        return known
 
     def _fits(self, row: int, victims: Sequence[Victim]) -> bool:
-        self.trials += 1
-        return self._fits_on(row, [*self._going_on(row), *uids_of(victims)])
+        gone = [*self._going_on(row), *uids_of(victims)]
+        asked = row, frozenset(gone)
+        if (known := self._found_fits.get(asked)) is None:
+            self.trials += 1
+            known = self._found_fits[asked] = self._fits_on(row, gone)
+        return known
 
     def _going_on(self, row: int) -> Iterator[str]:
         node = self._ledger.table.nodes[row].name
