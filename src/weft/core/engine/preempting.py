@@ -337,7 +337,8 @@ class _VictimsOf:
 
     def _has_room(self, pod: PodRequest) -> bool:
         """True if a pod as this one fits somewhere now, or may once this one is gone."""
-        if pod.gang or pod.shape.constraints.pods or self.engine.existing.owners:
+        rules, is_limited = pod.shape.constraints, self.engine.teams.is_limited(pod.team_queue)
+        if pod.gang or rules.pods or rules.storage or is_limited or self.engine.existing.owners:
             return True
         profile = self.engine.profile_of(pod)
         alike = profile.name, pod.shape

@@ -24,9 +24,10 @@ from weft.core.framework import Profile
 from weft.core.ledger import audit
 from weft.core.policies.packing import BestFit
 from weft.core.preempt import Budget
-from weft.model import PodMarks, PodRequest
-from weft.model.queue_rules import MoveRules
+from weft.model import Constraints, PodMarks, PodRequest
+from weft.model.queue_rules import MoveRules, QueueAmounts, QueueRules, QueueTerms
 from weft.model.selectors import PodSelector, Requirement
+from weft.model.storage import MountedVolumes, StorageRules
 from weft.testing import node, placement, pod
 
 AFTER = 60 * SECOND
@@ -167,3 +168,28 @@ def test_a_pod_that_waited_and_goes_is_forgotten() -> None:
     engine.handle(PodGone("two"), SECOND)
     assert not engine.preemption.moves.since
     assert not [each for each in engine.handle(Tick(), AFTER) if isinstance(each, Bind | Evict)]
+
+
+def test_a_pod_of_a_queue_at_its_limit_moves_all_the_same() -> None:
+    """While it is there the queue has no room for one more; it goes before it comes again."""
+    rules = QueueRules(queues=(QueueTerms("a", limits=QueueAmounts(gpu_milli=500)),))
+    nodes, profile = [node("a", gpus=2), one_card("b")], Profile("weft", [BestFit()])
+    engine = Engine([profile], nodes, moves=MoveRules(AFTER, 60), queues=rules)
+    asked = replace(pod("one", memory_mib=8_000), restart_s=30, queue="a")
+    marks = PodMarks("default", {"app": "one"})
+    where = placement("one", "a", 0, memory_mib=8_000)
+    engine.handle(PodSeenBound(where, marks=marks, priority=0, movable=asked, queue="a"), 0)
+    assert asked_to_move(after_a_minute(engine, two())) == {"one": "b"}
+
+
+def test_a_pod_whose_volume_nobody_else_may_have_moves_all_the_same() -> None:
+    mounted = MountedVolumes(lone_claims=("default/data",))
+    asked = replace(pod("one", memory_mib=8_000), restart_s=30)
+    rules = Constraints(storage=StorageRules(mounts=mounted))
+    asked = replace(asked, shape=replace(asked.shape, constraints=rules))
+    engine = waiting_on_moves()
+    marks = PodMarks("default", {"app": "one"})
+    where = placement("one", "a", 0, memory_mib=8_000)
+    seen = PodSeenBound(where, marks=marks, mounted=mounted, priority=0, movable=asked)
+    engine.handle(seen, 0)
+    assert asked_to_move(after_a_minute(engine, two())) == {"one": "b"}
