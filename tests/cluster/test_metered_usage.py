@@ -77,3 +77,30 @@ def test_sums_are_those_of_the_samples(seed: int, tmp_path: Path) -> None:
         early = command("usage", "--prometheus", url, "--end", "2001-01-01T00:00:00Z")
         assert early.returncode == 1
         assert "recording rules" in early.stderr
+
+
+def test_what_the_server_does_not_have_is_unknown_and_not_nothing(tmp_path: Path) -> None:
+    """Two queues, of one of which no memory is kept; nothing is known of the whole cluster."""
+    end_s = (int(time.time()) - 3_600) // SCRAPED_S * SCRAPED_S
+    times = range(end_s - 7_200, end_s + 600, SCRAPED_S)
+    lines = ["# TYPE queue:weft_gpus_held gauge"]
+    lines += [f'queue:weft_gpus_held{{queue="{name}"}} 1 {at}' for name in "ab" for at in times]
+    lines += ["# TYPE queue:weft_gpu_memory_held_gib gauge"]
+    lines += [f'queue:weft_gpu_memory_held_gib{{queue="a"}} 2 {at}' for at in times]
+    end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end_s))
+    with remembering("\n".join([*lines, "# EOF", ""]), tmp_path) as url:
+        asked = ("usage", "--prometheus", url, "--by", "queue", "--hours", 1, "--end", end)
+        told: dict[str, Any] = json.loads(command(*asked, "-o", "json").stdout)
+        assert told["rows"] == [
+            {"group": "a", "gpu_hours": 1, "gib_hours": 2, "borrowed_gpu_hours": None},
+            {"group": "b", "gpu_hours": 1, "gib_hours": None, "borrowed_gpu_hours": None},
+        ]
+        assert {told[name] for name in (*TOTALS.values(), "idle_gpu_hours")} == {None}
+        table = command(*asked)
+        assert table.stdout.splitlines()[2].split() == ["b", "1.00", "unknown", "unknown"]
+        assert "GPU-hours of all cards unknown, held by nobody unknown" in (
+            table.stdout + table.stderr
+        )
+        rows = command(*asked, "-o", "csv").stdout.splitlines()
+        assert rows == ["queue,gpu_hours,gib_hours,borrowed_gpu_hours", "a,1.0,2.0,", "b,1.0,,"]
+        assert "<td>unknown</td>" in command(*asked, "-o", "html").stdout

@@ -97,6 +97,7 @@ def _of_file(
 ) -> None:
     from weft.cli.policies import registry
     from weft.core.record import read
+    from weft.core.record.lent_and_stranded import usual_shapes
     from weft.core.record.usage import usage_of
 
     group_of = _grouping(by)
@@ -106,7 +107,14 @@ def _of_file(
     for warning in policies.restore(header, decisions, policy):
         print_warning(warning)
     found = usage_of(
-        header, lines, policies.create, group_of, from_s=time[0], to_s=time[1], prices=by_model
+        header,
+        lines,
+        policies.create,
+        group_of,
+        from_s=time[0],
+        to_s=time[1],
+        prices=by_model,
+        usual=usual_shapes(read(decisions)[1]),
     )
     if output is UsageOutput.json:
         print(json_text(found, indent=2))
@@ -160,7 +168,16 @@ def read_prices(path: Path) -> dict[str, float]:
     return {str(model): float(price) for model, price in said.items()}
 
 
-_COLUMNS = ("pods", "GPU-hours", "%", "GiB-hours", "idle GiB-hours", "borrowed GiB-hours")
+_COLUMNS = (
+    "pods",
+    "GPU-hours",
+    "%",
+    "GiB-hours",
+    "idle GiB-hours",
+    "lent GiB-hours",
+    "borrowed GiB-hours",
+)
+_BY_QUEUE = "borrowed GPU-hours"
 
 
 def _show(found: "Usage", by: str) -> None:
@@ -184,13 +201,15 @@ def _page(found: "Usage", by: str, name: str) -> str:
 def _table(found: "Usage", by: str) -> tuple[list[str], list[list[str]]]:
     priced = any(row.cost for row in found.rows)
     rows = [_cells(row, found, priced=priced) for row in found.rows]
-    return [by, *_COLUMNS, *(["cost"] if priced else [])], rows
+    columns = [by, *_COLUMNS, *([_BY_QUEUE] if by == "queue" else [])]
+    return [*columns, *(["cost"] if priced else [])], rows
 
 
 def _sums(found: "Usage") -> str:
     return (
         f"{found.hours:,.2f} hours; GPU-hours of all cards {found.capacity_gpu_hours:,.1f}, "
-        f"held by nobody {found.idle_gpu_hours:,.1f}."
+        f"held by nobody {found.idle_gpu_hours:,.1f}, of no use to usual pods "
+        f"{found.stranded_gpu_hours:,.1f}; GiB-hours lent {found.lent_gib_hours:,.1f}."
     )
 
 
@@ -203,13 +222,25 @@ def _cells(row: "UsageRow", found: "Usage", *, priced: bool) -> list[str]:
         f"{percent:.1f}",
         f"{row.gib_hours:,.1f}",
         f"{row.idle_gib_hours:,.1f}",
+        f"{row.lent_gib_hours:,.1f}",
         f"{row.borrowed_gib_hours:,.1f}",
+        *([f"{row.borrowed_gpu_hours:,.2f}"] if isinstance(row.borrowed_gpu_hours, float) else []),
     ]
     return [*cells, f"{row.cost or 0.0:,.2f}"] if priced else cells
 
 
+_SUMS = (
+    "gpu_hours",
+    "gib_hours",
+    "core_hours",
+    "idle_gib_hours",
+    "lent_gib_hours",
+    "borrowed_gib_hours",
+)
+
+
 def _print_csv(found: "Usage", by: str) -> None:
-    sums = ("gpu_hours", "gib_hours", "core_hours", "idle_gib_hours", "borrowed_gib_hours")
+    sums = (*_SUMS, *(["borrowed_gpu_hours"] if by == "queue" else []))
     rows = (
         (row.group, row.pods, *(round(getattr(row, name), 6) for name in sums), row.cost or None)
         for row in found.rows
@@ -246,11 +277,12 @@ def _from_metrics(
     columns, rows = _metered_table(found, by)
     note = _metered_sums(found)
     if output is UsageOutput.csv:
-        print_csv(columns, rows)
+        _print_metered_csv(found, by)
     elif output is UsageOutput.html:
         from weft.cli.usage_page import usage_page
 
-        parts = [row.gpu_hours / (found.capacity_gpu_hours or 1.0) for row in found.rows]
+        whole = found.capacity_gpu_hours or sum(row.gpu_hours for row in found.rows) or 1.0
+        parts = [row.gpu_hours / whole for row in found.rows]
         print(usage_page(f"GPU-hours by {by}", columns, rows, parts, note), end="")
     else:
         table = table_with("|>".join(columns))
@@ -268,14 +300,28 @@ _METERED = {
 }
 
 
+def _print_metered_csv(found: "MeteredUsage", by: str) -> None:
+    """Print numbers as they are; what is unknown is empty."""
+    from msgspec import UNSET
+
+    fields = (*_METERED, "cost")
+    names = [name for name in fields if getattr(found.rows[0], name) is not UNSET]
+    cells = [[getattr(row, name) for name in names] for row in found.rows]
+    rows = [
+        (row.group, *(None if value is None else round(value, 6) for value in values))
+        for row, values in zip(found.rows, cells, strict=True)
+    ]
+    print_csv((by, *names), rows)
+
+
 def _metered_table(found: "MeteredUsage", by: str) -> tuple[list[str], Sequence[list[str]]]:
     from msgspec import UNSET
 
     first = found.rows[0]
-    names = [name for name in _METERED if getattr(first, name) is not None]
+    names = [name for name in _METERED if getattr(first, name) is not UNSET]
     priced = first.cost is not UNSET
     rows = [
-        [row.group, *(f"{getattr(row, name):,.2f}" for name in names)]
+        [row.group, *(_known(getattr(row, name), 2) for name in names)]
         + ([f"{row.cost or 0.0:,.2f}"] if priced else [])
         for row in found.rows
     ]
@@ -284,7 +330,12 @@ def _metered_table(found: "MeteredUsage", by: str) -> tuple[list[str], Sequence[
 
 def _metered_sums(found: "MeteredUsage") -> str:
     return (
-        f"{found.hours:,.2f} hours; GPU-hours of all cards {found.capacity_gpu_hours:,.1f}, "
-        f"held by nobody {found.idle_gpu_hours:,.1f}, of no use to usual pods "
-        f"{found.stranded_gpu_hours:,.1f}; GiB-hours lent {found.lent_gib_hours:,.1f}."
+        f"{found.hours:,.2f} hours; GPU-hours of all cards {_known(found.capacity_gpu_hours)}, "
+        f"held by nobody {_known(found.idle_gpu_hours)}, of no use to usual pods "
+        f"{_known(found.stranded_gpu_hours)}; GiB-hours lent {_known(found.lent_gib_hours)}."
     )
+
+
+def _known(hours: float | None, digits: int = 1) -> str:
+    """Hours in words: what the server has no sample of is not 0."""
+    return "unknown" if hours is None else f"{hours:,.{digits}f}"

@@ -31,8 +31,10 @@ def test_the_table_has_sums_and_what_nobody_held(weft: Weft, decisions: Path) ->
     said = weft("usage", decisions)
     assert said.code == 0
     row = said.out.splitlines()[1].split()
-    assert row == ["default", "2", "3.00", "33.3", "32.0", "0.0", "0.0"]
-    assert "3.00 hours; GPU-hours of all cards 9.0, held by nobody 6.0." in said.out + said.err
+    assert row == ["default", "2", "3.00", "33.3", "32.0", "0.0", "0.0", "0.0"]
+    told = " ".join((said.out + said.err).split())
+    assert "3.00 hours; GPU-hours of all cards 9.0, held by nobody 6.0, of no use to usual" in told
+    assert "pods 0.0; GiB-hours lent 0.0." in told
 
 
 def test_json_and_csv_say_the_same(weft: Weft, decisions: Path) -> None:

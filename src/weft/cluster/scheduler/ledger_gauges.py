@@ -15,6 +15,7 @@ from weft.core.ledger import Ledger
 from weft.core.ledger.table import Ints
 
 _MEMORY_USED = "GPU memory that pods hold, MiB."
+_MEMORY_LENT = "GPU memory that pods hold beyond what each GPU has, MiB."
 _CORES_USED = "GPU cores that pods hold, thousandths."
 
 Column = tuple[str, str, Sequence[float]]
@@ -89,9 +90,14 @@ class LedgerGauges:
             *self._steady,
             ("weft_ledger_gpus_idle", "GPUs in service without a share held.", idle),
             ("weft_ledger_gpu_memory_used_mib", _MEMORY_USED, self._sums(table.memory_used)),
+            ("weft_ledger_gpu_memory_lent_mib", _MEMORY_LENT, self._sums(self._lent())),
             ("weft_ledger_gpu_cores_used_milli", _CORES_USED, self._sums(table.milli_used)),
             ("weft_ledger_gpu_holdings", holdings, self._sums(table.pods)),
         ]
+
+    def _lent(self) -> Ints:
+        table = self._ledger.table
+        return np.maximum(np.asarray(table.memory_used) - table.device_memory_total, 0)
 
     def _sums(self, values: npt.ArrayLike) -> list[float]:
         """Sum the values of the devices of each GPU node."""

@@ -60,8 +60,17 @@ class QueueGauges:
         yield gauge("weft_queue_guarantee", text, guarantee, "queue", "amount")
         text = "The most that a queue may hold at once."
         yield gauge("weft_queue_limit", text, limits, "queue", "amount")
+        text = "GPUs of pods without which a queue would still have its guarantee; all without one."
+        yield gauge("weft_queue_borrowed", text, self._borrowed(named, rest), "queue")
         text = "A queue's pods: placed, or waiting for a node."
         yield gauge("weft_queue_pods", text, pods, "queue", "state")
+
+    def _borrowed(self, named: set[str], rest: str) -> dict[str, float]:
+        """Return the GPUs that each queue borrowed, as `weft queues` has them."""
+        borrowed = dict.fromkeys((*named, rest), 0.0)
+        for name, milli in self._engine.teams.borrowed_milli().items():
+            borrowed[name if name in named else rest] += milli / 1000
+        return borrowed
 
 
 def _amounts(name: str, use: QueueUse, models: tuple[tuple[str, int], ...]) -> Gauges:

@@ -38,28 +38,30 @@ _LEAST_STEP_S, _MOST_STEPS = 15, 10_000
 _HOUR_S = 3_600
 
 
-class MeteredRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One group's hours: held, and as far as it is known kept busy, of memory, and borrowed beyond
-    a queue's guarantee. `cost` is unset without a price."""
+class MeteredRow(msgspec.Struct, frozen=True):
+    """One group's hours: held, kept busy, of memory, and borrowed by a queue (as in `weft queues`).
+    None is what the server does not know of the group, unset what no such group has.
+    `cost` is unset without a price."""
 
     group: str
     gpu_hours: float
-    used_gpu_hours: float | None = None
-    gib_hours: float | None = None
-    borrowed_gpu_hours: float | None = None
+    used_gpu_hours: float | msgspec.UnsetType | None = msgspec.UNSET
+    gib_hours: float | msgspec.UnsetType | None = msgspec.UNSET
+    borrowed_gpu_hours: float | msgspec.UnsetType | None = msgspec.UNSET
     cost: float | msgspec.UnsetType = msgspec.UNSET
 
 
 class MeteredUsage(msgspec.Struct, frozen=True):
     """The account of a time: `rows` by GPU-hours, the most first. `capacity_gpu_hours` are those of
     all cards, `idle_gpu_hours` what of them nobody held, `stranded_gpu_hours` what of these no
-    usual pod could use; `lent_gib_hours` memory that was given beyond what cards have."""
+    usual pod could use; `lent_gib_hours` memory that was given beyond what cards have. None is what
+    the server does not know."""
 
     hours: float
-    capacity_gpu_hours: float
-    idle_gpu_hours: float
-    stranded_gpu_hours: float
-    lent_gib_hours: float
+    capacity_gpu_hours: float | None
+    idle_gpu_hours: float | None
+    stranded_gpu_hours: float | None
+    lent_gib_hours: float | None
     rows: tuple[MeteredRow, ...]
 
 
@@ -81,12 +83,12 @@ async def usage_history(
         rule = RULES[by]["gpu_hours"]
         wrong = f"has no {rule} of that time; add the recording rules deploy/monitoring/rules.yaml"
         raise BadInputError(options.url, wrong)
-    total = {name: sum(found.values()) for name, found in totals.items()}
-    held = sum(groups["gpu_hours"].values())
+    total = {name: sum(found.values()) if found else None for name, found in totals.items()}
+    held, capacity = sum(groups["gpu_hours"].values()), total["capacity_gpu_hours"]
     return MeteredUsage(
         (span.end_s - span.start_s) / _HOUR_S,
-        total["capacity_gpu_hours"],
-        max(0.0, total["capacity_gpu_hours"] - held),
+        capacity,
+        None if capacity is None else max(0.0, capacity - held),
         total["stranded_gpu_hours"],
         total["lent_gib_hours"],
         tuple(_rows(groups, price)),
@@ -98,9 +100,7 @@ def _rows(groups: Mapping[str, Mapping[str, float]], price: float | None) -> lis
         MeteredRow(
             group,
             hours,
-            **{
-                name: found.get(group, 0.0) for name, found in groups.items() if name != "gpu_hours"
-            },
+            **{name: found.get(group) for name, found in groups.items() if name != "gpu_hours"},
             cost=msgspec.UNSET if price is None else hours * price,
         )
         for group, hours in groups["gpu_hours"].items()

@@ -374,10 +374,12 @@ class TeamQueues:
                 found.append((-share, at, uid))
         return [uid for _, _, uid in sorted(found)]
 
-    def borrowed_milli(self) -> dict[str, int]:
-        """Thousandths of GPUs that each queue holds by borrowing: all, where none is promised."""
-        promised = {name for name in self._uses if not self.terms(name).guarantee.is_none}
-        sums = {name: use.gpu_milli for name, use in self._uses.items() if name not in promised}
+    def borrowed_milli(self, queues: Collection[str] | None = None) -> dict[str, int]:
+        """Thousandths of GPUs that each of the queues (None: that hold anything) holds by
+        borrowing: all, where none is promised."""
+        asked = self._uses.keys() & (self._uses.keys() if queues is None else {*queues})
+        promised = {name for name in asked if not self.terms(name).guarantee.is_none}
+        sums = {name: self._uses[name].gpu_milli for name in asked - promised}
         for name, charge in (self._charged[uid] for uid in self._borrowed_of(promised)):
             sums[name] = sums.get(name, 0) + charge.gpu_milli
         return sums

@@ -14,6 +14,7 @@ from weft.core.engine import (
     BindOn,
     Engine,
     NodesChanged,
+    NodesClosed,
     PodAdded,
     PodSeenBound,
     SignalsChanged,
@@ -23,6 +24,8 @@ from weft.core.engine.team_queues import Charge, charge_of
 from weft.core.ledger import Holding
 from weft.core.ledger.table import LedgerTable
 from weft.core.record.file import DecisionLine, Header, hand_over
+from weft.core.record.lent_and_stranded import BorrowedGpus, LentMemory, StrandedGpu
+from weft.model import Shape
 
 HOUR_NS = 3_600 * 10**9
 KEPT_PLACES = "(kept places)"
@@ -60,8 +63,9 @@ GROUPINGS: dict[str, GroupOf] = {
 class UsageRow(msgspec.Struct, frozen=True):
     """Sums of one group: `pods` that held a GPU, and hours times GPUs (by model too), GiB
     of their memory, and GPUs' worth of cores. `idle_gib_hours` is memory that was measured not to
-    be needed, `borrowed_gib_hours` what was given beyond free memory. `cost` is unset without
-    prices."""
+    be needed, `lent_gib_hours` what of that others held, `borrowed_gib_hours` what was given beyond
+    free memory. `borrowed_gpu_hours`, by queue alone: held beyond its guarantee, as `weft queues`
+    counts it. `cost` is unset without prices."""
 
     group: str
     pods: int
@@ -69,18 +73,24 @@ class UsageRow(msgspec.Struct, frozen=True):
     gib_hours: float
     core_hours: float
     idle_gib_hours: float
+    lent_gib_hours: float
     borrowed_gib_hours: float
     gpu_hours_by_model: dict[str, float]
+    borrowed_gpu_hours: float | msgspec.UnsetType = msgspec.UNSET
     cost: float | msgspec.UnsetType = msgspec.UNSET
 
 
 class Usage(msgspec.Struct, frozen=True):
     """The account of a time: `rows` by GPU-hours, the most first. `capacity_gpu_hours` are those of
-    all cards, with or without pods; `idle_gpu_hours` what of them nobody held."""
+    all cards, with or without pods; `idle_gpu_hours` what of them nobody held;
+    `stranded_gpu_hours` what of GPUs in service no pod of the file's usual sizes could have used;
+    `lent_gib_hours` memory that was promised beyond what GPUs have."""
 
     hours: float
     capacity_gpu_hours: float
     idle_gpu_hours: float
+    stranded_gpu_hours: float
+    lent_gib_hours: float
     rows: tuple[UsageRow, ...]
 
 
@@ -90,6 +100,7 @@ class _Booking(NamedTuple):
     group: str
     charge: Charge
     idle_mib: int
+    lent_mib: int
     borrowed_mib: int
     since_ns: int
 
@@ -107,8 +118,8 @@ class _Held:
 
     def add(self, booking: "_Booking", sign: int) -> None:
         """Hold so much more, or less, from now on."""
-        charge = booking.charge
-        amounts = charge.memory_mib, charge.core_milli, booking.idle_mib, booking.borrowed_mib
+        charge, memory = booking.charge, (booking.idle_mib, booking.lent_mib, booking.borrowed_mib)
+        amounts = charge.memory_mib, charge.core_milli, *memory
         self.now = [now + sign * amount for now, amount in zip(self.now, amounts, strict=True)]
         for model, milli in charge.models:
             self.now_of[model] = self.now_of.get(model, 0) + sign * milli
@@ -123,8 +134,8 @@ class _Held:
         self.since_ns = now_ns
 
 
-_AMOUNTS = 4
-"""MiB of memory, thousandths of cores, MiB that are idle, MiB that are borrowed."""
+_AMOUNTS = 5
+"""MiB of memory, thousandths of cores, MiB that are idle, that are lent, that are borrowed."""
 
 
 class _Window(NamedTuple):
@@ -139,12 +150,22 @@ class _Window(NamedTuple):
 class UsageMeter:
     """Counts what an engine's ledger holds while events are handed to it.
 
-    `group_of` says where a pod counts; `window` (ns of engine time) what of the time counts. Call
-    `at` before each event and `heard` after it.
+    `group_of` says where a pod counts; `window` (ns of engine time) what of the time counts;
+    `usual` shapes of pods what is stranded. Call `at` before each event and `heard` after it.
     """
 
-    def __init__(self, engine: Engine, group_of: GroupOf, window: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        group_of: GroupOf,
+        window: tuple[int, int],
+        usual: Iterable[Shape] = (),
+    ) -> None:
         self._ledger, self._group_of, self._window = engine.ledger, group_of, _Window(*window)
+        self._lent, self._stranded = LentMemory(engine.ledger), StrandedGpu(engine.ledger, usual)
+        self._lent_mib_ns = self._stranded_milli_ns = 0
+        self._taken_back = BorrowedGpus(engine, self._queue_of)
+        self._looked_at: set[str] = set()
         self._facts: dict[str, UsedBy] = {}
         self._held: dict[str, _Held] = {}
         self._charged: dict[str, _Booking] = {}
@@ -158,7 +179,7 @@ class UsageMeter:
 
     def at(self, now_ns: int, event: object) -> None:
         """Take the time of an event that is handed over next, and what it says of a pod."""
-        self.now_ns = max(self.now_ns, now_ns)
+        self._go_on_to(max(self.now_ns, now_ns))
         if isinstance(event, PodAdded | BindOn):
             pod = event.pod
             queue, labels = pod.queue or "", pod.labels or {}
@@ -171,6 +192,19 @@ class UsageMeter:
                 self._know(uid, UsedBy(marks.namespace, queue, before.workload, marks.labels))
             elif queue != before.queue:
                 self._know(uid, before._replace(queue=queue))
+
+    def _queue_of(self, uid: str) -> str:
+        known = self._facts.get(uid)
+        return "" if known is None or is_kept(uid) else GROUPINGS["queue"](known)
+
+    def _go_on_to(self, now_ns: int) -> None:
+        """Sum up what the state is until then, of the whole cluster."""
+        if lasted_ns := self._window.within(self.now_ns, now_ns):
+            self._stranded.look()
+            self._stranded_milli_ns += lasted_ns * self._stranded.milli
+            self._lent_mib_ns += lasted_ns * self._lent.total_mib
+            self._taken_back.sum_up(lasted_ns)
+        self.now_ns = now_ns
 
     def _know(self, uid: str, facts: UsedBy) -> None:
         if self._facts.get(uid) != facts:
@@ -188,14 +222,26 @@ class UsageMeter:
             for uid, booking in [*self._charged.items()]:
                 if sum(held[uid].idle_mib) != booking.idle_mib:  # measured: that books nothing
                     self._book_anew(uid)
-        if isinstance(event, NodesChanged):
-            for node in event.nodes:
-                for holding in [*self._ledger.pods_on(node.name)]:
-                    self._book_anew(holding.placement.uid)
+        self._nodes_heard(event)
         if self._generation != self._ledger.generation:
             self._generation = self._ledger.generation
             self._count_capacity()
             self._cards_milli = 1000 * cards(self._ledger.table)
+
+    def _nodes_heard(self, event: object) -> None:
+        """Take what an event led to on nodes."""
+        if isinstance(event, NodesClosed):
+            self._stranded.nodes_changed()
+        if isinstance(event, NodesChanged):
+            self._stranded.nodes_changed()
+            self._looked_at |= {*(node.name for node in event.nodes), *event.removed}
+            for node in event.nodes:
+                for holding in [*self._ledger.pods_on(node.name)]:
+                    self._book_anew(holding.placement.uid)
+        for name in sorted(self._looked_at):
+            for uid in self._lent.look(name):
+                self._book_anew(uid)
+        self._looked_at.clear()
 
     def _count_capacity(self) -> None:
         lasted = self._window.within(self._cards_since_ns, self.now_ns)
@@ -214,6 +260,8 @@ class UsageMeter:
     def _book(self, holding: Holding, sign: int) -> None:
         """The ledger holds it from now on (`sign` 1), or no more (−1)."""
         uid = holding.placement.uid
+        self._looked_at.add(holding.placement.node)
+        self._taken_back.is_stale = True
         if (before := self._charged.pop(uid, None)) is not None:
             self._saw(uid, before)
             self._change(before, -1)
@@ -223,7 +271,8 @@ class UsageMeter:
         charge = charge_of(holding.placement, None if row is None else table.nodes[row])
         group = KEPT_PLACES if is_kept(uid) else self._group_of(self._facts.get(uid, UsedBy()))
         idle, borrowed = sum(holding.idle_mib), self._borrowed.get(uid, 0)
-        self._charged[uid] = _Booking(group, charge, idle, borrowed, self.now_ns)
+        lent = self._lent.of(holding.placement.node, uid)
+        self._charged[uid] = _Booking(group, charge, idle, lent, borrowed, self.now_ns)
         self._change(self._charged[uid], 1)
 
     def _saw(self, uid: str, booking: _Booking) -> None:
@@ -253,7 +302,12 @@ class UsageMeter:
         lasted = self._window.within(began_ns, self.now_ns)
         idle = max(0, self._capacity - held_milli)
         return Usage(
-            lasted / HOUR_NS, _hours(self._capacity, 1000), _hours(idle, 1000), tuple(rows)
+            lasted / HOUR_NS,
+            _hours(self._capacity, 1000),
+            _hours(idle, 1000),
+            _hours(self._stranded_milli_ns, 1000),
+            _hours(self._lent_mib_ns, 1024),
+            tuple(rows),
         )
 
     def _row(self, group: str, held: _Held, prices: Mapping[str, float] | None) -> UsageRow:
@@ -262,18 +316,31 @@ class UsageMeter:
             for model, milli_ns in sorted(held.models.items())
             if milli_ns
         }
-        memory, cores, idle, borrowed = held.sums
+        memory, cores, idle, lent, borrowed = held.sums
+        milli_ns = sum(held.models.values())
         return UsageRow(
             group,
             len(self._pods.get(group, ())),
-            _hours(sum(held.models.values()), 1000),
+            _hours(milli_ns, 1000),
             _hours(memory, 1024),
             _hours(cores, 1000),
             _hours(idle, 1024),
+            _hours(lent, 1024),
             _hours(borrowed, 1024),
             models,
+            self._borrowed_hours(group, milli_ns),
             msgspec.UNSET if prices is None else cost_of(models, prices),
         )
+
+    def _borrowed_hours(self, group: str, milli_ns: int) -> float | msgspec.UnsetType:
+        """GPU-hours that a queue borrowed: all that it held, where none is promised to it."""
+        if self._group_of is not GROUPINGS["queue"]:
+            return msgspec.UNSET
+        if group == KEPT_PLACES:
+            return 0.0
+        borrowed = self._taken_back
+        is_promised = group in borrowed.promised
+        return _hours(borrowed.milli_ns.get(group, 0) if is_promised else milli_ns, 1000)
 
 
 def _hours(amount_ns: int, per: int) -> float:
@@ -303,10 +370,12 @@ def usage_of(
     from_s: float = 0.0,
     to_s: float | None = None,
     prices: Mapping[str, float] | None = None,
+    usual: Iterable[Shape] = (),
 ) -> Usage:
     """Account for the time between these seconds after the file's first event (None: its last).
 
-    `create(name, **options)` makes policies, as for `replay`.
+    `create(name, **options)` makes policies, as for `replay`. What is stranded is what pods of the
+    `usual` shapes cannot use (`usual_shapes`).
     """
     engine = header.engine(create)
     meter: UsageMeter | None = None
@@ -315,11 +384,12 @@ def usage_of(
         if meter is None:
             began_ns = line.at_ns
             end_ns = FOREVER_NS if to_s is None else began_ns + round(to_s * 1e9)
-            meter = UsageMeter(engine, group_of, (began_ns + round(from_s * 1e9), end_ns))
+            window = began_ns + round(from_s * 1e9), end_ns
+            meter = UsageMeter(engine, group_of, window, usual)
             meter.now_ns = began_ns
         meter.at(line.at_ns, line.event)
         hand_over(engine, line, number)
         meter.heard(line.event, line.records)
     if meter is None:
-        return Usage(0.0, 0.0, 0.0, ())
+        return Usage(0.0, 0.0, 0.0, 0.0, 0.0, ())
     return meter.usage(began_ns, prices)

@@ -59,6 +59,7 @@ def test_configured_queues_and_all_others_as_one() -> None:
             ("vision", "gpuMemoryMiB"): 40_000,
             ("vision", "models[A100]"): 1,
         },
+        "weft_queue_borrowed": {("vision",): 0, ("speech",): 0, ("other",): 0.5},
         "weft_queue_pods": {
             ("vision", "placed"): 1,
             ("vision", "waiting"): 2,

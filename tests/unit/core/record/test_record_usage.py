@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from fakes.harvesting import Harvesting
 from weft.core.engine import (
+    Engine,
     Event,
     NodesChanged,
     PodAdded,
@@ -22,8 +23,10 @@ from weft.core.engine import (
 from weft.core.engine.harvest import NEED
 from weft.core.engine.nominations import is_kept
 from weft.core.engine.team_queues import charge_of
+from weft.core.explain.queue_rows import queue_rows
 from weft.core.framework import Policy
 from weft.core.framework.signals import FRESH, snapshot
+from weft.core.framework.stranded import stranded_gpus
 from weft.core.policies.catalog import built_in
 from weft.core.record import DecisionLine, Header, PolicyUse, ProfileUse, Recorder
 from weft.core.record.usage import (
@@ -37,6 +40,7 @@ from weft.core.record.usage import (
     usage_of,
 )
 from weft.model import PodMarks, PodRequest, Share
+from weft.model.queue_rules import QueueAmounts, QueueRules, QueueTerms
 from weft.testing import node, placement, pod
 
 CREATE = built_in().create
@@ -190,6 +194,7 @@ def test_memory_that_is_measured_idle_counts_from_then_on_and_what_is_borrowed()
     of_file = [line for line in lines if isinstance(line, DecisionLine)]
     rows = {row.group: row for row in usage_of(header, of_file, lends, by_namespace).rows}
     assert rows["ml"].idle_gib_hours == (2 * 6_000 + 1_000) / GIB
+    assert rows["ml"].lent_gib_hours == (4_000 + 1_000) / GIB, "from hour 3 on it needs the rest"
     assert (rows["web"].borrowed_gib_hours, rows["web"].idle_gib_hours) == (2 * 4_000 / GIB, 0)
 
 
@@ -252,3 +257,107 @@ def test_sums_are_those_of_the_ledger_at_each_event(
     assert sum(held.values()) + found.idle_gpu_hours == pytest.approx(
         max(capacity, sum(held.values()))
     )
+
+
+# --- lent, stranded, borrowed ---------------------------------------------------------------------
+
+USUAL = [pod("whole", gpus=1).shape, pod("half", memory_mib=8_000, milli=500).shape]
+TEAMS = (
+    QueueTerms("x", guarantee=QueueAmounts(gpu_milli=700)),
+    QueueTerms("y", guarantee=QueueAmounts(memory_mib=12_000)),
+)
+
+
+@st.composite
+def lending_days(draw: st.DrawFn) -> list[tuple[Event, int]]:
+    """Pods are seen on two nodes, some beyond what cards have; measurements say what lies idle."""
+    hour, alive, cards = 0, list[str](), {"a": 2, "b": 1}
+    events: list[tuple[Event, int]] = [
+        (NodesChanged(tuple(node(name, gpus=count) for name, count in cards.items())), 0)
+    ]
+    for number in range(draw(st.integers(1, 20))):
+        hour += draw(st.integers(0, 3))
+        kind = draw(st.sampled_from(["seen", "seen", "seen", "go", "measured", "measured", "node"]))
+        if kind == "seen":
+            where = draw(st.sampled_from(["a", "b"]))
+            mib, milli = draw(st.integers(1, 12)) * 1_000, draw(st.integers(0, 10)) * 100
+            shares = (Share(0, draw(st.integers(0, cards[where] - 1)), mib, milli),)
+            team = draw(st.sampled_from(["x", "y", "z"]))
+            place = placement(f"u{number}", where, shares=shares)
+            event: Event = PodSeenBound(place, marks=PodMarks(team, {}), queue=team)
+            alive.append(f"u{number}")
+        elif kind == "go" and alive:
+            event = PodGone(alive.pop(draw(st.integers(0, len(alive) - 1))))
+        elif kind == "measured":
+            idle = {uid: (draw(st.integers(0, 8)) * 1_000,) for uid in alive}
+            gpus = [(name, at) for name, count in cards.items() for at in range(count)]
+            none = {NEED: (np.zeros(3), np.full(3, FRESH, dtype=np.int8))}
+            event = SignalsChanged(snapshot(number + 1, 0, gpus, none, idle_mib=idle))
+        else:
+            memory = draw(st.sampled_from([8_000, 16_000]))
+            event = NodesChanged((node("b", gpus=1, memory_mib=memory),))
+        events.append((event, hour))
+    return [*events, (PodGone("nobody"), hour + 1)]
+
+
+def lent_now(engine: Engine) -> tuple[int, dict[str, int]]:
+    """MiB that are promised beyond GPUs, and who lends them."""
+    ledger, total = engine.ledger, 0
+    lent: dict[str, int] = defaultdict(int)
+    for each in ledger.table.nodes:
+        for gpu in each.gpus:
+            held = [ledger.holdings[uid] for uid in ledger.occupants(each.name, gpu.index)]
+            left = max(0, sum(h.placement.shares[0].memory_mib for h in held) - gpu.memory_mib)
+            total += left
+            for holding in held:
+                mib = min(left, sum(holding.idle_mib))
+                lent[holding.placement.uid] += mib
+                left -= mib
+    return total, lent
+
+
+@given(lending_days(), st.integers(0, 10), st.integers(1, 30), st.sampled_from([True, False]))
+def test_what_is_lent_stranded_and_borrowed_is_what_the_ledger_has_at_each_event(
+    events: list[tuple[Event, int]], begin: int, lasts: int, counts: bool
+) -> None:
+    """`counts`: the engine itself counts what queues hold; else nothing hangs on it."""
+    hours = begin, begin + lasts
+    rules = QueueRules("fair" if counts else "priority", TEAMS)
+    header = Header([ProfileUse("weft", [PolicyUse("best-fit")])], queues=rules)
+    lines: list[Header | DecisionLine] = []
+    recorder = Recorder(header.engine(CREATE), header, lines.append)
+    engine, sums = header.engine(CREATE), dict.fromkeys(("lent", "stranded"), 0)
+    lent: dict[str, int] = defaultdict(int)
+    borrowed: dict[str, float] = defaultdict(float)
+    queues: dict[str, str] = {}
+    for (event, hour), (_, until) in zip(events, [*events[1:], events[-1]], strict=True):
+        recorder.handle(event, hour * HOUR_NS)
+        engine.handle(event, hour * HOUR_NS)
+        if isinstance(event, PodSeenBound):
+            queues[event.placement.uid] = str(event.queue)
+        lasted = max(0, min(until, hours[1]) - max(hour, hours[0]))
+        total, by_uid = lent_now(engine)
+        sums["lent"] += lasted * total
+        found = stranded_gpus(engine.ledger.table, USUAL)
+        sums["stranded"] += lasted * int((found.idle - found.usable).sum())
+        for uid, mib in by_uid.items():
+            lent[queues[uid]] += lasted * mib
+        held = {uid: queues[uid] for uid in engine.ledger.holdings}
+        for row in queue_rows(engine, held, ()):
+            borrowed[row.queue] += lasted * row.borrowed_gpus
+    of_file = [line for line in lines if isinstance(line, DecisionLine)]
+    account = usage_of(
+        header,
+        of_file,
+        CREATE,
+        GROUPINGS["queue"],
+        from_s=3_600 * hours[0],
+        to_s=3_600 * hours[1],
+        usual=USUAL,
+    )
+    assert account.stranded_gpu_hours == sums["stranded"] / 1000
+    assert account.lent_gib_hours == sums["lent"] / GIB
+    for row in account.rows:
+        assert row.lent_gib_hours == lent[row.group] / GIB
+        assert row.borrowed_gpu_hours == pytest.approx(borrowed[row.group], abs=1e-9)
+    assert {row.group for row in account.rows} >= {name for name, mib in lent.items() if mib}

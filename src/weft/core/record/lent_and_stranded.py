@@ -1,0 +1,140 @@
+"""Sums up, while events are handed to an engine, what of its GPUs is lent, stranded and borrowed.
+
+Each looks at the ledger when time goes on, so that states which last no time cost nothing. Amounts
+are whole numbers, times nanoseconds.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from weft.core.engine import BindOn, Engine, PodAdded, TeamQueues
+from weft.core.framework.stranded import StrandedMeter
+from weft.core.ledger import Ledger
+from weft.core.record.file import DecisionLine
+from weft.model import Shape
+
+MOST_USUAL = 40
+"""Shapes of pods by which is told what is stranded."""
+
+
+def usual_shapes(lines: Iterable[DecisionLine]) -> list[Shape]:
+    """Return the commonest shapes of a file's pods."""
+    counts: Counter[Shape] = Counter()
+    for line in lines:
+        if isinstance(line.event, PodAdded | BindOn) and line.event.pod.shape.gpu_requests:
+            counts[line.event.pod.shape] += 1
+    return [shape for shape, _ in counts.most_common(MOST_USUAL)]
+
+
+class LentMemory:
+    """Memory that pods are promised of GPUs beyond what these have: `total_mib`, and `of` each pod
+    that leaves its own idle. Of a GPU's pods the first that came lend first."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._of_node: dict[str, tuple[int, dict[str, int]]] = {}
+        self.total_mib = 0
+
+    def look(self, node: str) -> set[str]:
+        """Look at a node again; return the pods that lend another amount than before."""
+        before, lent_before = self._of_node.pop(node, (0, {}))
+        total, lent = self._look(node)
+        if total:
+            self._of_node[node] = total, lent
+        self.total_mib += total - before
+        return {
+            uid for uid in lent.keys() | lent_before if lent.get(uid, 0) != lent_before.get(uid, 0)
+        }
+
+    def of(self, node: str, uid: str) -> int:
+        """Return the MiB that this pod lends there, as last looked at."""
+        _, lent = self._of_node.get(node, (0, {}))
+        return lent.get(uid, 0)
+
+    def _look(self, node: str) -> tuple[int, dict[str, int]]:
+        table, total = self._ledger.table, 0
+        lent: dict[str, int] = {}
+        row = table.row_of.get(node)
+        for gpu in () if row is None else table.nodes[row].gpus:
+            assert row is not None
+            beyond = table.memory_used[table.device_row(row, gpu.index)] - gpu.memory_mib
+            if beyond > 0:
+                total += beyond
+                self._lenders(node, gpu.index, beyond, lent)
+        return total, lent
+
+    def _lenders(self, node: str, gpu: int, left: int, lent: dict[str, int]) -> None:
+        for uid in self._ledger.occupants(node, gpu):
+            holding = self._ledger.holdings[uid]
+            for share, idle in zip(holding.placement.shares, holding.idle_mib, strict=False):
+                if share.gpu == gpu and (mib := min(idle, left)):
+                    lent[uid] = lent.get(uid, 0) + mib
+                    left -= mib
+
+
+class StrandedGpu:
+    """Idle GPU that pods of the `usual` shapes cannot use, `milli` of all nodes."""
+
+    def __init__(self, ledger: Ledger, usual: Iterable[Shape]) -> None:
+        self._ledger, self._usual = ledger, [*usual]
+        self._meter: StrandedMeter | None = None
+        self._seen = self._generation = -1
+        self._by_node = np.zeros(0, dtype=np.int64)
+        self.milli = 0
+
+    def nodes_changed(self) -> None:
+        """Take what nodes take and have from them anew."""
+        self._meter = None
+
+    def look(self) -> None:
+        """Look at the nodes that changed."""
+        ledger, table = self._ledger, self._ledger.table
+        if not (self._usual and table.count):
+            self.milli = 0
+            return
+        if self._generation != ledger.generation:
+            self._meter = None
+        if self._meter is None:
+            self._meter, self._generation = StrandedMeter(table, self._usual), ledger.generation
+            self._by_node = np.zeros(table.count, dtype=np.int64)
+            rows = np.arange(table.count)
+        else:
+            rows = np.flatnonzero(table.changed_at > self._seen)
+        self._seen = ledger.version
+        if len(rows):
+            found = self._meter.of(rows)
+            self._by_node[rows] = found.idle - found.usable
+            self.milli = int(self._by_node.sum())
+
+
+class BorrowedGpus:
+    """GPUs that queues with a guarantee hold by borrowing, as `weft queues` counts them: those of
+    pods without which the queue would still have its guarantee. `milli_ns` by queue; `queue_of`
+    knows the queues of pods by UID, "" where it does not."""
+
+    def __init__(self, engine: Engine, queue_of: Callable[[str], str]) -> None:
+        self._engine, self._queue_of = engine, queue_of
+        rules = engine.teams.rules
+        self.promised = {terms.name for terms in rules.queues if not terms.guarantee.is_none}
+        self.milli_ns: dict[str, int] = {}
+        self._now: dict[str, int] = {}
+        self.is_stale = False
+
+    def sum_up(self, lasted_ns: int) -> None:
+        """Add what was borrowed for so long until now."""
+        if self.is_stale and self.promised:
+            self._now = self._teams().borrowed_milli(self.promised)
+            self.is_stale = False
+        for name, milli in self._now.items():
+            self.milli_ns[name] = self.milli_ns.get(name, 0) + lasted_ns * milli
+
+    def _teams(self) -> TeamQueues:
+        """Return the engine's queues; where it does not count them, as no decision hangs on it,
+        others that do."""
+        teams, held = self._engine.teams, self._engine.ledger.holdings
+        if not teams.count:
+            teams = TeamQueues(teams.rules, self._engine.ledger)
+            teams.take_in({uid: queue for uid in held if (queue := self._queue_of(uid))})
+        return teams
