@@ -233,7 +233,8 @@ def _counted(shape: Shape, constraints: Constraints) -> Shape:
 
 
 class ParseCache:
-    """`read`, remembering its last `keep` different answers."""
+    """`read`, remembering its last `keep` different answers: of a pod like one that was read, what
+    differs is set anew (its names, its age, its workload and labels)."""
 
     def __init__(self, read: Read, keep: int = 256) -> None:
         self._read, self._keep = read, keep
