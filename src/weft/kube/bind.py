@@ -242,12 +242,11 @@ class Binder:
             if why := request.closed():
                 raise _ClosedError(why)
 
-        body = encode(request, version)
         try:
             answer = await self._client.send(
                 "POST",
                 PODS.of(request.namespace, request.name, self._tail),
-                body,
+                encode(request, version),
                 timeout_s=self.options.request_timeout_s,
                 leaving=leaving,
             )

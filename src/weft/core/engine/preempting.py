@@ -90,6 +90,7 @@ def makes_room(
         known = engine.assess(waiting.profile, pod)
         rights = rights._replace(below=pod.priority + 1, takes_back=None)
         found = _moves(engine, waiting, known, rights, now_ns)
+        preemption.moves.searched(pod.uid, now_ns)
     known = engine.assess(waiting.profile, pod)  # the trials' answers are no more
     if found is None:
         return False
@@ -610,7 +611,8 @@ def freed(engine: Engine, uid: str, node: str, now_ns: int) -> None:
 
 def wake_nominated(engine: Engine, node: str, now_ns: int) -> None:
     """More is free on the node: pods for which it is kept try if that may do with what is kept,
-    whoever is still leaving. Gangs wait for all."""
+    whoever is still leaving. Gangs wait for all. And for others pods may be moved there now."""
+    engine.preemption.moves.changed(now_ns)
     if (row := engine.ledger.table.row_of.get(node)) is None:
         return
     for nomination in engine.preemption.on_node(node):
@@ -636,8 +638,6 @@ def gone(engine: Engine, uid: str, node: str, now_ns: int, out: list[Command]) -
     if node and preemption.nominations:
         freed(engine, uid, node, now_ns)
     if node:
-        if preemption.moves.since:
-            preemption.moves.changed(now_ns)
         wake_others(engine, FAR if priority is None else priority, now_ns)
 
 
@@ -646,8 +646,7 @@ def seen_bound(engine: Engine, event: PodSeenBound, now_ns: int, out: list[Comma
     uid, preemption = event.placement.uid, engine.preemption
     if (movable := event.movable or None) is not None or uid in preemption.movable:
         preemption.may_move(uid, movable, event.placement.node)
-        if preemption.moves.since:
-            preemption.moves.changed(now_ns)
+        preemption.moves.changed(now_ns)
     if isinstance(event.priority, int):
         preemption.note(uid, event.priority, now_ns - max(0, event.held_ns), event.placement.node)
     else:
@@ -680,19 +679,22 @@ def wake_others(engine: Engine, up_to: int, now_ns: int) -> None:
 def take_budgets(engine: Engine, event: BudgetsChanged, now_ns: int) -> None:
     """Disruption budgets changed: where one lets more pods go, those who wait look again."""
     if engine.preemption.take_budgets(event.budgets, event.removed):
+        engine.preemption.moves.changed(now_ns)
         wake_others(engine, FAR, now_ns)
 
 
 def due(engine: Engine, now_ns: int) -> None:
     """Time has passed: pods that were not let go may be asked again, or moved for others."""
+    if engine.preemption.due(now_ns):
+        engine.preemption.moves.changed(now_ns)
+        wake_others(engine, FAR, now_ns)
     if engine.preemption.moves.since:
         look(engine, now_ns)
-    if engine.preemption.due(now_ns):
-        wake_others(engine, FAR, now_ns)
 
 
-def nodes_gone(engine: Engine, names: Iterable[str], now_ns: int, out: list[Command]) -> None:
-    """Nodes are gone: nothing is kept on them."""
-    for name in names:
+def nodes_changed(engine: Engine, gone: Iterable[str], now_ns: int, out: list[Command]) -> None:
+    """Nodes changed, and these are gone: nothing is kept on them."""
+    engine.preemption.moves.changed(now_ns)
+    for name in gone:
         for nomination in engine.preemption.on_node(name):
             beat(engine, nomination, now_ns, out)

@@ -79,9 +79,12 @@ class WaitingMoves:
         if (ready_ns := self.ready_ns(uid)) > now_ns:
             self.look_at(ready_ns)
             return False
-        self._searched[uid] = now_ns
         self._again.pop(uid, None)
         return True
+
+    def searched(self, uid: str, now_ns: int) -> None:
+        """Moves were searched for the pod, in vain or not; one that broke off was none."""
+        self._searched[uid] = now_ns
 
     def may_move(self, uid: str, count: int, now_ns: int) -> bool:
         """True if so many may be moved for this pod now; else it is tried again when they may."""
@@ -114,6 +117,8 @@ class WaitingMoves:
 
     def changed(self, now_ns: int) -> None:
         """There is more room, or more pods may move: those that wait are looked at again."""
+        if not self.since:
+            return
         self._changed_ns = now_ns
         self.look_at(max(now_ns, self._looked_ns + AGAIN_NS))
 

@@ -5,10 +5,12 @@ from msgspec.structs import replace
 
 from weft.core.engine import (
     Bind,
+    BindFailed,
     BudgetsChanged,
     Command,
     Engine,
     Evict,
+    Faulted,
     NodesChanged,
     NotEvicted,
     PodAdded,
@@ -20,8 +22,9 @@ from weft.core.engine import (
 )
 from weft.core.engine.waiting_moves import AGAIN_NS, HOUR_NS
 from weft.core.explain.sentences import decision_notes
-from weft.core.framework import Profile
+from weft.core.framework import Policy, Profile, Query
 from weft.core.ledger import audit
+from weft.core.ledger.table import Ints
 from weft.core.policies.packing import BestFit
 from weft.core.preempt import Budget
 from weft.model import Constraints, PodMarks, PodRequest
@@ -34,12 +37,15 @@ AFTER = 60 * SECOND
 
 
 def waiting_on_moves(
-    *shares: tuple[str, int, int], restart_s: int | None = 30, an_hour: int = 60
+    *shares: tuple[str, int, int],
+    restart_s: int | None = 30,
+    an_hour: int = 60,
+    policy: Policy | None = None,
 ) -> Engine:
     """Node a has two cards, and node b one that is free. Each share is a pod's name, its card of a,
     and its priority; it holds half of the card, and may move."""
     rules = MoveRules(AFTER, an_hour)
-    profile = Profile("weft", [BestFit()], preempts=False)
+    profile = Profile("weft", [policy or BestFit()], preempts=False)
     engine = Engine([profile], [node("a", gpus=2), one_card("b")], moves=rules)
     for name, gpu, priority in shares:
         asked = pod(name, memory_mib=8_000, priority=priority)
@@ -193,3 +199,72 @@ def test_a_pod_whose_volume_nobody_else_may_have_moves_all_the_same() -> None:
     seen = PodSeenBound(where, marks=marks, mounted=mounted, priority=0, movable=asked)
     engine.handle(seen, 0)
     assert asked_to_move(after_a_minute(engine, two())) == {"one": "b"}
+
+
+def test_moves_are_searched_again_when_the_api_may_be_asked_again() -> None:
+    engine = waiting_on_moves(("one", 0, 0))
+    assert asked_to_move(after_a_minute(engine, two())) == {"one": "b"}
+    commands = engine.handle(NotEvicted("one", "too many requests"), AFTER)
+    commands = until_moved(engine, commands, AFTER + 2 * AGAIN_NS)
+    assert asked_to_move(commands) == {"one": "b"}
+
+
+def test_moves_are_searched_again_when_a_budget_lets_more_pods_go() -> None:
+    engine = waiting_on_moves(("one", 0, 0))
+    chosen = PodSelector(("default",), (Requirement("app", "In", ("one",)),))
+    engine.handle(BudgetsChanged((Budget("default/one", chosen, 0),)), 0)
+    assert asked_to_move(after_a_minute(engine, two())) == {}
+    raised = BudgetsChanged((Budget("default/one", chosen, 1),))
+    commands = engine.handle(raised, 2 * AFTER)
+    commands = until_moved(engine, commands, 2 * AFTER + AGAIN_NS)
+    assert asked_to_move(commands) == {"one": "b"}
+
+
+def test_moves_are_searched_again_when_there_is_another_node() -> None:
+    engine = waiting_on_moves(("one", 0, 0))
+    engine.handle(PodSeenBound(placement("b", "b", 0, memory_mib=16_000), priority=1), 0)
+    assert asked_to_move(after_a_minute(engine, two())) == {}
+    commands = engine.handle(NodesChanged((one_card("c"),)), 2 * AFTER)
+    commands = until_moved(engine, commands, 2 * AFTER + AGAIN_NS)
+    assert asked_to_move(commands) == {"one": "c"}
+
+
+def test_moves_are_searched_again_after_a_place_was_given_up() -> None:
+    engine = waiting_on_moves(("one", 0, 0))
+    assert places(engine.handle(PodAdded(pod("late", gpus=1)), 0)) == {"late": "b"}
+    assert asked_to_move(after_a_minute(engine, two())) == {}
+    commands = engine.handle(BindFailed("late"), 2 * AFTER)
+    engine.handle(PodGone("late"), 2 * AFTER)
+    commands = until_moved(engine, commands, 2 * AFTER + AGAIN_NS)
+    assert asked_to_move(commands) == {"one": "b"}
+
+
+class BreaksOnce(BestFit):
+    """Breaks off the next time that it rates nodes, if told so."""
+
+    breaks = False
+
+    def score_nodes(self, query: Query) -> Ints:
+        if self.breaks:
+            self.breaks = False
+            raise OverflowError("too large")
+        return super().score_nodes(query)
+
+
+def test_a_search_that_broke_off_is_repeated() -> None:
+    policy = BreaksOnce()
+    engine = waiting_on_moves(("one", 0, 0), policy=policy)
+    engine.handle(PodSeenBound(placement("x", "b", 0, memory_mib=1_000), priority=0), 0)
+    engine.handle(PodAdded(two()), 0)
+    policy.breaks = True
+    assert [each for each in engine.handle(Tick(), AFTER) if isinstance(each, Faulted)]
+    commands = engine.handle(PodGone("x"), AFTER + SECOND)
+    commands = until_moved(engine, commands, AFTER + AGAIN_NS // 2)
+    assert asked_to_move(commands) == {"one": "b"}
+
+
+def until_moved(engine: Engine, commands: list[Command], until_ns: int) -> list[Command]:
+    """Let the engine go on after these commands, as it asks for it, until it asks a pod to move."""
+    while not asked_to_move(commands) and (at_ns := wake_of(commands)) <= until_ns:
+        commands = engine.handle(Tick(), at_ns)
+    return commands
