@@ -15,7 +15,10 @@ from urllib.parse import urlencode
 import aiohttp
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from long_form import few_or_many
+from msgspec.structs import replace
 from original_clusters import FilledCluster
 from test_snapshot import claim, from_file, live_story, waiting
 
@@ -25,11 +28,18 @@ from weft.cluster.http.viewers import AUDIENCE, ViewerRights, Viewers
 from weft.console.cluster_sources import SnapshotSource
 from weft.console.deltas import applied, between
 from weft.console.hiding import Hiding
-from weft.console.picture import Picture
+from weft.console.picture import Picture, picture_of
 from weft.console.server import VIEWS, ConsoleServer, static_files
-from weft.console.sources import LivingSource, PictureSource
+from weft.console.sources import LivingSource, PictureSource, facts_of, queued_in
+from weft.console.waiting import WaitingReasons
+from weft.core.engine import Engine, PodAdded
+from weft.core.explain.queue_rows import QueueRow
+from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
+from weft.core.policies.packing import BestFit
 from weft.lab.simulate.living import LivingCluster
+from weft.model.queue_rules import QueueAmounts, QueueRules, QueueTerms
+from weft.testing import builders
 
 OWN, HIDDEN = "team", ("qz-ml", "qz-web")
 MARK = "qz"
@@ -171,3 +181,70 @@ def check_shares(full: Picture, picture: Picture) -> None:
     assert Counter((pod.node, tuple(pod.shares), pod.kept) for pod in picture.pods.values()) == held
     own = {uid: pod for uid, pod in full.pods.items() if pod.namespace == "vision"}
     assert {uid: pod for uid, pod in picture.pods.items() if pod.namespace} == own
+
+
+TEAMS = ("vision", "qz-ml", "qz-none", "shared")
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.sampled_from(TEAMS), st.integers(1, 9)), max_size=8),
+    st.lists(st.tuples(st.booleans(), st.sampled_from(TEAMS), st.integers(1, 9)), max_size=8),
+    st.booleans(),
+)
+def test_naming_a_queue_tells_nobody_whether_it_is_there(
+    own: list[tuple[bool, str, int]], others: list[tuple[bool, str, int]], configured: bool
+) -> None:
+    """A viewer sees of the queue that their pod names the same whether others' pods are in
+    it, and whether it is configured; and what they see of others does not change by theirs."""
+    rights = ViewerRights(everywhere=False, namespaces=frozenset({"vision"}))
+    hiding = Hiding(rights, b"secret")
+    guarantee = QueueAmounts(gpu_milli=1_000)
+    terms = tuple(QueueTerms(name, 7, guarantee) for name in TEAMS[1:])
+
+    def queues(pods: list[tuple[str, bool, str, int]], rules: QueueRules) -> dict[str, QueueRow]:
+        cluster = [builders.node(f"n{at}", gpus=4, memory_mib=16_000) for at in range(6)]
+        engine = Engine([Profile("weft", [BestFit()])], cluster, queues=rules)
+        for number, (namespace, placed, queue, amount) in enumerate(pods):
+            asks = {"milli": 100 * amount} if placed else {"gpus": 9}
+            one = replace(
+                builders.pod(f"{namespace}{number}", **asks), namespace=namespace, queue=queue
+            )
+            engine.handle(PodAdded(one), 0)
+        waiting = WaitingReasons(engine, 0.0).rows(queued_in(engine))
+        picture = picture_of(engine, 0.0, lambda uid: facts_of(engine, uid), waiting)
+        full, seen = picture.queues, dict(hiding.picture(picture).queues)
+        if not rules.queues:  # of a queue that is not configured a row tells what its pods hold
+            for name, row in seen.items():
+                members = [each for each in pods if each[2] == name]
+                if row.queue and {each[0] for each in members} == {"vision"}:
+                    assert row == full[name]
+        assert [name for name in seen if "qz" in name and name not in {p[2] for p in mine}] == []
+        return seen
+
+    mine = [("vision", *each) for each in own]
+    hidden = [("qz-web", *each) for each in others]
+    alone, nothing = queues(mine, QueueRules()), QueueRules()
+    rules = QueueRules("priority", terms) if configured else nothing
+    beside = queues([*mine, *hidden], rules)
+    named = {name: row for name, row in beside.items() if row.queue and name != "vision"}
+    assert named == {name: row for name, row in alone.items() if name != "vision"}
+    without = queues(hidden, rules)
+    assert [row for row in beside.values() if not row.queue] == [
+        row for row in without.values() if not row.queue
+    ]
+
+
+def test_a_pod_is_not_told_what_others_of_a_queue_hold() -> None:
+    hiding = Hiding(ViewerRights(everywhere=False, namespaces=frozenset({"vision"})), b"secret")
+    text = "queue {0} holds 3 of at most 4 GPUs; this pod asks for 2"
+    change = (
+        "raise limits.gpus of queue {0} from 4 to 5 and limits.gpuCores of queue {0} from 1 to 2"
+    )
+    for shown in (text, change):
+        assert hiding.text(shown.format("vision")) == shown.format("vision")
+    assert hiding.text(text.format("qz-ml")) == (
+        "its queue is at a limit of GPUs; this pod asks for 2"
+    )
+    assert hiding.text(change.format("qz-ml")) == (
+        "raise limits.gpus of its queue and limits.gpuCores of its queue"
+    )

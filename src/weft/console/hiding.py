@@ -2,19 +2,29 @@
 
 Of such a pod nothing is left by which it could be told from another: no name, namespace, group or
 application, and another key than its UID. Texts are searched for NAMESPACE/NAME, whoever wrote
-them: what is hidden is decided by the namespace alone, so that nobody can try out names.
+them: what is hidden is decided by the namespace alone, so that nobody can try out names. A pod may
+name any queue: so of a queue that is not named after one of a viewer's namespaces they are shown
+what their own pods hold, whether it has others' pods, and is configured, or not.
 """
 
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from weft.cluster.http.viewers import ViewerRights
-from weft.console.picture import Picture, ShownEvent, ShownPod, ShownWaiting
+from weft.console.picture import (
+    Picture,
+    ShownEvent,
+    ShownGpu,
+    ShownPod,
+    ShownWaiting,
+    gpu_key,
+)
+from weft.core.engine.team_queues import larger_part
 from weft.core.explain.queue_rows import QueueRow
 
 IN_HIDDEN = "in namespaces that you may not see"
@@ -23,6 +33,9 @@ _NAMED = re.compile(r"(?<![\w./-])([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)/([A-Za-
 """NAMESPACE/NAME. Names of resources and labels have a dot before their slash."""
 _TAKES_BACK = re.compile(r"queue (\S+) (takes back)")
 """The one sentence that names another queue than the pod's own: by default a namespace."""
+_AT_LIMIT = re.compile(r"queue (\S+) holds [\d.,]+ of at most [\d.,]+ ([^;]+); this pod")
+_RAISED = re.compile(r"limits\.(\S+) of queue (\S+) from [\d.,]+ to [\d.,]+")
+"""Sentences that say of a pod's own queue what others' pods hold, and what is configured."""
 Row = TypeVar("Row")
 
 
@@ -48,10 +61,19 @@ class Hiding:
         """Return the text without names that the viewer may not know."""
         if self._rights.everywhere:
             return text
-        return _TAKES_BACK.sub(self._queue_named, _NAMED.sub(self._named, text))
+        text = _TAKES_BACK.sub(self._queue_named, _NAMED.sub(self._named, text))
+        return _RAISED.sub(self._raised, _AT_LIMIT.sub(self._at_limit, text))
 
     def _queue_named(self, found: re.Match[str]) -> str:
         return found[0] if self._rights.may_see(found[1]) else f"another queue {found[2]}"
+
+    def _at_limit(self, found: re.Match[str]) -> str:
+        if self._rights.may_see(found[1]):
+            return found[0]
+        return f"its queue is at a limit of {found[2]}; this pod"
+
+    def _raised(self, found: re.Match[str]) -> str:
+        return found[0] if self._rights.may_see(found[2]) else f"limits.{found[1]} of its queue"
 
     def _named(self, found: re.Match[str]) -> str:
         namespace, name = found.groups()
@@ -100,19 +122,87 @@ class Hiding:
         return msgspec.structs.replace(event, text=self.text(event.text))
 
     def _queues(self, picture: Picture) -> dict[str, QueueRow]:
-        """Return the queues, with names of those that are a namespace the viewer may see, or that a
-        pod which they may see is in: a queue is named after its namespace, unless its pods say."""
+        """Return the queues that are a namespace the viewer may see, in whole; of each other one
+        that their pods are in what these hold and wait for; and the rest as one without a name."""
+        rows = {name: row for name, row in picture.queues.items() if self._rights.may_see(name)}
+        own: dict[str, list[ShownPod | ShownWaiting]] = {}
         pods: list[ShownPod | ShownWaiting] = [*picture.pods.values(), *picture.waiting.values()]
-        known = {pod.queue for pod in pods if self._rights.may_see(pod.namespace)}
-        rows = {}
-        for name, row in picture.queues.items():
-            is_known = name in known or self._rights.may_see(name)
-            key = name if is_known else self._other_key(name)
-            rows[key] = row if is_known else msgspec.structs.replace(row, queue="")
+        for pod in pods:
+            is_kept = isinstance(pod, ShownPod) and pod.kept
+            if pod.queue and pod.queue not in rows and not is_kept:
+                own.setdefault(pod.queue if self._rights.may_see(pod.namespace) else "", []).append(
+                    pod
+                )
+        for name, members in own.items():
+            rows[name or self._other_key("queues")] = _row(name, members, picture)
         return rows
 
     def _other_key(self, key: str) -> str:
         return hmac.new(self._secret, key.encode(), hashlib.sha256).hexdigest()[:32]
+
+
+def _row(name: str, members: Sequence[ShownPod | ShownWaiting], picture: Picture) -> QueueRow:
+    """Return a queue's row as if it had these pods alone, and nothing were configured for it."""
+    placed = [pod for pod in members if isinstance(pod, ShownPod)]
+    waiting = [pod for pod in members if isinstance(pod, ShownWaiting)]
+    gpus = sum(_milli(pod, picture) for pod in placed) / 1000
+    return QueueRow(
+        name,
+        weight=1,
+        share_percent=_share_percent(placed, picture),
+        gpus=gpus,
+        gpu_memory_mib=sum(share.memory_mib for pod in placed for share in pod.shares),
+        pods=len(placed),
+        borrowed_gpus=gpus,
+        waiting=len(waiting),
+        waiting_gpus=sum(pod.gpus for pod in waiting),
+        guarantee=[],
+        limits=[],
+        configured=False,
+    )
+
+
+def _milli(pod: ShownPod, picture: Picture) -> int:
+    """Return what the pod holds of cards, thousandths, as its queue is charged."""
+    milli, held = 0, dict[int, tuple[int, int]]()
+    for share in pod.shares:
+        mib, cores = held.get(share.gpu, (0, 0))
+        held[share.gpu] = mib + share.memory_mib, cores + share.milli
+    for index, (mib, cores) in held.items():
+        gpu = picture.gpus.get(gpu_key(pod.node, index))
+        if gpu is None:
+            milli += cores
+            continue
+        part = larger_part(mib, cores, gpu.memory_mib, gpu.milli)
+        milli += part * _part_of_card(gpu, picture) // 1000
+    return milli
+
+
+def _part_of_card(gpu: ShownGpu, picture: Picture) -> int:
+    parent = None if gpu.parent is None else picture.gpus.get(gpu_key(gpu.node, gpu.parent))
+    return 1000 if parent is None else gpu.memory_mib * 1000 // max(1, parent.memory_mib)
+
+
+def _share_percent(placed: Sequence[ShownPod], picture: Picture) -> float:
+    """Return the largest of these pods' parts of the cluster's GPU memory, cores and CPU."""
+    cards = [gpu for gpu in picture.gpus.values() if gpu.parent is None]
+    cores = 0
+    for pod in placed:
+        for share in pod.shares:
+            gpu = picture.gpus.get(gpu_key(pod.node, share.gpu))
+            cores += share.milli * (1000 if gpu is None else _part_of_card(gpu, picture)) // 1000
+    parts = (
+        (
+            sum(share.memory_mib for pod in placed for share in pod.shares),
+            sum(gpu.memory_mib for gpu in cards),
+        ),
+        (cores, sum(gpu.milli for gpu in cards)),
+        (
+            sum(pod.cpu_milli for pod in placed),
+            sum(node.cpu_milli for node in picture.nodes.values()),
+        ),
+    )
+    return round(max(100 * held / (whole or 1) for held, whole in parts), 1)
 
 
 def namespaces_of(picture: Picture) -> frozenset[str]:

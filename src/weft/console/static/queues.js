@@ -22,7 +22,7 @@ class WeftQueues extends HTMLElement {
       el("div", { class: "card wide" }, el("table", {},
         el("thead", {}, el("tr", {}, head.map((text) => el("th", {}, text)))),
         el("tbody", {}, rowsOf(model).slice(0, PAGE).map((row) => el("tr", { "data-key": row.queue || "/" },
-          el("td", {}, queueLink(row.queue) || el("span", { class: "hidden-name" }, "another queue")),
+          el("td", {}, queueLink(row.queue) || el("span", { class: "hidden-name" }, "other queues")),
           el("td", { class: "n" }, row.weight), el("td", { class: "n" }, `${row.share_percent} %`),
           el("td", { class: "n" }, amount(row.gpus)), el("td", { class: "n" }, memory(row.gpu_memory_mib)),
           el("td", { class: "n" }, amount(row.borrowed_gpus)),
