@@ -19,6 +19,7 @@ from weft.console.cluster_sources import SnapshotSource
 from weft.console.deltas import PictureDelta, applied, between
 from weft.console.picture import (
     Picture,
+    PictureMaker,
     PodFacts,
     UsualShapes,
     gpu_key,
@@ -44,9 +45,14 @@ from weft.core.ledger import Holding
 from weft.core.policies.catalog import built_in
 from weft.lab.simulate.living import LivingCluster
 from weft.model import PodRequest
+from weft.model.queue_rules import NO_QUEUES, QueueAmounts, QueueRules, QueueTerms
 from weft.testing import node as node_of
 from weft.testing import random_node, random_nodes, random_shape
 
+TEAMS = (
+    QueueTerms("x", guarantee=QueueAmounts(gpu_milli=700)),
+    QueueTerms("y", 2, guarantee=QueueAmounts(memory_mib=12_000)),
+)
 STATES = few_or_many(8, 200)
 SNAPSHOTS = range(few_or_many(4, 100))
 DELTAS = few_or_many(100, 10_000)
@@ -56,11 +62,12 @@ BEGAN_NS = 1_790_000_000 * 10**9
 class RandomStory:
     """An engine to which random things happen."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, rules: QueueRules = NO_QUEUES) -> None:
         self.chance = random.Random(seed)
         self.nodes = random_nodes(self.chance, most=5)
         policy = self.chance.choice(("least-stranding", "fgd", "best-fit"))
-        self.engine = Engine([Profile("weft", [built_in().create(policy)])], self.nodes, keep_top=2)
+        profile = Profile("weft", [built_in().create(policy)])
+        self.engine = Engine([profile], self.nodes, keep_top=2, queues=rules)
         self.now, self.count = BEGAN_NS, 0
         self.pods: dict[str, PodRequest] = {}
 
@@ -71,7 +78,10 @@ class RandomStory:
             self.count += 1
             uid = f"u{self.count}"
             shape = random_shape(self.chance, self.nodes)
-            self.pods[uid] = PodRequest(uid, f"p{self.count}", shape, created_ns=self.now)
+            queue = self.chance.choice(("x", "y", "z"))
+            self.pods[uid] = PodRequest(
+                uid, f"p{self.count}", shape, created_ns=self.now, queue=queue
+            )
             self.tell(PodAdded(self.pods[uid]))
         elif what < 0.9:
             uid = self.chance.choice(sorted(self.pods))
@@ -239,6 +249,40 @@ def test_after_many_random_deltas_the_picture_equals_one_made_afresh() -> None:
             made += 1
         if made >= DELTAS:
             return
+
+
+@pytest.mark.parametrize(
+    "rules", [QueueRules(), QueueRules(queues=TEAMS), QueueRules("fair", TEAMS)]
+)
+@pytest.mark.parametrize("seed", range(few_or_many(3, 60)))
+def test_a_picture_made_by_what_changed_equals_one_made_afresh(
+    seed: int, rules: QueueRules
+) -> None:
+    """Pods of several queues come, go and change their queue; nodes change, measurements come."""
+    story = RandomStory(seed, rules)
+    chance, engine, maker = story.chance, story.engine, PictureMaker(story.engine)
+    queues: dict[str, str] = {}
+
+    def facts_of(uid: str) -> PodFacts:
+        return PodFacts("a", uid, queue=queues.get(uid, ""))
+
+    for number in range(60):
+        for _ in range(chance.randrange(4)):
+            story.step()
+        for uid, placed in engine.placed.items():
+            queues.setdefault(uid, placed.pod.team_queue)
+        if not rules.count and queues and chance.random() < 0.2:
+            queues[chance.choice(sorted(queues))] = chance.choice(("x", "y", ""))
+        if chance.random() < 0.3:
+            gpus = [(n.name, gpu.index) for n in engine.ledger.table.nodes for gpu in n.gpus]
+            used = np.array([float(chance.randrange(3)) for _ in gpus])
+            columns = {"memory_used_mib": (used, np.full(len(gpus), FRESH, np.int8))}
+            idle = {uid: (chance.randrange(9_000),) for uid in queues if chance.random() < 0.5}
+            signals = snapshot(number + 1, story.now, gpus, columns, idle_mib=idle)
+            story.tell(SignalsChanged(signals))
+        picture = maker.picture(float(number), facts_of)
+        assert picture == picture_of(engine, float(number), facts_of)
+        assert [*picture.queues] == [*picture_of(engine, 0.0, facts_of).queues]
 
 
 @pytest.mark.parametrize("seed", range(few_or_many(8, 80)))

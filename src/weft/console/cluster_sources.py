@@ -17,10 +17,10 @@ from weft.console.happenings import Happenings
 from weft.console.picture import (
     SECOND_NS,
     Picture,
+    PictureMaker,
     PodFacts,
     ShownWaiting,
     UsualShapes,
-    picture_of,
 )
 from weft.console.sources import LIVING_SLICE_S, Kind
 from weft.console.waiting import WaitingReasons
@@ -43,11 +43,12 @@ class ClusterPictures:
         self._read: dict[str, tuple[object, PodFacts]] = {}
         self._shapes: dict[str, Shape] = {}
         self._usual = UsualShapes(self._bound_shapes)
+        self._maker = PictureMaker(live.engine)
 
     def picture(self, at_s: float) -> Picture:
         """Return the picture of now, `at_s` seconds since 1970."""
         waiting, usual = self._waiting(), self._usual.at(at_s)
-        picture = picture_of(self._live.engine, at_s, self._facts, waiting, usual=usual)
+        picture = self._maker.picture(at_s, self._facts, waiting, usual=usual)
         for uid in self._read.keys() - picture.pods.keys():
             del self._read[uid]
             self._shapes.pop(uid, None)

@@ -75,5 +75,9 @@ def applied(picture: Picture, delta: PictureDelta) -> Picture:
 
 
 def _table(old: Mapping[str, Row], new: Mapping[str, Row]) -> TableDelta[Row]:
-    put = {key: row for key, row in new.items() if old.get(key) != row}
+    put = {
+        key: row
+        for key, row in new.items()
+        if (before := old.get(key)) is not row and before != row
+    }
     return TableDelta(put, tuple(key for key in old if key not in new))

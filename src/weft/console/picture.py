@@ -14,8 +14,8 @@ import msgspec
 from weft.core.engine import Engine
 from weft.core.engine.journal import PlacedPod
 from weft.core.engine.nominations import is_kept
-from weft.core.explain.gpu_facts import GpuFacts, gpu_facts, idle_gpus
-from weft.core.explain.queue_rows import QueueRow, queue_rows
+from weft.core.explain.gpu_facts import GpuState, gpu_states, idle_gpus
+from weft.core.explain.queue_rows import QueueCounts, QueueRow
 from weft.core.ledger import Holding, LedgerTable
 from weft.model import Gpu, Node, PodRequest, Shape
 from weft.model.request import CORDON, Taint
@@ -206,24 +206,68 @@ def picture_of(
 ) -> Picture:
     """Return the picture of the engine's present state; `facts_of` knows the pods that hold
     something, by UID. What is stranded is what pods of the `usual` shapes cannot use."""
-    table = engine.ledger.table
-    pods = {uid: _pod(holding, facts_of(uid)) for uid, holding in engine.ledger.holdings.items()}
-    pending = {pod.uid: pod for pod in waiting}
-    queues = queue_rows(
-        engine,
-        {uid: pod.queue for uid, pod in pods.items() if pod.queue and not pod.kept},
-        ((pod.queue, pod.gpus) for pod in pending.values() if pod.queue),
-    )
-    return Picture(
-        at_s,
-        {node.name: node for node in _nodes(table, usual)},
-        {gpu_key(gpu.node, gpu.index): gpu for gpu in _gpus(engine)},
-        pods,
-        pending,
-        {str(event.number): event for event in events},
-        {row.queue: row for row in queues},
-        engine.teams.rules.order,
-    )
+    return PictureMaker(engine).picture(at_s, facts_of, waiting, events, usual)
+
+
+class PictureMaker:
+    """Makes pictures of one engine again and again: rows that stay as they were are kept, so that
+    a picture costs what changed."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._counts = engine, QueueCounts(engine)
+        self._pods: dict[str, tuple[Holding, PodFacts, ShownPod]] = {}
+        self._gpus: dict[str, tuple[Node, list[GpuState], dict[str, ShownGpu]]] = {}
+
+    def picture(
+        self,
+        at_s: float,
+        facts_of: Callable[[str], PodFacts],
+        waiting: Iterable[ShownWaiting] = (),
+        events: Iterable[ShownEvent] = (),
+        usual: Iterable[Shape] = (),
+    ) -> Picture:
+        """Return the picture of now; arguments are as of `picture_of`."""
+        engine, table = self._engine, self._engine.ledger.table
+        pods = self._pods_now(facts_of)
+        pending = {pod.uid: pod for pod in waiting}
+        queues = self._counts.rows(
+            {uid: pod.queue for uid, pod in pods.items() if pod.queue and not pod.kept},
+            ((pod.queue, pod.gpus) for pod in pending.values() if pod.queue),
+        )
+        return Picture(
+            at_s,
+            {node.name: node for node in _nodes(table, usual)},
+            self._gpus_now(),
+            pods,
+            pending,
+            {str(event.number): event for event in events},
+            {row.queue: row for row in queues},
+            engine.teams.rules.order,
+        )
+
+    def _pods_now(self, facts_of: Callable[[str], PodFacts]) -> dict[str, ShownPod]:
+        known, before = {}, self._pods
+        for uid, holding in self._engine.ledger.holdings.items():
+            facts, seen = facts_of(uid), before.get(uid)
+            if seen is None or seen[0] is not holding or seen[1] != facts:
+                seen = holding, facts, _pod(holding, facts)
+            known[uid] = seen
+        self._pods = known
+        return {uid: row for uid, (_, _, row) in known.items()}
+
+    def _gpus_now(self) -> dict[str, ShownGpu]:
+        states, known, before, first = gpu_states(self._engine), {}, self._gpus, 0
+        rows: dict[str, ShownGpu] = {}
+        for node in self._engine.ledger.table.nodes:
+            now = states[first : first + len(node.gpus)]
+            first += len(node.gpus)
+            seen = before.get(node.name)
+            if seen is None or seen[0] is not node or seen[1] != now:
+                seen = node, now, _gpus(node, now)
+            known[node.name] = seen
+            rows |= seen[2]
+        self._gpus = known
+        return rows
 
 
 def gpu_key(node: str, index: int) -> str:
@@ -287,44 +331,34 @@ def _is_cordon(taint: Taint) -> bool:
     return taint.is_cordon or taint == CORDON
 
 
-def _gpus(engine: Engine) -> Iterable[ShownGpu]:
-    table, measured = engine.ledger.table, iter(gpu_facts(engine))
-    free_mib, free_milli = table.device_memory_free.tolist(), table.device_milli_free.tolist()
-    device = 0
-    for node in table.nodes:
-        cut = {gpu.parent for gpu in node.gpus if gpu.parent is not None}
-        for gpu in node.gpus:
-            free = free_mib[device], free_milli[device]
-            is_cut = gpu.index in cut
-            yield _gpu(table, (device, node.name), gpu, free, is_cut, next(measured))
-            device += 1
+def _gpus(node: Node, states: Iterable[GpuState]) -> dict[str, ShownGpu]:
+    cut = {gpu.parent for gpu in node.gpus if gpu.parent is not None}
+    return {
+        gpu_key(node.name, gpu.index): _gpu(node, gpu, state, is_cut=gpu.index in cut)
+        for gpu, state in zip(node.gpus, states, strict=True)
+    }
 
 
-def _gpu(
-    table: LedgerTable,
-    at: tuple[int, str],
-    gpu: Gpu,
-    free: tuple[int, int],
-    is_cut: bool,
-    measured: GpuFacts,
-) -> ShownGpu:
-    device, node = at
+def _gpu(node: Node, gpu: Gpu, now: GpuState, *, is_cut: bool) -> ShownGpu:
     return ShownGpu(
-        node,
+        node.name,
         gpu.index,
         gpu.model,
         gpu.uuid,
         gpu.memory_mib,
-        table.memory_used[device],
-        free[0],
+        now.promised_mib,
+        now.free_mib,
         gpu.milli,
-        table.milli_used[device],
-        free[1],
-        table.pods[device],
+        now.promised_milli,
+        now.free_milli,
+        now.pods,
         not gpu.in_service and not is_cut,
         is_cut,
         gpu.parent,
-        *measured,
+        now.idle_mib,
+        max(0, now.promised_mib - gpu.memory_mib),
+        now.used_mib,
+        now.used_percent,
     )
 
 

@@ -119,12 +119,14 @@ _TYPES = {
 class ConsoleOptions(msgspec.Struct, frozen=True):
     """Settings, with reasons.
 
-    `every_s`: between two pictures of a cluster that lives: people see no more. `keepalive_s`: how
+    `every_s`: between two pictures of a cluster that lives: people see no more. `unseen_every_s`:
+    while nobody looks, so that events and GPUs' histories go on. `keepalive_s`: how
     long a stream may be silent, so that a lost connection is noticed. `limits`: 256 connections
     are 200 browsers and some; a browser that reads nothing for 20 s is not looked at.
     """
 
     every_s: float = 0.5
+    unseen_every_s: float = 30.0
     keepalive_s: float = 10.0
     limits: ServerLimits = ServerLimits(head_s=10, take_s=20, idle_s=75, most_connections=256)
     close_s: float = 1.0
@@ -184,10 +186,11 @@ class ConsoleServer:
         self._source, self._options = source, options or ConsoleOptions()
         self._viewers, self._secret = viewers, secrets.token_bytes(32)
         self._health, self._comparisons = health, comparisons
-        self._picture, self._took_s = source.picture(), 0.0
+        self._picture, self._took_s, self._looked_s = source.picture(), 0.0, perf_counter()
         self._history = GpuHistory()
         self._history.see(self._picture)
         self._moved, self._closing, self._on_loopback = asyncio.Event(), False, True
+        self._viewing, self._looked_at = 0, asyncio.Event()
         self._views: dict[ViewerRights, Picture] = {}
         self._encoded: dict[tuple[int, int], tuple[Picture, bytes]] = {}
         self._server = HttpServer(
@@ -207,11 +210,24 @@ class ConsoleServer:
     async def run(self) -> None:
         """Take new pictures of a cluster that lives, until cancelled."""
         while True:
-            await asyncio.sleep(max(self._options.every_s, _REST * self._took_s))
+            await asyncio.sleep(self._rest_s)
+            if not self._viewing:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._options.unseen_every_s):
+                        await self._looked_at.wait()
             if self._source.lives:
-                began = perf_counter()
-                self._show(self._source.picture())
-                self._took_s = perf_counter() - began
+                self._look()
+
+    def _look(self) -> None:
+        began = perf_counter()
+        self._show(self._source.picture())
+        self._looked_s = perf_counter()
+        self._took_s = self._looked_s - began
+
+    @property
+    def _rest_s(self) -> float:
+        """Time between the end of a picture and the next one."""
+        return max(self._options.every_s, _REST * self._took_s)
 
     async def close(self) -> None:
         """End all streams, and stop listening."""
@@ -325,6 +341,27 @@ class ConsoleServer:
         self, request: web.BaseRequest, rights: ViewerRights
     ) -> AsyncGenerator[bytes, None]:
         """Yield the whole picture, then deltas; who is slow gets fewer, larger ones."""
+        self._begin_viewing()
+        try:
+            async with contextlib.aclosing(self._pictures(request, rights)) as pictures:
+                async for each in pictures:
+                    yield each
+        finally:
+            self._viewing -= 1
+            if not self._viewing:
+                self._looked_at.clear()
+
+    def _begin_viewing(self) -> None:
+        """Let the first viewer see the present state, and pictures come for all of them."""
+        rested = perf_counter() - self._looked_s >= self._rest_s
+        if not self._viewing and self._source.lives and rested:
+            self._look()
+        self._viewing += 1
+        self._looked_at.set()
+
+    async def _pictures(
+        self, request: web.BaseRequest, rights: ViewerRights
+    ) -> AsyncGenerator[bytes, None]:
         seen, of = self._seen_by(rights), self._picture
         yield _event("picture", msgspec.json.encode(seen))
         while not self._closing:

@@ -7,10 +7,10 @@ from typing import Literal, Protocol
 from weft.console.picture import (
     SECOND_NS,
     Picture,
+    PictureMaker,
     PodFacts,
     ShownEvent,
     UsualShapes,
-    picture_of,
 )
 from weft.console.waiting import WaitingReasons
 from weft.core.engine import Engine
@@ -107,7 +107,7 @@ class LivingSource:
     def __init__(self, cluster: Living, about: str, clock: Callable[[], float] = time) -> None:
         self._cluster, self.about, self._clock = cluster, about, clock
         self._reasons = WaitingReasons(cluster.engine, LIVING_SLICE_S)
-        self._last_ns = 0
+        self._last_ns, self._maker = 0, PictureMaker(cluster.engine)
         self._usual = UsualShapes(lambda: shapes_in(cluster.engine))
 
     def picture(self) -> Picture:
@@ -115,8 +115,7 @@ class LivingSource:
         self._last_ns = max(self._last_ns, int(self._clock() * SECOND_NS))  # clocks may be set back
         self._cluster.live_until(self._last_ns)
         engine = self._cluster.engine
-        return picture_of(
-            engine,
+        return self._maker.picture(
             self._last_ns / SECOND_NS,
             lambda uid: facts_of(engine, uid),
             self._reasons.rows(waiting.pod for waiting in engine.queue.waiting()),

@@ -96,6 +96,43 @@ async def test_a_browser_gets_a_picture_and_deltas_that_lead_to_the_present_one(
         assert deltas == 5
 
 
+async def test_no_pictures_are_made_while_nobody_looks() -> None:
+    """The first viewer sees the present state all the same, and it goes on for as long as they
+    look."""
+    source = CountedSource()
+    async with served(source) as (url, session), asyncio.timeout(20):
+
+        async def looks_meanwhile() -> int:
+            before = source.looks
+            for _ in range(40):
+                async with session.get(f"{url}/healthz") as answer:
+                    await answer.read()
+            return source.looks - before
+
+        assert await looks_meanwhile() == 0
+        for _ in range(2):
+            before = source.looks
+            async with session.get(f"{url}/api/picture") as answer:
+                said = events_of(answer)
+                kind, data = await anext(said)
+                assert kind == "picture"
+                assert msgspec.json.decode(data, type=Picture).at_s == before + 1
+                for _ in range(3):
+                    assert (await anext(said))[0] == "delta"
+            while await looks_meanwhile():
+                pass  # until the server has noticed that the browser is gone
+
+
+async def test_pictures_go_on_slowly_while_nobody_looks() -> None:
+    """Events and GPUs' histories have what happened meanwhile."""
+    source = CountedSource()
+    options = ConsoleOptions(every_s=0.0, unseen_every_s=0.0, close_s=0.2)
+    async with served(source, options) as (url, session), asyncio.timeout(20):
+        while source.looks < 5:
+            async with session.get(f"{url}/healthz") as answer:
+                await answer.read()
+
+
 def test_a_gpus_history_has_a_point_for_each_change_and_forgets_the_oldest() -> None:
     history = GpuHistory()
     for at in range(2_000):

@@ -10,7 +10,7 @@ under a checkpoint is undone with it. Where no rules ask for it, nothing is coun
     whose turn      = below its guarantee: the least part of it held; else: the least share / weight
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
@@ -219,6 +219,19 @@ class TeamQueues:
         self._names.update(names)
         for holding in self._ledger.holdings.values():
             self._booked(holding, 1)
+
+    def charge(self, uid: str, queue: str, holding: Holding) -> None:
+        """Count a holding as the ledger has it now for this queue; for none with ""."""
+        if queue:
+            self._names[uid] = queue
+        else:
+            self._names.pop(uid, None)
+        self._booked(holding, 1 if queue else -1)
+
+    def in_order_of(self, uids: Iterable[str]) -> None:
+        """Count as if the pods had come in this order: of a queue the latest borrow first."""
+        if any(not terms.guarantee.is_none for terms in self.rules.queues):
+            self._charged = {uid: self._charged[uid] for uid in uids if uid in self._charged}
 
     def uids_of(self, name: str) -> Iterator[str]:
         """The queue's pods that hold anything, by UID."""

@@ -1,7 +1,6 @@
 """Facts about GPUs beside their accounts: what is measured, lent, and of use to nobody."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from weft.core.engine import Engine
@@ -12,30 +11,35 @@ from weft.model import Shape
 from weft.model.metric import Metric
 
 
-class GpuFacts(NamedTuple):
-    """MiB that the pods of a GPU were measured not to need, MiB that are promised beyond it, and
-    what is measured of it: MiB, and percent of the time in which anything ran; None if nothing."""
+class GpuState(NamedTuple):
+    """All that changes about a GPU: MiB and thousandths that are promised and free, pods, MiB that
+    these were measured not to need, and what is measured of it: MiB, and percent of the time in
+    which anything ran; None if nothing."""
 
+    promised_mib: int
+    free_mib: int
+    promised_milli: int
+    free_milli: int
+    pods: int
     idle_mib: int
-    lent_mib: int
     used_mib: int | None
     used_percent: int | None
 
 
-def gpu_facts(engine: Engine) -> Iterator[GpuFacts]:
-    """Yield them for each GPU, in the table's order."""
-    table, idle = engine.ledger.table, Counter[tuple[str, int]]()
-    for holding in engine.ledger.holdings.values():
-        for share, mib in zip(holding.placement.shares, holding.idle_mib, strict=False):
-            idle[holding.placement.node, share.gpu] += mib
-    used = _known(engine, Metric.MEMORY_USED_MIB, 1)
-    ran = _known(engine, Metric.GPU_UTIL_RATIO, 100)
-    device = 0
-    for node in table.nodes:
-        for gpu in node.gpus:
-            lent = max(0, table.memory_used[device] - gpu.memory_mib)
-            yield GpuFacts(idle[node.name, gpu.index], lent, used[device], ran[device])
-            device += 1
+def gpu_states(engine: Engine) -> list[GpuState]:
+    """Return them for each GPU, in the table's order."""
+    table = engine.ledger.table
+    columns = (
+        table.memory_used,
+        table.device_memory_free.tolist(),
+        table.milli_used,
+        table.device_milli_free.tolist(),
+        table.pods,
+        table.memory_idle,
+        _known(engine, Metric.MEMORY_USED_MIB, 1),
+        _known(engine, Metric.GPU_UTIL_RATIO, 100),
+    )
+    return [*map(GpuState._make, zip(*columns, strict=True))]
 
 
 def _known(engine: Engine, column: str, per: int) -> list[int | None]:

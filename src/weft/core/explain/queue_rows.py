@@ -7,6 +7,8 @@ import msgspec
 
 from weft.core.engine import Engine, TeamQueues
 from weft.core.engine.team_queues import bounds
+from weft.core.ledger import Holding
+from weft.model import Node
 from weft.model.queue_rules import QueueAmounts
 
 
@@ -39,18 +41,61 @@ class QueueRow(msgspec.Struct, frozen=True):
     configured: bool
 
 
+class QueueCounts:
+    """Counts one engine's queues again and again: what stays as it was is not charged anew."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._own: TeamQueues | None = None
+        self._seen: dict[str, tuple[str, Holding, Node | None]] = {}
+
+    def rows(
+        self, queue_of: Mapping[str, str], waiting: Iterable[tuple[str, int]]
+    ) -> list[QueueRow]:
+        """Count each queue, the largest share first.
+
+        `queue_of` has the pods that hold anything, by UID; `waiting` is, for each pod that waits,
+        its queue and how many GPUs it asks for.
+        """
+        teams = self._engine.teams
+        if not teams.count:  # the scheduler does not, as nothing hangs on it
+            teams = self._counted(queue_of)
+        return _rows(teams, waiting)
+
+    def _counted(self, queue_of: Mapping[str, str]) -> TeamQueues:
+        ledger = self._engine.ledger
+        held, table = ledger.holdings, ledger.table
+        if self._own is None:
+            self._own = TeamQueues(self._engine.teams.rules, ledger)
+        own = self._own
+        for uid in [uid for uid in self._seen if uid not in held or uid not in queue_of]:
+            own.charge(uid, "", self._seen.pop(uid)[1])
+        for uid, queue in queue_of.items():
+            if (holding := held.get(uid)) is None:
+                continue
+            row = table.row_of.get(holding.placement.node)
+            node = None if row is None else table.nodes[row]
+            seen = self._seen.get(uid)
+            if (
+                seen is None
+                or seen[0] != queue
+                or seen[1].placement is not holding.placement
+                or seen[2] is not node
+            ):
+                own.charge(uid, queue, holding)
+                self._seen[uid] = queue, holding, node
+        own.in_order_of(held)
+        return own
+
+
 def queue_rows(
     engine: Engine, queue_of: Mapping[str, str], waiting: Iterable[tuple[str, int]]
 ) -> list[QueueRow]:
-    """Count each queue, the largest share first.
+    """Count each queue once, as `QueueCounts.rows` does."""
+    return QueueCounts(engine).rows(queue_of, waiting)
 
-    `queue_of` has the pods that hold anything, by UID; `waiting` is, for each pod that waits, its
-    queue and how many GPUs it asks for.
-    """
-    teams = engine.teams
-    if not teams.count:  # the scheduler does not, as nothing hangs on it
-        teams = TeamQueues(teams.rules, engine.ledger)
-        teams.take_in(queue_of)
+
+def _rows(teams: TeamQueues, waiting: Iterable[tuple[str, int]]) -> list[QueueRow]:
     pods, gpus = Counter[str](), Counter[str]()
     for name, count in waiting:
         pods[name] += 1
