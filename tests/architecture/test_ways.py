@@ -121,7 +121,7 @@ class Limits(NamedTuple):
 
 @pytest.mark.parametrize(
     ("policy", "limits"),
-    [(BestFit, Limits(32, 98, 7)), (LeastStranding, Limits(34, 118, 8))],
+    [(BestFit, Limits(31, 75, 6)), (LeastStranding, Limits(33, 92, 6))],
     ids=["the simplest policy", "the default"],
 )
 async def test_a_watched_pod_is_bound_within_few_files(

@@ -1,59 +1,26 @@
-"""Makes the delivery record of a pod: what each container gets, and what the pod is charged.
-
-A container's part of a GPU is what it asks of it (`shares.part_of`), less than what the pod holds
-there where containers share one card (gpushare, Alnair) or an init container borrows another's GPU.
-Containers of a pod that asks as one (Genius, Kube-Knots) may each use all that it holds.
+"""The delivery records of pods that are bound: what is due to one, and whether its own is that.
 
 Where no admission policy is in force, whoever may write a pod may write its record. So a node
 compares a record with the pod's own requests and with its placement (`why_not_due`).
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
-from weft.dialects.dialect import DialectSettings, PodAnnotations
+from weft.dialects.dialect import DialectSettings
 from weft.dialects.registry import dialect, parse_pod, read_bound
-from weft.dialects.shares import by_container, decode, parts_of, placement_of, subject_of
-from weft.dialects.system import BaseDialect
-from weft.model import (
-    BadInputError,
-    Gpu,
-    Node,
-    Placement,
-    PodManifest,
-    PodRequest,
-    Share,
-)
+from weft.dialects.shares import decode, delivered, placement_of, subject_of
+from weft.model import BadInputError, Node, Placement, PodManifest, PodRequest, Share
 from weft.model.annotations import DELIVERY, PLACEMENT, PLACEMENT_COPY
 from weft.model.delivery import (
     NO_DEVICES,
     DeliveredCard,
     DeliveredContainer,
-    DeliveredShare,
     DeliveryRecord,
 )
 
 ENTIRELY = 1000
 """Thousandths of a GPU's memory that may be promised where none is lent."""
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-
-
-class WrittenPlacement(NamedTuple):
-    """A placement as its Binding carries it: the system's marks with Weft's own, and the record of
-    what each container gets, None for a pod that holds no GPU."""
-
-    marks: PodAnnotations
-    record: DeliveryRecord | None
-
-
-def written(
-    request: PodRequest, placement: Placement, node: Node, now_ns: int, *, most_permille: int
-) -> WrittenPlacement:
-    """Make the marks and the record of a placement; for the arguments see `record_of`."""
-    system = dialect(request.dialect)
-    marks = system.write(request, placement, node, now_ns)
-    record = _record(system, request, placement, node, marks.env, most_permille)
-    return WrittenPlacement(marks, record)
 
 
 def record_of(
@@ -69,35 +36,8 @@ def record_of(
     `env` is the environment by container, as `registry.write` gives it. `most_permille` says how
     much of a GPU's memory the ledger promises to all pods together, in thousandths.
     """
-    return _record(dialect(request.dialect), request, placement, node, env, most_permille)
-
-
-def _record(
-    system: BaseDialect,
-    request: PodRequest,
-    placement: Placement,
-    node: Node,
-    env: Mapping[str, dict[str, str]],
-    most_permille: int,
-) -> DeliveryRecord | None:
-    if not placement.shares:
-        return None
-    gpus = {share.gpu: _gpu_of(node, share) for share in placement.shares}
-    if system.pod_asks_as_one:
-        parts = by_container(request, placement)
-    else:
-        parts = parts_of(request, placement, node, gpus)
-    containers = {
-        name: DeliveredContainer(_by_gpu(own), env.get(name, {})) for name, own in parts.items()
-    }
-    return DeliveryRecord(
-        pod=placement.uid,
-        node=placement.node,
-        dialect=request.dialect,
-        cards=_cards(placement, gpus, most_permille),
-        containers=containers,
-        isolation=request.shape.isolation,
-    )
+    as_one = dialect(request.dialect).pod_asks_as_one
+    return delivered(request, placement, node, env, as_one=as_one, most_permille=most_permille)
 
 
 def derived_record(
@@ -218,41 +158,3 @@ def _spent_twice(record: DeliveryRecord, request: PodRequest) -> str:
         if sum(together) > card.memory_mib:
             return f"its containers have more of GPU {card.gpu} together than the pod"
     return ""
-
-
-def _gpu_of(node: Node, share: Share) -> Gpu:
-    """The share's GPU; one that the node does not show is as large as the share."""
-    gpus = node.gpus
-    if share.gpu < len(gpus) and gpus[share.gpu].index == share.gpu:
-        return gpus[share.gpu]
-    missing = Gpu(share.gpu, share.memory_mib, uuid=share.uuid, milli=share.milli)
-    return next((gpu for gpu in gpus if gpu.index == share.gpu), missing)
-
-
-def _cards(
-    placement: Placement, gpus: Mapping[int, Gpu], most_permille: int
-) -> tuple[DeliveredCard, ...]:
-    """The pod's charge on each GPU. Several GPU requests may meet on one."""
-    cards: dict[int, DeliveredCard] = {}
-    for share in sorted(placement.shares, key=lambda share: share.gpu):
-        gpu, before = gpus[share.gpu], cards.get(share.gpu)
-        memory_mib, milli = share.memory_mib, share.milli
-        if before is not None:
-            memory_mib, milli = memory_mib + before.memory_mib, milli + before.milli
-        # What a pod was found to hold may be more than there is; it was promised all the same.
-        most_mib = max(gpu.memory_mib * most_permille // 1000, memory_mib)
-        cards[share.gpu] = DeliveredCard(
-            share.gpu, share.uuid, memory_mib, milli, most_mib, max(gpu.milli, milli)
-        )
-    return tuple(cards.values())
-
-
-def _by_gpu(shares: Sequence[Share]) -> tuple[DeliveredShare, ...]:
-    """One share a GPU, in the order in which the container sees them."""
-    parts: dict[int, DeliveredShare] = {}
-    for share in shares:
-        memory_mib, milli, before = share.memory_mib, share.milli, parts.get(share.gpu)
-        if before is not None:
-            memory_mib, milli = memory_mib + before.memory_mib, milli + before.milli
-        parts[share.gpu] = DeliveredShare(share.gpu, share.uuid, memory_mib, milli)
-    return tuple(parts.values())

@@ -6,7 +6,6 @@ worth a warning. Two unrelated systems in one pod are an error, for neither read
 author meant.
 """
 
-import contextlib
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 
@@ -31,15 +30,15 @@ from weft.dialects.resources import (
     REFUSED,
     ContainerSlot,
     InputBounds,
+    NonGpuResources,
     PodWords,
-    SlotsByName,
     amount,
     asked_of,
     beside_gpus,
-    peak,
     slots,
     to_deliver,
 )
+from weft.dialects.shares import delivered
 from weft.dialects.system import CLASSES, USED_ANNOTATIONS, BaseDialect
 from weft.model import (
     BadInputError,
@@ -50,15 +49,12 @@ from weft.model import (
     PodRequest,
 )
 from weft.model.annotations import CLASS
-from weft.model.ceilings import MOST_AMOUNT, MOST_GPUS
+from weft.model.ceilings import MOST_GPUS
+from weft.model.delivery import DeliveryRecord
 from weft.model.manifest import Quantities
 from weft.model.nearest import unknown
 
-NonGpuResources = tuple[int, int, tuple[tuple[str, int], ...]]
-"""Thousandths of a core, MiB of host memory, and amounts of other resources by name, sorted."""
-
-
-_BY_NAME: dict[str, BaseDialect] = {system.name: system for system in (*ALL, NONE)}
+BY_NAME: dict[str, BaseDialect] = {system.name: system for system in (*ALL, NONE)}
 _BY_SCHEDULER: dict[str, BaseDialect] = {}
 _NAMED_BY: dict[str, set[int]] = {}
 """Places in `ALL` of the systems that may read a resource or label of this name."""
@@ -81,9 +77,9 @@ INCLUDES = {
 
 def dialect(name: str) -> BaseDialect:
     """The dialect of this name; "none" is the one of pods without a GPU."""
-    if name not in _BY_NAME:
-        raise BadInputError("dialect", unknown(name, _BY_NAME))
-    return _BY_NAME[name]
+    if name not in BY_NAME:
+        raise BadInputError("dialect", unknown(name, BY_NAME))
+    return BY_NAME[name]
 
 
 class Placer(NamedTuple):
@@ -124,9 +120,10 @@ def choose(pod: PodManifest, settings: DialectSettings) -> tuple[BaseDialect, st
 
 
 def _choose(words: PodWords, settings: DialectSettings) -> tuple[BaseDialect, str]:
-    carried = systems_of(words, settings)
-    included = {name for system in carried for name in INCLUDES.get(system.name, ())}
-    owners = [system for system in carried if system.name not in included]
+    owners = systems_of(words, settings)
+    if len(owners) > 1:
+        included = {name for system in owners for name in INCLUDES.get(system.name, ())}
+        owners = [system for system in owners if system.name not in included]
     scheduler = words.manifest.spec.scheduler_name
     named = _BY_SCHEDULER.get(scheduler)
     if named is not None and named.asks_by_name:
@@ -168,21 +165,24 @@ def read_pod(manifest: PodManifest, settings: DialectSettings) -> ManifestReadin
     words = PodWords(manifest)
     system, warning = _choose(words, settings)
     request = system.parse(words, settings)
-    cpu_milli, memory_mib, extended = _beside_gpus(words, REFUSED, lends=settings.lends)
+    beside = beside_gpus(
+        words, REFUSED, is_gpu_resource, counted=RESOURCES if settings.lends else ()
+    )
     shape = replace(
         request.shape,
-        cpu_milli=cpu_milli,
-        memory_mib=memory_mib,
-        extended=extended,
+        cpu_milli=beside.cpu_milli,
+        memory_mib=beside.memory_mib,
+        extended=beside.extended,
         resources=to_deliver(words, system.counted, system.resources) or system.delivered_by(words),
     )
     foreign: tuple[ForeignRequest, ...] = ()
     if not READ.issuperset(words.naming) or any(map(words.annotations.get, ANNOTATIONS)):
         foreign = tuple(foreign_in(words, by=system.name))
-    foreign += unhonoured(manifest, system.name)
-    # Those that keep the pod waiting are its constraints' reason.
-    notes = [each.text for each in foreign if not each.waits]
-    warnings = (*([warning] if warning else ()), *request.warnings, *notes)
+    if system.unhonoured:
+        foreign += unhonoured(manifest, system.name)
+    warnings = (warning, *request.warnings) if warning else request.warnings
+    if foreign:  # those that keep the pod waiting are its constraints' reason
+        warnings += tuple(each.text for each in foreign if not each.waits)
     names = system.scheduler_names
     return ManifestReading(
         replace(request, shape=shape, system_names=names, warnings=warnings), foreign
@@ -202,6 +202,26 @@ def unhonoured(pod: PodManifest, name: str) -> tuple[ForeignRequest, ...]:
 def write(request: PodRequest, placement: Placement, node: Node, now_ns: int) -> PodAnnotations:
     """The annotations, labels and environment for this placement."""
     return dialect(request.dialect).write(request, placement, node, now_ns)
+
+
+class WrittenPlacement(NamedTuple):
+    """A placement as its Binding carries it: the system's marks with Weft's own, and the record of
+    what each container gets, None for a pod that holds no GPU."""
+
+    marks: PodAnnotations
+    record: DeliveryRecord | None
+
+
+def written(
+    request: PodRequest, placement: Placement, node: Node, now_ns: int, *, most_permille: int
+) -> WrittenPlacement:
+    """Make the marks and the record; `most_permille` as for `shares.delivered`."""
+    system = BY_NAME[request.dialect]
+    marks, as_one = system.write(request, placement, node, now_ns), system.pod_asks_as_one
+    record = delivered(
+        request, placement, node, marks.env, as_one=as_one, most_permille=most_permille
+    )
+    return WrittenPlacement(marks, record)
 
 
 def read_placement(
@@ -326,7 +346,7 @@ def possible_requests(manifest: PodManifest, settings: DialectSettings) -> Possi
             continue
         own = {*system.resources, *system.counted}
         for name in INCLUDES.get(system.name, ()):
-            own |= set(_BY_NAME[name].resources)
+            own |= set(BY_NAME[name].resources)
         try:
             readings.append(system.parse(PodWords(_asking_only(spec_alone, own)), settings))
         except BadInputError:
@@ -398,20 +418,5 @@ def non_gpu_resources(
     What is more than any node has is refused, or held at that where `bounds` say so. Containers
     of a pod whose resources are held and cannot be read count as nothing.
     """
-    return _beside_gpus(PodWords(pod), bounds, lends=lends)
-
-
-def _beside_gpus(words: PodWords, bounds: InputBounds, *, lends: bool) -> NonGpuResources:
-    cpu, memory, others = beside_gpus(words, bounds, is_gpu_resource)
-    if lends:
-        others |= _gpu_resources(words.naming)
-    return cpu, memory, tuple(sorted(others.items()))
-
-
-def _gpu_resources(slots_of: SlotsByName) -> dict[str, int]:
-    """GPU resources as the kubelet counts them; nothing of a number that cannot be read."""
-    amounts = {}
-    for name in slots_of.keys() & RESOURCES:
-        with contextlib.suppress(BadInputError):
-            amounts[name] = peak([(slot.role, amount(slot, name)) for slot in slots_of[name]])
-    return {name: min(most, MOST_AMOUNT) for name, most in amounts.items() if most}
+    counted = RESOURCES if lends else ()
+    return beside_gpus(PodWords(pod), bounds, is_gpu_resource, counted=counted)

@@ -16,9 +16,10 @@ card is known; such an init container holds a GPU request of its own, which is m
 never less.
 """
 
+import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
@@ -315,10 +316,22 @@ def whole_cards(count: int) -> GpuRequest:
     return GpuRequest(count=count, memory=WHOLE_CARD, milli=FULL_MILLI, whole=True)
 
 
+class NonGpuResources(NamedTuple):
+    """Resources beside GPUs; `extended` are all but CPU and memory by name, sorted."""
+
+    cpu_milli: int
+    memory_mib: int
+    extended: tuple[tuple[str, int], ...]
+
+
 def beside_gpus(
-    words: PodWords, bounds: InputBounds, is_gpu_resource: Callable[[str], bool]
-) -> tuple[int, int, dict[str, int]]:
-    """CPU (thousandths of a core), memory (MiB) and other resources that the pod asks."""
+    words: PodWords,
+    bounds: InputBounds,
+    is_gpu_resource: Callable[[str], bool],
+    *,
+    counted: Collection[str] = (),
+) -> NonGpuResources:
+    """CPU, memory and other resources that the pod asks; of GPU resources those in `counted`."""
     pod, slots_of = words.manifest, words.naming
     cpu, memory = 0, 0
     others: dict[str, int] = {}
@@ -339,7 +352,18 @@ def beside_gpus(
         cpu = bounds.total(cpu, MOST_CPU_MILLI, "thousandths of a core", "spec.resources")
         memory = bounds.total(memory, MOST_MEMORY_MIB, "MiB of memory", "spec.resources")
     others |= _storage(pod, slots_of)
-    return cpu, memory, others
+    if counted:
+        others |= _gpu_resources(slots_of, counted)
+    return NonGpuResources(cpu, memory, tuple(sorted(others.items())))
+
+
+def _gpu_resources(slots_of: SlotsByName, counted: Collection[str]) -> dict[str, int]:
+    """GPU resources as the kubelet counts them; nothing of a number that cannot be read."""
+    amounts = {}
+    for name in slots_of.keys() & counted:
+        with contextlib.suppress(BadInputError):
+            amounts[name] = peak([(slot.role, amount(slot, name)) for slot in slots_of[name]])
+    return {name: min(most, MOST_AMOUNT) for name, most in amounts.items() if most}
 
 
 def _of_containers(

@@ -8,6 +8,11 @@ worth besides, `evidence.py` says.
 
 Beside the shares it carries what the pod said of itself (`says`): who edits that afterwards changes
 nothing, also for the next leader.
+
+The delivery record says what each container gets of the shares: its part of a GPU is what it asks
+of it (`part_of`), less than what the pod holds there where containers share one card (gpushare,
+Alnair) or an init container borrows another's GPU. Containers of a pod that asks as one (Genius,
+Kube-Knots) may each use all that it holds.
 """
 
 import json
@@ -19,6 +24,12 @@ from msgspec.structs import replace
 
 from weft.model import ContainerRequest, Gpu, GpuRequest, Node, Placement, PodRequest, Shape, Share
 from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI, MOST_LETTERS
+from weft.model.delivery import (
+    DeliveredCard,
+    DeliveredContainer,
+    DeliveredShare,
+    DeliveryRecord,
+)
 from weft.model.slowdown_limit import MOST_PERCENT
 
 _KEPT = ("application", "job_class", "expected_s", "slowdown_limit")
@@ -110,15 +121,39 @@ def by_container(request: PodRequest, placement: Placement) -> dict[str, list[Sh
     }
 
 
-def parts_of(
-    request: PodRequest, placement: Placement, node: Node, gpus: Mapping[int, Gpu]
-) -> dict[str, list[Share]]:
-    """Each container's part of its shares, where every container asks for itself."""
-    containers = {container.name: container for container in request.containers}
-    return {
-        name: [part_of(request, containers[name], s, node, gpus[s.gpu]) for s in held]
-        for name, held in by_container(request, placement).items()
-    }
+def delivered(
+    request: PodRequest,
+    placement: Placement,
+    node: Node,
+    env: Mapping[str, dict[str, str]],
+    *,
+    as_one: bool,
+    most_permille: int,
+) -> DeliveryRecord | None:
+    """The delivery record of this placement; None for a pod that holds no GPU.
+
+    `env` is each container's environment, `as_one` says that the pod asks as one. `most_permille`
+    is how much of a GPU's memory may be promised to all pods together, in thousandths.
+    """
+    if not placement.shares:
+        return None
+    gpus = {share.gpu: _gpu_of(node, share) for share in placement.shares}
+    parts = by_container(request, placement)
+    if not as_one:
+        containers = {container.name: container for container in request.containers}
+        for name, held in parts.items():
+            own = containers[name]
+            parts[name] = [part_of(request, own, share, node, gpus[share.gpu]) for share in held]
+    return DeliveryRecord(
+        pod=placement.uid,
+        node=placement.node,
+        dialect=request.dialect,
+        cards=_cards(placement, gpus, most_permille),
+        containers={
+            name: DeliveredContainer(_by_gpu(own), env.get(name, {})) for name, own in parts.items()
+        },
+        isolation=request.shape.isolation,
+    )
 
 
 def part_of(
@@ -154,6 +189,44 @@ def _hungriest(request: PodRequest, gpu_request: int, gpu: Gpu) -> ContainerRequ
             if asks > most:
                 most, hungriest = asks, container
     return hungriest
+
+
+def _gpu_of(node: Node, share: Share) -> Gpu:
+    """The share's GPU; one that the node does not show is as large as the share."""
+    gpus = node.gpus
+    if share.gpu < len(gpus) and gpus[share.gpu].index == share.gpu:
+        return gpus[share.gpu]
+    missing = Gpu(share.gpu, share.memory_mib, uuid=share.uuid, milli=share.milli)
+    return next((gpu for gpu in gpus if gpu.index == share.gpu), missing)
+
+
+def _cards(
+    placement: Placement, gpus: Mapping[int, Gpu], most_permille: int
+) -> tuple[DeliveredCard, ...]:
+    """The pod's charge on each GPU. Several GPU requests may meet on one."""
+    cards: dict[int, DeliveredCard] = {}
+    for share in sorted(placement.shares, key=lambda share: share.gpu):
+        gpu, before = gpus[share.gpu], cards.get(share.gpu)
+        memory_mib, milli = share.memory_mib, share.milli
+        if before is not None:
+            memory_mib, milli = memory_mib + before.memory_mib, milli + before.milli
+        # What a pod was found to hold may be more than there is; it was promised all the same.
+        most_mib = max(gpu.memory_mib * most_permille // 1000, memory_mib)
+        cards[share.gpu] = DeliveredCard(
+            share.gpu, share.uuid, memory_mib, milli, most_mib, max(gpu.milli, milli)
+        )
+    return tuple(cards.values())
+
+
+def _by_gpu(shares: Sequence[Share]) -> tuple[DeliveredShare, ...]:
+    """One share a GPU, in the order in which the container sees them."""
+    parts: dict[int, DeliveredShare] = {}
+    for share in shares:
+        memory_mib, milli, before = share.memory_mib, share.milli, parts.get(share.gpu)
+        if before is not None:
+            memory_mib, milli = memory_mib + before.memory_mib, milli + before.milli
+        parts[share.gpu] = DeliveredShare(share.gpu, share.uuid, memory_mib, milli)
+    return tuple(parts.values())
 
 
 def find(node: Node, identity: str) -> Gpu | None:

@@ -242,11 +242,12 @@ class Binder:
             if why := request.closed():
                 raise _ClosedError(why)
 
+        body = encode(request, version)
         try:
             answer = await self._client.send(
                 "POST",
                 PODS.of(request.namespace, request.name, self._tail),
-                encode(request, version),
+                body,
                 timeout_s=self.options.request_timeout_s,
                 leaving=leaving,
             )

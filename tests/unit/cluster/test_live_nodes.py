@@ -24,7 +24,7 @@ def view() -> NodeView:
 def again(found: NodeView, **parts: Any) -> bool:
     """Tells whether the node as it is now is news."""
     found.take_node(Modified(known(**parts), known()))
-    return found.dirty
+    return bool(found.dirty or found.images.moved)
 
 
 def test_a_heartbeat_is_no_news() -> None:

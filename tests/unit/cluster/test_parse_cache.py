@@ -7,6 +7,7 @@ import pytest
 
 from weft.cluster.state.pod_reader import LARGE_BYTES, ParseCache
 from weft.dialects.dialect import DialectSettings
+from weft.dialects.system import timestamp_ns
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Constraints, HostPort, PodRequest, Shape
 
@@ -24,7 +25,9 @@ class Reader:
         self.read.append(pod.metadata.name)
         if pod.spec.priority == -1:
             raise BadInputError("spec.priority", "is -1")
-        return PodRequest(pod.metadata.uid, pod.metadata.name, Shape(constraints=constraints))
+        meta, shape = pod.metadata, Shape(constraints=constraints)
+        came_ns = timestamp_ns(meta.creation_timestamp)
+        return PodRequest(meta.uid, meta.name, shape, namespace=meta.namespace, created_ns=came_ns)
 
 
 def pod(name: str, created: str = EARLY, **more: Any) -> Pod:

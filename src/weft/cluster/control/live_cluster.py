@@ -12,9 +12,8 @@ container of the pod starts without that agent.
 """
 
 import asyncio
-import contextlib
 import datetime
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -80,10 +79,10 @@ from weft.core.engine.assessment import TURN_LOOKS
 from weft.core.explain.explanation import StuckPod
 from weft.core.framework import Profile
 from weft.core.ledger import RequestLimits
-from weft.dialects.delivery import written
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.gpushare import UNHEALTHY_NAMESPACE
 from weft.dialects.koordinator import Koordinator
+from weft.dialects.registry import written
 from weft.kube.bind import (
     AlreadyBound,
     Binder,
@@ -545,12 +544,16 @@ class EngineCluster:
         event: Event | None = None
         for events_of in self.hooks.ends if gone or _may_tell_of_ends(pod) else ():
             also: Sequence[Event] = ()
-            with self._spared(pod):
+            try:
                 also = events_of(pod, gone)
+            except Exception as error:  # a mistake of ours in reading one pod: the process goes on
+                self._pods.fault(pod, error)
             for each in also:
                 self.handle(each)
-        with self._spared(pod):
+        try:
             event = self._pods.forget(pod) if gone else self._pods.update(pod)
+        except Exception as error:  # as above
+            self._pods.fault(pod, error)
         for ordered in self._pods.in_safe_order([event]):
             self.handle(ordered)
         if gone:
@@ -583,16 +586,8 @@ class EngineCluster:
             self._pods.mark_gone(uid)
             self.handle(PodGone(uid))
 
-    @contextlib.contextmanager
-    def _spared(self, pod: Pod) -> Iterator[None]:
-        """A mistake of ours in reading this pod does not end the process."""
-        try:
-            yield
-        except Exception as error:
-            self._pods.fault(pod, error)
-
     def _nodes_changed(self, *, at_once: bool = False) -> None:
-        if self._nodes.dirty:
+        if self._nodes.dirty or self._nodes.images.moved:
             self._gathering.changed(at_once=at_once or not self.ready)
 
     def _nudge_nodes(self) -> None:

@@ -75,7 +75,7 @@ class NodeView:
         self._accounted = RESOURCES if lends else ()
         self._unhealthy: dict[str, str] = {}
         self._heartbeats = Heartbeats()
-        self._dirty: set[str] = set()
+        self.dirty: set[str] = set()  # nodes that `changed` looks at next
         self._closed: set[str] = set()  # since `changed` was asked last
 
     def take_node(self, change: Change[KubeNode]) -> ClosedNode | None:
@@ -97,7 +97,7 @@ class NodeView:
             if known is not None and _same(known, node):
                 return None  # a heartbeat
         (self.not_ready.discard if gone or node.ready else self.not_ready.add)(name)
-        self._dirty.add(name)
+        self.dirty.add(name)
         return self._close(name, None if gone else node)
 
     def take_config_map(self, change: Change[ConfigMap]) -> None:
@@ -111,7 +111,7 @@ class NodeView:
             self._unhealthy.pop(name, None)
         else:
             self._unhealthy[name] = (config_map.data or {}).get("gpus", "")
-        self._dirty.add(name)
+        self.dirty.add(name)
 
     def take_heartbeat(self, change: Change[Lease], now_s: float, wall: datetime.datetime) -> None:
         """A Lease came, changed or went; only those of nodes' agents matter."""
@@ -121,13 +121,13 @@ class NodeView:
         """Look which agents are late now: whether that is another answer than before, and when to
         look again (None: not before another Lease)."""
         other = self._heartbeats.judge(now_s) & self.objects.keys()
-        self._dirty |= other
+        self.dirty |= other
         return bool(other), self._heartbeats.late_at_s()
 
     def take_slice(self, change: Change[ResourceSlice]) -> PoolKey:
         """A ResourceSlice came, changed or went; its pool."""
         pool, nodes = self.slices.take(change)
-        self._dirty |= nodes & self.objects.keys()
+        self.dirty |= nodes & self.objects.keys()
         return pool
 
     def take_device(self, change: Change[KoordinatorDevice]) -> None:
@@ -142,7 +142,7 @@ class NodeView:
             self._minors[name] = minor_names(device)
         if before != self._minors.get(name, {}):
             self.renamed.add(name)
-        self._dirty.add(name)
+        self.dirty.add(name)
 
     def closed_to(self, name: str, asked: Constraints) -> str:
         """The reason why the node takes no such pod now, whatever is free; "" where it does."""
@@ -158,14 +158,9 @@ class NodeView:
         node, given = self.nodes.get(name), self._given.get(name, NONE_GIVEN)
         return None if node is None else called(node, names, self._minors.get(name, {}), given)
 
-    @property
-    def dirty(self) -> bool:
-        """True if `changed`, or the images, may have something new."""
-        return bool(self._dirty) or self.images.moved
-
     def changed(self) -> tuple[tuple[Node, ...], tuple[str, ...]]:
         """Nodes that are new or other than before, and the names of those that are gone."""
-        dirty, self._dirty = self._dirty, set()
+        dirty, self.dirty = self.dirty, set()
         new: list[Node] = []
         gone: list[str] = []
         for name in sorted(dirty):

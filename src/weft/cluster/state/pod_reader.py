@@ -92,7 +92,7 @@ _SPREAD_BY_DEFAULT = (("kubernetes.io/hostname", 3), ("topology.kubernetes.io/zo
 _MINUTE = re.compile(r"(.+)-(\d{8})")
 _LATE_MIN = 24 * 60  # a CronJob's pod is made at its minute, or when its Job tries again
 
-_ANYWHERE = Preferences()
+_ANYWHERE, _UNCONSTRAINED = Preferences(), Constraints()
 _NOTHING_MOUNTED, _NO_VOLUMES = StorageRules(), PodVolumes()
 SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 Read = Callable[[Pod, DialectSettings, Constraints], PodRequest]
@@ -131,7 +131,8 @@ def read(
     of_volumes = volumes.read(pod) if pod.spec.volumes else _NO_VOLUMES
     preferences = preferences_of(pod, namespaces)
     constraints = constraints_with(pod, of_volumes, namespaces)
-    if (rules := constraints.rules + (preferences.rules if preferences else 0)) > MOST_RULES:
+    rules = 0 if constraints == _UNCONSTRAINED else constraints.rules
+    if (rules := rules + (preferences.rules if preferences else 0)) > MOST_RULES:
         stated = f"{rules} rules on nodes, pods, tolerations and host ports"
         why = f"the pod has {stated}; Weft reads {MOST_RULES} at most"
         constraints, preferences = Constraints(unsupported=why), UNSET
@@ -232,7 +233,8 @@ def _counted(shape: Shape, constraints: Constraints) -> Shape:
 
 
 class ParseCache:
-    """`read`, remembering its last `keep` different answers."""
+    """`read`, remembering its last `keep` different answers: of a pod like one that was read, what
+    differs is set anew (its names, its age, its workload and labels)."""
 
     def __init__(self, read: Read, keep: int = 256) -> None:
         self._read, self._keep = read, keep
@@ -245,22 +247,23 @@ class ParseCache:
             return self._read(pod, settings, constraints)
         key = _encode((settings, meta.labels, meta.annotations, pod.spec))
         known = self._known.get(key)
+        workload, labels = workload_of(pod), meta.labels or UNSET
         if known is None or known[0] != constraints:
-            known = constraints, self._read(pod, settings, constraints)
+            request = self._read(pod, settings, constraints)
             if len(key) <= LARGE_BYTES:
-                self._known[key] = known
+                self._known[key] = constraints, request
             if len(self._known) > self._keep:
                 self._known.popitem(last=False)
-        else:
-            self._known.move_to_end(key)
+            return replace(request, workload=workload, labels=labels)
+        self._known.move_to_end(key)
         return replace(
             known[1],
             uid=meta.uid,
             name=meta.name,
             namespace=meta.namespace,
             created_ns=timestamp_ns(meta.creation_timestamp),
-            workload=workload_of(pod),
-            labels=meta.labels or UNSET,
+            workload=workload,
+            labels=labels,
         )
 
 

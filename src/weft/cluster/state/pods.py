@@ -170,6 +170,7 @@ class PodView:
         self.namespaces, self.groups = NamespaceView(), GroupView(self._ours)
         self._ledger, self._on_bad = ledger, on_bad
         self._by_uid: dict[str, Pod] = {}
+        self.by_uid: Callable[[str], Pod | None] = self._by_uid.get
         self._on_node: dict[str, dict[str, Pod]] = {}
         self._leaving: set[str] = set()
         self._faulty: dict[str, str] = {}  # the mistakes that were told
@@ -195,10 +196,6 @@ class PodView:
         """Return the team's queue of a known pod; "" of what is none, as a ResourceClaim."""
         pod = self.by_uid(uid)
         return "" if pod is None else queue_of(pod)
-
-    def by_uid(self, uid: str) -> Pod | None:
-        """The pod with this UID."""
-        return self._by_uid.get(uid)
 
     def decided(self, uid: str) -> Placement | None:
         """The placement that the engine holds for this pod."""

@@ -168,7 +168,8 @@ class Engine:
             task = f"taking in {type(event).__name__}"
             record = self.journal.broke_off(None, now_ns, decision_faults.in_words(error, task))
             out.append(Faulted(record, error))
-        self._wake_for_pods(now_ns)
+        if self.existing.has_moved or self.existing.volumes.moved:
+            self.queue.wake_for_pods(self.existing.take_moved(), now_ns)
         if self.kept_places.turns:
             head_of_line.look(self, now_ns)
         self.queue.tick(now_ns)
@@ -185,8 +186,7 @@ class Engine:
             out.extend(self.side_tasks.take_faults())
         has_more = self._stopped or bool(self.assessor.dear)
         wake = now_ns if has_more else self.queue.next_ns()
-        if self.kept_places.turns:
-            wake = self.kept_places.next_ns(wake, now_ns)
+        wake = self.kept_places.next_ns(wake, now_ns) if self.kept_places.turns else wake
         wake = self.preemption.moves.next_ns(wake) if self.preemption.moves.since else wake
         if wake is not None:
             out.append(Wake(wake))
@@ -392,11 +392,6 @@ class Engine:
             preempting.freed(self, uid, placed.record.node, now_ns)
         self.wake_for_freed(placed.record.node, now_ns, team)
 
-    def _wake_for_pods(self, now_ns: int) -> None:
-        """Wake pods whose rules about other pods may hold now, since those moved."""
-        if self.existing.has_moved or self.existing.volumes.moved:
-            self.queue.wake_for_pods(self.existing.take_moved(), now_ns)
-
     def wake_for_freed(self, node: str, now_ns: int, team: str = "") -> None:
         """Wake pods that capacity freed on this node could help, and those that the limit of this
         team's queue may let in now."""
@@ -432,7 +427,8 @@ class Engine:
         until = self._until if self.turn_looks else FAR
         is_over = self.assessor.looked >= until and not goes_on
         while not is_over and (waiting := self.queue.pop()) is not None:
-            self.journal.begin()
+            if self.journal.stop is not None:
+                self.journal.begin()
             began = self.assessor.looked
             try:
                 self._cycle(waiting, now_ns, out)
@@ -651,8 +647,8 @@ class Engine:
         node = table.nodes[table.row_of[placement.node]]
         chosen_volumes = self.existing.choose(pod, shape, node) if pod.claims else ()
         self.existing.put_asked(pod, placement.node, chosen_volumes)
-        if self.existing.has_moved or pod.claims:
-            self._wake_for_pods(now_ns)
+        if self.existing.has_moved or self.existing.volumes.moved:
+            self.queue.wake_for_pods(self.existing.take_moved(), now_ns)
         if self.harvest.closed:
             self.harvest.close()
         self.residencies.add(placement, now_ns)

@@ -93,20 +93,20 @@ class Journal:
     def __init__(self, ledger: Ledger, keep_top: int, side_tasks: SideTasks) -> None:
         self._ledger, self._keep_top, self._side_tasks = ledger, keep_top, side_tasks
         self._seq = 0
-        self._stop: tuple[int, type[Exception]] | None = None
+        self.stop: tuple[int, type[Exception]] | None = None  # before which decision, and how
 
     def stop_before(self, seq: int, error: type[Exception]) -> None:
         """Raise `error` instead of making decision number `seq`."""
-        self._stop = (seq, error)
+        self.stop = (seq, error)
 
     def stops_by(self, error: Exception) -> bool:
         """True if the error is how `begin` stops."""
-        return self._stop is not None and isinstance(error, self._stop[1])
+        return self.stop is not None and isinstance(error, self.stop[1])
 
     def begin(self) -> None:
         """A decision is about to be made: here is where to stop."""
-        if self._stop is not None and self._stop[0] == self._seq + 1:
-            raise self._stop[1]
+        if self.stop is not None and self.stop[0] == self._seq + 1:
+            raise self.stop[1]
 
     def decided(
         self,

@@ -231,7 +231,9 @@ def closed_to(node: Node, constraints: Constraints) -> Code:
     """The reason why the node takes no such pod, whatever is free; FITS where it does."""
     if not node.schedulable:
         return Code.UNSCHEDULABLE
-    return Code.FITS if constraints.judged_elsewhere else _taint_code(constraints, node.taints)
+    if constraints.judged_elsewhere or not node.taints:
+        return Code.FITS
+    return _taint_code(constraints, node.taints)
 
 
 def _taint_code(constraints: Constraints, taints: tuple[Taint, ...]) -> Code:

@@ -109,7 +109,10 @@ class Need:
 def _mib_on(gpu_request: GpuRequest, kind: DeviceKind) -> int:
     """Memory that is asked of one such card; a `split` request asks no more than there is."""
     card_mib = kind.memory_mib
-    asked_mib = gpu_request.memory.on_node(kind.unit_mib).mib_on(card_mib)
+    memory = gpu_request.memory
+    asked_mib = memory.value  # of MiB, the same on every card
+    if memory.kind != "mib":
+        asked_mib = memory.on_node(kind.unit_mib).mib_on(card_mib)
     if gpu_request.least_mib:
         asked_mib = max(asked_mib, min(gpu_request.least_mib, card_mib))
     return min(asked_mib, card_mib) if gpu_request.split else asked_mib

@@ -189,7 +189,7 @@ class LeastStranding(Policy):
         if not several and need is not None and not need.whole:
             return None
         prices = self._priced(query.table)
-        before, devices = self._now(query, prices)
+        before, devices = _now(query, prices, self._states_kept(query, prices))
         if several or need is None:
             after = before
         elif query.table.uniform:
@@ -234,13 +234,13 @@ class LeastStranding(Policy):
         if need is None or (need.whole and not query.hypothetical):
             return None
         prices = self._priced(query.table)
-        now, devices = self._now(query, prices)
+        cached = self._states_kept(query, prices)
+        now, devices = _now(query, prices, cached)
         fits = query.device_fits
         if not (self.is_part or query.narrowed):
             fits = fits & query.device_first
         chosen = np.flatnonzero(fits)
         node = query.device_node.take(chosen)
-        cached = self._kept if self._is_kept(query) else None
         left = left_of(query, chosen) if cached is None else cached.left_of(query, chosen)
         if query.table.uniform:
             kind = devices.kind.take(chosen)
@@ -251,20 +251,21 @@ class LeastStranding(Policy):
                 places = _Places(node, worth, idle)
                 scores[chosen] = self._by_node(query, now, int(free[0]), places)
                 return scores
-            after = now.take(node).less(free, worth, idle)
+            after = now.take(node).less(free, worth, idle).without(query)
         else:
             all_left = devices.share.copy()
             all_left[chosen] = left
             gone = devices.taken(query, prices, all_left)
             free, worth = gone.share.take(chosen), gone.worth.take(chosen)
             kinds = gone.kinds_of(query, chosen)
-            after = now.take(node).less(free, worth, gone.idle.take(chosen), kinds)
+            idle = gone.idle.take(chosen)
+            after = now.take(node).less(free, worth, idle, kinds).without(query)
         packed = after.free - now.free.take(node) if query.hypothetical else after.free
         extra = self.constants.pack * packed
         if self._is_beside_taken(query, prices):
             extra -= now.free.take(node) - after.free
         scores = np.full(len(query.device_local), _UNSCORED, dtype=np.int64)
-        scores[chosen] = self._scores(now, after.without(query), node, extra)
+        scores[chosen] = self._scores(now, after, node, extra)
         return scores
 
     def _by_node(self, query: Query, now: NodeStates, part: int, places: "_Places") -> Ints:
@@ -298,17 +299,14 @@ class LeastStranding(Policy):
         need = query.need
         return self.is_part or (prices.sizes_differ and need is not None and need.asks_memory)
 
-    def _is_kept(self, query: Query) -> bool:
-        return query.n > _MANY and query.table.uniform and not query.hypothetical
-
-    def _now(self, query: Query, prices: StrandingPrices) -> tuple[NodeStates, DeviceStates]:
-        """Return the present states of the query's nodes and devices."""
-        if not self._is_kept(query):
-            return NodeStates.now(query, prices)
+    def _states_kept(self, query: Query, prices: StrandingPrices) -> KeptStates | None:
+        """Return the cached states, None where the question is not about many nodes as they are."""
+        if query.n <= _MANY or not query.table.uniform or query.hypothetical:
+            return None
         cached = self._kept
         if cached is None or (cached.popularity, cached.table) != (prices.popularity, query.table):
             cached = self._kept = KeptStates(prices.popularity, query.table)
-        return cached.of(query)
+        return cached
 
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
         """Return the parts of the score: completion, scarce models, slots, CPU and memory, packing.
@@ -421,6 +419,13 @@ class _Places(NamedTuple):
     node: Ints
     worth: Floats
     idle: Ints
+
+
+def _now(
+    query: Query, prices: StrandingPrices, cached: KeptStates | None
+) -> tuple[NodeStates, DeviceStates]:
+    """Return the present states of the query's nodes and devices."""
+    return NodeStates.now(query, prices) if cached is None else cached.of(query)
 
 
 def _points(rise: Floats) -> Ints:
