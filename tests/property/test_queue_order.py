@@ -23,7 +23,7 @@ from weft.core.engine import (
     SignalsChanged,
     Tick,
 )
-from weft.core.engine.queue import BACKOFF_MOST_NS
+from weft.core.engine.parked import BACKOFF_MOST_NS
 from weft.core.framework import Policy, Profile
 from weft.core.framework.signals import FRESH, snapshot
 from weft.core.ledger import RequestLimits

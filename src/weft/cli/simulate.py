@@ -18,7 +18,16 @@ from weft.cli.options import MissingOptionError
 from weft.cli.output import SimulateOutput, json_text, print_warning
 from weft.cli.progress import bar
 from weft.cli.simulate_bound import BoundOptions
-from weft.cli.simulate_teams import GraceS, Move, Preempt, QueuesFile, TeamOptions
+from weft.cli.simulate_teams import (
+    DisciplineName,
+    Durations,
+    GraceS,
+    Move,
+    Preempt,
+    QueuesFile,
+    ReserveAfterS,
+    TeamOptions,
+)
 from weft.files.writing import unwritten
 from weft.model.errors import BadInputError
 
@@ -194,6 +203,9 @@ def simulate(
     preempt: Preempt = None,
     grace_s: GraceS = None,
     move: Move = False,
+    discipline: DisciplineName = None,
+    reserve_after_s: ReserveAfterS = None,
+    durations: Durations = "learnt",
     bound: _Bound = False,
     bound_demand: _BoundDemand = None,
     bound_limit_s: _BoundLimit = None,
@@ -219,7 +231,8 @@ def simulate(
         seeds = seeds or _usual_seeds(once=timed or bound or decisions is not None)
         grid = _grid(nodes, pods, policy, seeds, order, demand, timed, compress, first_seed, timing)
     grid = _learning(grid, learn, half_life)
-    grid = TeamOptions(queues, preempt, grace_s, move).completed(grid)
+    of_teams = TeamOptions(queues, preempt, grace_s, move, discipline, reserve_after_s, durations)
+    grid = of_teams.completed(grid)
     grid = _completed(grid, interference, mystic, decisions, keeps_holdings=report is not None)
     results, holdings = _run(grid, jobs, of_bound, output, strict)
     _print(results, output)

@@ -1,14 +1,16 @@
-"""Options of `weft simulate` on teams' queues, preemption and moves."""
+"""Options of `weft simulate` on queues: teams' own, preemption, moves, and who goes next."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from typer import Option
 
 from weft.model.errors import BadInputError
+from weft.model.queue_rules import Discipline
 
 if TYPE_CHECKING:
     from weft.lab.experiment.run.trace_runs import RunGrid
+    from weft.lab.simulate.scenario import Scenario
 
 QueuesFile = Annotated[
     Path | None,
@@ -46,6 +48,33 @@ Move = Annotated[
         "that fit nowhere, as with queue.move.",
     ),
 ]
+DisciplineName = Annotated[
+    Discipline | None,
+    Option(
+        "--discipline",
+        show_default=False,
+        help="With times: who goes next, as queue.discipline.  [default: first-fit; of a recorded "
+        "day as it was]",
+    ),
+]
+ReserveAfterS = Annotated[
+    float | None,
+    Option(
+        "--reserve-after-s",
+        min=0,
+        max=86_400,
+        show_default=False,
+        help="With --discipline: after so many seconds a place is kept for a group, or a pod of "
+        "several GPUs, that waits; 0: never.  [default: 300]",
+    ),
+]
+Durations = Annotated[
+    Literal["said", "learnt"],
+    Option(
+        help="With --discipline: pods say how long they run, about, as the trace knows, or it is "
+        "learnt from those before."
+    ),
+]
 
 
 class TeamOptions(NamedTuple):
@@ -55,16 +84,20 @@ class TeamOptions(NamedTuple):
     preempt: bool | None
     grace_s: float | None
     move: bool = False
+    discipline: Discipline | None = None
+    reserve_after_s: float | None = None
+    durations: Literal["said", "learnt"] = "learnt"
 
     def completed(self, grid: "RunGrid") -> "RunGrid":
         """Return the grid with these; `BadInputError` for what has no effect, or a wrong file."""
         import msgspec
 
-        given = {"--queues": self.queues, "--preempt": self.preempt, "--grace-s": self.grace_s}
-        given["--move"] = self.move or None
-        for option, value in given.items():
-            if value is not None and grid.mode != "timed":
-                raise BadInputError(option, "is for runs with times; add --timed")
+        for option in self._given() if grid.mode != "timed" else ():
+            raise BadInputError(option, "is for runs with times; add --timed")
+        if self.discipline is None and self.reserve_after_s is not None:
+            raise BadInputError("--reserve-after-s", "is for --discipline; add it")
+        if self.discipline is None and self.durations == "said":
+            raise BadInputError("--durations", "is for --discipline; add it")
         scenario = grid.scenario
         if self.queues is not None:
             from weft.cluster.config.read import read
@@ -83,4 +116,30 @@ class TeamOptions(NamedTuple):
             scenario = msgspec.structs.replace(scenario, moves=moves)
         if self.grace_s is not None:
             scenario = msgspec.structs.replace(scenario, grace_ns=round(self.grace_s * 1e9))
-        return msgspec.structs.replace(grid, scenario=scenario)
+        return msgspec.structs.replace(grid, scenario=self._with_discipline(scenario))
+
+    def _given(self) -> list[str]:
+        given = {
+            "--queues": self.queues is not None,
+            "--preempt": self.preempt is not None,
+            "--grace-s": self.grace_s is not None,
+            "--move": self.move,
+            "--discipline": self.discipline is not None,
+        }
+        return [option for option, is_given in given.items() if is_given]
+
+    def _with_discipline(self, scenario: "Scenario") -> "Scenario":
+        if self.discipline is None:
+            return scenario
+        import msgspec
+
+        from weft.files.queue_settings import QueueingSettings
+
+        after_s = 300.0 if self.reserve_after_s is None else self.reserve_after_s
+        rules = QueueingSettings(
+            discipline=self.discipline,
+            head_of_line_seconds=after_s,
+            reserve_after_seconds=after_s,
+        ).rules()
+        scenario = msgspec.structs.replace(scenario, head_of_line=rules)
+        return scenario.with_said_durations() if self.durations == "said" else scenario

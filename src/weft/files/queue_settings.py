@@ -9,7 +9,14 @@ from weft.files.form import Section
 from weft.model import BadInputError
 from weft.model.annotations import GPU_CORES, MOVABLE, QUEUE
 from weft.model.ceilings import MOST_GPU_MIB
-from weft.model.queue_rules import HeadOfLine, MoveRules, QueueAmounts, QueueRules, QueueTerms
+from weft.model.queue_rules import (
+    Discipline,
+    HeadOfLine,
+    MoveRules,
+    QueueAmounts,
+    QueueRules,
+    QueueTerms,
+)
 
 _MOST_GPUS = 1_000_000
 _MOST_SECONDS = 86_400
@@ -21,6 +28,14 @@ class QueueingSettings(Section, frozen=True):
     """Gangs that need many GPUs at once never find them where small pods take each that gets
     free: after a while what gets free of one place is kept."""
 
+    discipline: Annotated[
+        Discipline,
+        "who goes next. reserve: a place is kept for who waits long at the head of its priority, "
+        "as the settings below say; easy: the same, and pods that are expected to end before that "
+        "place is whole may run there meanwhile; shortest: as reserve, and of equal priority pods "
+        "that are expected to run for less go first; first-fit: no place is kept. reserve, since "
+        "the other two hang on how long pods are expected to run",
+    ] = "reserve"
     head_of_line_seconds: Annotated[
         float,
         Meta(ge=0, le=_MOST_SECONDS),
@@ -75,6 +90,7 @@ class QueueingSettings(Section, frozen=True):
             _ns(self.keep_for_seconds),
             _ns(self.reserve_after_seconds),
             self.reservations,
+            self.discipline,
         )
 
 

@@ -171,7 +171,7 @@ def _extender(plan: SchedulerPlan, live: EngineCluster) -> list[ServedPart]:
 
 def _recordings(plan: SchedulerPlan, live: EngineCluster) -> list[Recording]:
     """Build the recorder of the decisions file, if one is configured."""
-    path, limits = plan.hosting.decisions, plan.limits
+    path, limits, kept = plan.hosting.decisions, plan.limits, live.engine.kept_places
     if path is None:
         return []
     header = Header(
@@ -182,7 +182,7 @@ def _recordings(plan: SchedulerPlan, live: EngineCluster) -> list[Recording]:
         known_only=limits.known_only,
         turn_looks=live.engine.turn_looks,
         queues=UNSET if (rules := live.engine.teams.rules) == NO_QUEUES else rules,
-        head_of_line=kept.rules if (kept := live.engine.kept_places).on else UNSET,
+        head_of_line=kept.rules if kept.on or live.engine.forecasts.on else UNSET,
         moves=moves.rules if (moves := live.engine.preemption.moves).on else UNSET,
     )
     return [Recording(live, header, path, plan.hosting.decisions_mib)]

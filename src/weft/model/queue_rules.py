@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 Order = Literal["priority", "fair"]
+Discipline = Literal["first-fit", "reserve", "easy", "shortest"]
 
 
 class QueueAmounts(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -69,12 +70,14 @@ NO_QUEUES = QueueRules()
 class HeadOfLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """A gang that was among the first `at_once` of its priority for `after_ns` has its place kept
     until it starts, for `keep_for_ns` at most; a pod of several GPUs after `pods_after_ns`. Nothing
-    is kept for whom that is 0."""
+    is kept for whom that is 0. `discipline` says who goes next, and who may pass into what is
+    kept."""
 
     after_ns: int = 0
     keep_for_ns: int = 0
     pods_after_ns: int = 0
     at_once: int = 1
+    discipline: Discipline = "reserve"
 
 
 NOTHING_KEPT = HeadOfLine()

@@ -10,7 +10,9 @@ Unknown is unknown: nobody's end is guessed from few runs. It knows no clock and
 """
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -30,18 +32,23 @@ MOST_NS = 10 * 365 * 86_400 * SECOND_NS
 """Longer runs, and those of no time, are a clock's that jumped: they are not counted."""
 SAID_AT_MOST = 2
 """Nine of ten take at most so many times what they say, where nobody has looked yet."""
-HALF, MOST = 0.5, 0.9
+HALF, MOST, SURE = 0.5, 0.9, 0.8
+AGAIN_NS, AGAIN_PART = 60 * SECOND_NS, 16
+"""A new pod's time is worked out anew after so long, or when so much of what it is known by is new:
+one part in so many."""
 _PERMILLE = 1_000
 _ROUNDING = 1e-12
 
 
 class TimeLeft(NamedTuple):
-    """So long, in ns, half of such pods run on at most (`half_ns`), and nine of ten (`most_ns`);
-    None where that is not known. `by`: "said", "learnt" or "bound", "" where nothing is known."""
+    """So long, in ns, half of such pods run on at most (`half_ns`), nine of ten (`most_ns`), and
+    eight of ten (`sure_ns`); None where that is not known. `by`: "said", "learnt" or "bound", ""
+    where nothing is known."""
 
     half_ns: int | None = None
     most_ns: int | None = None
     by: str = ""
+    sure_ns: int | None = None
 
 
 UNKNOWN = TimeLeft()
@@ -86,17 +93,42 @@ def survival(ran: Ints, ended: Bools, weights: Floats) -> Survival:
     return Survival(times[is_end], left[is_end])
 
 
+Quantiles = tuple[int | None, int | None, int | None]
+"""How much is left at most in half of the cases, in nine of ten, and in eight of ten."""
+
+
 class RunsOfKind:
     """The latest runs of one kind: how long each was, whether it ended by itself, and when."""
 
     def __init__(self) -> None:
         self.runs: deque[tuple[int, bool, int]] = deque(maxlen=RUNS_KEPT)
+        self._added = 0
+        self._of_new: tuple[int, int, int, Quantiles | None] | None = None
+
+    def add(self, ran: int, now_ns: int, *, ended: bool) -> None:
+        """One more run that is over."""
+        self.runs.append((ran, ended, now_ns))
+        self._added += 1
+
+    def left_of_new(
+        self, now_ns: int, half_life_ns: int, running: int, ages: Callable[[], Sequence[int]]
+    ) -> Quantiles | None:
+        """The same for a pod that starts, as of a little while ago: so many are `running`, of these
+        `ages`."""
+        if self._of_new is not None:
+            at_ns, added, ran_then, found = self._of_new
+            is_new = self._added - added + abs(running - ran_then)
+            if now_ns - at_ns < AGAIN_NS and is_new * AGAIN_PART <= len(self.runs):
+                return found
+        found = self.left(0, now_ns, half_life_ns, ages())
+        self._of_new = now_ns, self._added, running, found
+        return found
 
     def left(
         self, age: int, now_ns: int, half_life_ns: int, running: Sequence[int] = ()
-    ) -> tuple[int | None, int | None] | None:
-        """The two quantiles of what is left at this age; None for too few runs. `running` are ages
-        of those that go on."""
+    ) -> Quantiles | None:
+        """The quantiles of what is left at this age; None for too few runs. `running` are ages of
+        those that go on."""
         runs = [*self.runs, *((ran, False, now_ns) for ran in running)]
         if not runs:
             return None
@@ -109,7 +141,7 @@ class RunsOfKind:
             return None
         curve = survival(ran, ended, weights)
         most = curve.quantile(MOST, age) if count * (1 - MOST) >= 1 - _ROUNDING else None
-        return curve.quantile(HALF, age), most
+        return curve.quantile(HALF, age), most, curve.quantile(SURE, age)
 
 
 def effective(weights: Floats) -> float:
@@ -125,6 +157,18 @@ class _Running(NamedTuple):
     told: TimeLeft
 
 
+class _ExpectedEnd(NamedTuple):
+    again_ns: int
+    half_ns: int | None
+    sure_ns: int | None
+
+
+def _expected_end(left: TimeLeft, now_ns: int) -> _ExpectedEnd:
+    half_ns = None if left.half_ns is None else now_ns + left.half_ns
+    sure_ns = None if left.sure_ns is None else now_ns + left.sure_ns
+    return _ExpectedEnd((half_ns or now_ns + AGAIN_NS) + SECOND_NS, half_ns, sure_ns)
+
+
 class RunHistory:
     """Runs by kind, and the pods that run. `coverage` counts forecasts of pods that started since
     (`half`, `most`), and those that were kept (`half-kept`, `most-kept`)."""
@@ -134,6 +178,7 @@ class RunHistory:
         self._ran: OrderedDict[str, RunsOfKind] = OrderedDict()
         self._took: OrderedDict[str, RunsOfKind] = OrderedDict()  # thousandths of what was said
         self._running: dict[str, _Running] = {}
+        self._ends: dict[str, _ExpectedEnd] = {}
         self._of_kind: dict[str, dict[str, None]] = {}
         self.coverage: Counter[str] = Counter()
 
@@ -142,29 +187,40 @@ class RunHistory:
         first, its namespace last; `said_ns` what it says, 0 for nothing."""
         said_ns = said_ns if 0 < said_ns <= MOST_NS else 0
         told = self.left(kinds, 0, now_ns, said_ns=said_ns)
+        self.forget(uid)
         self._running[uid] = _Running(tuple(kinds), now_ns, said_ns, told)
+        self._ends[uid] = _expected_end(told, now_ns)
         for kind in kinds:
             self._of_kind.setdefault(kind, {})[uid] = None
         return told
 
-    def ends(self, uid: str, now_ns: int, *, by_itself: bool) -> None:
-        """The pod holds nothing any more: it ended `by_itself`, or was cut short."""
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._running
+
+    def forget(self, uid: str) -> _Running | None:
+        """The pod never ran: its place is taken back."""
         run = self._running.pop(uid, None)
-        if run is None:
-            return
-        for kind in run.kinds:
+        self._ends.pop(uid, None)
+        for kind in run.kinds if run is not None else ():
             alike = self._of_kind[kind]
             del alike[uid]
             if not alike:
                 del self._of_kind[kind]
+        return run
+
+    def ends(self, uid: str, now_ns: int, *, by_itself: bool) -> None:
+        """The pod holds nothing any more: it ended `by_itself`, or was cut short."""
+        run = self.forget(uid)
+        if run is None:
+            return
         ran_ns = now_ns - run.since_ns
         if not 0 < ran_ns <= MOST_NS:
             return
         for kind in run.kinds:
-            _of(self._ran, kind).runs.append((ran_ns, by_itself, now_ns))
+            _of(self._ran, kind).add(ran_ns, now_ns, ended=by_itself)
         if run.said_ns and run.kinds:
             took = ran_ns * _PERMILLE // run.said_ns
-            _of(self._took, run.kinds[-1]).runs.append((took, by_itself, now_ns))
+            _of(self._took, run.kinds[-1]).add(took, now_ns, ended=by_itself)
         if by_itself:
             self._measure(run.told, ran_ns)
 
@@ -181,6 +237,16 @@ class RunHistory:
             return UNKNOWN
         age_ns = max(0, now_ns - run.since_ns)
         return self.left(run.kinds, age_ns, now_ns, said_ns=run.said_ns, bound_ns=bound_ns)
+
+    def ends_at(self, uid: str, now_ns: int) -> tuple[int | None, int | None]:
+        """When a pod that runs ends in half of the cases, and when with confidence, as it was
+        expected when it started; anew once it has run for a second longer."""
+        found = self._ends.get(uid)
+        if found is None or now_ns >= found.again_ns:
+            found = _expected_end(self.of_running(uid, now_ns), now_ns)
+            if uid in self._running:
+                self._ends[uid] = found
+        return found.half_ns, found.sure_ns
 
     def left(
         self,
@@ -204,38 +270,51 @@ class RunHistory:
         if found.by and found.most_ns is not None and found.most_ns <= left_ns:
             return found
         half_ns = None if found.half_ns is None else min(found.half_ns, left_ns)
-        return TimeLeft(half_ns, left_ns, "bound")
+        sure_ns = left_ns if found.sure_ns is None else min(found.sure_ns, left_ns)
+        return TimeLeft(half_ns, left_ns, "bound", sure_ns)
 
     def _corrected(self, kinds: Sequence[str], age_ns: int, now_ns: int, said_ns: int) -> TimeLeft:
         """By what it says, times what those of its namespace took of what they said."""
         took = self._took.get(kinds[-1]) if kinds else None
         if took is None:
             return UNKNOWN
-        quantiles = took.left(age_ns * _PERMILLE // said_ns, now_ns, self._half_life_ns)
+        age = age_ns * _PERMILLE // said_ns
+        if age:
+            quantiles = took.left(age, now_ns, self._half_life_ns)
+        else:
+            quantiles = took.left_of_new(now_ns, self._half_life_ns, 0, tuple)
         if quantiles is None:
             return UNKNOWN
-        half, most = (None if q is None else q * said_ns // _PERMILLE for q in quantiles)
-        return TimeLeft(half, most, "said")
+        half, most, sure = (None if q is None else q * said_ns // _PERMILLE for q in quantiles)
+        return TimeLeft(half, most, "said", sure)
 
     def _learnt(self, kinds: Sequence[str], age_ns: int, now_ns: int) -> TimeLeft:
         for kind in kinds:
-            if (known := self._ran.get(kind)) is not None:
-                ages = [*self._ages(kind, now_ns)]
-                if (quantiles := known.left(age_ns, now_ns, self._half_life_ns, ages)) is not None:
-                    return TimeLeft(*quantiles, "learnt")
+            if (known := self._ran.get(kind)) is None:
+                continue
+            ages = partial(self._ages, kind, now_ns)
+            if age_ns:
+                quantiles = known.left(age_ns, now_ns, self._half_life_ns, ages())
+            else:
+                running = min(len(self._of_kind.get(kind, ())), RUNS_KEPT)
+                quantiles = known.left_of_new(now_ns, self._half_life_ns, running, ages)
+            if quantiles is not None:
+                half, most, sure = quantiles
+                return TimeLeft(half, most, "learnt", sure)
         return UNKNOWN
 
-    def _ages(self, kind: str, now_ns: int) -> Iterator[int]:
+    def _ages(self, kind: str, now_ns: int) -> list[int]:
         """Ages of pods of the kind that run, of the oldest where there are many."""
-        for uid, _ in zip(self._of_kind.get(kind, ()), range(RUNS_KEPT), strict=False):
-            yield max(0, now_ns - self._running[uid].since_ns)
+        running = islice(self._of_kind.get(kind, ()), RUNS_KEPT)
+        return [max(0, now_ns - self._running[uid].since_ns) for uid in running]
 
 
 def _as_said(age_ns: int, said_ns: int) -> TimeLeft:
     """By what it says, which nobody has looked at yet; nothing once it ran for longer."""
     if age_ns >= said_ns:
         return UNKNOWN
-    return TimeLeft(said_ns - age_ns, SAID_AT_MOST * said_ns - age_ns, "said")
+    most_ns = SAID_AT_MOST * said_ns - age_ns
+    return TimeLeft(said_ns - age_ns, most_ns, "said", most_ns)
 
 
 def _of(known: OrderedDict[str, RunsOfKind], kind: str) -> RunsOfKind:

@@ -47,6 +47,7 @@ from weft.core.engine.assessment import (
 from weft.core.engine.decision_faults import Faulted, SideTasks
 from weft.core.engine.events import Bind, Command, Event, Evict, Unschedulable, Wake
 from weft.core.engine.fair_order import FairPods
+from weft.core.engine.forecasts import NO_FORECASTS, Forecasts
 from weft.core.engine.gang_search import ChosenPlace
 from weft.core.engine.gangs import GangMembers
 from weft.core.engine.harvest import RAN_LONG_NS, HarvestRules
@@ -68,6 +69,7 @@ from weft.core.framework.query import Observations
 from weft.core.framework.residency import Residencies
 from weft.core.framework.signals import NO_SIGNALS, SignalsSnapshot, SignalsView
 from weft.core.ledger import FAR, STRICT, Holding, Ledger, RequestLimits
+from weft.core.policies.queue import DISCIPLINES
 from weft.model import Code, Node, PodRequest, Shape
 from weft.model.queue_rules import (
     NO_MOVES,
@@ -120,7 +122,10 @@ class Engine:
         self.residencies = Residencies()
         self.observe(NO_SIGNALS)
         self.teams = NO_TEAMS if queues is NO_QUEUES else TeamQueues(queues, self.ledger)
-        self.queue = Queue(self.teams, FairPods(self.teams) if self.teams.is_fair else None)
+        asks = DISCIPLINES[head_of_line.discipline].forecasts
+        self.forecasts = Forecasts(head_of_line.discipline, self.ledger) if asks else NO_FORECASTS
+        order = self.forecasts.order if asks else None
+        self.queue = Queue(self.teams, FairPods(self.teams) if self.teams.is_fair else None, order)
         self.existing, self.images = ExistingPods(), ImagesOnNodes()
         preempts, gang_of = any(each.preempts for each in profiles), self.queue.gangs.of_placed
         self.preemption = Preemption(self.ledger, self.existing, gang_of, moves, on=preempts)
@@ -242,8 +247,9 @@ class Engine:
     def _work_ahead(self) -> None:
         """Prices are new: score by them what is likely to be asked, while nobody is due."""
         if not self._stopped and self.assessor.dear:
-            work_ahead = partial(self.assessor.work_ahead, self._until)
-            self.side_tasks.run("scoring ahead", work_ahead, None)
+            self.side_tasks.run(
+                "scoring ahead", partial(self.assessor.work_ahead, self._until), None
+            )
 
     def _price(self, make: Callable[[], bool]) -> None:
         """Have prices made where they are due: `make` says whether scores are out of date."""
@@ -295,9 +301,9 @@ class Engine:
         self.side_tasks.run(PRICING, partial(self.price_lists.gone, uid), None)
         placed = self.placed.pop(uid, None)
         holding = self.ledger.release(uid)
-        self.existing.remove(uid)
-        self.harvest.gone(uid)
-        self.residencies.remove(uid)
+        if self.forecasts.on:
+            self.forecasts.ends(uid, now_ns, completed=event.completed)
+        self._leaves(uid)
         self.slowdown_eviction.gone(uid)
         team = self.teams.forget(uid) if self.teams.count else ""
         if self.preemption.on:
@@ -345,6 +351,7 @@ class Engine:
         else:
             self.existing.moved_to(placement.uid, placement.node)
         self.residencies.add(placement, now_ns - max(0, event.held_ns))
+        self.forecasts.seen_bound(event, now_ns)
         if before is not None and before.placement != placement:
             team = self.teams.name_of(placement.uid)
             self.wake_for_freed(before.placement.node, now_ns, team)
@@ -378,15 +385,10 @@ class Engine:
     def _unwind(self, uid: str, now_ns: int) -> None:
         """The pod's reservation is released: back into the queue, and its share is free."""
         placed = self.placed.pop(uid)
-        self.existing.remove(uid)
-        self.harvest.gone(uid)
-        self.residencies.remove(uid)
+        self._leaves(uid)
         self.queue.lost_place(uid, now_ns)
-        if placed.queued:
-            self.queue.retry(placed.pod, placed.profile, placed.tries, now_ns)
-        elif placed.own is not None:
-            own = placed.own
-            self.queue.retry(own.pod, own.profile, own.tries, now_ns)
+        if (back := placed if placed.queued else placed.own) is not None:
+            self.queue.retry(back.pod, back.profile, back.tries, now_ns)
         team = self.teams.name_of(uid) if self.teams.count else ""
         if self.preemption.nominations:
             preempting.freed(self, uid, placed.record.node, now_ns)
@@ -445,14 +447,18 @@ class Engine:
     def undo(self, uid: str, now_ns: int) -> None:
         """A decision broke off: nothing of it stays."""
         self.queue.lost_place(uid, now_ns)
-        self.existing.remove(uid)
         self.preemption.standings.pop(uid, None)
-        if self.placed.pop(uid, None) is None:
-            self.ledger.forget(uid)
-        else:
-            self.ledger.release(uid)
+        ledger, placed = self.ledger, self.placed.pop(uid, None)
+        (ledger.forget if placed is None else ledger.release)(uid)
+        self._leaves(uid)
+
+    def _leaves(self, uid: str) -> None:
+        """The pod has no place any more."""
+        self.existing.remove(uid)
         self.harvest.gone(uid)
         self.residencies.remove(uid)
+        if self.forecasts.on:
+            self.forecasts.durations.forget(uid)
 
     def _broke_off(
         self, tried: DecisionAttempt, error: Exception, now_ns: int, out: list[Command]
@@ -652,6 +658,8 @@ class Engine:
         if self.harvest.closed:
             self.harvest.close()
         self.residencies.add(placement, now_ns)
+        if self.forecasts.on:
+            self.forecasts.starts(pod, now_ns)
         out.append(Bind(pod, placement, placed.record, chosen_volumes))
         if self.bind_timeout_ns < FAR:  # its place is free again by then, if nobody answers
             out.append(Wake(now_ns + self.bind_timeout_ns))
@@ -677,11 +685,7 @@ def _signals_changed(
         running = partial(engine.peaks.running, engine.placed, source.peaks_mib)
         engine.side_tasks.run(_LEARNING, running, None)
     needs = engine.peaks.needs(engine.placed) if engine.peaks.known else None
-
-    def ran_long(uid: str) -> bool:
-        since_ns = engine.residencies.since_ns(uid)
-        return since_ns is not None and now_ns - since_ns >= RAN_LONG_NS
-
+    ran_long = partial(engine.residencies.is_there_since, now_ns - RAN_LONG_NS)
     for holding, eviction in engine.harvest.observe(engine.signals, needs, ran_long):
         engine.evict(holding, eviction, now_ns, out)
     table = engine.ledger.table

@@ -15,17 +15,21 @@ from msgspec.structs import replace
 from weft.core.engine import gang_search, least_to_end, preempting, selection
 from weft.core.engine.events import Command, Unschedulable
 from weft.core.engine.gangs import GangMembers
-from weft.core.engine.kept_places import LineTurn, goes_before, key_of, line_of
+from weft.core.engine.kept_places import WAITS, LineTurn, goes_before, key_of, line_of
 from weft.core.engine.parked import FreedNode
 from weft.core.engine.queue import WaitingPod
 from weft.core.engine.records import Record
 from weft.core.ledger import FAR
-from weft.model import Code
+from weft.model import Code, Placement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from weft.core.engine.engine import Engine
+
+MOVED_FOR_NS, MOVED_FOR_PART = 60_000_000_000, 10
+"""A place that is kept is moved to where it is whole sooner by this and by one part in so many of
+the wait for it."""
 
 
 def decide(
@@ -53,7 +57,8 @@ def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Com
     """A place for a pod that has a turn, or that fits nowhere while places are kept: one that it
     may take, or others end for it. Else it waits, and one is kept for it if its turn is due."""
     kept, uid = engine.kept_places, waiting.pod.uid
-    with kept.aside(waiting):
+    passed = _passes(engine, waiting, now_ns) if engine.forecasts.on else []
+    with kept.aside(waiting, passed):
         turn = kept.turns.get(uid)
         if turn is not None and uid in engine.preemption.nominations:  # as the API says
             end(engine, turn, "preempts", now_ns)
@@ -62,7 +67,8 @@ def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Com
         known = engine.assess(waiting.profile, waiting.pod)
         row = selection.best_row(known, waiting.profile, f"{engine.seed}/{uid}/{waiting.tries}")
         if row >= 0:
-            if not engine.queue.defers(waiting, known.shape):
+            to = partial(_may_pass_too, engine, passed, now_ns) if passed else None
+            if not engine.queue.defers(waiting, known.shape, to):
                 engine.place(waiting, known, row, now_ns, out)
         elif not preempting.makes_room(engine, waiting, known, now_ns, out):
             engine.parks(waiting, known, now_ns, out)
@@ -72,6 +78,21 @@ def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Com
                 end(engine, turn, why, now_ns)
         elif row < 0:
             _keep(engine, waiting, None, known.counts.tolist(), now_ns)
+
+
+def _passes(engine: Engine, waiting: WaitingPod, now_ns: int) -> list[LineTurn]:
+    """Turns of others in whose places the pod may run until these are whole."""
+    closed = engine.kept_places.closed_to(waiting.pod, waiting.key[-1])
+    return engine.forecasts.passes(waiting.pod, closed, now_ns)
+
+
+def _may_pass_too(
+    engine: Engine, passed: Sequence[LineTurn], now_ns: int, elder: WaitingPod
+) -> bool:
+    """True if this pod may run in all these places too, until they are whole, or take them."""
+    kept, pod = engine.kept_places, elder.pod
+    may = [*kept.open_to(pod, elder.key[-1]), *engine.forecasts.passes(pod, passed, now_ns)]
+    return all(turn in may for turn in passed)
 
 
 def _keep(
@@ -90,7 +111,7 @@ def _keep(
         return []
     places = None
     if not counts[Code.QUEUE_LIMIT]:
-        places = least_to_end.find(engine, head, members, turn.nodes, now_ns)
+        places = _chosen(engine, head, members, turn, now_ns)
     if places is None:
         end(engine, turn, "nowhere", now_ns)
         return []
@@ -99,8 +120,35 @@ def _keep(
     turn.asks = least_to_end.in_words(places)
     before = turn.nodes
     kept.take(turn, places)
+    engine.forecasts.renew(turn, now_ns)
     _open_up(engine, turn, [node for node in before if node not in turn.nodes], now_ns)
     return turn.nodes
+
+
+def _chosen(
+    engine: Engine,
+    head: WaitingPod,
+    members: GangMembers[WaitingPod] | None,
+    turn: LineTurn,
+    now_ns: int,
+) -> list[Placement] | None:
+    """The place for which least has to end, or, where it is known how long pods run, that is whole
+    first. One that is kept stays, unless another is whole much sooner."""
+    found = least_to_end.find(engine, head, members, turn.nodes, now_ns)
+    forecasts = engine.forecasts
+    if not forecasts.on or found is None:
+        return found
+    waits_s = forecasts.waits_s(now_ns)
+    sooner = least_to_end.find(engine, head, members, (), now_ns, waits_s)
+    places = [replace(place, uid=place.uid.removeprefix(WAITS)) for place in turn.places]
+    if len(places) != len(found) or {p.uid for p in places} != {p.uid for p in found}:
+        places = found
+    if sooner is None:
+        return places
+    starts_ns = forecasts.start_of(places, now_ns).half_ns
+    gains_ns = starts_ns - forecasts.start_of(sooner, now_ns).half_ns
+    least_ns = MOVED_FOR_NS + (starts_ns - now_ns) // MOVED_FOR_PART if turn.places else 0
+    return sooner if gains_ns > least_ns else places
 
 
 def _tell(refused: Record, nodes: Sequence[str], out: list[Command]) -> None:
@@ -166,16 +214,18 @@ def freed(engine: Engine, node: str, now_ns: int) -> None:
     if not later:
         kept.keep_on(node)
     for turn in there:
+        engine.forecasts.renew(turn, now_ns)
         if later or kept.is_whole(turn):
             _wake(engine, turn, now_ns)
-    for_whom = partial(_is_for, there)
+    for_whom = partial(_is_for, engine, there, now_ns)
     engine.queue.wake_for_freed(all_free._replace(for_whom=for_whom), now_ns)
 
 
-def _is_for(turns: list[LineTurn], waiting: WaitingPod) -> bool:
-    return any(
+def _is_for(engine: Engine, turns: list[LineTurn], now_ns: int, waiting: WaitingPod) -> bool:
+    may_take = any(
         waiting is turn.head or goes_before(waiting.pod, waiting.key[-1], turn) for turn in turns
     )
+    return may_take or bool(engine.forecasts.passes(waiting.pod, turns, now_ns))
 
 
 def nodes_changed(engine: Engine, names: Iterable[str], now_ns: int) -> None:
@@ -188,6 +238,7 @@ def nodes_changed(engine: Engine, names: Iterable[str], now_ns: int) -> None:
             if row is None or not table.schedulable[row]:
                 kept.let_go(turn)
                 nodes, turn.places = turn.nodes, ()
+                turn.reservation.starts_ns = turn.promised_ns = None
                 _open_up(engine, turn, nodes, now_ns)
                 _wake(engine, turn, now_ns)
 

@@ -21,6 +21,8 @@ from weft.core.engine.nominations import KEPT, free_part
 from weft.core.engine.parked import Key
 from weft.core.engine.queue import WaitingPod
 from weft.core.ledger import FAR, Ledger
+from weft.core.policies.queue import DISCIPLINES
+from weft.core.policies.queue.discipline import Reservation
 from weft.model import Placement, PodRequest
 from weft.model.queue_rules import NOTHING_KEPT, HeadOfLine
 
@@ -44,10 +46,12 @@ def came(pod: PodRequest, number: int) -> tuple[int, int]:
 
 class LineTurn:
     """The turn of a gang (`members`), or a pod, among the first of a line. `places` are kept for
-    it, none before `due_ns`; `until_ns` is when that ends, `asks` what it waits for, in words."""
+    it, none before `due_ns`; `until_ns` is when that ends, `asks` what it waits for, in words.
+    `reservation` is how others see it; with confidence its place is whole at `promised_ns`."""
 
     __slots__ = (
-        *("asks", "came", "due_ns", "line", "members", "order", "places", "until_ns", "waiting"),
+        *("asks", "came", "due_ns", "line", "members", "order", "places", "promised_ns"),
+        *("reservation", "until_ns", "waiting"),
     )
 
     def __init__(
@@ -58,6 +62,8 @@ class LineTurn:
         self.came = came(head.pod, head.key[-1])
         self.places: Sequence[Placement] = ()
         self.due_ns, self.until_ns, self.asks = due_ns, FAR, ""
+        self.reservation = Reservation()
+        self.promised_ns: int | None = None
 
     @property
     def head(self) -> WaitingPod | None:
@@ -110,8 +116,9 @@ class KeptPlaces:
     moved, and given up by why, so far."""
 
     def __init__(self, rules: HeadOfLine, ledger: Ledger) -> None:
-        self.rules, self.on = rules, rules.after_ns > 0 or rules.pods_after_ns > 0
-        self.serves_pods = rules.pods_after_ns > 0
+        keeps = DISCIPLINES[rules.discipline].reserves
+        self.rules, self.on = rules, keeps and (rules.after_ns > 0 or rules.pods_after_ns > 0)
+        self.serves_pods = keeps and rules.pods_after_ns > 0
         self.turns: dict[str, LineTurn] = {}
         self.paused: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
@@ -240,10 +247,11 @@ class KeptPlaces:
         return all(holding is not None and holding.placement == place for place, holding in pairs)
 
     @contextmanager
-    def aside(self, waiting: WaitingPod) -> Iterator[bool]:
-        """Hold nothing meanwhile that this pod may take, or that is its own, whatever gets free;
-        and what is left of it afterwards. True if that is anything."""
+    def aside(self, waiting: WaitingPod, passed: Sequence[LineTurn] = ()) -> Iterator[bool]:
+        """Hold nothing meanwhile that this pod may take or may pass into, or that is its own,
+        whatever gets free; and what is left of it afterwards. True if that is anything."""
         turns = self.open_to(waiting.pod, waiting.key[-1]) if self.turns else []
+        turns += passed
         if (own := self.turns.get(key_of(waiting.pod))) is not None:
             turns.append(own)
         self._aside, self._freed = {turn.key for turn in turns}, set()

@@ -52,12 +52,14 @@ def find(
     members: GangMembers[WaitingPod] | None,
     nodes: Sequence[str],
     now_ns: int,
+    waits_s: Ints | None = None,
 ) -> list[Placement] | None:
     """Places for as many of the gang's pods as it needs, or for the pod, on these nodes if there
     are any; else, or where that cannot be, anywhere. None where there are none although everything
-    ended."""
+    ended. Where whole GPUs are asked, with `waits_s` those are sought that are free first, by how
+    long each is waited for, [D]."""
     rows = [row for node in nodes if (row := engine.ledger.table.row_of.get(node)) is not None]
-    claim, before = _Claim(head, members), engine.journal.seq
+    claim, before = _Claim(head, members, waits_s), engine.journal.seq
     try:
         return (_find(engine, claim, rows, now_ns) if rows else None) or _find(
             engine, claim, None, now_ns
@@ -69,8 +71,13 @@ def find(
 class _Claim:
     """The need of places: of `head` alone, or of pods of its gang."""
 
-    def __init__(self, head: WaitingPod, members: GangMembers[WaitingPod] | None) -> None:
-        self.members, self.needed = members, 1
+    def __init__(
+        self,
+        head: WaitingPod,
+        members: GangMembers[WaitingPod] | None,
+        waits_s: Ints | None,
+    ) -> None:
+        self.members, self.needed, self.waits_s = members, 1, waits_s
         self.largest, self.topology_key = head, ""
         self.placed: Collection[str] = ()
         if members is not None:
@@ -103,7 +110,7 @@ def _find(
     stay = _kept_for_others(engine, claim.largest)
     stay += [holdings[uid].placement for uid in claim.placed if uid in holdings]
     stays = {place.uid for place in stay}
-    room = _room(table, known, _held(table, stay), needed)
+    room = _room(table, known, _held(table, stay), needed, claim.waits_s)
     if only is not None:
         room = room.at(np.flatnonzero(np.isin(room.rows, only)))
     cheapest = _cheapest_domain(table, claim.topology_key, room, needed)
@@ -148,9 +155,11 @@ def _held(table: LedgerTable, places: Iterable[Placement]) -> Bools:
 # --- room, and what it costs ----------------------------------------------------------------------
 
 
-def _room(table: LedgerTable, known: Assessment, held: Bools, needed: int) -> _Room:
+def _room(
+    table: LedgerTable, known: Assessment, held: Bools, needed: int, waits_s: Ints | None
+) -> _Room:
     demand = known.demand
-    devices, costs = _gpus(table, known, held, needed)
+    devices, costs = _gpus(table, known, held, needed, waits_s)
     per_pod = demand.gpus
     if per_pod:
         rows = table.device_node.take(devices)
@@ -161,7 +170,8 @@ def _room(table: LedgerTable, known: Assessment, held: Bools, needed: int) -> _R
         full = position < (counts // per_pod * per_pod).take(rows)
         devices, costs, rows = devices[full], costs[full], rows[full]
         grouped = devices.reshape(-1, per_pod)
-        costs, rows = costs.reshape(-1, per_pod).sum(axis=1), rows.reshape(-1, per_pod)[:, 0]
+        costs, rows = costs.reshape(-1, per_pod), rows.reshape(-1, per_pod)[:, 0]
+        costs = costs.sum(axis=1) if waits_s is None else costs.max(axis=1)
     else:
         rows = np.repeat(np.arange(table.count), min(needed, MOST_ROOM))
         costs, grouped = np.zeros(len(rows), dtype=np.int64), np.zeros((len(rows), 0), np.int64)
@@ -187,7 +197,9 @@ def _lacking(nth: Ints, asked: int, free: Ints, total: Ints) -> Ints:
     return np.asarray((lacks - before) * 1000 // np.maximum(total, 1))
 
 
-def _gpus(table: LedgerTable, known: Assessment, held: Bools, needed: int) -> tuple[Ints, Ints]:
+def _gpus(
+    table: LedgerTable, known: Assessment, held: Bools, needed: int, waits_s: Ints | None
+) -> tuple[Ints, Ints]:
     """GPUs that a pod may have, each as often as it has room for one, and the cost of each time."""
     if not known.demand.needs:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
@@ -201,7 +213,8 @@ def _gpus(table: LedgerTable, known: Assessment, held: Bools, needed: int) -> tu
     used = np.clip(np.maximum(used_milli, parts), 0, 1000)
     if need.whole:
         devices = np.flatnonzero(usable & ((table.device_idle != 0) | ~held))
-        costs = np.where(table.device_idle.take(devices) != 0, 0, np.maximum(used.take(devices), 1))
+        by = used if waits_s is None else waits_s
+        costs = np.where(table.device_idle.take(devices) != 0, 0, np.maximum(by.take(devices), 1))
         return devices, costs
     free, most = _shares(table, need, usable, needed * need.count)
     most = np.where(held, free, most)

@@ -10,6 +10,9 @@ from weft.core.ledger import Ledger
 from weft.core.ledger.table import CPU_FREE, IDLE, MAX_MEMORY_FREE, MAX_MILLI_FREE, MEMORY_FREE
 from weft.model import Shape
 
+BACKOFF_FIRST_NS = 1_000_000_000
+BACKOFF_MOST_NS = 10_000_000_000
+"""kube-scheduler's podInitialBackoffSeconds and podMaxBackoffSeconds."""
 LEFT_AT_MOST = 256
 """Groups of pods alike of which nobody is parked, and which are known by what they waited for."""
 NOWHERE_MIB = 1 << 60
@@ -223,3 +226,8 @@ class GroupsByRule(Generic[K, W]):
 
 def _keys(moved: PodsMoved) -> Iterator[tuple[str, object]]:
     return ((kind, key) for kind, keys in moved._asdict().items() for key in keys)
+
+
+def backoff_ns(tries: int) -> int:
+    """The back-off of a pod after its `tries`-th failed try, nanoseconds."""
+    return min(BACKOFF_FIRST_NS << min(tries - 1, 10), BACKOFF_MOST_NS)

@@ -21,7 +21,7 @@ head, waits as above for all of them (`gangs.py`).
 """
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -35,6 +35,7 @@ from weft.core.engine.parked import (
     Key,
     Never,
     ParkedGroup,
+    backoff_ns,
     fits_without_harvest,
 )
 from weft.core.engine.team_queues import TeamQueues
@@ -42,13 +43,12 @@ from weft.core.framework import Demand, Profile
 from weft.core.framework import policy as ask
 from weft.model import Gang, PodRequest, Shape
 
-BACKOFF_FIRST_NS = 1_000_000_000
-BACKOFF_MOST_NS = 10_000_000_000
-"""kube-scheduler's podInitialBackoffSeconds and podMaxBackoffSeconds."""
 FIRST = -1 << 62
 """A part of the key of pods that go before all others of their profile."""
 
 Heap = list[tuple[Key, "WaitingPod"]]
+By = Callable[["WaitingPod", int], Key] | None
+Whom = Callable[["WaitingPod"], bool] | None
 
 
 class GroupKey:
@@ -281,8 +281,10 @@ class Queue:
     """All waiting pods. Heads of different profiles are compared by priority, then age; who is
     next while there is more to do than one event's work, `ActivePods` says."""
 
-    def __init__(self, teams: TeamQueues | None = None, active: ActivePods | None = None) -> None:
-        self._active = ActivePods() if active is None else active
+    def __init__(
+        self, teams: TeamQueues | None = None, active: ActivePods | None = None, order: By = None
+    ) -> None:
+        self._active, self._order = ActivePods() if active is None else active, order
         self._teams = teams if teams is not None and teams.count else None
         self._backoff: list[tuple[int, int, WaitingPod]] = []
         self._parked: dict[GroupKey, Parked] = {}
@@ -317,16 +319,19 @@ class Queue:
             if known.pod == pod:
                 return
             self.remove(pod.uid, now_ns)
-        waiting = self._new(pod, profile)
+        waiting = self._new(pod, profile, now_ns)
         if first:
             waiting.go_first()
         self._known[pod.uid] = waiting
         self._enter(waiting, now_ns)
 
-    def _new(self, pod: PodRequest, profile: Profile) -> WaitingPod:
+    def _new(self, pod: PodRequest, profile: Profile, now_ns: int) -> WaitingPod:
         self._seq += 1
         team = self._teams.apart(pod) if self._teams is not None else ""
-        return WaitingPod(pod, profile, self._seq, team)
+        waiting = WaitingPod(pod, profile, self._seq, team)
+        if self._order is not None:
+            waiting.key = self._order(waiting, now_ns)
+        return waiting
 
     def _enter(self, waiting: WaitingPod, now_ns: int) -> None:
         """Let it wait for its back-off and its turn; with its gang, as long as that needs it."""
@@ -392,9 +397,9 @@ class Queue:
         """Have active pods take turns, as one event's work was not enough for all, or no more."""
         self._active.take_turns(by_turns=by_turns)
 
-    def defers(self, waiting: WaitingPod, shape: Shape) -> bool:
+    def defers(self, waiting: WaitingPod, shape: Shape, to: Whom = None) -> bool:
         """True if a pod of this shape that came before `waiting` backs off, is parked, or waits for
-        its namespace's turn.
+        its namespace's turn; none but those `to` whom it is to defer.
 
         To be asked before `waiting` takes a place: then that one is tried first, and this again.
         """
@@ -405,7 +410,7 @@ class Queue:
         there = [group.first() if group is not None else None, woken]
         ahead = [pod for pod in there if pod is not None and pod.state in {"parked", "backoff"}]
         first = min([*ahead, elder or waiting], key=lambda pod: pod.key)
-        if first.key >= waiting.key:
+        if first.key >= waiting.key or (to is not None and not to(first)):
             return False
         if first.state == "parked" and group is not None:
             heapq.heappop(group.heap)
@@ -489,7 +494,7 @@ class Queue:
 
     def retry(self, pod: PodRequest, profile: Profile, tries: int, now_ns: int) -> None:
         """A pod that lost its place (bind refused): back in after its back-off."""
-        waiting = self._new(pod, profile)
+        waiting = self._new(pod, profile, now_ns)
         waiting.tries = tries
         waiting.ready_ns = now_ns + backoff_ns(tries)
         self._known[pod.uid] = waiting
@@ -693,8 +698,3 @@ class Queue:
             waiting.state = "backoff"
             self._held += 1
             heapq.heappush(self._backoff, (waiting.ready_ns, self._held, waiting))
-
-
-def backoff_ns(tries: int) -> int:
-    """The back-off of a pod after its `tries`-th failed try, nanoseconds."""
-    return min(BACKOFF_FIRST_NS << min(tries - 1, 10), BACKOFF_MOST_NS)

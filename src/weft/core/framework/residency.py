@@ -94,6 +94,11 @@ class Residencies:
         key = self._where.get(uid)
         return None if key is None else self._on[key][uid].since_ns
 
+    def is_there_since(self, at_ns: int, uid: str) -> bool:
+        """True if the pod has had its place since then, or for longer."""
+        since_ns = self.since_ns(uid)
+        return since_ns is not None and since_ns <= at_ns
+
     def follow(self) -> set[GpuKey]:
         """GPUs whose pods change from now on are put in here; it is the caller's to clear it."""
         changed: set[GpuKey] = set()

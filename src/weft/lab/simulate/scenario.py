@@ -18,6 +18,7 @@ from weft.lab.simulate.openb import (
     TracePod,
     asked,
     check_times,
+    duration_ns,
     read_nodes,
     read_pods,
     usual_card_mib,
@@ -39,6 +40,7 @@ from weft.model.queue_rules import (
     MoveRules,
     QueueRules,
 )
+from weft.model.request import rounded_s
 
 # Lets policies learn the typical pods from arrivals so far, instead of from the whole trace
 
@@ -125,6 +127,12 @@ class Scenario(msgspec.Struct, frozen=True):
     def _usual(self) -> Iterable[Shape]:
         return self.usual or (pod.shape for pod in self.pods)
 
+    def with_said_durations(self) -> "Scenario":
+        """Return the same, where pods say how long they run."""
+        usual = tuple(self._usual())
+        pods = [_saying(pod, duration_ns(pod)) for pod in self.pods]
+        return msgspec.structs.replace(self, pods=pods, usual=usual)
+
     def start(
         self, decider: Decider, arrivals: Arrivals, decisions: DecisionsWriter | None = None
     ) -> tuple[Engine, Any]:
@@ -151,6 +159,17 @@ class Scenario(msgspec.Struct, frozen=True):
         if self.mystic:
             handle(PolicyInput(MYSTIC, self.mystic), 0)
         return engine, learning(handle, self.half_life_ns) if self.learn else handle
+
+
+def _saying(pod: TracePod, runs_ns: int | None) -> TracePod:
+    if runs_ns is None or pod.withdrawn:
+        return pod
+    expected_s, request = rounded_s(runs_ns / 1e9), pod.request
+    shape = msgspec.structs.replace(pod.shape, expected_s=expected_s)
+    if request is not None:
+        asks = msgspec.structs.replace(request.shape, expected_s=expected_s)
+        request = msgspec.structs.replace(request, shape=asks)
+    return msgspec.structs.replace(pod, shape=shape, request=request)
 
 
 # --- Reads a scenario from two openb files: a cluster and a workload ------------------------------

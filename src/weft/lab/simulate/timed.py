@@ -354,14 +354,14 @@ class TimedRun(EventLoop[int]):
         self.gangs.ends(number, self.now)
         if self.queues is not None:
             self.queues.ends(number, self.now)
-        self._take_place(number)
+        self._take_place(number, completed=self.engine.forecasts.on)
 
-    def _take_place(self, number: int) -> None:
+    def _take_place(self, number: int, *, completed: bool = False) -> None:
         self.ends_ns.pop(number, None)
         self.goes_ns.pop(number, None)
         self.moved.ends(number)
         self.asked_milli -= self.pods[number].total_milli
-        self.tell(PodGone(str(number)))
+        self.tell(PodGone(str(number), completed=completed))
         self.held_milli += self.meter.held_change(self.places.pop(number))
 
     def _evict(self, command: Evict) -> None:

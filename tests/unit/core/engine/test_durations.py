@@ -89,7 +89,7 @@ def test_few_runs_say_nothing_and_ten_say_all() -> None:
     five = history([1, 2, 3, 4, 5]).left(("job",), 0, NOW)
     assert (five.half_ns, five.most_ns) == (3 * HOUR, None)
     ten = history([*range(1, 11)]).left(("job",), 0, 10 * HOUR)
-    assert ten == (5 * HOUR, 9 * HOUR, "learnt")
+    assert ten == (5 * HOUR, 9 * HOUR, "learnt", 8 * HOUR)
 
 
 def test_a_kind_with_few_runs_takes_those_of_a_wider_one() -> None:
@@ -133,10 +133,10 @@ def test_old_runs_count_less_and_so_fewer_remain() -> None:
 
 def test_what_a_pod_says_is_held_to_what_its_namespace_said_before() -> None:
     nobody = RunHistory().left(("job", "ns"), 0, 0, said_ns=HOUR)
-    assert nobody == (HOUR, SAID_AT_MOST * HOUR, "said")
+    assert nobody == (HOUR, SAID_AT_MOST * HOUR, "said", SAID_AT_MOST * HOUR)
     liars = history([10.0] * 12, said_h=1)
     said = liars.left(("another", "ns"), 0, NOW, said_ns=2 * HOUR)
-    assert said == (20 * HOUR, 20 * HOUR, "said")
+    assert said == (20 * HOUR, 20 * HOUR, "said", 20 * HOUR)
     assert liars.left(("another", "honest"), 0, 0, said_ns=2 * HOUR).half_ns == 2 * HOUR
 
 
@@ -146,9 +146,10 @@ def test_a_pod_that_runs_for_longer_than_it_said_is_unknown() -> None:
 
 def test_what_ends_a_pod_bounds_it() -> None:
     known = history([*range(1, 11)])
-    assert known.left(("job",), 0, NOW, bound_ns=6 * HOUR) == (5 * HOUR, 6 * HOUR, "bound")
+    bounded = known.left(("job",), 0, NOW, bound_ns=6 * HOUR)
+    assert bounded == (5 * HOUR, 6 * HOUR, "bound", 6 * HOUR)
     assert known.left(("job",), 0, NOW, bound_ns=20 * HOUR).by == "learnt"
-    assert RunHistory().left((), 2 * HOUR, 0, bound_ns=HOUR) == (None, 0, "bound")
+    assert RunHistory().left((), 2 * HOUR, 0, bound_ns=HOUR) == (None, 0, "bound", 0)
 
 
 @pytest.mark.parametrize("said_ns", [-HOUR, MOST_NS + 1, 0])

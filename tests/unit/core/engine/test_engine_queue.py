@@ -30,7 +30,7 @@ from weft.core.engine import (
     Tick,
 )
 from weft.core.engine.oom_history import OomRecord
-from weft.core.engine.queue import backoff_ns
+from weft.core.engine.parked import backoff_ns
 from weft.core.framework import Profile, Query
 from weft.core.framework.signals import SignalsSnapshot
 from weft.core.ledger import audit

@@ -1,0 +1,35 @@
+"""The questions that a discipline of the queue answers. Times are in ns of the engine's clock."""
+
+Key = tuple[int, ...]
+
+
+class Reservation:
+    """A place that is kept, as others see it: it is expected to be whole at `starts_ns`, None where
+    nobody knows; `slips` counts the times that it was not by then."""
+
+    __slots__ = ("slips", "starts_ns")
+
+    def __init__(self) -> None:
+        self.starts_ns: int | None = None
+        self.slips = 0
+
+
+class QueueDiscipline:
+    """Decides who goes next. By default pods go in their policy's order, places are kept for who
+    waits, and nobody passes into these."""
+
+    name = ""
+    reserves = True
+    """True if places are kept for who waits at the head of its priority."""
+    forecasts = False
+    """True if it has to be known how long pods run."""
+
+    def order(self, key: Key, rank: Key, created_ns: int, half_ns: int | None) -> Key:
+        """The pod's place in the queue, smaller first: `key` is that by its policy, `rank` its
+        priority. It runs for `half_ns` in half of the cases, None where nobody knows."""
+        return key
+
+    def may_pass(self, ends_ns: int | None, kept: Reservation) -> bool:
+        """True if a pod may pass into what is kept that ends by then with confidence; None: nobody
+        knows when."""
+        return False

@@ -1,0 +1,213 @@
+"""Disciplines of the queue: who goes next, and who passes into places that are kept for others."""
+
+import pytest
+from engine_talk import SECOND
+from msgspec.structs import replace
+from test_head_of_line import MINUTE, World, gang
+
+from weft.core.engine import PodGone, PodSeenBound
+from weft.core.engine.forecasts import kinds_of
+from weft.core.policies.packing import BestFit
+from weft.core.policies.queue import DISCIPLINES
+from weft.core.policies.queue.discipline import Reservation
+from weft.core.policies.queue.easy import SLIPS
+from weft.core.policies.queue.shortest import OVERTAKES
+from weft.core.record.file import Header, PolicyUse, ProfileUse
+from weft.model import PodRequest
+from weft.model.queue_rules import Discipline, HeadOfLine
+from weft.testing import node, placement, pod
+
+
+def rules(discipline: Discipline) -> HeadOfLine:
+    after_ns = 5 * MINUTE
+    return HeadOfLine(after_ns, 10_000 * MINUTE, after_ns, discipline=discipline)
+
+
+def lasting(name: str, said_s: int, gpus: int = 1, **more: str) -> PodRequest:
+    """A pod that says how long it runs; 0: it says nothing."""
+    one = pod(name, gpus=gpus, application=more.get("application", ""))
+    return replace(one, shape=replace(one.shape, expected_s=said_s))
+
+
+def waiting_world(discipline: Discipline) -> World:
+    """Two GPUs: one is held for 2,048 s, one got free at 512 s; a gang of two has waited."""
+    world = World(node("a", gpus=2), rules=rules(discipline))
+    world.add(lasting("long", 2_048), lasting("short", 512))
+    world.add(*gang("train", 2))
+    world.until(512 * SECOND)
+    world.tell(PodGone("short", completed=True))
+    assert world.kept() == {"a": 1}
+    world.until(600 * SECOND)
+    return world
+
+
+def test_a_pod_that_ends_in_time_passes_and_the_gang_starts_as_was_said() -> None:
+    world = waiting_world("easy")
+    (turn,) = world.engine.kept_places.kept()
+    assert turn.reservation.starts_ns == 2_048 * SECOND
+    world.add(lasting("fits", 512))
+    assert world.bound["fits"] == "a"
+    assert world.kept() == {}
+    world.until((600 + 512) * SECOND)
+    world.tell(PodGone("fits", completed=True))
+    assert world.kept() == {"a": 1}
+    world.until(2_048 * SECOND)
+    world.tell(PodGone("long", completed=True))
+    assert {"train-0", "train-1"} <= world.bound.keys()
+
+
+@pytest.mark.parametrize("said_s", [0, 1_024, 8_192])
+def test_a_pod_that_ends_too_late_or_says_nothing_passes_nobody(said_s: int) -> None:
+    """Twice what it says counts, as nobody of its namespace has ended yet but one."""
+    world = waiting_world("easy")
+    world.add(lasting("late", said_s))
+    assert "late" not in world.bound
+
+
+def test_with_reserve_nobody_passes_and_with_first_fit_nothing_is_kept() -> None:
+    world = waiting_world("reserve")
+    world.add(lasting("fits", 512))
+    assert "fits" not in world.bound
+    world = World(node("a", gpus=2), rules=rules("first-fit"))
+    world.add(lasting("long", 2_048), lasting("short", 512), *gang("train", 2))
+    world.until(600 * SECOND)
+    world.add(lasting("later", 512))
+    world.tell(PodGone("short"))
+    world.until(700 * SECOND)
+    assert world.bound["later"] == "a"
+
+
+def test_a_waiting_pod_passes_once_something_is_free_there() -> None:
+    world = World(node("a", gpus=2), rules=rules("easy"))
+    world.add(lasting("long", 2_048), lasting("short", 512), *gang("train", 2))
+    world.until(400 * SECOND)
+    world.add(lasting("unknown", 0), lasting("fits", 256))
+    world.until(512 * SECOND)
+    world.tell(PodGone("short", completed=True))
+    world.until(530 * SECOND)
+    assert "fits" in world.bound
+    assert "unknown" not in world.bound
+
+
+def test_alike_pods_of_another_namespace_are_not_waited_for_where_they_may_not_pass() -> None:
+    """Both ask the same and say nothing; only the younger one's kind is known."""
+    world = World(node("a", gpus=2), node("b", gpus=1), rules=rules("easy"))
+    world.add(lasting("long", 4_096, gpus=2))
+    for number in range(12):
+        world.add(replace(pod(f"run-{number}", gpus=1), namespace="known"))
+        world.until(world.now_ns + 20 * SECOND)
+        world.tell(PodGone(f"run-{number}", completed=True))
+    world.add(lasting("b-holder", 8_192), *gang("train", 2))
+    world.until(world.now_ns + 6 * MINUTE)
+    (turn,) = world.engine.kept_places.kept()
+    assert turn.nodes == ["a"]
+    world.add(lasting("half", 64))
+    world.tell(PodGone("long", completed=True))  # it ended early: the gang starts
+    assert {"train-0", "train-1"} <= world.bound.keys()
+    assert "half" not in world.bound
+
+
+def test_pods_alike_of_which_only_the_younger_may_pass() -> None:
+    world = waiting_world("easy")
+    history = world.engine.forecasts.durations
+    for number in range(12):
+        kinds = kinds_of(replace(pod("one", gpus=1), namespace="known"))
+        history.begins(f"run-{number}", kinds, world.now_ns - 20 * SECOND)
+        history.ends(f"run-{number}", world.now_ns, by_itself=True)
+    world.add(replace(pod("elder", gpus=1), namespace="unknown"))
+    assert "elder" not in world.bound
+    world.add(replace(pod("younger", gpus=1), namespace="known"))
+    assert world.bound["younger"] == "a"
+    assert "elder" not in world.bound
+
+
+def test_the_place_is_where_it_is_whole_first() -> None:
+    """By what has to end both nodes are alike, and the first one is taken."""
+    for discipline, wanted in (("reserve", "a"), ("easy", "b")):
+        world = World(node("a", gpus=2), node("b", gpus=2), rules=rules(discipline))  # type: ignore[arg-type]
+        world.add(*(lasting(f"a{n}", 8_192) for n in range(2)))
+        world.add(*(lasting(f"b{n}", 2_048) for n in range(2)))
+        assert [world.bound[name] for name in ("a0", "a1", "b0", "b1")] == [*"aabb"]
+        world.add(*gang("train", 2, topology_key=""))
+        world.until(6 * MINUTE)
+        (turn,) = world.engine.kept_places.kept()
+        assert turn.nodes == [wanted]
+
+
+def test_a_place_that_slips_twice_is_lent_to_nobody() -> None:
+    easy, kept = DISCIPLINES["easy"], Reservation()
+    assert not easy.may_pass(5, kept)
+    kept.starts_ns = 10
+    assert easy.may_pass(10, kept)
+    assert not easy.may_pass(11, kept)
+    assert not easy.may_pass(None, kept)
+    kept.slips = SLIPS
+    assert not easy.may_pass(5, kept)
+
+
+def test_a_slip_is_counted_when_the_time_that_was_sure_has_passed() -> None:
+    world = waiting_world("easy")
+    (turn,) = world.engine.kept_places.kept()
+    assert turn.promised_ns == 2 * 2_048 * SECOND
+    world.add(lasting("fits", 512))
+    world.until(4_097 * SECOND)
+    world.tell(PodGone("fits", completed=True))
+    assert turn.reservation.slips == 1
+    assert turn.promised_ns is None  # the one in its way runs for longer than it said: unknown
+    world.add(lasting("another", 16))
+    assert "another" not in world.bound
+
+
+def test_shortest_goes_first_and_none_is_overtaken_for_ever() -> None:
+    world = World(node("a", gpus=1), rules=rules("shortest"))
+    world.add(lasting("runs", 64))
+    world.add(lasting("long", 256), lasting("unknown", 0), lasting("short", 16))
+    for last, wanted in (("runs", "short"), ("short", "long"), ("long", "unknown")):
+        world.tell(PodGone(last, completed=True))
+        world.until(world.now_ns + 20 * SECOND)
+        assert [*world.bound][-1] == wanted
+    world.add(lasting("old", 256))
+    world.until(world.now_ns + OVERTAKES * 256 * SECOND)
+    world.add(lasting("new", 16))
+    world.tell(PodGone("unknown", completed=True))
+    world.until(world.now_ns + 20 * SECOND)
+    assert [*world.bound][-1] == "old"
+
+
+def test_priority_goes_before_shortness() -> None:
+    world = World(node("a", gpus=1), rules=rules("shortest"))
+    world.add(lasting("runs", 64))
+    world.add(lasting("short", 16), replace(lasting("urgent", 4_096), priority=5))
+    world.tell(PodGone("runs", completed=True))
+    world.until(20 * SECOND)
+    assert [*world.bound][-1] == "urgent"
+
+
+@pytest.mark.parametrize("discipline", ["reserve", "first-fit"])
+def test_nothing_is_learnt_where_nobody_asks(discipline: Discipline) -> None:
+    world = waiting_world(discipline) if discipline == "reserve" else World(node("a", gpus=2))
+    world.add(lasting("one", 64))
+    world.tell(PodGone("one", completed=True))
+    assert "one" not in world.engine.forecasts.durations
+    assert not world.engine.forecasts.durations.coverage
+
+
+def test_a_bound_pod_is_known_by_when_it_was_bound() -> None:
+    world = World(node("a", gpus=2), rules=rules("easy"))
+    world.now_ns = 10_000 * SECOND
+    seen = placement("old", "a", 0, milli=1000, memory_mib=16_384)
+    held_ns = 1_000 * SECOND
+    world.tell(PodSeenBound(replace(seen, expected_s=2_048), held_ns=held_ns))
+    half_ns, _ = world.engine.forecasts.durations.ends_at("old", world.now_ns)
+    assert half_ns == (9_000 + 2_048) * SECOND
+
+
+@pytest.mark.parametrize("discipline", [*DISCIPLINES])
+def test_a_recorded_day_is_replayed_with_its_discipline(discipline: Discipline) -> None:
+    world = World(node("a", gpus=2), rules=rules(discipline))
+    profile = ProfileUse("weft", [PolicyUse("best-fit")])
+    header = Header([profile], head_of_line=world.engine.kept_places.rules)
+    engine = header.engine(lambda _: BestFit())
+    assert engine.kept_places.rules.discipline == discipline
+    assert engine.kept_places.on == (discipline != "first-fit")
+    assert engine.forecasts.on == (discipline in {"easy", "shortest"})
