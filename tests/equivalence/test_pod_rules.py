@@ -54,6 +54,7 @@ class Story:
         self.nodes: dict[str, Node] = {}
         self.there: dict[str, There] = {}
         self.made = 0
+        self.workloads: list[PodRequest] = []
         for _ in range(5):
             self.change_node()
 
@@ -88,6 +89,13 @@ class Story:
         return PodMarks(namespace, self.labels(), away, self.some(0.1))
 
     def asked(self) -> PodRequest:
+        """A pod of a workload: often another one of a workload that there was before."""
+        self.made += 1
+        if not self.workloads or self.some(0.5):
+            self.workloads.append(self.workload())
+        return replace(self.dice.choice(self.workloads[-8:]), uid=f"asked-{self.made}")
+
+    def workload(self) -> PodRequest:
         """A pod with rules of its own."""
         namespace, labels = self.dice.choice(NAMESPACES), self.labels()
         own, affinity = PodMarks(namespace, labels), self.terms(namespace)
@@ -117,8 +125,7 @@ class Story:
             tolerations=(Toleration(operator="Exists"),) if self.some(0.5) else (),
             pods=rules,
         )
-        self.made += 1
-        plain = pod(f"asked-{self.made}")
+        plain = pod("asked")
         shape = replace(plain.shape, constraints=constraints)
         return replace(plain, shape=shape, namespace=namespace, labels=labels)
 

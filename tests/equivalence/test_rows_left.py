@@ -25,7 +25,7 @@ class Drawn:
 
 @st.composite
 def drawn(draw: st.DrawFn) -> Drawn:
-    """Up to 12 nodes, and up to five answers by zone, by rack, by rows or by node."""
+    """Up to 12 nodes, and up to five answers by zone, by rack or by node."""
     nodes = draw(st.integers(1, 12))
     value = st.sampled_from([None, "a", "b", "c"])
     labels = {
@@ -33,7 +33,7 @@ def drawn(draw: st.DrawFn) -> Drawn:
     }
     codes = draw(st.lists(st.sampled_from(OTHERS), min_size=nodes, max_size=nodes))
     rows = st.sets(st.integers(0, nodes - 1))
-    kind = st.sampled_from(["zone", "rack", "rows", "node"])
+    kind = st.sampled_from(["zone", "rack", "node"])
     answers = draw(st.lists(st.tuples(st.sampled_from(CODES), kind, rows), max_size=5))
     return Drawn(codes, labels, answers)
 
@@ -67,8 +67,6 @@ def refused(world: Drawn, columns: dict[str, LabelColumn], kind: str, rows: set[
 def answer(columns: dict[str, LabelColumn], code: Code, kind: str, rows: set[int]) -> PodAnswer:
     """As rules give it."""
     some = np.array(sorted(rows), dtype=np.int64)
-    if kind == "rows":
-        return PodAnswer(code, some, str)
     column = columns.get(kind)
     mask = np.zeros(
         len(columns["zone"].of_node) if column is None else column.count, dtype=np.bool_
@@ -87,7 +85,7 @@ def test_rows_left_are_those_of_all_nodes_one_by_one(world: Drawn) -> None:
     if left.rows is None:
         assert left.codes.tolist() == expected
     else:
-        free = left.rows[~left.out].tolist()
+        free = left.rows.tolist()
         assert free == [row for row, code in enumerate(expected) if code == 0]
     assert left.counts.tolist() == np.bincount(expected, minlength=len(Code)).tolist()
     assert codes.tolist() == world.codes

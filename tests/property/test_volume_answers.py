@@ -200,7 +200,7 @@ def test_limits_count_each_volume_of_a_node_once(data: st.DataObject) -> None:
     table = Ledger(nodes).table
     refused = [False] * len(nodes)
     for answer in storage_answers(state, table, StorageRules(mounts=MountedVolumes(new)), pod):
-        refused = [a or bool(b) for a, b in zip(refused, answer.refuses(table.count), strict=True)]
+        refused = [a or bool(b) for a, b in zip(refused, answer.refuses(), strict=True)]
     for row, node in enumerate(table.nodes):
         by_pods = {each for on, uses in there.values() if on == node.name for each in uses}
         all_there = by_pods | set(storages[node.name].attached)

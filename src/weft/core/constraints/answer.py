@@ -1,7 +1,7 @@
 """The answer of one of a pod's rules, and what all of them together leave."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,29 +12,28 @@ from weft.model import Code
 
 Words = Callable[[int], str]
 Codes = npt.NDArray[np.int8]
-_BOOL = np.dtype(np.bool_)
 
 
 class PodAnswer(NamedTuple):
     """One rule's answer: where it refuses a pod, with this code, and why it refuses the node of a
-    row, in words. `where` is by node, [N]; or the rows that it refuses, where these are few; if
-    there are `domains`, a set of these (`LabelColumn.rows_in`)."""
+    row, in words. `where` is by node, [N]; if there are `domains`, a set of these
+    (`LabelColumn.rows_in`)."""
 
     code: Code
-    where: Bools | Ints | int
+    where: Bools | int
     words: Words
     domains: LabelColumn | None = None
 
-    def refuses(self, nodes: int) -> Bools:
-        """The nodes that it refuses, of so many, [N]."""
-        if self.domains is not None:
-            return np.asarray(self.asked().take(self.domains.of_node), dtype=np.bool_)
-        refused = np.zeros(nodes, dtype=np.bool_)
-        refused[self.where] = True
-        return refused
+    def refuses(self, rows: Ints | None = None) -> Bools:
+        """True for each node that it refuses, [N]; for each of these rows."""
+        domains, asked = self.domains, self.asked()
+        if domains is None:
+            return asked if rows is None else asked.take(rows)
+        of_node = domains.of_node
+        return asked.take(of_node if rows is None else of_node.take(rows))
 
-    def asked(self) -> Bools | Ints:
-        """A mask of the domains or nodes that it refuses, or rows."""
+    def asked(self) -> Bools:
+        """A mask of the domains or nodes that it refuses."""
         if isinstance(self.where, int):
             assert self.domains is not None
             return self.domains.mask_of(self.where)
@@ -42,18 +41,15 @@ class PodAnswer(NamedTuple):
 
 
 def _by_key(answers: Sequence[PodAnswer]) -> list[list[PodAnswer]]:
-    """Those that refuse something: by the same domains together, by rows, and by node. Of several
+    """Those that refuse something: by the same domains together, and by node. Of several
     that refuse a node the first of the first counts."""
-    found: dict[tuple[int, bool], list[PodAnswer]] = {}
+    found: dict[int, list[PodAnswer]] = {}
     for answer in answers:
-        where = answer.where
-        by_rows = not isinstance(where, int) and where.dtype is not _BOOL
-        if isinstance(where, int):
-            refuses = where != 0
-        else:
-            refuses = len(where) != 0 if by_rows else np.count_nonzero(where) != 0
-        if refuses:
-            found.setdefault((id(answer.domains), by_rows), []).append(answer)
+        where, key = answer.where, id(answer.domains)
+        if key in found:
+            found[key].append(answer)
+        elif where if isinstance(where, int) else np.count_nonzero(where):
+            found[key] = [answer]
     return list(found.values())
 
 
@@ -77,69 +73,65 @@ class RowsLeft:
     """Finds which of the nodes whose `codes` are 0 a pod's answers leave: as `refusals` does, but
     nodes of domains that are refused are not looked at.
 
-    `rows` are those, in order, that answers by domain leave, and `out` says which of them are
-    refused otherwise; where none is by domain `rows` are None, and `codes` those of all nodes.
-    `counts[c]` nodes have code c.
+    `rows` are those that are left, in order, and `codes` what they were; where no answer is by
+    domain `rows` are None, and `codes` those of all nodes. `counts[c]` nodes have code c.
     """
 
-    __slots__ = ("codes", "counts", "out", "rows")
-    out: Bools
-    rows: Ints | None
+    __slots__ = ("codes", "counts", "rows")
 
     def __init__(self, codes: Codes, counts: Ints, answers: Sequence[PodAnswer]) -> None:
-        self.codes, self.counts, self.rows = codes, counts.copy(), None
+        self.codes, self.counts = codes, counts.copy()
+        rows: Ints | None = None
+        out: Bools = np.zeros(0, dtype=np.bool_)
         for alike in _by_key(answers):
-            self._refuse(alike)
+            domains = alike[0].domains
+            if rows is not None:
+                self._refuse_among(alike, rows, out)
+            elif domains is not None:
+                rows, out = self._left_in(alike, domains)
+            else:
+                self._refuse_nodes(alike)
+        self.rows = rows if rows is None else rows[~out]
 
-    def _refuse(self, alike: Sequence[PodAnswer]) -> None:
-        domains = alike[0].domains
-        if self.rows is not None:
-            self._refuse_among(alike, self.rows)
-        elif domains is not None:
-            self._leave_domains(alike, domains)
-        else:
-            self._refuse_nodes(alike)
-
-    def _count(self, code: Code, nodes: int | np.integer[Any]) -> None:
+    def _count(self, code: Code, nodes: int) -> None:
         self.counts[0] -= nodes
-        self.counts[int(code)] += nodes
+        self.counts[code] += nodes
 
-    def _leave_domains(self, alike: Sequence[PodAnswer], domains: LabelColumn) -> None:
-        """Leave the nodes of those domains that no answer refuses: others are not looked at."""
+    def _left_in(self, alike: Sequence[PodAnswer], domains: LabelColumn) -> tuple[Ints, Bools]:
+        """The nodes of those domains that no answer refuses, and which of them are out already:
+        others are not looked at."""
         left, refused = domains.everywhere, []
         for answer in alike:
             assert isinstance(answer.where, int)
-            here = answer.where & left
-            left ^= here
-            refused.append((answer.code, here))
-        self.rows = domains.rows_in(left)
-        self.out = self.codes.take(self.rows) != 0
-        elsewhere = int(self.counts[0]) - len(self.rows) + int(np.count_nonzero(self.out))
+            if here := answer.where & left:
+                left ^= here
+                refused.append((answer.code, here))
+        rows = domains.rows_in(left)
+        out = self.codes.take(rows) != 0
+        elsewhere = int(self.counts[0]) - len(rows) + int(np.count_nonzero(out))
         for code, here in refused[1:]:
-            if here:
-                there = self.codes.take(domains.rows_in(here))
-                count = len(there) - int(np.count_nonzero(there))
+            there = self.codes.take(domains.rows_in(here))
+            if count := len(there) - int(np.count_nonzero(there)):
                 self._count(code, count)
                 elsewhere -= count
         self._count(refused[0][0], elsewhere)
+        return rows, out
 
-    def _refuse_among(self, alike: Sequence[PodAnswer], rows: Ints) -> None:
-        """Refuse some of the rows that are left."""
-        before = np.count_nonzero(self.out)
+    def _refuse_among(self, alike: Sequence[PodAnswer], rows: Ints, out: Bools) -> None:
+        """Put some of the rows that are left `out`."""
+        before = int(np.count_nonzero(out))
         for answer in alike:
-            self.out |= answer.refuses(len(self.codes)).take(rows)
-            after = np.count_nonzero(self.out)
+            out |= answer.refuses(rows)
+            after = int(np.count_nonzero(out))
             if after > before:
                 self._count(answer.code, after - before)
-            before = after
+                before = after
 
     def _refuse_nodes(self, alike: Sequence[PodAnswer]) -> None:
         """Refuse nodes where no answer was by domain."""
         self.codes = self.codes.copy()
         for answer in alike:
-            where = answer.where
-            assert not isinstance(where, int)
-            rows = where if where.dtype is not _BOOL else where.nonzero()[0]
+            rows = answer.asked().nonzero()[0]
             free = rows[self.codes.take(rows) == 0]
             self.codes[free] = int(answer.code)
             self._count(answer.code, len(free))

@@ -3,16 +3,20 @@ InterPodAffinity filters, for all nodes at once.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
-from weft.core.constraints.answer import PodAnswer, Words
+from weft.core.constraints.answer import PodAnswer
 from weft.core.constraints.counts import CountByNode, summed
 from weft.core.constraints.existing_pods import CountKey, ExistingPods, affinity_key
 from weft.core.constraints.storage_answers import storage_answers
 from weft.core.ledger.node_labels import WITHOUT, LabelColumn, as_bits
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Code, Constraints, InterPodRules, PodRequest, PodTerm, SpreadRule
+
+KEPT_RULES = 1_024
+"""So many different rules are known with what they ask."""
 
 
 def answers(
@@ -23,36 +27,84 @@ def answers(
 ) -> list[PodAnswer]:
     """The answers of all rules about other pods, and about volumes, of a pod with these
     constraints; `pod` has the names of its claims."""
-    rules, found = constraints.pods, list[PodAnswer]()
-    if rules:
-        found += _affinity(existing, table, rules) if rules.affinity else []
-        for term in rules.anti_affinity:
-            count = existing.count(CountKey((term.pods,)))
-            found.append(_away(table, term, count, Code.POD_ANTI_AFFINITY))
-        for term in rules.kept_off_by:
-            found.append(_away(table, term, existing.owners[term], Code.ANTI_AFFINITY))
-        found += _spread(existing, table, constraints, rules.spread)
+    found: list[PodAnswer] = []
+    if constraints.pods:
+        found += _asked(existing, table, constraints.pods).answers(table, constraints)
     if constraints.storage and pod is not None:
         found += storage_answers(existing.volumes, table, constraints.storage, pod)
     return found
 
 
-def _affinity(existing: ExistingPods, table: LedgerTable, rules: InterPodRules) -> list[PodAnswer]:
-    """One pod must match all terms to count for any; the first of pods that are near to each other
-    may be anywhere where all topology keys are."""
-    count = existing.count(affinity_key(rules))
-    columns = [table.labels.domains(term.topology_key) for term in rules.affinity]
-    none_in = [count.none_in(table, term.topology_key) for term in rules.affinity]
-    is_first = rules.is_its_own and _nowhere(none_in, columns)
-    if is_first and existing.kept:  # another one may have a place soon
-        kept = existing.count(affinity_key(rules, with_kept=True))
-        also = [kept.none_in(table, term.topology_key) for term in rules.affinity]
-        is_first = _nowhere(also, columns)
-    found = []
-    for term, none, column in zip(rules.affinity, none_in, columns, strict=True):
-        where = WITHOUT if is_first else none
-        found.append(PodAnswer(Code.POD_AFFINITY, where, _affinity_words(term, table), column))
-    return found
+def _asked(existing: ExistingPods, table: LedgerTable, rules: InterPodRules) -> "AskedRules":
+    """Look up what the rules ask, once: pods of a workload come with the same ones."""
+    known = existing.asked_rules.get(rules)
+    if known is None or not known.is_true(table):
+        if len(existing.asked_rules) >= KEPT_RULES:
+            existing.asked_rules.clear()
+        known = existing.asked_rules[rules] = AskedRules(existing, table, rules)
+    return known
+
+
+class AskedRules:
+    """Some pods' rules, with the counts that they ask and the domains on one layout of nodes."""
+
+    def __init__(self, existing: ExistingPods, table: LedgerTable, rules: InterPodRules) -> None:
+        self._existing, self._rules, self._row_of = existing, rules, table.row_of
+        domains = table.labels.domains
+        self._near = existing.count(affinity_key(rules)) if rules.affinity else None
+        self._near_domains = [domains(term.topology_key) for term in rules.affinity]
+        own = [(t, existing.count(CountKey((t.pods,)))) for t in rules.anti_affinity]
+        others = [(term, existing.owners[term]) for term in rules.kept_off_by]
+        self._away = [
+            (term, domains(term.topology_key), count, code)
+            for terms, code in ((own, Code.POD_ANTI_AFFINITY), (others, Code.ANTI_AFFINITY))
+            for term, count in terms
+        ]
+        self._spread = [
+            (rule, domains(rule.topology_key), pods_of(existing, rule)) for rule in rules.spread
+        ]
+        counts = (self._near, *(e[2] for e in self._away), *(e[2] for e in self._spread))
+        self._counts = [count for count in counts if count is not None]
+
+    def is_true(self, table: LedgerTable) -> bool:
+        """True while counts and domains are those that there are: they are asked once more."""
+        return self._row_of is table.row_of and self._existing.ask_again(self._counts)
+
+    def answers(self, table: LedgerTable, constraints: Constraints) -> list[PodAnswer]:
+        """The answers now."""
+        found = [] if self._near is None else self._affinity(table, self._near)
+        for term, domains, count, code in self._away:
+            words = partial(_away_words, term, table, count, code)
+            if domains.tells_nodes_apart:
+                found.append(PodAnswer(code, count.anywhere(table).copy(), words))
+            else:
+                here = domains.everywhere ^ count.by_domain(table, term.topology_key).none_in
+                found.append(PodAnswer(code, here, words, domains))
+        if self._spread:
+            parts = nodes_within(table, constraints, self._rules.spread)
+            for (rule, domains, pods), within in zip(self._spread, parts, strict=True):
+                found.append(_skewed(rule, table, domains, pods, within))
+        return found
+
+    def _affinity(self, table: LedgerTable, count: CountByNode) -> list[PodAnswer]:
+        """One pod must match all terms to count for any; the first of pods that are near to each
+        other may be anywhere where all topology keys are."""
+        rules, existing, columns = self._rules, self._existing, self._near_domains
+        none_in = [count.by_domain(table, term.topology_key).none_in for term in rules.affinity]
+        is_first = rules.is_its_own and _nowhere(none_in, columns)
+        if is_first and existing.kept:  # another one may have a place soon
+            kept = existing.count(affinity_key(rules, with_kept=True))
+            also = [kept.by_domain(table, term.topology_key).none_in for term in rules.affinity]
+            is_first = _nowhere(also, columns)
+        return [
+            PodAnswer(
+                Code.POD_AFFINITY,
+                WITHOUT if is_first else none,
+                partial(_affinity_words, term, column),
+                column,
+            )
+            for term, none, column in zip(rules.affinity, none_in, columns, strict=True)
+        ]
 
 
 def _nowhere(none_in: Sequence[int], columns: Sequence[LabelColumn]) -> bool:
@@ -60,52 +112,29 @@ def _nowhere(none_in: Sequence[int], columns: Sequence[LabelColumn]) -> bool:
     return all(none == each.everywhere for none, each in zip(none_in, columns, strict=True))
 
 
-def _affinity_words(term: PodTerm, table: LedgerTable) -> Words:
-    def words(row: int) -> str:
-        domain = _domain(table, term.topology_key, row)
-        if not domain:
-            return f"node has no label {term.topology_key}, which the pod's affinity names"
-        return f"no {term.pods} in {domain}, which the pod must be near to"
-
-    return words
+def _affinity_words(term: PodTerm, domains: LabelColumn, row: int) -> str:
+    domain = _domain(domains, term.topology_key, row)
+    if not domain:
+        return f"node has no label {term.topology_key}, which the pod's affinity names"
+    return f"no {term.pods} in {domain}, which the pod must be near to"
 
 
-def _domain(table: LedgerTable, key: str, row: int) -> str:
+def _domain(domains: LabelColumn, key: str, row: int) -> str:
     """The node's domain, for people; "" where it is in none."""
-    domains = table.labels.domains(key)
     number = int(domains.of_node[row])
     return f"{key}={domains.values[number - 1]}" if number else ""
 
 
-def _away(table: LedgerTable, term: PodTerm, count: CountByNode, code: Code) -> PodAnswer:
-    key = term.topology_key
-    domains = table.labels.domains(key)
-
-    def words(row: int) -> str:
-        number, where = int(count.sums(table, key)[domains.of_node[row]]), _domain(table, key, row)
-        if code is Code.ANTI_AFFINITY:
-            who = "a pod" if number == 1 else f"{number:,} pods"
-            keep = "keeps" if number == 1 else "keep"
-            return f"{who} in {where} {keep} {term.pods} away"
-        return f"{where} has {number:,} of {term.pods}, from which the pod stays away"
-
-    if domains.tells_nodes_apart:
-        return PodAnswer(code, count.rows(table), words)
-    return PodAnswer(code, domains.everywhere ^ count.none_in(table, key), words, domains)
-
-
-def _spread(
-    existing: ExistingPods,
-    table: LedgerTable,
-    constraints: Constraints,
-    rules: Sequence[SpreadRule],
-) -> list[PodAnswer]:
-    if not rules:
-        return []
-    found = []
-    for rule, within in zip(rules, nodes_within(table, constraints, rules), strict=True):
-        found.append(_skewed(rule, table, _counted(existing, table, rule, within), within))
-    return found
+def _away_words(term: PodTerm, table: LedgerTable, count: CountByNode, code: Code, row: int) -> str:
+    by_domain = count.by_domain(table, term.topology_key)
+    domains = by_domain.domains
+    where = _domain(domains, term.topology_key, row)
+    number = int(by_domain.sums[domains.of_node[row]])
+    if code is Code.ANTI_AFFINITY:
+        who = "a pod" if number == 1 else f"{number:,} pods"
+        keep = "keeps" if number == 1 else "keep"
+        return f"{who} in {where} {keep} {term.pods} away"
+    return f"{where} has {number:,} of {term.pods}, from which the pod stays away"
 
 
 def nodes_within(
@@ -146,44 +175,52 @@ def pods_of(existing: ExistingPods, rule: SpreadRule) -> CountByNode | None:
     return existing.count(CountKey((rule.pods,), with_terminating=False))
 
 
-def _counted(
-    existing: ExistingPods, table: LedgerTable, rule: SpreadRule, within: Bools | None
-) -> Ints:
-    """The rule's pods by domain, on all nodes or those of `within`."""
-    domains = table.labels.domains(rule.topology_key)
-    if (count := pods_of(existing, rule)) is None:
-        return np.zeros(len(domains.values) + 1, dtype=np.int64)
-    if within is None:
-        return count.sums(table, rule.topology_key)
-    return summed(domains, count.on(table), within)
-
-
-def _skewed(rule: SpreadRule, table: LedgerTable, sums: Ints, within: Bools | None) -> PodAnswer:
-    domains = table.labels.domains(rule.topology_key)
-    there: Sequence[int] | Ints = range(1, len(domains.values) + 1)
-    counts = sums[1:]
+def _skewed(
+    rule: SpreadRule,
+    table: LedgerTable,
+    domains: LabelColumn,
+    count: CountByNode | None,
+    within: Bools | None,
+) -> PodAnswer:
+    """The answer of a rule whose pods are counted on all nodes, or on those of `within`."""
+    there: Sequence[int] | Ints = range(1, domains.count)
     if within is not None:
         there = np.flatnonzero(np.bincount(domains.of_node[within]))
         there = there[there > 0]
-        counts = sums.take(there)
-    least, enough = 0, len(there) >= rule.min_domains
-    if len(there) and enough:
-        least = int(counts.min())
-    too_many = as_bits(sums > rule.max_skew + least - int(rule.counts_itself)) | WITHOUT
+    enough = len(there) >= rule.min_domains
+    more = rule.max_skew - int(rule.counts_itself)
+    if within is None and count is not None:
+        by_domain = count.by_domain(table, rule.topology_key)
+        sums, least = by_domain.sums, by_domain.least if enough else 0
+        too_many = by_domain.beyond(least + more)
+    else:
+        sums = np.zeros(domains.count, dtype=np.int64)
+        if count is not None:
+            sums = summed(domains, count.on(table), within)
+        least = min(sums.take(there).tolist(), default=0) if enough else 0
+        too_many = as_bits(sums > least + more)
+    words = partial(_skew_words, rule, domains, sums, there, least)
+    return PodAnswer(Code.TOPOLOGY_SPREAD, too_many | WITHOUT, words, domains)
 
-    def words(row: int) -> str:
-        where = _domain(table, rule.topology_key, row)
-        if not where:
-            return f"node has no label {rule.topology_key}, by which the pod is to be spread"
-        has = f"{where} already has {int(sums[domains.of_node[row]]):,} of {rule.pods}"
-        if not enough:
-            few = f"there are {len(there)} of at least {rule.min_domains} domains"
-            return f"{has}, {few}: skew at most {rule.max_skew} over none"
-        fewest = next((int(n) for n in there if sums[n] == least), 0)
-        name = domains.values[fewest - 1] if fewest else "any other"
-        return f"{has}, {name} {least:,}, skew at most {rule.max_skew}"
 
-    return PodAnswer(Code.TOPOLOGY_SPREAD, too_many, words, domains)
+def _skew_words(
+    rule: SpreadRule,
+    domains: LabelColumn,
+    sums: Ints,
+    there: Sequence[int] | Ints,
+    least: int,
+    row: int,
+) -> str:
+    where = _domain(domains, rule.topology_key, row)
+    if not where:
+        return f"node has no label {rule.topology_key}, by which the pod is to be spread"
+    has = f"{where} already has {int(sums[domains.of_node[row]]):,} of {rule.pods}"
+    if len(there) < rule.min_domains:
+        few = f"there are {len(there)} of at least {rule.min_domains} domains"
+        return f"{has}, {few}: skew at most {rule.max_skew} over none"
+    fewest = next((int(n) for n in there if sums[n] == least), 0)
+    name = domains.values[fewest - 1] if fewest else "any other"
+    return f"{has}, {name} {least:,}, skew at most {rule.max_skew}"
 
 
 def _tolerated(table: LedgerTable, constraints: Constraints) -> Bools:

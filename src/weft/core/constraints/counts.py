@@ -6,6 +6,57 @@ from weft.core.ledger.node_labels import LabelColumn, as_bits
 from weft.core.ledger.table import Bools, Ints, LedgerTable
 
 
+class SumsByDomain:
+    """A count's sums by the domains of one topology key, numbered as the nodes' labels are; of
+    nodes without the label, 0, none."""
+
+    __slots__ = ("_beyond", "_least", "_none_in", "domains", "sums")
+
+    def __init__(self, domains: LabelColumn, rows: Ints, counts: Ints) -> None:
+        """Add up so many on each of these rows."""
+        self.domains = domains
+        self.sums: Ints = np.zeros(domains.count, dtype=np.int64)
+        np.add.at(self.sums, domains.of_node.take(rows), counts)
+        self.sums[0] = 0
+        self._none_in: int | None = None
+        self._least: int | None = None
+        self._beyond: tuple[int, int] | None = None  # so many, and the domains with more
+
+    def add(self, row: int, by: int) -> None:
+        """So many more on the node of this row."""
+        domain = self.domains.of_node.item(row)
+        if not domain:
+            return
+        before = self.sums.item(domain)
+        self.sums[domain] = now = before + by
+        if not now or not before:
+            self._none_in = None
+        if self._least is not None and (now < self._least or before == self._least):
+            self._least = None
+        if self._beyond is not None and (now > self._beyond[0]) != (before > self._beyond[0]):
+            self._beyond = None
+
+    @property
+    def none_in(self) -> int:
+        """The domains without any, and 0 (`as_bits`)."""
+        if self._none_in is None:
+            self._none_in = as_bits(self.sums == 0)
+        return self._none_in
+
+    @property
+    def least(self) -> int:
+        """The fewest that a domain has; 0 where there is none."""
+        if self._least is None:
+            self._least = min(self.sums[1:].tolist(), default=0)
+        return self._least
+
+    def beyond(self, most: int) -> int:
+        """The domains with more than so many (`as_bits`)."""
+        if self._beyond is None or self._beyond[0] != most:
+            self._beyond = most, as_bits(self.sums > most)
+        return self._beyond[1]
+
+
 class CountByNode:
     """Pods of one kind by node; for a table's nodes as a column, and by topology domain.
 
@@ -13,26 +64,26 @@ class CountByNode:
     """
 
     __slots__ = (
+        "_anywhere",
+        "_by_key",
         "_column",
-        "_listed",
-        "_none_in",
         "_of_row",
         "_row_of",
-        "_sums",
         "asked",
         "by_node",
+        "ended",
     )
 
     def __init__(self, asked: int = 0) -> None:
-        """`asked`: when somebody asked about it last, by a count of such questions."""
-        self.asked = asked
+        """`asked`: when somebody asked about it last, by a count of such questions. It has `ended`
+        when nobody keeps it up any more."""
+        self.asked, self.ended = asked, False
         self.by_node: dict[str, int] = {}
         self._row_of: dict[str, int] = {}  # of the layout that the following are of
         self._of_row: dict[int, int] = {}
         self._column: Ints | None = None
-        self._listed: Ints | None = None  # the rows with any, one beside the other
-        self._sums: dict[str, tuple[Ints, Ints]] = {}  # by key: each node's domain, and sums
-        self._none_in: dict[str, int] = {}  # by key: the domains without any
+        self._anywhere: Bools | None = None  # the nodes with any
+        self._by_key: dict[str, SumsByDomain] = {}
 
     def add(self, node: str, by: int) -> None:
         """So many more on this node, which may be in no table."""
@@ -43,24 +94,21 @@ class CountByNode:
             self.by_node.pop(node, None)
         if (row := self._row_of.get(node)) is None:
             return
-        if count in (0, by):
-            self._listed = None
         if count:
             self._of_row[row] = count
         else:
             self._of_row.pop(row, None)
+        if self._anywhere is not None:
+            self._anywhere[row] = count != 0
         if self._column is not None:
             self._column[row] = count
-        for key, (of_node, sums) in self._sums.items():
-            if domain := of_node[row]:
-                sums[domain] = new = sums[domain] + by
-                if new in (0, by):
-                    self._none_in.pop(key, None)
+        for sums in self._by_key.values():
+            sums.add(row, by)
 
     def _lay_out(self, table: LedgerTable) -> None:
         if self._row_of is not table.row_of:
-            self._row_of, self._column, self._sums = table.row_of, None, {}
-            self._listed, self._none_in = None, {}
+            self._row_of, self._column, self._by_key = table.row_of, None, {}
+            self._anywhere = None
             there = ((table.row_of.get(node), count) for node, count in self.by_node.items())
             self._of_row = {row: count for row, count in there if row is not None}
 
@@ -73,32 +121,23 @@ class CountByNode:
                 self._column[row] = count
         return self._column
 
-    def sums(self, table: LedgerTable, key: str) -> Ints:
-        """The counts by domain of this topology key, numbered as the nodes' labels are; of nodes
-        without the label, 0, none."""
+    def by_domain(self, table: LedgerTable, key: str) -> SumsByDomain:
+        """The sums by domain of this topology key, kept up while the table has this layout."""
         self._lay_out(table)
-        if key not in self._sums:
-            domains = table.labels.domains(key)
-            sums = np.zeros(len(domains.values) + 1, dtype=np.int64)
-            np.add.at(sums, domains.of_node.take(self._rows()), list(self._of_row.values()))
-            sums[0] = 0
-            self._sums[key] = domains.of_node, sums
-        return self._sums[key][1]
+        found = self._by_key.get(key)
+        if found is None:
+            counts = np.fromiter(self._of_row.values(), np.int64, len(self._of_row))
+            found = SumsByDomain(table.labels.domains(key), self._rows(), counts)
+            self._by_key[key] = found
+        return found
 
-    def none_in(self, table: LedgerTable, key: str) -> int:
-        """The domains of this topology key without any, and 0 (`as_bits`)."""
-        sums = self.sums(table, key)
-        none = self._none_in.get(key)
-        if none is None:
-            none = self._none_in[key] = as_bits(sums == 0)
-        return none
-
-    def rows(self, table: LedgerTable) -> Ints:
-        """The table's nodes with any, in no order; not to be changed."""
+    def anywhere(self, table: LedgerTable) -> Bools:
+        """True for each of the table's nodes with any, [N]; it changes with them."""
         self._lay_out(table)
-        if self._listed is None:
-            self._listed = self._rows()
-        return self._listed
+        if self._anywhere is None:
+            self._anywhere = np.zeros(table.count, dtype=np.bool_)
+            self._anywhere[self._rows()] = True
+        return self._anywhere
 
     def _rows(self) -> Ints:
         return np.fromiter(self._of_row, np.int64, len(self._of_row))

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
-from typing import Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
@@ -32,6 +32,9 @@ from weft.model import (
     WeightedTerm,
 )
 from weft.model.storage import mounted_by
+
+if TYPE_CHECKING:
+    from weft.core.constraints.answers import AskedRules
 
 KEPT, WATCHED = 1_024, 8_192
 """Selectors whose counts are kept; the one that was asked about least recently goes first. So many
@@ -253,6 +256,7 @@ class ExistingPods:
         self.volumes = ServingVolumes()
         self.has_moved = False
         self.kept = 0
+        self.asked_rules: dict[InterPodRules, AskedRules] = {}  # kept by `answers`
         self._rose: set[CountKey | PodTerm] = set()
         self._fell: set[CountKey | PodTerm] = set()
 
@@ -397,11 +401,20 @@ class ExistingPods:
             self._counted.add(key, key.selectors[0])
         if len(self._counts) > KEPT:
             oldest = min(self._counts, key=lambda each: self._counts[each].asked)
-            del self._counts[oldest]
+            self._counts.pop(oldest).ended = True
             self._watched[oldest] = None
         while len(self._watched) > WATCHED and self._undo is None:
             self._forget_oldest()
         return known
+
+    def ask_again(self, counts: Sequence[CountByNode]) -> bool:
+        """Ask for counts that somebody has; False where one of them is not kept any more."""
+        self._asked += 1
+        for count in counts:
+            if count.ended:
+                return False
+            count.asked = self._asked
+        return True
 
     def _forget_oldest(self) -> None:
         """Watch the oldest no more: who waits for it looks again, as nobody would tell it later."""
@@ -473,5 +486,5 @@ def _count_owner(
         index.add(term, pods)
     count.add(node, by)
     if not count.by_node:
-        del owners[term]
+        owners.pop(term).ended = True
         index.remove(term, pods)

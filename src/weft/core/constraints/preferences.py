@@ -133,7 +133,7 @@ class PodWishes:
         own = [(w, self._existing.count(CountKey((w.term.pods,)))) for w in self._asked.pods]
         for wish, count in (*own, *self._drawing):
             key = wish.term.topology_key
-            by_domain = count.sums(self._table, key) * wish.weight
+            by_domain = count.by_domain(self._table, key).sums * wish.weight
             by_key[key] = by_key[key] + by_domain if key in by_key else by_domain
         if len(by_key) == 1:  # by domain first: there are fewer of them
             (key, sums), *_ = by_key.items()
@@ -197,7 +197,7 @@ class PodWishes:
         if count is None:
             return np.zeros(len(rows), np.int64), different
         if within is None and not empty:
-            return count.sums(table, rule.topology_key).take(domains), different
+            return count.by_domain(table, rule.topology_key).sums.take(domains), different
         on_nodes = count.on(table)
         if within is not None:
             of_node, on_nodes = of_node[within], on_nodes[within]

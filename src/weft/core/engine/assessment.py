@@ -76,7 +76,7 @@ class Assessment:
     the best connected set of GPUs that is free on each node, `connectable` that of the empty node:
     None where it does not matter. `kinds` is what the layout tells GPUs apart by. `beside` are
     the answers of the pod's rules about other pods, in an answer that is of one moment (`among`).
-    `rows`, where they are named, are all that fit, in order, and maybe others, with `scores`.
+    `rows`, where they are named, are all that fit, in order, with `scores`.
     `wishes` are the pod's preferences now (`preferring`), None without any, and `preferred` why a
     node was chosen by them, where they decided.
     """
@@ -207,12 +207,8 @@ class NarrowedAssessment(Assessment):
         left = RowsLeft(known.codes, known.counts, beside)
         self.counts, self.rows = left.counts, left.rows
         if left.rows is not None:
-            if len(self.raw) > 1:
-                self.rows = left.rows[~left.out]
-                self.scores = _weighed(known, self.rows)
-            else:
-                self.scores = known.total.take(left.rows)
-                np.putmask(self.scores, left.out, NEVER)
+            weighed = len(self.raw) > 1
+            self.scores = _weighed(known, left.rows) if weighed else known.total.take(left.rows)
             del self.codes, self.total
         elif left.codes is not known.codes:
             self.codes = left.codes

@@ -180,7 +180,7 @@ def _words(
 def _beside_words(code: Code, known: Assessment, rows: Sequence[int]) -> str:
     """Say why the pod's rule about other pods, or theirs about it, refuses the first of these."""
     for answer in known.beside:
-        if answer.code is code and len(rows) and answer.refuses(len(known.codes))[rows[0]]:
+        if answer.code is code and len(rows) and answer.refuses()[rows[0]]:
             return answer.words(rows[0])
     return ""
 

@@ -80,10 +80,10 @@ def _preferred(known: Assessment, wishes: PodWishes, percent: int) -> Ints | Non
     rows = known.rows
     scores = known.total if rows is None else known.scores
     best, worst = int(scores.max()), int(scores.min())
-    if rows is None or worst == NEVER:
-        fits = (scores != NEVER).nonzero()[0]
-        scores = scores.take(fits)
-        rows, worst = fits if rows is None else rows.take(fits), int(scores.min())
+    if rows is None:
+        rows = (scores != NEVER).nonzero()[0]
+        scores = scores.take(rows)
+        worst = int(scores.min())
     near = (scores >= best - (best - worst) * percent // 100).nonzero()[0]
     if len(near) == 1:
         return None
