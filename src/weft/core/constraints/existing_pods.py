@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 KEPT, WATCHED = 1_024, 8_192
 """Selectors whose counts are kept; the one that was asked about least recently goes first. So many
 more are watched without a count: somebody may wait for what they select."""
+KEPT_LABELS, KEPT_SHAPES = 1_024, 1_024
+"""Pods' different labels of which is known which selectors select them; shapes with rules of others
+filled in."""
 
 
 class CountKey(NamedTuple):
@@ -49,11 +52,16 @@ class CountKey(NamedTuple):
     with_terminating: bool = True
     with_kept: bool = True
 
-    def counts(self, marks: PodMarks, asked: int = 0) -> bool:
-        """True if such a pod is among them; so many of the selectors were `asked` already."""
-        counts = self.with_terminating or not marks.terminating
-        return (counts and (self.with_kept or not marks.kept)) and all(
-            _by_sets(each).matches(marks.namespace, marks.labels) for each in self.selectors[asked:]
+    def counts(self, marks: PodMarks) -> bool:
+        """True if such a pod is among them."""
+        return self.takes(marks) and all(
+            _by_sets(each).matches(marks.namespace, marks.labels) for each in self.selectors
+        )
+
+    def takes(self, marks: PodMarks) -> bool:
+        """The same of a pod that the selectors are known to select."""
+        return (self.with_terminating or not marks.terminating) and (
+            self.with_kept or not marks.kept
         )
 
 
@@ -101,44 +109,49 @@ T = TypeVar("T")
 
 
 class _Selected(NamedTuple):
-    """A selector in an index: the how manieth it is, and what is left to ask of a pod that has the
-    label by which it was found."""
+    """Selectors in an index: the how manieth they are, and what is left to ask of a pod that has
+    the label by which they were found."""
 
     number: int
     namespaces: tuple[str, ...] | None
-    more: PodSelector | None
+    more: tuple[PodSelector, ...]
 
     def has(self, namespace: str, labels: Mapping[str, str]) -> bool:
         """True if it selects such a pod."""
-        if self.more is not None:
-            return self.more.matches(namespace, labels)
-        return self.namespaces is None or namespace in self.namespaces
+        if self.namespaces is not None and namespace not in self.namespaces:
+            return False
+        return all(each.matches(namespace, labels) for each in self.more)
 
 
 class _Index(Generic[T]):
-    """Finds things by the pods that their first selector selects, without asking all of them."""
+    """Finds things by the pods that all of their selectors select, without asking all of them. What
+    was found for some labels stays until something comes or goes."""
 
     def __init__(self) -> None:
+        self._found: dict[tuple[str, frozenset[tuple[str, str]]], list[T]] = {}
         self._by_label: dict[str, dict[str, dict[T, _Selected]]] = {}
         self._others: dict[T, _Selected] = {}
         self._next = 0
 
-    def add(self, item: T, selector: PodSelector) -> None:
+    def add(self, item: T, selectors: Sequence[PodSelector]) -> None:
         """One more."""
         self._next += 1
-        pairs = _pairs_of(selector)
-        is_all = bool(pairs) and len(selector.labels or ()) == 1
-        more = None if is_all else _by_sets(selector)
-        asked = _Selected(self._next, selector.namespaces, more)
+        self._found.clear()
+        first = selectors[0]
+        pairs = _pairs_of(first)
+        is_all = bool(pairs) and len(first.labels or ()) == 1
+        more = tuple(_by_sets(each) for each in selectors[is_all:])
+        asked = _Selected(self._next, first.namespaces, more)
         if not pairs:
             self._others[item] = asked
         for key, value in pairs:
             self._by_label.setdefault(key, {}).setdefault(value, {})[item] = asked
 
-    def remove(self, item: T, selector: PodSelector) -> None:
+    def remove(self, item: T, selectors: Sequence[PodSelector]) -> None:
         """One less."""
+        self._found.clear()
         self._others.pop(item, None)
-        for key, value in _pairs_of(selector):
+        for key, value in _pairs_of(selectors[0]):
             by_value = self._by_label[key]
             bucket = by_value[value]
             bucket.pop(item, None)
@@ -148,8 +161,17 @@ class _Index(Generic[T]):
                     del self._by_label[key]
 
     def selecting(self, namespace: str, labels: Mapping[str, str]) -> list[T]:
-        """Those whose first selector selects a pod of this namespace with these labels, in the
-        order in which they came."""
+        """Those whose selectors select a pod of this namespace with these labels, in the order in
+        which they came; not to be changed."""
+        key = namespace, frozenset(labels.items())
+        found = self._found.get(key)
+        if found is None:
+            if len(self._found) >= KEPT_LABELS:
+                self._found.clear()
+            found = self._found[key] = self._select(namespace, labels)
+        return found
+
+    def _select(self, namespace: str, labels: Mapping[str, str]) -> list[T]:
         buckets = [self._others] if self._others else []
         for key in self._by_label if len(self._by_label) < len(labels) else labels:
             value = labels.get(key)
@@ -256,6 +278,7 @@ class ExistingPods:
         self.volumes = ServingVolumes()
         self.has_moved = False
         self.kept = 0
+        self._filled: dict[tuple[Shape, tuple[PodTerm, ...]], Shape] = {}
         self.asked_rules: dict[InterPodRules, AskedRules] = {}  # kept by `answers`
         self._rose: set[CountKey | PodTerm] = set()
         self._fell: set[CountKey | PodTerm] = set()
@@ -298,17 +321,28 @@ class ExistingPods:
         """The nodes that pods of the namespace are on."""
         return {self._pods[uid][0] for uid in self._by_namespace.get(namespace, ())}
 
-    def filled_in(self, pod: PodRequest, constraints: Constraints) -> Constraints:
-        """The pod's constraints with what others add: terms that keep it off, and what was chosen
-        for claims that it shares."""
-        rules, storage = constraints.pods, constraints.storage
+    def filled_in(self, pod: PodRequest, shape: Shape) -> Shape:
+        """The pod's shape with what others add: terms that keep it off, and what was chosen for
+        claims that it shares."""
+        storage = shape.constraints.storage
         if self.owners and (off := self.keeping_off(pod.namespace, pod.labels or {})):
-            rules = replace(rules or InterPodRules(), kept_off_by=off)
+            shape = self._kept_off(shape, off)
         if storage:
-            storage = self.volumes.as_assumed(storage, pod.namespace, pod.claims)
-        if rules is constraints.pods and storage is constraints.storage:
-            return constraints
-        return replace(constraints, pods=rules, storage=storage)
+            assumed = self.volumes.as_assumed(storage, pod.namespace, pod.claims)
+            if assumed is not storage:
+                shape = replace(shape, constraints=replace(shape.constraints, storage=assumed))
+        return shape
+
+    def _kept_off(self, shape: Shape, off: tuple[PodTerm, ...]) -> Shape:
+        key = shape, off
+        filled = self._filled.get(key)
+        if filled is None:
+            rules = replace(shape.constraints.pods or InterPodRules(), kept_off_by=off)
+            filled = replace(shape, constraints=replace(shape.constraints, pods=rules))
+            if len(self._filled) >= KEPT_SHAPES:
+                self._filled.clear()
+            self._filled[key] = filled
+        return filled
 
     def choose(self, pod: PodRequest, shape: Shape, node: Node) -> tuple[ChosenVolume, ...]:
         """How the pod's claims are served on this node, which its rules (`shape`) accept."""
@@ -398,7 +432,7 @@ class ExistingPods:
         if key in self._watched:
             del self._watched[key]
         else:
-            self._counted.add(key, key.selectors[0])
+            self._counted.add(key, key.selectors)
         if len(self._counts) > KEPT:
             oldest = min(self._counts, key=lambda each: self._counts[each].asked)
             self._counts.pop(oldest).ended = True
@@ -419,7 +453,7 @@ class ExistingPods:
     def _forget_oldest(self) -> None:
         """Watch the oldest no more: who waits for it looks again, as nobody would tell it later."""
         oldest, _ = self._watched.popitem(last=False)
-        self._counted.remove(oldest, oldest.selectors[0])
+        self._counted.remove(oldest, oldest.selectors)
         self._rose.add(oldest)
         self._fell.add(oldest)
         self.has_moved = True
@@ -463,7 +497,7 @@ class ExistingPods:
         moved = self._rose if by > 0 else self._fell
         if self._counts:
             for key in self._counted.selecting(marks.namespace, marks.labels):
-                if key.counts(marks, asked=1):
+                if key.takes(marks):
                     if (count := self._counts.get(key)) is not None:
                         count.add(node, by)
                     moved.add(key)
@@ -483,8 +517,8 @@ def _count_owner(
     count = owners.get(term)
     if count is None:
         count = owners[term] = CountByNode()
-        index.add(term, pods)
+        index.add(term, (pods,))
     count.add(node, by)
     if not count.by_node:
         owners.pop(term).ended = True
-        index.remove(term, pods)
+        index.remove(term, (pods,))

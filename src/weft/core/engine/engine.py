@@ -586,9 +586,8 @@ class Engine:
             kept = self.preemption.not_below(pod.priority)
             known = self.teams.within_limits(known, pod, kept)
         if has_rules or existing.owners:
-            asked = existing.filled_in(pod, constraints)
-            if asked is not constraints:
-                shape, constraints = replace(shape, constraints=asked), asked
+            shape = existing.filled_in(pod, shape)
+            asked = shape.constraints
             found = answers(existing, table, asked, pod)
             assessor.looked += len(found) * table.count // LOOKS_BESIDE
             known = known.among(shape, found) if asked.pods or asked.storage else known
