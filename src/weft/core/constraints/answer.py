@@ -16,8 +16,8 @@ Codes = npt.NDArray[np.int8]
 
 class PodAnswer(NamedTuple):
     """One rule's answer: where it refuses a pod, with this code, and why it refuses the node of a
-    row, in words. `where` is by node, [N]; if there are `domains`, a set of these
-    (`LabelColumn.rows_in`)."""
+    row, in words. `where` is by node, [N], and may change with what there is; if there are
+    `domains`, it is a set of these (`LabelColumn.rows_in`)."""
 
     code: Code
     where: Bools | int

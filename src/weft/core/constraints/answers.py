@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
+from msgspec import UnsetType
 
 from weft.core.constraints.answer import PodAnswer
 from weft.core.constraints.counts import CountByNode, summed
@@ -17,19 +18,22 @@ from weft.model import Code, Constraints, InterPodRules, PodRequest, PodTerm, Sp
 
 KEPT_RULES = 1_024
 """So many different rules are known with what they ask."""
+_NO_RULES = InterPodRules()
 
 
 def answers(
     existing: ExistingPods,
     table: LedgerTable,
+    own: InterPodRules | UnsetType,
     constraints: Constraints,
     pod: PodRequest | None = None,
 ) -> list[PodAnswer]:
     """The answers of all rules about other pods, and about volumes, of a pod with these
-    constraints; `pod` has the names of its claims."""
+    constraints: its `own` rules, with what others add; `pod` has the names of its claims."""
     found: list[PodAnswer] = []
     if constraints.pods:
-        found += _asked(existing, table, constraints.pods).answers(table, constraints)
+        asked = _asked(existing, table, own or _NO_RULES)
+        found += asked.answers(table, constraints, constraints.pods.kept_off_by)
     if constraints.storage and pod is not None:
         found += storage_answers(existing.volumes, table, constraints.storage, pod)
     return found
@@ -53,12 +57,9 @@ class AskedRules:
         domains = table.labels.domains
         self._near = existing.count(affinity_key(rules)) if rules.affinity else None
         self._near_domains = [domains(term.topology_key) for term in rules.affinity]
-        own = [(t, existing.count(CountKey((t.pods,)))) for t in rules.anti_affinity]
-        others = [(term, existing.owners[term]) for term in rules.kept_off_by]
         self._away = [
-            (term, domains(term.topology_key), count, code)
-            for terms, code in ((own, Code.POD_ANTI_AFFINITY), (others, Code.ANTI_AFFINITY))
-            for term, count in terms
+            (term, domains(term.topology_key), existing.count(CountKey((term.pods,))))
+            for term in rules.anti_affinity
         ]
         self._spread = [
             (rule, domains(rule.topology_key), pods_of(existing, rule)) for rule in rules.spread
@@ -70,16 +71,16 @@ class AskedRules:
         """True while counts and domains are those that there are: they are asked once more."""
         return self._row_of is table.row_of and self._existing.ask_again(self._counts)
 
-    def answers(self, table: LedgerTable, constraints: Constraints) -> list[PodAnswer]:
-        """The answers now."""
+    def answers(
+        self, table: LedgerTable, constraints: Constraints, off: Sequence[PodTerm]
+    ) -> list[PodAnswer]:
+        """The answers now, with those of others' terms that keep the pods `off`."""
         found = [] if self._near is None else self._affinity(table, self._near)
-        for term, domains, count, code in self._away:
-            words = partial(_away_words, term, table, count, code)
-            if domains.tells_nodes_apart:
-                found.append(PodAnswer(code, count.anywhere(table).copy(), words))
-            else:
-                here = domains.everywhere ^ count.by_domain(table, term.topology_key).none_in
-                found.append(PodAnswer(code, here, words, domains))
+        for term, domains, count in self._away:
+            found.append(_away(table, term, domains, count, Code.POD_ANTI_AFFINITY))
+        for term in off:
+            domains, count = table.labels.domains(term.topology_key), self._existing.owners[term]
+            found.append(_away(table, term, domains, count, Code.ANTI_AFFINITY))
         if self._spread:
             parts = nodes_within(table, constraints, self._rules.spread)
             for (rule, domains, pods), within in zip(self._spread, parts, strict=True):
@@ -123,6 +124,16 @@ def _domain(domains: LabelColumn, key: str, row: int) -> str:
     """The node's domain, for people; "" where it is in none."""
     number = int(domains.of_node[row])
     return f"{key}={domains.values[number - 1]}" if number else ""
+
+
+def _away(
+    table: LedgerTable, term: PodTerm, domains: LabelColumn, count: CountByNode, code: Code
+) -> PodAnswer:
+    words = partial(_away_words, term, table, count, code)
+    if domains.tells_nodes_apart:
+        return PodAnswer(code, count.anywhere(table), words)
+    here = domains.everywhere ^ count.by_domain(table, term.topology_key).none_in
+    return PodAnswer(code, here, words, domains)
 
 
 def _away_words(term: PodTerm, table: LedgerTable, count: CountByNode, code: Code, row: int) -> str:

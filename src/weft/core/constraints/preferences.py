@@ -98,7 +98,7 @@ class PodWishes:
 
     def parts(self, rows: Ints, at: Ints | None = None) -> list[PreferencePart]:
         """The points of each part for these rows, which are all that fit; or for some of them, at
-        these positions. Where a part does not tell these apart, it may be 0 for all."""
+        these positions. A part that does not tell these apart may be left out."""
         table, asked = self._table, self._asked
         found: list[tuple[PartName, Ints]] = []
 
@@ -112,8 +112,8 @@ class PodWishes:
             found.append(("node-affinity", some(_of_most(weights))))
         if asked.spread:
             found.append(("spread", some(self._by_spread(rows))))
-        if asked.pods or self._drawing:
-            found.append(("pod-affinity", self._by_pods(rows, at)))
+        if (asked.pods or self._drawing) and (by_pods := self._by_pods(rows, at)) is not None:
+            found.append(("pod-affinity", by_pods))
         if asked.images and self._images.have_any(asked.images):
             points = self._images.points(table, asked.images, asked.containers, rows)
             found.append(("images", some(points)))
@@ -126,29 +126,33 @@ class PodWishes:
         counts = disliked.astype(np.int64).take(taints.of_node.take(rows))
         return _MOST - _of_most(counts)
 
-    def _by_pods(self, rows: Ints, at: Ints | None) -> Ints:
+    def _by_pods(self, rows: Ints, at: Ints | None) -> Ints | None:
         """Sums of the weights of terms: of the pod's for each pod that they select, and of other
-        pods' that select this one. For those of the rows that are `at` these positions."""
+        pods' that select this one. For those of the rows that are `at` these positions; None where
+        they are equal there."""
         by_key: dict[str, Ints] = {}
         own = [(w, self._existing.count(CountKey((w.term.pods,)))) for w in self._asked.pods]
         for wish, count in (*own, *self._drawing):
             key = wish.term.topology_key
-            by_domain = count.by_domain(self._table, key).sums * wish.weight
+            by_domain = count.by_domain(self._table, key).sums
+            by_domain = by_domain if wish.weight == 1 else by_domain * wish.weight
             by_key[key] = by_key[key] + by_domain if key in by_key else by_domain
-        if len(by_key) == 1:  # by domain first: there are fewer of them
+        labels, near = self._table.labels, rows if at is None else rows.take(at)
+        of_node: Ints | None = None
+        if len(by_key) == 1:  # by domain: there are fewer of them
             (key, sums), *_ = by_key.items()
-            of_row = self._table.labels.domains(key).of_node.take(rows)
+            of_node = labels.domains(key).of_node
+            some = of_node.take(near)
         else:
-            labels = self._table.labels
             columns = [
                 sums.take(labels.domains(key).of_node.take(rows)) for key, sums in by_key.items()
             ]
-            sums, of_row = np.sum(columns, axis=0), np.arange(len(rows))
-        some = of_row if at is None else of_row.take(at)
+            sums = np.sum(columns, axis=0)
+            some = np.arange(len(rows)) if at is None else at
         here = sums.take(some)
-        if here.min() == here.max():
-            return np.zeros(len(some), dtype=np.int64)
-        every = sums.take(of_row)
+        if here[here.argmin()] == here[here.argmax()]:
+            return None
+        every = sums if of_node is None else sums.take(of_node.take(rows))
         least, most = int(every.min()), int(every.max())
         # By floats, as kube-scheduler does: they are cut off, not rounded.
         points = (_MOST * ((sums - least) / float(most - least))).astype(np.int64)

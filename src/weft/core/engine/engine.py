@@ -588,7 +588,7 @@ class Engine:
         if has_rules or existing.owners:
             shape = existing.filled_in(pod, shape)
             asked = shape.constraints
-            found = answers(existing, table, asked, pod)
+            found = answers(existing, table, constraints.pods, asked, pod)
             assessor.looked += len(found) * table.count // LOOKS_BESIDE
             known = known.among(shape, found) if asked.pods or asked.storage else known
         disliked = table.has_taints and table.taints.are_disliked

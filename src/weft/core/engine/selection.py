@@ -79,7 +79,7 @@ def _preferred(known: Assessment, wishes: PodWishes, percent: int) -> Ints | Non
     from the best; of equals those with the best score. None where it has none among them."""
     rows = known.rows
     scores = known.total if rows is None else known.scores
-    best, worst = int(scores.max()), int(scores.min())
+    best, worst = int(scores[scores.argmax()]), int(scores[scores.argmin()])
     if rows is None:
         rows = (scores != NEVER).nonzero()[0]
         scores = scores.take(rows)
