@@ -152,7 +152,7 @@ def test_who_goes_next_is_who_the_reference_says(
 
 PROMISED = {"a": 50, "b": 30, "c": 20}
 """Percent of the cluster."""
-ALL_GPUS = 40
+ALL_GPUS, HOURS = 40, few_or_many(5, 10)
 LOADS = {
     "all want more": {"a": 0.6, "b": 0.4, "c": 0.3},
     "one borrows from one": {"a": 0.1, "b": 0.3, "c": 0.9},
@@ -214,9 +214,9 @@ def shares(found: PolicyRun) -> dict[str, float]:
 def test_each_queue_has_its_guarantee_whenever_it_wants_it(
     loads: dict[str, float], seed: int
 ) -> None:
-    """Ten hours at load 1.3; then nobody new comes, and everybody ends. Also where a team wants its
+    """Hours at load 1.3; then nobody new comes, and everybody ends. Also where a team wants its
     guarantee for minutes only, for its pods come at random."""
-    streams = (Stream(team, load, (0, 10), 20) for team, load in loads.items())
+    streams = (Stream(team, load, (0, HOURS), 20) for team, load in loads.items())
     had = shares(lived(streams, random.Random(seed), reclaim=True))
     assert had
     assert all(had[team] >= PROMISED[team] - 2 for team in had), had
@@ -226,7 +226,7 @@ def test_each_queue_has_its_guarantee_whenever_it_wants_it(
 def test_without_taking_back_too_if_all_want_it_and_pods_end_often(seed: int) -> None:
     """By ends alone: a team that wants its guarantee has what becomes free first."""
     loads = LOADS["all want more"]
-    streams = (Stream(team, load, (0, 10), 6) for team, load in loads.items())
+    streams = (Stream(team, load, (0, HOURS), 6) for team, load in loads.items())
     had = shares(lived(streams, random.Random(seed), reclaim=False))
     assert had.keys() == PROMISED.keys()
     assert all(had[team] >= PROMISED[team] - 2 for team in had), had

@@ -113,7 +113,7 @@ def stories(draw: st.DrawFn, rules: HeadOfLine) -> Story:
     return story
 
 
-@settings(max_examples=few_or_many(20, 200), deadline=None)
+@settings(max_examples=few_or_many(8, 200), deadline=None)
 @given(stories(RULES))
 def test_a_gang_starts_within_a_known_time_whoever_comes(story: Story) -> None:
     assert story.run(2 * SECOND + BOUND_NS), story.engine.kept_places.counts
@@ -140,7 +140,7 @@ def test_without_it_the_stream_keeps_a_gang_waiting_for_ever() -> None:
     assert told(RULES).run(8 * MINUTE + BOUND_NS)
 
 
-@settings(max_examples=few_or_many(12, 150), deadline=None)
+@settings(max_examples=few_or_many(6, 150), deadline=None)
 @given(stories(RULES), st.data())
 def test_whatever_happens_nothing_stays_kept_for_who_is_gone(
     story: Story, data: st.DataObject

@@ -15,7 +15,7 @@ TEXT = """\
 apiVersion: weft.dev/v1
 kind: Experiment
 name: small
-workload: {kind: gangs, nodes: nodes.csv, everyNode: 2, loads: [0.5, 2.0], jobs: 40}
+workload: {kind: gangs, nodes: nodes.csv, everyNode: 2, loads: [0.5, 2.0], jobs: 24}
 schedulers: [least-stranding, per-pod, kai-like, volcano-like]
 seeds: {count: 1}
 """
@@ -68,7 +68,7 @@ def test_a_cluster_without_gpus_is_an_error(tmp_path: Path) -> None:
 
 def test_a_rule_is_of_workloads_with_gangs_only(tmp_path: Path) -> None:
     text = TEXT.replace("kind: gangs", "kind: openb, pods: pods.csv").replace(
-        ", everyNode: 2, loads: [0.5, 2.0], jobs: 40", ""
+        ", everyNode: 2, loads: [0.5, 2.0], jobs: 24", ""
     )
     spec, folder = small(tmp_path, text)
     with pytest.raises(BadInputError, match="'per-pod' is unknown"):
