@@ -114,7 +114,7 @@ class Alnair(BaseDialect):
     def env_when_bound(
         self, pod: PodManifest, request: PodRequest, env: dict[str, dict[str, str]]
     ) -> dict[str, dict[str, str]]:
-        """With the device plugin's own identifiers, where it gave them: its folders are so named.
+        """Replace identifiers by those that Alnair's device plugin gave: they name its folders.
 
         It gives one for each container that asks for memory, in the order of their start.
         """

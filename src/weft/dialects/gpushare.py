@@ -67,7 +67,7 @@ class Gpushare(BaseDialect):
     written = (f"{PREFIX}*", ALLOCATION)
 
     def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
-        """Whole units of this card alone, where the original counts every card as the first."""
+        """Count this card's whole units by its own memory; the original takes the first card's."""
         units = gpu.memory_mib // UNIT_MIB[settings.gpushare_unit]
         return {GPU_MEM: settings.promised(units), GPU_COUNT: 1}
 

@@ -297,7 +297,7 @@ class _Words:
 
 
 def least_of(where: str, size: int, warnings: list[str]) -> int:
-    """The size of a group, at least 1: fewer is no size, and what is wrong goes to `warnings`."""
+    """Read the size of a group, at least 1; an invalid one is reported in `warnings`."""
     if size < 1:
         warnings.append(f"{where} is {size}: a group has 1 pod at least, and that is taken")
     return max(1, size)

@@ -268,7 +268,8 @@ def _kept_whole(node: Node) -> frozenset[str]:
 
 
 def _asking(request: PodRequest, *asks: GpuRequest) -> PodRequest:
-    """The same, asking for these GPUs, or none; of a request for no card nothing is left."""
+    """Return the request with these GPU requests in place of its own; those for no card are left
+    out."""
     kept = tuple(each for each in asks if each.count)
     return replace(request, shape=replace(request.shape, gpu_requests=kept))
 

@@ -245,7 +245,7 @@ def percent(slot: ContainerSlot, name: str) -> int:
 
 
 def label_number(labels: Mapping[str, str], name: str, most: int, unit: str) -> int | None:
-    """A whole number of 0 or more written in a label; None where it is missing or is none.
+    """Read a whole number of 0 or more from a label; None if it is missing or not such a number.
 
     One that is larger than `most`, which is what a `unit` has, is refused.
     """

@@ -317,7 +317,7 @@ def _priority(pod: PodManifest, notes: list[str]) -> int:
 def _slowdown_limit(
     annotations: Mapping[str, str], job_class: str, notes: list[str]
 ) -> SlowdownLimit:
-    """The slowdown that the SLO allows, of the few pods that state one."""
+    """Return the slowdown that the pod's SLO allows; () for the many pods without one."""
     if SLO_MS in annotations or SOLO_P99_MS in annotations:
         return slowdown_limit_of(annotations, job_class, notes)
     return ()

@@ -12,7 +12,7 @@ decisions file."""
 
 
 class NamedPod(Protocol):
-    """A pod by name: metadata, request, record and the agent's own names all have these."""
+    """Has a pod's name: metadata, requests, records and the agent's own names are such."""
 
     @property
     def namespace(self) -> str:

@@ -14,7 +14,7 @@ class Api(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class ObjectMeta(Api, frozen=True, gc=False):
-    """metadata."""
+    """Metadata of an API object."""
 
     name: str = ""
     generate_name: str = ""

@@ -59,7 +59,7 @@ class Code(enum.IntEnum):
 
     @property
     def is_by_others(self) -> bool:
-        """True if it may be otherwise once other pods are gone."""
+        """True if the node may fit once other pods are gone."""
         return self > Code.OUT_OF_SERVICE or self is Code.ANTI_AFFINITY
 
 

@@ -155,7 +155,7 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
         return all(any(term.matches(name, labels) for term in terms) for terms in self.volumes)
 
     def lacking(self, declared: Sequence[str] | UnsetType) -> tuple[str, ...]:
-        """Those of its features that a node with these does not declare."""
+        """List the pod's features that a node which declares these lacks."""
         return tuple(name for name in self.features or () if name not in (declared or ()))
 
     def untolerated(self, taints: tuple[Taint, ...]) -> Taint | None:

@@ -113,7 +113,7 @@ class Preemptor:
         return self.leading and (self._may_write is None or self._may_write(seconds))
 
     async def _surely(self, ask: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Ask; again where the answer is lost, as long as this process leads."""
+        """Send the request, again while its answer is lost and this process leads."""
         for _ in range(TRIES - 1):
             try:
                 await ask()

@@ -29,7 +29,7 @@ class UnitMismatches:
         self._leading = False
 
     def lead(self) -> None:
-        """Report all known contradictions and from now on new ones: this process leads."""
+        """Report the contradictions known so far, and from now on new ones: this process leads."""
         self._leading = True
         for notice in self.of_nodes.values():
             self._report(notice)

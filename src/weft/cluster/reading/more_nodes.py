@@ -118,7 +118,7 @@ def _is_unschedulable(pod: Pod) -> bool:
 
 
 def _kinds(nodes: Sequence[Node]) -> list[Node]:
-    """One node of each kind, as it would be if it had just joined."""
+    """Return one node of each kind, in the state of a node that has just joined."""
     kinds: dict[Node | tuple[object, ...], Node] = {}
     for node in sorted(nodes, key=lambda node: node.name):
         fresh = replace(

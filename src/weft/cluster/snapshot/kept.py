@@ -350,7 +350,7 @@ def _hidden_names(disk: D) -> D:
 
 
 def hidden_disk(name: str) -> str:
-    """A hash instead of what storage calls a volume; equal names have equal hashes."""
+    """Hash the name that a storage system gave a volume; equal names have equal hashes."""
     if not name or _HIDDEN_DISK.fullmatch(name):
         return name
     return f"{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}:hashed"

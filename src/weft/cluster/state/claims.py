@@ -474,8 +474,8 @@ class ClaimView:
         return events, nodes
 
     def seen(self, holder: str, shares: tuple[Share, ...], why: str = "") -> PodSeenBound | None:
-        """The event that tells what the holder holds; None if it was told, or its node is not
-        there yet."""
+        """Return the event that tells the engine what the holder holds; None if it was sent, or the
+        node is not there yet."""
         charge = self._charges[holder]
         self.assumed.pop(holder, None)
         if why:

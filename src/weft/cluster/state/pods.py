@@ -287,8 +287,8 @@ class PodView:
                 yield event
 
     def held_ns(self, uid: str) -> int:
-        """Time since the pod was bound. Of one that was bound before it was first shown, the time
-        of day said so then; 0 where nobody knows."""
+        """Return the time since the pod was bound, 0 if unknown. Where it was bound before this
+        process saw it first, the wall clock says since when."""
         now_ns = int(self._clock.monotonic() * 1e9)
         return now_ns - self._bound_ns.get(uid, now_ns)
 

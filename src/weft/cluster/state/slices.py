@@ -387,7 +387,8 @@ def _gpu(card: _Card, parts: list[_Card]) -> Gpu:
 
 
 def _links(cards: Iterable[_Card]) -> GpuLinks | None:
-    """How the cards are connected at least, by NUMA nodes and PCIe roots; None where not two tell.
+    """Derive the least connection of the cards from their NUMA nodes and PCIe roots; None if fewer
+    than two cards report these.
 
     Slices say nothing of NVLinks, nor of switches below one root.
     """

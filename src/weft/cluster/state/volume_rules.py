@@ -34,7 +34,7 @@ class MountedClaim(NamedTuple):
     is_own: bool
 
     def why_not(self, pod: Pod, claim: PersistentVolumeClaim) -> str:
-        """The reason why the pod cannot have it, or ""."""
+        """Return why the pod cannot use the volume; "" if it can."""
         if claim.status.phase == "Lost":
             return f"has lost its volume {claim.spec.volume_name}"
         if claim.metadata.deletion_timestamp:

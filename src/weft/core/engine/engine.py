@@ -252,7 +252,7 @@ class Engine:
             )
 
     def _price(self, make: Callable[[], bool]) -> None:
-        """Have prices made where they are due: `make` says whether scores are out of date."""
+        """Recompute prices by `make`, which returns True if scores are now out of date."""
         try:
             if make():
                 self.assessor.reprice()
@@ -610,7 +610,7 @@ class Engine:
         return self.side_tasks.run(EXPLAINING, partial(self.oom_history.charged, pod), None)
 
     def refused(self, waiting: WaitingPod, known: Assessment, now_ns: int) -> Record:
-        """The decision that the pod fits nowhere."""
+        """Record the decision that the pod fits nowhere."""
         charged = self._charged(waiting.pod) if self.oom_history.known else None
         return self.journal.decided(waiting, known, now_ns, charged)
 

@@ -41,7 +41,7 @@ class FairPods(ActivePods):
         heapq.heappush(heap, (waiting.key, waiting))
 
     def pop(self) -> WaitingPod | None:
-        """The next one, taken out; None when there is none."""
+        """Remove and return the next pod; None if there is none."""
         best: Heap | None = None
         best_key: tuple[int, ...] | None = None
         for team, heaps in list(self._by_team.items()):

@@ -189,7 +189,7 @@ class HarvestRules:
         needs: Callable[[str], int] | None,
         ran_long: Callable[[str], bool],
     ) -> list[tuple[Holding, Eviction]]:
-        """Take over what was measured; who has to go.
+        """Take in new measurements, and return the borrowers that must be evicted, with reasons.
 
         `needs` is what pods (UID) will need of their GPU before they end, MiB, where that is known:
         so much of them is never idle, however little they use now. With limits of `known_only`

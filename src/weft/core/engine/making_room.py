@@ -187,7 +187,7 @@ class RoomSearch:
                 yield uid, *rest
 
     def _helpers_of(self, uid: str, most: int) -> dict[str, None]:
-        """Pods that, with at most so many gone from their node, leave room there for this one."""
+        """Return pods that are among at most `most` whose leaving makes room for this one."""
         request = self._trials.movable[uid].request
         known = self._helpers.get((request.shape, most))
         if known is None:

@@ -52,7 +52,7 @@ class NodeShortfall:
                     yield mask
 
     def enough(self, mask: int) -> bool:
-        """Tells whether these free as much CPU, memory and GPU as is lacking, by sums."""
+        """True if these pods free as much CPU, memory and GPU as the node lacks, by sums alone."""
         return all(
             sum(free for at, free in enumerate(frees) if mask >> at & 1) >= lack
             for frees, lack in zip(self._frees, self._lacks, strict=True)

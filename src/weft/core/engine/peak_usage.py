@@ -96,7 +96,7 @@ class Peaks:
         return changes
 
     def news(self) -> list[PeakLearnt]:
-        """Takes out what was learnt here since the last call, as far as it is worth keeping."""
+        """Return the peaks learnt since the last call, to be stored."""
         learnt, self.fresh = self.fresh, {}
         return [PeakLearnt(*kind, peak.most_mib, peak.runs) for kind, peak in learnt.items()]
 

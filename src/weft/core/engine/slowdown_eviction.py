@@ -267,7 +267,7 @@ class SlowdownEviction:
         self._quiet = {gpu for _, gpus in self._sent.values() for gpu in gpus}
 
     def _count(self, holding: Holding, progress: PodProgress, now_ns: int) -> bool:
-        """Put a look into the pod's account; whether it counts."""
+        """Add a measurement to the pod's account; False if it does not count there."""
         if holding.state != "committed" or not holding.placement.shares:
             return False
         co_residents = self._co_residents(holding)

@@ -19,7 +19,7 @@ LEAST_SEEN = 1.05
 def tolerance_of(
     policies: Iterable[Policy], placement: Placement | None, ledger: Ledger
 ) -> SlowdownTolerance | None:
-    """The slowdown limits of a pod at this place; None: nobody is evicted for it."""
+    """Return the pod's slowdown limits at this place; None if nobody is evicted for it."""
     common = next((p.tolerance for p in policies if p.tolerance is not None), None)
     if common is None or placement is None or not placement.slowdown_limit:
         return common

@@ -193,7 +193,7 @@ class Fragments:
         return short_of_both + with_cpu + no_cpu + fits + too_small + foreign
 
     def split(self, shares: tuple[int, ...]) -> tuple[list[int], list[int]]:
-        """`lost` and `fitting` by size; `shares` as in `NodeState`."""
+        """Split `lost` and `fitting` by the pods' size; `shares` as in `NodeState`."""
         sums = [0, *accumulate(shares)]
         small = [bisect_left(shares, size) for size in self._sizes]
         return [sums[count] for count in small], [len(shares) - count for count in small]

@@ -100,7 +100,7 @@ class Residencies:
         return since_ns is not None and since_ns <= at_ns
 
     def follow(self) -> set[GpuKey]:
-        """GPUs whose pods change from now on are put in here; it is the caller's to clear it."""
+        """Return a set to which GPUs are added when their pods change; the caller clears it."""
         changed: set[GpuKey] = set()
         self._followers.append(changed)
         return changed
@@ -146,7 +146,7 @@ class Residencies:
             del self._on[key]
 
     def _note_change(self, key: GpuKey, at_ns: int, but: str = "") -> None:
-        """Everybody on the GPU `but` this pod that the co-residents changed."""
+        """Note for all pods on the GPU `but` this one that their co-residents changed."""
         for changed in self._followers:
             changed.add(key)
         on_gpu = self._on[key]

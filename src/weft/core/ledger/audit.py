@@ -40,7 +40,7 @@ def _capacities(ledger: Ledger) -> list[str]:
 
 
 def _beside(ledger: Ledger) -> list[str]:
-    """CPU, host memory, extended resources and host ports that are held more than once."""
+    """List CPU, host memory, extended resources and host ports that are held more than once."""
     table, faults = ledger.table, []
     columns = {"cpu (m)": table.cpu_free, "memory (MiB)": table.memory_free, **table.extended}
     for resource, column in columns.items():

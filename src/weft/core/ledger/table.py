@@ -395,7 +395,7 @@ class LedgerTable:
 
     @property
     def taints(self) -> NodeTaints:
-        """The nodes' taints, each set of them once."""
+        """Return the distinct sets of taints that nodes have."""
         if self._taints is None:
             self._taints = NodeTaints(self.nodes)
         return self._taints
@@ -622,7 +622,7 @@ class LedgerTable:
         self.device_cells[_HELD, device] = (harvest, self.pods[device], self.memory_used[device])
 
     def _overbooked(self, device: int) -> bool:
-        """True if facts hold more of it than may be promised: then nobody gets any part of it."""
+        """True if the device's pods hold more than may be promised: then it takes no other pod."""
         return (
             self.memory_used[device] > self._most[device]
             or self.milli_used[device] > self.milli_total[device]

@@ -318,7 +318,7 @@ def fewest_holders(table: LedgerTable, demand: Demand, freed: FreedByNode) -> In
 
 
 def room_without(table: LedgerTable, demand: Demand, freed: FreedByNode) -> Ints:
-    """How many such pods each node would have room for, at most, [N]."""
+    """Bound how many such pods each node has room for once all that is `freed` is free, [N]."""
     room = np.full(table.count, _ANY_NUMBER, dtype=np.int64)
     if demand.cpu_milli:
         room = np.minimum(room, (table.cpu_free + freed.cpu) // demand.cpu_milli)

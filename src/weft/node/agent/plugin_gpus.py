@@ -152,9 +152,9 @@ def _devices(ids: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
 
 
 class PluginGpusWatch:
-    """A part of the agent. `given` is what pods have, None until the kubelet has answered;
-    `listeners` are called when it changes. `counts` are pods that could not be told, by why, each
-    counted once, `failures` are looks that the kubelet did not answer."""
+    """Watches, as a part of the agent, which GPUs other device plugins gave to pods: `given`, None
+    until the kubelet has answered. `listeners` are called when it changes. `counts` counts pods
+    whose GPUs could not be found out, by reason, and `failures` unanswered calls to the kubelet."""
 
     def __init__(
         self,

@@ -332,7 +332,7 @@ class ResidentKeys(NamedTuple):
 
 
 def rows_of(table: LedgerTable, holdings: Iterable[Holding]) -> ResidentKeys:
-    """A row for each pod and GPU; shares of one GPU together."""
+    """Return one row per pod and GPU; several shares of one GPU make one row."""
     asked: dict[tuple[str, int], int] = {}
     expected: dict[tuple[str, int], int] = {}
     lends: dict[tuple[str, int], bool] = {}
