@@ -491,7 +491,7 @@ class PromisedMemory:
         return np.asarray(promises.max(axis=0), dtype=np.float64)
 
     def realign(self, rows: Ints) -> None:
-        """Rearrange for other GPUs: GPU i was GPU `rows[i]`, or is new (−1) and promised nothing."""
+        """Rearrange: GPU i was GPU `rows[i]`, or is new (−1) and holds nothing."""
         self._ticks = deque(
             (at, np.where(rows < 0, 0, np.append(promised, 0)[rows]))
             for at, promised in self._ticks
