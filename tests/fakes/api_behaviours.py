@@ -153,11 +153,16 @@ _BIND, _GET, _DELETE = _bind(), Step("GET"), Step("DELETE")
 _BIND_LARGE = _bind(annotations={"example.com/x": "x" * 300_000})
 _DELETE_OTHER = Step("DELETE", body=lambda _: {"preconditions": {"uid": _OTHER_UID}})
 _EVICT = {"apiVersion": "policy/v1", "kind": "Eviction"}
-_EVICTION = Step(
-    "POST",
-    "eviction",
-    lambda pod: {**_EVICT, "metadata": {"name": "subject", "namespace": pod["namespace"]}},
-)
+
+
+def _eviction(**preconditions: str) -> Step:
+    def body(pod: Json) -> Json:
+        meta = {"name": "subject", "namespace": pod["namespace"]}
+        return {**_EVICT, "metadata": meta, "deleteOptions": {"preconditions": preconditions}}
+
+    return Step("POST", "eviction", body)
+
+
 _RELABEL = {"labels": {"a": "b"}}
 _OWN_GRACE = {"terminationGracePeriodSeconds": 7}
 _GATED = {"schedulingGates": [{"name": "example.com/wait"}]}
@@ -169,7 +174,8 @@ _OTHER_NAME = "name in URL does not match name in Binding object"
 _ASSIGNED = 'pod subject is already assigned to node "weft-no-such-node"'
 _LEAVING = "pod subject is being deleted, cannot be assigned to a host"
 _TOO_LONG = "metadata.annotations: Too long: may not be more than 262144 bytes"
-_RECREATED = "The object might have been deleted and then recreated"
+_UID_IN_RECORD = "the UID in the precondition ("
+_MODIFIED = "The object might have been modified"
 _NOBODY = 'pods "nobody" not found'
 
 
@@ -213,7 +219,7 @@ BEHAVIOURS = (
         Step("PATCH", body=lambda _: {}, content_type="text/plain"),
         "UnsupportedMediaType",
     ),
-    _refused("delete: wrong uid", _DELETE_OTHER, "Conflict", _RECREATED),
+    _refused("delete: wrong uid", _DELETE_OTHER, "Conflict", _UID_IN_RECORD),
     _gone("delete: unbound, with grace", _delete(30)),
     _stays("delete: bound", _DELETE, 30),
     _stays("delete: bound, of its own grace", _DELETE, 7, spec=_OWN_GRACE),
@@ -253,7 +259,13 @@ BEHAVIOURS = (
     ),
     Behaviour("create: defaults", _GET, 200, holds=_defaulted),
     _refused("read: no such pod", Step("GET", name="nobody"), "NotFound", "not found"),
-    Behaviour("evict: unbound", _EVICTION, 201),
+    Behaviour("evict: unbound", _eviction(), 201),
+    Behaviour("evict: bound", _eviction(), 201, before=(_BIND,)),
+    _refused("evict: wrong uid", _eviction(uid=_OTHER_UID), "Conflict", _UID_IN_RECORD),
+    _refused(
+        "evict: bound, wrong uid", _eviction(uid=_OTHER_UID), "Conflict", _UID_IN_RECORD, _BIND
+    ),
+    _refused("evict: an older version", _eviction(resourceVersion="1"), "Conflict", _MODIFIED),
 )
 
 

@@ -127,8 +127,13 @@ def delete(
         differs = f"the UID in the precondition ({uid}) does not match the UID in record ({own})"
         text = f"{differs}. The object might have been deleted and then recreated"
         raise _conflict(kind.kind, key[1], text)
-    if preconditions.get("resourceVersion"):
-        _check_version(kind, key, old, preconditions["resourceVersion"])
+    version, now = preconditions.get("resourceVersion"), old["metadata"]["resourceVersion"]
+    if version and version != now:
+        differs = f"the ResourceVersion in the precondition ({version}) does not match"
+        text = (
+            f"{differs} the ResourceVersion in record ({now}). The object might have been modified"
+        )
+        raise _conflict(kind.kind, key[1], text)
     requested = body.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
     grace_s = _grace_s(kind, old, requested)
     meta = old["metadata"]

@@ -44,6 +44,12 @@ class NotFoundError(ApiError):
 class ConflictError(ApiError):
     """409: a precondition failed, or the object exists already."""
 
+    @property
+    def is_another(self) -> bool:
+        """True if an object of this name has another UID than the one that was asked for: the API
+        server says so in words alone, and in other ones where it finds it later."""
+        return any(text in self.status.message for text in _OTHER_UID)
+
 
 class UnauthorizedError(ApiError):
     """401: the API server does not know who asks."""
@@ -61,6 +67,7 @@ class OversizedError(WeftError):
     """The answer is larger than whoever asked takes; the rest of it was not read."""
 
 
+_OTHER_UID = ("the UID in the precondition (", "UID in precondition: ")
 _BY_CODE = {401: UnauthorizedError, 404: NotFoundError, 409: ConflictError, 410: ExpiredError}
 
 

@@ -10,7 +10,8 @@ _TOO_MANY, _TOO_LATE = 429, 504
 
 class EvictionAnswer(NamedTuple):
     """The pod is `evicted`, `gone` (or another one has its name), `blocked` by a disruption budget,
-    or the attempt `failed`; `error` says why it is not evicted."""
+    or the attempt `failed`, as where others wrote to the pod or its budget at the same time;
+    `error` says why it is not evicted."""
 
     outcome: Literal["evicted", "gone", "blocked", "failed"]
     error: ApiError | LostError | NotSentError | None = None
@@ -20,6 +21,11 @@ class EvictionAnswer(NamedTuple):
         """True if the pod may be going: the API server said yes, or its answer did not come."""
         late = isinstance(self.error, ApiError) and self.error.code == _TOO_LATE
         return self.outcome == "evicted" or late or isinstance(self.error, LostError)
+
+    @property
+    def is_conflict(self) -> bool:
+        """True if others wrote at the same time: nothing happened, and it may be asked again."""
+        return self.outcome == "failed" and isinstance(self.error, ConflictError)
 
     @property
     def retry_after_s(self) -> float:
@@ -38,9 +44,11 @@ async def evict(
     """Ask once to evict the pod with this UID."""
     try:
         await client.evict(namespace, name, uid, timeout_s)
-    except (NotFoundError, ConflictError):
+    except NotFoundError:
         return EvictionAnswer("gone")
     except ApiError as error:
+        if isinstance(error, ConflictError) and error.is_another:
+            return EvictionAnswer("gone")
         return EvictionAnswer("blocked" if error.code == _TOO_MANY else "failed", error)
     except (LostError, NotSentError) as error:
         return EvictionAnswer("failed", error)

@@ -99,9 +99,12 @@ async def test_a_disruption_budget_is_asked_again_at_the_next_look() -> None:
         assert not made.deleting("lender")
 
 
-async def test_an_api_server_without_an_answer_is_asked_again_at_the_next_look() -> None:
+@pytest.mark.parametrize("code", [500, 409])
+async def test_an_eviction_that_fails_or_meets_others_writes_is_asked_again_at_the_next_look(
+    code: int,
+) -> None:
     async with lent() as made:
-        made.server.fault("status", path="eviction", code=500, times=1_000)
+        made.server.fault("status", path="eviction", code=code, times=1_000)
         made.look(lender=0)
         await until(lambda: made.parts.evictor.borrower_counts["failed"] == 1)
         made.server.faults.forget()

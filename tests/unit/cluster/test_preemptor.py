@@ -19,6 +19,7 @@ from weft.core.engine.nominations import REFUSED_NS
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
 from weft.kube.client import ApiClient
+from weft.kube.eviction import evict
 from weft.kube.pods import Pod
 from weft.model.queue_rules import MoveRules
 
@@ -162,6 +163,39 @@ async def test_an_eviction_that_is_lost_on_its_way_is_asked_again(lost: str) -> 
         made.add("high", 9)
         await until(lambda: made.deleting("low"))
         await until(lambda: made.parts.preemptor.counts["ended"])
+
+
+async def test_an_eviction_at_the_same_time_as_others_write_is_asked_again() -> None:
+    """No pod that is gone: it was waited for until its grace was over."""
+    async with world(law=True) as made:
+        made.add("low", 1)
+        await made.bound("low")
+        made.server.fault("status", method="POST", path=EVICTION, code=409)
+        made.add("high", 9)
+        await until(lambda: made.deleting("low"))
+        assert made.parts.preemptor.counts["failed"] == 0
+
+
+@pytest.mark.parametrize("method", ["PATCH", "DELETE"])
+async def test_a_victim_that_others_write_to_at_the_same_time_is_ended_all_the_same(
+    method: str,
+) -> None:
+    async with world() as made:
+        made.add("low", 1)
+        await made.bound("low")
+        made.server.fault("status", method=method, path="/pods/low", code=409, times=2)
+        made.add("high", 9)
+        await until(lambda: made.deleting("low"))
+
+
+async def test_nobody_asks_again_where_another_pod_has_the_name() -> None:
+    async with world() as made:
+        uid = "00000000-0000-0000-0000-000000000000"
+        made.add("low", 1)
+        await made.bound("low")
+        answer = await evict(made.client, "d", "low", uid)
+        assert (answer.outcome, answer.is_conflict) == ("gone", False)
+        assert not made.deleting("low")
 
 
 async def test_a_victim_whose_eviction_was_never_heard_is_asked_again_later() -> None:

@@ -81,11 +81,13 @@ async def _evict(client: ApiClient, pod: Pod) -> str:
     meta = pod.metadata
     try:
         await client.evict(meta.namespace, meta.name, meta.uid)
-    except (NotFoundError, ConflictError):
+    except NotFoundError:
         return "it is not there any more"
     except LostError:
         return ""  # it may have arrived: whether the pod goes says so
     except ApiError as error:
+        if isinstance(error, ConflictError) and error.is_another:
+            return "it is not there any more"
         if error.code == _TOO_MANY:
             said = error.status.message or "too many requests"
             return f"a disruption budget does not let it go now: {said}"

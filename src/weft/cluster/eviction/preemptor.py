@@ -113,12 +113,14 @@ class Preemptor:
         return self.leading and (self._may_write is None or self._may_write(seconds))
 
     async def _surely(self, ask: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Send the request, again while its answer is lost and this process leads."""
+        """Send the request, again while its answer is lost, or others write at the same time, and
+        this process leads."""
         for _ in range(TRIES - 1):
             try:
                 await ask()
-            except LostError:
-                if not self._leads_for(_TIMEOUT_S):
+            except (LostError, ConflictError) as error:
+                another = isinstance(error, ConflictError) and error.is_another
+                if another or not self._leads_for(_TIMEOUT_S):
                     raise
             else:
                 return
@@ -135,13 +137,17 @@ class Preemptor:
                 if answer.outcome == "blocked":
                     self.counts["blocked"] += 1
                     refused = answer.reason or "a disruption budget does not allow it"
+                elif answer.outcome == "gone":
+                    return False
                 elif answer.error is not None:
                     raise answer.error
             else:
                 await self._surely(partial(self._delete, pod))
-        except (NotFoundError, ConflictError):
-            return False  # gone, or another has its name: the watch will say so
+        except NotFoundError:
+            return False  # gone: the watch will say so
         except _Errors as error:  # one whose answers are all lost may go nonetheless
+            if isinstance(error, ConflictError) and error.is_another:
+                return False  # another has its name
             self.counts["failed"] += 1
             refused = str(error)
         if refused:
@@ -167,11 +173,13 @@ class Preemptor:
         return True
 
     async def _evict(self, pod: Pod) -> EvictionAnswer:
-        """Ask the Eviction API; again where nobody knows whether the pod goes."""
+        """Ask the Eviction API; again where nobody knows whether the pod goes, or where others
+        wrote at the same time."""
         meta = pod.metadata
         for _ in range(TRIES):
             answer = await evict(self._client, meta.namespace, meta.name, meta.uid, _TIMEOUT_S)
-            if answer.error is None or not answer.may_go or not self._leads_for(_TIMEOUT_S):
+            unsure = answer.error is not None and (answer.may_go or answer.is_conflict)
+            if not unsure or not self._leads_for(_TIMEOUT_S):
                 break
         return answer
 
