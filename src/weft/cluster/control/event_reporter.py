@@ -17,10 +17,10 @@ from weft.cluster.control.interface import Attempt, BindOutcome, ClusterView, No
 from weft.core.engine import Faulted, Unschedulable
 from weft.core.engine.reasons import summarise
 from weft.core.engine.records import Record
+from weft.core.explain.kept_from import node_kept_for
 from weft.core.explain.sentences import (
     bound_in_words,
     gang_refused_in_words,
-    kept_in_words,
     pending_in_words,
     stuck_in_words,
 )
@@ -253,7 +253,7 @@ class EventReporter:
         kept = engine.preemption.nominations.get(request.uid)
         if kept is None:
             return text
-        return f"{text}; {kept_in_words(kept.node, map(self._live.pods.name_of, kept.leaving))}"
+        return f"{text}; {node_kept_for(engine, kept, self._live.pods.name_of)}"
 
     def _stuck_now(self) -> str:
         now = self._client.clock.monotonic()

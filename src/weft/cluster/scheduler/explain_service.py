@@ -40,7 +40,7 @@ from weft.core.explain.explanation import (
     State,
     StuckPod,
 )
-from weft.core.explain.kept_from import gang_now, kept_for, kept_from
+from weft.core.explain.kept_from import gang_now, kept_for, kept_from, node_kept_for
 from weft.core.explain.score_parts import score_in_words
 from weft.core.explain.sentences import (
     FOLLOWS,
@@ -55,7 +55,6 @@ from weft.core.explain.sentences import (
     decision_notes,
     extender_in_words,
     gang_in_words,
-    kept_in_words,
     node_gone_in_words,
     place_in_words,
     preempted_in_words,
@@ -433,7 +432,7 @@ class Explainer:
         """Note whom preemption ends for the pod, or would, if its profile preempted."""
         engine = self._live.engine
         if (kept := engine.preemption.nominations.get(request.uid)) is not None:
-            return [kept_in_words(kept.node, map(self._live.pods.name_of, kept.leaving))]
+            return [node_kept_for(engine, kept, self._live.pods.name_of)]
         if engine.profile_of(request).preempts:
             return []
         freed = next((change.free for change in changes if change.free), ())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from weft.core.engine import preempting
+from weft.core.engine import nomination_events, preempting
 from weft.core.engine.events import Bind, BindOn, BindOnRefused, Command
 from weft.core.engine.queue import WaitingPod
 from weft.core.framework import Profile
@@ -71,5 +71,5 @@ def _takes_kept(
         fits = engine.assess(profile, event.pod, None).codes[row] == 0
     if fits:
         for nomination in beaten:
-            preempting.beat(engine, nomination, now_ns, out)
+            nomination_events.beat(engine, nomination, now_ns, out)
     return bool(fits)

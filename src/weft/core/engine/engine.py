@@ -29,6 +29,7 @@ from weft.core.engine import (
     gang_search,
     head_of_line,
     inputs,
+    nomination_events,
     pair_matching,
     preempting,
     selection,
@@ -175,8 +176,9 @@ class Engine:
             out.append(Faulted(record, error))
         if self.existing.has_moved or self.existing.volumes.moved:
             self.queue.wake_for_pods(self.existing.take_moved(), now_ns)
-        if self.kept_places.turns:
-            head_of_line.look(self, now_ns)
+        preemption, kept = self.preemption, self.kept_places
+        if preemption.nominations or preemption.gathers_since or kept.turns or kept.paused:
+            head_of_line.look(self, now_ns, out)
         self.queue.tick(now_ns)
         self.assessor.looked += LOOKS_WOKEN * self.queue.groups_looked_at()
         if isinstance(event, events.Tick) or not self._stopped:
@@ -191,7 +193,7 @@ class Engine:
             out.extend(self.side_tasks.take_faults())
         has_more = self._stopped or bool(self.assessor.dear)
         wake = now_ns if has_more else self.queue.next_ns()
-        wake = self.kept_places.next_ns(wake, now_ns) if self.kept_places.turns else wake
+        wake = kept.next_ns(wake, now_ns) if kept.turns or kept.paused else wake
         wake = self.preemption.moves.next_ns(wake) if self.preemption.moves.since else wake
         if wake is not None:
             out.append(Wake(wake))
@@ -239,7 +241,7 @@ class Engine:
             if event.nodes or self.existing.are_counted:  # a domain less is another minimum
                 self.queue.wake_all(now_ns)
             if self.preemption.nominations or self.preemption.moves.since:
-                preempting.nodes_changed(self, event.removed, now_ns, out)
+                nomination_events.nodes_changed(self, event.removed, now_ns, out)
             if self.kept_places.turns:
                 head_of_line.nodes_changed(self, changed, now_ns)
         self._price(partial(self.price_lists.nodes_changed, now_ns))
@@ -264,7 +266,7 @@ class Engine:
             self._unwind(uid, now_ns)
         gang_search.evict_broken(self, now_ns, out)
         if self.preemption.on:
-            preempting.due(self, now_ns)
+            nomination_events.due(self, now_ns)
 
     # --- one event each ----------------------------------------------------------------------
 
@@ -307,7 +309,7 @@ class Engine:
         self.slowdown_eviction.gone(uid)
         team = self.teams.forget(uid) if self.teams.count else ""
         if self.preemption.on:
-            preempting.gone(self, uid, holding.placement.node if holding else "", now_ns, out)
+            nomination_events.gone(self, uid, holding, now_ns, out)
         if holding is None:
             if team and self.teams.is_limited(team):  # a place may have been kept for it
                 self.queue.wake_for_team(team, now_ns)
@@ -340,7 +342,7 @@ class Engine:
         if team and (left := self.teams.belongs(placement.uid, team)):
             self.queue.wake_for_team(left, now_ns)
         if self.preemption.on:
-            preempting.seen_bound(self, event, now_ns, out)
+            nomination_events.seen_bound(self, event, now_ns, out)
         self.ledger.adopt(placement)
         if self.kept_places.turns:  # it may be where another scheduler bound it
             self.kept_places.keep_on(placement.node)
@@ -390,8 +392,7 @@ class Engine:
         if (back := placed if placed.queued else placed.own) is not None:
             self.queue.retry(back.pod, back.profile, back.tries, now_ns)
         team = self.teams.name_of(uid) if self.teams.count else ""
-        if self.preemption.nominations:
-            preempting.freed(self, uid, placed.record.node, now_ns)
+        nomination_events.freed(self, uid, placed.record.node, now_ns)
         self.wake_for_freed(placed.record.node, now_ns, team)
 
     def wake_for_freed(self, node: str, now_ns: int, team: str = "") -> None:
@@ -402,7 +403,7 @@ class Engine:
         if (row := self.ledger.table.row_of.get(node)) is not None:
             self.queue.wake_for_freed(FreedNode.on(self.ledger, row), now_ns)
         if self.preemption.nominations or self.preemption.moves.since:
-            preempting.wake_nominated(self, node, now_ns)
+            nomination_events.wake_nominated(self, node, now_ns)
         if team and self.teams.is_limited(team):
             self.queue.wake_for_team(team, now_ns)
 
@@ -566,8 +567,7 @@ class Engine:
         what policies make of that."""
         shape = pod.shape
         if self.oom_history.known or self.peaks.known:
-            learnt = partial(self._learnt_shape, profile, pod)
-            shape = self.side_tasks.run(_LEARNING, learnt, shape)
+            shape = self.side_tasks.run(_LEARNING, partial(self._learnt_shape, profile, pod), shape)
         return profile.shaped(shape) if profile.pre_filters else shape
 
     def asked_of(

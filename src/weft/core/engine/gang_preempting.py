@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.core.engine import gang_search, preempting
+from weft.core.engine import gang_search, nomination_events, preempting
 from weft.core.engine.events import Command, Nominate
 from weft.core.engine.gang_search import GangPlaces
 from weft.core.engine.gangs import GangMembers
@@ -168,7 +168,7 @@ def _nominate(
     leaving = {uid for uid in rights.going if uid in preemption.going}
     for nomination in rights.beaten:
         if nomination.node in nodes:
-            preempting.beat(engine, nomination, now_ns, out)
+            nomination_events.beat(engine, nomination, now_ns, out)
     uids = uids_of(victims)
     anyway = (preempting.on_node(engine, rights.going, node) for node in nodes)
     gone = [*uids, *chain.from_iterable(anyway)]

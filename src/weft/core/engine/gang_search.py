@@ -8,28 +8,31 @@ that are alike that finds places if there are any, GPUs shared in unlike parts a
 of several sizes finds none so, other orders are tried.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
-from weft.core.constraints import ExistingPods
 from weft.core.constraints.answer import PodAnswer
-from weft.core.engine import selection
+from weft.core.engine import nomination_events, preempting, selection
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.events import Command, Unschedulable, Wake
 from weft.core.engine.gang_room import ANY_NUMBER, room_for, room_when_empty
 from weft.core.engine.gangs import GRACE_NS, GangMembers, Gangs
-from weft.core.engine.journal import Journal, PlacedPod
-from weft.core.engine.nominations import Preemption
-from weft.core.engine.queue import Queue, WaitingPod
-from weft.core.engine.records import GangDecision, PreemptionPlan, Record
-from weft.core.framework import NEVER, Demand, Profile
-from weft.core.ledger import Holding, Ledger
+from weft.core.engine.journal import PlacedPod
+from weft.core.engine.nominations import kept_uid
+from weft.core.engine.queue import WaitingPod
+from weft.core.engine.records import GangDecision, Record
+from weft.core.framework import NEVER, Demand
+from weft.core.ledger import Ledger
 from weft.core.ledger.table import STRICT, Bools, Ints, LedgerTable
 from weft.model import Code, Gang, Placement, PodRequest, Shape
+
+if TYPE_CHECKING:
+    from weft.core.engine.engine import Engine
 
 SEARCHED = 512
 """Pods that are tried over all topology domains of one gang, at most; one domain at least. As many
@@ -59,77 +62,35 @@ class GangPlaces(NamedTuple):
     demands: tuple[tuple[Shape, Demand], ...]
 
 
-class TriesPlaces(Protocol):
-    """The part of the engine that a search needs."""
-
-    ledger: Ledger
-    existing: ExistingPods
-    queue: Queue
-    preemption: Preemption
-    journal: Journal
-    seed: int
-
-    def assess(self, profile: Profile, pod: PodRequest) -> Assessment:
-        """The nodes' fit and score for the pod now."""
-
-    def trial(self, gone: Sequence[str] = ()) -> AbstractContextManager[None]:
-        """Try without these; undo at the end what is done meanwhile."""
-
-    def makes_room_for(
-        self,
-        head: WaitingPod,
-        members: GangMembers[WaitingPod],
-        now_ns: int,
-        out: list[Command],
-    ) -> PreemptionPlan | None:
-        """End pods of lower priority for the gang; None where that does not help."""
-
-    def wake_for_freed(self, node: str, now_ns: int) -> None:
-        """Wake pods that capacity freed on this node could help."""
-
-    def choose_place(
-        self, waiting: WaitingPod, known: Assessment, row: int, now_ns: int
-    ) -> ChosenPlace:
-        """The devices on a node that fits."""
-
-    def refused(self, waiting: WaitingPod, known: Assessment, now_ns: int) -> Record:
-        """The decision that the pod fits nowhere."""
-
-    def evict(
-        self, holding: Holding, reason: GangDecision, now_ns: int, out: list[Command]
-    ) -> None:
-        """Ask the pod to go, on the record."""
-
-    def hold(self, chosen: ChosenPlace, now_ns: int, out: list[Command]) -> object:
-        """Reserve the place, and ask for the Binding."""
-
-    def undo(self, uid: str, now_ns: int) -> None:
-        """A decision broke off: nothing of it stays."""
-
-
-def find_places(engine: TriesPlaces, members: GangMembers[WaitingPod], now_ns: int) -> GangPlaces:
-    """Places for as many of the pods that wait as there are; none if these are too few."""
+def find_places(
+    engine: Engine, members: GangMembers[WaitingPod], now_ns: int, gone: Sequence[str] = ()
+) -> GangPlaces:
+    """Places for as many of the pods that wait as there are, none if these are too few; without
+    these who are `gone`."""
     waiting = list(members.waiting.values())
     for each in waiting:
         each.tries = max(each.tries, members.tries)
-    domains = _domains(engine, members, waiting)
+    with engine.trial(gone):
+        domains = _domains(engine, members, waiting)
     several = len({(each.profile.name, each.pod.shape) for each in waiting}) > 1
     best: GangPlaces | None = None
     for inside in domains[: max(1, SEARCHED // max(1, len(waiting)))]:
-        found = _try(engine, members, sorted(waiting, key=PLANS[0].order), inside, PLANS[0], now_ns)
+        ordered = sorted(waiting, key=PLANS[0].order)
+        found = _try(engine, members, ordered, inside, PLANS[0], now_ns, gone)
         if best is None or _merit(found) > _merit(best):
             best = found
     assert best is not None
     if best.chosen or not several:
         return best
-    return _other_orders(engine, members, domains, now_ns) or best
+    return _other_orders(engine, members, domains, now_ns, gone) or best
 
 
 def _other_orders(
-    engine: TriesPlaces,
+    engine: Engine,
     members: GangMembers[WaitingPod],
     domains: Sequence[Bools | None],
     now_ns: int,
+    gone: Sequence[str],
 ) -> GangPlaces | None:
     """Places for a gang of several sizes that found none: which pod goes first, and where, may
     decide whether the others fit. The pod that found no place goes first at the next try."""
@@ -142,7 +103,7 @@ def _other_orders(
             looks -= len(ordered)
             if looks < 0:
                 return None
-            found = _try(engine, members, ordered, inside, plan, now_ns)
+            found = _try(engine, members, ordered, inside, plan, now_ns, gone)
             if found.chosen:
                 return found
             if found.short is None or found.short[0] is ordered[0]:
@@ -154,7 +115,7 @@ def _other_orders(
 
 
 def _domains(
-    engine: TriesPlaces, members: GangMembers[WaitingPod], waiting: Sequence[WaitingPod]
+    engine: Engine, members: GangMembers[WaitingPod], waiting: Sequence[WaitingPod]
 ) -> list[Bools | None]:
     """The nodes to look at, [N] for each domain of the topology key; None for all of them."""
     key, table = members.topology_key(), engine.ledger.table
@@ -207,7 +168,7 @@ ROUNDS = 8
 
 
 def _by_room(
-    engine: TriesPlaces, waiting: Sequence[WaitingPod], of_node: Ints, count: int, least: int
+    engine: Engine, waiting: Sequence[WaitingPod], of_node: Ints, count: int, least: int
 ) -> list[int]:
     """The numbers of domains that may have room for as many pods as are needed: those that have it
     for all first, the fullest of these first. The roomiest one, if none may."""
@@ -225,7 +186,7 @@ def _by_room(
 
 
 def _try(
-    engine: TriesPlaces,
+    engine: Engine,
     members: GangMembers[WaitingPod],
     waiting: Sequence[WaitingPod],
     inside: Bools | None,
@@ -266,7 +227,7 @@ def _try(
     return GangPlaces((), len(chosen), short, tuple(demands.items()))
 
 
-def _reserve(engine: TriesPlaces, place: ChosenPlace, row: int) -> None:
+def _reserve(engine: Engine, place: ChosenPlace, row: int) -> None:
     ledger, pod = engine.ledger, place.placed.pod
     if not ledger.reserve(place.placement, asks=place.demand.asks):
         name = place.placed.profile.lead.name
@@ -277,7 +238,7 @@ def _reserve(engine: TriesPlaces, place: ChosenPlace, row: int) -> None:
 
 
 def _row(
-    engine: TriesPlaces,
+    engine: Engine,
     waiting: WaitingPod,
     known: Assessment,
     used: set[int],
@@ -338,7 +299,7 @@ def in_domain(
 
 
 def try_without(
-    engine: TriesPlaces,
+    engine: Engine,
     members: GangMembers[WaitingPod],
     inside: Bools | None,
     gone: Sequence[str],
@@ -350,7 +311,7 @@ def try_without(
 
 
 def decide(
-    engine: TriesPlaces,
+    engine: Engine,
     head: WaitingPod,
     members: GangMembers[WaitingPod],
     now_ns: int,
@@ -363,6 +324,8 @@ def decide(
     for kept in own:
         preemption.let_go(kept)
     found = find_places(engine, members, now_ns)
+    if not found.chosen and preemption.nominations:
+        found = _take_kept(engine, head, members, now_ns, out) or found
     engine.journal.back_to(before)
     if not found.chosen:
         return _refuse(engine, head, members, found, now_ns, out)
@@ -372,14 +335,35 @@ def decide(
     for place in found.chosen:
         engine.queue.done(members.waiting[place.placed.pod.uid], now_ns)
     for kept in own:  # only now: what is left is others', for whom places are kept there, too
-        engine.wake_for_freed(kept.node, now_ns)
+        nomination_events.is_over(engine, kept, now_ns)
     if head.pod.uid in engine.queue:
         engine.queue.go_alone(head, now_ns)
     return None
 
 
+def _take_kept(
+    engine: Engine,
+    head: WaitingPod,
+    members: GangMembers[WaitingPod],
+    now_ns: int,
+    out: list[Command],
+) -> GangPlaces | None:
+    """Places that are free now but for what is kept for less important pods. These keep nothing
+    there any more, and the gang has it in this very decision: they can't take it back before."""
+    beaten = preempting.beaten_by(engine, head.pod)
+    kept = [kept_uid(each.pod.uid) for each in beaten]
+    if not (gone := [uid for uid in kept if uid in engine.ledger.holdings]):
+        return None
+    found = find_places(engine, members, now_ns, gone)
+    nodes = {place.placement.node for place in found.chosen}
+    for nomination in beaten:
+        if nomination.node in nodes:
+            nomination_events.beat(engine, nomination, now_ns, out)
+    return found if found.chosen else None
+
+
 def _take(
-    engine: TriesPlaces,
+    engine: Engine,
     found: GangPlaces,
     decision: GangDecision,
     now_ns: int,
@@ -400,7 +384,7 @@ def _take(
 
 
 def _refuse(
-    engine: TriesPlaces,
+    engine: Engine,
     head: WaitingPod,
     members: GangMembers[WaitingPod],
     found: GangPlaces,
@@ -432,9 +416,7 @@ def _refuse(
     return record
 
 
-def tell_if_gathering(
-    engine: TriesPlaces, pod: PodRequest, now_ns: int, out: list[Command]
-) -> None:
+def tell_if_gathering(engine: Engine, pod: PodRequest, now_ns: int, out: list[Command]) -> None:
     """A pod came whose gang is not complete: it waits for the others, and that is its reason."""
     waiting = engine.queue.get(pod.uid)
     members = engine.queue.gangs.of(pod.gang) if pod.gang else None
@@ -444,9 +426,7 @@ def tell_if_gathering(
     out.append(Unschedulable(pod, engine.journal.gathers(waiting, members.decision(), now_ns)))
 
 
-def _bound(
-    engine: TriesPlaces, members: GangMembers[WaitingPod], news: Iterable[WaitingPod]
-) -> None:
+def _bound(engine: Engine, members: GangMembers[WaitingPod], news: Iterable[WaitingPod]) -> None:
     """Note how many of its pods the cluster has room for at most, were it empty; `news` may be of
     a shape that was not asked about."""
     ledger = engine.ledger
@@ -474,7 +454,7 @@ def _most_in_one(room: Ints, table: LedgerTable, key: str) -> int:
     return int(sums[1:].max(initial=0))
 
 
-def evict_broken(engine: TriesPlaces, now_ns: int, out: list[Command]) -> None:
+def evict_broken(engine: Engine, now_ns: int, out: list[Command]) -> None:
     """Ask pods to go that run although there is no room for as many as their gang needs: they get
     nothing done, and hold what others wait for."""
     for members in engine.queue.gangs.broken(now_ns):

@@ -203,10 +203,13 @@ class Gangs(Generic[W]):
             elif now_ns - since_ns >= GRACE_NS:
                 yield members
 
-    def stays(self, uid: str) -> None:
-        """A pod that was asked to go did not: it may be asked again."""
-        if (members := self._of_placed.get(uid)) is not None:
-            members.leaving.discard(uid)
+    def stays(self, uid: str) -> bool:
+        """A pod that was asked to go did not: it may be asked again. False if it was not asked."""
+        members = self._of_placed.get(uid)
+        if members is None or uid not in members.leaving:
+            return False
+        members.leaving.discard(uid)
+        return True
 
     def _forget_if_empty(self, members: GangMembers[W]) -> None:
         if not members.there:

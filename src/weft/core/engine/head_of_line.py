@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from weft.core.engine import gang_search, least_to_end, preempting, selection
+from weft.core.engine import (
+    gang_search,
+    least_to_end,
+    nomination_events,
+    preempting,
+    selection,
+)
 from weft.core.engine.events import Command, Unschedulable
 from weft.core.engine.gangs import GangMembers
 from weft.core.engine.kept_places import WAITS, LineTurn, goes_before, key_of, line_of
@@ -165,7 +171,6 @@ def end(engine: Engine, turn: LineTurn, why: str, now_ns: int) -> None:
     kept = engine.kept_places
     del kept.turns[turn.key]
     kept.let_go(turn)
-    kept.forget_pauses(now_ns)
     if why in {"time", "nowhere"}:
         kept.paused[turn.key] = now_ns + kept.rules.keep_for_ns
     if turn.places or why == "nowhere":
@@ -184,12 +189,22 @@ def _open_up(engine: Engine, turn: LineTurn, nodes: Sequence[str], now_ns: int) 
     for node in nodes:
         engine.wake_for_freed(node, now_ns)
     if nodes:
-        preempting.wake_others(engine, turn.line[1], now_ns)
+        nomination_events.wake_others(engine, turn.line[1], now_ns)
 
 
-def look(engine: Engine, now_ns: int) -> None:
+def look(engine: Engine, now_ns: int, out: list[Command]) -> None:
     """An event was taken in: turns whose gang waits no more, or whose time is over, end; one that
-    is due is tried."""
+    is due is tried. Who had one in vain, and waited as long again, may have another. What is kept
+    for nominated pods of gangs that cannot start ends too."""
+    nomination_events.look_at_gangs(engine, now_ns, out)
+    kept, queue = engine.kept_places, engine.queue
+    over = {*kept.end_pauses(now_ns)} if kept.paused else set()
+    for members in queue.gangs if over else ():
+        if members.head is not None and members.gang.key in over:
+            kept.enters(members.head, members, now_ns)
+    for uid in sorted(over):
+        if (waiting := queue.get(uid)) is not None and kept.serves_pods:
+            kept.enters(waiting, None, now_ns)
     for turn in list(engine.kept_places.turns.values()):
         head = turn.head
         if head is None or line_of(head) != turn.line:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from weft.core.engine import events, preempting
+from weft.core.engine import events, nomination_events
 from weft.core.engine.events import Command, Event
 from weft.core.engine.journal import PlacedPod
 from weft.core.engine.oom_history import OutOfMemory
@@ -43,15 +43,14 @@ def apply(engine: Engine, event: Event, now_ns: int, out: list[Command]) -> None
         case events.PolicyInput():
             policy_input(engine, event, now_ns)
         case events.NotEvicted():
-            preempting.not_evicted(engine, event, now_ns, out)
-            engine.queue.gangs.stays(event.uid)
+            nomination_events.not_evicted(engine, event, now_ns, out)
             engine.harvest.not_evicted(event.uid, refused=event.refused)
             engine.slowdown_eviction.not_evicted(event.uid, now_ns, refused=event.refused)
         case events.OomHistoryLearnt():
             if engine.oom_history.merge(event.oom_history) | engine.peaks.merge(event.peaks):
                 engine.queue.wake_all(now_ns)
         case _:
-            preempting.apply(engine, event, now_ns, out)
+            nomination_events.apply(engine, event, now_ns, out)
 
 
 def learn(engine: Engine, event: OutOfMemory, placed: PlacedPod | None, out: list[Command]) -> None:

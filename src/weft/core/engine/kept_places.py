@@ -153,14 +153,19 @@ class KeptPlaces:
         several = pod.shape.gpus > 1
         return self.rules.pods_after_ns if several and not pod.gang else 0
 
-    def forget_pauses(self, now_ns: int) -> None:
-        """Drop those that are over."""
-        self.paused = {key: until for key, until in self.paused.items() if until > now_ns}
+    def end_pauses(self, now_ns: int) -> list[str]:
+        """Drop those that are over; the keys of whose turn may come again."""
+        over = [key for key, until_ns in self.paused.items() if until_ns <= now_ns]
+        for key in over:
+            del self.paused[key]
+        return over
 
     def next_ns(self, wake_ns: int | None, now_ns: int) -> int | None:
-        """`wake_ns`, or when a turn is due or over, if that is sooner; later than now."""
-        times = (at for turn in self.turns.values() for at in (turn.due_ns, turn.until_ns))
-        soonest = min((at for at in times if now_ns < at < FAR), default=FAR)
+        """`wake_ns`, or when a turn is due or over, or a pause is, if sooner; later than now."""
+        times = [at for turn in self.turns.values() for at in (turn.due_ns, turn.until_ns)]
+        soonest = min(
+            (at for at in (*times, *self.paused.values()) if now_ns < at < FAR), default=FAR
+        )
         return soonest if soonest < (FAR if wake_ns is None else wake_ns) else wake_ns
 
     def uids(self, turns: Collection[LineTurn]) -> list[str]:
@@ -238,6 +243,15 @@ class KeptPlaces:
             part = free_part(self._ledger, place, place.uid)
             if part is not None and not self._ledger.reserve(part):
                 self._ledger.reserve(replace(part, shares=(), ports=()))
+
+    def hold_from(self, priority: int, own: Collection[str]) -> list[str]:
+        """Hold of what is set aside, but for these turns, that of which a pod of this priority that
+        comes later may take nothing. The UIDs."""
+        kept = (turn for turn in self.kept() if turn.key in self._aside and turn.key not in own)
+        closed = [turn for turn in kept if turn.line[1] >= priority]
+        for turn in closed:
+            self._hold(turn.places)
+        return self.uids(closed)
 
     def is_whole(self, turn: LineTurn) -> bool:
         """True if all that is kept for it is free."""

@@ -14,12 +14,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 
 from weft.core.engine import gang_search, selection
 from weft.core.engine.assessment import Assessment
 from weft.core.engine.gangs import GangMembers
-from weft.core.engine.nominations import kept_uid
 from weft.core.engine.queue import WaitingPod
 from weft.core.framework.query import Need
 from weft.core.ledger.table import Bools, Ints, LedgerTable
@@ -134,12 +132,10 @@ def _enough(members: GangMembers[WaitingPod], found: gang_search.GangPlaces) -> 
 
 
 def _kept_for_others(engine: Engine, head: WaitingPod) -> list[Placement]:
-    """Places that are kept, of which the gang may take nothing."""
+    """Places that are kept, of which the gang may take nothing. Nominated pods are none of these:
+    soon they run, and end as others do."""
     closed = engine.kept_places.closed_to(head.pod, head.key[-1])
-    places = [place for turn in closed for place in turn.places]
-    for uid, nomination in engine.preemption.nominations.items():
-        places.append(replace(nomination.place, uid=kept_uid(uid)))
-    return places
+    return [place for turn in closed for place in turn.places]
 
 
 def _held(table: LedgerTable, places: Iterable[Placement]) -> Bools:

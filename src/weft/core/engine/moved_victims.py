@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from weft.core.engine.kept_places import key_of
 from weft.core.engine.move_trials import reserve_place
+from weft.core.engine.nominations import kept_uid
 from weft.core.preempt import Victim
+from weft.model import PodRequest
 
 if TYPE_CHECKING:
     from weft.core.engine.engine import Engine
@@ -50,7 +53,26 @@ def rooms_beside(
             engine.existing.put_asked(each.placed.pod, each.placement.node)
         for uid in uids:
             pod = engine.preemption.movable[uid]
+            kept = _keep_from(engine, pod, chosen)
             known = engine.assess(engine.profile_of(pod), pod, None)
             if node := reserve_place(engine, known, pod):
                 rooms[uid] = node
+            for other in kept:
+                engine.ledger.release(other)
+                engine.existing.remove(other)
     return rooms
+
+
+def _keep_from(engine: Engine, pod: PodRequest, chosen: Sequence[ChosenPlace]) -> list[str]:
+    """Hold, on trial, what is kept for others of which this pod may take nothing when it comes
+    anew; but for what those take for whom it goes (`chosen`). The UIDs."""
+    preemption, holdings = engine.preemption, engine.ledger.holdings
+    taken = {place.placement.node for place in chosen}
+    held = []
+    for each in preemption.not_below(pod.priority) if preemption.nominations else ():
+        uid = kept_uid(each.pod.uid)
+        if each.node not in taken and uid not in holdings:
+            preemption.keep(each)
+            held.append(uid)
+    own = {key_of(place.placed.pod) for place in chosen}
+    return held + engine.kept_places.hold_from(pod.priority, own)

@@ -88,6 +88,7 @@ class Preemption:
         self.nominations: dict[str, Nomination] = {}
         self.budgets: dict[str, Budget] = {}
         self.going: dict[str, PreemptedFor] = {}  # those asked to go, and for whom
+        self.gathers_since: dict[str, int] = {}  # gangs that cannot start, and have places kept
         self.movable: dict[str, PodRequest] = {}  # those that may move, as they come anew
         self._stays: dict[str, int] = {}  # asked in vain, until when they are left alone
         self._ledger, self._existing, self._gang_of = ledger, existing, gang_of
@@ -232,8 +233,10 @@ class Preemption:
 
     def going_for(self, priority: int) -> Iterator[str]:
         """Those who go anyway where a pod of this priority is concerned: for less important ones,
-        or for some that do not wait for them any more."""
-        return (uid for uid, why in self.going.items() if self._counts_for(why, priority))
+        or for some that do not wait for them any more. Several may wait for one."""
+        awaited = {uid for each in self.not_below(priority) for uid in each.leaving}
+        counted = (uid for uid, why in self.going.items() if self._counts_for(why, priority))
+        return (uid for uid in counted if uid not in awaited)
 
     def still_waiting(self) -> Iterator[Nomination]:
         """Nominations that wait for somebody who is going."""

@@ -14,26 +14,19 @@ import numpy as np
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from weft.core.engine import selection
+from weft.core.engine import nomination_events, selection
 from weft.core.engine.assessment import LOOKS_AT_LEAST, Assessment
 from weft.core.engine.events import (
-    BudgetsChanged,
     Command,
-    Event,
     Nominate,
-    NotEvicted,
-    PodNominated,
-    PodSeenBound,
     Unschedulable,
-    Wake,
 )
 from weft.core.engine.moved_victims import may_move, rooms_beside
-from weft.core.engine.nominations import REFUSED_NS, Nomination, kept_uid
-from weft.core.engine.parked import FreedNode
+from weft.core.engine.nominations import Nomination, kept_uid
 from weft.core.engine.queue import WaitingPod
 from weft.core.engine.reclaim import TakesBack
 from weft.core.engine.records import MoveCost, PreemptedFor, PreemptionPlan
-from weft.core.engine.waiting_moves import cost_of_moves, gpu_milli, look, lost_by
+from weft.core.engine.waiting_moves import cost_of_moves, gpu_milli, lost_by
 from weft.core.framework import Demand, Profile
 from weft.core.ledger import FAR
 from weft.core.ledger.table import Bools
@@ -99,7 +92,7 @@ def makes_room(
     beaten = [each for each in rights.beaten if each.node == node]
     for nomination in beaten:
         leaving |= {uid for uid in nomination.leaving if uid in preemption.going}
-        beat(engine, nomination, now_ns, out)
+        nomination_events.beat(engine, nomination, now_ns, out)
     if not found.victims and not leaving:
         known = engine.assess(waiting.profile, pod)  # others are beaten
         engine.place(waiting, known, found.row, now_ns, out)
@@ -122,7 +115,7 @@ def _takes_kept(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Comm
     node = engine.ledger.table.nodes[row].name
     for nomination in beaten:
         if nomination.node == node:
-            beat(engine, nomination, now_ns, out)
+            nomination_events.beat(engine, nomination, now_ns, out)
     engine.place(waiting, engine.assess(profile, pod), row, now_ns, out)
     return True
 
@@ -500,29 +493,6 @@ def _wait(
     out.append(Unschedulable(waiting.pod, record))
 
 
-def beat(engine: Engine, nomination: Nomination, now_ns: int, out: list[Command]) -> None:
-    """A pod of higher priority takes what was kept: that one, or its gang, searches anew."""
-    for each in engine.preemption.together(nomination):
-        drop(engine, each, now_ns, out)
-    _wake(engine, nomination, now_ns)
-
-
-def _wake(engine: Engine, nomination: Nomination, now_ns: int) -> None:
-    """Have the pod tried, or the one that waits for its gang."""
-    gang = nomination.pod.gang
-    members = engine.queue.gangs.of(gang) if gang else None
-    head = members.head if members else None
-    engine.queue.wake(head.pod.uid if head else nomination.pod.uid, now_ns)
-
-
-def drop(engine: Engine, nomination: Nomination, now_ns: int, out: list[Command]) -> None:
-    """Keep nothing for the pod any more."""
-    engine.preemption.nominations.pop(nomination.pod.uid, None)
-    if engine.preemption.let_go(nomination) is not None:
-        engine.wake_for_freed(nomination.node, now_ns)
-    out.append(Nominate(nomination.pod, ""))
-
-
 # --- a pod for which a place is kept --------------------------------------------------------------
 
 
@@ -540,7 +510,7 @@ def try_nominated(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Co
     if row >= 0:
         engine.place(waiting, known, row, now_ns, out)
         del preemption.nominations[pod.uid]
-        engine.wake_for_freed(nomination.node, now_ns)
+        nomination_events.is_over(engine, nomination, now_ns)
         return
     if leaving := preemption.leaving_on({nomination.node}):
         plan = PreemptionPlan(nomination.node, (), tuple(leaving))
@@ -554,147 +524,6 @@ def try_nominated(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Co
         preemption.nominations[pod.uid] = nomination
         raise
     if not found:
-        engine.wake_for_freed(nomination.node, now_ns)
+        nomination_events.is_over(engine, nomination, now_ns)
         out.append(Nominate(pod, ""))
         engine.parks(waiting, known, now_ns, out)
-
-
-def nominated(engine: Engine, event: PodNominated, now_ns: int, out: list[Command]) -> None:
-    """The API says that a node is kept for a pod: keep what is free there of the place that it
-    would have without those who leave."""
-    pod, preemption = event.pod, engine.preemption
-    profile, table = engine.profile_of(pod), engine.ledger.table
-    row = table.row_of.get(event.node, -1)
-    ends_others = profile.preempts or preemption.moves.on
-    if row < 0 or not ends_others or pod.uid in engine.ledger.holdings:
-        return
-    leaving = [uid for uid in event.leaving if uid in engine.ledger.holdings]
-    preemption.awaited_by(pod, leaving)
-    waiting, before = WaitingPod(pod, profile, 0), engine.journal.seq
-    place: Placement | None = None
-    with engine.trial(leaving):
-        known = engine.assess(profile, pod, None)
-        if not known.codes[row]:
-            place = engine.choose_place(waiting, known, row, now_ns).placement
-    engine.journal.back_to(before)
-    if place is None:
-        out.append(Nominate(pod, ""))
-        return
-    nomination = preemption.nominations[pod.uid] = Nomination(pod, place, leaving)
-    preemption.keep(nomination)
-
-
-def apply(engine: Engine, event: Event, now_ns: int, out: list[Command]) -> None:
-    """Take in an event that only matters here."""
-    match event:
-        case BudgetsChanged():
-            take_budgets(engine, event, now_ns)
-        case PodNominated():
-            nominated(engine, event, now_ns, out)
-
-
-# --- what becomes of it ---------------------------------------------------------------------------
-
-
-def freed(engine: Engine, uid: str, node: str, now_ns: int) -> None:
-    """The pod holds nothing on the node any more: more of it is kept for those it was kept for."""
-    preemption = engine.preemption
-    for nomination in preemption.on_node(node):
-        nomination.leaving.discard(uid)
-        preemption.keep(nomination)
-    for nomination in preemption.waiting_for(uid):
-        nomination.leaving.discard(uid)
-    for nomination in preemption.on_node(node):
-        if not any(each.leaving for each in preemption.together(nomination)):
-            _wake(engine, nomination, now_ns)
-
-
-def wake_nominated(engine: Engine, node: str, now_ns: int) -> None:
-    """More is free on the node: pods for which it is kept try if that may do with what is kept,
-    whoever is still leaving. Gangs wait for all. And for others pods may be moved there now."""
-    engine.preemption.moves.changed(now_ns)
-    if (row := engine.ledger.table.row_of.get(node)) is None:
-        return
-    for nomination in engine.preemption.on_node(node):
-        waiting = engine.queue.get(nomination.pod.uid)
-        if waiting is None or waiting.state != "parked" or nomination.pod.gang:
-            continue
-        engine.preemption.let_go(nomination)
-        freed = FreedNode.on(engine.ledger, row)
-        engine.preemption.keep(nomination)
-        if waiting.parked_in is not None and waiting.parked_in.could_fit(freed):
-            engine.queue.wake(nomination.pod.uid, now_ns)
-
-
-def gone(engine: Engine, uid: str, node: str, now_ns: int, out: list[Command]) -> None:
-    """A pod is no more: what it held, or was kept for it, is others'."""
-    preemption = engine.preemption
-    priority = preemption.forget(uid)
-    nomination = preemption.nominations.get(uid)
-    for each in preemption.together(nomination) if nomination is not None else ():
-        del preemption.nominations[each.pod.uid]
-        preemption.let_go(each)
-        engine.wake_for_freed(each.node, now_ns)
-    if node and preemption.nominations:
-        freed(engine, uid, node, now_ns)
-    if node:
-        wake_others(engine, FAR if priority is None else priority, now_ns)
-
-
-def seen_bound(engine: Engine, event: PodSeenBound, now_ns: int, out: list[Command]) -> None:
-    """The API shows a pod bound: who it is to others, and what was kept for it is others'."""
-    uid, preemption = event.placement.uid, engine.preemption
-    if (movable := event.movable or None) is not None or uid in preemption.movable:
-        preemption.may_move(uid, movable, event.placement.node)
-        preemption.moves.changed(now_ns)
-    if isinstance(event.priority, int):
-        preemption.note(uid, event.priority, now_ns - max(0, event.held_ns), event.placement.node)
-    else:
-        preemption.may_not_be_ended(uid, event.placement.node)
-    if (nomination := preemption.nominations.pop(uid, None)) is not None:
-        preemption.let_go(nomination)
-        engine.wake_for_freed(nomination.node, now_ns)
-
-
-def not_evicted(engine: Engine, event: NotEvicted, now_ns: int, out: list[Command]) -> None:
-    """A victim does not go: those who waited for that look for others."""
-    if event.uid not in engine.preemption.going:
-        return
-    until_ns = FAR if event.stays else now_ns + REFUSED_NS
-    for nomination in engine.preemption.goes_not(event.uid, until_ns):
-        beat(engine, nomination, now_ns, out)
-    if until_ns < FAR:
-        out.append(Wake(until_ns))
-
-
-def wake_others(engine: Engine, up_to: int, now_ns: int) -> None:
-    """Let pods of at most this priority look for others to end, if there may be any for them."""
-    if not engine.queue.any_parked:
-        return
-    everybody = engine.teams.rules.reclaim  # also of one's own priority, and higher ones
-    above = -FAR if everybody else engine.preemption.lowest()
-    engine.queue.wake_preemptors(above, up_to, now_ns)
-
-
-def take_budgets(engine: Engine, event: BudgetsChanged, now_ns: int) -> None:
-    """Disruption budgets changed: where one lets more pods go, those who wait look again."""
-    if engine.preemption.take_budgets(event.budgets, event.removed):
-        engine.preemption.moves.changed(now_ns)
-        wake_others(engine, FAR, now_ns)
-
-
-def due(engine: Engine, now_ns: int) -> None:
-    """Time has passed: pods that were not let go may be asked again, or moved for others."""
-    if engine.preemption.due(now_ns):
-        engine.preemption.moves.changed(now_ns)
-        wake_others(engine, FAR, now_ns)
-    if engine.preemption.moves.since:
-        look(engine, now_ns)
-
-
-def nodes_changed(engine: Engine, gone: Iterable[str], now_ns: int, out: list[Command]) -> None:
-    """Nodes changed, and these are gone: nothing is kept on them."""
-    engine.preemption.moves.changed(now_ns)
-    for name in gone:
-        for nomination in engine.preemption.on_node(name):
-            beat(engine, nomination, now_ns, out)

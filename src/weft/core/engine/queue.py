@@ -552,12 +552,12 @@ class Queue:
             self._looked_at += 1
             self._wake_first(group, now_ns)
 
-    def wake(self, uid: str, now_ns: int) -> None:
-        """Let this pod try, whatever it waits for: room was made for it."""
+    def wake(self, uid: str, now_ns: int, *, at_once: bool = True) -> None:
+        """Let this pod try, whatever it waits for; not `at_once`: after its back-off."""
         waiting = self._known.get(uid)
         if waiting is not None and waiting.state in {"parked", "backoff", "faulty"}:
             self._withdraw(waiting, "backoff", now_ns)
-            self._activate(waiting)
+            self._hold(waiting, waiting.ready_ns if at_once else now_ns)
 
     @property
     def any_parked(self) -> bool:

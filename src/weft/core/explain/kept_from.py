@@ -1,13 +1,17 @@
 """Says which places that a pod could have are kept for others."""
 
+from collections.abc import Callable
+
 import numpy as np
 from msgspec.structs import replace
 
 from weft.core.engine.engine import Engine
 from weft.core.engine.gangs import GangMembers
+from weft.core.engine.nomination_events import GATHERS_NS
+from weft.core.engine.nominations import Nomination
 from weft.core.engine.queue import WaitingPod
 from weft.core.engine.records import GangDecision
-from weft.core.explain.sentences import kept_for_in_words, kept_for_it_in_words
+from weft.core.explain.sentences import kept_for_in_words, kept_for_it_in_words, kept_in_words
 from weft.core.framework import Profile
 from weft.model import PodRequest
 
@@ -30,6 +34,14 @@ def kept_for(engine: Engine, pod: PodRequest) -> list[str]:
     """Say where room is kept for the pod itself; nothing for one of a group."""
     turn = engine.kept_places.turns.get(pod.uid)
     return [kept_for_it_in_words(turn.nodes)] if turn is not None and turn.places else []
+
+
+def node_kept_for(engine: Engine, kept: Nomination, name: Callable[[str], str]) -> str:
+    """Say which node is kept for a nominated pod, what it waits for, and when that ends."""
+    text, gang = kept_in_words(kept.node, map(name, kept.leaving)), kept.pod.gang
+    if gang and gang.key in engine.preemption.gathers_since:
+        return f"{text}; for {GATHERS_NS // 1_000_000_000} s at most, as its group has too few pods"
+    return text
 
 
 def gang_now(engine: Engine, members: GangMembers[WaitingPod]) -> GangDecision:

@@ -1,7 +1,7 @@
 """Gangs: places for as many pods as a group needs, or for none."""
 
 import pytest
-from engine_talk import SECOND, engine_of, one_card, places, refused
+from engine_talk import SECOND, engine_of, one_card, places, refused, wakes
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -19,6 +19,7 @@ from weft.core.engine import (
     Tick,
     Unschedulable,
 )
+from weft.core.engine.nominations import REFUSED_NS
 from weft.core.framework.residency import Residencies
 from weft.core.ledger import audit
 from weft.core.ledger.audit import differences
@@ -304,7 +305,8 @@ def test_pods_of_a_gang_that_cannot_be_whole_again_are_asked_to_go_after_a_minut
     assert evicted(engine, 59) == set()
     assert evicted(engine, 62) == {"p0", "p1", "p2"}
     assert evicted(engine, 63) == set()
-    engine.handle(NotEvicted("p1"), 64 * SECOND)
+    told = engine.handle(NotEvicted("p1"), 64 * SECOND)
+    assert wakes(told) == [64 * SECOND + REFUSED_NS], "nothing else may happen until then"
     assert evicted(engine, 65) == {"p1"}
 
 

@@ -38,7 +38,7 @@ from weft.model.queue_rules import (
     QueueRules,
     QueueTerms,
 )
-from weft.testing import node, placement, pod
+from weft.testing import node, placement, pod, shape
 
 MINUTE = 60 * SECOND
 RULES = HeadOfLine(after_ns=5 * MINUTE, keep_for_ns=30 * MINUTE)
@@ -210,6 +210,23 @@ def test_nothing_is_kept_for_longer_than_is_said_and_then_it_pauses() -> None:
     world.tell(PodGone("another"))
     world.until(75 * MINUTE)
     assert world.kept() == {"a": 1}
+
+
+def test_after_its_pause_a_gang_has_a_turn_again_though_nothing_wakes_it() -> None:
+    """Too little gets free for any of its pods: small ones took it each time."""
+    world = World(node("a", gpus=2), node("b", gpus=2))
+    full(world, "p", "q", "r", "s")
+    world.add(*(replace(each, shape=shape(gpus=2)) for each in gang("train", 2)))
+    world.until(36 * MINUTE)
+    assert world.kept() == {}
+    world.tell(PodGone("p"))
+    world.add(pod("small", gpus=1))
+    assert "small" in world.bound
+    world.until(72 * MINUTE)
+    world.tell(PodGone("small"))
+    world.add(pod("smaller", gpus=1))
+    assert "smaller" not in world.bound
+    assert sum(world.kept().values()) == 1
 
 
 def test_while_one_pauses_the_next_gang_has_its_turn() -> None:
@@ -411,6 +428,23 @@ def test_a_pod_takes_what_was_kept_for_a_less_important_one_also_where_an_older_
     assert len(world.engine.ledger.holdings["later"].placement.shares) == 1
     world.tell(PodGone("q"))
     assert world.kept() == {"a": 1}
+
+
+def test_a_turn_does_not_end_because_a_pod_is_nominated_where_its_place_would_be() -> None:
+    """That pod runs soon, and ends as others do: the gang's next turn was half an hour away."""
+    world = World(node("a", gpus=2), preempts=True)
+    full(world, "p", "q")
+    world.add(*(replace(each, never_preempts=True) for each in gang("train", 2, priority=5)))
+    world.until(4 * MINUTE)
+    world.add(pod("high", gpus=2, priority=9))
+    assert world.engine.preemption.nominations.keys() == {"high"}
+    world.until(6 * MINUTE)
+    assert [turn.name for turn in world.engine.kept_places.kept()] == ["team/train"]
+    world.tell(PodGone("p"))
+    world.tell(PodGone("q"))
+    assert world.bound["high"] == "a"
+    world.tell(PodGone("high"))
+    assert world.bound.keys() >= {"train-0", "train-1"}
 
 
 def test_at_the_end_of_a_turn_others_may_end_pods_beside_what_was_kept() -> None:

@@ -12,6 +12,7 @@ from weft.core.engine import (
     PodAdded,
     PodGone,
     PodSeenBound,
+    Tick,
 )
 from weft.core.explain.sentences import preempted_in_words
 from weft.core.framework import Profile
@@ -19,6 +20,7 @@ from weft.core.ledger import audit
 from weft.core.policies.packing import BestFit
 from weft.core.preempt import Budget
 from weft.model import Gang, Node, PodMarks, PodRequest
+from weft.model.queue_rules import HeadOfLine
 from weft.model.request import Constraints
 from weft.model.selectors import PodSelector, Requirement
 from weft.testing import node, placement, pod
@@ -171,3 +173,54 @@ def test_for_a_gang_too_pods_move_where_there_is_room() -> None:
         member = replace(pod(name, memory_mib=14_000, priority=9), gang=gang)
         out += engine.handle(PodAdded(member), 0)
     assert asked_to_go(out) == {"moves": "c"}
+
+
+def on(disk: str, asked: PodRequest) -> PodRequest:
+    selecting = Constraints(selector=(("disk", disk),))
+    return replace(asked, shape=replace(asked.shape, constraints=selecting))
+
+
+def with_a_place_kept_on_b(moves: PodRequest) -> Engine:
+    """Node a, the only one for some, is full of a pod that may move, and what is free of b is kept
+    for a pod of priority 5, which waits for another one to be gone."""
+    ssd = replace(one_card("a"), labels={"disk": "ssd"})
+    engine = preempting_on(ssd, one_card("b"))
+    there(engine, moves, "a", movable=True)
+    there(engine, share("small", 1_000, 1), "b")
+    mid = replace(pod("mid", gpus=1, priority=5), created_ns=1)
+    out = engine.handle(PodAdded(mid), 0)
+    assert asked_to_go(out) == {"small": ""}
+    return engine
+
+
+def test_no_pod_moves_where_only_a_place_is_free_that_is_kept_for_another() -> None:
+    """The pod that comes might take that place; the one that goes for it may not."""
+    engine = with_a_place_kept_on_b(share("moves", 10_000, 5))
+    high = engine.handle(PodAdded(on("ssd", pod("high", gpus=1, priority=9))), 0)
+    assert asked_to_go(high) == {"moves": ""}
+
+
+def test_a_pod_moves_to_a_place_that_is_kept_for_a_less_important_one() -> None:
+    engine = with_a_place_kept_on_b(share("moves", 10_000, 7))
+    high = engine.handle(PodAdded(on("ssd", pod("high", gpus=1, priority=9))), 0)
+    assert asked_to_go(high) == {"moves": "b"}
+    assert audit(engine.ledger) == []
+
+
+def test_no_pod_moves_to_what_is_kept_for_a_gang_that_waits_longer() -> None:
+    ssd = replace(one_card("a"), labels={"disk": "ssd"})
+    profile = Profile("weft", [BestFit()], preempts=True)
+    soon = HeadOfLine(after_ns=SECOND, keep_for_ns=1_000 * SECOND)
+    for moves, to in ((share("moves", 10_000, 3), ""), (share("moves", 10_000, 5), "b")):
+        hdd = replace(node("b", gpus=2), labels={"disk": "hdd"})
+        engine = Engine([profile], [ssd, hdd], head_of_line=soon)
+        there(engine, moves, "a", movable=True)
+        there(engine, share("long", CARD, 20), "b")
+        gang = Gang("kubernetes", "default", "g", 2)
+        for name in ("g0", "g1"):
+            member = replace(on("hdd", pod(name, gpus=1, priority=3)), gang=gang)
+            engine.handle(PodAdded(member), 0)
+        engine.handle(Tick(), 20 * SECOND)
+        assert [turn.nodes for turn in engine.kept_places.kept()] == [["b"]]
+        high = engine.handle(PodAdded(on("ssd", pod("high", gpus=1, priority=9))), 21 * SECOND)
+        assert asked_to_go(high) == {"moves": to}
