@@ -35,7 +35,7 @@ _MOST_RATIO = 1.05
 _DRAWS = 2_000
 
 
-class _BoundPods:
+class BoundPods:
     """Tells when a watch shows a pod bound."""
 
     def __init__(self, client: ApiClient) -> None:
@@ -133,7 +133,7 @@ async def took_ms(stages: list[Stage], pods: int) -> list[list[float]]:
     options = ClientOptions(qps=1e6, burst=10**6)
     clients = [ApiClient(load(paths=(one.plane.kubeconfig,), env={}), options) for one in stages]
     async with clients[0], clients[1]:
-        watches = [_BoundPods(client) for client in clients]
+        watches = [BoundPods(client) for client in clients]
         for watch in watches:
             await watch.ready()
         for number in range(_WARM + pods):

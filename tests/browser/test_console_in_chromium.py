@@ -566,6 +566,32 @@ def test_a_day_is_beside_the_same_day_under_another_policy(
     assert window.run("window.mostAtOnce") == 1
 
 
+DROPPED = """{
+    const real = window.fetch;
+    window.fetch = (address, ...rest) => (/number=/.test(address) && !window.kept
+        ? Promise.resolve(new Response('{"error": "this day is not ready"}', { status: 404 }))
+        : real(address, ...rest));
+}"""
+
+
+def test_a_day_that_is_not_kept_any_more_is_not_shown_as_it_was(
+    window: Window, record: str
+) -> None:
+    """Others were simulated since: the maps are of another moment than the slider's."""
+    opened(window, f"{record}/compare?policy=fgd")
+    eventually(window, "document.querySelector('weft-compare').dataset.shown")
+    window.run(DROPPED)
+    window.run("document.querySelector('#time input').focus()")
+    window.press("Home")
+    said = "document.querySelector('weft-compare [role=alert]')?.innerText"
+    assert "not kept any more: this day is not ready." in eventually(window, said)
+    assert window.run("document.querySelector('weft-compare > .days').hidden")
+    window.run("window.kept = true")
+    window.run("document.querySelector('weft-compare button').click()")
+    eventually(window, "document.querySelector('weft-compare').dataset.shown === 'fgd 0'")
+    assert not window.run("document.querySelector('weft-compare > .days').hidden")
+
+
 def test_ten_thousand_waiting_pods_are_shown_by_reason_a_page_at_a_time(window: Window) -> None:
     engine = Engine([Profile("weft", [built_in().create("fgd")])], [node("n1", gpus=1)])
     waiting = tuple(

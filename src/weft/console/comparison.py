@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
+import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -116,7 +117,7 @@ class Comparisons:
                     self._days[policy] = ComparedDay(policy, "failed", None, trouble)
                     return
                 self._days[policy] = ComparedDay(policy, "reading")
-                other = await asyncio.to_thread(self._open_day, out)
+                other = await _read_aside(lambda: self._open_day(out))
         except Exception as error:
             self._days[policy] = ComparedDay(policy, "failed", None, str(error))
             raise
@@ -164,6 +165,33 @@ class Comparisons:
         written = out.stat().st_size if out.exists() else 0
         percent = min(99, 100 * written // self._record_bytes) if self._record_bytes else None
         self._days[policy] = ComparedDay(policy, "simulating", percent)
+
+
+async def _read_aside(read: Callable[[], RecordedSource]) -> RecordedSource:
+    """Read a day in a thread for which nothing waits: neither who cancels this, nor the process'
+    end."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[RecordedSource] = loop.create_future()
+
+    def tell(day: RecordedSource | None, error: BaseException | None) -> None:
+        if done.done():
+            return  # nobody waits for it any more
+        if day is not None:
+            done.set_result(day)
+        elif error is not None:
+            done.set_exception(error)
+
+    def work() -> None:
+        day, wrong = None, None
+        try:
+            day = read()
+        except Exception as error:
+            wrong = error
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(tell, day, wrong)
+
+    threading.Thread(target=work, name="weft-compare", daemon=True).start()
+    return await done
 
 
 def _at_leisure(words: Sequence[str]) -> Sequence[str]:

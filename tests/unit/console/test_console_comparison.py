@@ -149,6 +149,35 @@ async def test_one_day_is_simulated_at_a_time_and_ends_with_the_console(day: Pat
     assert time.monotonic() - began < 20
 
 
+READS_FOR_LONG = """
+import asyncio, sys, threading, time
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from test_console_comparison import opened
+from weft.console.comparison import Comparisons
+
+async def main(day):
+    reading = threading.Event()
+    def read(out):
+        reading.set()
+        time.sleep(600)
+    write = lambda policy, out: [sys.executable, "-c", f"open({str(out)!r}, 'w')"]
+    comparisons = Comparisons(opened(day), ["fgd"], write, read)
+    comparisons.day("fgd")
+    while not reading.is_set():
+        await asyncio.sleep(0.01)
+    await comparisons.close()
+
+asyncio.run(main(Path(sys.argv[2])))
+"""
+
+
+def test_the_end_of_the_console_waits_for_no_day_that_is_being_read(day: Path) -> None:
+    words = [sys.executable, "-c", READS_FOR_LONG, str(Path(__file__).parent), str(day)]
+    ended = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+
+
 async def test_a_day_that_takes_too_long_or_cannot_be_run_says_so(day: Path) -> None:
     found = await ended(comparisons_of(day, lambda policy, out: SLOW, longest_s=0.3), "fgd")
     assert found.state == "failed"

@@ -113,7 +113,8 @@ class WeftCompare extends HTMLElement {
       while (this.isConnected && this.wish.policy === this.policy && key() !== this.#asked) {
         const wanted = this.#asked = key();
         const answer = await ask(`/api/compare?${new URLSearchParams(this.wish)}`);
-        if (!answer.ok || this.#asked !== wanted) continue; // another policy was chosen
+        if (this.#asked !== wanted) continue; // another policy was chosen
+        if (!answer.ok) return this.#gone(await answer.json());
         const { recorded, other } = await answer.json();
         this.both[0].take(recorded);
         this.both[1].take(other);
@@ -123,6 +124,13 @@ class WeftCompare extends HTMLElement {
     } finally {
       this.busy = false;
     }
+  }
+
+  /** The console does not have the day any more: what is drawn is of another moment. */
+  #gone({ error }) {
+    this.day = { policy: this.policy, state: "failed", text: `The day is not kept any more: ${error}.` };
+    this.#asked = "";
+    this.#draw();
   }
 
   #table(day, at) {
