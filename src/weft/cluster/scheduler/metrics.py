@@ -239,6 +239,9 @@ class SchedulerMetrics:
         outcomes = {outcome: turns.counts[outcome] for outcome in OUTCOMES}
         kept = "Places kept so far, and what became of them."
         yield counter("weft_kept_places", kept, outcomes, "outcome")
+        told = self._live.engine.forecasts.durations.told()
+        kept = "Forecasts of how long pods run that were put to the test, by bound and outcome."
+        yield counter("weft_duration_forecasts", kept, told, "bound", "outcome")
         gangs = "Pods evicted as the rest of their gang fits nowhere, by outcome."
         yield counter("weft_gang_evictions", gangs, parts.evictor.gang_counts, "outcome")
         recalls = "Borrowers of GPU memory evicted, by outcome."

@@ -224,6 +224,14 @@ class RunHistory:
         if by_itself:
             self._measure(run.told, ran_ns)
 
+    def told(self) -> dict[tuple[str, str], int]:
+        """Forecasts of pods that ended by themselves, by bound and outcome."""
+        found = {}
+        for name, bound in (("half", "50"), ("most", "90")):
+            kept = self.coverage[f"{name}-kept"]
+            found[bound, "kept"], found[bound, "exceeded"] = kept, self.coverage[name] - kept
+        return found
+
     def _measure(self, told: TimeLeft, ran_ns: int) -> None:
         for name, bound_ns in (("half", told.half_ns), ("most", told.most_ns)):
             if bound_ns is not None:

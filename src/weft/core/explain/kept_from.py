@@ -7,11 +7,17 @@ from msgspec.structs import replace
 
 from weft.core.engine.engine import Engine
 from weft.core.engine.gangs import GangMembers
+from weft.core.engine.kept_places import LineTurn
 from weft.core.engine.nomination_events import GATHERS_NS
 from weft.core.engine.nominations import Nomination
 from weft.core.engine.queue import WaitingPod
 from weft.core.engine.records import GangDecision
-from weft.core.explain.sentences import kept_for_in_words, kept_for_it_in_words, kept_in_words
+from weft.core.explain.sentences import (
+    kept_for_in_words,
+    kept_for_it_in_words,
+    kept_in_words,
+    starts_in_words,
+)
 from weft.core.framework import Profile
 from weft.model import PodRequest
 
@@ -27,13 +33,27 @@ def kept_from(engine: Engine, profile: Profile, pod: PodRequest) -> list[str]:
         rows = np.flatnonzero(engine.assess(profile, pod).codes == 0).tolist()
     would_fit = {engine.ledger.table.nodes[row].name for row in rows}
     turns = [(turn, [node for node in turn.nodes if node in would_fit]) for turn in closed]
-    return [kept_for_in_words(turn.name, turn.asks, nodes) for turn, nodes in turns if nodes]
+    return [
+        kept_for_in_words(turn.name, turn.asks, nodes, _starts(engine, turn))
+        for turn, nodes in turns
+        if nodes
+    ]
+
+
+def _starts(engine: Engine, turn: LineTurn) -> str:
+    """When it starts there, with confidence; "" where nobody knows."""
+    if turn.promised_ns is None:
+        return ""
+    return starts_in_words(turn.promised_ns - engine.residencies.now_ns)
 
 
 def kept_for(engine: Engine, pod: PodRequest) -> list[str]:
     """Say where room is kept for the pod itself; nothing for one of a group."""
     turn = engine.kept_places.turns.get(pod.uid)
-    return [kept_for_it_in_words(turn.nodes)] if turn is not None and turn.places else []
+    if turn is None or not turn.places:
+        return []
+    starts = _starts(engine, turn)
+    return [f"{kept_for_it_in_words(turn.nodes)}{f'; it {starts}' if starts else ''}"]
 
 
 def node_kept_for(engine: Engine, kept: Nomination, name: Callable[[str], str]) -> str:

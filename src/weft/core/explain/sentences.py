@@ -133,9 +133,16 @@ def kept_for_it_in_words(nodes: Sequence[str]) -> str:
     return f"room is kept for it on {_first(nodes)}"
 
 
-def kept_for_in_words(group: str, asks: str, nodes: Sequence[str]) -> str:
+def kept_for_in_words(group: str, asks: str, nodes: Sequence[str], starts: str = "") -> str:
     """Note on a pod that would fit were a place not kept for a group that came earlier."""
-    return f"would fit on {_first(nodes)}, kept for {group}, which waits for {asks}"
+    then = f" and {starts}" if starts else ""
+    return f"would fit on {_first(nodes)}, kept for {group}, which waits for {asks}{then}"
+
+
+def starts_in_words(left_ns: int) -> str:
+    """Say in how many minutes who waits for a place starts there."""
+    minutes = max(1, -(-left_ns // 60_000_000_000))
+    return f"starts there in {minutes:,} min if nothing ends later than expected"
 
 
 def beyond_advertised_in_words(lacks: Reason, left: int, advertised: int, node: str) -> str:

@@ -5,8 +5,10 @@ from engine_talk import SECOND
 from msgspec.structs import replace
 from test_head_of_line import MINUTE, World, gang
 
-from weft.core.engine import PodGone, PodSeenBound
+from weft.core.engine import NodesChanged, PodGone, PodSeenBound
+from weft.core.engine.durations import MOST_NS
 from weft.core.engine.forecasts import kinds_of
+from weft.core.explain.kept_from import kept_from
 from weft.core.policies.packing import BestFit
 from weft.core.policies.queue import DISCIPLINES
 from weft.core.policies.queue.discipline import Reservation
@@ -211,3 +213,59 @@ def test_a_recorded_day_is_replayed_with_its_discipline(discipline: Discipline) 
     assert engine.kept_places.rules.discipline == discipline
     assert engine.kept_places.on == (discipline != "first-fit")
     assert engine.forecasts.on == (discipline in {"easy", "shortest"})
+
+
+def test_explain_says_when_the_gang_starts() -> None:
+    """Certain after twice what the pod in its way said: in 3,496 s."""
+    world = waiting_world("easy")
+    late = replace(lasting("late", 4_096), created_ns=world.now_ns)
+    world.add(late)
+    assert kept_from(world.engine, world.engine.profile_of(late), late) == [
+        "would fit on a, kept for team/train, which waits for 2 GPUs and starts there in 59 min "
+        "if nothing ends later than expected"
+    ]
+
+
+def test_coverage_is_told_by_bound_and_outcome() -> None:
+    world = waiting_world("easy")
+    told = world.engine.forecasts.durations.told()
+    assert told["50", "kept"] == 1  # the one that ended as it said
+    assert told["90", "kept"] == 1
+    assert told["50", "exceeded"] == told["90", "exceeded"] == 0
+
+
+@pytest.mark.parametrize("said_s", [-5, 0, MOST_NS // SECOND + 1, 1 << 40])
+@pytest.mark.parametrize("discipline", ["easy", "shortest"])
+def test_durations_that_cannot_be_are_not_believed(discipline: Discipline, said_s: int) -> None:
+    world = waiting_world(discipline)
+    world.add(lasting("odd", said_s))
+    assert "odd" not in world.bound
+    world.tell(PodGone("long", completed=True))
+    assert {"train-0", "train-1"} <= world.bound.keys()
+
+
+def test_the_place_of_a_gang_that_is_deleted_is_others() -> None:
+    world = waiting_world("easy")
+    world.add(lasting("unknown", 0))
+    assert "unknown" not in world.bound
+    world.tell(PodGone("train-0"))
+    world.until(world.now_ns + 20 * SECOND)
+    assert world.bound["unknown"] == "a"
+
+
+def test_a_node_that_dies_takes_what_was_said_of_it_along() -> None:
+    world = waiting_world("easy")
+    world.tell(NodesChanged((), ("a",)))
+    assert not world.engine.kept_places.kept()
+    world.add(lasting("fits", 16))
+    assert "fits" not in world.bound
+
+
+def test_a_clock_that_jumps_ahead_leaves_the_gang_its_start() -> None:
+    world = waiting_world("easy")
+    world.until(400 * 86_400 * SECOND)
+    world.add(lasting("fits", 16))
+    world.tell(PodGone("long", completed=True))
+    world.tell(PodGone("fits", completed=True))
+    world.until(world.now_ns + 20 * SECOND)
+    assert {"train-0", "train-1"} <= world.bound.keys()
