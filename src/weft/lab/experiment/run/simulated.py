@@ -35,9 +35,10 @@ from weft.lab.experiment.run.shared_gpus import (
     finite_or_none,
 )
 from weft.lab.experiment.run.trace_runs import OpenbRunner, gang_measures, team_measures
+from weft.lab.experiment.run.waiting import QUEUE_RULES, WaitingRunner
 from weft.lab.experiment.spec.cluster import Cluster, ClusterJobs, ClusterScheduler
 from weft.lab.experiment.spec.experiment import ExperimentSpec, PlannedCell
-from weft.lab.experiment.spec.workloads import GangJobs, MeasuredPairs, OpenbPods
+from weft.lab.experiment.spec.workloads import GangJobs, MeasuredPairs, OpenbPods, WaitingPods
 from weft.lab.simulate.arrivals import replayed
 from weft.lab.simulate.gang_jobs import HostSize, gang_jobs
 from weft.lab.simulate.gang_rules import GANG_RULES
@@ -51,6 +52,7 @@ _SPECIAL: dict[type, set[str]] = {
     MeasuredPairs: {GANDIVA, ORACLE},
     OpenbPods: set(),
     GangJobs: set(GANG_RULES),
+    WaitingPods: set(QUEUE_RULES),
 }
 """Schedulers that are not policies, for workloads without the usual ones."""
 
@@ -69,6 +71,9 @@ def runner_of(
         return SimulatedClusterRunner(spec, workload, data.get("models"), make)
     special = _SPECIAL.get(type(workload), {BEST, GANDIVA})
     for at, name in enumerate(spec.schedulers):
+        if isinstance(workload, WaitingPods) and name not in special:
+            what = f"{name!r} is none of {', '.join(QUEUE_RULES)}"
+            raise BadInputError(f"schedulers[{at}]", what)
         if name not in special:
             make.check(name, f"schedulers[{at}]")
     if isinstance(workload, MeasuredPairs):
@@ -77,6 +82,9 @@ def runner_of(
         return OpenbRunner(spec, workload, data, make)
     if isinstance(workload, GangJobs):
         return GangsRunner(spec, workload, data, make)
+    if isinstance(workload, WaitingPods):
+        make.check(workload.policy, "workload.policy")
+        return WaitingRunner(spec, workload, data, make)
     scenarios = ScenarioMaker(workload, data, read_pods)
     return SharedGpusRunner(scenarios, make, records=spec.decisions)
 

@@ -308,7 +308,7 @@ def axes_of(spec: ExperimentSpec) -> dict[str, list[str]]:
 
 
 def _text(level: Any) -> str:
-    if name := str(getattr(level, "name", "")):
+    if name := level if isinstance(level, str) else str(getattr(level, "name", "")):
         return name
     short = f"{level:g}"
     return short if float(short) == level else repr(level)

@@ -131,6 +131,23 @@ workload:
   sharedRatio: 0.44
 """
 
+_QUEUE = """\
+workload:
+  kind: queue
+  # Of openb's node list so many: every 1st, 2nd, …
+  nodes: nodes.csv
+  everyNode: 1
+  # Shares that crowd large pods out, or many large pods.
+  mixes: [shares, many-gpu]
+  # Arrival rate × mean GPU time asked for ÷ GPUs.
+  loads: [0.8, 0.9, 1.0]
+  podsARun: 2000
+  # Where pods go. Who goes next, and who may be moved, are the schedulers.
+  policy: least-stranding
+  # What a pod that is moved has to run again.
+  restartSeconds: 60
+"""
+
 _CARDS = """\
   # The nodes of openb's CSV; left out, so many GPUs of a model.
   nodes: ""
@@ -321,6 +338,16 @@ TEMPLATES = {
         {
             "schedulers": "[least-stranding, per-pod, kai-like, volcano-like]",
             "baseline": "least-stranding",
+            "seeds": "10",
+        },
+    ),
+    "queue": _template(
+        "queue",
+        "Who goes next, and who should be moved for whom?",
+        _QUEUE,
+        {
+            "schedulers": "[first-fit, first-fit-move-30, reserve, reserve-move-30]",
+            "baseline": "first-fit",
             "seeds": "10",
         },
     ),

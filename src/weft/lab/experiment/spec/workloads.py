@@ -356,6 +356,25 @@ class GangJobs(Section, frozen=True, kw_only=True, tag_field="kind", tag="gangs"
     shared_ratio: Ratio = SHARED_RATIO
 
 
+class WaitingPods(Section, frozen=True, kw_only=True, tag_field="kind", tag="queue"):
+    """Pods that come, wait and go, in two mixes of openb's, under rules of who goes next.
+
+    They come to every `everyNode`-th of the `nodes` of openb's CSV, `podsARun` of them, placed by
+    `policy`. A share that is moved runs `restartSeconds` again. Axes: `mixes`; `loads`, arrival
+    rate × mean GPU time asked for ÷ GPUs."""
+
+    nodes: str
+    every_node: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    mixes: Annotated[tuple[Literal["shares", "many-gpu"], ...], Meta(min_length=1)] = (
+        "shares",
+        "many-gpu",
+    )
+    loads: Annotated[tuple[Load, ...], Meta(min_length=1)] = (0.8, 0.9, 1.0)
+    pods_a_run: Count = 2_000
+    policy: str = "least-stranding"
+    restart_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 60
+
+
 SharedGpuWorkload = (
     OverprovisionedJobs
     | MeasuredPairs
@@ -375,6 +394,7 @@ Workload = (
     | ManifestPods
     | OpenbPods
     | GangJobs
+    | WaitingPods
     | ClusterJobs
 )
 
