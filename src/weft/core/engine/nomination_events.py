@@ -20,7 +20,7 @@ from weft.core.engine.events import (
     PodSeenBound,
     Wake,
 )
-from weft.core.engine.nominations import REFUSED_NS, Nomination
+from weft.core.engine.nominations import REFUSED_NS, Nomination, kept_uid
 from weft.core.engine.parked import FreedNode
 from weft.core.engine.queue import WaitingPod
 from weft.core.engine.waiting_moves import look
@@ -169,11 +169,13 @@ def wake_nominated(engine: Engine, node: str, now_ns: int) -> None:
 
 
 def _free_without(engine: Engine, kept: Sequence[Nomination], row: int) -> FreedNode:
-    """The node of this row, were nothing kept there for these."""
-    for each in kept:
+    """The node of this row, were nothing kept there for these. Of one that is decided about just
+    now nothing is held, and nothing is to be."""
+    held = [each for each in kept if kept_uid(each.pod.uid) in engine.ledger.holdings]
+    for each in held:
         engine.preemption.let_go(each)
     freed = FreedNode.on(engine.ledger, row)
-    for each in kept:
+    for each in held:
         engine.preemption.keep(each)
     return freed
 
