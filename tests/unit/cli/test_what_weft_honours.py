@@ -174,8 +174,10 @@ def test_parse_says_what_is_preferred(field: str, weft: Any, tmp_path: Path) -> 
 
 def test_the_rest_of_the_table_is_tested_elsewhere() -> None:
     """Tolerations and images are no demand on a node by themselves, namespaces are part of a term;
-    of volumes there is a table of its own."""
+    of volumes there is a table of its own. Resources and a pod's own node are room, and features
+    that nodes declare are theirs to say: the real kube-scheduler is compared with."""
     elsewhere = {"tolerations", "volumes", "containers[].image", "namespaces", "schedulingGroup"}
+    elsewhere |= {"containers[].resources", "restartPolicyRules", "nodeName"}
     assert fields() - ASKED.keys() == elsewhere
 
 
