@@ -170,6 +170,13 @@ def test_places_are_kept_in_every_second_story() -> None:
     assert CHOSEN or hits["line: kept"]
 
 
+@pytest.mark.parametrize("seed", [82010, 82025])
+def test_nothing_is_kept_for_a_gang_that_has_started(seed: int) -> None:
+    """In these stories it takes a place that is kept for less important pods on a node of its own:
+    what was kept for the gang itself was held again."""
+    assert schedule(seed, WAYS["auto"])["place kept"]
+
+
 def test_a_seed_is_one_story() -> None:
     assert schedule(4, slips=True) == schedule(4, slips=True)
 
