@@ -72,8 +72,8 @@ def a_chain_that_breaks(patch: pytest.MonkeyPatch) -> None:
 def too_choosy_about_whom_to_wake(patch: pytest.MonkeyPatch) -> None:
     fits = ParkedGroup.could_fit
 
-    def choosy(self: ParkedGroup, room: FreedNode) -> bool:
-        return fits(self, room._replace(cells=[cell - 1 for cell in room.cells]))
+    def choosy(self: ParkedGroup, room: FreedNode, **how: bool) -> bool:
+        return fits(self, room._replace(cells=[cell - 1 for cell in room.cells]), **how)
 
     patch.setattr(ParkedGroup, "could_fit", choosy)
 

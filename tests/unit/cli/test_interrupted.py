@@ -107,7 +107,11 @@ def test_an_experiment_keeps_the_cells_that_are_done(
         f"weft: 2 of 4 cells are in {out}; the same command continues with the others\n"
         "weft: interrupted\n"
     )
-    assert json.loads((out / "manifest.json").read_text())["cells"]
+    # A worker may have begun its next cell before what it says of the last one is read: times may
+    # be missing, cells are not.
+    assert json.loads((out / "manifest.json").read_text())["cells"].keys() <= {
+        cell.relative_to(out / "cells").as_posix() for cell in (out / "cells").glob("*/*/*")
+    }
     assert not (out / ".parts").exists()
     checked = weft("experiment", "check", file, "--out", out, "--try-s", 0)
     assert f"in {out}: 2 are there, 2 to run" in checked.out

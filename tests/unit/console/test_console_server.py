@@ -100,7 +100,8 @@ async def test_no_pictures_are_made_while_nobody_looks() -> None:
     """The first viewer sees the present state all the same, and it goes on for as long as they
     look."""
     source = CountedSource()
-    async with served(source) as (url, session), asyncio.timeout(20):
+    options = ConsoleOptions(every_s=0.0, keepalive_s=0.05, close_s=0.2)  # no rest between two
+    async with served(source, options) as (url, session), asyncio.timeout(20):
 
         async def looks_meanwhile() -> int:
             before = source.looks

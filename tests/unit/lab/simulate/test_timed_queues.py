@@ -187,11 +187,11 @@ class CountedRun(TimedRun):
         self.began_ns[int(command.pod.uid)] = self.now
         super()._bind(command)
 
-    def _take_place(self, number: int) -> None:
+    def _take_place(self, number: int, *, completed: bool = False) -> None:
         placement = self.places[number]
         charge = charge_of(placement, self._node(placement.node)).gpu_milli
         self.stays.append((self.pods[number].queue, self.began_ns[number], self.now, charge))
-        super()._take_place(number)
+        super()._take_place(number, completed=completed)
 
 
 @st.composite
