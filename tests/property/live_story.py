@@ -503,7 +503,7 @@ def _free(world: World, live: EngineCluster, without: Container[str]) -> Cards:
 
 def _kept_off(world: World, live: EngineCluster, pod: Json, node: str) -> bool:
     """True if something else than room keeps the pod off the node, or may."""
-    found = _assessed(live, pod)
+    found = _assessed(live, pod, without=_opened(live, pod))
     # Of several GPUs at once the reason of the last search stands, not the policy's.
     filtered = found is not None and found.profile.device_filters
     if world.gives_more or (filtered and ask_of(pod).count > 1):
