@@ -233,6 +233,14 @@ class Preemptor:
     async def _nominate(self, command: Nominate) -> None:
         request = command.pod
         lock = self._nominating.setdefault(request.uid, asyncio.Lock())
+        try:
+            await self._say(command, lock)
+        finally:
+            if not lock.locked():
+                self._nominating.pop(request.uid, None)
+
+    async def _say(self, command: Nominate, lock: asyncio.Lock) -> None:
+        request = command.pod
         async with lock:
             kept = self._engine.preemption.nominations.get(request.uid)
             node = "" if kept is None else kept.node  # what is true by now
@@ -244,5 +252,3 @@ class Preemptor:
             except _Errors as error:
                 text = "the node kept for %s/%s could not be written: %s"
                 log.warning(text, request.namespace, request.name, error, extra=about(pod.metadata))
-        if not lock.locked():
-            self._nominating.pop(request.uid, None)

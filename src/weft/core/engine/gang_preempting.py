@@ -52,15 +52,42 @@ def makes_room(
     for each in own:
         del preemption.nominations[each.pod.uid]
         out.append(Nominate(each.pod, ""))
+    plan = _plan(engine, head, members, now_ns, out)
+    kept = {each.node for each in preemption.of_pods(members.waiting)}
+    for each in own:
+        if each.node not in kept:
+            nomination_events.is_over(engine, each, now_ns)
+    return plan
+
+
+def _plan(
+    engine: Engine,
+    head: WaitingPod,
+    members: GangMembers[WaitingPod],
+    now_ns: int,
+    out: list[Command],
+) -> PreemptionPlan | None:
+    preemption = engine.preemption
     if head.pod.never_preempts or not (preemption.standings or preemption.nominations):
         return None
     rights, before = preempting.rights_of(engine, head.pod), engine.journal.seq
     for guarded in (False,) if head.profile.budgets_are_law else (False, True):
         found = _search(engine, head, members, rights, now_ns, guarded=guarded)
         engine.journal.back_to(before)
-        if found is not None:
+        if found is not None and _changes_something(engine, *found, rights):
             return _nominate(engine, head, *found, rights, now_ns, out)
     return None
+
+
+def _changes_something(
+    engine: Engine, found: GangPlaces, victims: Sequence[Victim], rights: PreemptionRights
+) -> bool:
+    """False where nobody ends, leaves or is beaten there: the gang's own search just failed on it,
+    and would again."""
+    nodes = {place.placement.node for place in found.chosen}
+    beaten = any(each.node in nodes for each in rights.beaten)
+    going = [uid for uid in rights.going if uid in engine.preemption.going]
+    return bool(victims) or beaten or any(preempting.on_node(engine, going, n) for n in nodes)
 
 
 def _search(

@@ -10,6 +10,7 @@ of several sizes finds none so, other orders are tried.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -170,19 +171,29 @@ ROUNDS = 8
 def _by_room(
     engine: Engine, waiting: Sequence[WaitingPod], of_node: Ints, count: int, least: int
 ) -> list[int]:
-    """The numbers of domains that may have room for as many pods as are needed: those that have it
-    for all first, the fullest of these first. The roomiest one, if none may."""
+    """The numbers of domains that may have room for as many pods as are needed, of each kind no
+    more than there are: those that have it for all first, the fullest of these first. The roomiest
+    one, if none may."""
+    pods = np.zeros(count + 1, dtype=np.int64)
     room = np.zeros(engine.ledger.table.count, dtype=np.int64)
-    for each in {(each.profile.name, each.pod.shape): each for each in waiting}.values():
+    kinds = Counter((each.profile.name, each.pod.shape) for each in waiting)
+    for kind, each in {(each.profile.name, each.pod.shape): each for each in waiting}.items():
         known = engine.assess(each.profile, each.pod)
         fits = np.where(known.codes == 0, room_for(known.demand, engine.ledger.table), 0)
         room = np.maximum(room, fits)
+        pods += np.minimum(_by_domain(fits, kinds[kind], of_node, count), kinds[kind])
+    sums = _by_domain(room, len(waiting), of_node, count)
+    may = [number for number in range(1, count + 1) if pods[number] >= least]
+    if not may and pods[1:].any():
+        return [int(pods[1:].argmax()) + 1]
+    return sorted(may, key=lambda n: (pods[n] < len(waiting), abs(sums[n] - len(waiting)), n))
+
+
+def _by_domain(room: Ints, most: int, of_node: Ints, count: int) -> Ints:
+    """Sums of the nodes' room by domain, of each node `most` pods at most, [count + 1]."""
     sums = np.zeros(count + 1, dtype=np.int64)
-    np.add.at(sums, of_node, np.minimum(room, len(waiting)))
-    may = [number for number in range(1, count + 1) if sums[number] >= least]
-    if not may and sums[1:].any():
-        return [int(sums[1:].argmax()) + 1]
-    return sorted(may, key=lambda n: (sums[n] < len(waiting), abs(sums[n] - len(waiting)), n))
+    np.add.at(sums, of_node, np.minimum(room, most))
+    return sums
 
 
 def _try(
@@ -331,7 +342,7 @@ def decide(
         return _refuse(engine, head, members, found, now_ns, out)
     _take(engine, found, members.decision(found.found), now_ns, out)
     for kept in own:
-        del preemption.nominations[kept.pod.uid]
+        preemption.nominations.pop(kept.pod.uid, None)
     for place in found.chosen:
         engine.queue.done(members.waiting[place.placed.pod.uid], now_ns)
     for kept in own:  # only now: what is left is others', for whom places are kept there, too
@@ -350,7 +361,9 @@ def _take_kept(
 ) -> GangPlaces | None:
     """Places that are free now but for what is kept for less important pods. These keep nothing
     there any more, and the gang has it in this very decision: they can't take it back before."""
-    beaten = preempting.beaten_by(engine, head.pod)
+    beaten = [
+        each for each in preempting.beaten_by(engine, head.pod) if not head.pod.goes_with(each.pod)
+    ]
     kept = [kept_uid(each.pod.uid) for each in beaten]
     if not (gone := [uid for uid in kept if uid in engine.ledger.holdings]):
         return None

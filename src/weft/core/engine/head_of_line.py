@@ -73,7 +73,9 @@ def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Com
         known = engine.assess(waiting.profile, waiting.pod)
         row = selection.best_row(known, waiting.profile, f"{engine.seed}/{uid}/{waiting.tries}")
         if row >= 0:
-            to = partial(_may_pass_too, engine, passed, now_ns) if passed else None
+            beyond = [*kept.open_to(waiting.pod, waiting.key[-1]), *passed]
+            beyond += [turn] if turn is not None and turn.places else []
+            to = partial(_may_pass_too, engine, beyond, now_ns) if beyond else None
             if not engine.queue.defers(waiting, known.shape, to):
                 engine.place(waiting, known, row, now_ns, out)
         elif not preempting.makes_room(engine, waiting, known, now_ns, out):

@@ -107,7 +107,7 @@ def nominated(engine: Engine, event: PodNominated, now_ns: int, out: list[Comman
     preemption.awaited_by(pod, leaving)
     waiting, before = WaitingPod(pod, profile, 0), engine.journal.seq
     place: Placement | None = None
-    with engine.trial(leaving):
+    with engine.trial(leaving, [*preemption.on_node(event.node)]):
         known = engine.assess(profile, pod, None)
         if not known.codes[row]:
             place = engine.choose_place(waiting, known, row, now_ns).placement

@@ -524,6 +524,7 @@ def try_nominated(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Co
         preemption.nominations[pod.uid] = nomination
         raise
     if not found:
-        nomination_events.is_over(engine, nomination, now_ns)
         out.append(Nominate(pod, ""))
+    nomination_events.is_over(engine, nomination, now_ns)
+    if not found:
         engine.parks(waiting, known, now_ns, out)

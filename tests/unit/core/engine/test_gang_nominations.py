@@ -1,7 +1,7 @@
 """Places that are kept for gangs while others leave: until when, and who may have them."""
 
 import pytest
-from engine_talk import SECOND, decided, one_card, places, refused
+from engine_talk import SECOND, decided, of_team, one_card, places, refused, wakes
 from msgspec.structs import replace
 from test_preemption import (
     CARD,
@@ -23,6 +23,7 @@ from weft.core.engine import (
     PodAdded,
     PodGone,
     PodNominated,
+    PodSeenBound,
     Tick,
 )
 from weft.core.engine.nomination_events import GATHERS_NS
@@ -31,7 +32,8 @@ from weft.core.framework import Profile
 from weft.core.ledger import audit
 from weft.core.policies.packing import BestFit
 from weft.model import Gang, PodRequest
-from weft.testing import node, pod
+from weft.model.queue_rules import QueueAmounts, QueueRules, QueueTerms
+from weft.testing import node, placement, pod
 
 IN_VAIN_S = GATHERS_NS // SECOND
 PAIR = Gang("kubernetes", "default", "train", least=2)
@@ -220,3 +222,80 @@ def test_what_gets_free_for_a_less_important_pod_wakes_more_important_ones(
     assert bool(places(told)) is not several
     told += engine.handle(PodGone("second"), 30 * SECOND) + tick(engine, 45)
     assert places(told) == {each.uid: "a" for each in high}
+
+
+def test_a_gang_that_nobody_has_to_go_for_is_not_tried_again_and_again() -> None:
+    """Its queue's limit keeps it out while another of the queue leaves, on a node that it does not
+    need: that a place was found without that pod changes nothing yet."""
+    limited = QueueRules(queues=(QueueTerms("a", limits=QueueAmounts(gpu_milli=2_000)),))
+    nodes = [node(name, gpus=1) for name in ("a1", "a2", "b")]
+    profile = Profile("weft", [BestFit()], preempts=True)
+    engine = Engine([profile], nodes, queues=limited, turn_looks=3_000)
+    bound_there = placement("leaves", "b", 0, memory_mib=16_384, milli=1_000)
+    engine.handle(PodSeenBound(bound_there, priority=0, queue="a"), 0)
+    other = of_team("b", "x", priority=3)
+    other = replace(other, shape=replace(other.shape, node_name="b"))
+    assert ended(engine.handle(PodAdded(other), SECOND)) == ["leaves"]
+    pair = [replace(of_team("a", name, priority=5), gang=PAIR) for name in ("t0", "t1")]
+    told = added(engine, pair, 2 * SECOND) + tick(engine, 2)
+    assert not nodes_kept(told)
+    assert 2 * SECOND not in wakes(tick(engine, 2))
+    told = engine.handle(PodGone("leaves"), 3 * SECOND) + tick(engine, 15)
+    assert places(told) == {"x": "b", "t0": "a1", "t1": "a2"}
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_what_was_kept_where_it_starts_no_more_is_others(several: bool) -> None:
+    engine = preempting_on(node("a", gpus=2), node("b", gpus=2))
+    bound(engine, whole("a0", 1), whole("a1", 1), whole("b0", 3), whole("b1", 3))
+    high = [of_pair("t0"), of_pair("t1")] if several else [whole("t0", 9, gpus=2)]
+    assert ended(added(engine, high, SECOND)) == ["a0", "a1"]
+    added(engine, [whole("low")], 2 * SECOND)
+    engine.handle(PodGone("a0"), 3 * SECOND)
+    foreign = placement("foreign", "a", 0, memory_mib=16_384, milli=1_000)
+    engine.handle(PodSeenBound(foreign), 4 * SECOND)
+    told = engine.handle(PodGone("a1"), 30 * SECOND)
+    told += [each for at_s in range(31, 91, 10) for each in tick(engine, at_s)]
+    assert ended(told) == ["b0", "b1"]
+    assert places(told) == {"low": "a"}
+
+
+def test_a_gang_of_unlike_priorities_does_not_beat_itself() -> None:
+    """After a restart its places are kept by each pod's own priority."""
+    engine = preempting_on(node("a", gpus=2), node("c", gpus=2))
+    for name, at, gpu in (("v0", "a", 0), ("v1", "a", 1), ("u0", "c", 0), ("u1", "c", 1)):
+        there = placement(name, at, gpu, memory_mib=16_384, milli=1_000)
+        engine.handle(PodSeenBound(there, priority=-5), 0)
+    pair, other = [of_pair("t0", 9), of_pair("t1", 1)], whole("x", 0, gpus=2)
+    for each in pair:
+        engine.handle(PodNominated(each, "a", ("v0", "v1")), 0)
+    engine.handle(PodNominated(other, "c", ("u0", "u1")), 0)
+    added(engine, [*pair, other])
+    told = engine.handle(PodGone("u0"), SECOND) + engine.handle(PodGone("v0"), 2 * SECOND)
+    told += [each for at_s in range(3, 15, 2) for each in tick(engine, at_s)]
+    assert places(told).keys() == {"t0", "t1"}
+    assert not audit(engine.ledger)
+    assert engine.ledger.holdings.keys() == {"t0", "t1", "v1", "u1"}
+
+
+def test_after_a_restart_two_pods_are_not_kept_the_same_gpu() -> None:
+    engine = preempting_on(node("a", gpus=2))
+    leaves = placement("leaves", "a", 0, memory_mib=16_384, milli=1_000)
+    engine.handle(PodSeenBound(leaves, priority=-5), 0)
+    for name in "gh":
+        engine.handle(PodNominated(whole(name, 9), "a", ("leaves",)), 0)
+    kept = [each.place.shares[0].gpu for each in engine.preemption.nominations.values()]
+    assert sorted(kept) == [0, 1]
+    assert refused(added(engine, [whole("low")])) == ["low"]
+
+
+def test_a_rack_with_room_for_the_launcher_alone_is_not_looked_at() -> None:
+    """Forty racks are full of pods; the last one is free, for its sixteen workers too."""
+    racks = [replace(node(f"r{at}", gpus=16), labels={"rack": str(at)}) for at in range(41)]
+    engine = preempting_on(*racks)
+    for at in range(40):
+        full = placement(f"big{at}", f"r{at}", tuple(range(16)), memory_mib=16_384, milli=1_000)
+        engine.handle(PodSeenBound(full, priority=99), 0)
+    job = Gang("kubernetes", "default", "train", least=17, topology_key="rack")
+    pods = [replace(pod(f"t{at}", gpus=min(at, 1), cpu_milli=100), gang=job) for at in range(17)]
+    assert set(places(added(engine, pods)).values()) == {"r40"}

@@ -542,3 +542,33 @@ def test_an_edited_pod_gives_its_place_up() -> None:
     world.until(3 * MINUTE)
     assert world.bound["large"] == "a"
     assert world.engine.kept_places.turns == {}
+
+
+class ByItsOwnPriority(BestFit):
+    """Pods of a higher priority of the policy's own go first."""
+
+    name = "by-its-own-priority"
+    own_priority = True
+
+
+def test_of_pods_alike_one_that_may_take_the_place_waits_for_none_that_may_not() -> None:
+    """The elder came before the gang, and may take what is kept; the younger goes before it by the
+    policy's order, and may not."""
+    world = World()
+    profile = Profile("weft", [ByItsOwnPriority()])
+    world.engine = Engine([profile], [node("a", gpus=2)], head_of_line=RULES, turn_looks=2_000)
+    full(world, "p", "q")
+    world.until(MINUTE)
+    world.add(*gang("train", 2, at_ns=MINUTE))
+    younger = replace(pod("younger", gpus=1), queue_priority=5, created_ns=MINUTE + 10 * SECOND)
+    world.tell(PodAdded(younger))
+    world.until(7 * MINUTE)
+    world.tell(PodGone("p"))
+    assert world.kept() == {"a": 1}
+    world.tell(PodAdded(replace(pod("elder", gpus=1), created_ns=MINUTE - 10 * SECOND)))
+    for _ in range(10):
+        world.tell(Tick())
+    assert world.bound.keys() == {"p", "q", "elder"}
+    world.wakes.clear()
+    world.tell(Tick())
+    assert min(world.wakes) > world.now_ns
