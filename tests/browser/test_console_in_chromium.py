@@ -21,7 +21,7 @@ from fakes.api_faults import Fault
 from fakes.api_server import FakeApiServer
 from weft.cluster.http.viewers import AUDIENCE
 from weft.cluster.snapshot.file import write
-from weft.console.picture import Picture, PodFacts, ShownWaiting, picture_of
+from weft.console.picture import Picture, PictureMaker, PodFacts, ShownWaiting
 from weft.console.server import ConsoleServer
 from weft.console.sources import Kind
 from weft.core.engine import Engine, PodSeenBound
@@ -163,7 +163,9 @@ class StillSource:
         self._engine, self._waiting = engine, waiting
 
     def picture(self) -> Picture:
-        return picture_of(self._engine, 1.0, lambda uid: PodFacts(MARKUP, uid), self._waiting)
+        return PictureMaker(self._engine).picture(
+            1.0, lambda uid: PodFacts(MARKUP, uid), self._waiting
+        )
 
     async def explain(self, namespace: str, name: str) -> Explanation | None:
         text = f"is bound on {MARKUP}"

@@ -28,7 +28,7 @@ from weft.cluster.http.viewers import AUDIENCE, ViewerRights, Viewers
 from weft.console.cluster_sources import SnapshotSource
 from weft.console.deltas import applied, between
 from weft.console.hiding import Hiding
-from weft.console.picture import Picture, picture_of
+from weft.console.picture import Picture, PictureMaker
 from weft.console.server import VIEWS, ConsoleServer, static_files
 from weft.console.sources import LivingSource, PictureSource, facts_of, queued_in
 from weft.console.waiting import WaitingReasons
@@ -211,7 +211,7 @@ def test_naming_a_queue_tells_nobody_whether_it_is_there(
             )
             engine.handle(PodAdded(one), 0)
         waiting = WaitingReasons(engine, 0.0).rows(queued_in(engine))
-        picture = picture_of(engine, 0.0, lambda uid: facts_of(engine, uid), waiting)
+        picture = PictureMaker(engine).picture(0.0, lambda uid: facts_of(engine, uid), waiting)
         full, seen = picture.queues, dict(hiding.picture(picture).queues)
         if not rules.queues:  # of a queue that is not configured a row tells what its pods hold
             for name, row in seen.items():

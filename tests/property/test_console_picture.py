@@ -24,7 +24,6 @@ from weft.console.picture import (
     UsualShapes,
     gpu_key,
     grouping_labels,
-    picture_of,
 )
 from weft.console.sources import LivingSource
 from weft.console.waiting import WaitingReasons
@@ -99,8 +98,7 @@ class RandomStory:
 
     def picture(self, slice_s: float = 0.0) -> Picture:
         waiting = WaitingReasons(self.engine, slice_s)
-        return picture_of(
-            self.engine,
+        return PictureMaker(self.engine).picture(
             self.now / 10**9,
             lambda uid: PodFacts.of_placed(self.engine.placed[uid]),
             waiting.rows(entry.pod for entry in self.engine.queue.waiting()),
@@ -281,8 +279,8 @@ def test_a_picture_made_by_what_changed_equals_one_made_afresh(
             signals = snapshot(number + 1, story.now, gpus, columns, idle_mib=idle)
             story.tell(SignalsChanged(signals))
         picture = maker.picture(float(number), facts_of)
-        assert picture == picture_of(engine, float(number), facts_of)
-        assert [*picture.queues] == [*picture_of(engine, 0.0, facts_of).queues]
+        assert picture == PictureMaker(engine).picture(float(number), facts_of)
+        assert [*picture.queues] == [*PictureMaker(engine).picture(0.0, facts_of).queues]
 
 
 @pytest.mark.parametrize("seed", range(few_or_many(8, 80)))
@@ -297,7 +295,7 @@ def test_what_is_stranded_and_measured_is_as_elsewhere(seed: int) -> None:
     columns = {"memory_used_mib": (used, fresh), "gpu_util_ratio": (ran, fresh)}
     story.tell(SignalsChanged(snapshot(1, story.now, gpus, columns)))
     usual = UsualShapes(lambda: [pod.shape for pod in story.pods.values()]).at(0.0)
-    picture = picture_of(story.engine, 0.0, lambda uid: PodFacts("a", uid), usual=usual)
+    picture = PictureMaker(story.engine).picture(0.0, lambda uid: PodFacts("a", uid), usual=usual)
     check_against_ledger(picture, story.engine)
     for at, gpu in enumerate(gpus):
         shown = picture.gpus[gpu_key(*gpu)]
@@ -321,7 +319,7 @@ def test_nodes_are_grouped_by_labels_of_a_few_values() -> None:
     ]
     assert grouping_labels(nodes) == ["pool"]
     engine = Engine([Profile("weft", [built_in().create("fgd")])], nodes)
-    picture = picture_of(engine, 0.0, lambda uid: PodFacts("a", uid))
+    picture = PictureMaker(engine).picture(0.0, lambda uid: PodFacts("a", uid))
     assert picture.nodes["n3"].labels == {"pool": "b"}
 
 

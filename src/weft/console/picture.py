@@ -196,19 +196,6 @@ class PodFacts(NamedTuple):
         return cls.of_request(placed.pod, placed.record.at_ns / SECOND_NS)
 
 
-def picture_of(
-    engine: Engine,
-    at_s: float,
-    facts_of: Callable[[str], PodFacts],
-    waiting: Iterable[ShownWaiting] = (),
-    events: Iterable[ShownEvent] = (),
-    usual: Iterable[Shape] = (),
-) -> Picture:
-    """Return the picture of the engine's present state; `facts_of` knows the pods that hold
-    something, by UID. What is stranded is what pods of the `usual` shapes cannot use."""
-    return PictureMaker(engine).picture(at_s, facts_of, waiting, events, usual)
-
-
 class PictureMaker:
     """Makes pictures of one engine again and again: rows that stay as they were are kept, so that
     a picture costs what changed."""
@@ -226,7 +213,8 @@ class PictureMaker:
         events: Iterable[ShownEvent] = (),
         usual: Iterable[Shape] = (),
     ) -> Picture:
-        """Return the picture of now; arguments are as of `picture_of`."""
+        """Return the picture of the engine's present state; `facts_of` knows the pods that hold
+        something, by UID. What is stranded is what pods of the `usual` shapes cannot use."""
         engine, table = self._engine, self._engine.ledger.table
         pods = self._pods_now(facts_of)
         pending = {pod.uid: pod for pod in waiting}

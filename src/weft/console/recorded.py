@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from weft.console.deltas import PictureDelta, applied, between
 from weft.console.happenings import Happenings
 from weft.console.history import GpuPoint
-from weft.console.picture import Picture, UsualShapes, picture_of
+from weft.console.picture import Picture, PictureMaker, UsualShapes
 from weft.console.sources import Kind, facts_of, queued_in, shapes_in
 from weft.console.waiting import WaitingReasons
 from weft.core.engine import Engine
@@ -172,7 +172,9 @@ def _until(at_s: Sequence[float], began_s: float, beside_s: Sequence[float]) -> 
 
 def _picture(engine: Engine, at_s: float, offset_s: float, usual: Iterable[Shape] = ()) -> Picture:
     reasons = WaitingReasons(engine, slice_s=0.0).rows(queued_in(engine))
-    picture = picture_of(engine, at_s, lambda uid: facts_of(engine, uid), reasons, usual=usual)
+    picture = PictureMaker(engine).picture(
+        at_s, lambda uid: facts_of(engine, uid), reasons, usual=usual
+    )
     pods = {
         uid: replace(pod, since_s=pod.since_s + offset_s if pod.since_s else 0.0)
         for uid, pod in picture.pods.items()

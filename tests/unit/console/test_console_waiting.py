@@ -2,7 +2,7 @@
 
 from time import perf_counter
 
-from weft.console.picture import PodFacts, picture_of
+from weft.console.picture import PictureMaker, PodFacts
 from weft.console.waiting import WaitingReasons
 from weft.core.engine import Engine
 from weft.core.framework import Profile
@@ -18,7 +18,7 @@ def test_ten_thousand_pending_pods_are_all_shown_and_counted() -> None:
     pods = [pod(f"u{at}", memory_mib=10**6 + at % 7) for at in range(10_000)]
     began = perf_counter()
     rows = WaitingReasons(engine, slice_s=0.0).rows(pods)
-    picture = picture_of(engine, 0.0, lambda uid: PodFacts("a", uid), rows)
+    picture = PictureMaker(engine).picture(0.0, lambda uid: PodFacts("a", uid), rows)
     assert perf_counter() - began < PATIENCE_S
     assert picture.waiting.keys() == {pod.uid for pod in pods}
     assert {row.group for row in rows} == {rows[0].group}

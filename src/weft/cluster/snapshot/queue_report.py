@@ -3,7 +3,7 @@
 import msgspec
 
 from weft.cluster.snapshot.state import SnapshotState
-from weft.core.explain.queue_rows import QueueRow, queue_rows
+from weft.core.explain.queue_rows import QueueCounts, QueueRow
 
 
 class QueueReport(msgspec.Struct):
@@ -19,5 +19,6 @@ def queue_report(state: SnapshotState) -> QueueReport:
     engine, pods = state.engine, state.live.pods
     queues = {uid: queue for uid in engine.ledger.holdings if (queue := pods.queue_of(uid))}
     pending, unreadable = state.pending()
-    rows = queue_rows(engine, queues, ((pod.team_queue, pod.shape.gpus) for pod in pending))
+    asked = ((pod.team_queue, pod.shape.gpus) for pod in pending)
+    rows = QueueCounts(engine).rows(queues, asked)
     return QueueReport(engine.teams.rules.order, rows, len(unreadable))

@@ -64,7 +64,7 @@ def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Com
     may take, or others end for it. Else it waits, and one is kept for it if its turn is due."""
     kept, uid = engine.kept_places, waiting.pod.uid
     passed = _passes(engine, waiting, now_ns) if engine.forecasts.on else []
-    with kept.aside(waiting, passed):
+    with kept.aside(waiting, passed) as opened:
         turn = kept.turns.get(uid)
         if turn is not None and uid in engine.preemption.nominations:  # as the API says
             end(engine, turn, "preempts", now_ns)
@@ -73,9 +73,8 @@ def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Com
         known = engine.assess(waiting.profile, waiting.pod)
         row = selection.best_row(known, waiting.profile, f"{engine.seed}/{uid}/{waiting.tries}")
         if row >= 0:
-            beyond = [*kept.open_to(waiting.pod, waiting.key[-1]), *passed]
-            beyond += [turn] if turn is not None and turn.places else []
-            to = partial(_may_pass_too, engine, beyond, now_ns) if beyond else None
+            places = [each for each in opened if each.places]
+            to = partial(_may_pass_too, engine, places, now_ns) if places else None
             if not engine.queue.defers(waiting, known.shape, to):
                 engine.place(waiting, known, row, now_ns, out)
         elif not preempting.makes_room(engine, waiting, known, now_ns, out):

@@ -261,9 +261,11 @@ class KeptPlaces:
         return all(holding is not None and holding.placement == place for place, holding in pairs)
 
     @contextmanager
-    def aside(self, waiting: WaitingPod, passed: Sequence[LineTurn] = ()) -> Iterator[bool]:
+    def aside(
+        self, waiting: WaitingPod, passed: Sequence[LineTurn] = ()
+    ) -> Iterator[list[LineTurn]]:
         """Hold nothing meanwhile that this pod may take or may pass into, or that is its own,
-        whatever gets free; and what is left of it afterwards. True if that is anything."""
+        whatever gets free; and what is left of it afterwards. Yields the turns of all that."""
         turns = self.open_to(waiting.pod, waiting.key[-1]) if self.turns else []
         turns += passed
         if (own := self.turns.get(key_of(waiting.pod))) is not None:
@@ -272,7 +274,7 @@ class KeptPlaces:
         for turn in turns:
             self.let_go(turn)
         try:
-            yield bool(turns)
+            yield turns
         finally:
             freed, self._aside, self._freed = self._freed, set(), None
             for turn in sorted(turns, key=_rank):

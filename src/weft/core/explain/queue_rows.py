@@ -57,12 +57,13 @@ class QueueCounts:
         `queue_of` has the pods that hold anything, by UID; `waiting` is, for each pod that waits,
         its queue and how many GPUs it asks for.
         """
-        teams = self._engine.teams
-        if not teams.count:  # the scheduler does not, as nothing hangs on it
-            teams = self._counted(queue_of)
-        return _rows(teams, waiting)
+        return _rows(self.teams(queue_of), waiting)
 
-    def _counted(self, queue_of: Mapping[str, str]) -> TeamQueues:
+    def teams(self, queue_of: Mapping[str, str]) -> TeamQueues:
+        """Return the engine's queues; where it does not count them, as no decision hangs on it,
+        others that do. `queue_of` as for `rows`."""
+        if self._engine.teams.count:
+            return self._engine.teams
         ledger = self._engine.ledger
         held, table = ledger.holdings, ledger.table
         if self._own is None:
@@ -86,13 +87,6 @@ class QueueCounts:
                 self._seen[uid] = queue, holding, node
         own.in_order_of(held)
         return own
-
-
-def queue_rows(
-    engine: Engine, queue_of: Mapping[str, str], waiting: Iterable[tuple[str, int]]
-) -> list[QueueRow]:
-    """Count each queue once, as `QueueCounts.rows` does."""
-    return QueueCounts(engine).rows(queue_of, waiting)
 
 
 def _rows(teams: TeamQueues, waiting: Iterable[tuple[str, int]]) -> list[QueueRow]:

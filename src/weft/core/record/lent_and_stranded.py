@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from weft.core.engine import BindOn, Engine, PodAdded, TeamQueues
+from weft.core.engine import BindOn, Engine, PodAdded
+from weft.core.explain.queue_rows import QueueCounts
 from weft.core.framework.stranded import StrandedMeter
 from weft.core.ledger import Ledger
 from weft.core.record.file import DecisionLine
@@ -115,7 +116,7 @@ class BorrowedGpus:
     knows the queues of pods by UID, "" where it does not."""
 
     def __init__(self, engine: Engine, queue_of: Callable[[str], str]) -> None:
-        self._engine, self._queue_of = engine, queue_of
+        self._engine, self._queue_of, self._counts = engine, queue_of, QueueCounts(engine)
         rules = engine.teams.rules
         self.promised = {terms.name for terms in rules.queues if not terms.guarantee.is_none}
         self.milli_ns: dict[str, int] = {}
@@ -125,16 +126,9 @@ class BorrowedGpus:
     def sum_up(self, lasted_ns: int) -> None:
         """Add what was borrowed for so long until now."""
         if self.is_stale and self.promised:
-            self._now = self._teams().borrowed_milli(self.promised)
+            held = self._engine.ledger.holdings
+            queues = {uid: queue for uid in held if (queue := self._queue_of(uid))}
+            self._now = self._counts.teams(queues).borrowed_milli(self.promised)
             self.is_stale = False
         for name, milli in self._now.items():
             self.milli_ns[name] = self.milli_ns.get(name, 0) + lasted_ns * milli
-
-    def _teams(self) -> TeamQueues:
-        """Return the engine's queues; where it does not count them, as no decision hangs on it,
-        others that do."""
-        teams, held = self._engine.teams, self._engine.ledger.holdings
-        if not teams.count:
-            teams = TeamQueues(teams.rules, self._engine.ledger)
-            teams.take_in({uid: queue for uid in held if (queue := self._queue_of(uid))})
-        return teams

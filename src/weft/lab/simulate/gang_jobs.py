@@ -22,7 +22,7 @@ import msgspec
 
 from weft.lab.simulate.generate import SHARED, WHOLE, PodKind, one_of
 from weft.lab.simulate.openb import LISTED, TracePod, shape_of
-from weft.model import BadInputError, Gang
+from weft.model import BadInputError, Gang, Node
 
 SIZES = ((1, 700), (2, 100), (4, 150), (8, 35), (16, 10), (32, 5))
 """Pods per job, and how many of a thousand jobs have so many."""
@@ -38,6 +38,11 @@ class HostSize(msgspec.Struct, frozen=True):
     gpus: int
     cpu_milli: int
     memory_mib: int
+
+    @classmethod
+    def of(cls, node: Node) -> "HostSize":
+        """Return the size of this node."""
+        return cls(len(node.gpus), node.cpu_milli, node.memory_mib)
 
     def room_for(self, pod: PodKind) -> int:
         """Return how many such pods the empty node holds."""

@@ -23,7 +23,7 @@ from weft.core.engine import (
 from weft.core.engine.harvest import NEED
 from weft.core.engine.nominations import is_kept
 from weft.core.engine.team_queues import charge_of
-from weft.core.explain.queue_rows import queue_rows
+from weft.core.explain.queue_rows import QueueCounts
 from weft.core.framework import Policy
 from weft.core.framework.signals import FRESH, snapshot
 from weft.core.framework.stranded import stranded_gpus
@@ -343,7 +343,7 @@ def test_what_is_lent_stranded_and_borrowed_is_what_the_ledger_has_at_each_event
         for uid, mib in by_uid.items():
             lent[queues[uid]] += lasted * mib
         held = {uid: queues[uid] for uid in engine.ledger.holdings}
-        for row in queue_rows(engine, held, ()):
+        for row in QueueCounts(engine).rows(held, ()):
             borrowed[row.queue] += lasted * row.borrowed_gpus
     of_file = [line for line in lines if isinstance(line, DecisionLine)]
     account = usage_of(

@@ -4,6 +4,7 @@ name, and the collection of a cell's decisions."""
 import gzip
 import io
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -13,7 +14,8 @@ from weft.core.framework.policy import PolicyOrigin
 from weft.core.record import DecisionsWriter
 from weft.lab.experiment.spec.experiment import ExperimentSpec, PlannedCell, SchedulerProfile
 from weft.lab.simulate.event_loop import Decider, profile_of
-from weft.model import BadInputError
+from weft.lab.simulate.openb import read_nodes
+from weft.model import BadInputError, Node
 from weft.model.nearest import nearest
 
 
@@ -133,3 +135,12 @@ class DecisionsKept:
             return b""
         self.writer.close()
         return gzip.compress(self._lines.getvalue(), LEVEL, mtime=0)
+
+
+def every_nth_node(file: Path, every_node: int) -> list[Node]:
+    """Read a part of openb's cluster: the first of each so many nodes."""
+    nodes = read_nodes(file)[::every_node]
+    if not any(node.gpus for node in nodes):
+        what = f"has no GPU on one of {every_node} nodes; lower everyNode"
+        raise BadInputError(str(file), what)
+    return nodes

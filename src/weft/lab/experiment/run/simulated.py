@@ -25,6 +25,7 @@ from weft.lab.experiment.run.runner import (
     MakeScheduler,
     Runner,
     SchedulerMaker,
+    every_nth_node,
 )
 from weft.lab.experiment.run.shared_gpus import (
     BEST,
@@ -42,7 +43,7 @@ from weft.lab.experiment.spec.workloads import GangJobs, MeasuredPairs, OpenbPod
 from weft.lab.simulate.arrivals import replayed
 from weft.lab.simulate.gang_jobs import HostSize, gang_jobs
 from weft.lab.simulate.gang_rules import GANG_RULES
-from weft.lab.simulate.openb import TracePod, asked, read_nodes
+from weft.lab.simulate.openb import TracePod, asked
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.timed import TimedPods, TimedRun, pod_rows, pods_over_time, run_timed
 from weft.model import BadInputError, Gpu, Node
@@ -104,17 +105,13 @@ class GangsRunner:
 
     @cached_property
     def _cluster(self) -> list[Node]:
-        nodes = read_nodes(self._nodes)[:: self._workload.every_node]
-        if not any(node.gpus for node in nodes):
-            what = f"has no GPU on one of {self._workload.every_node} nodes; lower everyNode"
-            raise BadInputError(str(self._nodes), what)
-        return nodes
+        return every_nth_node(self._nodes, self._workload.every_node)
 
     def run(self, cell: PlannedCell) -> CellResult:
         """Run one scheduler with one seed's jobs at one load."""
         workload, nodes = self._workload, self._cluster
         load = workload.loads[cell.index("load") or 0]
-        hosts = [HostSize(len(node.gpus), node.cpu_milli, node.memory_mib) for node in nodes]
+        hosts = [HostSize.of(node) for node in nodes]
         ratio = workload.shared_ratio
         pods = gang_jobs(hosts, jobs=workload.jobs, load=load, seed=cell.seed, shared_ratio=ratio)
         rule, decisions = GANG_RULES.get(cell.scheduler), DecisionsKept(wanted=self._records)

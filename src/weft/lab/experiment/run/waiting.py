@@ -8,18 +8,18 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from weft.lab.experiment.run.runner import CellResult, DecisionsKept, MakeScheduler
+from weft.lab.experiment.run.runner import CellResult, DecisionsKept, MakeScheduler, every_nth_node
 from weft.lab.experiment.run.shared_gpus import finite_or_none
 from weft.lab.experiment.spec.experiment import ExperimentSpec, PlannedCell
 from weft.lab.experiment.spec.workloads import WaitingPods
 from weft.lab.simulate.arrivals import replayed
 from weft.lab.simulate.gang_jobs import HostSize
-from weft.lab.simulate.openb import TracePod, read_nodes
+from weft.lab.simulate.openb import TracePod
 from weft.lab.simulate.results import PolicyRun
 from weft.lab.simulate.scenario import Scenario
 from weft.lab.simulate.timed import TimedPods, pod_rows, run_timed
 from weft.lab.simulate.waiting_pods import PodMix, waiting_pods
-from weft.model import BadInputError, Node
+from weft.model import Node
 from weft.model.queue_rules import NO_MOVES, NOTHING_KEPT, HeadOfLine, MoveRules
 
 _SECOND_NS = 1_000_000_000
@@ -71,17 +71,13 @@ class WaitingRunner:
 
     @cached_property
     def _cluster(self) -> list[Node]:
-        nodes = read_nodes(self._nodes)[:: self._workload.every_node]
-        if not any(node.gpus for node in nodes):
-            what = f"has no GPU on one of {self._workload.every_node} nodes; lower everyNode"
-            raise BadInputError(str(self._nodes), what)
-        return nodes
+        return every_nth_node(self._nodes, self._workload.every_node)
 
     def run(self, cell: PlannedCell) -> CellResult:
         """Run one rule with one seed's pods of one mix at one load."""
         workload, nodes, rule = self._workload, self._cluster, QUEUE_RULES[cell.scheduler]
         pods = waiting_pods(
-            [HostSize(len(node.gpus), node.cpu_milli, node.memory_mib) for node in nodes],
+            [HostSize.of(node) for node in nodes],
             mix=PodMix(workload.mixes[cell.index("mix") or 0]),
             pods=workload.pods_a_run,
             load=workload.loads[cell.index("load") or 0],
