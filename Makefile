@@ -14,7 +14,7 @@ TESTS := -n 3 --dist worksteal -o faulthandler_timeout=300 -o faulthandler_exit_
 # pytest rewrites the tests: 15 s at each run where the result may not be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo kind-demo images test test-long test-faults test-data test-cluster test-node test-browser cluster-tools node-tools helm manifests image release site api gpu-check coverage check format bench bench-cluster experiments docs clean
+.PHONY: help venv demo kind-demo images test test-long test-faults test-data test-cluster test-node test-gpu test-browser cluster-tools node-tools helm manifests image release site api gpu-check coverage check format bench bench-cluster experiments docs clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -103,9 +103,12 @@ release: venv  ## Wheel, sdist, chart, image archive, SBOM and SHA-256 sums in d
 	@$(BIN)/python deploy/make_release.py dist --base $(BASE)
 
 test-node: venv node-tools helm  ## The tests on a real kubelet and containerd (as root; needs Go and Debian packages).
-	@$(BIN)/pytest tests/node --ignore tests/node/test_device_plugins.py --ignore tests/node/whole
+	@$(BIN)/pytest tests/node --ignore tests/node/test_device_plugins.py --ignore tests/node/whole --ignore tests/node/gpu
 	@$(BIN)/pytest tests/node/test_device_plugins.py  # a node of its own: a kubelet does not forget their resources
 	@$(BIN)/pytest -s tests/node/whole  # Weft as it is deployed, on a whole cluster
+
+test-gpu: venv  ## Shares of this machine's NVIDIA GPU, on a real kubelet and containerd (as root; after `make node-tools`; no part of .ci/run).
+	@$(BIN)/pytest tests/node/gpu
 
 test-browser: venv  ## The report and the console in Chromium (needs the Debian packages chromium and fonts-liberation).
 	@$(BIN)/pytest tests/browser

@@ -23,12 +23,15 @@ _numbers = itertools.count(1)
 
 
 class Agent(Server):
-    """A running `weft agent`. `program` is what Python runs in the place of weft's own command."""
+    """A running `weft agent`, on played GPUs or (None) on this machine's own.
+
+    `program` is what Python runs in the place of weft's own command.
+    """
 
     def __init__(
         self,
         node: RealNode,
-        gpus: PlayedGpus,
+        gpus: PlayedGpus | None,
         *options: str | Path,
         program: Sequence[str | Path] = ("-m", "weft.cli.main"),
     ) -> None:
@@ -36,7 +39,8 @@ class Agent(Server):
         (self.port,) = free_ports(1)
         command: list[str | Path] = [
             *(sys.executable, *program, "agent", "--node-name", node.name),
-            *("--devices", gpus.path, "--nri-socket", node.containerd.nri_socket),
+            *(("--devices", gpus.path) if gpus is not None else ()),
+            *("--nri-socket", node.containerd.nri_socket),
             *("--cri-socket", node.containerd.socket),
             *("--kubeconfig", node.plane.kubeconfig_for("weft-agent", "system:masters")),
             *("--listen", f"{HOST}:{self.port}", *options),
@@ -108,7 +112,7 @@ def metrics_of(url: str) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def agent(node: RealNode, gpus: PlayedGpus, *options: str | Path) -> Iterator[Agent]:
+def agent(node: RealNode, gpus: PlayedGpus | None, *options: str | Path) -> Iterator[Agent]:
     """An agent that delivers; it is ended when this ends, if it still runs."""
     process = Agent(node, gpus, *options)
     try:

@@ -16,6 +16,7 @@ import binaries
 from go_tools import GoTools, NoBinariesError, Say
 
 CONTAINERD, SHIM, CTR = "containerd", "containerd-shim-runc-v2", "ctr"
+BUILT = (CONTAINERD, SHIM, CTR)
 CNI_FOLDER = Path("/usr/lib/cni")
 PACKAGES = "runc containernetworking-plugins busybox-static iproute2 iptables"
 _MODULE = "github.com/containerd/containerd/v2"
@@ -27,8 +28,8 @@ def _link_flags(versions: Mapping[str, str]) -> list[str]:
 
 _TOOLS = GoTools(
     folder=Path(__file__).resolve().parent / "tools",
-    packages={name: f"{_MODULE}/cmd/{name}" for name in (CONTAINERD, SHIM, CTR)},
-    version_of=dict.fromkeys((CONTAINERD, SHIM, CTR), _MODULE),
+    packages={name: f"{_MODULE}/cmd/{name}" for name in BUILT},
+    version_of=dict.fromkeys(BUILT, _MODULE),
     link_flags=_link_flags,
     how_to="install Go and run `make node-tools`; see docs/contributing/tests.md",
     tags=("no_btrfs", "no_devmapper", "no_zfs"),
@@ -38,11 +39,15 @@ _TOOLS = GoTools(
 def find_or_build(say: Say) -> dict[str, Path]:
     """Where the rest of a cluster, containerd, its shim and ctr lie, built first if need be."""
     found = binaries.find_or_build(say, binaries.REST)
-    folder = _TOOLS.cache()
-    missing = [name for name in _TOOLS.packages if not os.access(folder / name, os.X_OK)]
-    if missing:
+    if missing := [name for name in BUILT if name not in find()]:
         _TOOLS.build(missing, say)
-    return found | {name: folder / name for name in _TOOLS.packages}
+    return found | find()
+
+
+def find() -> dict[str, Path]:
+    """Those of containerd's programs that were built."""
+    folder = _TOOLS.cache()
+    return {name: folder / name for name in BUILT if os.access(folder / name, os.X_OK)}
 
 
 def why_not() -> str:
