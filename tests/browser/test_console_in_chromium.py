@@ -2,18 +2,20 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 import pytest
 from chromium import Window
+from shown import PATIENCE_S, check, console, eventually, opened, served
 from test_console_record import RecordedStory
 from test_snapshot import random_story
 
@@ -21,21 +23,20 @@ from fakes.api_faults import Fault
 from fakes.api_server import FakeApiServer
 from weft.cluster.http.viewers import AUDIENCE
 from weft.cluster.snapshot.file import write
+from weft.console.deltas import between
 from weft.console.picture import Picture, PictureMaker, PodFacts, ShownWaiting
-from weft.console.server import ConsoleServer
+from weft.console.recorded import RecordedSource
 from weft.console.sources import Kind
 from weft.core.engine import Engine, PodSeenBound
 from weft.core.explain.explanation import Explanation
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
-from weft.lab.simulate.generate import generate_nodes
-from weft.lab.simulate.openb import read_nodes
+from weft.core.record.passing import RecordedRun
 from weft.model import Placement, Share
 from weft.testing import AGENT_BY_NAME, node
 
 WIDTHS = (390, 1280)
 MARKUP = "<img src=x onerror=alert(1)>"
-PATIENCE_S = 30
 TRY_INLINE = """
 document.violated = [];
 document.addEventListener('securitypolicyviolation', event => {
@@ -55,21 +56,6 @@ for (const insert of [
 ]) try { insert(); } catch (refusal) { document.violated.push(refusal.name); }
 0
 """
-
-
-@contextlib.contextmanager
-def console(*options: str) -> Iterator[str]:
-    """The address of a `weft console` of its own."""
-    words = [sys.executable, "-m", "weft.cli.main", "console", *options, "--port", "0"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        said = process.stdout.readline()
-        assert "http://" in said
-        try:
-            yield "http://" + said.partition("http://")[2].split()[0]
-        finally:
-            process.terminate()
-            assert process.wait(PATIENCE_S) == 0
 
 
 @pytest.fixture(scope="module")
@@ -170,56 +156,6 @@ class StillSource:
     async def explain(self, namespace: str, name: str) -> Explanation | None:
         text = f"is bound on {MARKUP}"
         return Explanation(namespace, name, "u", "bound", text, "weft", leader=True)
-
-
-@contextlib.contextmanager
-def served(source: StillSource) -> Iterator[str]:
-    """A console of this source, on a thread."""
-    started, port = threading.Event(), [0]
-    loop = asyncio.new_event_loop()
-    server: list[ConsoleServer] = []
-
-    async def start() -> None:
-        server.append(ConsoleServer(source))
-        port[0] = await server[0].listen("127.0.0.1", 0)
-        started.set()
-
-    def run() -> None:
-        loop.run_until_complete(start())
-        loop.run_forever()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert started.wait(PATIENCE_S)
-    try:
-        yield f"http://127.0.0.1:{port[0]}"
-    finally:
-        asyncio.run_coroutine_threadsafe(server[0].close(), loop).result(PATIENCE_S)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-def eventually(window: Window, script: str) -> Any:
-    """The value of a script, once it is true."""
-    until = time.monotonic() + PATIENCE_S
-    while not (found := window.run(script)):
-        assert time.monotonic() < until, script
-    return found
-
-
-def opened(window: Window, url: str, width: int = 1280, *, dark: bool = False) -> None:
-    window.open(url, width, dark=dark)
-    eventually(window, "document.querySelector('#sums .tile') !== null")
-
-
-def check(window: Window, url: str) -> None:
-    """Nothing went wrong, nothing is cut off, and nothing came from elsewhere."""
-    assert window.browser.complaints == []
-    origin = "/".join(url.split("/")[:3])
-    assert [asked for asked in window.browser.requests if not asked.startswith(origin + "/")] == []
-    wide = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
-    assert window.run(wide)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -489,25 +425,22 @@ def test_names_with_markup_are_text_and_inline_script_is_blocked(window: Window)
         assert any("inline script" in told for told in window.browser.complaints)
 
 
-def test_6212_gpus_are_drawn_in_300_ms(window: Window, tmp_path: Path) -> None:
-    (tmp_path / "nodes.csv").write_text(generate_nodes(gpus=6212))
-    nodes = read_nodes(tmp_path / "nodes.csv")
-    engine = Engine([Profile("weft", [built_in().create("best-fit")])], nodes)
-    for each in nodes:
-        for gpu in each.gpus:
-            share = Share(0, gpu.index, gpu.memory_mib // 2, 500)
-            uid = f"{each.name}-{gpu.index}"
-            engine.ledger.adopt(Placement(uid, each.name, (share,)))
-    with served(StillSource(engine)) as url:
-        took_ms = []
-        for _ in range(3):
-            opened(window, f"{url}/map")
-            marks = "performance.getEntriesByName('weft-%s')[0]?.startTime"
-            data, drawn = (eventually(window, marks % name) for name in ("data", "drawn"))
-            took_ms.append(drawn - data)
-            assert int(window.run("document.querySelector('weft-map').dataset.drawn")) == 6212
-        check(window, url)
-        assert min(took_ms) <= 300, took_ms
+BY_DELTAS = (Path(__file__).parent / "by_deltas.js").read_text()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_page_that_followed_deltas_has_what_one_opened_afresh_has(
+    window: Window, demo: str, tmp_path: Path, seed: int
+) -> None:
+    RecordedStory(seed, path := tmp_path / "day.jsonl", events=120)
+    run = RecordedRun(path, built_in().create)
+    source = RecordedSource(run, "", pytest.fail)
+    pictures = [source.at(number) for number in range(len(source.record.at_s))]
+    deltas = [between(old, new) for old, new in itertools.pairwise(pictures)]
+    assert any(delta.pods.gone for delta in deltas)
+    told = {"first": pictures[0], "deltas": deltas, "last": pictures[-1]}
+    opened(window, f"{demo}/map")
+    assert window.run(f"{BY_DELTAS}({msgspec.json.encode(told).decode()})") == []
 
 
 @pytest.fixture(scope="module")

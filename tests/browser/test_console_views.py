@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 from chromium import Window
+from shown import check, console, eventually, opened
 from test_console_in_chromium import (
     PlayedApiServer,
-    check,
-    console,
     demo,
-    eventually,
     fake_node,
     kubeconfig_of,
-    opened,
     played_api_server,
     record,
     snapshot,

@@ -1,7 +1,7 @@
 // The page: which view an address shows, the sums above it, and how old what is shown is.
 
 import { clock, duration, el, fill, number, percent } from "./dom.js";
-import { Model, countable } from "./model.js";
+import { Model, countable, mark } from "./model.js";
 import { copyLink, csv, png, save } from "./take.js";
 import { TimeSlider, moment } from "./time.js";
 import "./map.js";
@@ -80,23 +80,30 @@ function take() {
 }
 
 function sums() {
-  const gpus = [...model.gpus.values()].filter(countable);
-  const sum = (name) => gpus.reduce((total, gpu) => total + (gpu[name] ?? 0), 0);
-  const closed = [...model.nodes.values()].filter((node) => node.closed).length;
-  const broken = gpus.filter((gpu) => gpu.broken).length;
+  const all = { gpus: 0, broken: 0, idle: 0, milli: 0, promised_milli: 0, memory_mib: 0, promised_mib: 0 };
+  for (const gpu of model.gpus.values()) {
+    if (!countable(gpu)) continue;
+    all.gpus += 1;
+    all.broken += gpu.broken ? 1 : 0;
+    all.idle += gpu.pods || gpu.broken ? 0 : 1;
+    for (const name of ["milli", "promised_milli", "memory_mib", "promised_mib"]) all[name] += gpu[name] ?? 0;
+  }
+  let closed = 0, kept = 0;
+  for (const node of model.nodes.values()) closed += node.closed ? 1 : 0;
+  for (const pod of model.pods.values()) kept += pod.kept ? 1 : 0;
   const tile = (label, value, more, part) =>
     el("div", { class: "tile" }, el("span", {}, label), el("strong", {}, value), el("small", {}, more),
       part == null ? null : el("meter", { min: 0, max: 1, value: part, "aria-label": label }));
-  const milli = sum("milli"), mib = sum("memory_mib");
+  const { milli, memory_mib: mib } = all;
   return [
-    tile("Cores promised", percent(sum("promised_milli"), milli),
-      `${(sum("promised_milli") / 1000).toFixed(1)} of ${number(milli / 1000)} GPUs`, milli && sum("promised_milli") / milli),
-    tile("Memory promised", percent(sum("promised_mib"), mib),
-      `${number(sum("promised_mib") / 1024)} of ${number(mib / 1024)} GiB`, mib && sum("promised_mib") / mib),
-    tile("Idle GPUs", number(gpus.filter((gpu) => !gpu.pods && !gpu.broken).length), `of ${number(gpus.length)}`),
-    tile("Pods placed", number([...model.pods.values()].filter((pod) => !pod.kept).length), `on ${number(model.nodes.size)} nodes`),
+    tile("Cores promised", percent(all.promised_milli, milli),
+      `${(all.promised_milli / 1000).toFixed(1)} of ${number(milli / 1000)} GPUs`, milli && all.promised_milli / milli),
+    tile("Memory promised", percent(all.promised_mib, mib),
+      `${number(all.promised_mib / 1024)} of ${number(mib / 1024)} GiB`, mib && all.promised_mib / mib),
+    tile("Idle GPUs", number(all.idle), `of ${number(all.gpus)}`),
+    tile("Pods placed", number(model.pods.size - kept), `on ${number(model.nodes.size)} nodes`),
     tile("Pods waiting", number(model.waiting.size), `reasons: ${new Set([...model.waiting.values()].map((pod) => pod.group)).size}`),
-    tile("Nodes closed", number(closed), broken ? `${broken} GPUs out of service` : "all GPUs in service"),
+    tile("Nodes closed", number(closed), all.broken ? `${all.broken} GPUs out of service` : "all GPUs in service"),
   ];
 }
 
@@ -150,11 +157,10 @@ addEventListener("popstate", () => {
 });
 model.addEventListener("change", () => {
   received = Date.now() / 1000;
-  performance.mark("weft-data");
   slider.show();
   show();
   freshness();
-  requestAnimationFrame(() => performance.mark("weft-drawn"));
+  requestAnimationFrame(() => mark("drawn"));
 });
 model.addEventListener("connection", freshness);
 model.addEventListener("refused", (event) => {

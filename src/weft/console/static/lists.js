@@ -64,7 +64,7 @@ class WeftEvents extends HTMLElement {
 
 /** The pod's page, where it is still there. */
 function link(model, name) {
-  const pod = model.byName.get(name) ?? model.waitingByName.get(name);
+  const pod = model.placed(name) ?? model.waitingByName.get(name);
   return pod ? podLink(pod) : name;
 }
 

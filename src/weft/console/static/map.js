@@ -28,7 +28,7 @@ let maps = 0; // so that each has its own id
 const EDGE = 4; // room for what is drawn around the outermost cells
 
 class WeftMap extends HTMLElement {
-  #boxes = []; // { x, y, w, h, gpu, key }: cells where they are drawn
+  #boxes = []; // { key, node, x, y, w, h }: cells where they are drawn, by their GPU's key
   #rows = 0;
 
   connectedCallback() {
@@ -84,8 +84,7 @@ class WeftMap extends HTMLElement {
   }
 
   #options(name) {
-    const rows = name === "model" ? this.model.gpus.values() : this.model.pods.values();
-    const found = [...new Set([...rows].map((row) => row[name]).filter(Boolean))].sort(byName);
+    const found = [...this.model.values[name].keys()].sort(byName);
     const wanted = ["", this.query.get(name) ?? "", ...found].filter((value, at, all) => all.indexOf(value) === at);
     const select = this.form.elements[name];
     if ([...select.options].map((option) => option.value).join("\n") !== wanted.join("\n"))
@@ -94,11 +93,11 @@ class WeftMap extends HTMLElement {
 
   /** What nodes can be grouped by: also labels of a few values. */
   #groupings() {
+    if (this.labelsOf === this.model.places) return;
+    this.labelsOf = this.model.places;
     const labels = new Set([...this.model.nodes.values()].flatMap((node) => Object.keys(node.labels ?? {})));
     const wanted = { ...GROUPS, ...Object.fromEntries([...labels].sort(byName).map((key) => [`label:${key}`, `label ${key}`])) };
-    const select = this.form.elements.group;
-    if ([...select.options].map((option) => option.value).join("\n") !== Object.keys(wanted).join("\n"))
-      fill(select, Object.entries(wanted).map(([value, text]) => el("option", { value }, text)));
+    fill(this.form.elements.group, Object.entries(wanted).map(([value, text]) => el("option", { value }, text)));
   }
 
   /** Put what the form says into the address: it can be linked. */
@@ -119,27 +118,43 @@ class WeftMap extends HTMLElement {
   // --- where everything is ---
 
   #layOut() {
-    const { model, query } = this;
     const width = this.stage.clientWidth;
-    const by = query.get("group") ?? "model";
+    const groups = this.#grouped();
+    const laid = [width, innerHeight, this.query.get("cell")].join(" ");
+    if (groups === this.groups && laid === this.laid) return; // rows may be others, places are not
+    this.groups = groups;
+    this.laid = laid;
+    this.size = +this.query.get("cell") || this.#fitting(width);
+    this.height = this.#place(width);
+    this.stage.style.height = `${this.height}px`;
+  }
+
+  /** The groups of nodes in their order, each node with its cells' keys: the same ones while they are alike. */
+  #grouped() {
+    const { model } = this;
+    const by = this.query.get("group") ?? "model";
+    const asked = [model.places, by].join(" ");
+    if (this.groups && this.groupsOf === model && this.grouped === asked) return this.groups;
+    this.groupsOf = model;
+    this.grouped = asked;
     const nodes = [...model.nodes.values()].filter((node) => model.gpusOf.has(node.name));
     nodes.sort((a, b) => byName(a.name, b.name));
     const label = by.startsWith("label:") ? by.slice(6) : "";
     const value = (node) => (label ? node.labels?.[label] && `${label}=${node.labels[label]}` : node[by]);
     const title = (node) => (by === "node" ? "" : value(node) || `no ${label || GROUPS[by] || by}`);
-    this.groups = [...group(nodes, title)].sort(([a], [b]) => byName(a, b));
-    this.size = +query.get("cell") || this.#fitting(width);
-    this.height = this.#place(width);
-    this.stage.style.height = `${this.height}px`;
+    const keys = (node) => model.gpusOf.get(node.name).filter(countable).map((gpu) => `${gpu.node}/${gpu.index ?? 0}`);
+    const groups = [...group(nodes, title)].sort(([a], [b]) => byName(a, b));
+    return groups.map(([text, members]) => [text, members.map((node) => ({ name: node.name, keys: keys(node) }))]);
   }
 
-  /** The largest cells with which the map is at most a screen and a half high. */
+  /** The largest cells with which the map is at most a screen and a tenth high. */
   #fitting(width) {
-    const fits = (size) => ((this.size = size), this.#place(width) < innerHeight * 1.1);
+    const fits = (size) => ((this.size = size), this.#place(width, true) < innerHeight * 1.1);
     return SIZES.findLast(fits) ?? SIZES[0];
   }
 
-  #place(width) {
+  /** Give everything its place, and return how high that is; or just try that. */
+  #place(width, tries = false) {
     const { size } = this;
     const gap = size > 12 ? 2 : 1, between = size > 12 ? 12 : 6, name = size >= 15 ? 15 : 0;
     this.#boxes = [];
@@ -154,22 +169,23 @@ class WeftMap extends HTMLElement {
       x = EDGE;
       let line = 0;
       for (const node of nodes) {
-        const gpus = this.model.gpusOf.get(node.name).filter(countable);
-        const columns = Math.max(1, Math.min(gpus.length, 8));
+        const columns = Math.max(1, Math.min(node.keys.length, 8));
         const w = Math.max(columns * (size + gap) - gap, name ? 44 : 0);
         if (x > EDGE && x + w > width - EDGE) {
           x = EDGE;
           y += line + between;
           line = 0;
         }
-        const h = name + Math.ceil(gpus.length / columns) * (size + gap) - gap;
-        this.blocks.push({ node, x, y, w, h, named: name > 0 });
-        gpus.forEach((gpu, at) =>
-          this.#boxes.push({
-            gpu, node, w: size, h: size,
-            x: x + (at % columns) * (size + gap),
-            y: y + name + Math.floor(at / columns) * (size + gap),
-          }));
+        const h = name + Math.ceil(node.keys.length / columns) * (size + gap) - gap;
+        if (!tries) {
+          this.blocks.push({ node: node.name, x, y, w, h, named: name > 0 });
+          node.keys.forEach((key, at) =>
+            this.#boxes.push({
+              key, node: node.name, w: size, h: size,
+              x: x + (at % columns) * (size + gap),
+              y: y + name + Math.floor(at / columns) * (size + gap),
+            }));
+        }
         line = Math.max(line, h);
         x += w + between;
       }
@@ -207,11 +223,12 @@ class WeftMap extends HTMLElement {
     }
     pen.font = `11px ${style.fontFamily}`;
     for (const block of this.blocks.filter(seen)) {
+      const closed = this.model.nodes.get(block.node).closed;
       if (block.named) {
-        pen.fillStyle = block.node.closed ? colours.bad : colours.faint;
-        pen.fillText(block.node.name, block.x, block.y + 9, block.w);
+        pen.fillStyle = closed ? colours.bad : colours.faint;
+        pen.fillText(block.node, block.x, block.y + 9, block.w);
       }
-      if (block.node.closed) {
+      if (closed) {
         pen.strokeStyle = colours.bad;
         pen.setLineDash([3, 2]);
         pen.strokeRect(block.x - 2.5, block.y - 2.5 + (block.named ? 14 : 0), block.w + 5, block.h + 5 - (block.named ? 14 : 0));
@@ -219,12 +236,13 @@ class WeftMap extends HTMLElement {
       }
     }
     for (const box of this.#boxes) if (seen(box)) this.#cell(pen, box, colours, size);
-    if (this.cursor) this.#outline(pen, this.#boxes.find((box) => same(box.gpu, this.cursor)), colours.accent);
+    if (this.cursor) this.#outline(pen, this.#boxes.find((box) => box.key === this.cursor), colours.accent);
     canvas.setAttribute("aria-label", `Map of ${number(this.#boxes.length)} GPUs on ${number(this.blocks.length)} nodes. Arrow keys go from GPU to GPU${this.bare ? "" : ", Enter opens one; the same is in the table below"}.`);
     this.dataset.drawn = this.#boxes.length;
   }
 
-  #cell(pen, { gpu, node, x, y, w, h }, colours) {
+  #cell(pen, { key, node, x, y, w, h }, colours) {
+    const gpu = this.model.gpus.get(key);
     pen.globalAlpha = this.matches && !this.matches(gpu) ? 0.18 : 1;
     pen.fillStyle = colours.track;
     pen.fillRect(x, y, w, h);
@@ -246,7 +264,7 @@ class WeftMap extends HTMLElement {
         from -= part;
       }
     } else {
-      const part = (PARTS[shade] ?? PARTS.cores)(gpu, node);
+      const part = (PARTS[shade] ?? PARTS.cores)(gpu, this.model.nodes.get(node));
       if (part === null) {
         pen.strokeStyle = colours.faint; // nobody measures it
         pen.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1);
@@ -312,12 +330,13 @@ class WeftMap extends HTMLElement {
 
   #hover(box) {
     const before = this.cursor;
-    this.cursor = box?.gpu ?? null;
-    if (!same(before, this.cursor)) this.#draw();
+    this.cursor = box?.key ?? null;
+    if (before !== this.cursor) this.#draw();
     this.tip.hidden = !box;
     this.canvas.style.cursor = box ? "pointer" : "";
     if (!box) return;
-    fill(this.tip, describe(this.model, box.gpu, this.#holders(box.gpu)));
+    const gpu = this.model.gpus.get(box.key);
+    fill(this.tip, describe(this.model, gpu, this.#holders(gpu)));
     const stage = this.stage.getBoundingClientRect();
     const left = Math.min(stage.left + box.x + box.w + 10, innerWidth - this.tip.offsetWidth - 8);
     const below = stage.top + box.y + box.h + 10;
@@ -328,13 +347,14 @@ class WeftMap extends HTMLElement {
 
   #open(box) {
     if (!box || this.bare) return;
-    const address = path("gpu", box.gpu.node, box.gpu.index ?? 0);
+    const gpu = this.model.gpus.get(box.key);
+    const address = path("gpu", gpu.node, gpu.index ?? 0);
     this.dispatchEvent(new CustomEvent("weft-go", { bubbles: true, detail: { address } }));
   }
 
   #key(event) {
     const boxes = this.#boxes;
-    const at = boxes.findIndex((box) => same(box.gpu, this.cursor));
+    const at = boxes.findIndex((box) => box.key === this.cursor);
     if (event.key === "Enter") return this.#open(boxes[at]);
     if (event.key === "Escape") return this.#hover(null);
     const next = {
@@ -372,24 +392,22 @@ class WeftMap extends HTMLElement {
 
   #list() {
     if (!this.rows.open || !this.model) return;
-    const boxes = this.#boxes.filter((box) => !this.matches || this.matches(box.gpu));
-    const rows = boxes.slice(0, this.#rows || PAGE);
+    const found = this.#boxes.map(({ key }) => this.model.gpus.get(key)).filter((gpu) => !this.matches || this.matches(gpu));
+    const rows = found.slice(0, this.#rows || PAGE);
     fill(this.rows.lastElementChild,
       el("div", { class: "wide" }, el("table", {},
         el("thead", {}, el("tr", {}, ["Node", "GPU", "Model", "Cores promised", "Memory promised", "of", "used", "Pods"].map((text) => el("th", {}, text)))),
-        el("tbody", {}, rows.map(({ gpu }) => el("tr", { "data-key": `${gpu.node}/${gpu.index ?? 0}` },
+        el("tbody", {}, rows.map((gpu) => el("tr", { "data-key": `${gpu.node}/${gpu.index ?? 0}` },
           el("td", {}, nodeLink(gpu.node)), el("td", {}, gpuLink(gpu.node, gpu.index ?? 0)), el("td", {}, gpu.model ?? ""),
           el("td", { class: "n" }, cores(gpu.promised_milli ?? 0)), el("td", { class: "n" }, memory(gpu.promised_mib ?? 0)),
           el("td", { class: "n" }, memory(gpu.memory_mib ?? 0)), el("td", { class: "n" }, gpu.used_mib == null ? "–" : memory(gpu.used_mib)),
           el("td", {}, this.#holders(gpu).map(({ pod }, n) => [n ? ", " : "", podLink(pod)]))))))),
-      boxes.length > rows.length
+      found.length > rows.length
         ? el("button", { type: "button", onclick: () => { this.#rows = rows.length + 10 * PAGE; this.#list(); } },
-          `Show more: ${number(rows.length)} of ${number(boxes.length)} shown`)
+          `Show more: ${number(rows.length)} of ${number(found.length)} shown`)
         : null);
   }
 }
-
-const same = (one, other) => one?.node === other?.node && one?.index === other?.index;
 
 function describe(model, gpu, holders) {
   return [

@@ -13,6 +13,12 @@ export function ask(address, more = {}) {
   return fetch(address, { ...more, headers: token ? { Authorization: `Bearer ${token}` } : {} });
 }
 
+/** Note when something last happened, for measurements; the browser would keep every such note. */
+export function mark(name) {
+  performance.clearMarks(`weft-${name}`);
+  performance.mark(`weft-${name}`);
+}
+
 /** Server-sent events, as [kind, data]; ends with the stream, or when it is silent for too long. */
 async function* events(address) {
   const stop = new AbortController();
@@ -52,9 +58,11 @@ export class Model extends EventTarget {
   connected = false;
   ready = false;
 
+  places = 0; // another number once nodes, GPUs, or what nodes are grouped by, are others
+
   constructor() {
     super();
-    for (const table of TABLES) this[table] = new Map();
+    this.#clear();
   }
 
   /** Keep the picture true, for ever; a console that asks for a token waits for one. */
@@ -72,6 +80,7 @@ export class Model extends EventTarget {
         for await (const [kind, data] of events("/api/picture")) {
           failures = 0;
           this.connected = true;
+          mark("data");
           if (kind === "picture") this.take(JSON.parse(data));
           else if (kind === "delta") this.apply(JSON.parse(data));
           else if (kind === "refused") this.#refused(JSON.parse(data).error);
@@ -107,20 +116,21 @@ export class Model extends EventTarget {
   /** Nothing is known, as at first. */
   forget() {
     this.ready = false;
-    for (const table of TABLES) this[table] = new Map();
+    this.#clear();
   }
 
   /** A whole picture. */
   take(picture) {
-    for (const table of TABLES) this[table] = new Map(Object.entries(picture[table] ?? {}));
+    this.#clear();
+    for (const table of TABLES) for (const [key, row] of Object.entries(picture[table] ?? {})) this.#put(table, key, row);
     this.#changed(picture);
   }
 
   /** What leads to the next picture. */
   apply(delta) {
     for (const table of TABLES) {
-      for (const key of delta[table]?.gone ?? []) this[table].delete(key);
-      for (const [key, row] of Object.entries(delta[table]?.put ?? {})) this[table].set(key, row);
+      for (const key of delta[table]?.gone ?? []) this.#put(table, key, undefined);
+      for (const [key, row] of Object.entries(delta[table]?.put ?? {})) this.#put(table, key, row);
     }
     this.#changed(delta);
   }
@@ -131,34 +141,78 @@ export class Model extends EventTarget {
     this.lost = lost ?? "";
     this.lostFor = lost_s ?? 0;
     this.ready = true;
-    this.#index();
+    this.#colours();
     this.dispatchEvent(new Event("change"));
   }
 
-  #index() {
-    this.gpusOf = group(this.gpus.values(), (gpu) => gpu.node);
-    for (const list of this.gpusOf.values()) list.sort((a, b) => (a.index ?? 0) - (b.index ?? 0));
+  // --- indexes, kept row by row: a delta costs what changed ---
+
+  #clear() {
+    for (const table of TABLES) this[table] = new Map();
+    this.gpusOf = new Map(); // by node, in their order
+    this.podsOn = new Map(); // by node
     this.holders = new Map(); // by GPU: [{ pod, mib, milli }]
-    this.podsOn = group(this.pods.values(), (pod) => pod.node);
-    this.byName = new Map();
-    for (const pod of this.pods.values()) {
-      if (pod.name) this.byName.set(`${pod.namespace}/${pod.name}`, pod);
-      for (const [gpu, mib, milli] of pod.shares ?? []) {
-        const key = `${pod.node}/${gpu}`;
-        if (!this.holders.has(key)) this.holders.set(key, []);
-        this.holders.get(key).push({ pod, mib, milli });
-      }
+    this.named = new Map(); // pods with a place, by NAMESPACE/NAME
+    this.waitingByName = new Map();
+    this.values = { namespace: new Map(), dialect: new Map(), model: new Map() }; // how many rows have each
+    this.places += 1;
+  }
+
+  /** Put a row in the place of the one with its key; undefined: it is gone. */
+  #put(table, key, row) {
+    const before = this[table].get(key);
+    if (row === undefined) this[table].delete(key);
+    else this[table].set(key, row);
+    if (table === "nodes") this.places += +!sameGroups(before, row);
+    else if (table === "gpus") this.#putGpu(before, row);
+    else if (table === "pods") this.#putPod(before, row);
+    else if (table === "waiting") {
+      if (before) this.waitingByName.delete(nameOf(before));
+      if (row) this.waitingByName.set(nameOf(row), row);
     }
-    this.waitingByName = new Map([...this.waiting.values()].map((pod) => [`${pod.namespace}/${pod.name}`, pod]));
-    this.#colours();
+  }
+
+  #putGpu(before, row) {
+    const list = listIn(this.gpusOf, (row ?? before).node);
+    replace(list, before, row);
+    if (!before) list.sort((a, b) => (a.index ?? 0) - (b.index ?? 0));
+    if (!list.length) this.gpusOf.delete(before.node);
+    this.places += +(!before || !row || before.cut !== row.cut);
+    this.#count("model", before, row);
+  }
+
+  #putPod(before, row) {
+    if (before) for (const key of gpusOfPod(before)) {
+      const left = this.holders.get(key)?.filter(({ pod }) => pod !== before) ?? [];
+      if (left.length) this.holders.set(key, left);
+      else this.holders.delete(key);
+    }
+    if (row) for (const [gpu, mib, milli] of row.shares ?? [])
+      listIn(this.holders, `${row.node}/${gpu}`).push({ pod: row, mib, milli });
+    for (const [index, keyOf] of [[this.podsOn, (pod) => pod.node], [this.named, (pod) => pod.name && nameOf(pod)]])
+      move(index, before, row, keyOf);
+    for (const name of ["namespace", "dialect"]) this.#count(name, before, row);
+  }
+
+  #count(name, before, row) {
+    const counts = this.values[name];
+    if (before?.[name] === row?.[name]) return;
+    if (before?.[name]) {
+      const left = counts.get(before[name]) - 1;
+      if (left) counts.set(before[name], left);
+      else counts.delete(before[name]);
+    }
+    if (row?.[name]) counts.set(row[name], (counts.get(row[name]) ?? 0) + 1);
+  }
+
+  /** The pod of this name that has a place. */
+  placed(name) {
+    return this.named.get(name)?.at(-1);
   }
 
   /** The namespaces with most pods have colours; they keep them while they are among these. */
   #colours() {
-    const counts = new Map();
-    for (const pod of this.pods.values())
-      if (pod.namespace) counts.set(pod.namespace, (counts.get(pod.namespace) ?? 0) + 1);
-    const first = [...counts].sort((a, b) => b[1] - a[1]).slice(0, COLOURS.length).map(([name]) => name);
+    const first = [...this.values.namespace].sort((a, b) => b[1] - a[1]).slice(0, COLOURS.length).map(([name]) => name);
     const kept = new Map([...(this.namespaces ?? [])].filter(([name]) => first.includes(name)));
     const free = COLOURS.filter((colour) => ![...kept.values()].includes(colour));
     for (const name of first.sort()) if (!kept.has(name)) kept.set(name, free.shift());
@@ -168,6 +222,37 @@ export class Model extends EventTarget {
   colour(namespace) {
     return this.namespaces.get(namespace) ?? OTHER;
   }
+}
+
+const nameOf = (row) => `${row.namespace}/${row.name}`;
+const gpusOfPod = (pod) => new Set((pod.shares ?? []).map(([gpu]) => `${pod.node}/${gpu}`));
+
+/** Whether two nodes stand in the same groups. */
+function sameGroups(one, other) {
+  if (!one || !other) return false;
+  return one.model === other.model && one.zone === other.zone && JSON.stringify(one.labels ?? {}) === JSON.stringify(other.labels ?? {});
+}
+
+function listIn(index, key) {
+  if (!index.has(key)) index.set(key, []);
+  return index.get(key);
+}
+
+/** Put a row into a list where another was: undefined for none. */
+function replace(list, before, row) {
+  const at = before === undefined ? list.length : list.indexOf(before);
+  list.splice(at, before === undefined ? 0 : 1, ...(row === undefined ? [] : [row]));
+}
+
+/** Bring an index of lists up to date: a row stays in its place where its key does. */
+function move(index, before, row, keyOf) {
+  const from = before && keyOf(before), to = row && keyOf(row);
+  if (from && from === to) return replace(index.get(from), before, row);
+  if (from) {
+    replace(index.get(from), before);
+    if (!index.get(from).length) index.delete(from);
+  }
+  if (to) listIn(index, to).push(row);
 }
 
 export function group(rows, key) {

@@ -129,7 +129,7 @@ class Histories {
 class WeftPod extends HTMLElement {
   show(model, [namespace, name]) {
     const id = `${namespace}/${name}`;
-    const place = model.byName.get(id), waiting = model.waitingByName.get(id);
+    const place = model.placed(id), waiting = model.waitingByName.get(id);
     const pod = place?.kept ? undefined : place;
     this.#ask(namespace, name, pod ?? waiting);
     fill(this, el("h1", {}, el("small", {}, "Pod"), id),
