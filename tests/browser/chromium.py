@@ -62,12 +62,12 @@ class Browser:
         self._http = aiohttp.ClientSession()
         self._socket = await self._http.ws_connect(address, max_msg_size=1 << 28)
         self._reader = asyncio.create_task(self._read())
-        self._session = ""
+        self._session = self._first = ""
         target = await self.ask("Target.createTarget", url="about:blank")
         attached = await self.ask(
             "Target.attachToTarget", targetId=target["targetId"], flatten=True
         )
-        self._session = attached["sessionId"]
+        self._session = self._first = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             await self.ask(f"{domain}.enable")
         await self.ask("Emulation.setFocusEmulationEnabled", enabled=True)
@@ -143,6 +143,24 @@ class Browser:
         async with asyncio.timeout(_PATIENCE_S):
             await self._loaded.wait()
 
+    async def tab(self, address: str) -> str:
+        """Open one more page, as if by the reader: what is asked from here on is asked there."""
+        self._session = ""
+        target = await self.ask("Target.createTarget", url=address)
+        attached = await self.ask(
+            "Target.attachToTarget", targetId=target["targetId"], flatten=True
+        )
+        self._session = attached["sessionId"]
+        await self.ask("Runtime.enable")
+        return str(target["targetId"])
+
+    async def back(self, tabs: list[str]) -> None:
+        """Close these pages, and go on with the first one."""
+        self._session = ""
+        for tab in tabs:
+            await self.ask("Target.closeTarget", targetId=tab)
+        self._session = self._first
+
     async def look(self, width: int, *, dark: bool) -> None:
         """The size of the window, and the reader's colours."""
         await self.ask(
@@ -217,3 +235,9 @@ class Window:
 
     def ask(self, method: str, **parameters: object) -> dict[str, Any]:
         return self._runner.run(self.browser.ask(method, **parameters))
+
+    def tab(self, address: str) -> str:
+        return self._runner.run(self.browser.tab(address))
+
+    def back(self, tabs: list[str]) -> None:
+        self._runner.run(self.browser.back(tabs))

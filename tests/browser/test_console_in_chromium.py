@@ -428,6 +428,21 @@ def test_names_with_markup_are_text_and_inline_script_is_blocked(window: Window)
 BY_DELTAS = (Path(__file__).parent / "by_deltas.js").read_text()
 
 
+def test_ten_pages_of_one_browser_all_show_the_cluster(window: Window, demo: str) -> None:
+    """A browser opens six connections to a server: with a stream for each page, the seventh waited
+    for ever."""
+    opened(window, f"{demo}/map")
+    tabs = []
+    for _ in range(9):
+        tabs.append(window.tab(f"{demo}/map"))
+        eventually(window, "document.querySelector('#sums .tile') !== null")
+    window.back(tabs)
+    age = "document.querySelector('#freshness .age').innerText"
+    then = window.run(age)
+    eventually(window, f"{age} !== {json.dumps(then)}")
+    check(window, demo)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_page_that_followed_deltas_has_what_one_opened_afresh_has(
     window: Window, demo: str, tmp_path: Path, seed: int

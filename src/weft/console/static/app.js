@@ -16,6 +16,7 @@ const model = new Model();
 const view = document.getElementById("view");
 const VIEWS = { map: "Map", waiting: "Waiting", namespaces: "Namespaces", queues: "Queues", events: "Events", compare: "Compare", health: "Health" };
 const slider = new TimeSlider(model, document.getElementById("time"));
+const OLD_S = 20; // a cluster that lives is shown anew every few seconds at least
 let received = 0;
 let copied = ""; // said in the place of "Copy link" for a moment
 let refused = ""; // why the console wants a token
@@ -112,7 +113,7 @@ function freshness() {
   const box = document.getElementById("freshness");
   if (!model.ready) return fill(box, refused ? "" : "reading …");
   const old = Date.now() / 1000 - received;
-  const state = !model.connected ? "lost" : model.lost ? "silent" : lives ? "live" : "still";
+  const state = !model.connected || (lives && old > OLD_S) ? "lost" : model.lost ? "silent" : lives ? "live" : "still";
   box.className = state;
   const text = {
     lost: `Connection lost: as of ${clock(model.at)}, ${duration(old + model.lostFor)} ago`,

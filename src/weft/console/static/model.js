@@ -5,12 +5,58 @@ export const COLOURS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "
 const OTHER = "#999999";
 
 const TOKEN = "weft-token";
-const SILENT_MS = 35_000; // the server says something every 10 s
+const SILENT_MS = 25_000; // the server says something every 10 s
+const PATIENCE_MS = 10_000;
+const MOST_STREAMS = 4; // browsers open six connections to a server, for all their pages together
+const SLOW_MS = 5_000;
 
 /** Ask the console, with the viewer's token where there is one: it is kept until the tab is closed. */
 export function ask(address, more = {}) {
   const token = sessionStorage.getItem(TOKEN);
   return fetch(address, { ...more, headers: token ? { Authorization: `Bearer ${token}` } : {} });
+}
+
+/** Which of this browser's pages hold a stream: the four that were looked at last. A page that is
+ * hidden holds none; one beyond the four asks for a picture every few seconds. */
+class Streams {
+  #channel = new BroadcastChannel("weft-streams");
+  #own = `${Date.now()} ${Math.random()}`;
+  #later = new Set(); // pages that began after this one
+  #wake = () => {};
+  stop = new AbortController();
+
+  constructor() {
+    this.#channel.onmessage = ({ data: { began, left } }) => {
+      if (left) this.#later.delete(left);
+      else if (this.#later.add(began).size >= MOST_STREAMS) this.stop.abort();
+    };
+    addEventListener("pagehide", () => this.#channel.postMessage({ left: this.#own }));
+    addEventListener("focus", () => this.beyond && this.#begin());
+    document.addEventListener("visibilitychange", () => (document.hidden ? this.stop.abort() : this.#begin()));
+    this.#begin();
+  }
+
+  #begin() {
+    this.#later.clear();
+    this.#channel.postMessage({ began: this.#own });
+    this.#wake();
+  }
+
+  get beyond() {
+    return this.#later.size >= MOST_STREAMS;
+  }
+
+  /** Returns when the page may ask again, if it gave its stream away. */
+  async turn() {
+    if (document.hidden || (this.beyond && this.stop.signal.aborted)) {
+      const wait = document.hidden ? 2 ** 31 - 1 : SLOW_MS;
+      await new Promise((over) => {
+        this.#wake = over;
+        setTimeout(over, wait);
+      });
+    }
+    this.stop = new AbortController();
+  }
 }
 
 /** Note when something last happened, for measurements; the browser would keep every such note. */
@@ -20,8 +66,7 @@ export function mark(name) {
 }
 
 /** Server-sent events, as [kind, data]; ends with the stream, or when it is silent for too long. */
-async function* events(address) {
-  const stop = new AbortController();
+async function* events(address, stop) {
   let timer = setTimeout(() => stop.abort(), SILENT_MS);
   const answer = await ask(address, { signal: stop.signal });
   if (!answer.ok) throw new Error((await answer.json()).error);
@@ -67,9 +112,12 @@ export class Model extends EventTarget {
 
   /** Keep the picture true, for ever; a console that asks for a token waits for one. */
   async follow() {
+    const streams = new Streams();
     for (let failures = 0; ; ) {
+      await streams.turn();
+      const { stop } = streams;
       try {
-        const about = await ask("/api/about");
+        const about = await ask("/api/about", { signal: AbortSignal.timeout(PATIENCE_MS) });
         if (about.status === 401 || about.status === 403) {
           this.#refused((await about.json()).error);
           await this.signedIn();
@@ -77,15 +125,17 @@ export class Model extends EventTarget {
         }
         if (!about.ok) throw new Error((await about.json()).error);
         this.about = await about.json();
-        for await (const [kind, data] of events("/api/picture")) {
+        for await (const [kind, data] of events("/api/picture", stop)) {
           failures = 0;
           this.connected = true;
           mark("data");
           if (kind === "picture") this.take(JSON.parse(data));
           else if (kind === "delta") this.apply(JSON.parse(data));
           else if (kind === "refused") this.#refused(JSON.parse(data).error);
+          if (streams.beyond) stop.abort();
         }
       } catch (failure) {
+        if (stop.signal.aborted && this.connected && (document.hidden || streams.beyond)) continue; // given away
         console.debug("weft:", failure);
       }
       this.#connection(false);
