@@ -374,7 +374,7 @@ def test_each_colour_and_group_of_the_map_is_drawn(window: Window, demo: str) ->
     opened(window, f"{demo}/map")
     form = "[...document.querySelector('[name=%s]').options].map(one => one.value)"
     shades, groups = window.run(form % "shade"), window.run(form % "group")
-    assert {"free", "stranded", "lent", "used", "busy", "namespace"} <= {*shades}
+    assert {"free", "stranded", "lent", "used", "busy", "temperature", "namespace"} <= {*shades}
     assert "label:topology.kubernetes.io/zone" in groups
     for address in (*(f"shade={one}" for one in shades), *(f"group={one}" for one in groups)):
         opened(window, f"{demo}/map?{address}")

@@ -54,7 +54,7 @@ class ShownGpu(msgspec.Struct, frozen=True, omit_defaults=True):
     `pods` hold a share of it. `broken`: out of service. `cut`: partitioned into MIG instances, each
     of which names it as its `parent`. `idle_mib` is promised memory that its pods were measured not
     to need, `lent_mib` what is promised beyond the card: it is lent of that. `used_mib` and
-    `used_percent` (time in which anything ran) are measured; None where nobody measures.
+    `used_percent` (time in which anything ran) and `celsius` are measured; None where nobody does.
     """
 
     node: str
@@ -75,6 +75,7 @@ class ShownGpu(msgspec.Struct, frozen=True, omit_defaults=True):
     lent_mib: int = 0
     used_mib: int | None = None
     used_percent: int | None = None
+    celsius: int | None = None
 
 
 class ShownShare(msgspec.Struct, frozen=True, array_like=True):
@@ -347,6 +348,7 @@ def _gpu(node: Node, gpu: Gpu, now: GpuState, *, is_cut: bool) -> ShownGpu:
         max(0, now.promised_mib - gpu.memory_mib),
         now.used_mib,
         now.used_percent,
+        now.celsius,
     )
 
 

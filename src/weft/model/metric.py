@@ -28,3 +28,4 @@ class Metric(enum.StrEnum):
     ENCODER_RATIO = "encoder_ratio"
     DECODER_RATIO = "decoder_ratio"
     SM_CLOCK_MHZ = "sm_clock_mhz"
+    TEMPERATURE_C = "temperature_c"

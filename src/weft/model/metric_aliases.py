@@ -38,6 +38,7 @@ ALIASES: dict[str, Alias] = {
     "DCGM_FI_DEV_POWER_MGMT_LIMIT": Alias(Metric.POWER_LIMIT_W),
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": Alias(Metric.ENERGY_J, 0.001),
     "DCGM_FI_DEV_SM_CLOCK": Alias(Metric.SM_CLOCK_MHZ),
+    "DCGM_FI_DEV_GPU_TEMP": Alias(Metric.TEMPERATURE_C),
     "DCGM_FI_PROF_GR_ENGINE_ACTIVE": Alias(Metric.GRAPHICS_ACTIVE_RATIO),
     "DCGM_FI_PROF_SM_ACTIVE": Alias(Metric.SM_ACTIVE_RATIO),
     "DCGM_FI_PROF_SM_OCCUPANCY": Alias(Metric.SM_OCCUPANCY_RATIO),
@@ -64,6 +65,7 @@ ALIASES: dict[str, Alias] = {
     "dcgm_power_usage": Alias(Metric.POWER_W),
     "dcgm_total_energy_consumption": Alias(Metric.ENERGY_J, 0.001),
     "dcgm_sm_clock": Alias(Metric.SM_CLOCK_MHZ),
+    "dcgm_gpu_temp": Alias(Metric.TEMPERATURE_C),
     # ObserverWard, which Genius reads
     "observerward_dynamic_gpu_used_global_memory_MiB": Alias(Metric.MEMORY_USED_MIB),
     "observerward_dynamic_gpu_free_global_memory_MiB": Alias(Metric.MEMORY_FREE_MIB),

@@ -6,8 +6,10 @@ import { byName, countable, group } from "./model.js";
 const GROUPS = { model: "GPU model", zone: "zone", node: "node" };
 const SHADES = {
   cores: "cores promised", memory: "memory promised", free: "memory free", stranded: "free and stranded", lent: "memory lent",
-  used: "memory used", busy: "busy", pods: "pods", namespace: "namespace",
+  used: "memory used", busy: "busy", temperature: "temperature", pods: "pods", namespace: "namespace",
 };
+const COOL_C = 40, STEP_C = 10; // the first of five steps ends at 50 °C
+const WHOLE = ["pods", "temperature"]; // shades that fill the whole cell
 /** The part of a GPU that each shade fills, 0 to 1; null where it is not known. */
 const PARTS = {
   cores: (gpu) => (gpu.promised_milli ?? 0) / (gpu.milli || 1),
@@ -18,6 +20,7 @@ const PARTS = {
   lent: (gpu) => (gpu.lent_mib ?? 0) / (gpu.memory_mib || 1),
   used: (gpu) => (gpu.used_mib == null ? null : gpu.used_mib / (gpu.memory_mib || 1)),
   busy: (gpu) => (gpu.used_percent == null ? null : gpu.used_percent / 100),
+  temperature: (gpu) => (gpu.celsius == null ? null : Math.min(1, Math.max(0.01, (gpu.celsius - COOL_C) / (5 * STEP_C)))),
   pods: (gpu) => (gpu.pods ?? 0) / 5,
 };
 const FILTERS = ["namespace", "model", "dialect"];
@@ -270,7 +273,7 @@ class WeftMap extends HTMLElement {
         pen.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1);
       } else if (part > 0) {
         pen.fillStyle = colours.ramp[Math.min(4, Math.ceil(part * 5 - 0.01) - 1)];
-        const filled = shade === "pods" ? h : Math.max(2, h * Math.min(1, part));
+        const filled = WHOLE.includes(shade) ? h : Math.max(2, h * Math.min(1, part));
         pen.fillRect(x, y + h - filled, w, filled);
       }
     }
@@ -292,13 +295,14 @@ class WeftMap extends HTMLElement {
       box.style.background = colour;
       return el("span", {}, box, text);
     };
-    const steps = shade === "pods" ? ["1 pod", "2", "3", "4", "5 or more"] : ["to 20 %", "40 %", "60 %", "80 %", "100 %"];
+    const steps = { pods: ["1 pod", "2", "3", "4", "5 or more"], temperature: ["to 50 °C", "60 °C", "70 °C", "80 °C", "hotter"] }[shade]
+      ?? ["to 20 %", "40 %", "60 %", "80 %", "100 %"];
     const parts = shade === "namespace"
       ? [...this.model.namespaces].map(([name, colour]) => swatch(colour, name))
       : steps.map((text, at) => swatch(colours.ramp[at], text));
     const none = ["cores", "memory"].includes(shade) ? "free" : "none";
-    const unknown = ["used", "busy"].includes(shade) ? el("span", { class: "unmeasured" }, el("i"), "not measured") : null;
-    fill(this.key, swatch(colours.track, none), parts, unknown,
+    const unknown = ["used", "busy", "temperature"].includes(shade) ? el("span", { class: "unmeasured" }, el("i"), "not measured") : null;
+    fill(this.key, shade === "temperature" ? null : swatch(colours.track, none), parts, unknown,
       el("span", { class: "closed" }, el("i"), "node takes no pods"), el("span", { class: "broken" }, el("i"), "out of service"));
   }
 
@@ -385,8 +389,8 @@ class WeftMap extends HTMLElement {
   /** All GPUs that the filters leave, for CSV. */
   table() {
     const gpus = [...this.model.gpus.values()].filter((gpu) => !this.matches || this.matches(gpu));
-    return [["node", "gpu", "model", "milli", "promised_milli", "mib", "promised_mib", "lent_mib", "used_mib", "used_percent", "pods"],
-      gpus.map((gpu) => [gpu.node, gpu.index ?? 0, gpu.model, gpu.milli ?? 0, gpu.promised_milli ?? 0, gpu.memory_mib ?? 0, gpu.promised_mib ?? 0, gpu.lent_mib ?? 0, gpu.used_mib, gpu.used_percent,
+    return [["node", "gpu", "model", "milli", "promised_milli", "mib", "promised_mib", "lent_mib", "used_mib", "used_percent", "celsius", "pods"],
+      gpus.map((gpu) => [gpu.node, gpu.index ?? 0, gpu.model, gpu.milli ?? 0, gpu.promised_milli ?? 0, gpu.memory_mib ?? 0, gpu.promised_mib ?? 0, gpu.lent_mib ?? 0, gpu.used_mib, gpu.used_percent, gpu.celsius,
         this.#holders(gpu).map(({ pod }) => podName(pod)).join(" ")])];
   }
 
@@ -415,6 +419,7 @@ function describe(model, gpu, holders) {
     el("span", {}, [gpu.model, gpu.broken && "out of service", model.nodes.get(gpu.node)?.closed && "node takes no pods"].filter(Boolean).join(", ")),
     el("span", {}, `${cores(gpu.promised_milli ?? 0)} of cores, ${memory(gpu.promised_mib ?? 0)} of ${memory(gpu.memory_mib ?? 0)} promised`),
     gpu.used_mib == null ? null : el("span", {}, `${memory(gpu.used_mib)} used${gpu.used_percent == null ? "" : `, busy ${gpu.used_percent} % of the time`}`),
+    gpu.celsius == null ? null : el("span", {}, `${gpu.celsius} °C`),
     gpu.lent_mib ? el("span", {}, `${memory(gpu.lent_mib)} lent`) : null,
     holders.length
       ? el("ul", {}, holders.slice(0, 8).map(({ pod, mib, milli }) =>

@@ -176,6 +176,7 @@ class WeftGpu extends HTMLElement {
     fill(this, el("h1", {}, el("small", {}, "GPU"), `${index} of ${name}`), gpu ? [
       facts(["Node", nodeLink(name)], ["Model", gpu.model], ["UUID", gpu.uuid], ["Memory", memory(gpu.memory_mib ?? 0)],
         ["Free", `${cores(gpu.free_milli ?? 0)} of cores, ${memory(gpu.free_mib ?? 0)}`], ["Pods", number(gpu.pods ?? 0)],
+        ["Temperature", gpu.celsius == null ? "not measured" : `${gpu.celsius} °C`],
         ["State", gpu.broken ? "out of service" : gpu.cut ? "partitioned" : node?.closed ? "its node takes no pods" : "in service"]),
       card(model, gpu, null, this.histories)] : el("p", { class: "empty" }, "There is no such GPU now."));
   }

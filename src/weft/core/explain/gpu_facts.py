@@ -14,7 +14,7 @@ from weft.model.metric import Metric
 class GpuState(NamedTuple):
     """All that changes about a GPU: MiB and thousandths that are promised and free, pods, MiB that
     these were measured not to need, and what is measured of it: MiB, and percent of the time in
-    which anything ran; None if nothing."""
+    which anything ran, degrees Celsius; None if nothing."""
 
     promised_mib: int
     free_mib: int
@@ -24,6 +24,7 @@ class GpuState(NamedTuple):
     idle_mib: int
     used_mib: int | None
     used_percent: int | None
+    celsius: int | None
 
 
 def gpu_states(engine: Engine) -> list[GpuState]:
@@ -38,6 +39,7 @@ def gpu_states(engine: Engine) -> list[GpuState]:
         table.memory_idle,
         _known(engine, Metric.MEMORY_USED_MIB, 1),
         _known(engine, Metric.GPU_UTIL_RATIO, 100),
+        _known(engine, Metric.TEMPERATURE_C, 1),
     )
     return [*map(GpuState._make, zip(*columns, strict=True))]
 

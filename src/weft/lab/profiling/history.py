@@ -97,7 +97,7 @@ MOST_SLOTS = 1_500
 """Slots per query; Prometheus refuses more than 11,000."""
 HOLDINGS = "weft_ledger_gpu_holdings"
 _MEMORY = {Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.MEMORY_RESERVED_MIB}
-_NO_FEATURES = frozenset({*_MEMORY, Metric.POWER_LIMIT_W})
+_NO_FEATURES = frozenset({*_MEMORY, Metric.POWER_LIMIT_W, Metric.TEMPERATURE_C})
 
 
 class HistorySpan(NamedTuple):

@@ -64,7 +64,7 @@ class NvmlCounters:
             "memory_clock_mhz": ask(
                 nvml, lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)
             ),
-            "temperature_c": ask(
+            Metric.TEMPERATURE_C.value: ask(
                 nvml, lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
             ),
         }

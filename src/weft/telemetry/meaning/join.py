@@ -38,6 +38,7 @@ LARGEST: dict[Metric, float] = {
     Metric.POWER_LIMIT_W: 20_000.0,
     Metric.ENERGY_J: 1.4e11,
     Metric.SM_CLOCK_MHZ: 20_000.0,
+    Metric.TEMPERATURE_C: 200.0,
 }
 """Above this a value is no measurement. Ratios end at 1. DCGM's blanks of 64 bit (2⁶³ − 16 and the
 next few) and of floating metrics (2⁴⁷ and the next few) lie beyond all of these."""

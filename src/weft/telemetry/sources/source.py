@@ -24,6 +24,7 @@ DEFAULT_METRICS = (
     Metric.ENCODER_RATIO,
     Metric.DECODER_RATIO,
     Metric.SM_CLOCK_MHZ,
+    Metric.TEMPERATURE_C,
 )
 """The metrics queried by default. Energy is left out: a lifetime counter does not fit into
 float32."""
