@@ -147,7 +147,7 @@ def heads(draw: st.DrawFn, nodes: list[int]) -> list[PodRequest]:
 CLUSTERS = st.lists(st.integers(1, 8), min_size=1, max_size=5)
 
 
-@settings(max_examples=few_or_many(25, 300), deadline=None)
+@settings(max_examples=few_or_many(10, 300), deadline=None)
 @given(CLUSTERS, st.integers(0, 1 << 30), st.data())
 def test_where_durations_are_exact_the_head_starts_as_was_said_first(
     nodes: list[int], seed: int, data: st.DataObject
@@ -160,7 +160,7 @@ def test_where_durations_are_exact_the_head_starts_as_was_said_first(
     assert not [uid for uid in story.engine.ledger.holdings if is_kept(uid)]
 
 
-@settings(max_examples=few_or_many(20, 200), deadline=None)
+@settings(max_examples=few_or_many(8, 200), deadline=None)
 @given(CLUSTERS, st.integers(0, 1 << 30), st.booleans(), st.data())
 def test_where_durations_are_lies_or_unknown_the_head_still_starts(
     nodes: list[int], seed: int, silent: bool, data: st.DataObject
@@ -174,7 +174,7 @@ def test_where_durations_are_lies_or_unknown_the_head_still_starts(
     assert story.run(AFTER_NS + 12 * longest_ns), story.engine.kept_places.counts
 
 
-@settings(max_examples=few_or_many(20, 200), deadline=None)
+@settings(max_examples=few_or_many(6, 200), deadline=None)
 @given(CLUSTERS, st.integers(0, 1 << 30), st.sampled_from(["easy", "shortest"]), st.data())
 def test_a_replay_decides_alike(
     nodes: list[int], seed: int, discipline: Discipline, data: st.DataObject
@@ -187,7 +187,7 @@ def test_a_replay_decides_alike(
         assert records_of(engine.handle(line.event, line.at_ns)) == line.records
 
 
-@settings(max_examples=few_or_many(10, 100), deadline=None)
+@settings(max_examples=few_or_many(3, 100), deadline=None)
 @given(st.integers(1, 6), st.integers(0, 1 << 30))
 def test_by_shortness_no_pod_waits_for_ever(gpus: int, seed: int) -> None:
     """Those that came before it, or while it may be overtaken, are at most as many as ran in that

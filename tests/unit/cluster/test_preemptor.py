@@ -327,7 +327,7 @@ async def test_the_next_process_knows_who_may_move_and_who_says_so_since() -> No
         assert [*made.live.engine.preemption.movable] == [made.uid("web-1")]
 
 
-AT_ONCE = MoveRules(after_ns=1_000_000)
+AT_ONCE = MoveRules(after_ns=1)
 
 
 @asynccontextmanager

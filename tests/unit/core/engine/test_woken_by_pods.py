@@ -5,7 +5,8 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from weft.core.constraints.existing_pods import KEPT, WATCHED, CountKey
+from weft.core.constraints import existing_pods
+from weft.core.constraints.existing_pods import CountKey
 from weft.core.engine import Bind, Engine, Event, PodAdded, PodGone, PodSeenBound, Tick
 from weft.core.framework import Profile
 from weft.core.policies.packing import FirstFit
@@ -80,8 +81,13 @@ def test_a_pod_without_labels_counts_from_its_decision_on() -> None:
     assert not bound(engine, PodAdded(asking("alone", alone)))
 
 
-@pytest.mark.parametrize("many", [KEPT, KEPT + WATCHED])
-def test_who_waits_for_pods_is_woken_however_many_wait_for_others(many: int) -> None:
+@pytest.mark.parametrize("many", [64, 64 + 512])
+def test_who_waits_for_pods_is_woken_however_many_wait_for_others(
+    many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as counts are kept for, and as many as are watched besides."""
+    monkeypatch.setattr(existing_pods, "KEPT", 64)
+    monkeypatch.setattr(existing_pods, "WATCHED", 512)
     engine = cluster()
     near = InterPodRules(affinity=(PodTerm("zone", of("db")),))
     engine.handle(PodAdded(asking("waits", near)), 0)

@@ -16,7 +16,7 @@ apiVersion: weft.dev/v1
 kind: Experiment
 name: small
 workload:
-  {{kind: queue, nodes: nodes.csv, everyNode: 2, mixes: [shares], loads: [1.2], podsARun: 250}}
+  {{kind: queue, nodes: nodes.csv, everyNode: 2, mixes: [shares], loads: [1.2], podsARun: 180}}
 schedulers: [{", ".join(QUEUE_RULES)}]
 seeds: {{count: 1}}
 """
