@@ -78,6 +78,7 @@ _MOST_SHOWN = 40
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?[Zz]")
 _DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s?)?", re.A)
 _DURATION_MOST_S = 366 * 86_400
+MOST_DEADLINE_S = 2**31 - 1
 CHECKPOINTED_S = 60
 """A pod that saves its work as it goes loses about a minute when it starts again."""
 _CLAIM_ANNOTATION = "egpuc.elasticgpu.io/"
@@ -296,6 +297,7 @@ def build(
         scheduler_name=pod.spec.scheduler_name or "default-scheduler",
         priority=_priority(pod, notes),
         restart_s=_restart_s(annotations, notes),
+        deadline_s=deadline_of(pod),
         created_ns=timestamp_ns(meta.creation_timestamp),
         containers=layout.containers,
         shared_by_containers=shared,
@@ -417,6 +419,12 @@ def _restart_s(annotations: Mapping[str, str], notes: list[str]) -> int | UnsetT
             "nor a duration up to 366 days: write seconds, or like 1m30s"
         )
     return UNSET
+
+
+def deadline_of(pod: PodManifest) -> int | UnsetType:
+    """spec.activeDeadlineSeconds, as far as the API server would take it."""
+    asked = pod.spec.active_deadline_seconds or 0
+    return asked if 0 < asked <= MOST_DEADLINE_S else UNSET
 
 
 def _seconds(text: str) -> int:

@@ -72,6 +72,7 @@ class PodSpec(Api, frozen=True, gc=False):
     overhead: Quantities | None = None
     resources: ManifestResources | None = None
     scheduling_group: SchedulingGroup | None = None
+    active_deadline_seconds: int | None = None
 
 
 class PodStatus(Api, frozen=True, gc=False):

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 Order = Literal["priority", "fair"]
-Discipline = Literal["first-fit", "reserve", "easy", "shortest"]
+Discipline = Literal["first-fit", "reserve", "easy", "conservative", "shortest"]
 
 
 class QueueAmounts(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -71,13 +71,14 @@ class HeadOfLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """A gang that was among the first `at_once` of its priority for `after_ns` has its place kept
     until it starts, for `keep_for_ns` at most; a pod of several GPUs after `pods_after_ns`. Nothing
     is kept for whom that is 0. `discipline` says who goes next, and who may pass into what is
-    kept."""
+    kept: who ends in time in so many of a hundred cases (`confidence`)."""
 
     after_ns: int = 0
     keep_for_ns: int = 0
     pods_after_ns: int = 0
     at_once: int = 1
     discipline: Discipline = "reserve"
+    confidence: int = 80
 
 
 NOTHING_KEPT = HeadOfLine()

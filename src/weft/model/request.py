@@ -418,6 +418,7 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
     the one that it gets a place with, unset where it is on its own. `never_preempts`: nobody is
     ended for it, whatever its priority (preemptionPolicy). `restart_s`: the seconds of its work
     that are lost when it is moved, unset where it does not say: all since its start then.
+    `deadline_s`: so long it may run at most (activeDeadlineSeconds).
     """
 
     uid: str
@@ -441,6 +442,7 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
     queue: str | UnsetType = UNSET
     never_preempts: bool | UnsetType = UNSET
     restart_s: int | UnsetType = UNSET
+    deadline_s: int | UnsetType = UNSET
 
     @property
     def team_queue(self) -> str:

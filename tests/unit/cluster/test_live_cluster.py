@@ -2,17 +2,21 @@
 
 import asyncio
 import datetime
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from led_cluster import led
 
 from fakes.api_server import FakeApiServer
+from weft.core.engine import Engine
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
 from weft.kube.client import ApiClient
 from weft.kube.clock import SystemClock
 from weft.kube.config import Endpoint
 from weft.kube.credentials import FixedCredentials
+from weft.model.queue_rules import HeadOfLine
 from weft.testing import AGENT_BY_NAME
 
 GPUS = '{"gpus":[{"index":0,"memory_mib":16000},{"index":1,"memory_mib":16000}]}'
@@ -67,7 +71,9 @@ class Booted(SystemClock):
         return datetime.datetime(2026, 1, 1, 0, 15, tzinfo=datetime.UTC)
 
 
-async def restarted() -> int:
+@asynccontextmanager
+async def restarted(**options: Any) -> AsyncIterator[Engine]:
+    """A pod was bound ten minutes ago that says that it runs for an hour, and may for 1 h 30."""
     async with (
         FakeApiServer() as server,
         ApiClient(Endpoint(server.url, FixedCredentials()), clock=Booted()) as client,
@@ -83,16 +89,30 @@ async def restarted() -> int:
             "status": "True",
             "lastTransitionTime": "2026-01-01T00:05:00Z",
         }
-        change = {"metadata": {"annotations": marks}, "spec": {"nodeName": "n"}}
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train-7", "uid": "job"}
+        meta = {"annotations": marks, "ownerReferences": [{**owner, "controller": True}]}
+        change = {"metadata": meta, "spec": {"nodeName": "n", "activeDeadlineSeconds": 5_400}}
         server.update("pods", "p0", {**change, "status": {"conditions": [at]}}, "d")
-        live = led(client, [Profile("weft", [Fgd()])]).live
+        live = led(client, [Profile("weft", [Fgd()])], **options).live
         await live.start()
-        (residency,) = live.engine.residencies.on(("n", 1))
+        yield live.engine
         await live.stop()
-        return residency.since_ns
 
 
 async def test_after_a_restart_pods_are_as_old_as_the_api_says() -> None:
     """Ten minutes, on a clock that counts from boot."""
-    since_ns = await restarted()
-    assert since_ns == (10_000 - 600) * 10**9
+    async with restarted() as engine:
+        (residency,) = engine.residencies.on(("n", 1))
+        assert residency.since_ns == (10_000 - 600) * 10**9
+
+
+async def test_after_a_restart_pods_are_known_by_workload_and_deadline_where_that_is_asked() -> (
+    None
+):
+    rules = HeadOfLine(10**9, 10**9, discipline="easy")
+    async with restarted(head_of_line=rules) as engine:
+        history = engine.forecasts.durations
+        ((uid, run),) = history._running.items()
+        assert run.kinds[:2] == ("workload d/Job/train-7", "series d/Job/train")
+        left = history.of_running(uid, 10_000 * 10**9)
+        assert left.sure_ns == (5_400 - 600) * 10**9  # less than twice what it says

@@ -2,6 +2,7 @@
 
 import pytest
 from manifests import ask, parsed
+from msgspec import UNSET
 
 from weft.model.request import rounded_s
 
@@ -39,3 +40,15 @@ def test_durations_lie_on_a_coarse_grid() -> None:
     for seconds in (1, 2, 10, 100, 3600, 86_400):
         assert seconds / 2**0.25 - 0.5 <= rounded_s(seconds) <= seconds * 2**0.25 + 0.5
     assert rounded_s(0.2) == 1
+
+
+@pytest.mark.parametrize("resource", ["weft.dev/gpu-memory", "aliyun.com/gpu-mem", "cpu"])
+def test_active_deadline_seconds_bound_it_whatever_the_dialect(resource: str) -> None:
+    assert parsed(ask(resource, 1), activeDeadlineSeconds=3_600).deadline_s == 3_600
+    assert parsed(ask(resource, 1)).deadline_s is UNSET
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 2**31, 1 << 60])
+def test_a_deadline_that_no_api_server_takes_bounds_nothing(seconds: int) -> None:
+    request = parsed(ask("weft.dev/gpu-memory", 1), activeDeadlineSeconds=seconds)
+    assert request.deadline_s is UNSET

@@ -263,6 +263,7 @@ class EngineCluster:
         named = namespace_kinds(client, self._stream, self._pods, self._tell_moved)
         groups = group_kinds(client, self._stream, self._pods, self._tell_moved)
         preempts = self._pods.tells_priority = self.engine.preemption.on
+        self._pods.tells_durations = self.engine.forecasts.on
         budgets = [budget_kinds(client, self.handle)] if preempts else []
         kinds = (named, self._claims.kinds, devices, *groups, *budgets)
         self.optional = OptionalFeeds(client, self._stream, kinds)

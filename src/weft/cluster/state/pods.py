@@ -41,7 +41,7 @@ from weft.cluster.state.movable import said_to_move
 from weft.cluster.state.namespaces import NamespaceView
 from weft.cluster.state.nodes import NodeView
 from weft.cluster.state.pod_facts import age, bound_ns, came_as_decided, same, since
-from weft.cluster.state.pod_reader import marks_of, namespace_selectors_of, read
+from weft.cluster.state.pod_reader import marks_of, namespace_selectors_of, read, workload_of
 from weft.cluster.state.resizes import as_set_aside
 from weft.cluster.state.volumes import VolumeView
 from weft.core.engine import Event, PodAdded, PodGone, PodSeenBound
@@ -50,6 +50,7 @@ from weft.dialects.dialect import DialectSettings
 from weft.dialects.kai import card_names, groups_of
 from weft.dialects.queues import queue_of
 from weft.dialects.shares import keeps, said_by
+from weft.dialects.system import deadline_of
 from weft.kube.clock import Clock
 from weft.kube.pods import ENDED, Pod
 from weft.model import (
@@ -139,8 +140,9 @@ class PodView:
     `assumed` is what is charged for lack of marks, in words, `told` what nodes' agents tell of pods
     without marks, and `doubts` what is wrong with the marks of bound pods. `deciding` is off while
     another process decides: pending pods are then kept, not told. `tells_priority`: some profile
-    preempts, and bound pods that it may end are told with their priority. `clock` says how long ago
-    they were bound. Where `queues` count, bound pods' events say theirs.
+    preempts, and bound pods that it may end are told with their priority; `tells_durations`: the
+    queue asks how long pods run, and bound pods are told with their workload and deadline. `clock`
+    says how long ago they were bound. Where `queues` count, bound pods' events say theirs.
     """
 
     def __init__(
@@ -163,7 +165,7 @@ class PodView:
         self.faults = 0
         self.settings = settings
         self.claims = ClaimView(nodes.slices, nodes.nodes.get, clock.wall, log_problem)
-        self.deciding = self.tells_priority = False
+        self.deciding = self.tells_priority = self.tells_durations = False
         self._clock, self._queues = clock, queues
         self._known_queues = {terms.name for terms in queues.queues}
         self._ours, self._nodes, self._volumes = frozenset(names), nodes, volumes
@@ -515,6 +517,9 @@ class PodView:
         at_ns, held_ns = 0 if pod is None else bound_ns(pod), self.held_ns(uid)
         job_class, unsure = placement.job_class, self.unsure(uid)
         seen = PodSeenBound(placement, at_ns, job_class, held_ns, unsure, *known)
+        if self.tells_durations and pod is not None:
+            deadline_s = deadline_of(pod)
+            seen = replace(seen, workload=workload_of(pod) or UNSET, deadline_s=deadline_s)
         if self.tells_priority and pod is not None and self._may_be_ended(pod):
             return replace(seen, priority=pod.spec.priority or 0)
         return seen

@@ -1,19 +1,21 @@
-"""Learns how long pods run, and says how much longer one will: in half of the cases, and in nine of
-ten.
+"""Learns how long pods run, and says how much longer one will: in half of the cases, in nine of
+ten, and with the confidence that is asked for.
 
 In this order: by what the pod says, corrected by what those who said so before really took; by
 earlier runs of its kind, the most specific kind with enough of them (Kaplan and Meier's estimate:
 runs that were cut short, or still go on, count as lasting that long at least; Kaplan and Meier,
-"Nonparametric Estimation from Incomplete Observations", 1958); by what it says alone. What ends it
-at the latest bounds all of these. Of an old pod those runs count that lasted as long as it did.
-Unknown is unknown: nobody's end is guessed from few runs. It knows no clock and no policy.
+"Nonparametric Estimation from Incomplete Observations", 1958); by what it says alone, unless too
+many of its namespace ran for far longer than they said. What ends it at the latest bounds all of
+these. Of an old pod those runs count that lasted as long as it did. Unknown is unknown: nobody's
+end is guessed from few runs. It knows no clock and no policy.
 """
 
+import heapq
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,24 +28,26 @@ SECOND_NS = 1_000_000_000
 HALF_LIFE_NS = 7 * 86_400 * SECOND_NS
 """After so long a run counts half of a new one: programs and their data change within weeks."""
 LEAST_RUNS = 5.0
-"""So many runs, by weight, say anything at all; of the last tenth only ten do."""
+"""So many runs, by weight, say anything at all; of the last tenth only nine do. Of few runs later
+ones are taken than of many: of n runs the k-th is as late as k parts of n + 1 of those to come."""
 RUNS_KEPT, KINDS_KEPT = 256, 4_096
 MOST_NS = 10 * 365 * 86_400 * SECOND_NS
 """Longer runs, and those of no time, are a clock's that jumped: they are not counted."""
 SAID_AT_MOST = 2
 """Nine of ten take at most so many times what they say, where nobody has looked yet."""
 HALF, MOST, SURE = 0.5, 0.9, 0.8
+"""`SURE` is the confidence where none is asked for."""
 AGAIN_NS, AGAIN_PART = 60 * SECOND_NS, 16
-"""A new pod's time is worked out anew after so long, or when so much of what it is known by is new:
-one part in so many."""
+"""Times are worked out anew after so long, or when so much of what they are known by is new: one
+part in so many."""
 _PERMILLE = 1_000
 _ROUNDING = 1e-12
 
 
 class TimeLeft(NamedTuple):
     """So long, in ns, half of such pods run on at most (`half_ns`), nine of ten (`most_ns`), and
-    eight of ten (`sure_ns`); None where that is not known. `by`: "said", "learnt" or "bound", ""
-    where nothing is known."""
+    as many as are to be sure (`sure_ns`); None where that is not known. `by`: "said", "learnt" or
+    "bound", "" where nothing is known."""
 
     half_ns: int | None = None
     most_ns: int | None = None
@@ -93,67 +97,99 @@ def survival(ran: Ints, ended: Bools, weights: Floats) -> Survival:
     return Survival(times[is_end], left[is_end])
 
 
+class _Curve(NamedTuple):
+    """The estimate by some runs, and how many of those that ended by themselves lasted longer than
+    each of `ended`, which ascend: as so many of equal weight, [n + 1]."""
+
+    all: Survival
+    ended: Ints
+    beyond: Floats
+
+    @classmethod
+    def of(cls, runs: Sequence[tuple[int, bool, int]], now_ns: int, half_life_ns: int) -> Self:
+        """By these runs, each of which counts by when it was."""
+        ran, ended, at = np.array(runs, dtype=np.int64).reshape(-1, 3).T
+        is_end = ended != 0
+        weights = 0.5 ** (np.maximum(now_ns - at, 0) / half_life_ns)
+        order = np.argsort(ran[is_end], kind="stable")
+        last = effective_sizes(weights[is_end][order])
+        return cls(survival(ran, is_end, weights), ran[is_end][order], last)
+
+    def runs_beyond(self, age: int) -> float:
+        """So many lasted longer than this and ended by themselves."""
+        return float(self.beyond[int(np.searchsorted(self.ended, age, side="right"))])
+
+
+def effective_sizes(weights: Floats) -> Floats:
+    """As many runs of equal weight as say as much as all from each on (Kish's effective sample
+    size); 0 after the last, [n + 1]."""
+    sums, squares = (np.cumsum(each[::-1])[::-1] for each in (weights, weights**2))
+    sizes = np.divide(sums**2, squares, out=np.zeros_like(sums), where=squares > 0)
+    return np.append(sizes, 0.0)
+
+
 Quantiles = tuple[int | None, int | None, int | None]
-"""How much is left at most in half of the cases, in nine of ten, and in eight of ten."""
+"""How much is left at most in half of the cases, in nine of ten, and with confidence."""
 
 
 class RunsOfKind:
-    """The latest runs of one kind: how long each was, whether it ended by itself, and when."""
+    """The latest runs of one kind: how long each was, whether it ended by itself, and when. `sure`
+    is the confidence that is asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, sure: float = SURE) -> None:
+        self._sure = sure
         self.runs: deque[tuple[int, bool, int]] = deque(maxlen=RUNS_KEPT)
         self._added = 0
-        self._of_new: tuple[int, int, int, Quantiles | None] | None = None
+        self._known: tuple[int, int, int, _Curve] | None = None
 
     def add(self, ran: int, now_ns: int, *, ended: bool) -> None:
         """One more run that is over."""
         self.runs.append((ran, ended, now_ns))
         self._added += 1
 
-    def left_of_new(
-        self, now_ns: int, half_life_ns: int, running: int, ages: Callable[[], Sequence[int]]
-    ) -> Quantiles | None:
-        """The same for a pod that starts, as of a little while ago: so many are `running`, of these
-        `ages`."""
-        if self._of_new is not None:
-            at_ns, added, ran_then, found = self._of_new
-            is_new = self._added - added + abs(running - ran_then)
-            if now_ns - at_ns < AGAIN_NS and is_new * AGAIN_PART <= len(self.runs):
-                return found
-        found = self.left(0, now_ns, half_life_ns, ages())
-        self._of_new = now_ns, self._added, running, found
-        return found
-
     def left(
-        self, age: int, now_ns: int, half_life_ns: int, running: Sequence[int] = ()
+        self,
+        age: int,
+        now_ns: int,
+        half_life_ns: int,
+        running: int = 0,
+        ages: Callable[[], Sequence[int]] = tuple,
     ) -> Quantiles | None:
-        """The quantiles of what is left at this age; None for too few runs. `running` are ages of
-        those that go on."""
-        runs = [*self.runs, *((ran, False, now_ns) for ran in running)]
-        if not runs:
-            return None
-        ran = np.array([run[0] for run in runs], dtype=np.int64)
-        ended = np.array([run[1] for run in runs], dtype=np.bool_)
-        since = np.array([max(0, now_ns - run[2]) for run in runs], dtype=np.float64)
-        weights = 0.5 ** (since / half_life_ns)
-        count = effective(weights[ended & (ran > age)])
+        """The quantiles of what is left at this age, as of a little while ago; None for too few
+        runs. So many are `running`, of these `ages`."""
+        curve = self._curve(now_ns, half_life_ns, running, ages)
+        count = curve.runs_beyond(age)
         if count < LEAST_RUNS:
             return None
-        curve = survival(ran, ended, weights)
-        most = curve.quantile(MOST, age) if count * (1 - MOST) >= 1 - _ROUNDING else None
-        return curve.quantile(HALF, age), most, curve.quantile(SURE, age)
+        most, sure = (_of_few(curve.all, part, age, count) for part in (MOST, self._sure))
+        return curve.all.quantile(HALF, age), most, sure
+
+    def _curve(
+        self, now_ns: int, half_life_ns: int, running: int, ages: Callable[[], Sequence[int]]
+    ) -> _Curve:
+        if self._known is not None:
+            at_ns, added, ran_then, curve = self._known
+            is_new = self._added - added + abs(running - ran_then)
+            if now_ns - at_ns < AGAIN_NS and is_new * AGAIN_PART <= len(self.runs) + running:
+                return curve
+        curve = _Curve.of(
+            [*self.runs, *((ran, False, now_ns) for ran in ages())], now_ns, half_life_ns
+        )
+        self._known = now_ns, self._added, running, curve
+        return curve
 
 
-def effective(weights: Floats) -> float:
-    """So many runs of equal weight say as much (Kish's effective sample size)."""
-    squares = float((weights**2).sum())
-    return float(weights.sum()) ** 2 / squares if squares else 0.0
+def _of_few(curve: Survival, part: float, age: int, count: float) -> int | None:
+    """The time by which this part of runs to come is over, where only so many were seen."""
+    part *= (count + 1) / count
+    return curve.quantile(min(part, 1.0), age) if part <= 1 + _ROUNDING else None
 
 
 class _Running(NamedTuple):
     kinds: tuple[str, ...]
     since_ns: int
     said_ns: int
+    bound_ns: int
     told: TimeLeft
 
 
@@ -173,25 +209,34 @@ class RunHistory:
     """Runs by kind, and the pods that run. `coverage` counts forecasts of pods that started since
     (`half`, `most`), and those that were kept (`half-kept`, `most-kept`)."""
 
-    def __init__(self, half_life_ns: int = HALF_LIFE_NS) -> None:
-        self._half_life_ns = half_life_ns
+    def __init__(self, half_life_ns: int = HALF_LIFE_NS, sure: float = SURE) -> None:
+        self._half_life_ns, self._sure = half_life_ns, sure
         self._ran: OrderedDict[str, RunsOfKind] = OrderedDict()
         self._took: OrderedDict[str, RunsOfKind] = OrderedDict()  # thousandths of what was said
         self._running: dict[str, _Running] = {}
         self._ends: dict[str, _ExpectedEnd] = {}
         self._of_kind: dict[str, dict[str, None]] = {}
+        self._saying: dict[str, dict[str, None]] = {}  # running pods that said it, by namespace
+        self._late_at: list[tuple[int, str]] = []
+        self._late: dict[str, set[str]] = {}  # those of them that run for far longer
         self.coverage: Counter[str] = Counter()
 
-    def begins(self, uid: str, kinds: Sequence[str], now_ns: int, said_ns: int = 0) -> TimeLeft:
+    def begins(
+        self, uid: str, kinds: Sequence[str], now_ns: int, said_ns: int = 0, bound_ns: int = 0
+    ) -> TimeLeft:
         """The pod starts; how long it will run. `kinds` are what is alike in it, the most specific
-        first, its namespace last; `said_ns` what it says, 0 for nothing."""
+        first, its namespace last; `said_ns` what it says, `bound_ns` when it is ended at the
+        latest, 0 for nothing."""
         said_ns = said_ns if 0 < said_ns <= MOST_NS else 0
-        told = self.left(kinds, 0, now_ns, said_ns=said_ns)
+        told = self.left(kinds, 0, now_ns, said_ns=said_ns, bound_ns=bound_ns)
         self.forget(uid)
-        self._running[uid] = _Running(tuple(kinds), now_ns, said_ns, told)
+        self._running[uid] = _Running(tuple(kinds), now_ns, said_ns, bound_ns, told)
         self._ends[uid] = _expected_end(told, now_ns)
         for kind in kinds:
             self._of_kind.setdefault(kind, {})[uid] = None
+        if said_ns and kinds:
+            self._saying.setdefault(kinds[-1], {})[uid] = None
+            heapq.heappush(self._late_at, (now_ns + SAID_AT_MOST * said_ns, uid))
         return told
 
     def __contains__(self, uid: str) -> bool:
@@ -201,11 +246,16 @@ class RunHistory:
         """The pod never ran: its place is taken back."""
         run = self._running.pop(uid, None)
         self._ends.pop(uid, None)
-        for kind in run.kinds if run is not None else ():
-            alike = self._of_kind[kind]
-            del alike[uid]
-            if not alike:
-                del self._of_kind[kind]
+        if run is None:
+            return None
+        for kind in run.kinds:
+            _take_out(self._of_kind, kind, uid)
+        if run.said_ns and run.kinds:
+            _take_out(self._saying, run.kinds[-1], uid)
+            late = self._late.get(run.kinds[-1], set())
+            late.discard(uid)
+            if not late:
+                self._late.pop(run.kinds[-1], None)
         return run
 
     def ends(self, uid: str, now_ns: int, *, by_itself: bool) -> None:
@@ -217,12 +267,21 @@ class RunHistory:
         if not 0 < ran_ns <= MOST_NS:
             return
         for kind in run.kinds:
-            _of(self._ran, kind).add(ran_ns, now_ns, ended=by_itself)
+            self._runs_of(self._ran, kind).add(ran_ns, now_ns, ended=by_itself)
         if run.said_ns and run.kinds:
             took = ran_ns * _PERMILLE // run.said_ns
-            _of(self._took, run.kinds[-1]).add(took, now_ns, ended=by_itself)
+            self._runs_of(self._took, run.kinds[-1]).add(took, now_ns, ended=by_itself)
         if by_itself:
             self._measure(run.told, ran_ns)
+
+    def _runs_of(self, known: OrderedDict[str, RunsOfKind], kind: str) -> RunsOfKind:
+        runs = known.get(kind)
+        if runs is None:
+            runs = known[kind] = RunsOfKind(self._sure)
+            if len(known) > KINDS_KEPT:
+                known.popitem(last=False)
+        known.move_to_end(kind)
+        return runs
 
     def told(self) -> dict[tuple[str, str], int]:
         """Forecasts of pods that ended by themselves, by bound and outcome."""
@@ -238,13 +297,13 @@ class RunHistory:
                 self.coverage[name] += 1
                 self.coverage[f"{name}-kept"] += ran_ns <= bound_ns
 
-    def of_running(self, uid: str, now_ns: int, *, bound_ns: int = 0) -> TimeLeft:
+    def of_running(self, uid: str, now_ns: int) -> TimeLeft:
         """How much longer a pod that runs does."""
         run = self._running.get(uid)
         if run is None:
             return UNKNOWN
         age_ns = max(0, now_ns - run.since_ns)
-        return self.left(run.kinds, age_ns, now_ns, said_ns=run.said_ns, bound_ns=bound_ns)
+        return self.left(run.kinds, age_ns, now_ns, said_ns=run.said_ns, bound_ns=run.bound_ns)
 
     def ends_at(self, uid: str, now_ns: int) -> tuple[int | None, int | None]:
         """When a pod that runs ends in half of the cases, and when with confidence, as it was
@@ -270,9 +329,9 @@ class RunHistory:
         found = self._corrected(kinds, age_ns, now_ns, said_ns) if said_ns else UNKNOWN
         if not found.by:
             found = self._learnt(kinds, age_ns, now_ns)
-        if not found.by and said_ns:
-            found = _as_said(age_ns, said_ns)
-        if bound_ns <= 0:
+        if not found.by and said_ns and self._is_believed(kinds, now_ns):
+            found = _as_said(age_ns, said_ns, self._sure)
+        if not 0 < bound_ns <= MOST_NS:
             return found
         left_ns = max(0, bound_ns - age_ns)
         if found.by and found.most_ns is not None and found.most_ns <= left_ns:
@@ -286,26 +345,41 @@ class RunHistory:
         took = self._took.get(kinds[-1]) if kinds else None
         if took is None:
             return UNKNOWN
-        age = age_ns * _PERMILLE // said_ns
-        if age:
-            quantiles = took.left(age, now_ns, self._half_life_ns)
-        else:
-            quantiles = took.left_of_new(now_ns, self._half_life_ns, 0, tuple)
+        saying = self._saying.get(kinds[-1], {})
+        parts = partial(self._parts, saying, now_ns)
+        age, running = age_ns * _PERMILLE // said_ns, min(len(saying), RUNS_KEPT)
+        quantiles = took.left(age, now_ns, self._half_life_ns, running, parts)
         if quantiles is None:
             return UNKNOWN
         half, most, sure = (None if q is None else q * said_ns // _PERMILLE for q in quantiles)
         return TimeLeft(half, most, "said", sure)
+
+    def _parts(self, uids: Iterable[str], now_ns: int) -> list[int]:
+        """Thousandths of what these said for which they have run, of the oldest if many do."""
+        runs = (self._running[uid] for uid in islice(uids, RUNS_KEPT))
+        return [max(0, now_ns - run.since_ns) * _PERMILLE // run.said_ns for run in runs]
+
+    def _is_believed(self, kinds: Sequence[str], now_ns: int) -> bool:
+        """True unless more of its namespace's pods than may be wrong ran, or run, for more than
+        `SAID_AT_MOST` times what they said."""
+        while self._late_at and self._late_at[0][0] < now_ns:
+            at_ns, uid = heapq.heappop(self._late_at)
+            run = self._running.get(uid)
+            if run is not None and run.since_ns + SAID_AT_MOST * run.said_ns == at_ns:
+                self._late.setdefault(run.kinds[-1], set()).add(uid)
+        namespace = kinds[-1] if kinds else ""
+        late, took = len(self._late.get(namespace, ())), self._took.get(namespace)
+        runs = took.runs if took is not None else ()
+        broke = late + sum(part > SAID_AT_MOST * _PERMILLE for part, _, _ in runs)
+        return broke <= (1 - self._sure) * (len(runs) + late) + _ROUNDING
 
     def _learnt(self, kinds: Sequence[str], age_ns: int, now_ns: int) -> TimeLeft:
         for kind in kinds:
             if (known := self._ran.get(kind)) is None:
                 continue
             ages = partial(self._ages, kind, now_ns)
-            if age_ns:
-                quantiles = known.left(age_ns, now_ns, self._half_life_ns, ages())
-            else:
-                running = min(len(self._of_kind.get(kind, ())), RUNS_KEPT)
-                quantiles = known.left_of_new(now_ns, self._half_life_ns, running, ages)
+            running = min(len(self._of_kind.get(kind, ())), RUNS_KEPT)
+            quantiles = known.left(age_ns, now_ns, self._half_life_ns, running, ages)
             if quantiles is not None:
                 half, most, sure = quantiles
                 return TimeLeft(half, most, "learnt", sure)
@@ -317,19 +391,16 @@ class RunHistory:
         return [max(0, now_ns - self._running[uid].since_ns) for uid in running]
 
 
-def _as_said(age_ns: int, said_ns: int) -> TimeLeft:
+def _as_said(age_ns: int, said_ns: int, sure: float) -> TimeLeft:
     """By what it says, which nobody has looked at yet; nothing once it ran for longer."""
     if age_ns >= said_ns:
         return UNKNOWN
     most_ns = SAID_AT_MOST * said_ns - age_ns
-    return TimeLeft(said_ns - age_ns, most_ns, "said", most_ns)
+    return TimeLeft(said_ns - age_ns, most_ns, "said", most_ns if sure <= MOST else None)
 
 
-def _of(known: OrderedDict[str, RunsOfKind], kind: str) -> RunsOfKind:
-    runs = known.get(kind)
-    if runs is None:
-        runs = known[kind] = RunsOfKind()
-        if len(known) > KINDS_KEPT:
-            known.popitem(last=False)
-    known.move_to_end(kind)
-    return runs
+def _take_out(members: dict[str, dict[str, None]], kind: str, uid: str) -> None:
+    alike = members[kind]
+    del alike[uid]
+    if not alike:
+        del members[kind]

@@ -123,9 +123,9 @@ class Engine:
         self.residencies = Residencies()
         self.observe(NO_SIGNALS)
         self.teams = NO_TEAMS if queues is NO_QUEUES else TeamQueues(queues, self.ledger)
-        asks = DISCIPLINES[head_of_line.discipline].forecasts
-        self.forecasts = Forecasts(head_of_line.discipline, self.ledger) if asks else NO_FORECASTS
-        order = self.forecasts.order if asks else None
+        rules, goes_next = head_of_line, DISCIPLINES[head_of_line.discipline]
+        self.forecasts = Forecasts(rules, self.ledger) if goes_next.forecasts else NO_FORECASTS
+        order = self.forecasts.order if goes_next.orders else None
         self.queue = Queue(self.teams, FairPods(self.teams) if self.teams.is_fair else None, order)
         self.existing, self.images = ExistingPods(), ImagesOnNodes()
         preempts, gang_of = any(each.preempts for each in profiles), self.queue.gangs.of_placed
@@ -658,7 +658,7 @@ class Engine:
             self.harvest.close()
         self.residencies.add(placement, now_ns)
         if self.forecasts.on:
-            self.forecasts.starts(pod, now_ns)
+            self.forecasts.starts(placed, now_ns)
         out.append(Bind(pod, placement, placed.record, chosen_volumes))
         if self.bind_timeout_ns < FAR:  # its place is free again by then, if nobody answers
             out.append(Wake(now_ns + self.bind_timeout_ns))

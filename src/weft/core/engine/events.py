@@ -106,7 +106,8 @@ class PodSeenBound(msgspec.Struct, frozen=True, tag=True, gc=False):
     charged, for its marks are in doubt: nobody else is evicted for it. `gang` is the group that
     it belongs to: it counts among those that have places. `queue` is its team's queue, unset where
     queues do not count; `priority` is there for a pod that may be ended for one of a higher, and
-    `movable` for one that had rather be moved: it as its controller would make it anew.
+    `movable` for one that had rather be moved: it as its controller would make it anew. `workload`
+    and `deadline_s` are as in `PodRequest`, told where it matters how long pods run.
     """
 
     placement: Placement
@@ -120,6 +121,8 @@ class PodSeenBound(msgspec.Struct, frozen=True, tag=True, gc=False):
     queue: str | UnsetType = UNSET
     movable: PodRequest | UnsetType = UNSET
     priority: int | UnsetType = UNSET
+    workload: str | UnsetType = UNSET
+    deadline_s: int | UnsetType = UNSET
 
 
 class BindOn(msgspec.Struct, frozen=True, tag=True, gc=False):

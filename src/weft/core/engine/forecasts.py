@@ -7,62 +7,82 @@ is gone. Where the discipline asks nothing of it, nothing is learnt, and nothing
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from weft.core.engine.durations import SECOND_NS, RunHistory, TimeLeft
+from weft.core.engine.gpu_waits import UNKNOWN_WAIT_S, GpuWaits
 from weft.core.engine.nominations import is_kept
 from weft.core.engine.parked import Key
+from weft.core.engine.records import ExpectedRun
 from weft.core.ledger import FAR, Ledger
 from weft.core.ledger.table import Ints
 from weft.core.policies.queue import DISCIPLINES
 from weft.model import Placement, PodRequest, Shape
+from weft.model.queue_rules import NOTHING_KEPT, HeadOfLine
 
 if TYPE_CHECKING:
     from weft.core.engine.events import PodSeenBound
+    from weft.core.engine.journal import PlacedPod
     from weft.core.engine.kept_places import LineTurn
     from weft.core.engine.queue import WaitingPod
 
-UNKNOWN_WAIT_S = 30 * 86_400
-"""So long a GPU is taken to be held by a pod whose end nobody knows, where places are compared."""
+REVISIONS = ("pod-template-hash", "controller-revision-hash")
+"""Labels by which Kubernetes' controllers tell the revisions of a pod's template apart."""
+_NUMBER = re.compile(r"[-.]([0-9]+|[bcdfghjklmnpqrstvwxz2456789]{5})$")
+"""Jobs' numbers, and the letters that the API server makes up for `generateName`."""
 _Amounts = Counter[tuple[str, int]]
+_Ends = list[tuple[int, _Amounts]]
 
 
 class ExpectedStart(NamedTuple):
     """When a place is whole: in half of the cases (the earliest where not all is known), and with
-    confidence, None where nobody knows."""
+    confidence, None where nobody knows. `compared_ns` is the first, but late where not all is
+    known."""
 
     half_ns: int
     sure_ns: int | None
+    compared_ns: int
 
 
 class Forecasts:
-    """How long pods run, for one discipline of the queue; `on` where it asks for that."""
+    """How long pods run, by the rules of the queue; `on` where its discipline asks for that."""
 
-    def __init__(self, discipline: str, ledger: Ledger) -> None:
-        self.discipline = DISCIPLINES[discipline]
+    def __init__(self, rules: HeadOfLine, ledger: Ledger) -> None:
+        self.discipline = DISCIPLINES[rules.discipline]
         self.on = self.discipline.forecasts
-        self.durations = RunHistory()
-        self._ledger = ledger
+        self.durations = RunHistory(sure=rules.confidence / 100)
+        self._waits = GpuWaits(ledger, self.durations)
+        self._keep_for_ns, self._ledger = rules.keep_for_ns, ledger
 
     # --- what is learnt ---
 
-    def starts(self, pod: PodRequest, now_ns: int) -> None:
-        """The pod has a place."""
-        said_ns = pod.shape.expected_s * SECOND_NS
-        self.durations.begins(pod.uid, kinds_of(pod), now_ns, said_ns)
+    def starts(self, placed: PlacedPod, now_ns: int) -> None:
+        """The pod has a place: how long it is expected to run goes on record."""
+        pod = placed.pod
+        said_ns, bound_ns = pod.shape.expected_s * SECOND_NS, (pod.deadline_s or 0) * SECOND_NS
+        told = self.durations.begins(pod.uid, kinds_of(pod), now_ns, said_ns, bound_ns)
+        if told.by:
+            placed.record = replace(placed.record, expected_run=_on_record(told))
+        self._waits.keep_up(now_ns)
 
     def seen_bound(self, event: PodSeenBound, now_ns: int) -> None:
         """The API shows the pod bound: it has run for a while."""
         placement = event.placement
         if self.on and placement.uid not in self.durations:
-            namespace = event.marks.namespace if event.marks else ""
-            kinds = kinds_of(event.movable) if event.movable else _kinds(placement, namespace)
+            marks = event.marks or None
+            namespace, labels = (marks.namespace, marks.labels) if marks else ("", {})
+            kinds = [*_named(event.workload or "", labels), *_kinds(placement, namespace)]
+            kinds = kinds_of(event.movable) if event.movable else kinds
             since_ns, said_ns = now_ns - max(0, event.held_ns), placement.expected_s * SECOND_NS
-            self.durations.begins(placement.uid, kinds, since_ns, said_ns)
+            bound_ns = (event.deadline_s or 0) * SECOND_NS
+            self.durations.begins(placement.uid, kinds, since_ns, said_ns, bound_ns)
+            self._waits.keep_up(now_ns)
 
     def ends(self, uid: str, now_ns: int, *, completed: bool) -> None:
         """The pod is gone: it ran to its end, or was cut short."""
@@ -72,8 +92,8 @@ class Forecasts:
 
     def left(self, pod: PodRequest, now_ns: int) -> TimeLeft:
         """How long the pod will run that has not begun."""
-        said_ns = pod.shape.expected_s * SECOND_NS
-        return self.durations.left(kinds_of(pod), 0, now_ns, said_ns=said_ns)
+        said_ns, bound_ns = pod.shape.expected_s * SECOND_NS, (pod.deadline_s or 0) * SECOND_NS
+        return self.durations.left(kinds_of(pod), 0, now_ns, said_ns=said_ns, bound_ns=bound_ns)
 
     def order(self, waiting: WaitingPod, now_ns: int) -> Key:
         """The pod's place in the queue."""
@@ -81,55 +101,69 @@ class Forecasts:
         created_ns = pod.gang.created_ns if pod.gang else pod.created_ns
         return self.discipline.order(waiting.key, waiting.rank, created_ns, half_ns)
 
-    def passes(self, pod: PodRequest, turns: Iterable[LineTurn], now_ns: int) -> list[LineTurn]:
-        """Those in whose places the pod may run, as it ends before they are whole."""
-        if not self.on or pod.gang:
+    def passes(
+        self, pods: Iterable[PodRequest], turns: Iterable[LineTurn], now_ns: int
+    ) -> list[LineTurn]:
+        """Those in whose places these pods may run, which start as one, as they end before these
+        are whole. Pods of one group end as one, too: its last one's confidence is that of all."""
+        if not self.on or not (turns := list(turns)):
             return []
-        sure_ns = self.left(pod, now_ns).sure_ns
-        ends_ns = None if sure_ns is None else now_ns + sure_ns
+        ends = [self.left(pod, now_ns).sure_ns for pod in pods]
+        known = [now_ns + sure_ns for sure_ns in ends if sure_ns is not None]
+        ends_ns = max(known) if known and len(known) == len(ends) else None
         return [turn for turn in turns if self.discipline.may_pass(ends_ns, turn.reservation)]
 
-    def renew(self, turn: LineTurn, now_ns: int) -> None:
+    def renew(self, turn: LineTurn, now_ns: int, *, moved: bool = False) -> None:
         """Work out anew when the turn's place is whole: sooner than it was said, or later once that
-        is over. It slipped if it was to be whole by now with confidence."""
+        is over. It slipped if it was to be whole by now with confidence. That stands until then,
+        unless the place was `moved` to where it is sooner."""
         if not self.on or not turn.places:
             return
         kept = turn.reservation
-        if turn.promised_ns is not None and turn.promised_ns < now_ns:
+        if kept.sure_ns is not None and kept.sure_ns < now_ns:
             kept.slips += 1
-            turn.promised_ns = None
+            kept.sure_ns = None
         found = self.start_of(turn.places, now_ns)
         if kept.starts_ns is None or kept.starts_ns < now_ns:
             kept.starts_ns = found.half_ns
         kept.starts_ns = min(kept.starts_ns, found.half_ns)
-        if turn.promised_ns is None and found.sure_ns is not None and found.sure_ns > now_ns:
-            turn.promised_ns = found.sure_ns
+        if found.sure_ns is not None and found.sure_ns > now_ns:
+            sooner = moved and kept.sure_ns is not None and found.sure_ns < kept.sure_ns
+            if kept.sure_ns is None or sooner:
+                kept.sure_ns = found.sure_ns
+        since_ns = self.discipline.kept_from(turn.until_ns - self._keep_for_ns, kept)
+        turn.until_ns = since_ns + self._keep_for_ns
 
     def start_of(self, places: Sequence[Placement], now_ns: int) -> ExpectedStart:
         """When all that is there and in the way of these places has ended."""
         by_node: dict[str, list[Placement]] = {}
         for place in places:
             by_node.setdefault(place.node, []).append(place)
-        half_ns, sure_ns = now_ns, now_ns
-        for node, there in by_node.items():
-            half, sure = self._on_node(node, there, now_ns)
-            half_ns, sure_ns = max(half_ns, half), max(sure_ns, sure)
-        return ExpectedStart(half_ns, None if sure_ns >= FAR else sure_ns)
+        starts = [self._on_node(node, there, now_ns) for node, there in by_node.items()]
+        half_ns, sure_ns, compared_ns = (max(times) for times in zip(*starts, strict=True))
+        return ExpectedStart(half_ns, None if sure_ns >= FAR else sure_ns, compared_ns)
 
-    def _on_node(self, node: str, places: Sequence[Placement], now_ns: int) -> tuple[int, int]:
+    def _on_node(self, node: str, places: Sequence[Placement], now_ns: int) -> tuple[int, int, int]:
         wanted, own = _sum(places), {place.uid for place in places}
         lacking = wanted - self._free(node, wanted)
-        ends = []
+        halves, sures, compared = _Ends(), _Ends(), _Ends()
         for holding in self._ledger.pods_on(node):
             uid, amounts = holding.placement.uid, _sum([holding.placement])
             if uid in own:
                 lacking -= amounts
             elif lacking.keys() & amounts.keys():
                 half, sure = (None, None) if is_kept(uid) else self.durations.ends_at(uid, now_ns)
-                ends.append((max(now_ns, half or now_ns), FAR if sure is None else sure, amounts))
-        halves = [(half, amounts) for half, _, amounts in ends]
-        sures = [(max(half, sure), amounts) for half, sure, amounts in ends]
-        return _enough_at(+lacking, halves, now_ns), _enough_at(+lacking, sures, now_ns)
+                half_ns = max(now_ns, half or now_ns)
+                late_ns = now_ns + UNKNOWN_WAIT_S * SECOND_NS if half is None else half_ns
+                halves.append((half_ns, amounts))
+                sures.append((FAR if sure is None else max(half_ns, sure), amounts))
+                compared.append((late_ns, amounts))
+        lacking = +lacking
+        return (
+            _enough_at(lacking, halves, now_ns),
+            _enough_at(lacking, sures, now_ns),
+            _enough_at(lacking, compared, now_ns),
+        )
 
     def _free(self, node: str, wanted: _Amounts) -> _Amounts:
         table = self._ledger.table
@@ -149,21 +183,18 @@ class Forecasts:
 
     def waits_s(self, now_ns: int) -> Ints:
         """Seconds until who holds each GPU has ended, [D]."""
-        table = self._ledger.table
-        waits = np.zeros(table.devices, dtype=np.int64)
-        for uid, holding in self._ledger.holdings.items():
-            row = table.row_of.get(holding.placement.node)
-            if row is None:
-                continue
-            half, _ = (None, None) if is_kept(uid) else self.durations.ends_at(uid, now_ns)
-            left_s = UNKNOWN_WAIT_S if half is None else max(1, (half - now_ns) // SECOND_NS)
-            for share in holding.placement.shares:
-                if (device := table.device_row(row, share.gpu)) >= 0:
-                    waits[device] = max(waits[device], left_s)
-        return waits
+        return self._waits.seconds(now_ns)
 
 
-NO_FORECASTS = Forecasts("reserve", Ledger())
+NO_FORECASTS = Forecasts(NOTHING_KEPT, Ledger())
+
+
+def _on_record(told: TimeLeft) -> ExpectedRun:
+    half_s, most_s = (
+        UNSET if left_ns is None else round(left_ns / SECOND_NS, 3)
+        for left_ns in (told.half_ns, told.most_ns)
+    )
+    return ExpectedRun(told.by, half_s, most_s)
 
 
 def _sum(places: Iterable[Placement]) -> _Amounts:
@@ -178,7 +209,7 @@ def _sum(places: Iterable[Placement]) -> _Amounts:
     return +amounts
 
 
-def _enough_at(lacking: _Amounts, ends: list[tuple[int, _Amounts]], now_ns: int) -> int:
+def _enough_at(lacking: _Amounts, ends: _Ends, now_ns: int) -> int:
     """When all that lacks is free, where these end in turn; `FAR` for never."""
     at_ns = now_ns
     for end_ns, amounts in sorted(ends, key=lambda end: end[0]):
@@ -194,12 +225,19 @@ def _enough_at(lacking: _Amounts, ends: list[tuple[int, _Amounts]], now_ns: int)
 
 def kinds_of(pod: PodRequest) -> list[str]:
     """Names what may be alike in how long pods run, the most specific first, the namespace last."""
-    return [*_named(pod, pod.namespace), *_kinds(pod.shape, pod.namespace, asks_of(pod.shape))]
+    named = _named(pod.workload, pod.labels or {})
+    return [*named, *_kinds(pod.shape, pod.namespace, asks_of(pod.shape))]
 
 
-def _named(pod: PodRequest, namespace: str) -> Iterator[str]:
-    if pod.workload:
-        yield f"workload {namespace} {pod.workload}"
+def _named(workload: str, labels: Mapping[str, str]) -> Iterator[str]:
+    """By what made the pod: one revision of it, it, those whose names differ in a number."""
+    if not workload:
+        return
+    if revision := next((labels[name] for name in REVISIONS if name in labels), ""):
+        yield f"revision {workload} {revision}"
+    yield f"workload {workload}"
+    if (series := _NUMBER.sub("", workload)) != workload:
+        yield f"series {series}"
 
 
 def _kinds(pod: Shape | Placement, namespace: str, asks: str = "") -> list[str]:

@@ -26,7 +26,7 @@ from weft.core.engine.parked import FreedNode
 from weft.core.engine.queue import WaitingPod
 from weft.core.engine.records import Record
 from weft.core.ledger import FAR
-from weft.model import Code, Placement
+from weft.model import Code, Placement, PodRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -47,7 +47,8 @@ def decide(
 ) -> None:
     """Places for the gang, or for none of it; then one is kept for it if its turn is due."""
     kept = engine.kept_places
-    with kept.aside(head):
+    passed = _passes(engine, head, now_ns) if engine.forecasts.on else []
+    with kept.aside(head, passed):
         turn = kept.turns.get(members.gang.key)
         refused = gang_search.decide(engine, head, members, now_ns, out)
         if not kept.on:
@@ -90,15 +91,24 @@ def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Com
 def _passes(engine: Engine, waiting: WaitingPod, now_ns: int) -> list[LineTurn]:
     """Turns of others in whose places the pod may run until these are whole."""
     closed = engine.kept_places.closed_to(waiting.pod, waiting.key[-1])
-    return engine.forecasts.passes(waiting.pod, closed, now_ns)
+    return engine.forecasts.passes(_starters(engine, waiting), closed, now_ns)
+
+
+def _starters(engine: Engine, waiting: WaitingPod) -> list[PodRequest]:
+    """The pods that get their places with it: it alone, or all of its gang that wait for one."""
+    gang = waiting.pod.gang
+    members = engine.queue.gangs.of(gang) if gang else None
+    if members is None or members.head is not waiting:
+        return [waiting.pod]
+    return [each.pod for each in members.waiting.values()]
 
 
 def _may_pass_too(
     engine: Engine, passed: Sequence[LineTurn], now_ns: int, elder: WaitingPod
 ) -> bool:
     """True if this pod may run in all these places too, until they are whole, or take them."""
-    kept, pod = engine.kept_places, elder.pod
-    may = [*kept.open_to(pod, elder.key[-1]), *engine.forecasts.passes(pod, passed, now_ns)]
+    passes = engine.forecasts.passes(_starters(engine, elder), passed, now_ns)
+    may = [*engine.kept_places.open_to(elder.pod, elder.key[-1]), *passes]
     return all(turn in may for turn in passed)
 
 
@@ -127,7 +137,7 @@ def _keep(
     turn.asks = least_to_end.in_words(places)
     before = turn.nodes
     kept.take(turn, places)
-    engine.forecasts.renew(turn, now_ns)
+    engine.forecasts.renew(turn, now_ns, moved=bool(before) and before != turn.nodes)
     _open_up(engine, turn, [node for node in before if node not in turn.nodes], now_ns)
     return turn.nodes
 
@@ -152,8 +162,8 @@ def _chosen(
         places = found
     if sooner is None:
         return places
-    starts_ns = forecasts.start_of(places, now_ns).half_ns
-    gains_ns = starts_ns - forecasts.start_of(sooner, now_ns).half_ns
+    starts_ns = forecasts.start_of(places, now_ns).compared_ns
+    gains_ns = starts_ns - forecasts.start_of(sooner, now_ns).compared_ns
     least_ns = MOVED_FOR_NS + (starts_ns - now_ns) // MOVED_FOR_PART if turn.places else 0
     return sooner if gains_ns > least_ns else places
 
@@ -214,6 +224,9 @@ def look(engine: Engine, now_ns: int, out: list[Command]) -> None:
             end(engine, turn, "time", now_ns)
         elif now_ns >= turn.due_ns and not turn.places and head.state != "faulty":
             engine.queue.wake(head.pod.uid, now_ns)
+        elif (sure_ns := turn.reservation.sure_ns) is not None and sure_ns < now_ns:
+            engine.forecasts.renew(turn, now_ns)  # it slipped: there may be a better place
+            engine.queue.wake(head.pod.uid, now_ns)
 
 
 def freed(engine: Engine, node: str, now_ns: int) -> None:
@@ -241,7 +254,7 @@ def _is_for(engine: Engine, turns: list[LineTurn], now_ns: int, waiting: Waiting
     may_take = any(
         waiting is turn.head or goes_before(waiting.pod, waiting.key[-1], turn) for turn in turns
     )
-    return may_take or bool(engine.forecasts.passes(waiting.pod, turns, now_ns))
+    return may_take or bool(engine.forecasts.passes(_starters(engine, waiting), turns, now_ns))
 
 
 def nodes_changed(engine: Engine, names: Iterable[str], now_ns: int) -> None:
@@ -254,7 +267,7 @@ def nodes_changed(engine: Engine, names: Iterable[str], now_ns: int) -> None:
             if row is None or not table.schedulable[row]:
                 kept.let_go(turn)
                 nodes, turn.places = turn.nodes, ()
-                turn.reservation.starts_ns = turn.promised_ns = None
+                turn.reservation.starts_ns = turn.reservation.sure_ns = None
                 _open_up(engine, turn, nodes, now_ns)
                 _wake(engine, turn, now_ns)
 

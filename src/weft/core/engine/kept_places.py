@@ -47,11 +47,11 @@ def came(pod: PodRequest, number: int) -> tuple[int, int]:
 class LineTurn:
     """The turn of a gang (`members`), or a pod, among the first of a line. `places` are kept for
     it, none before `due_ns`; `until_ns` is when that ends, `asks` what it waits for, in words.
-    `reservation` is how others see it; with confidence its place is whole at `promised_ns`."""
+    `reservation` is how others see it."""
 
     __slots__ = (
-        *("asks", "came", "due_ns", "line", "members", "order", "places", "promised_ns"),
-        *("reservation", "until_ns", "waiting"),
+        *("asks", "came", "due_ns", "line", "members", "order", "places", "reservation"),
+        *("until_ns", "waiting"),
     )
 
     def __init__(
@@ -63,7 +63,6 @@ class LineTurn:
         self.places: Sequence[Placement] = ()
         self.due_ns, self.until_ns, self.asks = due_ns, FAR, ""
         self.reservation = Reservation()
-        self.promised_ns: int | None = None
 
     @property
     def head(self) -> WaitingPod | None:
@@ -76,6 +75,11 @@ class LineTurn:
     def nodes(self) -> list[str]:
         """Nodes on which places are kept."""
         return list(dict.fromkeys(place.node for place in self.places))
+
+    def times(self) -> tuple[int, int, int]:
+        """When it is due, when it is over, and when its place has slipped unless it is whole."""
+        sure_ns = self.reservation.sure_ns
+        return self.due_ns, self.until_ns, FAR if sure_ns is None else sure_ns + 1
 
     @property
     def key(self) -> str:
@@ -116,7 +120,8 @@ class KeptPlaces:
     moved, and given up by why, so far."""
 
     def __init__(self, rules: HeadOfLine, ledger: Ledger) -> None:
-        keeps = DISCIPLINES[rules.discipline].reserves
+        discipline = DISCIPLINES[rules.discipline]
+        keeps, self.at_once = discipline.reserves, discipline.at_once or rules.at_once
         self.rules, self.on = rules, keeps and (rules.after_ns > 0 or rules.pods_after_ns > 0)
         self.serves_pods = keeps and rules.pods_after_ns > 0
         self.turns: dict[str, LineTurn] = {}
@@ -142,7 +147,7 @@ class KeptPlaces:
         if members is not None and members.most < members.least:
             return
         line = [turn for turn in self.turns.values() if turn.line == line_of(head)]
-        if len(line) >= self.rules.at_once:
+        if len(line) >= self.at_once:
             last = max((turn for turn in line if not turn.places), key=_order, default=None)
             if last is None or last.order <= head.key:
                 return
@@ -162,7 +167,7 @@ class KeptPlaces:
 
     def next_ns(self, wake_ns: int | None, now_ns: int) -> int | None:
         """`wake_ns`, or when a turn is due or over, or a pause is, if sooner; later than now."""
-        times = [at for turn in self.turns.values() for at in (turn.due_ns, turn.until_ns)]
+        times = [at for turn in self.turns.values() for at in turn.times()]
         soonest = min(
             (at for at in (*times, *self.paused.values()) if now_ns < at < FAR), default=FAR
         )

@@ -159,7 +159,7 @@ def _room(
     per_pod = demand.gpus
     if per_pod:
         rows = table.device_node.take(devices)
-        order = np.lexsort((devices, costs, rows))
+        order = np.argsort(rows * (costs.max(initial=0) + 1) + costs, kind="stable")
         devices, costs, rows = devices[order], costs[order], rows[order]
         counts = np.bincount(rows, minlength=table.count)
         position = np.arange(len(rows)) - (np.cumsum(counts) - counts).take(rows)

@@ -42,9 +42,9 @@ def kept_from(engine: Engine, profile: Profile, pod: PodRequest) -> list[str]:
 
 def _starts(engine: Engine, turn: LineTurn) -> str:
     """When it starts there, with confidence; "" where nobody knows."""
-    if turn.promised_ns is None:
+    if (sure_ns := turn.reservation.sure_ns) is None:
         return ""
-    return starts_in_words(turn.promised_ns - engine.residencies.now_ns)
+    return starts_in_words(sure_ns - engine.residencies.now_ns)
 
 
 def kept_for(engine: Engine, pod: PodRequest) -> list[str]:

@@ -2,6 +2,7 @@
 
 import pytest
 from engine_talk import SECOND
+from msgspec import UNSET
 from msgspec.structs import replace
 from test_head_of_line import MINUTE, World, gang
 
@@ -150,12 +151,14 @@ def test_a_place_that_slips_twice_is_lent_to_nobody() -> None:
 def test_a_slip_is_counted_when_the_time_that_was_sure_has_passed() -> None:
     world = waiting_world("easy")
     (turn,) = world.engine.kept_places.kept()
-    assert turn.promised_ns == 2 * 2_048 * SECOND
+    assert turn.reservation.sure_ns == 2 * 2_048 * SECOND
     world.add(lasting("fits", 512))
     world.until(4_097 * SECOND)
     world.tell(PodGone("fits", completed=True))
     assert turn.reservation.slips == 1
-    assert turn.promised_ns is None  # the one in its way runs for longer than it said: unknown
+    assert (
+        turn.reservation.sure_ns is None
+    )  # the one in its way runs for longer than it said: unknown
     world.add(lasting("another", 16))
     assert "another" not in world.bound
 
@@ -212,7 +215,7 @@ def test_a_recorded_day_is_replayed_with_its_discipline(discipline: Discipline) 
     engine = header.engine(lambda _: BestFit())
     assert engine.kept_places.rules.discipline == discipline
     assert engine.kept_places.on == (discipline != "first-fit")
-    assert engine.forecasts.on == (discipline in {"easy", "shortest"})
+    assert engine.forecasts.on == (discipline in {"easy", "conservative", "shortest"})
 
 
 def test_explain_says_when_the_gang_starts() -> None:
@@ -269,3 +272,197 @@ def test_a_clock_that_jumps_ahead_leaves_the_gang_its_start() -> None:
     world.tell(PodGone("fits", completed=True))
     world.until(world.now_ns + 20 * SECOND)
     assert {"train-0", "train-1"} <= world.bound.keys()
+
+
+def test_a_pod_that_is_ended_in_time_passes() -> None:
+    """activeDeadlineSeconds: nobody knows how long they run, but no longer than that."""
+    world = waiting_world("easy")
+    world.add(replace(pod("late", gpus=1), deadline_s=4_096))
+    assert "late" not in world.bound
+    world.add(replace(pod("in-time", gpus=1), deadline_s=1_000))
+    assert world.bound["in-time"] == "a"
+
+
+def test_a_place_is_whole_when_what_is_in_its_way_is_ended() -> None:
+    world = World(node("a", gpus=2), rules=rules("easy"))
+    world.add(replace(lasting("long", 0), deadline_s=4_000), lasting("short", 512))
+    world.add(*gang("train", 2))
+    world.until(400 * SECOND)
+    (turn,) = world.engine.kept_places.kept()
+    assert turn.reservation.sure_ns == 4_000 * SECOND
+
+
+@pytest.mark.parametrize(("confidence", "passes"), [(80, True), (95, False)])
+def test_others_pass_with_the_confidence_that_is_asked(confidence: int, passes: bool) -> None:
+    """Nine of ten ran for 10 s, and one for a day."""
+    asked = replace(rules("easy"), confidence=confidence)
+    world = World(node("a", gpus=2), rules=asked)
+    history = world.engine.forecasts.durations
+    for number in range(20):
+        ran_s = 86_400 if number % 10 == 0 else 10
+        kinds = kinds_of(replace(pod("one", gpus=1), namespace="known"))
+        history.begins(f"run-{number}", kinds, 0)
+        history.ends(f"run-{number}", ran_s * SECOND, by_itself=True)
+    world.add(lasting("long", 2_048), lasting("short", 512))
+    world.add(*gang("train", 2))
+    world.until(512 * SECOND)
+    world.tell(PodGone("short", completed=True))
+    world.add(replace(pod("tried", gpus=1), namespace="known"))
+    assert ("tried" in world.bound) == passes
+
+
+def test_conservative_keeps_a_place_for_each_and_easy_for_the_first() -> None:
+    for discipline, count in (("easy", 1), ("conservative", 3)):
+        world = World(*(node(name, gpus=2) for name in "abc"), rules=rules(discipline))  # type: ignore[arg-type]
+        world.add(*(lasting(f"p{n}", 2_048) for n in range(6)))
+        for name in ("first", "second", "third"):
+            world.add(*gang(name, 2))
+        world.until(12 * MINUTE)
+        turns = world.engine.kept_places.kept()
+        assert len(turns) == count
+        assert len({node for turn in turns for node in turn.nodes}) == count
+
+
+def test_by_conservative_who_passes_delays_none() -> None:
+    """On the free GPU of the second one's place a pod may run that ends before that is whole."""
+    world = World(node("a", gpus=2), node("b", gpus=2), rules=rules("conservative"))
+    world.add(*(lasting(f"a{n}", 8_192) for n in range(2)))
+    world.add(lasting("b0", 1_024), lasting("b1", 512))
+    world.add(*gang("first", 2))
+    world.add(*gang("second", 2))
+    world.until(511 * SECOND)
+    assert {turn.name: turn.nodes for turn in world.engine.kept_places.kept()} == {
+        "team/first": ["b"],
+        "team/second": ["a"],
+    }
+    world.until(512 * SECOND)
+    world.tell(PodGone("b1", completed=True))
+    world.add(lasting("late", 1_024))
+    assert "late" not in world.bound
+    world.tell(PodGone("a0", completed=True))
+    world.until(540 * SECOND)
+    assert world.bound["late"] == "a"
+
+
+def test_a_group_passes_whose_pods_end_in_time() -> None:
+    world = World(node("a", gpus=4), rules=rules("easy"))
+    world.add(lasting("long", 4_096, gpus=2), lasting("short", 512, gpus=2))
+    world.add(*gang("train", 4))
+    world.until(512 * SECOND)
+    world.tell(PodGone("short", completed=True))
+    world.until(600 * SECOND)
+    assert world.kept() == {"a": 2}
+    late, in_time = gang("late", 2), gang("in-time", 2)
+    world.add(replace(late[0], shape=replace(late[0].shape, expected_s=512)), late[1])
+    world.until(630 * SECOND)
+    assert not {"late-0", "late-1"} & world.bound.keys()
+    world.add(*(replace(one, shape=replace(one.shape, expected_s=1_024)) for one in in_time))
+    assert world.bound["in-time-0"] == world.bound["in-time-1"] == "a"
+    for name in ("in-time-0", "in-time-1"):
+        world.tell(PodGone(name, completed=True))
+    world.until(4_096 * SECOND)
+    world.tell(PodGone("long", completed=True))
+    assert {f"train-{number}" for number in range(4)} <= world.bound.keys()
+
+
+def test_a_group_that_waits_passes_once_there_is_room() -> None:
+    world = World(node("a", gpus=4), rules=rules("easy"))
+    world.add(lasting("long", 4_096, gpus=2), lasting("short", 512, gpus=2))
+    world.add(*gang("train", 4))
+    world.until(400 * SECOND)
+    world.add(*(replace(o, shape=replace(o.shape, expected_s=64)) for o in gang("quick", 2)))
+    world.until(512 * SECOND)
+    world.tell(PodGone("short", completed=True))
+    world.until(540 * SECOND)
+    assert {"quick-0", "quick-1"} <= world.bound.keys()
+
+
+def test_a_place_is_kept_until_it_is_expected_to_be_whole_and_for_as_long_as_is_set() -> None:
+    """Ten minutes are set; it is whole in more than an hour, with confidence."""
+    soon = replace(rules("easy"), keep_for_ns=10 * MINUTE)
+    world = World(node("a", gpus=2), rules=soon)
+    world.add(lasting("long", 2_048), lasting("short", 512), *gang("train", 2))
+    world.until(6 * MINUTE)
+    (turn,) = world.engine.kept_places.kept()
+    assert turn.reservation.sure_ns == 2 * 2_048 * SECOND
+    world.until(turn.reservation.sure_ns)
+    assert world.engine.kept_places.kept() == [turn]
+    world.until(2 * 2_048 * SECOND + 11 * MINUTE)
+    assert world.engine.kept_places.kept() == []
+    assert world.engine.kept_places.counts["time"] == 1
+
+
+def test_what_is_set_is_all_where_nobody_knows_when_it_is_whole() -> None:
+    world = World(node("a", gpus=1), rules=replace(rules("easy"), keep_for_ns=10 * MINUTE))
+    world.add(pod("unknown", gpus=1), *gang("train", 1))
+    world.until(14 * MINUTE)
+    assert len(world.engine.kept_places.kept()) == 1
+    world.until(16 * MINUTE)
+    assert world.engine.kept_places.kept() == []
+
+
+def test_when_a_place_has_slipped_another_is_looked_for() -> None:
+    """The pods on the first node run for longer than they said; those on the other end sooner."""
+    world = World(node("a", gpus=2), node("b", gpus=2), rules=rules("easy"))
+    world.add(*(lasting(f"a{n}", 512) for n in range(2)))
+    world.add(*(lasting(f"b{n}", 2_048) for n in range(2)))
+    world.add(*gang("train", 2, topology_key=""))
+    world.until(6 * MINUTE)
+    (turn,) = world.engine.kept_places.kept()
+    assert turn.nodes == ["a"]
+    world.until(1_025 * SECOND)  # twice what the first ones said
+    assert turn.reservation.slips == 1
+    assert turn.nodes == ["b"]
+    assert world.engine.kept_places.counts["moved"] == 1
+
+
+@pytest.mark.parametrize(
+    ("workload", "labels", "kinds"),
+    [
+        ("", {}, []),
+        ("ml/Deployment/web", {}, ["workload ml/Deployment/web"]),
+        (
+            "ml/Deployment/web",
+            {"pod-template-hash": "6d4"},
+            ["revision ml/Deployment/web 6d4", "workload ml/Deployment/web"],
+        ),
+        (
+            "ml/StatefulSet/db",
+            {"controller-revision-hash": "db-7"},
+            ["revision ml/StatefulSet/db db-7", "workload ml/StatefulSet/db"],
+        ),
+        ("ml/Job/train-017", {}, ["workload ml/Job/train-017", "series ml/Job/train"]),
+        ("ml/Job/train-x7k2p", {}, ["workload ml/Job/train-x7k2p", "series ml/Job/train"]),
+        ("ml/Job/resnet50", {}, ["workload ml/Job/resnet50"]),
+    ],
+)
+def test_what_made_a_pod_is_the_first_of_what_is_alike_in_it(
+    workload: str, labels: dict[str, str], kinds: list[str]
+) -> None:
+    one = replace(pod("one", gpus=1, application="train"), workload=workload, labels=labels)
+    found = kinds_of(replace(one, namespace="ml"))
+    assert found == [*kinds, "application ml train", "asks ml 1xwhole", "namespace ml"]
+
+
+def test_a_pod_that_was_bound_before_is_known_by_its_workload_and_bounded_by_its_deadline() -> None:
+    world = World(node("a", gpus=2), rules=rules("easy"))
+    history = world.engine.forecasts.durations
+    for number in range(6):
+        history.begins(f"run-{number}", ["workload ml/Job/train", "ns"], 0)
+        history.ends(f"run-{number}", 1_000 * SECOND, by_itself=True)
+    world.now_ns = 10_000 * SECOND
+    seen = PodSeenBound(placement("old", "a", 0, milli=1000, memory_mib=16_384))
+    world.tell(replace(seen, workload="ml/Job/train", deadline_s=900))
+    assert history.of_running("old", world.now_ns).sure_ns == 900 * SECOND
+    half_ns, _ = history.ends_at("old", world.now_ns)
+    assert half_ns == (10_000 + 900) * SECOND
+
+
+def test_how_long_a_pod_is_expected_to_run_is_on_record() -> None:
+    world = World(node("a", gpus=2), rules=rules("easy"))
+    world.add(lasting("says", 512), pod("unknown", gpus=1))
+    records = {uid: placed.record for uid, placed in world.engine.placed.items()}
+    expected = records["says"].expected_run
+    assert expected
+    assert (expected.by, expected.half_s, expected.most_s) == ("said", 512, 1_024)
+    assert records["unknown"].expected_run is UNSET

@@ -16,7 +16,7 @@ from weft.core.engine.durations import (
     SECOND_NS,
     UNKNOWN,
     RunHistory,
-    effective,
+    effective_sizes,
     survival,
 )
 
@@ -89,7 +89,7 @@ def test_few_runs_say_nothing_and_ten_say_all() -> None:
     five = history([1, 2, 3, 4, 5]).left(("job",), 0, NOW)
     assert (five.half_ns, five.most_ns) == (3 * HOUR, None)
     ten = history([*range(1, 11)]).left(("job",), 0, 10 * HOUR)
-    assert ten == (5 * HOUR, 9 * HOUR, "learnt", 8 * HOUR)
+    assert ten == (5 * HOUR, 10 * HOUR, "learnt", 9 * HOUR)
 
 
 def test_a_kind_with_few_runs_takes_those_of_a_wider_one() -> None:
@@ -120,7 +120,8 @@ def test_runs_that_were_cut_short_or_go_on_are_at_least_as_long() -> None:
 
 def test_old_runs_count_less_and_so_fewer_remain() -> None:
     weights = 0.5 ** np.arange(3)
-    assert effective(weights) == pytest.approx(1.75**2 / (1 + 0.25 + 0.0625))
+    first = 1.75**2 / (1 + 0.25 + 0.0625)
+    assert effective_sizes(weights) == pytest.approx([first, 0.75**2 / 0.3125, 1, 0])
     known = RunHistory(half_life_ns=HOUR)
     for number in range(20):
         known.begins(f"old{number}", ("job",), 0)
@@ -191,3 +192,64 @@ def test_half_and_nine_of_ten_are_kept_although_runs_are_cut_short(sigma: float)
     counts = known.coverage
     assert counts["half-kept"] / counts["half"] == pytest.approx(0.5, abs=0.08)
     assert counts["most-kept"] / counts["most"] == pytest.approx(0.9, abs=0.05)
+
+
+def test_what_ends_a_running_pod_bounds_it() -> None:
+    known = RunHistory()
+    told = known.begins("p", ("ns",), 0, bound_ns=HOUR)
+    assert told == (None, HOUR, "bound", HOUR)
+    assert known.ends_at("p", HOUR // 2) == (None, HOUR)
+    assert known.of_running("p", 2 * HOUR).sure_ns == 0
+    assert known.begins("q", ("ns",), 0, bound_ns=MOST_NS + 1) == UNKNOWN
+
+
+def test_of_few_runs_the_later_ones_are_taken() -> None:
+    """One more run is no longer than the longest of five in five of six cases."""
+    assert history([1, 2, 3, 4, 5]).left(("job",), 0, NOW).sure_ns == 5 * HOUR
+    assert history([*range(1, 101)]).left(("job",), 0, 100 * HOUR).sure_ns == 81 * HOUR
+
+
+@pytest.mark.parametrize(("sure", "hours"), [(0.5, 51), (0.8, 81), (0.95, 96), (0.99, 100)])
+def test_as_many_are_sure_as_is_asked(sure: float, hours: int) -> None:
+    known = RunHistory(sure=sure)
+    for ran in range(1, 101):
+        known.begins("p", ("ns",), (100 - ran) * HOUR)
+        known.ends("p", 100 * HOUR, by_itself=True)
+    assert known.left(("ns",), 0, 100 * HOUR).sure_ns == hours * HOUR
+
+
+def test_what_nobody_has_looked_at_is_no_certainty_beyond_nine_of_ten() -> None:
+    assert RunHistory(sure=0.95).left(("ns",), 0, 0, said_ns=HOUR).sure_ns is None
+    assert RunHistory(sure=0.9).left(("ns",), 0, 0, said_ns=HOUR).sure_ns == 2 * HOUR
+
+
+def test_a_namespace_that_always_says_a_second_is_not_believed_while_its_pods_run() -> None:
+    """None of them has ended yet: what it says is held to those that run."""
+    known, liars = RunHistory(), ("job", "liars")
+    for number in range(3):
+        known.begins(f"p{number}", liars, 0, said_ns=SECOND_NS)
+    assert known.left(liars, 0, 2 * SECOND_NS, said_ns=SECOND_NS).by == "said"
+    assert known.left(liars, 0, 3 * SECOND_NS, said_ns=SECOND_NS) == UNKNOWN
+    assert known.left(("job", "others"), 0, HOUR, said_ns=SECOND_NS).by == "said"
+    for number in range(3):
+        known.ends(f"p{number}", HOUR, by_itself=True)
+    assert known.left(("another", "liars"), 0, HOUR, said_ns=SECOND_NS) == UNKNOWN
+
+
+def test_a_namespace_earns_trust_again() -> None:
+    known, kinds = RunHistory(), ("job", "ns")
+    known.begins("lie", kinds, 0, said_ns=SECOND_NS)
+    known.ends("lie", HOUR, by_itself=True)
+    for number in range(4):
+        assert known.left((f"new{number}", "ns"), 0, HOUR, said_ns=HOUR) == UNKNOWN
+        known.begins(f"true{number}", kinds, HOUR, said_ns=HOUR)
+        known.ends(f"true{number}", 2 * HOUR, by_itself=True)
+    assert known.left(("new", "ns"), 0, 2 * HOUR, said_ns=HOUR).half_ns == HOUR
+
+
+def test_once_liars_have_ended_what_they_say_is_what_they_took() -> None:
+    liars = history([1, 2, 3, 4, 5], said_h=1 / 3_600)
+    assert liars.left(("another", "ns"), 0, NOW, said_ns=SECOND_NS).sure_ns == 5 * HOUR
+    for number in range(5):  # as many run for longer than any of those did
+        liars.begins(f"runs{number}", ("job", "ns"), NOW - 10 * HOUR, said_ns=SECOND_NS)
+    assert liars.left(("another", "ns"), 0, NOW, said_ns=SECOND_NS).sure_ns is None

@@ -5,6 +5,7 @@ Out: where a pod may go and whose place it takes (`core/engine/`), how long pods
 (`core/engine/durations.py`).
 """
 
+from weft.core.policies.queue.conservative import ConservativeBackfill
 from weft.core.policies.queue.discipline import QueueDiscipline
 from weft.core.policies.queue.easy import EasyBackfill
 from weft.core.policies.queue.first_fit import WhoeverFits
@@ -12,6 +13,13 @@ from weft.core.policies.queue.reserve import Reserve
 from weft.core.policies.queue.shortest import ShortestFirst
 
 DISCIPLINES: dict[str, QueueDiscipline] = {
-    each.name: each for each in (WhoeverFits(), Reserve(), EasyBackfill(), ShortestFirst())
+    each.name: each
+    for each in (
+        WhoeverFits(),
+        Reserve(),
+        EasyBackfill(),
+        ConservativeBackfill(),
+        ShortestFirst(),
+    )
 }
 """All of them, by name."""

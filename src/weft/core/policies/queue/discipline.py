@@ -4,13 +4,15 @@ Key = tuple[int, ...]
 
 
 class Reservation:
-    """A place that is kept, as others see it: it is expected to be whole at `starts_ns`, None where
-    nobody knows; `slips` counts the times that it was not by then."""
+    """A place that is kept, as others see it: it is expected to be whole at `starts_ns`, and with
+    confidence at `sure_ns`, None where nobody knows; `slips` counts the times that it was not by
+    then."""
 
-    __slots__ = ("slips", "starts_ns")
+    __slots__ = ("slips", "starts_ns", "sure_ns")
 
     def __init__(self) -> None:
         self.starts_ns: int | None = None
+        self.sure_ns: int | None = None
         self.slips = 0
 
 
@@ -23,6 +25,10 @@ class QueueDiscipline:
     """True if places are kept for who waits at the head of its priority."""
     forecasts = False
     """True if it has to be known how long pods run."""
+    orders = False
+    """True if it orders pods by that."""
+    at_once: int | None = None
+    """Places kept at once for each profile and priority; None: as the configuration says."""
 
     def order(self, key: Key, rank: Key, created_ns: int, half_ns: int | None) -> Key:
         """The pod's place in the queue, smaller first: `key` is that by its policy, `rank` its
@@ -33,3 +39,7 @@ class QueueDiscipline:
         """True if a pod may pass into what is kept that ends by then with confidence; None: nobody
         knows when."""
         return False
+
+    def kept_from(self, since_ns: int, kept: Reservation) -> int:
+        """When the time begins for which a place is kept at most that is kept since then."""
+        return since_ns

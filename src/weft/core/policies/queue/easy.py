@@ -19,3 +19,10 @@ class EasyBackfill(QueueDiscipline):
         if ends_ns is None or kept.starts_ns is None or kept.slips >= SLIPS:
             return False
         return ends_ns <= kept.starts_ns
+
+    def kept_from(self, since_ns: int, kept: Reservation) -> int:
+        """From when it is to be whole: until then it is lent. Once it has slipped too often, as
+        for the last time before."""
+        if kept.sure_ns is None or kept.slips >= SLIPS:
+            return since_ns
+        return max(since_ns, kept.sure_ns)

@@ -15,6 +15,7 @@ class ShortestFirst(QueueDiscipline):
 
     name = "shortest"
     forecasts = True
+    orders = True
 
     def order(self, key: Key, rank: Key, created_ns: int, half_ns: int | None) -> Key:
         """The priority, then the age less what it may be overtaken by."""
