@@ -7,7 +7,7 @@ ms of CPU: an arrival that finds a place (`decides`), one that leaves (`gone`), 
 which a place is kept for a pod, and for a group of 16 (`reserves`, `reserves_group`). Writes
 build/bench/queue.json.
 
-    python benchmarks/bench_queue.py [--nodes 10000] [--waiting 5000] [--policy best-fit] [--quick]
+    python benchmarks/bench_queue.py [--nodes 10000] [--waiting 5000] [--discipline easy] [--quick]
 """
 
 import argparse
@@ -141,9 +141,11 @@ def small(base: World, draw: random.Random) -> Shape:
     return replace(shape, expected_s=rounded_s(draw.lognormvariate(8, 1.5)))
 
 
-def measure(policy: str, nodes: int, waiting: int, events: int) -> list[dict[str, object]]:
+def measure(
+    policy: str, disciplines: list[str], nodes: int, waiting: int, events: int
+) -> list[dict[str, object]]:
     base = World(policy, nodes, seed=1)
-    worlds = {name: QueuedWorld(base, policy, rules) for name, rules in RULES.items()}
+    worlds = {name: QueuedWorld(base, policy, RULES[name]) for name in disciplines}
     draw = random.Random(3)
     fill(list(worlds.values()), waiting)
     for world in worlds.values():
@@ -187,12 +189,14 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--waiting", type=int, default=5_000)
     parser.add_argument("--policy", action="append", default=[])
+    parser.add_argument("--discipline", action="append", default=[], choices=list(RULES))
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     nodes, waiting, events = (500, 300, 200) if args.quick else (args.nodes, args.waiting, 1_000)
     rows = []
+    disciplines = list(dict.fromkeys(["first-fit", *(args.discipline or RULES)]))
     for policy in args.policy or ["best-fit"]:
-        rows += measure(policy, nodes, waiting, events)
+        rows += measure(policy, disciplines, nodes, waiting, events)
     path = Path("build/bench/queue.json")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(rows, indent=1))

@@ -133,11 +133,9 @@ Quantiles = tuple[int | None, int | None, int | None]
 
 
 class RunsOfKind:
-    """The latest runs of one kind: how long each was, whether it ended by itself, and when. `sure`
-    is the confidence that is asked for."""
+    """The latest runs of one kind: how long each was, whether it ended by itself, and when."""
 
-    def __init__(self, sure: float = SURE) -> None:
-        self._sure = sure
+    def __init__(self) -> None:
         self.runs: deque[tuple[int, bool, int]] = deque(maxlen=RUNS_KEPT)
         self._added = 0
         self._known: tuple[int, int, int, _Curve] | None = None
@@ -154,15 +152,16 @@ class RunsOfKind:
         half_life_ns: int,
         running: int = 0,
         ages: Callable[[], Sequence[int]] = tuple,
+        sure: float = SURE,
     ) -> Quantiles | None:
         """The quantiles of what is left at this age, as of a little while ago; None for too few
-        runs. So many are `running`, of these `ages`."""
+        runs. So many are `running`, of these `ages`; `sure` is the confidence of the last one."""
         curve = self._curve(now_ns, half_life_ns, running, ages)
         count = curve.runs_beyond(age)
         if count < LEAST_RUNS:
             return None
-        most, sure = (_of_few(curve.all, part, age, count) for part in (MOST, self._sure))
-        return curve.all.quantile(HALF, age), most, sure
+        most_ns, sure_ns = (_of_few(curve.all, part, age, count) for part in (MOST, sure))
+        return curve.all.quantile(HALF, age), most_ns, sure_ns
 
     def _curve(
         self, now_ns: int, half_life_ns: int, running: int, ages: Callable[[], Sequence[int]]
@@ -196,13 +195,11 @@ class _Running(NamedTuple):
 class _ExpectedEnd(NamedTuple):
     again_ns: int
     half_ns: int | None
-    sure_ns: int | None
 
 
 def _expected_end(left: TimeLeft, now_ns: int) -> _ExpectedEnd:
     half_ns = None if left.half_ns is None else now_ns + left.half_ns
-    sure_ns = None if left.sure_ns is None else now_ns + left.sure_ns
-    return _ExpectedEnd((half_ns or now_ns + AGAIN_NS) + SECOND_NS, half_ns, sure_ns)
+    return _ExpectedEnd((half_ns or now_ns + AGAIN_NS) + SECOND_NS, half_ns)
 
 
 class RunHistory:
@@ -277,7 +274,7 @@ class RunHistory:
     def _runs_of(self, known: OrderedDict[str, RunsOfKind], kind: str) -> RunsOfKind:
         runs = known.get(kind)
         if runs is None:
-            runs = known[kind] = RunsOfKind(self._sure)
+            runs = known[kind] = RunsOfKind()
             if len(known) > KINDS_KEPT:
                 known.popitem(last=False)
         known.move_to_end(kind)
@@ -297,23 +294,31 @@ class RunHistory:
                 self.coverage[name] += 1
                 self.coverage[f"{name}-kept"] += ran_ns <= bound_ns
 
-    def of_running(self, uid: str, now_ns: int) -> TimeLeft:
-        """How much longer a pod that runs does."""
+    def of_running(self, uid: str, now_ns: int, sure: float = 0) -> TimeLeft:
+        """How much longer a pod that runs does; `sure` is another confidence, 0 for that asked."""
         run = self._running.get(uid)
         if run is None:
             return UNKNOWN
-        age_ns = max(0, now_ns - run.since_ns)
-        return self.left(run.kinds, age_ns, now_ns, said_ns=run.said_ns, bound_ns=run.bound_ns)
+        age_ns, said_ns, bound_ns = max(0, now_ns - run.since_ns), run.said_ns, run.bound_ns
+        return self.left(run.kinds, age_ns, now_ns, said_ns=said_ns, bound_ns=bound_ns, sure=sure)
 
-    def ends_at(self, uid: str, now_ns: int) -> tuple[int | None, int | None]:
-        """When a pod that runs ends in half of the cases, and when with confidence, as it was
-        expected when it started; anew once it has run for a second longer."""
+    def all_end_at(self, uids: Sequence[str], now_ns: int) -> int | None:
+        """When all these pods have ended, with the confidence that is asked for: each of them with
+        so much more that all do. As if none had to do with another."""
+        sure = float(self._sure ** (1 / max(1, len(uids))))
+        left = [self.of_running(uid, now_ns, sure).sure_ns for uid in uids]
+        known = [sure_ns for sure_ns in left if sure_ns is not None]
+        return now_ns + max(known, default=0) if len(known) == len(left) else None
+
+    def ends_at(self, uid: str, now_ns: int) -> int | None:
+        """When a pod that runs ends in half of the cases, as it was expected when it started; anew
+        once it has run for a second longer."""
         found = self._ends.get(uid)
         if found is None or now_ns >= found.again_ns:
             found = _expected_end(self.of_running(uid, now_ns), now_ns)
             if uid in self._running:
                 self._ends[uid] = found
-        return found.half_ns, found.sure_ns
+        return found.half_ns
 
     def left(
         self,
@@ -323,14 +328,16 @@ class RunHistory:
         *,
         said_ns: int = 0,
         bound_ns: int = 0,
+        sure: float = 0,
     ) -> TimeLeft:
         """How much longer a pod of these kinds runs that ran for `age_ns`; `bound_ns` is how long
         it may run at most, 0 where nothing ends it."""
-        found = self._corrected(kinds, age_ns, now_ns, said_ns) if said_ns else UNKNOWN
+        sure = sure or self._sure
+        found = self._corrected(kinds, age_ns, now_ns, said_ns, sure) if said_ns else UNKNOWN
         if not found.by:
-            found = self._learnt(kinds, age_ns, now_ns)
+            found = self._learnt(kinds, age_ns, now_ns, sure)
         if not found.by and said_ns and self._is_believed(kinds, now_ns):
-            found = _as_said(age_ns, said_ns, self._sure)
+            found = _as_said(age_ns, said_ns, sure)
         if not 0 < bound_ns <= MOST_NS:
             return found
         left_ns = max(0, bound_ns - age_ns)
@@ -340,7 +347,9 @@ class RunHistory:
         sure_ns = left_ns if found.sure_ns is None else min(found.sure_ns, left_ns)
         return TimeLeft(half_ns, left_ns, "bound", sure_ns)
 
-    def _corrected(self, kinds: Sequence[str], age_ns: int, now_ns: int, said_ns: int) -> TimeLeft:
+    def _corrected(
+        self, kinds: Sequence[str], age_ns: int, now_ns: int, said_ns: int, sure: float
+    ) -> TimeLeft:
         """By what it says, times what those of its namespace took of what they said."""
         took = self._took.get(kinds[-1]) if kinds else None
         if took is None:
@@ -348,11 +357,13 @@ class RunHistory:
         saying = self._saying.get(kinds[-1], {})
         parts = partial(self._parts, saying, now_ns)
         age, running = age_ns * _PERMILLE // said_ns, min(len(saying), RUNS_KEPT)
-        quantiles = took.left(age, now_ns, self._half_life_ns, running, parts)
+        quantiles = took.left(age, now_ns, self._half_life_ns, running, parts, sure)
         if quantiles is None:
             return UNKNOWN
-        half, most, sure = (None if q is None else q * said_ns // _PERMILLE for q in quantiles)
-        return TimeLeft(half, most, "said", sure)
+        half_ns, most_ns, sure_ns = (
+            None if part is None else part * said_ns // _PERMILLE for part in quantiles
+        )
+        return TimeLeft(half_ns, most_ns, "said", sure_ns)
 
     def _parts(self, uids: Iterable[str], now_ns: int) -> list[int]:
         """Thousandths of what these said for which they have run, of the oldest if many do."""
@@ -373,16 +384,16 @@ class RunHistory:
         broke = late + sum(part > SAID_AT_MOST * _PERMILLE for part, _, _ in runs)
         return broke <= (1 - self._sure) * (len(runs) + late) + _ROUNDING
 
-    def _learnt(self, kinds: Sequence[str], age_ns: int, now_ns: int) -> TimeLeft:
+    def _learnt(self, kinds: Sequence[str], age_ns: int, now_ns: int, sure: float) -> TimeLeft:
         for kind in kinds:
             if (known := self._ran.get(kind)) is None:
                 continue
             ages = partial(self._ages, kind, now_ns)
             running = min(len(self._of_kind.get(kind, ())), RUNS_KEPT)
-            quantiles = known.left(age_ns, now_ns, self._half_life_ns, running, ages)
+            quantiles = known.left(age_ns, now_ns, self._half_life_ns, running, ages, sure)
             if quantiles is not None:
-                half, most, sure = quantiles
-                return TimeLeft(half, most, "learnt", sure)
+                half_ns, most_ns, sure_ns = quantiles
+                return TimeLeft(half_ns, most_ns, "learnt", sure_ns)
         return UNKNOWN
 
     def _ages(self, kind: str, now_ns: int) -> list[int]:

@@ -37,17 +37,16 @@ REVISIONS = ("pod-template-hash", "controller-revision-hash")
 _NUMBER = re.compile(r"[-.]([0-9]+|[bcdfghjklmnpqrstvwxz2456789]{5})$")
 """Jobs' numbers, and the letters that the API server makes up for `generateName`."""
 _Amounts = Counter[tuple[str, int]]
-_Ends = list[tuple[int, _Amounts]]
+_Ends = list[tuple[int, str, _Amounts]]
 
 
 class ExpectedStart(NamedTuple):
-    """When a place is whole: in half of the cases (the earliest where not all is known), and with
-    confidence, None where nobody knows. `compared_ns` is the first, but late where not all is
-    known."""
+    """When a place is whole in half of the cases: the earliest where not all is known, and
+    (`compared_ns`) late there. `in_way` are those who have to end."""
 
     half_ns: int
-    sure_ns: int | None
     compared_ns: int
+    in_way: tuple[str, ...]
 
 
 class Forecasts:
@@ -115,22 +114,23 @@ class Forecasts:
 
     def renew(self, turn: LineTurn, now_ns: int, *, moved: bool = False) -> None:
         """Work out anew when the turn's place is whole: sooner than it was said, or later once that
-        is over. It slipped if it was to be whole by now with confidence. That stands until then,
-        unless the place was `moved` to where it is sooner."""
+        is over. It slipped if it was to be whole by now. What was said with confidence stands until
+        then, unless the place was `moved` to where it is sooner."""
         if not self.on or not turn.places:
             return
         kept = turn.reservation
-        if kept.sure_ns is not None and kept.sure_ns < now_ns:
+        if kept.due_ns is not None and kept.due_ns < now_ns:
             kept.slips += 1
             kept.sure_ns = None
         found = self.start_of(turn.places, now_ns)
-        if kept.starts_ns is None or kept.starts_ns < now_ns:
-            kept.starts_ns = found.half_ns
-        kept.starts_ns = min(kept.starts_ns, found.half_ns)
-        if found.sure_ns is not None and found.sure_ns > now_ns:
-            sooner = moved and kept.sure_ns is not None and found.sure_ns < kept.sure_ns
-            if kept.sure_ns is None or sooner:
-                kept.sure_ns = found.sure_ns
+        if kept.starts_ns is not None and kept.starts_ns < now_ns:
+            kept.starts_ns = None
+        if found.half_ns > now_ns:
+            kept.starts_ns = min(kept.starts_ns or FAR, found.half_ns)
+        if kept.sure_ns is None or moved:
+            sure_ns = self.durations.all_end_at(found.in_way, now_ns)
+            if sure_ns is not None and now_ns < sure_ns < (kept.sure_ns or FAR):
+                kept.sure_ns = sure_ns
         since_ns = self.discipline.kept_from(turn.until_ns - self._keep_for_ns, kept)
         turn.until_ns = since_ns + self._keep_for_ns
 
@@ -140,30 +140,27 @@ class Forecasts:
         for place in places:
             by_node.setdefault(place.node, []).append(place)
         starts = [self._on_node(node, there, now_ns) for node, there in by_node.items()]
-        half_ns, sure_ns, compared_ns = (max(times) for times in zip(*starts, strict=True))
-        return ExpectedStart(half_ns, None if sure_ns >= FAR else sure_ns, compared_ns)
+        half_ns, compared_ns = (max(each[by] for each in starts) for by in (0, 1))
+        return ExpectedStart(half_ns, compared_ns, tuple(uid for each in starts for uid in each[2]))
 
-    def _on_node(self, node: str, places: Sequence[Placement], now_ns: int) -> tuple[int, int, int]:
+    def _on_node(
+        self, node: str, places: Sequence[Placement], now_ns: int
+    ) -> tuple[int, int, list[str]]:
         wanted, own = _sum(places), {place.uid for place in places}
         lacking = wanted - self._free(node, wanted)
-        halves, sures, compared = _Ends(), _Ends(), _Ends()
+        halves, compared = _Ends(), _Ends()
         for holding in self._ledger.pods_on(node):
             uid, amounts = holding.placement.uid, _sum([holding.placement])
             if uid in own:
                 lacking -= amounts
             elif lacking.keys() & amounts.keys():
-                half, sure = (None, None) if is_kept(uid) else self.durations.ends_at(uid, now_ns)
+                half = None if is_kept(uid) else self.durations.ends_at(uid, now_ns)
                 half_ns = max(now_ns, half or now_ns)
                 late_ns = now_ns + UNKNOWN_WAIT_S * SECOND_NS if half is None else half_ns
-                halves.append((half_ns, amounts))
-                sures.append((FAR if sure is None else max(half_ns, sure), amounts))
-                compared.append((late_ns, amounts))
-        lacking = +lacking
-        return (
-            _enough_at(lacking, halves, now_ns),
-            _enough_at(lacking, sures, now_ns),
-            _enough_at(lacking, compared, now_ns),
-        )
+                halves.append((half_ns, uid, amounts))
+                compared.append((late_ns, uid, amounts))
+        compared_ns, in_way = _enough_at(+lacking, compared, now_ns)
+        return _enough_at(+lacking, halves, now_ns)[0], compared_ns, in_way
 
     def _free(self, node: str, wanted: _Amounts) -> _Amounts:
         table = self._ledger.table
@@ -209,15 +206,16 @@ def _sum(places: Iterable[Placement]) -> _Amounts:
     return +amounts
 
 
-def _enough_at(lacking: _Amounts, ends: _Ends, now_ns: int) -> int:
-    """When all that lacks is free, where these end in turn; `FAR` for never."""
-    at_ns = now_ns
-    for end_ns, amounts in sorted(ends, key=lambda end: end[0]):
+def _enough_at(lacking: _Amounts, ends: _Ends, now_ns: int) -> tuple[int, list[str]]:
+    """When all that lacks is free, where these end in turn, and who has to; `FAR` for never."""
+    at_ns, in_way = now_ns, []
+    for end_ns, uid, amounts in sorted(ends, key=lambda end: end[0]):
         if not lacking:
             break
         if lacking.keys() & amounts.keys():
             at_ns, lacking = end_ns, lacking - amounts
-    return FAR if lacking else min(at_ns, FAR)
+            in_way.append(uid)
+    return FAR if lacking else min(at_ns, FAR), in_way
 
 
 # --- kinds of pods --------------------------------------------------------------------------------

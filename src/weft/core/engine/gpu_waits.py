@@ -86,7 +86,7 @@ class GpuWaits:
         ends = [0] * int(table.gpus[row])
         for holding in self._ledger.pods_on(table.nodes[row].name):
             place = holding.placement
-            half_ns = None if is_kept(place.uid) else self._durations.ends_at(place.uid, now_ns)[0]
+            half_ns = None if is_kept(place.uid) else self._durations.ends_at(place.uid, now_ns)
             for share in place.shares:
                 if (at := table.device_row(row, share.gpu) - begin) >= 0:
                     ends[at] = max(ends[at], FAR if half_ns is None else half_ns)

@@ -153,7 +153,7 @@ def _chosen(
     first. One that is kept stays, unless another is whole much sooner."""
     found = least_to_end.find(engine, head, members, turn.nodes, now_ns)
     forecasts = engine.forecasts
-    if not forecasts.on or found is None:
+    if not forecasts.on or found is None or (turn.places and turn.reservation.is_hard):
         return found
     waits_s = forecasts.waits_s(now_ns)
     sooner = least_to_end.find(engine, head, members, (), now_ns, waits_s)
@@ -224,7 +224,7 @@ def look(engine: Engine, now_ns: int, out: list[Command]) -> None:
             end(engine, turn, "time", now_ns)
         elif now_ns >= turn.due_ns and not turn.places and head.state != "faulty":
             engine.queue.wake(head.pod.uid, now_ns)
-        elif (sure_ns := turn.reservation.sure_ns) is not None and sure_ns < now_ns:
+        elif (whole_ns := turn.reservation.due_ns) is not None and whole_ns < now_ns:
             engine.forecasts.renew(turn, now_ns)  # it slipped: there may be a better place
             engine.queue.wake(head.pod.uid, now_ns)
 

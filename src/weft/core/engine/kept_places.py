@@ -78,8 +78,8 @@ class LineTurn:
 
     def times(self) -> tuple[int, int, int]:
         """When it is due, when it is over, and when its place has slipped unless it is whole."""
-        sure_ns = self.reservation.sure_ns
-        return self.due_ns, self.until_ns, FAR if sure_ns is None else sure_ns + 1
+        whole_ns = self.reservation.due_ns
+        return self.due_ns, self.until_ns, FAR if whole_ns is None else whole_ns + 1
 
     @property
     def key(self) -> str:

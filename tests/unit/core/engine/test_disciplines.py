@@ -12,8 +12,7 @@ from weft.core.engine.forecasts import kinds_of
 from weft.core.explain.kept_from import kept_from
 from weft.core.policies.packing import BestFit
 from weft.core.policies.queue import DISCIPLINES
-from weft.core.policies.queue.discipline import Reservation
-from weft.core.policies.queue.easy import SLIPS
+from weft.core.policies.queue.discipline import SLIPS, Reservation
 from weft.core.policies.queue.shortest import OVERTAKES
 from weft.core.record.file import Header, PolicyUse, ProfileUse
 from weft.model import PodRequest
@@ -203,7 +202,7 @@ def test_a_bound_pod_is_known_by_when_it_was_bound() -> None:
     seen = placement("old", "a", 0, milli=1000, memory_mib=16_384)
     held_ns = 1_000 * SECOND
     world.tell(PodSeenBound(replace(seen, expected_s=2_048), held_ns=held_ns))
-    half_ns, _ = world.engine.forecasts.durations.ends_at("old", world.now_ns)
+    half_ns = world.engine.forecasts.durations.ends_at("old", world.now_ns)
     assert half_ns == (9_000 + 2_048) * SECOND
 
 
@@ -454,7 +453,7 @@ def test_a_pod_that_was_bound_before_is_known_by_its_workload_and_bounded_by_its
     seen = PodSeenBound(placement("old", "a", 0, milli=1000, memory_mib=16_384))
     world.tell(replace(seen, workload="ml/Job/train", deadline_s=900))
     assert history.of_running("old", world.now_ns).sure_ns == 900 * SECOND
-    half_ns, _ = history.ends_at("old", world.now_ns)
+    half_ns = history.ends_at("old", world.now_ns)
     assert half_ns == (10_000 + 900) * SECOND
 
 

@@ -1,12 +1,15 @@
 """The questions that a discipline of the queue answers. Times are in ns of the engine's clock."""
 
 Key = tuple[int, ...]
+SLIPS = 2
+"""A place that was not whole so often when it was expected to be is lent to nobody any more, and
+moves no more."""
 
 
 class Reservation:
     """A place that is kept, as others see it: it is expected to be whole at `starts_ns`, and with
-    confidence at `sure_ns`, None where nobody knows; `slips` counts the times that it was not by
-    then."""
+    confidence at `sure_ns`, None where nobody knows; `slips` counts the times that it was not
+    (`due_ns`)."""
 
     __slots__ = ("slips", "starts_ns", "sure_ns")
 
@@ -14,6 +17,16 @@ class Reservation:
         self.starts_ns: int | None = None
         self.sure_ns: int | None = None
         self.slips = 0
+
+    @property
+    def due_ns(self) -> int | None:
+        """When it is to be whole: with confidence, if anybody can say that."""
+        return self.starts_ns if self.sure_ns is None else self.sure_ns
+
+    @property
+    def is_hard(self) -> bool:
+        """True once it has slipped too often."""
+        return self.slips >= SLIPS
 
 
 class QueueDiscipline:

@@ -2,9 +2,6 @@
 
 from weft.core.policies.queue.discipline import QueueDiscipline, Reservation
 
-SLIPS = 2
-"""A place that was not whole so often when it was expected to be is lent to nobody any more."""
-
 
 class EasyBackfill(QueueDiscipline):
     """Keeps places as `reserve` does, where they are expected to be whole first. A pod may pass
@@ -16,13 +13,13 @@ class EasyBackfill(QueueDiscipline):
 
     def may_pass(self, ends_ns: int | None, kept: Reservation) -> bool:
         """True if it ends before the place is whole, which has not slipped too often."""
-        if ends_ns is None or kept.starts_ns is None or kept.slips >= SLIPS:
+        if ends_ns is None or kept.starts_ns is None or kept.is_hard:
             return False
         return ends_ns <= kept.starts_ns
 
     def kept_from(self, since_ns: int, kept: Reservation) -> int:
         """From when it is to be whole: until then it is lent. Once it has slipped too often, as
         for the last time before."""
-        if kept.sure_ns is None or kept.slips >= SLIPS:
+        if kept.due_ns is None or kept.is_hard:
             return since_ns
-        return max(since_ns, kept.sure_ns)
+        return max(since_ns, kept.due_ns)
