@@ -46,7 +46,7 @@ class ExpectedStart(NamedTuple):
 
     half_ns: int
     compared_ns: int
-    in_way: tuple[str, ...]
+    in_way: Sequence[str]
 
 
 class Forecasts:
@@ -140,12 +140,11 @@ class Forecasts:
         for place in places:
             by_node.setdefault(place.node, []).append(place)
         starts = [self._on_node(node, there, now_ns) for node, there in by_node.items()]
-        half_ns, compared_ns = (max(each[by] for each in starts) for by in (0, 1))
-        return ExpectedStart(half_ns, compared_ns, tuple(uid for each in starts for uid in each[2]))
+        in_way = [uid for each in starts for uid in each.in_way]
+        halves, compared = (each.half_ns for each in starts), (each.compared_ns for each in starts)
+        return ExpectedStart(max(halves), max(compared), in_way)
 
-    def _on_node(
-        self, node: str, places: Sequence[Placement], now_ns: int
-    ) -> tuple[int, int, list[str]]:
+    def _on_node(self, node: str, places: Sequence[Placement], now_ns: int) -> ExpectedStart:
         wanted, own = _sum(places), {place.uid for place in places}
         lacking = wanted - self._free(node, wanted)
         halves, compared = _Ends(), _Ends()
@@ -160,7 +159,7 @@ class Forecasts:
                 halves.append((half_ns, uid, amounts))
                 compared.append((late_ns, uid, amounts))
         compared_ns, in_way = _enough_at(+lacking, compared, now_ns)
-        return _enough_at(+lacking, halves, now_ns)[0], compared_ns, in_way
+        return ExpectedStart(_enough_at(+lacking, halves, now_ns)[0], compared_ns, in_way)
 
     def _free(self, node: str, wanted: _Amounts) -> _Amounts:
         table = self._ledger.table
