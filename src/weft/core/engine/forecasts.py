@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import UNSET
@@ -112,11 +112,15 @@ class Forecasts:
         ends_ns = max(known) if known and len(known) == len(ends) else None
         return [turn for turn in turns if self.discipline.may_pass(ends_ns, turn.reservation)]
 
-    def renew(self, turn: LineTurn, now_ns: int, *, moved: bool = False) -> None:
+    def renew(
+        self, turn: LineTurn, now_ns: int, *, moved: bool, is_next: Callable[[], bool]
+    ) -> None:
         """Work out anew when the turn's place is whole: sooner than it was said, or later once that
         is over. It slipped if it was to be whole by now. What was said with confidence stands until
-        then, unless the place was `moved` to where it is sooner."""
-        if not self.on or not turn.places:
+        then, unless the place was `moved` to where it is sooner. While others go before it
+        (`is_next` says no) nobody knows when they are through: nothing is said, and it is not
+        lent."""
+        if not turn.places:
             return
         kept = turn.reservation
         if kept.due_ns is not None and kept.due_ns < now_ns:
@@ -125,6 +129,8 @@ class Forecasts:
         found = self.start_of(turn.places, now_ns)
         if kept.starts_ns is not None and kept.starts_ns < now_ns:
             kept.starts_ns = None
+        if kept.due_ns is None and not is_next():
+            return
         if found.half_ns > now_ns:
             kept.starts_ns = min(kept.starts_ns or FAR, found.half_ns)
         if kept.sure_ns is None or moved:

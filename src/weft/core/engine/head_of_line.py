@@ -6,6 +6,7 @@ and priority), or few, go before it by its policy's order, and it had no turn in
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -137,7 +138,7 @@ def _keep(
     turn.asks = least_to_end.in_words(places)
     before = turn.nodes
     kept.take(turn, places)
-    engine.forecasts.renew(turn, now_ns, moved=bool(before) and before != turn.nodes)
+    _renew(engine, turn, now_ns, moved=bool(before) and before != turn.nodes)
     _open_up(engine, turn, [node for node in before if node not in turn.nodes], now_ns)
     return turn.nodes
 
@@ -225,7 +226,7 @@ def look(engine: Engine, now_ns: int, out: list[Command]) -> None:
         elif now_ns >= turn.due_ns and not turn.places and head.state != "faulty":
             engine.queue.wake(head.pod.uid, now_ns)
         elif (whole_ns := turn.reservation.due_ns) is not None and whole_ns < now_ns:
-            engine.forecasts.renew(turn, now_ns)  # it slipped: there may be a better place
+            _renew(engine, turn, now_ns)  # it slipped: there may be a better place
             engine.queue.wake(head.pod.uid, now_ns)
 
 
@@ -243,11 +244,33 @@ def freed(engine: Engine, node: str, now_ns: int) -> None:
     if not later:
         kept.keep_on(node)
     for turn in there:
-        engine.forecasts.renew(turn, now_ns)
+        _renew(engine, turn, now_ns)
         if later or kept.is_whole(turn):
             _wake(engine, turn, now_ns)
     for_whom = partial(_is_for, engine, there, now_ns)
     engine.queue.wake_for_freed(all_free._replace(for_whom=for_whom), now_ns)
+
+
+def _renew(engine: Engine, turn: LineTurn, now_ns: int, *, moved: bool = False) -> None:
+    if engine.forecasts.on:
+        is_next = partial(_is_next, engine, turn)
+        engine.forecasts.renew(turn, now_ns, moved=moved, is_next=is_next)
+
+
+def _is_next(engine: Engine, turn: LineTurn) -> bool:
+    """True if no pod waits that goes before it, could have a part of its place, and has no place of
+    its own that is kept."""
+    kept, most = (
+        engine.kept_places,
+        Counter(place.node for place in turn.places for _ in place.shares),
+    )
+    largest = max(most.values(), default=0)
+    return not any(
+        goes_before(waiting.pod, waiting.key[-1], turn)
+        and waiting.pod.shape.gpus <= largest
+        and not ((own := kept.turns.get(key_of(waiting.pod))) is not None and own.places)
+        for waiting in engine.queue.waiting()
+    )
 
 
 def _is_for(engine: Engine, turns: list[LineTurn], now_ns: int, waiting: WaitingPod) -> bool:
