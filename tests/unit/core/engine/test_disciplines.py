@@ -465,3 +465,21 @@ def test_how_long_a_pod_is_expected_to_run_is_on_record() -> None:
     assert expected
     assert (expected.by, expected.half_s, expected.most_s) == ("said", 512, 1_024)
     assert records["unknown"].expected_run is UNSET
+
+
+def test_nothing_is_said_of_a_start_while_others_wait_that_go_before_it() -> None:
+    """The elder pod takes the first GPU that gets free; from then on it is known."""
+    world = World(node("a", gpus=2), rules=rules("easy"))
+    world.add(lasting("long", 2_048), lasting("short", 512))
+    world.add(lasting("elder", 256))
+    world.add(*gang("train", 2, at_ns=10))
+    world.until(6 * MINUTE)
+    (turn,) = world.engine.kept_places.kept()
+    assert turn.reservation.due_ns is None
+    world.until(512 * SECOND)
+    world.tell(PodGone("short", completed=True))
+    world.until(540 * SECOND)
+    assert world.bound["elder"] == "a"
+    world.until(800 * SECOND)
+    world.tell(PodGone("elder", completed=True))
+    assert turn.reservation.starts_ns == 2_048 * SECOND
