@@ -4,9 +4,11 @@
 then pods of a higher one come, each fits nowhere, and victims are chosen (and end). Writes
 build/bench/preemption.json.
 
-    python benchmarks/bench_preemption.py [--nodes 10000] [--pods 400] [--movable 30]
+    python benchmarks/bench_preemption.py [--nodes 10000] [--pods 400] [--movable 30] [--rules]
 
 `--movable`: so many percent of the pods may move, and on two GPUs of a hundred a share is free.
+`--rules`: pods are of 200 applications, each evenly spread over 20 zones. Those that come have
+bench_pod_rules' rules: spread by zone, apart by node, near another application by zone.
 """
 
 import argparse
@@ -19,13 +21,15 @@ import numpy as np
 from msgspec.structs import replace
 
 from bench_decisions import GPUS, a_shape
+from bench_pod_rules import HOST, ZONE, ZONES, labels_of, rules_of
 from weft.core.engine import Engine, Evict, PodAdded, PodGone, PodSeenBound
 from weft.core.framework import Profile
 from weft.core.policies.catalog import built_in
-from weft.model import Gpu, Node, Placement, PodMarks, PodRequest, Share
+from weft.model import Constraints, Gpu, Node, Placement, PodMarks, PodRequest, Share
 from weft.testing import shape
 
 CARD_MIB = 16_384
+APPS = 200
 FREE = 0.01
 """The part of shares, on GPUs with several, that nobody holds where pods may move."""
 
@@ -39,12 +43,13 @@ def filled(nodes: int, policy: str, rng: random.Random, movable: int = 0) -> Eng
             tuple(Gpu(g, CARD_MIB, "T4", f"GPU-{at}-{g}") for g in range(GPUS)),
             64_000,
             262_144,
+            labels={ZONE: f"zone-{at % ZONES}", HOST: f"n{at:05d}"},
         )
         for at in range(nodes)
     ]
     engine = Engine([Profile("weft", [built_in().create(policy)], preempts=True)], cluster)
-    number = 0
-    for each in cluster:
+    number, in_zone = 0, [0] * ZONES
+    for at, each in enumerate(cluster):
         for gpu in range(GPUS):
             parts = rng.choice((1, 2, 3, 5))
             for part in range(parts):
@@ -53,7 +58,9 @@ def filled(nodes: int, policy: str, rng: random.Random, movable: int = 0) -> Eng
                     continue
                 share = Share(0, gpu, CARD_MIB // parts, 1000 // parts, each.gpus[gpu].uuid)
                 place = Placement(f"p{number}", each.name, (share,), 500, 1_024)
-                marks, priority = PodMarks("default", {}), rng.choice((1, 1, 2, 5, 8))
+                in_zone[at % ZONES] += 1
+                labels = labels_of(in_zone[at % ZONES] % APPS)
+                marks, priority = PodMarks("default", labels), rng.choice((1, 1, 2, 5, 8))
                 seen = PodSeenBound(place, number, marks=marks, priority=priority)
                 if movable and rng.random() * 100 < movable:
                     asked = shape(memory_mib=share.memory_mib, milli=share.milli)
@@ -63,6 +70,15 @@ def filled(nodes: int, policy: str, rng: random.Random, movable: int = 0) -> Eng
     return engine
 
 
+def a_pod(rng: random.Random, at: int, *, rules: bool) -> PodRequest:
+    """One that comes."""
+    pod = PodRequest(f"new{at}", f"new{at}", a_shape(rng, at % 97), priority=rng.choice((3, 9)))
+    if not rules:
+        return pod
+    asked = Constraints(pods=rules_of(at % APPS, APPS))
+    return replace(pod, shape=replace(pod.shape, constraints=asked), labels=labels_of(at % APPS))
+
+
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -70,12 +86,13 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=400)
     parser.add_argument("--policy", default="least-stranding")
     parser.add_argument("--movable", type=int, default=0)
+    parser.add_argument("--rules", action="store_true")
     chosen = parser.parse_args()
     rng = random.Random(0)
     engine = filled(chosen.nodes, chosen.policy, rng, chosen.movable)
     took_ms, used_ms, ended, moved = [], [], 0, 0
     for at in range(chosen.pods):
-        pod = PodRequest(f"new{at}", f"new{at}", a_shape(rng, at % 97), priority=rng.choice((3, 9)))
+        pod = a_pod(rng, at, rules=chosen.rules)
         began, busy = time.perf_counter(), time.process_time()
         commands = engine.handle(PodAdded(pod), at)
         took_ms.append(1e3 * (time.perf_counter() - began))

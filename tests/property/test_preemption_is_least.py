@@ -34,13 +34,14 @@ from weft.core.ledger import audit
 from weft.core.policies.least_stranding import LeastStranding
 from weft.core.policies.packing import BestFit
 from weft.core.preempt import Budget, PreemptionCost, Victim, cost_of, violations
-from weft.model import Gang, Node, PodMarks, PodRequest, Shape
+from weft.model import Constraints, Gang, InterPodRules, Node, PodMarks, PodRequest, Shape
 from weft.model.queue_rules import NO_MOVES, NOTHING_KEPT, HeadOfLine, MoveRules
-from weft.model.selectors import PodSelector, Requirement
+from weft.model.selectors import PodSelector, PodTerm, Requirement, SpreadRule
 from weft.testing import node, shape
 
 SECOND = 1_000_000_000
 APPS = ("one", "two", "none")
+ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 WANTED = (
     shape(memory_mib=5_000),
     shape(memory_mib=12_000, milli=300),
@@ -74,14 +75,39 @@ def profile(*, law: bool = False, random: Random | None = None) -> Profile:
     return Profile("weft", [policy], preempts=True, budgets_are_law=law)
 
 
+def drawn_term(random: Random) -> PodTerm:
+    apps = tuple(random.sample(APPS, random.choice((1, 1, 2))))
+    pods = PodSelector(("default",), (Requirement("app", "In", apps),))
+    return PodTerm(random.choice((ZONE, HOST)), pods)
+
+
+def drawn_rules(random: Random, app: str) -> InterPodRules:
+    """Rules of a pod of this app."""
+    affinity = tuple(drawn_term(random) for _ in range(random.choice((0, 0, 0, 1, 2))))
+    away = tuple(drawn_term(random) for _ in range(random.choice((0, 0, 1, 2))))
+    spread = list[SpreadRule]()
+    for _ in range(random.choice((0, 1, 1, 2))):
+        term, most = drawn_term(random), random.choice((1, 1, 2))
+        itself, least = term.pods.matches("default", {"app": app}), random.choice((1, 1, 1, 2))
+        rule = SpreadRule(term.topology_key, most, term.pods, least, counts_itself=itself)
+        spread.append(rule)
+    own = all(term.pods.matches("default", {"app": app}) for term in affinity)
+    return InterPodRules(affinity, away, tuple(spread), bool(affinity) and own)
+
+
 def filled(
-    random: Random, movable: float = 0.0, moves: MoveRules = NO_MOVES
+    random: Random, movable: float = 0.0, moves: MoveRules = NO_MOVES, *, rules: bool = False
 ) -> tuple[Engine, dict[str, tuple[int, str]]]:
     """A small cluster that is full, and its pods' priorities and apps. Each has some start; this
-    part of them may move. With `moves` nobody is ended."""
+    part of them may move. With `moves` nobody is ended; with `rules` some keep others away."""
     law = random.random() < 0.2
     chosen = Profile("weft", [BestFit()], preempts=moves == NO_MOVES, budgets_are_law=law)
-    engine = Engine([chosen], drawn_nodes(random), moves=moves)
+    nodes = drawn_nodes(random)
+    if rules:
+        zones = ({ZONE: "a"}, {ZONE: "b"}, {ZONE: "a"}, {})
+        nodes += [replace(each, name=f"{each.name}-more") for each in nodes]
+        nodes = [replace(n, labels={HOST: n.name, **random.choice(zones)}) for n in nodes]
+    engine = Engine([chosen], nodes, moves=moves)
     engine.handle(BudgetsChanged(tuple(budget(app, random.randint(0, 2)) for app in APPS[:2])), 0)
     told = {}
     for at in range(random.randint(2, 14)):
@@ -93,7 +119,8 @@ def filled(
         priority, app = random.choice((1, 1, 2, 3, 9)), random.choice(APPS)
         commands = engine.handle(PodAdded(PodRequest(uid, uid, asked, priority=9)), at)
         bind = next(c for c in commands if isinstance(c, Bind))
-        marks = PodMarks("default", {"app": app})
+        keeps_away = (drawn_term(random),) if rules and random.random() < 0.15 else ()
+        marks = PodMarks("default", {"app": app}, keeps_away)
         seen = PodSeenBound(bind.placement, marks=marks, priority=priority, held_ns=at * 3 % 7)
         if movable and random.random() < movable:
             seen = replace(seen, movable=PodRequest(uid, uid, asked, priority=priority))
@@ -226,11 +253,16 @@ def test_for_a_pod_that_waits_some_move_wherever_a_set_of_them_would_do(seed: in
     assert audit(engine.ledger) == []
 
 
+@pytest.mark.parametrize("rules", [False, True])
 @pytest.mark.parametrize("seed", range(few_or_many(30, 600)))
-def test_no_set_of_pods_costs_less_than_those_that_end(seed: int) -> None:
+def test_no_set_of_pods_costs_less_than_those_that_end(seed: int, rules: bool) -> None:
     random = Random(seed)
-    engine, told = filled(random)
+    engine, told = filled(random, rules=rules)
     pod = PodRequest("high", "high", random.choice(WANTED), priority=random.choice((2, 3, 5)))
+    if rules:
+        app = random.choice(APPS)
+        asked = replace(pod.shape, constraints=Constraints(pods=drawn_rules(random, app)))
+        pod = replace(pod, shape=asked, namespace="default", labels={"app": app})
     if engine.assess(engine.profile_of(pod), pod).counts[0]:
         return
     best = min(every_cost(engine, pod, told), default=None)

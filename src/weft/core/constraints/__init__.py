@@ -9,6 +9,7 @@ from weft.core.constraints.answer import PodAnswer, RowsLeft, refusals
 from weft.core.constraints.answers import answers
 from weft.core.constraints.existing_pods import ExistingPods, PodsMoved, waits_for
 from weft.core.constraints.images import ImagesOnNodes
+from weft.core.constraints.leaving import PodsToLeave, pods_to_leave
 from weft.core.constraints.preferences import (
     PodWishes,
     PreferencePart,
@@ -23,12 +24,14 @@ __all__ = [
     "PodAnswer",
     "PodWishes",
     "PodsMoved",
+    "PodsToLeave",
     "PreferencePart",
     "PreferredAmong",
     "PreferredPlace",
     "RowsLeft",
     "ServingVolumes",
     "answers",
+    "pods_to_leave",
     "refusals",
     "waits_for",
 ]

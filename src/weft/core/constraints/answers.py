@@ -194,24 +194,41 @@ def _skewed(
     within: Bools | None,
 ) -> PodAnswer:
     """The answer of a rule whose pods are counted on all nodes, or on those of `within`."""
+    sums, there, least = skew_of(rule, table, domains, count, within)
+    most = least + most_skew(rule)
+    if within is None and count is not None:
+        too_many = count.by_domain(table, rule.topology_key).beyond(most)
+    else:
+        too_many = as_bits(sums > most)
+    words = partial(_skew_words, rule, domains, sums, there, least)
+    return PodAnswer(Code.TOPOLOGY_SPREAD, too_many | WITHOUT, words, domains)
+
+
+def most_skew(rule: SpreadRule) -> int:
+    """By how many more than the fewest a domain may have before the pod comes."""
+    return rule.max_skew - int(rule.counts_itself)
+
+
+def skew_of(
+    rule: SpreadRule,
+    table: LedgerTable,
+    domains: LabelColumn,
+    count: CountByNode | None,
+    within: Bools | None,
+) -> tuple[Ints, Sequence[int] | Ints, int]:
+    """How many of the rule's pods each domain has, which domains count, and the fewest of these."""
     there: Sequence[int] | Ints = range(1, domains.count)
     if within is not None:
         there = np.flatnonzero(np.bincount(domains.of_node[within]))
         there = there[there > 0]
     enough = len(there) >= rule.min_domains
-    more = rule.max_skew - int(rule.counts_itself)
     if within is None and count is not None:
         by_domain = count.by_domain(table, rule.topology_key)
-        sums, least = by_domain.sums, by_domain.least if enough else 0
-        too_many = by_domain.beyond(least + more)
-    else:
-        sums = np.zeros(domains.count, dtype=np.int64)
-        if count is not None:
-            sums = summed(domains, count.on(table), within)
-        least = min(sums.take(there).tolist(), default=0) if enough else 0
-        too_many = as_bits(sums > least + more)
-    words = partial(_skew_words, rule, domains, sums, there, least)
-    return PodAnswer(Code.TOPOLOGY_SPREAD, too_many | WITHOUT, words, domains)
+        return by_domain.sums, there, by_domain.least if enough else 0
+    sums = np.zeros(domains.count, dtype=np.int64)
+    if count is not None:
+        sums = summed(domains, count.on(table), within)
+    return sums, there, min(sums.take(there).tolist(), default=0) if enough else 0
 
 
 def _skew_words(

@@ -425,10 +425,12 @@ class ExistingPods:
             known.asked = self._asked
             return known
         known = self._counts[key] = CountByNode(self._asked)
+        by_node, selectors = known.by_node, tuple(map(_by_sets, key.selectors))
         for uid in self._of(key.selectors):
             node, marks = self._pods[uid]
-            if key.counts(marks):
-                known.add(node, 1)
+            name, labels = marks.namespace, marks.labels
+            if key.takes(marks) and all(each.matches(name, labels) for each in selectors):
+                by_node[node] = by_node.get(node, 0) + 1
         if key in self._watched:
             del self._watched[key]
         else:

@@ -150,6 +150,11 @@ class Gangs(Generic[W]):
     def __iter__(self) -> Iterator[GangMembers[W]]:
         return iter(self._by_key.values())
 
+    @property
+    def have_places(self) -> bool:
+        """True if a pod of some gang has a place."""
+        return bool(self._of_placed)
+
     def of(self, gang: Gang) -> GangMembers[W] | None:
         """The pods of the gang that are known."""
         return self._by_key.get(gang.key)

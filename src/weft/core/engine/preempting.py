@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from weft.core.constraints import PodsToLeave, pods_to_leave
 from weft.core.engine import nomination_events, selection
 from weft.core.engine.assessment import LOOKS_AT_LEAST, Assessment
 from weft.core.engine.events import (
@@ -354,8 +355,9 @@ def _search_of(
     preemption = engine.preemption
     constraints, moves = pod.shape.constraints, victims_on.only_movable
     beside = [name for name, _ in pod.shape.extended if name != PODS]
-    rules = constraints.pods or constraints.storage or constraints.ports or beside
-    beyond_sums = rules or victims_on.only_queue or engine.existing.owners
+    rules_count = bool(constraints.pods or engine.existing.owners)
+    rules = rules_count or constraints.storage or constraints.ports or beside
+    beyond_sums = rules or victims_on.only_queue
     return VictimSearch(
         engine.ledger,
         preemption.movers if moves else preemption.lower,
@@ -369,8 +371,23 @@ def _search_of(
         taken=[each.place for each in rights.beside],
         may_violate=not (moves or waiting.profile.budgets_are_law),
         simple=not (beyond_sums or waiting.profile.device_filters),
+        rules=_rules_on_leaving(engine, waiting, rights) if rules_count else (),
         suits=suits,
     )
+
+
+def _rules_on_leaving(
+    engine: Engine, waiting: WaitingPod, rights: PreemptionRights
+) -> list[PodsToLeave]:
+    """The demands of the pod's rules about other pods, and of theirs about it, on who leaves."""
+    existing, table, pod = engine.existing, engine.ledger.table, waiting.pod
+    shape = engine.shape_of(waiting.profile, pod)
+    if shape.constraints.judged_elsewhere or shape.constraints.unsupported:
+        return []
+    with engine.trial(rights.kept_from):
+        asked = existing.filled_in(pod, shape).constraints.pods
+        off, gangs = asked.kept_off_by if asked else (), engine.queue.gangs.have_places
+        return pods_to_leave(existing, table, shape.constraints, off, by_domain=gangs)
 
 
 def _place_without(

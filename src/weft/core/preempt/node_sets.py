@@ -1,4 +1,5 @@
-"""Sets of one node's pods that would free enough of it, by sums, the cheapest first.
+"""Sets of one node's pods that would free enough of it, by sums, the cheapest first. So many of
+them leave as rules about other pods ask.
 
 Of few pods all sets are looked at; of many all single ones, pairs, those of the holders of each
 GPU, and what is left when pods are put back one by one, the most important first, as long as the
@@ -10,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from weft.core.constraints import PodsToLeave
 from weft.core.framework import Demand, Need
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import Bools
@@ -42,6 +44,7 @@ class NodeSets:
         victims: Sequence[Victim],
         going: Sequence[str] = (),
         taken: Sequence[Placement] = (),
+        rules: Sequence[PodsToLeave] = (),
     ) -> None:
         self._table, self._row, self._demand = ledger.table, row, demand
         # The cheapest last to be put back, the most important first.
@@ -59,6 +62,8 @@ class NodeSets:
         for placement in taken:
             if placement.node == node:
                 self._add(self._count, placement, -1)
+        who = [*(victim.uids for victim in self.victims), going]
+        self._rules = [_RuleHere(rule, row, who) for rule in rules if _binds(rule, row)]
 
     def _add(self, at: int, placement: Placement, by: int) -> None:
         self._beside[at] += by * placement.cpu_milli, by * placement.memory_mib
@@ -82,12 +87,14 @@ class NodeSets:
         if not self._count:
             return []
         members = self._single() if alone else self._members(allowed)
-        if needed:
-            members[:, [victim in needed for victim in self.victims]] = 1.0
-            members = np.unique(members, axis=0)
+        must = self._must_go(needed) if needed or (self._rules and not alone) else None
+        if must is not None:
+            members[:, must] = 1.0
         members = members[self._enough(members)]
         if not len(members):
             return []
+        if must is not None:
+            members = np.unique(members, axis=0)
         costs = self._costs(members, allowed)
         if not may_violate:
             free = costs[0] == 0
@@ -100,6 +107,13 @@ class NodeSets:
             )
             for at in order.tolist()
         ]
+
+    def _must_go(self, needed: Collection[Victim]) -> Bools:
+        """True for those who are `needed`, and without whom all others are not enough."""
+        must = np.array([victim in needed for victim in self.victims], dtype=np.bool_)
+        if self._enough(np.ones((1, self._count)))[0]:
+            must |= ~self._enough(1.0 - np.eye(self._count))
+        return must
 
     def _single(self) -> Amounts:
         of_one_pod = [len(victim.uids) == 1 for victim in self.victims]
@@ -178,6 +192,9 @@ class NodeSets:
             enough &= self._gpus_for(need, goes).sum(axis=1) >= (
                 1 if need.gpu_request.split else need.count
             )
+        for rule in self._rules:
+            leave = goes @ rule.counted
+            enough &= (leave >= rule.least) & (leave <= rule.most)
         return enough
 
     def _gpus_for(self, need: Need, goes: Amounts) -> Bools:
@@ -221,3 +238,17 @@ class NodeSets:
             over += np.minimum(np.maximum(0, beyond), counts)
         over = np.minimum(over, pods).sum(axis=1)
         return np.stack((over, highest, whole @ weight, whole @ pods, -start))
+
+
+class _RuleHere:
+    """A rule on one node: how many of its pods each set member is, and how many have to leave."""
+
+    def __init__(self, rule: PodsToLeave, row: int, who: Sequence[Sequence[str]]) -> None:
+        self.least, self.most = rule.least.item(row), rule.most.item(row)
+        self.counted: Amounts = np.array(
+            [sum(map(rule.counts, uids)) for uids in who], dtype=np.float64
+        )
+
+
+def _binds(rule: PodsToLeave, row: int) -> bool:
+    return rule.least.item(row) > 0 or rule.most.item(row) < rule.there.item(row)

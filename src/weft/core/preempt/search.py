@@ -9,11 +9,12 @@ may do come first, then those whose GPUs have fewest holders; the best of the fi
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
 
+from weft.core.constraints import PodsToLeave
 from weft.core.framework import Demand
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import Bools, Ints
@@ -78,7 +79,8 @@ class VictimSearch:
 
     `going` are pods that go anyway, and the `taken` places are others' then; on a node those count
     that are there. `allowed` says how many pods each budget still lets go.
-    `fits` decides on trial. `simple`: sums tell nearly all, as no rules about other pods count.
+    `fits` decides on trial. `simple`: sums tell nearly all, as no rules about other pods count;
+    `rules` are what these ask of pods that leave.
     `suits` is asked of victims that would do: it says whether they are accepted.
     """
 
@@ -97,6 +99,7 @@ class VictimSearch:
         taken: Sequence[Placement] = (),
         may_violate: bool = True,
         simple: bool = True,
+        rules: Sequence[PodsToLeave] = (),
         suits: Fits | None = None,
     ) -> None:
         self._ledger, self._lower, self._demand = ledger, lower, demand
@@ -106,7 +109,9 @@ class VictimSearch:
         self._most = TRIALS if simple else TRIALS_WITH_RULES
         if suits is not None:
             self._most = TRIALS_OF_MOVES
-        self._suits, self._taken = suits, taken
+        self._suits, self._taken, self._rules = suits, taken, rules
+        for rule in rules:
+            self._open = self._open & rule.is_possible
         self._on: dict[int, Sequence[Victim]] = {}
         self._found_fits: dict[tuple[int, frozenset[str]], bool] = {}
         self._found_suits: dict[tuple[int, tuple[str, ...]], bool] = {}
@@ -213,7 +218,7 @@ class VictimSearch:
 
     def _best_of(self, rows: Sequence[int], up_to: int, *, violating: bool) -> FoundVictims | None:
         here = {
-            row: NodeSets(self._ledger, row, self._demand, eligible, self._going, self._taken)
+            row: self._sets_of(row, eligible)
             for row in rows
             if (eligible := self._eligible(row, up_to, violating=violating)) or not self._suits
         }
@@ -261,33 +266,51 @@ class VictimSearch:
                 never[row] = not self._fits(row, here[row].victims)
         return None
 
+    def _sets_of(self, row: int, victims: Sequence[Victim]) -> NodeSets:
+        ledger, demand = self._ledger, self._demand
+        return NodeSets(ledger, row, demand, victims, self._going, self._taken, self._rules)
+
     def _best_by_rules(
         self, here: Mapping[int, NodeSets], *, violating: bool
     ) -> FoundVictims | None:
-        """The same where rules about other pods count, of which sums know nothing: the cheapest
+        """The same where rules about other pods count, of which sums do not know all: the cheapest
         first, and once a node's did not help, only such as have all that must go there."""
-        sets = list[_NextSet]()
-        for row, some in here.items():
-            self._push(sets, row, some.cheapest(self._allowed, SETS, may_violate=violating))
-        needed: dict[int, list[Victim]] = {}
+        looked_at = set[int]()
+        for alone in (False,) if violating else (True, False):
+            sets = list[_NextSet]()
+            for row, some in here.items():
+                if row not in looked_at:
+                    first = some.cheapest(self._allowed, 1, may_violate=violating, alone=alone)
+                    self._push(sets, row, first)
+            found = self._first_by_rules(sets, here, looked_at, violating=violating)
+            if found is not None:
+                return found
+        return None
+
+    def _first_by_rules(
+        self,
+        sets: list[_NextSet],
+        here: Mapping[int, NodeSets],
+        looked_at: set[int],
+        *,
+        violating: bool,
+    ) -> FoundVictims | None:
+        """The first that helps of these sets, and of more of nodes whose first one does not."""
         while sets and self.trials < self._most:
             cost, row, _, chosen, helps = heappop(sets)
             if helps or (self._fits(row, chosen) and self._accepted(row, chosen)):
                 return FoundVictims(row, chosen, cost)
-            if row in needed:
+            if row in looked_at:
                 if all(each.row != row for each in sets):  # the last of them
                     found = self._put_back(row, here[row], violating=violating)
                     if found is not None and found.cost is not None:
                         self._push(sets, row, [(found.cost, found.victims)], helps=True)
                 continue
-            sets = [each for each in sets if each.row != row]
-            heapify(sets)
+            looked_at.add(row)
             everybody = here[row].victims
             if self._fits(row, everybody):
-                needed[row] = [each for each in everybody if not self._fits_with(row, each, here)]
-                more = here[row].cheapest(
-                    self._allowed, SETS, may_violate=violating, needed=needed[row]
-                )
+                needed = [each for each in everybody if not self._fits_with(row, each, here)]
+                more = here[row].cheapest(self._allowed, SETS, may_violate=violating, needed=needed)
                 self._push(sets, row, more)
         return None
 

@@ -2,6 +2,7 @@
 
 import pytest
 from engine_talk import SECOND, places
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from weft.core.engine import (
@@ -18,6 +19,7 @@ from weft.core.policies.packing import BestFit
 from weft.core.preempt import Budget, Victim, violations
 from weft.model import (
     Constraints,
+    Gang,
     HostPort,
     InterPodRules,
     Node,
@@ -60,10 +62,11 @@ def runs(
     cpu_milli: int = 100,
     ports: tuple[HostPort, ...] = (),
     keeps_away: tuple[PodTerm, ...] = (),
+    gang: Gang | UnsetType = UNSET,
 ) -> None:
     place = Placement(name, on, (), cpu_milli, 0, (), ports)
     marks = PodMarks("default", {"app": app}, keeps_away)
-    engine.handle(PodSeenBound(place, marks=marks, priority=priority), 0)
+    engine.handle(PodSeenBound(place, marks=marks, priority=priority, gang=gang), 0)
 
 
 def asks(priority: int = 9, cpu_milli: int = 100, **rules: object) -> PodRequest:
@@ -204,6 +207,15 @@ def in_one_zone(**cpu_milli: int) -> Engine:
     nodes = [node(name, gpus=0, cpu_milli=cpu) for name, cpu in cpu_milli.items()]
     in_zone = [replace(each, labels={ZONE: "z"}) for each in nodes]
     return Engine([Profile("weft", [BestFit()], preempts=True)], in_zone)
+
+
+def test_a_gang_of_the_zone_leaves_all_of_its_nodes_at_once() -> None:
+    engine = in_one_zone(a=200, b=200)
+    gang = Gang("kubernetes", "default", "both", least=2, ends_as_one=True)
+    runs(engine, "low-0", 1, on="a", app="rival", cpu_milli=200, gang=gang)
+    runs(engine, "low-1", 1, on="b", app="rival", cpu_milli=200, gang=gang)
+    rules = InterPodRules(anti_affinity=(PodTerm(ZONE, labelled("rival")),))
+    assert ended(engine.handle(PodAdded(asks(pods=rules)), 0)) == {"low-0", "low-1"}
 
 
 def test_who_leaves_another_node_is_in_the_way_there_still() -> None:
