@@ -208,6 +208,7 @@ def _try(
     chosen: list[ChosenPlace] = []
     short: tuple[WaitingPod, Record] | None = None
     demands: dict[Shape, Demand] = {}
+    rooms: dict[Demand, Ints] = {}
     refused: set[tuple[str, Shape]] = set()
     spare = len(waiting) + len(members.placed) - members.least
     used = _nodes_of(engine.ledger, members)
@@ -219,7 +220,7 @@ def _try(
                 if inside is not None:
                     known = within(known, inside)
                 demands.setdefault(known.shape, known.demand)
-                row = _row(engine, each, known, used, len(waiting) - at, plan)
+                row = _row(engine, each, known, used, rooms, len(waiting) - at, plan)
                 if row >= 0:
                     chosen.append(engine.choose_place(each, known, row, now_ns))
                     _reserve(engine, chosen[-1], row)
@@ -253,10 +254,12 @@ def _row(
     waiting: WaitingPod,
     known: Assessment,
     used: set[int],
+    rooms: dict[Demand, Ints],
     left: int,
     plan: Plan,
 ) -> int:
-    """The node for the next pod, −1 where none fits."""
+    """The node for the next pod, −1 where none fits. `rooms` are of the nodes that are not `used`,
+    which stay as they are meanwhile."""
     if not known.counts[0]:
         return -1
     key = f"{engine.seed}/{waiting.pod.uid}/{waiting.tries}"
@@ -269,8 +272,10 @@ def _row(
     if here and plan.roomiest:
         keep[here] = True
     else:
-        fits, room = known.codes == 0, room_for(known.demand, engine.ledger.table)
-        room = np.minimum(room, left) if plan.roomiest else -room
+        room = rooms.get(known.demand) if plan.roomiest else None
+        if room is None:
+            room = rooms[known.demand] = room_for(known.demand, engine.ledger.table)
+        fits, room = known.codes == 0, np.minimum(room, left) if plan.roomiest else -room
         keep = fits & (room == room.max(initial=-ANY_NUMBER, where=fits))
     narrowed = known.copied()
     narrowed.total = np.where(keep, known.total, NEVER)

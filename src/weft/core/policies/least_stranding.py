@@ -277,7 +277,7 @@ class LeastStranding(Policy):
         """
         prices = self._priced(query.table)
         after = now.less(part, 0.0, 0).without(query)
-        terms = self._terms(after)
+        terms, before = self._terms_of_both(after, now)
         fewer = after._replace(idle=np.maximum(after.idle - 1, 0))
         idle_slots = -prices.slots.of_one_kind(fewer.cpu_free, fewer.idle, fewer.kind)
         slots = np.concatenate([terms[2], idle_slots])
@@ -286,7 +286,7 @@ class LeastStranding(Policy):
         rise += terms[1].take(node)
         rise += slots.take(node + idle * query.n)
         rise += terms[3].take(node)
-        rise -= _sum(self._terms(now)).take(node)
+        rise -= _sum(before).take(node)
         extra = self.constants.pack * after.free
         if self._is_beside_taken(query, prices):
             extra -= part
@@ -376,9 +376,20 @@ class LeastStranding(Policy):
         return slack * known.cpu_per_milli, slack * known.memory_per_milli
 
     def _scores(self, before: NodeStates, after: NodeStates, node: Ints, extra: _Reals) -> Ints:
-        rise = _sum(self._terms(after)) - _sum(self._terms(before)).take(node)
+        then, now = self._terms_of_both(after, before)
+        rise = _sum(then) - _sum(now).take(node)
         rise += extra
         return _points(rise)
+
+    def _terms_of_both(self, one: NodeStates, other: NodeStates) -> tuple[Floats, Floats]:
+        """Return the terms of each: together where they are few, as NumPy's calls take longer then
+        than what they compute."""
+        few = len(one.free) + len(other.free) < _FEW
+        if not few or one.kinds is not None or other.kinds is not None:
+            return self._terms(one), self._terms(other)
+        both = NodeStates(*(np.concatenate(each) for each in zip(one[:6], other[:6], strict=True)))
+        terms = self._terms(both)
+        return terms[:, : len(one.free)], terms[:, len(one.free) :]
 
     def _terms(self, states: NodeStates) -> Floats:
         """Return the GPU expected to be stranded, thousandths, [4, k]: by sizes that complete
@@ -410,6 +421,10 @@ class LeastStranding(Policy):
             self.take_table(table)
         assert self._prices is not None
         return self._prices
+
+
+_FEW = 256
+"""So many nodes' terms are computed at once, whatever they are of."""
 
 
 class _Places(NamedTuple):
