@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_form import few_or_many
 
 from weft.core.constraints import PodAnswer, RowsLeft, refusals
 from weft.core.ledger.node_labels import LabelColumn, as_bits
@@ -25,7 +26,8 @@ class Drawn:
 
 @st.composite
 def drawn(draw: st.DrawFn) -> Drawn:
-    """Up to 12 nodes, and up to five answers by zone, by rack or by node."""
+    """Up to 12 nodes, and up to five answers by zone, by rack or by node; of these it may be known
+    which they are."""
     nodes = draw(st.integers(1, 12))
     value = st.sampled_from([None, "a", "b", "c"])
     labels = {
@@ -33,7 +35,7 @@ def drawn(draw: st.DrawFn) -> Drawn:
     }
     codes = draw(st.lists(st.sampled_from(OTHERS), min_size=nodes, max_size=nodes))
     rows = st.sets(st.integers(0, nodes - 1))
-    kind = st.sampled_from(["zone", "rack", "node"])
+    kind = st.sampled_from(["zone", "rack", "node", "known nodes"])
     answers = draw(st.lists(st.tuples(st.sampled_from(CODES), kind, rows), max_size=5))
     return Drawn(codes, labels, answers)
 
@@ -45,15 +47,20 @@ def slowly(world: Drawn, columns: dict[str, LabelColumn]) -> list[int]:
     asked = [
         (code, kind, refused(world, columns, kind, rows)) for code, kind, rows in world.answers
     ]
-    order = list(dict.fromkeys(kind for _, kind, rows in asked if rows))
+    order = list(dict.fromkeys(key_of(kind) for _, kind, rows in asked if rows))
     for row, before in enumerate(world.codes):
         ranked = [
-            (order.index(kind), at, int(code))
+            (order.index(key_of(kind)), at, int(code))
             for at, (code, kind, rows) in enumerate(asked)
             if row in rows
         ]
         found.append(before or (min(ranked)[2] if ranked else 0))
     return found
+
+
+def key_of(kind: str) -> str:
+    """Answers by node are asked together."""
+    return "node" if kind == "known nodes" else kind
 
 
 def refused(world: Drawn, columns: dict[str, LabelColumn], kind: str, rows: set[int]) -> set[int]:
@@ -72,9 +79,11 @@ def answer(columns: dict[str, LabelColumn], code: Code, kind: str, rows: set[int
         len(columns["zone"].of_node) if column is None else column.count, dtype=np.bool_
     )
     mask[some if column is None else column.of_node[some]] = True
-    return PodAnswer(code, mask if column is None else as_bits(mask), str, column)
+    few = dict.fromkeys(rows, 1) if kind == "known nodes" else None
+    return PodAnswer(code, mask if column is None else as_bits(mask), str, column, few)
 
 
+@settings(max_examples=few_or_many(100, 20_000))
 @given(drawn())
 def test_rows_left_are_those_of_all_nodes_one_by_one(world: Drawn) -> None:
     columns = {key: LabelColumn(values) for key, values in world.labels.items()}

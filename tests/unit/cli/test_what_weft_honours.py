@@ -172,12 +172,23 @@ def test_parse_says_what_is_preferred(field: str, weft: Any, tmp_path: Path) -> 
     assert f"ml/Deployment/web: placed rather {words}" in weft("parse", file).out
 
 
+def test_a_pods_system_is_no_demand_on_a_node(weft: Any, tmp_path: Path) -> None:
+    """No filter of kube-scheduler reads `spec.os`, 1.36.2 or 1.37.1: the kubelet does. Both are
+    compared in tests/cluster/test_same_answer.py, which draws it."""
+    assert "os" in fields()
+    file = tmp_path / "web.yaml"
+    file.write_text(manifest({"os": {"name": "windows"}}))
+    said = weft("parse", file, "--output", "json")
+    assert said.code == 0
+    assert json.loads(said.out)[0]["constraints"] == []
+
+
 def test_the_rest_of_the_table_is_tested_elsewhere() -> None:
     """Tolerations and images are no demand on a node by themselves, namespaces are part of a term;
     of volumes there is a table of its own. Resources and a pod's own node are room, and features
     that nodes declare are theirs to say: the real kube-scheduler is compared with."""
     elsewhere = {"tolerations", "volumes", "containers[].image", "namespaces", "schedulingGroup"}
-    elsewhere |= {"containers[].resources", "restartPolicyRules", "nodeName"}
+    elsewhere |= {"containers[].resources", "restartPolicyRules", "nodeName", "os"}
     assert fields() - ASKED.keys() == elsewhere
 
 

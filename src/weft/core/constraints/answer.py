@@ -1,6 +1,6 @@
 """The answer of one of a pod's rules, and what all of them together leave."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,12 +17,22 @@ Codes = npt.NDArray[np.int8]
 class PodAnswer(NamedTuple):
     """One rule's answer: where it refuses a pod, with this code, and why it refuses the node of a
     row, in words. `where` is by node, [N], and may change with what there is; if there are
-    `domains`, it is a set of these (`LabelColumn.rows_in`)."""
+    `domains`, it is a set of these (`LabelColumn.rows_in`). `rows` are the nodes, if it is known
+    which are the few."""
 
     code: Code
     where: Bools | int
     words: Words
     domains: LabelColumn | None = None
+    rows: Mapping[int, int] | None = None
+
+    @property
+    def is_any(self) -> bool:
+        """True if it refuses any node."""
+        where, rows = self.where, self.rows
+        if rows is not None:
+            return bool(rows)
+        return bool(where) if isinstance(where, int) else bool(np.count_nonzero(where))
 
     def refuses(self, rows: Ints | None = None) -> Bools:
         """True for each node that it refuses, [N]; for each of these rows."""
@@ -45,10 +55,10 @@ def _by_key(answers: Sequence[PodAnswer]) -> list[list[PodAnswer]]:
     that refuse a node the first of the first counts."""
     found: dict[int, list[PodAnswer]] = {}
     for answer in answers:
-        where, key = answer.where, id(answer.domains)
+        key = id(answer.domains)
         if key in found:
             found[key].append(answer)
-        elif where if isinstance(where, int) else np.count_nonzero(where):
+        elif answer.is_any:
             found[key] = [answer]
     return list(found.values())
 
@@ -81,25 +91,23 @@ class RowsLeft:
 
     def __init__(self, codes: Codes, counts: Ints, answers: Sequence[PodAnswer]) -> None:
         self.codes, self.counts = codes, counts.copy()
-        rows: Ints | None = None
-        out: Bools = np.zeros(0, dtype=np.bool_)
+        self.rows: Ints | None = None
         for alike in _by_key(answers):
             domains = alike[0].domains
-            if rows is not None:
-                self._refuse_among(alike, rows, out)
+            if self.rows is not None:
+                self.rows = self._left_of(self.rows, alike)
             elif domains is not None:
-                rows, out = self._left_in(alike, domains)
+                self.rows = self._left_in(alike, domains)
             else:
                 self._refuse_nodes(alike)
-        self.rows = rows if rows is None else rows[~out]
 
     def _count(self, code: Code, nodes: int) -> None:
         self.counts[0] -= nodes
         self.counts[code] += nodes
 
-    def _left_in(self, alike: Sequence[PodAnswer], domains: LabelColumn) -> tuple[Ints, Bools]:
-        """The nodes of those domains that no answer refuses, and which of them are out already:
-        others are not looked at."""
+    def _left_in(self, alike: Sequence[PodAnswer], domains: LabelColumn) -> Ints:
+        """The nodes whose codes are 0 of those domains that no answer refuses: others are not
+        looked at."""
         left, refused = domains.everywhere, []
         for answer in alike:
             assert isinstance(answer.where, int)
@@ -107,25 +115,25 @@ class RowsLeft:
                 left ^= here
                 refused.append((answer.code, here))
         rows = domains.rows_in(left)
-        out = self.codes.take(rows) != 0
-        elsewhere = int(self.counts[0]) - len(rows) + int(np.count_nonzero(out))
+        if out := np.count_nonzero(there := self.codes.take(rows)):
+            rows = rows[there == 0] if out < len(rows) else rows[:0]
+        elsewhere = int(self.counts[0]) - len(rows)
         for code, here in refused[1:]:
             there = self.codes.take(domains.rows_in(here))
             if count := len(there) - int(np.count_nonzero(there)):
                 self._count(code, count)
                 elsewhere -= count
         self._count(refused[0][0], elsewhere)
-        return rows, out
+        return rows
 
-    def _refuse_among(self, alike: Sequence[PodAnswer], rows: Ints, out: Bools) -> None:
-        """Put some of the rows that are left `out`."""
-        before = int(np.count_nonzero(out))
+    def _left_of(self, rows: Ints, alike: Sequence[PodAnswer]) -> Ints:
+        """Those of the rows that are left."""
         for answer in alike:
-            out |= answer.refuses(rows)
-            after = int(np.count_nonzero(out))
-            if after > before:
-                self._count(answer.code, after - before)
-                before = after
+            out = answer.refuses(rows)
+            if count := int(np.count_nonzero(out)):
+                rows = rows[~out]
+                self._count(answer.code, count)
+        return rows
 
     def _refuse_nodes(self, alike: Sequence[PodAnswer]) -> None:
         """Refuse nodes where no answer was by domain."""

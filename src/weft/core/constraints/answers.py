@@ -4,12 +4,13 @@ InterPodAffinity filters, for all nodes at once.
 
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import UnsetType
 
-from weft.core.constraints.answer import PodAnswer
-from weft.core.constraints.counts import CountByNode, summed
+from weft.core.constraints.answer import PodAnswer, Words
+from weft.core.constraints.counts import CountByNode, SumsByDomain, are_kept, summed
 from weft.core.constraints.existing_pods import CountKey, ExistingPods, affinity_key
 from weft.core.constraints.storage_answers import storage_answers
 from weft.core.ledger.node_labels import WITHOUT, LabelColumn, as_bits
@@ -50,67 +51,95 @@ def _asked(existing: ExistingPods, table: LedgerTable, rules: InterPodRules) -> 
 
 
 class AskedRules:
-    """Some pods' rules, with the counts that they ask and the domains on one layout of nodes."""
+    """Some pods' rules, with what their answers are made of on one layout of nodes: counts and
+    words. Counts change with pods, and are read at each answer."""
 
     def __init__(self, existing: ExistingPods, table: LedgerTable, rules: InterPodRules) -> None:
         self._existing, self._rules, self._row_of = existing, rules, table.row_of
-        domains = table.labels.domains
-        self._near = existing.count(affinity_key(rules)) if rules.affinity else None
-        self._near_domains = [domains(term.topology_key) for term in rules.affinity]
+        self._near: list[SumsByDomain] = []
+        near = existing.count(affinity_key(rules)) if rules.affinity else None
+        if near is not None:
+            self._near = [near.by_domain(table, term.topology_key) for term in rules.affinity]
+        away = [existing.count(CountKey((term.pods,))) for term in rules.anti_affinity]
         self._away = [
-            (term, domains(term.topology_key), existing.count(CountKey((term.pods,))))
-            for term in rules.anti_affinity
+            _away(table, term, count, Code.POD_ANTI_AFFINITY)
+            for term, count in zip(rules.anti_affinity, away, strict=True)
         ]
+        spread = [pods_of(existing, rule) for rule in rules.spread]
         self._spread = [
-            (rule, domains(rule.topology_key), pods_of(existing, rule)) for rule in rules.spread
+            CountedSpread(rule, table, count)
+            for rule, count in zip(rules.spread, spread, strict=True)
         ]
-        counts = (self._near, *(e[2] for e in self._away), *(e[2] for e in self._spread))
-        self._counts = [count for count in counts if count is not None]
+        self._counts = _laid_out(table, [near, *away, *spread])
+        self._off: Sequence[PodTerm] = ()  # others' terms that kept such a pod off last
+        self._off_counts: list[tuple[CountByNode, object]] = []
+        self._kept_off: list[PodAnswer | _AwayByDomain] = []
 
     def is_true(self, table: LedgerTable) -> bool:
-        """True while counts and domains are those that there are: they are asked once more."""
+        """True while counts and nodes are those that there are: they are asked once more."""
         return self._row_of is table.row_of and self._existing.ask_again(self._counts)
 
     def answers(
         self, table: LedgerTable, constraints: Constraints, off: Sequence[PodTerm]
     ) -> list[PodAnswer]:
         """The answers now, with those of others' terms that keep the pods `off`."""
-        found = [] if self._near is None else self._affinity(table, self._near)
-        for term, domains, count in self._away:
-            found.append(_away(table, term, domains, count, Code.POD_ANTI_AFFINITY))
-        for term in off:
-            domains, count = table.labels.domains(term.topology_key), self._existing.owners[term]
-            found.append(_away(table, term, domains, count, Code.ANTI_AFFINITY))
+        found = self._affinity(table) if self._near else []
+        away = self._away
+        if off:
+            if off != self._off or not are_kept(self._off_counts):
+                self._keep_off(table, off)
+            away = away + self._kept_off
+        found += [each if isinstance(each, PodAnswer) else each.now() for each in away]
         if self._spread:
             parts = nodes_within(table, constraints, self._rules.spread)
-            for (rule, domains, pods), within in zip(self._spread, parts, strict=True):
-                found.append(_skewed(rule, table, domains, pods, within))
+            found += [each.now(table, part) for each, part in zip(self._spread, parts, strict=True)]
         return found
 
-    def _affinity(self, table: LedgerTable, count: CountByNode) -> list[PodAnswer]:
+    def _keep_off(self, table: LedgerTable, off: Sequence[PodTerm]) -> None:
+        """Look others' terms up."""
+        owners = [self._existing.owners[term] for term in off]
+        self._kept_off = [
+            _away(table, term, count, Code.ANTI_AFFINITY)
+            for term, count in zip(off, owners, strict=True)
+        ]
+        self._off, self._off_counts = off, _laid_out(table, owners)
+
+    def _affinity(self, table: LedgerTable) -> list[PodAnswer]:
         """One pod must match all terms to count for any; the first of pods that are near to each
         other may be anywhere where all topology keys are."""
-        rules, existing, columns = self._rules, self._existing, self._near_domains
-        none_in = [count.by_domain(table, term.topology_key).none_in for term in rules.affinity]
-        is_first = rules.is_its_own and _nowhere(none_in, columns)
+        rules, existing, near = self._rules, self._existing, self._near
+        is_first = rules.is_its_own and _nowhere(near)
         if is_first and existing.kept:  # another one may have a place soon
             kept = existing.count(affinity_key(rules, with_kept=True))
-            also = [kept.by_domain(table, term.topology_key).none_in for term in rules.affinity]
-            is_first = _nowhere(also, columns)
+            is_first = _nowhere(
+                [kept.by_domain(table, term.topology_key) for term in rules.affinity]
+            )
         return [
             PodAnswer(
                 Code.POD_AFFINITY,
-                WITHOUT if is_first else none,
-                partial(_affinity_words, term, column),
-                column,
+                WITHOUT if is_first else sums.none_in,
+                partial(_affinity_words, term, sums.domains),
+                sums.domains,
             )
-            for term, none, column in zip(rules.affinity, none_in, columns, strict=True)
+            for term, sums in zip(rules.affinity, near, strict=True)
         ]
 
 
-def _nowhere(none_in: Sequence[int], columns: Sequence[LabelColumn]) -> bool:
+def _laid_out(
+    table: LedgerTable, counts: Sequence[CountByNode | None]
+) -> list[tuple[CountByNode, object]]:
+    """The counts, each with its layout: that of the table."""
+    found = []
+    for count in counts:
+        if count is not None:
+            count.rows(table)
+            found.append((count, count.layout))
+    return found
+
+
+def _nowhere(near: Sequence[SumsByDomain]) -> bool:
     """True if there are none in any domain."""
-    return all(none == each.everywhere for none, each in zip(none_in, columns, strict=True))
+    return all(sums.none_in == sums.domains.everywhere for sums in near)
 
 
 def _affinity_words(term: PodTerm, domains: LabelColumn, row: int) -> str:
@@ -126,14 +155,28 @@ def _domain(domains: LabelColumn, key: str, row: int) -> str:
     return f"{key}={domains.values[number - 1]}" if number else ""
 
 
+class _AwayByDomain(NamedTuple):
+    """A term that keeps a pod off some domains: those that have any of these pods."""
+
+    code: Code
+    sums: SumsByDomain
+    words: Words
+
+    def now(self) -> PodAnswer:
+        """The answer as pods are now."""
+        domains = self.sums.domains
+        here = domains.everywhere ^ self.sums.none_in
+        return PodAnswer(self.code, here, self.words, domains)
+
+
 def _away(
-    table: LedgerTable, term: PodTerm, domains: LabelColumn, count: CountByNode, code: Code
-) -> PodAnswer:
+    table: LedgerTable, term: PodTerm, count: CountByNode, code: Code
+) -> PodAnswer | _AwayByDomain:
+    """A term's answer: by node it changes as pods come and go."""
     words = partial(_away_words, term, table, count, code)
-    if domains.tells_nodes_apart:
-        return PodAnswer(code, count.anywhere(table), words)
-    here = domains.everywhere ^ count.by_domain(table, term.topology_key).none_in
-    return PodAnswer(code, here, words, domains)
+    if table.labels.domains(term.topology_key).tells_nodes_apart:
+        return PodAnswer(code, count.anywhere(table), words, rows=count.rows(table))
+    return _AwayByDomain(code, count.by_domain(table, term.topology_key), words)
 
 
 def _away_words(term: PodTerm, table: LedgerTable, count: CountByNode, code: Code, row: int) -> str:
@@ -186,49 +229,50 @@ def pods_of(existing: ExistingPods, rule: SpreadRule) -> CountByNode | None:
     return existing.count(CountKey((rule.pods,), with_terminating=False))
 
 
-def _skewed(
-    rule: SpreadRule,
-    table: LedgerTable,
-    domains: LabelColumn,
-    count: CountByNode | None,
-    within: Bools | None,
-) -> PodAnswer:
-    """The answer of a rule whose pods are counted on all nodes, or on those of `within`."""
-    sums, there, least = skew_of(rule, table, domains, count, within)
-    most = least + most_skew(rule)
-    if within is None and count is not None:
-        too_many = count.by_domain(table, rule.topology_key).beyond(most)
-    else:
-        too_many = as_bits(sums > most)
-    words = partial(_skew_words, rule, domains, sums, there, least)
-    return PodAnswer(Code.TOPOLOGY_SPREAD, too_many | WITHOUT, words, domains)
+class CountedSpread:
+    """A spread rule on one layout of nodes, with the pods that it counts.
 
+    `most_more` is by how many more than the fewest a domain may have before the pod comes.
+    """
 
-def most_skew(rule: SpreadRule) -> int:
-    """By how many more than the fewest a domain may have before the pod comes."""
-    return rule.max_skew - int(rule.counts_itself)
+    __slots__ = ("_count", "_domains", "_everywhere", "_rule", "_sums", "most_more")
 
+    def __init__(self, rule: SpreadRule, table: LedgerTable, count: CountByNode | None) -> None:
+        self._rule, self._count = rule, count
+        self._domains = table.labels.domains(rule.topology_key)
+        self._everywhere = range(1, self._domains.count)
+        self.most_more = rule.max_skew - int(rule.counts_itself)
+        self._sums: SumsByDomain | None = None  # made when it is asked about first
 
-def skew_of(
-    rule: SpreadRule,
-    table: LedgerTable,
-    domains: LabelColumn,
-    count: CountByNode | None,
-    within: Bools | None,
-) -> tuple[Ints, Sequence[int] | Ints, int]:
-    """How many of the rule's pods each domain has, which domains count, and the fewest of these."""
-    there: Sequence[int] | Ints = range(1, domains.count)
-    if within is not None:
-        there = np.flatnonzero(np.bincount(domains.of_node[within]))
-        there = there[there > 0]
-    enough = len(there) >= rule.min_domains
-    if within is None and count is not None:
-        by_domain = count.by_domain(table, rule.topology_key)
-        return by_domain.sums, there, by_domain.least if enough else 0
-    sums = np.zeros(domains.count, dtype=np.int64)
-    if count is not None:
-        sums = summed(domains, count.on(table), within)
-    return sums, there, min(sums.take(there).tolist(), default=0) if enough else 0
+    def now(self, table: LedgerTable, within: Bools | None) -> PodAnswer:
+        """The answer, where pods are counted on all nodes, or on those of `within`."""
+        sums, there, least = self.skew(table, within)
+        most = least + self.most_more
+        if within is None and self._sums is not None:
+            too_many = self._sums.beyond(most)
+        else:
+            too_many = as_bits(sums > most)
+        words = partial(_skew_words, self._rule, self._domains, sums, there, least)
+        return PodAnswer(Code.TOPOLOGY_SPREAD, too_many | WITHOUT, words, self._domains)
+
+    def skew(
+        self, table: LedgerTable, within: Bools | None
+    ) -> tuple[Ints, Sequence[int] | Ints, int]:
+        """How many pods each domain has, which domains count, and the fewest of these."""
+        domains, count = self._domains, self._count
+        there: Sequence[int] | Ints = self._everywhere
+        if within is not None:
+            there = np.flatnonzero(np.bincount(domains.of_node[within]))
+            there = there[there > 0]
+        enough = len(there) >= self._rule.min_domains
+        if within is None and count is not None:
+            if (by_domain := self._sums) is None:
+                by_domain = self._sums = count.by_domain(table, self._rule.topology_key)
+            return by_domain.sums, there, by_domain.least if enough else 0
+        sums = np.zeros(domains.count, dtype=np.int64)
+        if count is not None:
+            sums = summed(domains, count.on(table), within)
+        return sums, there, min(sums.take(there).tolist(), default=0) if enough else 0
 
 
 def _skew_words(

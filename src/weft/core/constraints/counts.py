@@ -1,5 +1,7 @@
 """Counts by node, as columns of a table and by topology domain."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from weft.core.ledger.node_labels import LabelColumn, as_bits
@@ -10,16 +12,17 @@ class SumsByDomain:
     """A count's sums by the domains of one topology key, numbered as the nodes' labels are; of
     nodes without the label, 0, none."""
 
-    __slots__ = ("_beyond", "_least", "_none_in", "domains", "sums")
+    __slots__ = ("_beyond", "_fewest", "domains", "none_in", "sums")
 
     def __init__(self, domains: LabelColumn, rows: Ints, counts: Ints) -> None:
-        """Add up so many on each of these rows."""
+        """Add up so many on each of these rows. `none_in`: the domains without any, and 0
+        (`as_bits`)."""
         self.domains = domains
         self.sums: Ints = np.zeros(domains.count, dtype=np.int64)
         np.add.at(self.sums, domains.of_node.take(rows), counts)
         self.sums[0] = 0
-        self._none_in: int | None = None
-        self._least: int | None = None
+        self.none_in = as_bits(self.sums == 0)
+        self._fewest: tuple[int, int] | None = None  # the fewest of a domain, and in how many
         self._beyond: tuple[int, int] | None = None  # so many, and the domains with more
 
     def add(self, row: int, by: int) -> None:
@@ -29,26 +32,31 @@ class SumsByDomain:
             return
         before = self.sums.item(domain)
         self.sums[domain] = now = before + by
-        if not now or not before:
-            self._none_in = None
-        if self._least is not None and (now < self._least or before == self._least):
-            self._least = None
+        if bool(now) != bool(before):
+            self.none_in ^= 1 << 8 * domain
+        if self._fewest is not None:
+            self._change_fewest(before, now)
         if self._beyond is not None and (now > self._beyond[0]) != (before > self._beyond[0]):
-            self._beyond = None
+            self._beyond = self._beyond[0], self._beyond[1] ^ 1 << 8 * domain
 
-    @property
-    def none_in(self) -> int:
-        """The domains without any, and 0 (`as_bits`)."""
-        if self._none_in is None:
-            self._none_in = as_bits(self.sums == 0)
-        return self._none_in
+    def _change_fewest(self, before: int, now: int) -> None:
+        assert self._fewest is not None
+        fewest, domains = self._fewest
+        if now < fewest:
+            self._fewest = now, 1
+        elif before == fewest:
+            self._fewest = (fewest, domains - 1) if domains > 1 else None
+        elif now == fewest:
+            self._fewest = fewest, domains + 1
 
     @property
     def least(self) -> int:
         """The fewest that a domain has; 0 where there is none."""
-        if self._least is None:
-            self._least = min(self.sums[1:].tolist(), default=0)
-        return self._least
+        if self._fewest is None:
+            sums = self.sums[1:].tolist()
+            fewest = min(sums, default=0)
+            self._fewest = fewest, sums.count(fewest)
+        return self._fewest[0]
 
     def beyond(self, most: int) -> int:
         """The domains with more than so many (`as_bits`)."""
@@ -72,12 +80,15 @@ class CountByNode:
         "asked",
         "by_node",
         "ended",
+        "layout",
     )
 
     def __init__(self, asked: int = 0) -> None:
         """`asked`: when somebody asked about it last, by a count of such questions. It has `ended`
-        when nobody keeps it up any more."""
+        when nobody keeps it up any more. Columns, rows and sums are of one `layout` of nodes, and
+        kept up while that is the same."""
         self.asked, self.ended = asked, False
+        self.layout = object()
         self.by_node: dict[str, int] = {}
         self._row_of: dict[str, int] = {}  # of the layout that the following are of
         self._of_row: dict[int, int] = {}
@@ -107,6 +118,7 @@ class CountByNode:
 
     def _lay_out(self, table: LedgerTable) -> None:
         if self._row_of is not table.row_of:
+            self.layout = object()
             self._row_of, self._column, self._by_key = table.row_of, None, {}
             self._anywhere = None
             there = ((table.row_of.get(node), count) for node, count in self.by_node.items())
@@ -131,6 +143,11 @@ class CountByNode:
             self._by_key[key] = found
         return found
 
+    def rows(self, table: LedgerTable) -> Mapping[int, int]:
+        """The table's nodes with any, and how many each has; it changes with them."""
+        self._lay_out(table)
+        return self._of_row
+
     def anywhere(self, table: LedgerTable) -> Bools:
         """True for each of the table's nodes with any, [N]; it changes with them."""
         self._lay_out(table)
@@ -141,6 +158,11 @@ class CountByNode:
 
     def _rows(self) -> Ints:
         return np.fromiter(self._of_row, np.int64, len(self._of_row))
+
+
+def are_kept(counts: Sequence[tuple[CountByNode, object]]) -> bool:
+    """True if all of these counts are kept up, each in this layout."""
+    return all(not count.ended and count.layout is layout for count, layout in counts)
 
 
 def summed(domains: LabelColumn, counts: Ints, within: Bools | None = None) -> Ints:

@@ -123,12 +123,17 @@ class _Selected(NamedTuple):
         return all(each.matches(namespace, labels) for each in self.more)
 
 
+_Alike = tuple[str, frozenset[tuple[str, str]]]
+"""Pods of one namespace with the same labels."""
+
+
 class _Index(Generic[T]):
     """Finds things by the pods that all of their selectors select, without asking all of them. What
-    was found for some labels stays until something comes or goes."""
+    was found for some labels stays until something comes or goes that may select them."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, frozenset[tuple[str, str]]], list[T]] = {}
+        self._found: dict[_Alike, list[T]] = {}
+        self._found_with: dict[tuple[str, str], dict[_Alike, None]] = {}  # by each label
         self._by_label: dict[str, dict[str, dict[T, _Selected]]] = {}
         self._others: dict[T, _Selected] = {}
         self._next = 0
@@ -136,9 +141,9 @@ class _Index(Generic[T]):
     def add(self, item: T, selectors: Sequence[PodSelector]) -> None:
         """One more."""
         self._next += 1
-        self._found.clear()
         first = selectors[0]
         pairs = _pairs_of(first)
+        self._forget(pairs)
         is_all = bool(pairs) and len(first.labels or ()) == 1
         more = tuple(_by_sets(each) for each in selectors[is_all:])
         asked = _Selected(self._next, first.namespaces, more)
@@ -149,9 +154,10 @@ class _Index(Generic[T]):
 
     def remove(self, item: T, selectors: Sequence[PodSelector]) -> None:
         """One less."""
-        self._found.clear()
         self._others.pop(item, None)
-        for key, value in _pairs_of(selectors[0]):
+        pairs = _pairs_of(selectors[0])
+        self._forget(pairs)
+        for key, value in pairs:
             by_value = self._by_label[key]
             bucket = by_value[value]
             bucket.pop(item, None)
@@ -167,9 +173,25 @@ class _Index(Generic[T]):
         found = self._found.get(key)
         if found is None:
             if len(self._found) >= KEPT_LABELS:
-                self._found.clear()
+                self._forget(())
             found = self._found[key] = self._select(namespace, labels)
+            for pair in key[1]:
+                self._found_with.setdefault(pair, {})[key] = None
         return found
+
+    def _forget(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Forget what was found for pods with one of these labels; for all, if none is named."""
+        if not pairs:
+            self._found.clear()
+            self._found_with.clear()
+        for pair in pairs:
+            for alike in [*self._found_with.get(pair, ())]:
+                del self._found[alike]
+                for each in alike[1]:
+                    here = self._found_with[each]
+                    del here[alike]
+                    if not here:
+                        del self._found_with[each]
 
     def _select(self, namespace: str, labels: Mapping[str, str]) -> list[T]:
         buckets = [self._others] if self._others else []
@@ -214,7 +236,14 @@ class _PodsByLabel:
     def add(self, uid: str, labels: Mapping[str, str]) -> None:
         """One more."""
         for key, value in labels.items():
-            self._uids.setdefault(key, {}).setdefault(value, {})[uid] = None
+            by_value = self._uids.get(key)
+            if by_value is None:
+                by_value = self._uids[key] = {}
+            here = by_value.get(value)
+            if here is None:
+                by_value[value] = {uid: None}
+            else:
+                here[uid] = None
 
     def remove(self, uid: str, labels: Mapping[str, str]) -> None:
         """One less."""
@@ -443,11 +472,12 @@ class ExistingPods:
             self._forget_oldest()
         return known
 
-    def ask_again(self, counts: Sequence[CountByNode]) -> bool:
-        """Ask for counts that somebody has; False where one of them is not kept any more."""
+    def ask_again(self, counts: Sequence[tuple[CountByNode, object]]) -> bool:
+        """Ask for counts that somebody has in these layouts; False where one of them is not kept
+        any more, or in another one."""
         self._asked += 1
-        for count in counts:
-            if count.ended:
+        for count, layout in counts:
+            if count.ended or count.layout is not layout:
                 return False
             count.asked = self._asked
         return True

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.core.constraints.answers import most_skew, nodes_within, pods_of, skew_of
+from weft.core.constraints.answers import CountedSpread, nodes_within, pods_of
 from weft.core.constraints.counts import CountByNode
 from weft.core.constraints.existing_pods import CountKey, ExistingPods, affinity_key
 from weft.core.ledger.table import Bools, Ints, LedgerTable
@@ -105,8 +105,9 @@ def _skewed(
 ) -> PodsToLeave:
     """So many more than the domain with the fewest allows have to leave; nodes in none are out."""
     count, domains = pods_of(existing, rule), table.labels.domains(rule.topology_key)
-    sums, _, least = skew_of(rule, table, domains, count, within)
-    over = np.maximum(0, sums - least - most_skew(rule))
+    spread = CountedSpread(rule, table, count)
+    sums, _, least = spread.skew(table, within)
+    over = np.maximum(0, sums - least - spread.most_more)
     over[0] = ANY_NUMBER
     there = np.zeros(table.count, dtype=np.int64) if count is None else count.on(table)
     if within is not None:

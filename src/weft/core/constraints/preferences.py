@@ -37,6 +37,12 @@ class PreferencePart(NamedTuple):
     name: PartName
     points: Ints
 
+    @property
+    def tells_apart(self) -> bool:
+        """True if the rows have different points."""
+        points = self.points  # not min() and max(), which take several times as long for few
+        return bool(points[points.argmin()] < points[points.argmax()])
+
 
 class PartPoints(msgspec.Struct, frozen=True, gc=False):
     """Points of `most` that a node has by one part of a pod's preferences."""
@@ -152,8 +158,10 @@ class PodWishes:
         here = sums.take(some)
         if here[here.argmin()] == here[here.argmax()]:
             return None
-        every = sums if of_node is None else sums.take(of_node.take(rows))
-        least, most = int(every.min()), int(every.max())
+        every = here
+        if at is not None:
+            every = sums if of_node is None else sums.take(of_node.take(rows))
+        least, most = int(every[every.argmin()]), int(every[every.argmax()])
         # By floats, as kube-scheduler does: they are cut off, not rounded.
         points = (_MOST * ((sums - least) / float(most - least))).astype(np.int64)
         return points.take(some)

@@ -87,18 +87,19 @@ def _preferred(known: Assessment, wishes: PodWishes, percent: int) -> Ints | Non
     near = (scores >= best - (best - worst) * percent // 100).nonzero()[0]
     if len(near) == 1:
         return None
-    parts = wishes.parts(rows, None if len(near) == len(rows) else near)
-    parts = [part for part in parts if part.points.min() < part.points.max()]
+    all_near = len(near) == len(rows)
+    parts = wishes.parts(rows, None if all_near else near)
+    parts = [part for part in parts if part.tells_apart]
     if not parts:
         return None
     sums = parts[0].points if len(parts) == 1 else np.sum([part.points for part in parts], axis=0)
-    chosen = (sums == sums.max()).nonzero()[0]
+    chosen = (sums == sums[sums.argmax()]).nonzero()[0]
     if len(chosen) == len(sums):
         return None
-    at = near.take(chosen)
+    at = chosen if all_near else near.take(chosen)
     by_score = scores.take(at)
-    known.preferred = PreferredAmong(rows.take(near), percent, parts)
-    return np.asarray(rows.take(at[by_score == by_score.max()]))
+    known.preferred = PreferredAmong(rows if all_near else rows.take(near), percent, parts)
+    return np.asarray(rows.take(at[by_score == by_score[by_score.argmax()]]))
 
 
 def shares_on(
