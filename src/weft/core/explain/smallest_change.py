@@ -9,12 +9,13 @@ trials, each about as long as one decision. Events may be handled between two tr
 import functools
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from weft.core.constraints.answers import pods_of
 from weft.core.constraints.storage_answers import exact_size
 from weft.core.engine.assessment import Assessment, Assessor
 from weft.core.engine.engine import Engine
@@ -26,6 +27,7 @@ from weft.model import (
     DeviceRule,
     GpuMemoryRequest,
     GpuRequest,
+    InterPodRules,
     PodRequest,
     Shape,
     StorageRules,
@@ -101,6 +103,9 @@ class ChangeSearch:
             self._host("memory_mib", "memory", "MiB of host memory"),
             self._extended(),
             self._volume(),
+            self._spread(),
+            self._rather("pod-affinity", "near"),
+            self._rather("pod-anti-affinity", "away from"),
             self._queue(),
             self._free_pod(),
         ):
@@ -331,6 +336,48 @@ class ChangeSearch:
         claims = (*storage.claims[:index], claim, *storage.claims[index + 1 :])
         changed = replace(constraints, storage=replace(storage, claims=claims))
         return replace(self._shape, constraints=changed)
+
+    def _spread(self) -> Trying[SmallestChange | None]:
+        """Find the least skew that would do, of one of the rules by which the pod is spread."""
+        rules = self._shape.constraints.pods or InterPodRules()
+        for index, rule in enumerate(rules.spread):
+            pods = pods_of(self._engine.existing, rule)
+            most = rule.max_skew + (sum(pods.by_node.values()) if pods else 0) + 1
+
+            def wider(less: int, index: int = index, most: int = most) -> Shape:
+                spread = list(rules.spread)
+                spread[index] = replace(spread[index], max_skew=most - less)
+                return self._with_rules(replace(rules, spread=tuple(spread)))
+
+            less = yield from self._most(most - rule.max_skew, wider)
+            if less is not None:
+                text = f"let maxSkew of the spread by {rule.topology_key} be {most - less:,}"
+                return SmallestChange(
+                    "spread", f"{text} instead of {rule.max_skew:,}", shape=wider(less)
+                )
+        return None
+
+    def _rather(
+        self, field: Literal["pod-affinity", "pod-anti-affinity"], how: str
+    ) -> Trying[SmallestChange | None]:
+        """Try without one of the terms of this field, as if it were only preferred."""
+        rules = self._shape.constraints.pods or InterPodRules()
+        terms = rules.affinity if field == "pod-affinity" else rules.anti_affinity
+        for index, term in enumerate(terms):
+            left = (*terms[:index], *terms[index + 1 :])
+            fewer = (
+                replace(rules, affinity=left)
+                if field == "pod-affinity"
+                else replace(rules, anti_affinity=left)
+            )
+            yield
+            if self._fits(shape := self._with_rules(fewer)):
+                text = f"prefer, not require, to be {how} {term.pods}, by {term.topology_key}"
+                return SmallestChange(field, text, shape=shape)
+        return None
+
+    def _with_rules(self, rules: InterPodRules) -> Shape:
+        return replace(self._shape, constraints=replace(self._shape.constraints, pods=rules))
 
     def _queue(self) -> Trying[SmallestChange | None]:
         """Try without the limits of the pod's queue."""

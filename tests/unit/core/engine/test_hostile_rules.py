@@ -93,7 +93,7 @@ def test_two_pods_that_wait_for_each_other_hold_up_nobody() -> None:
 
 @pytest.mark.parametrize("apart", [True, False], ids=["spread", "apart from its own kind"])
 def test_a_key_of_ten_thousand_domains(*, apart: bool) -> None:
-    """Of 10,001 nodes two are in one domain: nodes are not the domains."""
+    """Two of 10,001 nodes are in one domain: nodes are not the domains."""
     engine = cluster(10_001, "rack", 10_000)
     rules = InterPodRules(anti_affinity=(PodTerm("rack", of("web")),))
     if apart:

@@ -14,9 +14,14 @@ from weft.model import (
     FreeVolume,
     GpuMemoryRequest,
     GpuRequest,
+    InterPodRules,
     NodeStorage,
+    PodMarks,
     PodRequest,
+    PodSelector,
+    PodTerm,
     Requirement,
+    SpreadRule,
     StorageCapacity,
     StorageClass,
     StorageRules,
@@ -247,6 +252,84 @@ def test_nothing_is_offered_of_what_does_not_lack() -> None:
     engine = engine_of(node("a", gpus=1, memory_mib=4_000, extended={"rdma/hca": 4}))
     found = texts(engine, extending(pod("p", memory_mib=8_000), {"rdma/hca": 3}))
     assert set(found) == {"memory"}
+
+
+# --- rules about other pods ---
+
+WEB = PodSelector(("ml",), (Requirement("app", "In", ("web",)),))
+
+
+def zoned(*zones: str, without: str = "") -> Engine:
+    """A node of four cards in each of these zones; in one `without` none."""
+    nodes = [
+        msgspec.structs.replace(
+            node(f"n{number}", gpus=0 if zone == without else 4), labels={"zone": zone}
+        )
+        for number, zone in enumerate(zones)
+    ]
+    return engine_of(*nodes)
+
+
+def there(engine: Engine, uid: str, on: str, *, marks: PodMarks | None = None) -> None:
+    marks = marks or PodMarks("ml", {"app": "web"})
+    share = placement(uid, on, 0, memory_mib=100, milli=10)
+    engine.handle(PodSeenBound(share, marks=marks), 0)
+
+
+def ruled(rules: InterPodRules) -> PodRequest:
+    asked = pod("asked", memory_mib=100)
+    held = msgspec.structs.replace(asked.shape, constraints=Constraints(pods=rules))
+    return msgspec.structs.replace(asked, shape=held, namespace="ml", labels={"app": "web"})
+
+
+def test_the_least_skew_that_would_do() -> None:
+    engine = zoned("a", "b", without="b")
+    for number in range(3):
+        there(engine, f"w{number}", "n0")
+    rule = SpreadRule("zone", 1, WEB, counts_itself=True)
+    change = by_axis(engine, ruled(InterPodRules(spread=(rule,))))["spread"]
+    assert change.text == "let maxSkew of the spread by zone be 4 instead of 1"
+    assert change.shape is not None
+    wider = msgspec.structs.replace(rule, max_skew=4)
+    assert change.shape.constraints.pods == InterPodRules(spread=(wider,))
+
+
+def test_a_spread_by_a_label_that_no_node_has_is_not_mended_by_any_skew() -> None:
+    engine = zoned("a")
+    assert not texts(engine, ruled(InterPodRules(spread=(SpreadRule("rack", 1, WEB),))))
+
+
+def test_a_term_that_is_preferred_instead() -> None:
+    engine = zoned("a", "b")
+    there(engine, "w0", "n0")
+    there(engine, "w1", "n1")
+    away = InterPodRules(anti_affinity=(PodTerm("zone", WEB),))
+    said = texts(engine, ruled(away))
+    assert said["pod-anti-affinity"] == (
+        "prefer, not require, to be away from pods with app=web in ml, by zone"
+    )
+    db = PodSelector(("ml",), (Requirement("app", "In", ("db",)),))
+    near = InterPodRules(affinity=(PodTerm("zone", db),))
+    assert texts(engine, ruled(near)) == {
+        "pod-affinity": "prefer, not require, to be near pods with app=db in ml, by zone"
+    }
+
+
+def test_the_end_of_the_pod_that_keeps_others_away() -> None:
+    engine = zoned("a")
+    there(engine, "w0", "n0", marks=PodMarks("ml", {}, (PodTerm("zone", WEB),)))
+    said = texts(engine, ruled(InterPodRules()))
+    assert said == {"free": "free n0 GPU 0: end pod UID w0"}
+
+
+def test_nothing_is_offered_of_rules_that_are_not_why() -> None:
+    engine = zoned("a")
+    there(engine, "w0", "n0")
+    away = InterPodRules(anti_affinity=(PodTerm("zone", WEB),))
+    asked = ruled(away)
+    big = msgspec.structs.replace(asked.shape, cpu_milli=10**9)
+    asked = msgspec.structs.replace(asked, shape=big)
+    assert not texts(engine, asked), "two changes would be needed"
 
 
 # --- volumes ---
