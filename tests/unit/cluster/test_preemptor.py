@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from fakes.api_server import FakeApiServer
 from weft.cluster.eviction import preemptor
-from weft.core.engine import NotEvicted, PodAdded
+from weft.core.engine import NotEvicted, PodAdded, PodSeenBound
 from weft.core.engine.nominations import REFUSED_NS
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
@@ -22,6 +22,7 @@ from weft.kube.client import ApiClient
 from weft.kube.eviction import evict
 from weft.kube.pods import Pod
 from weft.model.queue_rules import MoveRules
+from weft.testing import placement
 
 EVICTION = "/api/v1/namespaces/d/pods/low/eviction"
 
@@ -426,3 +427,21 @@ async def test_a_victim_that_no_watch_has_shown_yet_is_asked_again_later() -> No
         made.add("high", 9)
         await until(lambda: engine.preemption.due(time.monotonic_ns() + 2 * REFUSED_NS))
         assert engine.preemption.may_end("unseen")
+
+
+async def test_a_victim_whose_binding_fails_meanwhile_is_not_ended() -> None:
+    """Another scheduler's binding came first: what it placed is nobody's to end."""
+    async with world() as made:
+        made.add("low", 1)
+        await made.bound("low")
+        engine, uid = made.live.engine, made.uid("low")
+        held = engine.ledger.holdings
+        held[uid] = replace(held[uid], state="reserved")  # its Binding has no sure answer
+        made.add("high", 9)
+        await until(lambda: uid in engine.preemption.going)
+        await asyncio.sleep(0)
+        assert "DisruptionTarget" not in made.conditions("low")
+        seen = PodSeenBound(placement("u", "n"))
+        made.live.handle(replace(seen, placement=replace(seen.placement, uid=uid)))
+        await until(lambda: uid not in engine.preemption.going)
+        assert not made.deleting("low")

@@ -31,6 +31,9 @@ from weft.model.log_fields import about
 log = logging.getLogger("weft.cluster")
 TRIES = 3
 """So often a request is sent whose answer is lost: none of them does more when it comes twice."""
+SOON_S = 0.1
+"""So often it is looked whether the Binding of a pod that is to end has its answer."""
+NO_LONGER = "it is not in another pod's way any more, or another scheduler has placed it"
 GRACE_S, LATE_S = 30, 30.0
 """A pod's grace where it says none, and how long after it a pod may still be there."""
 _TIMEOUT_S = 3.0
@@ -98,6 +101,8 @@ class Preemptor:
 
     async def _end(self, command: Evict, why: PreemptedFor) -> None:
         uid = command.placement.uid
+        while self.leading and self._pods.by_uid(uid) and self._is_being_bound(uid):
+            await self._client.clock.sleep(SOON_S)
         pod = self._pods.by_uid(uid)
         if pod is None:  # gone, and the engine knows; or no watch has shown it yet
             self._report(NotEvicted(uid, "no watch has shown it yet"))
@@ -106,8 +111,24 @@ class Preemptor:
             self._report(NotEvicted(uid, NOT_LEADING, refused=False))
         elif not self._leads_for(2 * _TIMEOUT_S):
             self._report(NotEvicted(uid, LEASE_ENDS, refused=False))
+        elif not self._stands(uid, why):
+            self._report(NotEvicted(uid, NO_LONGER, refused=False))
         elif pod.metadata.deletion_timestamp or await self._ask(pod, why):
             self._wait_for(pod)
+
+    def _is_being_bound(self, uid: str) -> bool:
+        """True while its own Binding has no sure answer: it may fail, or another scheduler's have
+        come first, and then there is nobody to end here."""
+        holding = self._engine.ledger.holdings.get(uid)
+        return holding is not None and holding.state == "reserved"
+
+    def _stands(self, uid: str, why: PreemptedFor) -> bool:
+        """True while the pod holds its place and may be ended, and one waits for that: since the
+        decision another scheduler's binding of it may have been seen, or the other pod have got a
+        place."""
+        preemption = self._engine.preemption
+        awaited = why.uid in preemption.nominations or any(preemption.waiting_for(uid))
+        return awaited and uid in preemption.standings and uid in self._engine.ledger.holdings
 
     def _leads_for(self, seconds: float) -> bool:
         return self.leading and (self._may_write is None or self._may_write(seconds))
@@ -132,7 +153,9 @@ class Preemptor:
         refused = ""
         try:
             await self._surely(partial(self._mark, pod, text))
-            if why.law:
+            if not self._stands(meta.uid, why):
+                refused = NO_LONGER
+            elif why.law:
                 answer = await self._evict(pod)
                 if answer.outcome == "blocked":
                     self.counts["blocked"] += 1

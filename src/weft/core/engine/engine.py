@@ -471,7 +471,8 @@ class Engine:
         """preFilter, filter and score (assess), choose, reserve, bind."""
         pod, profile = waiting.pod, waiting.profile
         if pod.gang and (members := self.queue.gangs.of(pod.gang)) and members.head is waiting:
-            head_of_line.decide(self, waiting, members, now_ns, out)
+            if not (profile.preempts and self.queue.yields(waiting)):
+                head_of_line.decide(self, waiting, members, now_ns, out)
             return
         if self.kept_places.turns and pod.uid in self.kept_places.turns:
             head_of_line.decide_alone(self, waiting, now_ns, out)

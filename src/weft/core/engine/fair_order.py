@@ -55,6 +55,10 @@ class FairPods(ActivePods):
                 best, best_key = heap, key
         return None if best is None else heapq.heappop(best)[1]
 
+    def more_important(self, waiting: WaitingPod) -> WaitingPod | None:
+        """None: it is the queues' turns that count."""
+        return None
+
     def worked(self, waiting: WaitingPod, looks: int) -> None:
         """So much work was done for the pod, on the turn of its queue."""
         self._looks[waiting.turn_of] = self._looks.get(waiting.turn_of, 0) + looks

@@ -213,5 +213,6 @@ def _nominate(
             preempting.end(engine, head, uid, victim, now_ns, out, rooms.get(uid, ""))
     for place in found.chosen:
         preemption.keep(preemption.nominations[place.placed.pod.uid])
+    nomination_events.kept_anew(engine, nodes, now_ns)
     over = preemption.violations_of(victims)
     return PreemptionPlan(next(iter(nodes)), tuple(uids), tuple(waits), over)

@@ -21,6 +21,7 @@ from weft.core.engine import (
     selection,
 )
 from weft.core.engine.events import Command, Unschedulable
+from weft.core.engine.forecasts import kinds_of
 from weft.core.engine.gangs import GangMembers
 from weft.core.engine.kept_places import WAITS, LineTurn, goes_before, key_of, line_of
 from weft.core.engine.parked import FreedNode
@@ -79,6 +80,8 @@ def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Com
             to = partial(_may_pass_too, engine, places, now_ns) if places else None
             if not engine.queue.defers(waiting, known.shape, to):
                 engine.place(waiting, known, row, now_ns, out)
+                if passed:  # others that may pass may fit beside it
+                    engine.wake_for_freed(engine.ledger.table.nodes[row].name, now_ns)
         elif not preempting.makes_room(engine, waiting, known, now_ns, out):
             engine.parks(waiting, known, now_ns, out)
         if uid not in engine.queue or uid in engine.preemption.nominations:
@@ -247,8 +250,8 @@ def freed(engine: Engine, node: str, now_ns: int) -> None:
         _renew(engine, turn, now_ns)
         if later or kept.is_whole(turn):
             _wake(engine, turn, now_ns)
-    for_whom = partial(_is_for, engine, there, now_ns)
-    engine.queue.wake_for_freed(all_free._replace(for_whom=for_whom), now_ns)
+    for_whom, by_pod = partial(_is_for, engine, there, {}, now_ns), engine.forecasts.on
+    engine.queue.wake_for_freed(all_free._replace(for_whom=for_whom, by_pod=by_pod), now_ns)
 
 
 def _renew(engine: Engine, turn: LineTurn, now_ns: int, *, moved: bool = False) -> None:
@@ -273,11 +276,21 @@ def _is_next(engine: Engine, turn: LineTurn) -> bool:
     )
 
 
-def _is_for(engine: Engine, turns: list[LineTurn], now_ns: int, waiting: WaitingPod) -> bool:
-    may_take = any(
-        waiting is turn.head or goes_before(waiting.pod, waiting.key[-1], turn) for turn in turns
-    )
-    return may_take or bool(engine.forecasts.passes(_starters(engine, waiting), turns, now_ns))
+def _is_for(
+    engine: Engine,
+    turns: list[LineTurn],
+    pass_too: dict[object, bool],
+    now_ns: int,
+    waiting: WaitingPod,
+) -> bool:
+    pod = waiting.pod
+    if any(waiting is turn.head or goes_before(pod, waiting.key[-1], turn) for turn in turns):
+        return True
+    starters = _starters(engine, waiting)
+    runs_as = frozenset((*kinds_of(p), p.shape.expected_s, p.deadline_s) for p in starters)
+    if (passes := pass_too.get(runs_as)) is None:
+        passes = pass_too[runs_as] = bool(engine.forecasts.passes(starters, turns, now_ns))
+    return passes
 
 
 def nodes_changed(engine: Engine, names: Iterable[str], now_ns: int) -> None:

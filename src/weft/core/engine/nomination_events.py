@@ -74,6 +74,14 @@ def is_over(engine: Engine, nomination: Nomination, now_ns: int) -> None:
     wake_others(engine, FAR if takes_back else nomination.priority, now_ns)
 
 
+def kept_anew(engine: Engine, nodes: Iterable[str], now_ns: int) -> None:
+    """Places are kept on these nodes that were not before: where policies go by who is on a GPU,
+    one with this on it may suit others."""
+    if any("co_residents" in profile.reads for profile in engine.profiles.values()):
+        for node in nodes:
+            engine.wake_for_freed(node, now_ns)
+
+
 def look_at_gangs(engine: Engine, now_ns: int, out: list[Command]) -> None:
     """An event was taken in: nothing is kept for ever for a gang that cannot start."""
     preemption = engine.preemption

@@ -42,13 +42,15 @@ W = TypeVar("W", bound=IsParked)
 class FreedNode(NamedTuple):
     """A node with freed capacity: its columns in `NODE_COLUMNS` order, the memory (MiB) and cores
     (thousandths) free on each of its devices, and its row in the layout of this `generation`.
-    It may be free only for some pods: `for_whom` says whether for this one."""
+    It may be free only for some pods: `for_whom` says whether for this one, and `by_pod` that pods
+    alike may differ in that."""
 
     cells: list[int]
     devices: list[tuple[int, int]]
     generation: int = 0
     row: int = 0
     for_whom: Callable[[Any], bool] | None = None
+    by_pod: bool = False
 
     @classmethod
     def on(cls, ledger: Ledger, row: int) -> "FreedNode":
@@ -115,9 +117,9 @@ class ParkedGroup(Generic[K, W]):
         What could be harvested is not known here; `by_requests`: without it.
         """
         if freed.for_whom is not None:
-            first, whom = self.first(), freed.for_whom
             of_all = freed._replace(for_whom=None)
-            return bool(first and whom(first)) and self.could_fit(of_all, by_requests=by_requests)
+            fits = self.could_fit(of_all, by_requests=by_requests)
+            return fits and self.first_for(freed) is not None
         if any(other.could_fit(freed, by_requests=by_requests) for other in self.others):
             return True
         demand, cells = self.demand, freed.cells
@@ -142,6 +144,15 @@ class ParkedGroup(Generic[K, W]):
         while self.heap and self.heap[0][1].state != "parked":
             heapq.heappop(self.heap)
         return self.heap[0][1] if self.heap else None
+
+    def first_for(self, freed: FreedNode) -> W | None:
+        """The first one for whom the node is free."""
+        first, whom = self.first(), freed.for_whom
+        if first is None or whom is None or whom(first):
+            return first
+        others = (entry for entry in self.heap if freed.by_pod and entry[1].state == "parked")
+        found = min((entry for entry in others if whom(entry[1])), default=None)
+        return None if found is None else found[1]
 
     def tidy(self) -> None:
         """Drop pods that left, once they are most of the heap."""

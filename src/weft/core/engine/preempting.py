@@ -70,7 +70,8 @@ def makes_room(
     engine: Engine, waiting: WaitingPod, known: Assessment, now_ns: int, out: list[Command]
 ) -> bool:
     """Find room for a pod that fits nowhere: kept for others of lower priority, or by ending pods.
-    True if the pod has a place, or one is kept for it and it waits for that."""
+    True if the pod has a place, or one is kept for it and it waits for that, or if a more important
+    one goes first and it is tried after that."""
     pod, preemption = waiting.pod, engine.preemption
     if preemption.nominations and _takes_kept(engine, waiting, now_ns, out):
         return True
@@ -85,6 +86,8 @@ def makes_room(
         rights = rights._replace(below=pod.priority + 1, takes_back=None)
         found = _moves(engine, waiting, known, rights, now_ns)
         preemption.moves.searched(pod.uid, now_ns)
+    if found is not None and found.victims and engine.queue.yields(waiting):
+        return True
     known = engine.assess(waiting.profile, pod)  # the trials' answers are no more
     if found is None:
         return False
@@ -460,6 +463,7 @@ def _nominate(
         for uid in victim.uids:
             end(engine, waiting, uid, victim, now_ns, out, found.rooms.get(uid, ""))
     preemption.keep(nomination)
+    nomination_events.kept_anew(engine, (node,), now_ns)
 
 
 def end(
@@ -532,6 +536,9 @@ def try_nominated(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Co
     if leaving := preemption.leaving_on({nomination.node}):
         plan = PreemptionPlan(nomination.node, (), tuple(leaving))
         _wait(engine, waiting, known, plan, now_ns, out)
+        preemption.keep(nomination)
+        return
+    if engine.queue.yields(waiting):
         preemption.keep(nomination)
         return
     del preemption.nominations[pod.uid]

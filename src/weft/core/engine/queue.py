@@ -27,7 +27,8 @@ from msgspec.structs import replace
 
 from weft.core.constraints import PodsMoved
 from weft.core.engine.decision_faults import fault_backoff_ns
-from weft.core.engine.gangs import GangMembers, Gangs
+from weft.core.engine.gangs import Gangs
+from weft.core.engine.gathering import GatheringPods
 from weft.core.engine.parked import (
     NOWHERE,
     FreedNode,
@@ -41,7 +42,7 @@ from weft.core.engine.parked import (
 from weft.core.engine.team_queues import TeamQueues
 from weft.core.framework import Demand, Profile
 from weft.core.framework import policy as ask
-from weft.model import Gang, PodRequest, Shape
+from weft.model import PodRequest, Shape
 
 FIRST = -1 << 62
 """A part of the key of pods that go before all others of their profile."""
@@ -121,6 +122,10 @@ class WaitingPod:
         in_domain = gang.key if gang and gang.topology_key else ""
         return GroupKey(self.profile.name, self.pod.shape, in_domain, self.team)
 
+    def gang_group(self, gang: str) -> GroupKey:
+        """The group of a gang's head: it waits for all of them, and is alike to none."""
+        return GroupKey(self.profile.name, self.pod.shape, gang, self.team)
+
     def go_first(self) -> None:
         """Before all others of its profile, in the order in which they came."""
         self.key = (*(FIRST for _ in self.key[:-1]), self.key[-1])
@@ -168,6 +173,13 @@ class ActivePods:
                 if best_key is None or key < best_key:
                     best, best_key = heap, key
         return None if best is None else heapq.heappop(best)[1]
+
+    def more_important(self, waiting: WaitingPod) -> WaitingPod | None:
+        """The first of the highest priority that is active, where that is higher than this pod's.
+        None while there are turns: these go by priority first."""
+        active = (other for heap in self._heaps.values() for other in active_in(heap))
+        first = min(active, key=lambda other: (other.rank[1], *came(other)), default=waiting)
+        return first if first.rank[1] < waiting.rank[1] else None
 
     def worked(self, waiting: WaitingPod, looks: int) -> None:
         """So much work was done for the pod, on the turn of its namespace."""
@@ -277,7 +289,7 @@ def came(waiting: WaitingPod) -> tuple[int, int]:
     return waiting.pod.created_ns, waiting.key[-1]
 
 
-class Queue:
+class Queue(GatheringPods):
     """All waiting pods. Heads of different profiles are compared by priority, then age; who is
     next while there is more to do than one event's work, `ActivePods` says."""
 
@@ -292,6 +304,7 @@ class Queue:
         self._known: dict[str, WaitingPod] = {}
         self._faulty: dict[str, WaitingPod] = {}
         self._by_rule: GroupsByRule[GroupKey, WaitingPod] = GroupsByRule()
+        self._next: WaitingPod | None = None
         self._seq = self._held = self._looked_at = 0
         self.gangs: Gangs[WaitingPod] = Gangs()
 
@@ -374,7 +387,9 @@ class Queue:
 
     def pop(self) -> WaitingPod | None:
         """The pod to try next, taken out of the active queue; None when there is none."""
-        waiting = self._active.pop()
+        waiting, self._next = self._next, None
+        if waiting is None or waiting.state != "active":
+            waiting = self._active.pop()
         if waiting is None:
             return None
         waiting.state = "trying"
@@ -420,6 +435,18 @@ class Queue:
         waiting.tries -= 1
         self._activate(waiting, waiting.turn_of)
         return True
+
+    def yields(self, waiting: WaitingPod) -> bool:
+        """True if a more important pod is active: it is tried next, and then this one again.
+
+        To be asked before anybody is ended for `waiting`, by whatever order its policy tries pods:
+        the other one may take the place, and who was ended for `waiting` would end in vain.
+        """
+        self._next = self._active.more_important(waiting)
+        if self._next is not None:
+            waiting.tries -= 1
+            self._activate(waiting, waiting.turn_of)
+        return self._next is not None
 
     def done(self, waiting: WaitingPod, now_ns: int) -> None:
         """The pod has a place."""
@@ -516,7 +543,11 @@ class Queue:
         self._looked_at += len(self._parked)
         for group in list(self._parked.values()):
             if group.could_fit(freed):
-                self._wake_first(group, now_ns, skip_backoff=at_once(group, freed))
+                first = group.first_for(freed)
+                if first is None or first is group.first():
+                    self._wake_first(group, now_ns, skip_backoff=at_once(group, freed))
+                else:  # it may go where those before it may not
+                    self.wake(first.pod.uid, now_ns, at_once=at_once(group, freed))
 
     def _at_once(self, group: Parked | None, freed: FreedNode) -> bool:
         if self._teams is not None and self._teams.is_fair:
@@ -596,28 +627,6 @@ class Queue:
             heapq.heappop(self._backoff)  # it left, or was activated before its time
         return None
 
-    # --- gangs ---------------------------------------------------------------------------------
-
-    def has_place(self, uid: str, gang: Gang, now_ns: int) -> None:
-        """A pod of the gang has a place. If it needs no more of them, the others that wait are
-        each on their own."""
-        before = self.gangs.of(gang)
-        had_quorum = before is not None and before.has_quorum
-        members = self.gangs.placed(uid, gang)
-        if had_quorum or not members.has_quorum:
-            return
-        head, members.head, members.short_since_ns = members.head, None, None
-        if head is not None and head.state != "trying":
-            self._withdraw(head, "gathering", now_ns)
-        for waiting in list(members.waiting.values()):
-            if waiting.state == "gathering":
-                self.go_alone(waiting, now_ns)
-
-    def go_alone(self, waiting: WaitingPod, now_ns: int) -> None:
-        """A pod whose gang has enough places waits as any other pod does."""
-        waiting.group = waiting.own_group()
-        self._hold(waiting, now_ns)
-
     def lost_place(self, uid: str, now_ns: int) -> None:
         """A pod has no place any more. If its gang has too few now, those that wait gather."""
         members = self.gangs.lost(uid)
@@ -627,36 +636,6 @@ class Queue:
             if waiting is not members.head and waiting.state != "gathering":
                 self._withdraw(waiting, "gathering", now_ns)
         self._gather(members, now_ns)
-
-    def _leave_gang(self, waiting: WaitingPod, now_ns: int) -> None:
-        gang = waiting.pod.gang
-        members = self.gangs.of(gang) if gang else None
-        if members is None or not gang:
-            return
-        self.gangs.waits_no_more(waiting, gang)
-        if members.head is waiting:
-            members.head = None
-        if not members.has_quorum:
-            self._gather(members, now_ns)
-
-    def _gather(self, members: GangMembers[WaitingPod], now_ns: int) -> None:
-        """Have one of a gang that needs places wait for all, if as many as it needs are there."""
-        head = members.head
-        if not members.is_complete or not members.waiting:
-            if head is not None:
-                members.head = None
-                self._withdraw(head, "gathering", now_ns)
-            return
-        if head is None:
-            head = members.head = min(members.waiting.values(), key=lambda waiting: waiting.key)
-            head.tries = max(head.tries, members.tries)
-            head.ready_ns = max(head.ready_ns, members.ready_ns)
-            gang = members.gang.key
-            head.group = GroupKey(head.profile.name, head.pod.shape, gang, head.team)
-            self._hold(head, now_ns)
-        elif head.state in {"parked", "faulty"}:
-            self._withdraw(head, "gathering", now_ns)
-            self._hold(head, now_ns)
 
     # --- where pods wait -----------------------------------------------------------------------
 

@@ -174,6 +174,7 @@ class SlowdownEviction:
             gpus = frozenset((*_gpus(holding), *slow_pod))
             self._sent[holding.placement.uid] = (now_ns, gpus)
             self._quiet |= gpus
+            self._forget_sent(now_ns)
 
     def not_evicted(self, uid: str, now_ns: int, *, refused: bool) -> None:
         """The pod was not evicted: the GPU may lose another one, and this one is asked last."""
@@ -262,9 +263,17 @@ class SlowdownEviction:
         for uid in old:
             del self._seen[uid]
         self._slow = {g: slow for g, slow in self._slow.items() if now_ns - slow.at_ns <= GAP_NS}
-        self._sent = {u: sent for u, sent in self._sent.items() if now_ns - sent[0] < QUIET_NS}
+        self._forget_sent(now_ns)
         self._there = {}
         self._quiet = {gpu for _, gpus in self._sent.values() for gpu in gpus}
+
+    def _forget_sent(self, now_ns: int) -> None:
+        """Drop those that were asked too long ago, the oldest of which are first."""
+        while self._sent:
+            uid, (at_ns, _) = next(iter(self._sent.items()))
+            if now_ns - at_ns < QUIET_NS:
+                break
+            del self._sent[uid]
 
     def _count(self, holding: Holding, progress: PodProgress, now_ns: int) -> bool:
         """Add a measurement to the pod's account; False if it does not count there."""

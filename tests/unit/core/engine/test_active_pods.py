@@ -2,12 +2,15 @@
 
 from random import Random
 
+from engine_talk import SECOND
 from msgspec.structs import replace
 
-from weft.core.engine.queue import ActivePods, WaitingPod
-from weft.core.framework import Policy, Profile
+from weft.core.engine.parked import FreedNode
+from weft.core.engine.queue import ActivePods, Queue, WaitingPod
+from weft.core.framework import Demand, Policy, Profile
+from weft.core.ledger import Ledger
 from weft.core.policies.kube_knots import SmallestFirst
-from weft.testing import pod
+from weft.testing import node, pod
 
 PROFILES = [Profile("weft", [Policy()]), Profile("small", [SmallestFirst()])]
 
@@ -87,3 +90,24 @@ def test_whoever_is_next_is_next_by_the_rule():
                     slow.work = {}
             turns += slow.by_turns
     assert turns > 2_000
+
+
+def test_a_node_that_is_free_for_some_wakes_one_of_these_though_others_alike_come_first() -> None:
+    ledger, profile, queue = Ledger([node("a", gpus=1)]), PROFILES[0], Queue()
+    for uid in ("first", "second", "third"):
+        queue.add(pod(uid, gpus=1), profile, 0)
+    while (tried := queue.pop()) is not None:
+        shape = tried.pod.shape
+        queue.park(tried, shape, Demand(shape, ledger.table), 0)
+    free = FreedNode.on(ledger, 0)
+    nobody = free._replace(for_whom=lambda _: False, by_pod=True)
+    queue.wake_for_freed(nobody, 60 * SECOND)
+    assert queue.pop() is None
+    some = free._replace(for_whom=lambda waiting: waiting.pod.uid != "first", by_pod=True)
+    queue.wake_for_freed(some, 60 * SECOND)
+    woken = queue.pop()
+    assert woken is not None
+    assert woken.pod.uid == "second"
+    queue.wake_for_freed(free, 60 * SECOND)
+    assert (woken := queue.pop()) is not None
+    assert woken.pod.uid == "first"

@@ -1,5 +1,6 @@
 """Preemption: pods of lower priority end for one that fits nowhere, and its place is kept."""
 
+import numpy as np
 import pytest
 from engine_talk import SECOND, one_card, places, refused
 from msgspec.structs import replace
@@ -25,9 +26,11 @@ from weft.core.engine import (
     Unschedulable,
 )
 from weft.core.explain.smallest_change import ChangeSearch
-from weft.core.framework import Profile
+from weft.core.framework import Policy, Profile, Query
 from weft.core.framework.residency import Residencies
 from weft.core.ledger import audit
+from weft.core.ledger.table import Bools
+from weft.core.policies.kube_knots import SmallestFirst
 from weft.core.policies.packing import BestFit
 from weft.core.preempt import Budget
 from weft.model import Gang, Node, PodMarks, PodRequest
@@ -501,3 +504,64 @@ def test_places_of_a_gang_are_taken_by_its_heads_priority_alone() -> None:
     out = engine.handle(PodAdded(pod("between", gpus=2, priority=1)), 2 * SECOND)
     assert refused(out) == ["between"]
     assert engine.preemption.nominations.keys() == {"train-5", "train-0"}
+
+
+class NotAlone(Policy):
+    """Admits only GPUs with two others on them."""
+
+    name = "not-alone"
+    reads = frozenset({"co_residents"})
+
+    def filter_devices(self, query: Query) -> Bools:
+        return np.asarray(query.device_pods >= 2)
+
+
+class Alone(Policy):
+    """Admits only idle GPUs."""
+
+    name = "alone"
+
+    def filter_devices(self, query: Query) -> Bools:
+        return np.asarray(query.device_pods == 0)
+
+
+def test_a_place_that_is_kept_wakes_whom_a_policy_lets_join_it() -> None:
+    profiles = [
+        Profile("weft", [Alone()], preempts=True),
+        Profile("joins", [NotAlone()]),
+    ]
+    engine = Engine(profiles, [one_card()])
+    bound(engine, share("low", 5_000, priority=0))
+    joins = replace(share("joins", 1_000, priority=1), scheduler_name="joins")
+    assert refused(engine.handle(PodAdded(joins), 0)) == ["joins"]
+    commands = engine.handle(PodAdded(share("high", HALF, priority=1)), 20 * SECOND)
+    assert ended(commands) == ["low"]
+    assert places(commands) == {"joins": "a"}
+
+
+def test_nobody_is_ended_while_a_more_important_pod_has_its_turn() -> None:
+    """By size it comes after another one of its profile, and takes the place: in vain the first one
+    would have ended somebody."""
+    by_size = Profile("by-size", [SmallestFirst(), BestFit()], preempts=True)
+    engine = Engine([Profile("weft", [BestFit()], preempts=True), by_size], [one_card()])
+    bound(engine, share("top", 10_000, priority=9), share("low", 6_000, priority=0))
+    small = replace(share("small", 500, priority=0), scheduler_name="by-size")
+    more = replace(share("more", 10_000, priority=2), scheduler_name="by-size")
+    for each in (share("less", 12_000, priority=1), small, more):
+        assert refused(engine.handle(PodAdded(each), 0)) == [each.uid]
+    commands = engine.handle(PodGone("top"), 60 * SECOND)
+    assert not ended(commands)
+    assert places(commands) == {"more": "a"}
+
+
+def test_of_pods_that_were_ended_long_ago_nothing_stays() -> None:
+    engine = preempting_on(one_card())
+    for number in range(50):
+        now_ns = number * 600 * SECOND
+        bound(engine, share(f"low{number}", CARD, priority=1), now_ns=now_ns)
+        assert ended(engine.handle(PodAdded(share(f"high{number}", CARD, priority=9)), now_ns))
+        assert places(engine.handle(PodGone(f"low{number}"), now_ns)) == {f"high{number}": "a"}
+        engine.handle(PodGone(f"high{number}"), now_ns)
+    assert len(engine.slowdown_eviction._sent) == 1
+    assert not engine.preemption.standings
+    assert not engine.preemption.going

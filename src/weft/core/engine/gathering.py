@@ -1,0 +1,79 @@
+"""Has the pods of a gang wait for each other, and one of them, its head, for places for all.
+
+added ──▶ GATHERING ──as many as it needs──▶ its head waits in the queue for all
+              ▲                                  └─ enough have places: each on its own
+              └── too few of them have places by now
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.core.engine.gangs import GangMembers, Gangs
+from weft.model import Gang
+
+if TYPE_CHECKING:
+    from weft.core.engine.queue import WaitingPod
+
+
+class GatheringPods:
+    """The part of a queue (`Queue`) that knows `gangs`; where single pods wait, that one says."""
+
+    gangs: Gangs[WaitingPod]
+
+    def _withdraw(self, waiting: WaitingPod, state: str, now_ns: int) -> None:
+        """Take it out of wherever it waits for a try of its own."""
+        raise NotImplementedError
+
+    def _hold(self, waiting: WaitingPod, now_ns: int) -> None:
+        """Let it wait for its back-off and its turn."""
+        raise NotImplementedError
+
+    def has_place(self, uid: str, gang: Gang, now_ns: int) -> None:
+        """A pod of the gang has a place. If it needs no more of them, the others that wait are
+        each on their own."""
+        before = self.gangs.of(gang)
+        had_quorum = before is not None and before.has_quorum
+        members = self.gangs.placed(uid, gang)
+        if had_quorum or not members.has_quorum:
+            return
+        head, members.head, members.short_since_ns = members.head, None, None
+        if head is not None and head.state != "trying":
+            self._withdraw(head, "gathering", now_ns)
+        for waiting in list(members.waiting.values()):
+            if waiting.state == "gathering":
+                self.go_alone(waiting, now_ns)
+
+    def go_alone(self, waiting: WaitingPod, now_ns: int) -> None:
+        """A pod whose gang has enough places waits as any other pod does."""
+        waiting.group = waiting.own_group()
+        self._hold(waiting, now_ns)
+
+    def _leave_gang(self, waiting: WaitingPod, now_ns: int) -> None:
+        gang = waiting.pod.gang
+        members = self.gangs.of(gang) if gang else None
+        if members is None or not gang:
+            return
+        self.gangs.waits_no_more(waiting, gang)
+        if members.head is waiting:
+            members.head = None
+        if not members.has_quorum:
+            self._gather(members, now_ns)
+
+    def _gather(self, members: GangMembers[WaitingPod], now_ns: int) -> None:
+        """Have one of a gang that needs places wait for all, if as many as it needs are there."""
+        head = members.head
+        if not members.is_complete or not members.waiting:
+            if head is not None:
+                members.head = None
+                self._withdraw(head, "gathering", now_ns)
+            return
+        if head is None:
+            head = members.head = min(members.waiting.values(), key=lambda waiting: waiting.key)
+            head.tries = max(head.tries, members.tries)
+            head.ready_ns = max(head.ready_ns, members.ready_ns)
+            head.group = head.gang_group(members.gang.key)
+            self._hold(head, now_ns)
+        elif head.state in {"parked", "faulty"}:
+            self._withdraw(head, "gathering", now_ns)
+            self._hold(head, now_ns)
