@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from weft.core.policies.catalog import built_in
+from weft.lab.experiment.run.runner import CellResult
 from weft.lab.experiment.run.simulated import runner_of
 from weft.lab.experiment.run.waiting import QUEUE_RULES
 from weft.lab.experiment.spec.experiment import ExperimentSpec, data_paths, decode_spec, plan
@@ -55,6 +56,20 @@ def test_a_cell_is_the_same_each_time(tmp_path: Path) -> None:
     runner = runner_of(spec, data_paths(spec, folder, {}), built_in().from_spec)
     cell = next(cell for cell in plan(spec) if cell.scheduler == "reserve-move-30")
     assert runner.run(cell) == runner.run(cell)
+
+
+def test_pods_that_fill_the_cluster_are_not_measured(tmp_path: Path) -> None:
+    def ran(text: str) -> CellResult:
+        spec, folder = small(tmp_path, text)
+        runner = runner_of(spec, data_paths(spec, folder, {}), built_in().from_spec)
+        return runner.run(next(cell for cell in plan(spec) if cell.scheduler == "first-fit"))
+
+    every, late = ran(TEXT), ran(TEXT.replace("podsARun", "warmUp: 0.5, podsARun"))
+    assert late.jobs == every.jobs
+    assert late.measures != every.measures
+    waits = [row.bound_s - row.arrived_s for row in late.jobs[125:] if row.bound_s is not None]
+    means = [late.measures[f"{size}_wait_mean_s"] or 0 for size in ("several", "others")]
+    assert min(means) < sum(waits) / len(waits) < max(means)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,15 @@
 """Runs pods that come, wait and go, under rules of who goes next, with and without moves."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from weft.lab.experiment.run.runner import CellResult, DecisionsKept, MakeScheduler, every_nth_node
 from weft.lab.experiment.run.shared_gpus import finite_or_none
@@ -24,36 +27,46 @@ from weft.model.queue_rules import NO_MOVES, NOTHING_KEPT, HeadOfLine, MoveRules
 
 _SECOND_NS = 1_000_000_000
 _KEPT = HeadOfLine(300 * _SECOND_NS, 1_800 * _SECOND_NS, 300 * _SECOND_NS)
+_KEPT_LONG = replace(_KEPT, keep_for_ns=86_400 * _SECOND_NS, at_once=3)
 _MOVES = MoveRules(60 * _SECOND_NS)
 BOUND_S = 10
 """Bounded slowdown counts pods that run for less as if they ran for so long."""
 
 
 class QueueRule(NamedTuple):
-    """When places are kept, when pods are moved, and how many of the shares may be (0 to 1)."""
+    """When places are kept, when pods are moved, and how many of the shares may be (0 to 1); `said`
+    where pods say how long they run."""
 
     head_of_line: HeadOfLine = NOTHING_KEPT
     moves: MoveRules = NO_MOVES
     movable: float = 0
+    said: bool = False
 
 
+_DISCIPLINES = {
+    "first-fit": NOTHING_KEPT,
+    "reserve": _KEPT,
+    "easy": replace(_KEPT, discipline="easy"),
+    "shortest": replace(_KEPT, discipline="shortest"),
+    "reserve-long": _KEPT_LONG,
+    "easy-long": replace(_KEPT_LONG, discipline="easy"),
+}
 QUEUE_RULES = {
     f"{discipline}{suffix}": QueueRule(kept, moves, movable)
-    for discipline, kept in {
-        "first-fit": NOTHING_KEPT,
-        "reserve": _KEPT,
-        "easy": msgspec.structs.replace(_KEPT, discipline="easy"),
-        "shortest": msgspec.structs.replace(_KEPT, discipline="shortest"),
-    }.items()
+    for discipline, kept in _DISCIPLINES.items()
     for suffix, moves, movable in (
         ("", NO_MOVES, 0),
         ("-move-10", _MOVES, 0.1),
         ("-move-30", _MOVES, 0.3),
         ("-move-100", _MOVES, 1.0),
     )
+} | {
+    f"{discipline}-said": QueueRule(_DISCIPLINES[discipline], said=True)
+    for discipline in ("easy", "shortest", "easy-long")
 }
-"""The disciplines of the queue, all but the first with places kept for pods of several GPUs after
-five minutes; in each 0, 10, 30 or 100 % of the shares may be moved."""
+"""The disciplines of the queue, all but the first with a place kept for pods of several GPUs after
+five minutes, for half an hour, or with `-long` three at once for a day each. In each 0, 10, 30 or
+100 % of the shares may be moved. How long pods run is learnt, or `-said`."""
 
 
 class WaitingRunner:
@@ -86,49 +99,86 @@ class WaitingRunner:
             restart_s=workload.restart_seconds,
         )
         decisions, times = DecisionsKept(wanted=self._records), list[TimedPods]()
+        scenario = Scenario(nodes, pods, head_of_line=rule.head_of_line, moves=rule.moves)
         run = run_timed(
-            Scenario(nodes, pods, head_of_line=rule.head_of_line, moves=rule.moves),
+            scenario.with_said_durations() if rule.said else scenario,
             self._make(workload.policy),
             replayed(len(pods), len(nodes), cell.seed),
             timing=False,
             decisions=decisions.writer,
             on_times=times.append,
         )
-        run = msgspec.structs.replace(run, policy=cell.scheduler)
+        run = replace(run, policy=cell.scheduler)
         rows, packed = pod_rows(times[0]), decisions.packed()
-        measures = waiting_measures(run, times[0])
+        first = int(len(pods) * workload.warm_up)
+        measures = waiting_measures(run, times[0], first, scenario.capacity_milli)
         return CellResult(measures, msgspec.to_builtins(run), rows, decisions=packed)
 
 
-def waiting_measures(run: PolicyRun, times: TimedPods) -> dict[str, float | None]:
-    """Return the measures of who waits for how long, by name."""
+def waiting_measures(
+    run: PolicyRun, times: TimedPods, first: int, capacity_milli: int
+) -> dict[str, float | None]:
+    """Return the measures of who waits for how long, by name, of pods from the `first` on, and how
+    much of the cluster was allocated from when that came until the last did."""
     measures: dict[str, float | None] = {"unfinished": run.failed_pods}
-    for size in run.sizes or ():
-        name = "several" if size.several else "others"
-        measures[f"{name}_wait_mean_s"] = size.mean_s
-        measures[f"{name}_wait_p99_s"] = size.p99_s
-        measures[f"{name}_slowdown"] = _bounded_slowdown(times, several=size.several)
-    if run.queues is not UNSET:
-        measures["worst_team_wait_s"] = max(queue.wait_mean_s for queue in run.queues)
-    if run.waits is not None:
-        measures["mean_allocated_percent"] = run.waits.mean_allocated_percent
+    numbers = range(first, len(times.pods))
+    for name, several in (("several", True), ("others", False)):
+        waited = _Waited.of(times, (n for n in numbers if (times.pods[n].gpus > 1) == several))
+        measures[f"{name}_wait_mean_s"], measures[f"{name}_wait_p99_s"] = waited.mean_and_p99()
+        measures[f"{name}_slowdown"] = waited.slowdown()
+    teams: dict[str, list[int]] = {}
+    for number in numbers:
+        teams.setdefault(times.pods[number].queue, []).append(number)
+    means = (_Waited.of(times, team).mean_and_p99()[0] for team in teams.values())
+    measures["worst_team_wait_s"] = max((mean for mean in means if mean is not None), default=None)
+    measures["mean_allocated_percent"] = _allocated_percent(times, first, capacity_milli)
     moved = None if run.moves is UNSET else run.moves
     measures["moved_pods"] = moved.moved if moved else 0
     measures["moved_lost_percent"] = moved.lost_percent if moved else 0.0
     return {name: finite_or_none(value) for name, value in measures.items()}
 
 
-def _bounded_slowdown(times: TimedPods, *, several: bool) -> float | None:
-    """The mean of (wait + run) / run of pods that ended, with runs of at least `BOUND_S`."""
-    slowdowns = [
-        _slowdown(times.pods[number], (ended_ns - times.created[number]) / _SECOND_NS)
-        for number, ended_ns in times.ended.items()
-        if (times.pods[number].gpus > 1) == several
-    ]
-    return round(sum(slowdowns) / len(slowdowns), 4) if slowdowns else None
+class _Waited(NamedTuple):
+    """Seconds for which pods that ended waited, or ran again what they lost, and those of their
+    work; [n] each."""
+
+    waits: npt.NDArray[np.float64]
+    runs: npt.NDArray[np.float64]
+
+    @staticmethod
+    def of(times: TimedPods, numbers: Iterable[int]) -> "_Waited":
+        ended = [number for number in numbers if number in times.ended]
+        took = [(times.ended[number] - times.created[number]) / _SECOND_NS for number in ended]
+        runs = np.array([_runs_s(times.pods[number]) for number in ended], dtype=np.float64)
+        waits = np.array(took, dtype=np.float64) - runs
+        return _Waited(np.maximum(0.0, waits.round(3)), runs)
+
+    def mean_and_p99(self) -> tuple[float | None, float | None]:
+        if not len(self.waits):
+            return None, None
+        return round(float(self.waits.mean()), 3), round(float(np.percentile(self.waits, 99)), 3)
+
+    def slowdown(self) -> float | None:
+        """The mean of (wait + run) / run, with runs of at least `BOUND_S`."""
+        if not len(self.waits):
+            return None
+        slowdowns = (self.waits + self.runs) / np.maximum(BOUND_S, self.runs)
+        return round(float(np.maximum(1.0, slowdowns).mean()), 4)
 
 
-def _slowdown(pod: TracePod, took_s: float) -> float:
+def _runs_s(pod: TracePod) -> float:
     assert pod.deleted_s is not None
     assert pod.scheduled_s is not None
-    return max(1.0, took_s / max(BOUND_S, pod.deleted_s - pod.scheduled_s))
+    return pod.deleted_s - pod.scheduled_s
+
+
+def _allocated_percent(times: TimedPods, first: int, capacity_milli: int) -> float | None:
+    """Return how much of the GPUs was held from when that pod came until the last one came."""
+    since, until = times.created.get(first, 0), max(times.created.values(), default=0)
+    if until <= since or not capacity_milli:
+        return None
+    held = 0
+    for number, ended_ns in times.ended.items():
+        from_ns, to_ns = max(since, times.bound[number]), min(until, ended_ns)
+        held += times.pods[number].total_milli * max(0, to_ns - from_ns)
+    return round(100 * held / (until - since) / capacity_milli, 2)

@@ -361,10 +361,12 @@ class WaitingPods(Section, frozen=True, kw_only=True, tag_field="kind", tag="que
 
     They come to every `everyNode`-th of the `nodes` of openb's CSV, `podsARun` of them, placed by
     `policy`. A share that is moved runs `restartSeconds` again. Axes: `mixes`; `loads`, arrival
-    rate × mean GPU time asked for ÷ GPUs."""
+    rate × mean GPU time asked for ÷ GPUs. The first `warm_up` of the pods (0 to 1) only fill
+    the cluster: measures leave them out."""
 
     nodes: str
     every_node: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    warm_up: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     mixes: Annotated[tuple[Literal["shares", "many-gpu"], ...], Meta(min_length=1)] = (
         "shares",
         "many-gpu",
