@@ -14,7 +14,7 @@ TESTS := -n 3 --dist worksteal -o faulthandler_timeout=300 -o faulthandler_exit_
 # pytest rewrites the tests: 15 s at each run where the result may not be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo kind-demo images test test-long test-faults test-data test-cluster test-node test-gpu test-browser cluster-tools node-tools helm manifests image release site api gpu-check coverage check format bench bench-cluster experiments docs clean
+.PHONY: help venv demo kind-demo images test test-long test-faults test-data test-cluster test-node test-gpu test-browser cluster-tools node-tools helm manifests image release site api gpu-check coverage check words format bench bench-cluster experiments docs clean
 
 help:  ## This list.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -125,6 +125,9 @@ check: venv  ## Format, lint, types, import rules, docs.
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/pytest -q tests/architecture
+
+words: venv  ## 200 docstrings and 100 messages drawn by SEED, to be read by somebody new to the code.
+	@$(BIN)/python tests/architecture/draw_words.py --seed $(or $(SEED),1)
 
 format: venv  ## Format the code.
 	@$(BIN)/ruff format .

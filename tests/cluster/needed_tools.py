@@ -10,7 +10,7 @@ NO_PROMETHEUS = "no prometheus command: apt-get install -y prometheus"
 
 
 def lacking(text: str) -> NoReturn:
-    """Leave the test out; `text` says what is not there, and what installs it."""
+    """Leave the test out; `text` says what does not exist, and what installs it."""
     if os.environ.get("CI") == "true":
         pytest.fail(f"CI must run this test: {text}", pytrace=False)
     sys.__stderr__.write(f"SKIPPED {text}\n")  # type: ignore[union-attr]

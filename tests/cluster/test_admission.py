@@ -110,7 +110,7 @@ def test_a_refusal_names_what_to_remove(
     user = people("alice")
     body = pod("copied", annotations={"weft.dev/placement": "x", "example.org/note": "y"})
     said = refused(user, "POST", user.path("Pod", namespace), body)
-    assert "remove them from what you create: weft.dev/placement" in said
+    assert "remove them from pods that you create: weft.dev/placement" in said
     assert "example.org" not in said
 
 
@@ -176,7 +176,7 @@ def test_labels_that_ask_stay_as_they_are_once_a_pod_has_its_node(
     ):
         change = {"metadata": {"labels": {key: "8"}}}
         said = refused(user, "PATCH", f"{path}/{name}", change)
-        assert ("ask for GPUs stay as they were" in said) is denied
+        assert ("request GPUs cannot change" in said) is denied
 
 
 def test_pods_that_ask_and_name_no_scheduler_become_wefts(

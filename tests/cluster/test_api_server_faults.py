@@ -219,7 +219,7 @@ def test_a_pod_is_deleted_after_it_was_bound_and_before_that_is_known(
 def test_a_node_is_deleted_while_pods_are_bound_to_it(
     control_plane: ControlPlane, namespace: str, tmp_path: Path, proxy: ApiProxy, when: When
 ) -> None:
-    """The API server does not mind: it binds to a node that is not there. Such a pod holds nothing
+    """The API server does not mind: it binds to a node that is missing. Such a pod holds nothing
     until its node is back. What is decided once Weft knows goes elsewhere.
     """
     nodes(control_plane, 1)

@@ -427,7 +427,7 @@ def taken(api: Api, place: str, item: Object) -> bool:
         ({"scheduler": {"minAvailable": 2}}, "no node could be drained"),
         ({"profiles": [{**PROFILE, "schedulerName": "a"}]}, "weft is no profile"),
         ({"agent": {"configureRuntime": True, "criSocket": ""}}, "or give the socket"),
-        ({"profiles": [PROFILE, PROFILE]}, "schedulerName weft is there twice"),
+        ({"profiles": [PROFILE, PROFILE]}, "schedulerName weft is listed twice"),
         ({"profiles": [with_policy("best-fitt")]}, "best-fitt, which Weft does not have: write "),
         ({"configuration": {"profiles": [with_policy("x")]}}, "binpack, coscheml, dot-product"),
         (by_route("best-fitt"), "configuration.extender.routes./gpus: best-fitt is no policy"),

@@ -98,9 +98,7 @@ def test_what_the_server_does_not_have_is_unknown_and_not_nothing(tmp_path: Path
         assert {told[name] for name in (*TOTALS.values(), "idle_gpu_hours")} == {None}
         table = command(*asked)
         assert table.stdout.splitlines()[2].split() == ["b", "1.00", "unknown", "unknown"]
-        assert "GPU-hours of all cards unknown, held by nobody unknown" in (
-            table.stdout + table.stderr
-        )
+        assert "GPU-hours of all cards unknown, idle unknown" in (table.stdout + table.stderr)
         rows = command(*asked, "-o", "csv").stdout.splitlines()
         assert rows == ["queue,gpu_hours,gib_hours,borrowed_gpu_hours", "a,1.0,2.0,", "b,1.0,,"]
         assert "<td>unknown</td>" in command(*asked, "-o", "html").stdout

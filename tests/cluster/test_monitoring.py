@@ -206,7 +206,7 @@ COUNTED_FROM_THE_START = (
     "weft_pod_faults_total",
     "weft_out_of_gpu_memory_total",
 )
-"""A series that is not there at 0 does not seem to grow when it is 1."""
+"""A series that does not exist at 0 does not seem to grow when it is 1."""
 THERE = (
     "weft_ready == 1",
     'leader_election_master_status{job=~".*weft-scheduler"} == 1',

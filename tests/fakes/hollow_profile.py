@@ -94,7 +94,7 @@ def _steps(text: str) -> Steps:
         at_s, colon, mib = part.rpartition(":")
         amount = _number(MEMORY, mib)
         if amount != int(amount):
-            raise BadInputError(MEMORY, f"{mib.strip()!r} is no whole number of MiB")
+            raise BadInputError(MEMORY, f"{mib.strip()!r} is not a whole number of MiB")
         steps.append((_number(MEMORY, at_s) if colon else 0.0, int(amount)))
     if [at_s for at_s, _ in steps] != sorted({at_s for at_s, _ in steps}):
         raise BadInputError(MEMORY, f"{text!r}: the seconds must grow from step to step")

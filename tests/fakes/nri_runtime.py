@@ -4,7 +4,7 @@ It does with its plugins what containerd 2.2 does: asks them by their index, eac
 container as those before have adjusted it; waits for an answer no longer than its time-out, drops
 a plugin that is late or gone and goes on without it; lets no two of them set one variable; asks
 validators last and believes those that are gone, and creates no container of a pod that requires a
-plugin which is not there. Of a sandbox that is older than its restart it does not say that it
+plugin which does not exist. Of a sandbox that is older than its restart it does not say that it
 stops. It runs nothing: `containers` says with which environment each one would have started. What
 only a real runtime shows (`tests/node`) it does not show.
 """
@@ -347,7 +347,7 @@ class FakeRuntime:
 
 
 def _adjusted(own: Iterable[str], given: dict[str, str]) -> dict[str, str]:
-    """As containerd does it: of a variable that is there twice, the first is adjusted and the
+    """As containerd does it: of a variable that is listed twice, the first is adjusted and the
     second stands."""
     env: dict[str, str] = {}
     left = dict(given)

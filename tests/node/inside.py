@@ -42,7 +42,7 @@ def read_log(path: Path) -> Inside:
         if kind == "env":
             name, _, value = rest.partition("=")
             if env.setdefault(name, value) != value:
-                raise ValueError(f"{name} is there twice, as {env[name]} and {value}: {path}")
+                raise ValueError(f"{name} is listed twice, as {env[name]} and {value}: {path}")
         elif kind == "device":
             where, major, minor, mode, opens = rest.split()
             devices[where] = Device(int(major, 16), int(minor, 16), mode, opens == "yes")

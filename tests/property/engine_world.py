@@ -400,7 +400,11 @@ class World:
 
     def _audit(self) -> None:
         sentences = audit(self.engine.ledger)
-        facts = ("overbooked", "holds a GPU the node has not", "is held beside its instance")
+        facts = (
+            "overbooked",
+            "holds a GPU that the node does not have",
+            "is held beside its instance",
+        )
         assert [s for s in sentences if not any(fact in s for fact in facts)] == []
         assert self.facts or not sentences
 

@@ -395,7 +395,7 @@ class World:
     def check(self) -> None:
         ledger = self.engine.ledger
         if len(self.log) % AUDITED_EVERY == 0:
-            lost = "holds a GPU the node has not"  # its pods are about to go
+            lost = "holds a GPU that the node does not have"  # its pods are about to go
             assert [text for text in audit(ledger) if lost not in text] == []
         most = CARD * max(self.limits) // 1000
         for gpu in self.gpus:

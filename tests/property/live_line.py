@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SHIPS = SHIPPED_BY["config defaults"].queue.rules()
 SOON = replace(SHIPS, after_ns=2_000_000_000, keep_for_ns=40_000_000_000)
 """Two seconds until a place is kept, and forty until it is no more."""
-FACTS = ("overbooked", "holds a GPU the node has not")
+FACTS = ("overbooked", "holds a GPU that the node does not have")
 """An account may say so: of bindings by others, and of a GPU that was lost."""
 LATE_S = 1.0
 """So long after its time a place may be kept by a process that has heard of nothing since."""

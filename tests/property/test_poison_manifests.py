@@ -233,7 +233,7 @@ class Story:
                 self.tell(PodGone(request.uid))
             if dice.random() < 0.3:
                 self.change_a_node(dice)
-        lost = "holds a GPU the node has not"
+        lost = "holds a GPU that the node does not have"
         assert [text for text in audit(self.engine.ledger) if lost not in text] == []
         return count
 

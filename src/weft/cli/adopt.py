@@ -54,7 +54,7 @@ def adopt(
     must be fixed first, and nothing was written.
     """
     if dry_run and yes:
-        raise BadInputError("--dry-run", "contradicts --yes; leave one of the two out")
+        raise BadInputError("--dry-run", "contradicts --yes; remove one of them")
     if undo:
         undone = answer(kubeconfig, context, lambda client: _undo(client, write=not dry_run))
         _show_undone(undone, dry_run, output)

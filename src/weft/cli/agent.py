@@ -106,7 +106,7 @@ def agent(
 ) -> None:
     """Deliver GPU shares to this node's containers, through NRI; run as root on each GPU node."""
     if all_nodes and not cleanup:
-        raise BadInputError("--all-nodes", "is for --cleanup: add it, or leave this out")
+        raise BadInputError("--all-nodes", "requires --cleanup; add it or remove this option")
     name = node_name or os.environ.get(NODE_NAME, "") or socket.gethostname().lower()
     with logs.daemon(log_format, log_level, node=name):
         kubeconfigs = (kubeconfig,) if kubeconfig else ()

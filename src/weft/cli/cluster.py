@@ -64,7 +64,7 @@ def state_of(snapshot: "Path | None", kubeconfig: "Path | None", context: str) -
     if snapshot is not None:
         if kubeconfig or context:
             raise BadInputError(
-                str(snapshot), "is a cluster's state; leave out --kubeconfig, --context"
+                str(snapshot), "is the state of a cluster; remove --kubeconfig, --context"
             )
         return open_snapshot(snapshot)
     objects, config = answer(kubeconfig, context, lambda client: asked(client, None))

@@ -59,7 +59,8 @@ def console(
         int, Option(min=0, max=65535, help="The port to listen on; 0: any free one.")
     ] = 8470,
     address: Annotated[
-        str, Option(help="The address to listen on; others than 127.0.0.1 may want --sign-in.")
+        str,
+        Option(help="The address to listen on; with any other than 127.0.0.1, consider --sign-in."),
     ] = LOOPBACK,
     sign_in: Annotated[
         bool,
@@ -81,17 +82,17 @@ def console(
     given = {"--snapshot": snapshot, "--decisions": decisions, "--demo": demo or None}
     named = [option for option, value in given.items() if value is not None]
     if len(named) > 1:
-        raise BadInputError(named[0], f"names what to show; leave out {' and '.join(named[1:])}")
+        raise BadInputError(named[0], f"selects what to show; remove {' and '.join(named[1:])}")
     offline = named[0] if named else ""
     if policy and decisions is None:
         raise BadInputError("--policy", "is for --decisions")
     if offline and (kubeconfig or context or config):
-        what = "is no cluster to be read; leave out --kubeconfig, --context and --config"
+        what = "does not read a cluster; remove --kubeconfig, --context and --config"
         raise BadInputError(offline, what)
     if sign_in and offline:
-        raise BadInputError("--sign-in", f"asks a cluster who may see what; leave out {offline}")
+        raise BadInputError("--sign-in", f"checks rights on a live cluster; remove {offline}")
     if audience and not sign_in:
-        raise BadInputError("--audience", "is of tokens; give --sign-in too")
+        raise BadInputError("--audience", "sets the audience of tokens; it requires --sign-in")
     where = ConsoleAddress(address, port, sign_in, audience)
     if demo:
         asyncio.run(_serve(_demo(), where))
@@ -288,7 +289,7 @@ async def _serve(
     try:
         opened = await server.listen(address, port)
         if viewers is None and not is_loopback(address):
-            text = f"--address {address}: whoever reaches it sees the names of all pods; "
+            text = f"--address {address}: anyone who can connect sees the names of all pods; "
             print_warning(text + "--sign-in shows each viewer only what they may list")
         host = f"[{address}]" if ":" in address else address
         echo(f"weft: the console is at http://{host}:{opened} (Ctrl-C ends it)")

@@ -29,7 +29,9 @@ DEFAULT_SERVICE = "weft-system/weft-scheduler:10259"
 NO_END = 3
 """Exit code: the decisions file ends without an end record."""
 
-explain_app = Typer(help="Why a pod is where it is, or nowhere.", no_args_is_help=True)
+explain_app = Typer(
+    help="Why a pod was placed on its node, or why it is pending.", no_args_is_help=True
+)
 
 
 @explain_app.command("pod")
@@ -62,17 +64,17 @@ def explain_pod(
     """
     for option, file in (("--decisions", decisions), ("--snapshot", snapshot)):
         if file is not None and (url or kubeconfig or context or service != DEFAULT_SERVICE):
-            raise BadInputError(option, "is a file; leave out what names a live scheduler")
+            raise BadInputError(option, "reads a file; remove the options for a live scheduler")
     if decisions is not None and snapshot is not None:
-        raise BadInputError("--snapshot", "and --decisions are two files; leave one out")
+        raise BadInputError("--snapshot", "and --decisions both name a source; remove one")
     if decisions is not None:
         _explain_from_file(decisions, name, policy, output)
     elif policy:
-        raise BadInputError("--policy", "is for --decisions; a live scheduler has its own")
+        raise BadInputError("--policy", "requires --decisions; a live scheduler has its own")
     elif snapshot is not None:
         _explain_from_snapshot(snapshot, name, output)
     elif url and (kubeconfig or context or service != DEFAULT_SERVICE):
-        raise BadInputError("--url", "names the scheduler itself; leave out the cluster's options")
+        raise BadInputError("--url", "is the scheduler's own address; remove the cluster's options")
     else:
         from weft.cluster.scheduler.explain_client import SchedulerAddress
 

@@ -137,7 +137,7 @@ class DefragWish(NamedTuple):
         given = bool(self.pod) + bool(self.gpus) + self.stranded
         if given != 1:
             error = BadInputError if given else MissingOptionError
-            raise error("--pod", "name a waiting pod, or give --gpus, or --stranded, one of them")
+            raise error("--pod", "specify exactly one of a pending pod, --gpus and --stranded")
         if not self.stranded and self.most_moves > MOST_MOVES_FOR_ROOM:
             problem = f"{self.most_moves} is too many for one pod; at most {MOST_MOVES_FOR_ROOM}"
             raise BadInputError("--most-moves", problem)
@@ -270,7 +270,7 @@ def _makes_room(plan: DefragPlan) -> str:
         return "No plan has so few moves: raise --most-moves."
     if not room.moves:
         return f"It fits on {room.node} already: no pod has to be moved."
-    least = "" if room.smallest else "; not all sets were tried, so fewer may do"
+    least = "" if room.smallest else "; not all sets were tried, so fewer moves may be enough"
     return f"Then it fits on {room.node}. Cost: {_cost(len(room.moves), room.lost_gpu_s)}{least}."
 
 
@@ -363,7 +363,7 @@ def _changed(plan: DefragPlan, done: int, cluster: _Cluster) -> str:
     trials = MoveTrials(state.engine, movable.pods, movable.budgets)
     for step in rest:
         if step.uid not in trials.movable:
-            return f"the cluster changed: {plan.name_of(step.uid)} may not be moved any more"
+            return f"the cluster changed: {plan.name_of(step.uid)} can no longer be moved"
     if not trials.allowed([rest[0].uid]):
         return f"a disruption budget does not let {plan.name_of(rest[0].uid)} go now"
     wanted, waits = plan.wanted, _waits(plan, state)

@@ -204,7 +204,7 @@ def run(
         opened.store.note_absent()
         raise Exit(EXIT_ABSENT)
     if opened.live and workers:
-        raise BadInputError("--workers", "is for simulated cells; add --simulated, or leave it out")
+        raise BadInputError("--workers", "applies to simulated cells; add --simulated or remove it")
     store, cells = opened.store, opened.cells
     store.begin()
     where = 1 if opened.live else workers or jobs or os.cpu_count() or 1
@@ -246,7 +246,7 @@ def report(
     results = stored_results(spec, store, plan(spec))
     for option in ["--pdf"] * pdf + ["--layout"] * (layout is not None):
         if page is None:
-            raise BadInputError(option, "is written into the folder of --page; name one")
+            raise BadInputError(option, "is written into the folder of --page; specify --page")
     if page is not None:
         _write(page, spec, results, store, pdf=pdf, layout=layout)
     if output is SimulateOutput.json:

@@ -152,7 +152,7 @@ def _tls(
     from weft.model import BadInputError
 
     if (certificate is None) != (key is None):
-        raise BadInputError("--cert-file", "belongs together with --key-file; write both")
+        raise BadInputError("--cert-file", "requires --key-file; specify both")
     if authority is None and (certificate is not None or server_name):
         raise MissingOptionError(
             "--ca-file", "is missing: without it kube-scheduler speaks plain HTTP"

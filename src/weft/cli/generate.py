@@ -85,10 +85,10 @@ def _place(file: str, output: str, kind: str) -> str:
     if output == "csv":
         return file
     if file != "-" or output in _FORMATS or not ("." in output or "/" in output or output == "-"):
-        problem = "is not a format; write csv, and a file without an option: "
+        problem = "is not a supported format; use csv, or name the file without an option: "
         raise BadInputError(f"--output {output}", problem + f"weft generate {kind} {kind}.csv")
     instead = f"weft generate {kind} {output}"
-    print_remark(f"--output names the format; to write a file: {instead}")
+    print_remark(f"--output selects the format; to write a file: {instead}")
     return output
 
 

@@ -113,7 +113,7 @@ def evaluate(
     for note in unexamined(results, measured, split, gpu_model):
         print_remark(note)
     if not results:
-        raise BadInputError(", ".join(map(str, data)), "hold too few pairs to examine anything")
+        raise BadInputError(", ".join(map(str, data)), "contain too few pairs for an evaluation")
     if report is not None:
         write_figures(results, report, png)
     if output is ListOutput.json:
@@ -148,9 +148,11 @@ def predict(
 
     source, table = read_model(model), None
     if why and not (target and others and len(others) == 1):
-        raise BadInputError("--why", "needs an application and one co-resident; name both")
+        raise BadInputError("--why", "needs an application and one co-resident; specify both")
     if why and not isinstance(source, PredictorFile):
-        raise BadInputError(str(model), "is a table of slowdowns: its numbers are given, not made")
+        raise BadInputError(
+            str(model), "is a table of given slowdowns, so there is nothing to explain"
+        )
     if target and isinstance(source, PredictorFile):
         predictor = _predictor(source, model, gpu_model, isolation)
         beside = _others(target, others)
@@ -259,7 +261,7 @@ def _predictor(file: "PredictorFile", path: Path, gpu_model: str, isolation: str
 
 def _others(target: str, others: "list[str] | None") -> list[str]:
     if not others:
-        raise BadInputError(target, "needs co-residents; name one application or more after it")
+        raise BadInputError(target, "needs co-residents; specify at least one after it")
     return others
 
 

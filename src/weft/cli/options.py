@@ -91,4 +91,6 @@ MOST_MIB = 10_240
 def read_once(inputs: Sequence[Path]) -> None:
     """Raise `BadInputError` if several of a command's files are standard input."""
     if inputs.count(STDIN) > 1:
-        raise BadInputError(str(STDIN), "is read once; name files for all options but one")
+        raise BadInputError(
+            str(STDIN), "can be read only once; specify files for all options but one"
+        )

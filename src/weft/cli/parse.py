@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from weft.kube.pods import Pod
 
 
-NO_PODS = "has no pods; give a Pod, a workload with a pod template, or a list of them"
+NO_PODS = "has no pods; provide a Pod, a workload with a pod template, or a list of them"
 
 
 class ParseOutput(StrEnum):
@@ -198,7 +198,7 @@ def read_pod(
 
 
 def _on_cluster(pod: "ManifestPod") -> "Pod":
-    """The pod as its controller makes it."""
+    """Return the pod as its controller makes it."""
     from weft.cluster.state.manifests import manifest_of
     from weft.kube.pods import OwnerReference
 

@@ -47,8 +47,8 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """The pods that the pod gets its place with; `least` is None where only its object in the
-    cluster says how many. `waits` is how long its own scheduler would hold places for it."""
+    """The pods that the pod gets its place with; `least` is None if only its object in the cluster
+    says how many. `waits` is how long its own scheduler would hold places for it."""
 
     system: str
     namespace: str
@@ -186,7 +186,10 @@ def volumes_in_words(pod: "Pod", claim_templates: Sequence[Any] = ()) -> list[st
             volume = own[mounted.claim]
             lines.append(_own(volume.name, _within(volume.ephemeral, "volumeClaimTemplate")))
         else:
-            lines.append(f"where PersistentVolumeClaim {mounted.claim} has a volume or can get one")
+            lines.append(
+                f"where PersistentVolumeClaim {mounted.claim} has a volume or one can be "
+                "provisioned"
+            )
     lines += [_own(_within(each, "metadata", "name"), each) for each in claim_templates]
     for disk in disks_of(pod):
         does = "writes to" if disk.read_only else "has"
@@ -195,15 +198,15 @@ def volumes_in_words(pod: "Pod", claim_templates: Sequence[Any] = ()) -> list[st
 
 
 def _own(name: Any, template: Any) -> str:
-    """An own volume's name, size and class, as far as its template says them."""
+    """Return an own volume's name, size and class, as far as its template says them."""
     size = _within(template, "spec", "resources", "requests", "storage") or "of any size"
     of_class = _within(template, "spec", "storageClassName")
     of = f"class {of_class}" if of_class else "the default class"
-    return f"where a volume of its own can be had or made: {name}, {size} of {of}"
+    return f"where its own volume exists or can be provisioned: {name}, {size} of {of}"
 
 
 def _within(value: Any, *path: str) -> Any:
-    """The value there in nested mappings; None where one of them is none."""
+    """Return the value there in nested mappings; None if one of them is none."""
     for step in path:
         value = value.get(step) if isinstance(value, dict) else None
     return value

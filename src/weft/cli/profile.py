@@ -46,7 +46,7 @@ class StoreLocation(NamedTuple):
     def check(self) -> None:
         """Raise `BadInputError` unless exactly one store is named."""
         if (self.file is None) == (not self.config_map):
-            advice = "name one of the two, where profiles are kept"
+            advice = "specify one of the two: where profiles are stored"
             error = MissingOptionError if self.file is None else BadInputError
             raise error("--file, --config-map", advice)
         if self.config_map and not re.fullmatch(f"{_NAME}/{_NAME}", self.config_map):

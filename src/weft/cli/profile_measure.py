@@ -28,7 +28,7 @@ class Device(StrEnum):
 
 _Folder = Annotated[
     Path,
-    Argument(help="The folder for runs.jsonl and dataset.json; a second start continues there."),
+    Argument(help="The folder for runs.jsonl and dataset.json; a second run continues there."),
 ]
 _Workloads = Annotated[list[str], Option(help="A workload; repeat for several.  [default: all]")]
 _Isolations = Annotated[list[Isolation], Option(help="The isolation; repeat for both.")]

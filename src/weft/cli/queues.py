@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from weft.core.explain.queue_rows import QueueAmount, QueueRow
 
 _ORDERS = {
-    "fair": "Order fair: the queue that holds least for its weight goes first.",
-    "priority": "Order priority: the highest priority goes first, whichever queue it is in.",
+    "fair": "Order fair: the queue that holds the least relative to its weight is next.",
+    "priority": "Order priority: the pod with the highest priority is next, whatever its queue.",
 }
 
 

@@ -59,7 +59,7 @@ _Snapshot = Annotated[
     Path | None,
     Option(
         help="Instead of --nodes and --pods: a live state (`weft snapshot`): bound pods stay, "
-        "waiting ones arrive."
+        "pending pods arrive."
     ),
 ]
 _Policies = Annotated[
@@ -283,7 +283,9 @@ def _completed(
 
     scenario = _with_inputs(grid.scenario, interference, mystic)
     if decisions is not None and len(grid.cells()) > 1:
-        raise BadInputError("--decisions", "takes one policy and one seed; run them one by one")
+        raise BadInputError(
+            "--decisions", "works with one policy and one seed; run them one at a time"
+        )
     return msgspec.structs.replace(
         grid, scenario=scenario, decisions=decisions, keeps_holdings=keeps_holdings
     )
@@ -294,7 +296,9 @@ def _learning(grid: "RunGrid", learn: bool, half_life: float | None) -> "RunGrid
     import msgspec
 
     if half_life is not None and not (learn and grid.mode == "timed" and half_life < math.inf):
-        raise BadInputError("--half-life", "takes seconds, with --learn and a run that has times")
+        raise BadInputError(
+            "--half-life", "expects seconds, and requires --learn and a run with times"
+        )
     half_life_ns = round((half_life or 0) * 1e9)
     scenario = msgspec.structs.replace(grid.scenario, learn=learn, half_life_ns=half_life_ns)
     return msgspec.structs.replace(grid, scenario=scenario)
@@ -311,7 +315,7 @@ def _given(path: Path | None, option: str) -> Path:
 def _start(decisions_from: Path | None, snapshot: Path | None) -> "SimulationStart":
     if decisions_from is not None and snapshot is not None:
         raise BadInputError(
-            "--snapshot", "also sets the start, like --decisions-from; leave one out"
+            "--snapshot", "sets the start as --decisions-from does; remove one of them"
         )
     return SimulationStart(decisions_from or snapshot, of_snapshot=snapshot is not None)
 
@@ -348,15 +352,15 @@ def _check_options(
     demand: float | None, timed: bool, compress: float, png: bool, report: Path | None
 ) -> None:
     if demand is not None and not math.isfinite(demand):
-        raise BadInputError("--demand", f"{demand} is not a finite number; write one")
+        raise BadInputError("--demand", f"{demand} is not a finite number")
     if not math.isfinite(compress):
-        raise BadInputError("--compress", f"{compress} is not a finite number; write one")
+        raise BadInputError("--compress", f"{compress} is not a finite number")
     if timed and demand is not None:
-        raise BadInputError("--timed", "replays the trace as it came; leave --demand out")
+        raise BadInputError("--timed", "replays the trace's own arrivals; remove --demand")
     if compress != 1.0 and not timed:
         raise BadInputError("--compress", "has an effect only with --timed; add it")
     if png and report is None:
-        raise BadInputError("--png", "needs --report DIR to know where the figures go")
+        raise BadInputError("--png", "requires --report DIR, the folder for the figures")
 
 
 def _check_files(given: list[Path | None], decisions: Path | None, report: Path | None) -> None:
@@ -365,7 +369,7 @@ def _check_files(given: list[Path | None], decisions: Path | None, report: Path 
     inputs = [path for path in given if path]
     options.read_once(inputs)
     if decisions is not None and decisions.resolve() in [path.resolve() for path in inputs]:
-        raise BadInputError("--decisions", f"{decisions} is an input; name another file")
+        raise BadInputError("--decisions", f"{decisions} is also an input; specify another file")
     if report is not None:
         try:
             report.mkdir(parents=True, exist_ok=True)
@@ -393,7 +397,7 @@ def _grid(
 
     nodes, pods = _given(nodes_path, "--nodes"), _given(pods_path, "--pods")
     if timed and order is not None:
-        raise BadInputError("--order", "is of arrivals without times; leave --timed or it out")
+        raise BadInputError("--order", "applies to arrivals without times; remove it or --timed")
     known = registry()
     for name in policies:
         known.from_spec(name)  # report a wrong name before reading a long file
@@ -451,13 +455,19 @@ class SimulationStart(NamedTuple):
     def check(self, trace: Path | None, seeds: int, times: bool, demand: float | None) -> None:
         """Raise `BadInputError` if options for nodes, pods, times or seeds are given as well."""
         if trace is not None:
-            raise BadInputError(self.option, f"is a cluster and a workload; leave {trace} out")
+            raise BadInputError(self.option, f"is a whole cluster and workload; remove {trace}")
         if seeds != 1:
-            once = "a cluster's state is one" if self.of_snapshot else "a recorded day came once"
+            once = "a cluster's state is one"
+            if not self.of_snapshot:
+                once = "a recorded day has only one arrival order"
             raise BadInputError("--seeds", f"{once}; leave it out")
         if times or demand is not None:
-            as_is = "goes on from a state" if self.of_snapshot else "runs a day as it came"
-            raise BadInputError(self.option, f"{as_is}; leave --timed, --compress and --demand out")
+            as_is = (
+                ("starts from a cluster's state")
+                if self.of_snapshot
+                else "replays a day's own arrivals"
+            )
+            raise BadInputError(self.option, f"{as_is}; remove --timed, --compress and --demand")
 
     def grid(self, policies: list[str], timing: bool) -> "RunGrid":
         """Build a grid that runs every policy once; notes about the start go to stderr."""

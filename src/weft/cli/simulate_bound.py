@@ -38,8 +38,8 @@ class BoundOptions(NamedTuple):
         if self.bound and not grows:
             raise BadInputError(
                 "--bound",
-                "is for pods that arrive and never leave; leave --timed, --decisions-from and "
-                "--snapshot out",
+                "applies to pods that arrive and never end; remove --timed, --decisions-from and "
+                "--snapshot",
             )
 
     def bounded(self, results: "SimulationResults", grid: "RunGrid") -> "SimulationResults":

@@ -17,8 +17,8 @@ QueuesFile = Annotated[
     Option(
         show_default=False,
         help="With times: teams' queues of this configuration of the scheduler (its section "
-        "queues); the pod list's column queue names each pod's.  [default: of a recorded day those "
-        "that it had, else none]",
+        "queues); the pod list's column queue names each pod's.  [default: for a recorded day: "
+        "its own, else none]",
     ),
 ]
 Preempt = Annotated[
@@ -26,8 +26,8 @@ Preempt = Annotated[
     Option(
         "--preempt/--no-preempt",
         show_default=False,
-        help="With times: pods of higher priority end others, as the scheduler does.  [default: "
-        "--preempt; of a recorded day as it was]",
+        help="With times: pods of higher priority preempt others, as in the scheduler.  [default: "
+        "--preempt; for a recorded day: as recorded]",
     ),
 ]
 GraceS = Annotated[
@@ -44,8 +44,8 @@ Move = Annotated[
     bool,
     Option(
         "--move",
-        help="With times: pods that may be moved (column restart_s) are, for pods of several GPUs "
-        "that fit nowhere, as with queue.move.",
+        help="With times: moves movable pods (column restart_s) for pending pods of several GPUs, "
+        "as queue.move does.",
     ),
 ]
 DisciplineName = Annotated[
@@ -53,8 +53,8 @@ DisciplineName = Annotated[
     Option(
         "--discipline",
         show_default=False,
-        help="With times: who goes next, as queue.discipline.  [default: first-fit; of a recorded "
-        "day as it was]",
+        help="With times: the order of pending pods, as queue.discipline.  [default: first-fit; "
+        "for a recorded day: as recorded]",
     ),
 ]
 ReserveAfterS = Annotated[
@@ -64,15 +64,15 @@ ReserveAfterS = Annotated[
         min=0,
         max=86_400,
         show_default=False,
-        help="With --discipline: after so many seconds a place is kept for a group, or a pod of "
-        "several GPUs, that waits; 0: never.  [default: 300]",
+        help="With --discipline: seconds after which a place is reserved for a pending group or "
+        "pod of several GPUs; 0: never.  [default: 300]",
     ),
 ]
 Durations = Annotated[
     Literal["said", "learnt"],
     Option(
-        help="With --discipline: pods say how long they run, about, as the trace knows, or it is "
-        "learnt from those before."
+        help="With --discipline: where durations come from: pods declare them (roughly, from the "
+        "trace), or they are learnt from earlier pods."
     ),
 ]
 
@@ -95,16 +95,16 @@ class TeamOptions(NamedTuple):
         for option in self._given() if grid.mode != "timed" else ():
             raise BadInputError(option, "is for runs with times; add --timed")
         if self.discipline is None and self.reserve_after_s is not None:
-            raise BadInputError("--reserve-after-s", "is for --discipline; add it")
+            raise BadInputError("--reserve-after-s", "requires --discipline")
         if self.discipline is None and self.durations == "said":
-            raise BadInputError("--durations", "is for --discipline; add it")
+            raise BadInputError("--durations", "requires --discipline")
         scenario = grid.scenario
         if self.queues is not None:
             from weft.cluster.config.read import read
 
             rules = read(self.queues).queues.rules()
             if rules.reclaim and self.preempt is False:
-                what = f"leaves nothing of queues.reclaim in {self.queues}; leave one of them out"
+                what = f"has no effect on queues.reclaim in {self.queues}; leave one of them out"
                 raise BadInputError("--no-preempt", what)
             scenario = msgspec.structs.replace(scenario, queues=rules)
         if self.preempt is not None:

@@ -62,7 +62,7 @@ def snapshot(
     file.
     """
     if objects and (kubeconfig or context):
-        raise BadInputError(objects, "is the cluster's state; leave out --kubeconfig, --context")
+        raise BadInputError(objects, "is the state of the cluster; remove --kubeconfig, --context")
     if objects:
         captured, settings = _given(objects), _configured(config)
     else:
@@ -75,7 +75,7 @@ def snapshot(
         taken = anonymous(taken)
     _write(taken, file)
     for kind in captured.unread:
-        print_warning(f"{kind}: may not be read, and is left out")
+        print_warning(f"{kind}: cannot be read for lack of permission, and is left out")
     for name in captured.broken[:_MOST_BROKEN]:
         print_warning(f"{name}: cannot be read, and is left out")
     _say(taken, file, output)

@@ -89,7 +89,7 @@ def head_lines(report: "StatusReport") -> list[str]:
     elif leader.leads:
         who = f"{leader.holder} leads (Lease {leader.lease}, term {leader.term})"
     else:
-        who = f"nobody leads (Lease {leader.lease})"
+        who = f"no process leads (Lease {leader.lease})"
     ready = f"{report.schedulers_ready} of {report.schedulers} pods ready"
     versions = [f"{part.part} {part.version or '?'} ×{part.count}" for part in report.versions]
     return [f"Scheduler: {who}; {ready}.", f"Versions: {', '.join(versions) or 'none known'}."]

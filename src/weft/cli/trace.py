@@ -61,7 +61,7 @@ def from_cluster(
     from weft.cluster.state.observed import observe
 
     if objects and (kubeconfig or context):
-        raise BadInputError(objects, "is the cluster's state; leave out --kubeconfig, --context")
+        raise BadInputError(objects, "is the state of the cluster; remove --kubeconfig, --context")
     settings, rules = _reading(configuration(config))
     if objects:
         from weft.kube.listed_objects import read_objects

@@ -72,14 +72,14 @@ def usage(
     """
     if prometheus:
         if decisions is not None or begin or end or policy:
-            what = "is asked instead of a file; leave out the file, --from, --to and --policy"
+            what = "is read instead of a file; remove the file, --from, --to and --policy"
             raise BadInputError("--prometheus", what)
         _from_metrics(prometheus, by, hours, until, prices, config, output)
         return
     if decisions is None:
         raise MissingOptionError("DECISIONS", "is missing: name a decisions file, or --prometheus")
     if until or config is not None:
-        raise BadInputError("--end" if until else "--config", "is for --prometheus; leave it out")
+        raise BadInputError("--end" if until else "--config", "requires --prometheus; remove it")
     from_s = seconds("--from", begin) if begin else 0.0
     to_s = seconds("--to", end) if end else None
     if to_s is not None and to_s <= from_s:
@@ -139,14 +139,14 @@ def _grouping(by: str) -> "GroupOf":
 
 
 def seconds(option: str, text: str) -> float:
-    """A time as people write it, `90s`, `30m`, `1.5h`, `2d` or a number of seconds."""
+    """Return a time as people write it, `90s`, `30m`, `1.5h`, `2d` or a number of seconds."""
     number, per = (text[:-1], SECONDS[text[-1]]) if text[-1] in SECONDS else (text, 1)
     try:
         value = float(number) * per
     except ValueError:
         value = -1.0
     if not 0 <= value < 1e9:
-        raise BadInputError(option, f"{text!r} is no time; write 90s, 30m, 2h or 1d")
+        raise BadInputError(option, f"{text!r} is not a time; write 90s, 30m, 2h or 1d")
     return value
 
 
@@ -164,7 +164,7 @@ def read_prices(path: Path) -> dict[str, float]:
     for model, price in said.items():
         is_number = isinstance(price, int | float) and not isinstance(price, bool)
         if not is_number or not 0 <= price < 1e9:
-            raise BadInputError(f"{path}, {model}", f"{price!r} is no price; write a number")
+            raise BadInputError(f"{path}, {model}", f"{price!r} is not a price; write a number")
     return {str(model): float(price) for model, price in said.items()}
 
 
@@ -208,8 +208,8 @@ def _table(found: "Usage", by: str) -> tuple[list[str], list[list[str]]]:
 def _sums(found: "Usage") -> str:
     return (
         f"{found.hours:,.2f} hours; GPU-hours of all cards {found.capacity_gpu_hours:,.1f}, "
-        f"held by nobody {found.idle_gpu_hours:,.1f}, of no use to usual pods "
-        f"{found.stranded_gpu_hours:,.1f}; GiB-hours lent {found.lent_gib_hours:,.1f}."
+        f"idle {found.idle_gpu_hours:,.1f}, stranded {found.stranded_gpu_hours:,.1f}; GiB-hours "
+        f"lent {found.lent_gib_hours:,.1f}."
     )
 
 
@@ -331,8 +331,8 @@ def _metered_table(found: "MeteredUsage", by: str) -> tuple[list[str], Sequence[
 def _metered_sums(found: "MeteredUsage") -> str:
     return (
         f"{found.hours:,.2f} hours; GPU-hours of all cards {_known(found.capacity_gpu_hours)}, "
-        f"held by nobody {_known(found.idle_gpu_hours)}, of no use to usual pods "
-        f"{_known(found.stranded_gpu_hours)}; GiB-hours lent {_known(found.lent_gib_hours)}."
+        f"idle {_known(found.idle_gpu_hours)}, stranded {_known(found.stranded_gpu_hours)}; "
+        f"GiB-hours lent {_known(found.lent_gib_hours)}."
     )
 
 

@@ -58,7 +58,7 @@ GROUP_STATUS = _rights("patch", "podgroups/status", group="scheduling.k8s.io")
 
 
 def of_lease(namespace: str, name: str) -> tuple[ResourceRight, ...]:
-    """The rights of a scheduler that leads by this Lease, beside `SCHEDULER`."""
+    """Return the rights of a scheduler that leads by this Lease, beside `SCHEDULER`."""
     own = ResourceRight("get", "leases", _LEASES, namespace, name)
     return own, own._replace(verb="patch")
 

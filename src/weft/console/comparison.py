@@ -29,8 +29,8 @@ State = Literal["simulating", "reading", "ready", "failed"]
 
 
 class ComparedDay(msgspec.Struct, frozen=True):
-    """How far a comparison is: `percent` is an estimate, None where none can be made. `recorded`
-    and `other` are sums at each of the record's moments, once it is ready."""
+    """How far a comparison is: `percent` is an estimate, None if none can be made. `recorded` and
+    `other` are sums at each of the record's moments, once it is ready."""
 
     policy: str
     state: State
@@ -52,7 +52,7 @@ class Comparisons:
 
     `command(policy, out)` are the words of a process that simulates the day and writes its
     decisions to `out`; `open_day` reads them at the moments of `recorded`, in a thread.
-    `record_bytes` is how large the record is, 0 where that says nothing about the file to come.
+    `record_bytes` is how large the record is, 0 if that says nothing about the file to come.
     `policies` may be asked for.
     """
 
@@ -75,7 +75,7 @@ class Comparisons:
     def day(self, policy: str) -> ComparedDay:
         """Return how far this policy's day is; begin it if nobody did, and none is being made.
 
-        A day that failed is told once: when it is asked for again, it is tried again.
+        A day that failed is reported once: when it is asked for again, it is tried again.
         """
         if (found := self._days.get(policy)) is not None:
             if found.state == "failed":

@@ -12,7 +12,7 @@ _LEAST_POINTS = 8
 
 
 class GpuPoint(msgspec.Struct, frozen=True, array_like=True):
-    """A GPU at one time; it held until the next. What is used is None where nobody measures."""
+    """A GPU at one time; it held until the next. What is used is None if nobody measures."""
 
     at_s: float
     promised_milli: int

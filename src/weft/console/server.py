@@ -14,8 +14,7 @@
 /healthz               it answers
 
 With `Viewers`, everything of /api/ is for those whose bearer token the API server knows, and shows
-names only of pods that they may list (`hiding.py`); of what is hidden, answers are those to what is
-not there.
+names only of pods that they may list (`hiding.py`); hidden objects are answered as missing ones.
 
 Nothing can be changed here. A browser may show only what comes from here and no inline script
 (Content-Security-Policy); on a loopback address, requests for other hosts are refused, so that no
@@ -302,7 +301,7 @@ class ConsoleServer:
     async def _checked(self, rights: ViewerRights) -> HttpAnswer:
         """Answer what `weft status` finds, which names pods of all namespaces."""
         if self._health is None:
-            return _problem(404, "only a cluster that is there is checked")
+            return _problem(404, "only a live cluster can be checked")
         if not rights.everywhere:
             return _problem(403, "the checks name pods of all namespaces, which you may not list")
         try:
@@ -394,7 +393,7 @@ class ConsoleServer:
 
 def _moment(source: RecordedSource, number: str) -> HttpAnswer:
     if not re.fullmatch("[0-9]{1,9}", number):
-        return _problem(400, "number: write which moment, from 0")
+        return _problem(400, "number: specify which moment, from 0")
     if int(number) >= len(source.record.at_s):
         return _problem(404, f"there is no moment {int(number)}")
     return _json(source.at(int(number)))
@@ -409,7 +408,7 @@ def _compared(comparisons: Comparisons, request: web.BaseRequest) -> HttpAnswer:
     if number is None:
         return _json(comparisons.day(policy))
     if not re.fullmatch("[0-9]{1,9}", number):
-        return _problem(400, "number: write which moment, from 0")
+        return _problem(400, "number: specify which moment, from 0")
     try:
         both = comparisons.pictures(policy, int(number))
     except IndexError:

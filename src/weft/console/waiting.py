@@ -127,7 +127,7 @@ class WaitingReasons:
 
 
 class _Search:
-    """A search for changes that goes on a slice at a time; begun anew when nothing it found helps
+    """A search for changes that goes on a slice at a time; begun again when nothing it found helps
     any more."""
 
     def __init__(

@@ -58,7 +58,7 @@ def advertised_cards(
 
 
 def amounts_of(cards: Iterable[AdvertisedCard]) -> AdvertisedAmounts:
-    """The sums over all cards, and over those in service."""
+    """Return the sums over all cards, and over those in service."""
     capacity: dict[str, int] = {}
     allocatable: dict[str, int] = {}
     for card in cards:

@@ -53,7 +53,7 @@ class Alnair(BaseDialect):
         return {MEMORY: settings.promised((gpu.memory_mib + 512) // 1024), COMPUTE: 100 * pieces}
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """The pod's total on one card."""
+        """Return the pod's total on one card."""
         notes: list[str] = []
         asks: list[GpuRequest | None] = []
         for slot in words.slots:
@@ -72,7 +72,7 @@ class Alnair(BaseDialect):
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """The scheduler's timestamp, and the variables of the device plugin.
+        """Return the scheduler's timestamp, and the variables of the device plugin.
 
         Not the device plugin's annotations: it looks for pods that lack its own, and finding none
         it dies. Where Weft's agent stands in for it, they come later (`annotate_started`).
@@ -95,8 +95,8 @@ class Alnair(BaseDialect):
         others: Sequence[PodManifest],
         now_ns: int,
     ) -> dict[str, str]:
-        """An identifier for each unit of its card, the first that no other pod has, and a short one
-        for each container that asks for memory: as its device plugin does at Allocate."""
+        """Return an identifier for each unit of its card, the first that no other pod has, and a
+        short one for each container that asks for memory: as its device plugin does at Allocate."""
         memory = request.shape.gpu_requests[0].memory if request.shape.gpu_requests else None
         has = pod.metadata.annotations or {}
         if memory is None or memory.kind != "units" or not placement.shares or GPU_ID in has:
@@ -209,7 +209,7 @@ def reported_gpus(node: NodeManifest) -> InventorySource | None:
 
 
 def node_annotations(gpus: Sequence[Gpu]) -> dict[str, str]:
-    """A node's annotations as the device plugin writes them, the count in both spellings."""
+    """Return a node's annotations as the device plugin writes them, the count in both spellings."""
     cards = [gpu for gpu in gpus if gpu.parent is None]
     units = ",".join(str((card.memory_mib + 512) // 1024) for card in cards)
     return {

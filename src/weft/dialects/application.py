@@ -10,7 +10,7 @@ from weft.dialects.coscheml import APPLICATIONS
 
 
 class ApplicationClues(NamedTuple):
-    """Names known of one pod; "" where nothing is. `workload` is namespace/Kind/name."""
+    """Names known of one pod; "" if nothing is. `workload` is namespace/Kind/name."""
 
     application: str = ""
     containers: tuple[str, ...] = ()
@@ -18,12 +18,13 @@ class ApplicationClues(NamedTuple):
     image: str = ""
 
     def name(self) -> str:
-        """The application; "" where nobody can tell."""
+        """Return the application; "" if unknown."""
         known = next((APPLICATIONS[name] for name in self.containers if name in APPLICATIONS), "")
         return self.application or known or self.workload or image_name(self.image)
 
 
 def image_name(image: str) -> str:
-    """The image without registry, tag and digest: what stays when it is moved or built anew."""
+    """Return the image without registry, tag and digest: what stays when it is moved or built
+    again."""
     path = image.partition("@")[0].rpartition("/")[2]
     return path.partition(":")[0]

@@ -57,7 +57,7 @@ def is_kept_mark(name: str) -> bool:
 
 
 def kept_words(words: Mapping[str, str] | None) -> dict[str, str]:
-    """Those of a bound pod's labels or annotations that count as they were first seen."""
+    """Return those of a bound pod's labels or annotations that count as they were first seen."""
     if not words:
         return {}
     return {
@@ -68,7 +68,7 @@ def kept_words(words: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def kept_marks(words: Mapping[str, str] | None) -> dict[str, str]:
-    """The same without those that ask."""
+    """Return the same without those that ask."""
     return {name: text for name, text in kept_words(words).items() if is_kept_mark(name)}
 
 

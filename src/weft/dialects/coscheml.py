@@ -28,7 +28,7 @@ APPLICATIONS = {
 
 
 def application_of(pod: PodManifest) -> str:
-    """The interference table's key for this pod; "" for an application it does not know."""
+    """Return the interference table's key for this pod; "" for an application it does not know."""
     for container in pod.spec.containers:
         if container.name in APPLICATIONS:
             return APPLICATIONS[container.name]

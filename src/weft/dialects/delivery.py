@@ -31,7 +31,7 @@ def record_of(
     *,
     most_permille: int = ENTIRELY,
 ) -> DeliveryRecord | None:
-    """The record for this placement; None for a pod that holds no GPU.
+    """Return the record for this placement; None for a pod that holds no GPU.
 
     `env` is the environment by container, as `registry.write` gives it. `most_permille` says how
     much of a GPU's memory the ledger promises to all pods together, in thousandths.
@@ -47,11 +47,11 @@ def derived_record(
     *,
     most_permille: int = ENTIRELY,
 ) -> DeliveryRecord | None:
-    """The record of a bound pod that carries none: an original's scheduler placed it, or an older
-    Weft did.
+    """Return the record of a bound pod that carries none: an original's scheduler placed it, or an
+    older Weft did.
 
-    None where it asks for no GPU, or nobody says which of the node's it has. Raises
-    `BadInputError` for a pod that cannot be read.
+    None if it asks for no GPU, or it is unknown which of the node's it has. Raises `BadInputError`
+    for a pod that cannot be read.
     """
     request, placement = read_bound(pod, node, settings)
     if placement is None or not placement.shares:
@@ -65,8 +65,7 @@ def derived_record(
 def why_not_due(
     record: DeliveryRecord, pod: PodManifest, node: Node, settings: DialectSettings
 ) -> str:
-    """Why the pod's requests and its placement on `node` do not allow this record; "" where they
-    do.
+    """Why the pod's requests and its placement on `node` do not allow this record; "" if they do.
 
     Its GPUs and amounts are compared. How much it says may be promised of a card is not read: the
     node's settings say that.
@@ -86,7 +85,7 @@ def why_not_due(
 
 
 def _placed(pod: PodManifest, request: PodRequest, node: Node) -> tuple[tuple[Share, ...], str]:
-    """The shares that Weft's annotations agree on, or what is wrong with them."""
+    """Return the shares that Weft's annotations agree on, or what is wrong with them."""
     annotations = pod.metadata.annotations or {}
     texts = {name: annotations[name] for name in (PLACEMENT, PLACEMENT_COPY) if name in annotations}
     if PLACEMENT not in texts or len(set(texts.values())) != 1:

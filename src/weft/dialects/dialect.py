@@ -40,7 +40,7 @@ class UnitSettings(msgspec.Struct, frozen=True):
     """Choices of how a node counts its GPUs for the kubelet.
 
     `promised_permille`: how much of a card's memory may be promised, in thousandths of it: more
-    than 1000 where memory is lent. `gpushare_unit`: what one `aliyun.com/gpu-mem` is there.
+    than 1000 if memory is lent. `gpushare_unit`: what one `aliyun.com/gpu-mem` is there.
     `all_spellings`: whether resources are advertised under their older names as well. `gpu_parts`:
     how many pods may have a part of one `nvidia.com/gpu`; 1 where it is always a whole card.
     `volcano_memory_factor`: MiB that one `volcano.sh/vgpu-memory` is.
@@ -81,15 +81,15 @@ class Dialect(Protocol):
         ...
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """The request, or `BadInputError` naming field and value."""
+        """Return the request, or `BadInputError` naming field and value."""
         ...
 
     def write(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """The marks that tell this system's agents and users where the pod's GPUs are."""
+        """Return the marks that tell this system's agents and users where the pod's GPUs are."""
         ...
 
     def read(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
-        """The placement that `pod`'s marks say it holds on `node`; None where it has none."""
+        """Return the placement that `pod`'s marks say it holds on `node`; None if it has none."""
         ...

@@ -146,7 +146,8 @@ def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
 
 
 def _one(slot: ContainerSlot, values: dict[str, int], notes: list[str]) -> int:
-    """The container's value where several spellings may name it; the largest, with a warning."""
+    """Return the container's value where several spellings may name it; the largest, with a
+    warning."""
     set_names = [name for name, value in values.items() if value]
     if len(set_names) > 1:
         notes.append(
@@ -156,7 +157,8 @@ def _one(slot: ContainerSlot, values: dict[str, int], notes: list[str]) -> int:
 
 
 def agent_hash(device_ids: Iterable[str]) -> str:
-    """The agent's name for a set of device IDs: 8 hex digits of the SHA-256 of them, sorted."""
+    """Return the agent's name for a set of device IDs: 8 hex digits of the SHA-256 of them,
+    sorted."""
     return hashlib.sha256(":".join(sorted(device_ids)).encode()).hexdigest()[:8]
 
 

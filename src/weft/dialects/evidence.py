@@ -54,7 +54,8 @@ class ChargedPlacement(NamedTuple):
 
 
 def agreed(pod: PodManifest, bound_with: str = "") -> str:
-    """The value of Weft's annotation that two marks of this bound pod agree on; "" where none do.
+    """Return the value of Weft's annotation that two marks of this bound pod agree on; "" if none
+    do.
 
     `bound_with` is the one that the running process first saw it bound with.
     """
@@ -82,7 +83,7 @@ def marked(pod: PodManifest) -> bool:
 
 
 def without_marks(pod: AnyPod) -> AnyPod:
-    """The pod without Weft's marks."""
+    """Return the pod without Weft's marks."""
     marks = pod.metadata.annotations or {}
     kept = {n: text for n, text in marks.items() if n not in (PLACEMENT, PLACEMENT_COPY, DELIVERY)}
     return replace(pod, metadata=replace(pod.metadata, annotations=kept))
@@ -93,7 +94,8 @@ _Amounts = dict[int, tuple[int, int]]
 
 
 def _delivered(text: str, uid: str, node: str) -> _Amounts:
-    """The amounts that a delivery record charges this pod on this node; none for another's."""
+    """Return the amounts that a delivery record charges this pod on this node; none for
+    another's."""
     try:
         record = decode_delivery(text)
     except ValueError:
@@ -112,7 +114,8 @@ def _by_gpu(shares: Sequence[Share]) -> _Amounts:
 
 
 def records(pod: PodManifest, request: PodRequest, node: Node, bound_with: str = "") -> Records:
-    """The shares in Weft's annotations of this pod on this node; none where it has none of them.
+    """Return the shares in Weft's annotations of this pod on this node; none where it has none of
+    them.
 
     Those of another pod, or of another node, are damaged. `bound_with` is the text that two marks
     agree on.
@@ -143,7 +146,8 @@ def anothers(pod: PodManifest, request: PodRequest, node: Node) -> bool:
 def weigh(
     request: PodRequest, node: Node, recorded: Records, own: Placement | None, system: str
 ) -> ChargedPlacement:
-    """The charge by what Weft's annotations say, and the system's own marks (`own`) beside them.
+    """Return the charge by what Weft's annotations say, and the system's own marks (`own`) beside
+    them.
 
     Where two marks agree (`BINDING`, or both annotations), Weft's others count for nothing.
     """
@@ -179,7 +183,8 @@ def weigh(
 
 
 def moved(request: PodRequest, recorded: Records, own: Placement, mark: str) -> str:
-    """The note that the system's agent put the pod on other GPUs than Weft; "" where it did not."""
+    """Return the note that the system's agent put the pod on other GPUs than Weft; "" if it did
+    not."""
     for shares in recorded.values():
         if shares and _places(shares) != _places(own.shares):
             assignment = f"{request.dialect}'s agent gave it {_gpus(own.shares)} ({mark})"

@@ -29,7 +29,7 @@ class ForeignSystem(NamedTuple):
 
 
 class ForeignRequest(NamedTuple):
-    """One name that asks for GPUs and is not placed; `text` says whose it is and the way out.
+    """One name that asks for GPUs and is not placed; `text` says whose it is and a remedy.
 
     `containers` name it, none where it is an annotation. `waits`: the pod stays pending for it.
     """
@@ -72,7 +72,8 @@ def foreign_requests(pod: PodManifest, *, by: str = NONE.name) -> list[ForeignRe
 
 
 def foreign_in(words: PodWords, *, by: str) -> list[ForeignRequest]:
-    """The pod's requests for GPUs that no dialect reads; `by` is the dialect that reads others.
+    """Return the pod's requests for GPUs that no dialect reads; `by` is the dialect that reads
+    others.
 
     An annotation beside another's words is only ignored: its name alone is too common to keep a
     pod waiting.
@@ -88,7 +89,7 @@ def foreign_in(words: PodWords, *, by: str) -> list[ForeignRequest]:
         if words.annotations.get(name) and by != "kai":
             end = f"Weft does not place it; {_KAI_WAY_OUT}"
             if by != NONE.name:
-                end = "beside another system's words it is ignored"
+                end = "next to another system's request it is ignored"
             text = f"annotation {name} is KAI Scheduler's: {end}"
             requests.append(ForeignRequest(name, text, waits=by == NONE.name))
     return requests
@@ -112,7 +113,7 @@ def foreign_resource(name: str) -> ForeignRequest | None:
     near = difflib.get_close_matches(short, _KNOWN, n=1, cutoff=alike)
     if not (near or called_gpu):
         return None
-    text = f"{name} is no GPU resource that Weft knows: Weft does not place it"
+    text = f"{name} is not a GPU resource that Weft supports: Weft does not place the pod"
     text += "" if dropped else _BY_NODE
     text += f"; did you mean {near[0]}?" if near else ""
     return ForeignRequest(name, text, waits=dropped)

@@ -56,7 +56,7 @@ class GeniusDialect(BaseDialect):
         return any(name in words.labels for name in self.asking_labels)
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """The labels' request, merged with `nvidia.com/gpu` to the larger of the two."""
+        """Return the labels' request, merged with `nvidia.com/gpu` to the larger of the two."""
         labels = words.labels
         notes: list[str] = []
         requested = {name: _number(labels, name, notes) for name in (NUMBER, EACH, TOTAL)}
@@ -80,7 +80,7 @@ class GeniusDialect(BaseDialect):
 def merged(
     places: Sequence[ContainerSlot], gpu_requests: Sequence[GpuRequest], notes: list[str]
 ) -> ContainerRequests:
-    """The larger of `nvidia.com/gpu` in the containers and of what the pod's labels ask.
+    """Return the larger of `nvidia.com/gpu` in the containers and of what the pod's labels ask.
 
     Whole cards are more than any part of as many; where labels ask for more cards, the first
     container that asks gets the difference, for the kubelet can't tell it either.
@@ -114,7 +114,7 @@ def _charged(requested: Mapping[str, int], notes: list[str]) -> list[GpuRequest]
 
 
 def _uncharged(requested: Mapping[str, int], notes: list[str]) -> list[GpuRequest]:
-    """The original's filter: so many cards, each with more than that free, nothing held."""
+    """Return the original's filter: so many cards, each with more than that free, nothing held."""
     number, each, total = requested[NUMBER], requested[EACH], requested[TOTAL]
     if total:
         # A sum over cards that nobody charges can't be said in GPU requests.
@@ -136,7 +136,8 @@ def _rule(labels: Mapping[str, str]) -> DeviceRule:
     except (re.error, OverflowError, RecursionError) as broken:
         raise BadInputError(
             f"metadata.labels[{MODEL}]",
-            f"{pattern!r} is no regular expression ({broken}); write a part of the model's name, "
+            f"{pattern!r} is not a regular expression ({broken}); write a part of the model's "
+            "name, "
             "a dot for each space",
         ) from None
     return DeviceRule(models=(pattern,), how="regex")
@@ -146,14 +147,14 @@ def _number(labels: Mapping[str, str], name: str, notes: list[str]) -> int:
     most, unit = _MOST[name]
     number = label_number(labels, name, most, unit)
     if number is None and name in labels:
-        notes.append(f"label {name}: {labels[name]!r} is no whole number and counts as 0")
+        notes.append(f"label {name}: {labels[name]!r} is not a whole number and counts as 0")
     return number or 0
 
 
 def _priority(labels: Mapping[str, str], notes: list[str]) -> int:
     text = labels.get(PRIORITY, "0").strip()
     if not re.fullmatch(r"-?[0-9]{1,63}", text, re.ASCII):
-        notes.append(f"label {PRIORITY}: {text!r} is no whole number and counts as 0")
+        notes.append(f"label {PRIORITY}: {text!r} is not a whole number and counts as 0")
         return 0
     priority = within_priorities(int(text))
     if priority != int(text):

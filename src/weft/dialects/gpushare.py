@@ -52,7 +52,7 @@ MOST_GIB = 192
 
 
 def gpushare_unit_of(total_units_per_gpu: int) -> str:
-    """The unit that a node advertising so many units per GPU counts in: "GiB" or "MiB"."""
+    """Return the unit that a node advertising so many units per GPU counts in: "GiB" or "MiB"."""
     return "MiB" if total_units_per_gpu > 100 else "GiB"
 
 
@@ -72,7 +72,7 @@ class Gpushare(BaseDialect):
         return {GPU_MEM: settings.promised(units), GPU_COUNT: 1}
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """The pod's total on one card."""
+        """Return the pod's total on one card."""
         return self._build(words, settings, "")
 
     def _build(self, words: PodWords, settings: DialectSettings, application: str) -> PodRequest:
@@ -87,7 +87,7 @@ class Gpushare(BaseDialect):
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """The five annotations of the extender, and the variables of its device plugin."""
+        """Return the five annotations of the extender, and the variables of its device plugin."""
         share = placement.shares[0]
         memory = request.shape.gpu_requests[share.gpu_request].memory.on_node(node.unit_mib)
         gpu = find(node, str(share.gpu))
@@ -198,7 +198,7 @@ def _largest_mib(node: Node) -> int:
 
 
 def _marked_unit_mib(pod: PodManifest, card_mib: int) -> int:
-    """The unit in which the card was counted when the pod was placed on it; 0 where nobody says."""
+    """Return the unit in which the card was counted when the pod was placed on it; 0 if unknown."""
     units = (pod.metadata.annotations or {}).get(PREFIX + "DEV", "")
     if not (units.isascii() and units.isdecimal()) or len(units) > 9 or not int(units):
         return 0
@@ -207,7 +207,8 @@ def _marked_unit_mib(pod: PodManifest, card_mib: int) -> int:
 
 
 def _single_card(text: str) -> str:
-    """The one GPU in `{"<container>": {"<gpu>": units}}`; "" where there are several or none."""
+    """Return the one GPU in `{"<container>": {"<gpu>": units}}`; "" if there are several or
+    none."""
     try:
         cards = {gpu for card in json.loads(text).values() for gpu in card}
     except (ValueError, AttributeError, TypeError, RecursionError):
@@ -216,7 +217,7 @@ def _single_card(text: str) -> str:
 
 
 def reported_gpus(node: NodeManifest) -> InventorySource | None:
-    """The node's capacity divided by its count of GPUs, in the node's unit."""
+    """Return the node's capacity divided by its count of GPUs, in the node's unit."""
     capacity = node.status.capacity or {}
     total, count = quantity(capacity, GPU_MEM), quantity(capacity, GPU_COUNT)
     if not total or not count or advertised_by_agent(node, GPU_MEM):
@@ -229,7 +230,8 @@ def reported_gpus(node: NodeManifest) -> InventorySource | None:
 
 
 def agent_unit_mib(total: int, gpus: Sequence[Gpu]) -> int:
-    """The unit in which Weft's agent counts these GPUs where they are `total` units together.
+    """Return the unit in which Weft's agent counts these GPUs where they are `total` units
+    together.
 
     By the sizes that it tells, not by the number alone: GPUs of more than 100 GiB, and lent memory,
     would look like MiB.
@@ -240,5 +242,5 @@ def agent_unit_mib(total: int, gpus: Sequence[Gpu]) -> int:
 
 
 def unhealthy_name(node: str) -> str:
-    """The name of the ConfigMap that says which of a node's GPUs are broken."""
+    """Return the name of the ConfigMap that says which of a node's GPUs are broken."""
     return UNHEALTHY_PREFIX + node

@@ -173,7 +173,7 @@ def _by_min_member(spec: PodGroupSpec, warnings: list[str]) -> GroupPolicy:
 
 
 def _size(where: str, size: Any, warnings: list[str]) -> int:
-    """The number of pods that is written there; 0, its pods wait, where it is none."""
+    """Return the number of pods that is written there; 0, its pods wait, if it is not one."""
     if not isinstance(size, int) or isinstance(size, bool) or size > _MOST_MEMBERS:
         text = f"{where} is {repr(size)[:_MOST_SHOWN]}, no number of pods"
         warnings.append(f"{text}: its pods wait")

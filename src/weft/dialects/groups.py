@@ -78,10 +78,9 @@ _GO_DURATION = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?(?:ns|us|µs|ms|s|m|h))+", r
 class GroupWords(NamedTuple):
     """A pod's group as its own words have it; `gang` is unset for a pod on its own.
 
-    `object_of` is the system whose PodGroup of that name says its size, or "owner" where that is
-    to be written on the pod by its controller; "" where the pod says it.
-    `waits` is how long its system would hold places for it at most, as written; "" where it does
-    not say.
+    `object_of` is the system whose PodGroup of that name says its size, or "owner" where that is to
+    be written on the pod by its controller; "" if the pod says it. `waits` is how long its system
+    would hold places for it at most, as written; "" if it does not say.
     """
 
     gang: Gang | UnsetType = UNSET
@@ -126,7 +125,9 @@ def group_of(
     system, name = found[0]
     if len(found) > 1:
         said = " and ".join(f"{each} ({words.where[each]})" for each, _ in found)
-        words.warn(f"it says its group in the words of {said}: {system}'s count; keep one of them")
+        words.warn(
+            f"it declares its group in the form of {said}: {system}'s count; keep one of them"
+        )
     if len(name) > MOST_LETTERS:
         text = f"{words.where[system]} has {len(name):,} letters, and {MOST_LETTERS} are the most"
         words.warn(f"{text}: the pod waits; shorten it")
@@ -161,13 +162,13 @@ class _Words:
     def none(self) -> GroupWords:
         if GANG_SIZE in self._annotations and not self._by_owner:
             self.warn(
-                f"annotation {GANG_SIZE} says how many pods a group needs, and nothing of which "
-                f"group: write {GANG}: {BY_OWNER} beside it"
+                f"annotation {GANG_SIZE} sets a group's size but not the group: write {GANG}: "
+                f"{BY_OWNER} beside it"
             )
         return GroupWords(warnings=tuple(self._warnings))
 
     def found(self) -> list[tuple[str, str]]:
-        """The systems in whose words the pod says a group, with its name, in their order."""
+        """Return the systems in whose words the pod says a group, with its name, in their order."""
         group = self._pod.spec.scheduling_group
         names = [
             (KUBERNETES, (group.pod_group_name or "") if group is not None else "", _FIELD),
@@ -180,7 +181,7 @@ class _Words:
         return [(system, name) for system, name, _ in names if name]
 
     def read(self, system: str, name: str) -> GroupWords:
-        """The group of this name, in this system's words."""
+        """Return the group of this name, in this system's words."""
         if system == KOORDINATOR:
             return self._read_koordinator(name)
         if system == OWNER:
@@ -189,7 +190,7 @@ class _Words:
         return self.of(Gang(system, self.namespace, name, task=task), object_of=system)
 
     def _volcano(self) -> tuple[str, str]:
-        """The group's name, and the annotation that has it."""
+        """Return the group's name, and the annotation that has it."""
         names = [(self._annotations.get(key, ""), f"annotation {key}") for key in GROUP_NAMES]
         said = [each for each in names if each[0]]
         if len({name for name, _ in said}) > 1:
@@ -250,7 +251,7 @@ class _Words:
             )
 
     def _owning(self) -> str:
-        """Kind and name of the owner whose pods are the group; "" where the pod has none such.
+        """Kind and name of the owner whose pods are the group; "" if the pod has none such.
 
         Where only the namespace says so, its pods of other owners, and those of Jobs that say no
         size, stay on their own.
@@ -266,7 +267,7 @@ class _Words:
         if job and (self._itself or GANG_SIZE in self._annotations):
             return f"Job/{job}"
         if self._itself and not self._owner:
-            text = f"annotation {GANG} is {BY_OWNER}, and the pod has none that Weft knows"
+            text = f"annotation {GANG} is {BY_OWNER}, and the pod has no owner that Weft supports"
             self.warn(f"{text}: it gets its place alone")
         return self._owner if self._itself else ""
 
@@ -283,15 +284,18 @@ class _Words:
         else:
             least = 0
             self.warn(
-                f"nobody says how many pods of {name} must start together, and it waits: write "
-                f"annotation {GANG_SIZE} on its pods"
+                f"it is unknown how many pods of {name} must start together, so it stays pending: "
+                f"write annotation {GANG_SIZE} on its pods"
             )
         return self.of(Gang(OWNER, self.namespace, name, least))
 
     def _size(self, where: str, text: str) -> int:
-        """The number of pods that is written there; 0, the pod waits, where it is none."""
+        """Return the number of pods that is written there; 0, the pod waits, if it is not one."""
         if not _NUMBER.fullmatch(text) or len(text) > _MOST_DIGITS:
-            self.warn(f"{where} is {_shown(text)}, no number of pods: the pod waits; write like 4")
+            self.warn(
+                f"{where} is {_shown(text)}, not a number of pods, so the pod stays "
+                "pending; write a number such as 4"
+            )
             return 0
         return least_of(where, int(text), self._warnings)
 
@@ -299,7 +303,7 @@ class _Words:
 def least_of(where: str, size: int, warnings: list[str]) -> int:
     """Read the size of a group, at least 1; an invalid one is reported in `warnings`."""
     if size < 1:
-        warnings.append(f"{where} is {size}: a group has 1 pod at least, and that is taken")
+        warnings.append(f"{where} is {size}: a group has at least 1 pod, so 1 is used")
     return max(1, size)
 
 

@@ -148,18 +148,18 @@ def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
 def container_part(
     request: PodRequest, container: ContainerRequest, share: Share, node: Node
 ) -> Share:
-    """The container's own part of the card: a borrowed request may hold more."""
+    """Return the container's own part of the card: a borrowed request may hold more."""
     gpu = find(node, str(share.gpu))
     return share if gpu is None else part_of(request, container, share, node, gpu)
 
 
 def device_entry(share: Share) -> str:
-    """A card in the annotations of HAMi's first form."""
+    """Return a card in the annotations of HAMi's first form."""
     return f"{identity(share)},NVIDIA,{share.memory_mib},{share.milli // 10}:"
 
 
 def environment_of(held: list[Share]) -> dict[str, str]:
-    """The variables by which HAMi-core limits a container."""
+    """Return the variables by which HAMi-core limits a container."""
     env = {"NVIDIA_VISIBLE_DEVICES": ",".join(identity(share) for share in held)}
     for i, share in enumerate(held):
         env[f"CUDA_DEVICE_MEMORY_LIMIT_{i}"] = f"{share.memory_mib}m"

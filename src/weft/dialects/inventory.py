@@ -47,7 +47,7 @@ _SOURCES = tuple(
 
 
 class InventoryFallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of `inventory:` in the configuration: nodes whose GPUs nobody tells.
+    """An entry of `inventory:` in the configuration: nodes whose GPUs nobody reports.
 
     `nodes` is a shell pattern on the node's name; `labels` must all be on the node. The first
     rule that fits is the node's.
@@ -76,7 +76,7 @@ def inventory(
     links: Sequence[node_links.LinksRule] = (),
     slices: InventorySource | None = None,
 ) -> tuple[Node, tuple[str, ...]]:
-    """The node as Weft sees it, and warnings for people (each names its source).
+    """Return the node as Weft sees it, and warnings for people (each names its source).
 
     `unhealthy` are the indexes in the ConfigMap kube-system/unhealthy-gpu-<node>, if there is one.
     `accounted` are resources that ask for GPUs and are to be counted as the node's kubelet does: as
@@ -119,7 +119,7 @@ def _unit_mib(
     gpus: Sequence[Gpu],
     warnings: list[str],
 ) -> int:
-    """The gpushare unit that the node counts in; 0 where nobody says."""
+    """Return the gpushare unit that the node counts in; 0 if unknown."""
     if advertised_by_agent(node, gpushare.GPU_MEM):
         capacity = node.status.capacity or {}
         total = _amount(capacity, gpushare.GPU_MEM, parse_quantity, warnings)
@@ -128,7 +128,7 @@ def _unit_mib(
 
 
 def _offer(node: NodeManifest, warnings: list[str]) -> AgentOffer | None:
-    """The agent's offer on the node; None where there is none, or nobody can read it."""
+    """Return the agent's offer on the node; None if there is none, or nobody can read it."""
     text = (node.metadata.annotations or {}).get(AGENT)
     if text is None:
         return None
@@ -142,7 +142,7 @@ def _offer(node: NodeManifest, warnings: list[str]) -> AgentOffer | None:
 def _delivers(
     node: NodeManifest, offer: AgentOffer | None, warnings: list[str]
 ) -> tuple[str, ...] | None:
-    """The GPU resources that the kubelet advertises; None where an agent delivers by name.
+    """Return the GPU resources that the kubelet advertises; None if an agent delivers by name.
 
     This is the one rule of whose pods a node may get: what its node does not advertise a kubelet
     ignores, and starts the pod without its share.
@@ -156,7 +156,8 @@ def _delivers(
 
 
 def taints_of(node: NodeManifest) -> tuple[Taint, ...]:
-    """The node's taints; a cordon is one more, as kube-scheduler sees it: some pods tolerate it."""
+    """Return the node's taints; a cordon is one more, as kube-scheduler sees it: some pods tolerate
+    it."""
     taints = tuple(Taint(t.key, t.effect, t.value) for t in node.spec.taints or ())
     if not node.spec.unschedulable or CORDON in taints:
         return taints
@@ -169,7 +170,7 @@ def _sources_of(
     slices: InventorySource | None,
     warnings: list[str],
 ) -> list[InventorySource]:
-    """Every source that answers, the first of them first.
+    """Return every source that answers, the first of them first.
 
     Slices only where no agent describes each GPU: a driver need not publish all that there are.
     """
@@ -192,7 +193,7 @@ def _sources_of(
 
 
 def _configured(node: NodeManifest, rules: Sequence[InventoryFallback]) -> InventorySource | None:
-    """The first rule of the configuration that is about this node."""
+    """Return the first rule of the configuration that is about this node."""
     for rule in rules:
         if rule.fits(node):
             size = rule.memory_mib
@@ -233,7 +234,7 @@ def _combine(sources: Sequence[InventorySource], warnings: list[str]) -> tuple[G
 def _sized(
     gpu: Gpu, cards: Sequence[ReportedGpu], sources: Sequence[InventorySource], warnings: list[str]
 ) -> Gpu:
-    """The card with the most memory that no source denies, or the least any of them says."""
+    """Return the card with the most memory that no source denies, or the least any of them says."""
     sized = [(card, source) for card, source in zip(cards, sources, strict=True) if card.most]
     if sources[0].exact:
         sized[1:] = [pair for pair in sized[1:] if not _counts_reserve(pair[0], gpu.memory_mib)]
@@ -282,7 +283,7 @@ def _out_of_service(
         if text.isascii() and text.isdecimal() and len(text) < 9:
             broken.add(int(text))
         elif text:
-            warnings.append(f"ConfigMap {config_map}: {text[:40]!r} is no GPU index")
+            warnings.append(f"ConfigMap {config_map}: {text[:40]!r} is not a GPU index")
     known = {gpu.index for gpu in gpus}
     warnings += [
         f"ConfigMap {config_map}: there is no GPU {index}" for index in sorted(broken - known)

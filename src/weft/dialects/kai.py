@@ -64,8 +64,8 @@ RESERVATIONS = "kai-resource-reservation"
 _NUMBER = re.compile(r"(?:\d{1,4}(?:\.\d{0,18})?|\.\d{1,18})(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _MILLIONTHS = 1_000_000
 _UNLABELLED = ("", "default-scheduler")
-_KEPT_FOR_NONE = "keeps its card for a group of which no pod is there"
-_KEPT_FOR_ALL = "keeps its card for a group of which a pod does not say on which cards it is"
+_KEPT_FOR_NONE = "reserves its GPU for a group that has no pods"
+_KEPT_FOR_ALL = "reserves its GPU for a group with a pod that does not name its GPUs"
 
 
 class Kai(BaseDialect):
@@ -97,7 +97,7 @@ class Kai(BaseDialect):
         return not is_reservation(words.manifest)
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """The part of each card, or a reservation pod's whole card."""
+        """Return the part of each card, or a reservation pod's whole card."""
         if is_reservation(words.manifest):
             layout = per_container(words.slots, asks_of(words, (GPU,), _whole))
             return build(words, self.name, layout)
@@ -118,8 +118,8 @@ class Kai(BaseDialect):
         return build(words, self.name, layout, shape=shape, warnings=notes)
 
     def delivered_by(self, words: PodWords) -> tuple[str, ...]:
-        """The annotation: no kubelet advertises it, so that only an agent that delivers by name
-        serves such a pod."""
+        """Return the annotation: no kubelet advertises it, so that only an agent that delivers by
+        name serves such a pod."""
         return () if is_reservation(words.manifest) else (_asking_by(words.annotations),)
 
     def annotate(
@@ -138,7 +138,7 @@ class Kai(BaseDialect):
         self, pod: PodManifest, request: PodRequest, node: Node, settings: DialectSettings
     ) -> tuple[PodRequest, str]:
         """Nothing for a reservation whose group has pods there, all on known cards; whole cards
-        where nobody says which card a pod has its part of."""
+        where it is unknown which card a pod has its part of."""
         if pod.spec.node_name != node.name or marked(pod) or not request.shape.gpu_requests:
             return request, ""
         names, kept = _names(node), _kept_whole(node)
@@ -175,7 +175,7 @@ class Kai(BaseDialect):
     def weigh(
         self, pod: PodManifest, request: PodRequest, node: Node, bound_with: str = ""
     ) -> ChargedPlacement | None:
-        """The same as every system's, with what a reservation pod is there for."""
+        """Return the same as every system's, with what a reservation pod is there for."""
         charged = super().weigh(pod, request, node, bound_with)
         if charged is None or not request.shape.gpu_requests:
             return charged
@@ -191,7 +191,7 @@ class Kai(BaseDialect):
         return "its reservation pod" if groups_of(pod) else ""
 
     def wrong_marks(self, pod: PodManifest, request: PodRequest, node: Node) -> WrongMark | None:
-        """A reservation pod that nobody can share a card by; annotations that contradict."""
+        """Return a reservation pod that nobody can share a card by; annotations that contradict."""
         if is_reservation(pod):
             lost = f"it reserves a card for KAI and has no label {GROUP}: nobody can share it"
             return None if groups_of(pod) else WrongMark("reservation-without-group", lost)
@@ -220,7 +220,7 @@ def is_reservation(pod: PodManifest) -> bool:
 
 
 def card_names(pods: Iterable[PodManifest]) -> CardNames:
-    """The cards that these pods of one node name by KAI's groups; none for a group whose
+    """Return the cards that these pods of one node name by KAI's groups; none for a group whose
     reservation pods name several."""
     cards: dict[str, set[str]] = {}
     sharing: set[tuple[str, ...]] = set()
@@ -250,10 +250,11 @@ def _known(groups: Sequence[str], node: Node) -> bool:
 
 
 def _kept_whole(node: Node) -> frozenset[str]:
-    """The groups whose reservation pods hold their cards, and the pods that share these nothing.
+    """Return the groups whose reservation pods hold their cards, and the pods that share these
+    nothing.
 
-    That is so of all groups of a pod that has one whose card is not known, or two of one card: it
-    may be on any of the cards that are reserved for them.
+    That is so of all groups of a pod that has one whose card is unknown, or two of one card: it may
+    be on any of the cards that are reserved for them.
     """
     names = _names(node)
     unknown = {group for groups in names.sharing if not _known(groups, node) for group in groups}
@@ -297,7 +298,7 @@ def _asking_by(annotations: Mapping[str, str]) -> str:
 
 
 def _ask(annotations: Mapping[str, str]) -> GpuRequest:
-    """The part of each card that the annotations ask for."""
+    """Return the part of each card that the annotations ask for."""
     if annotations.get(FRACTION) and annotations.get(MEMORY):
         raise BadInputError(
             f"metadata.annotations[{MEMORY}]", f"stands beside {FRACTION}; keep one of the two"
@@ -316,7 +317,7 @@ def _ask(annotations: Mapping[str, str]) -> GpuRequest:
     if not 0 < fraction < 1:
         raise BadInputError(
             f"metadata.annotations[{FRACTION}]",
-            f"{text[:40]!r} is no part of a card; write a number between 0 and 1, as 0.5",
+            f"{text[:40]!r} is not a part of a GPU; write a number between 0 and 1, such as 0.5",
         )
     millionths = int((fraction * _MILLIONTHS).to_integral_value(rounding="ROUND_CEILING"))
     return GpuRequest(count, GpuMemoryRequest("millionths", millionths))
@@ -328,14 +329,14 @@ def _whole_number(annotations: Mapping[str, str], name: str, least: int, most: i
     if not least <= number <= most:
         raise BadInputError(
             f"metadata.annotations[{name}]",
-            f"{text[:40]!r} is no whole number from {least} to {most:,}",
+            f"{text[:40]!r} is not a whole number from {least} to {most:,}",
         )
     return number
 
 
 def _container(slots: list[ContainerSlot], annotations: Mapping[str, str]) -> int:
-    """The place of the container that gets the cards: the one that is named, else the first main
-    one."""
+    """Return the place of the container that gets the cards: the one that is named, else the first
+    main one."""
     wanted = annotations.get(CONTAINER, "")
     for index, slot in enumerate(slots):
         if slot.container.name == wanted if wanted else slot.role == "main":

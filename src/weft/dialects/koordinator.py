@@ -8,7 +8,7 @@
 
 Other combinations are invalid there, and an error here. A bound pod's cards stand in an annotation
 by *minor number*, which is not NVML's index: the node's `Device` object joins it with a UUID. Where
-no such object is known, nobody says which card it is.
+no such object is known, it is unknown which card it is.
 """
 
 import json
@@ -99,7 +99,7 @@ class Koordinator(BaseDialect):
         return words.manifest.spec.scheduler_name in self.scheduler_names and words.asks_for((GPU,))
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """The pod's amounts of each card."""
+        """Return the pod's amounts of each card."""
         asked = {name: _peak(words, name) for name in (GPU, *self.resources)}
         by_hook = words.labels.get(ISOLATION_LABEL) == "HAMi-core"
         shape = Shape(isolation="hook") if by_hook else None
@@ -118,7 +118,7 @@ class Koordinator(BaseDialect):
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """The cards by minor number, where the node's Device object says these."""
+        """Return the cards by minor number, where the node's Device object says these."""
         env = visible(request, placement)
         minors = {uuid: name.removeprefix(_MINOR) for name, uuid in _minors(node).items()}
         cards = {gpu.index: gpu for gpu in node.gpus}
@@ -139,7 +139,7 @@ class Koordinator(BaseDialect):
         return PodAnnotations({ALLOCATED: text}, env=env)
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
-        """From its mark's minor numbers and amounts."""
+        """Read the shares from the minor numbers and amounts in the pod's annotation."""
         return _held(pod, request, node)[0]
 
     def wrong_marks(self, pod: PodManifest, request: PodRequest, node: Node) -> WrongMark | None:
@@ -147,7 +147,7 @@ class Koordinator(BaseDialect):
         return _held(pod, request, node)[1] if request.shape.gpu_requests else None
 
     def perhaps_on(self, pod: PodManifest, node: Node) -> frozenset[int]:
-        """The cards of its mark's minor numbers that the Device object has."""
+        """Return the cards of its mark's minor numbers that the Device object has."""
         names = _minors(node)
         uuids = (names.get(f"{_MINOR}{minor}", "") for minor, _ in _given(pod) or ())
         cards = (find(node, uuid) for uuid in uuids)
@@ -160,8 +160,8 @@ def minor_names(device: KoordinatorDevice | None) -> dict[str, str]:
 
 
 def reported_by(device: KoordinatorDevice | None) -> InventorySource | None:
-    """The node's GPUs as its Device object has them, in the order of their minor numbers; None
-    where one of them does not say its memory."""
+    """Return the node's GPUs as its Device object has them, in the order of their minor numbers;
+    None if one of them does not say its memory."""
     cards, gpus = [], []
     for index, each in enumerate(_gpus(device)):
         mib = _bytes((each.resources or {}).get(MEMORY, 0)) // _MIB
@@ -173,7 +173,7 @@ def reported_by(device: KoordinatorDevice | None) -> InventorySource | None:
 
 
 def _gpus(device: KoordinatorDevice | None) -> list[DeviceInfo]:
-    """The GPUs that can be: one for each minor number and UUID."""
+    """Return the GPUs that can be: one for each minor number and UUID."""
     found: dict[int, DeviceInfo] = {}
     for each in (device.spec.devices or ()) if device is not None else ():
         fits = each.minor is not None and 0 <= each.minor < MOST_GPUS
@@ -193,7 +193,7 @@ def _peak(words: PodWords, name: str) -> int:
 
 
 def _request(asked: Mapping[str, int]) -> GpuRequest:
-    """The pod's request of each card; `BadInputError` for what Koordinator calls invalid."""
+    """Return the pod's request of each card; `BadInputError` for what Koordinator calls invalid."""
     named = {name for name, value in asked.items() if value and name != SHARED}
     core, ratio, count = asked[CORE], asked[RATIO], asked[SHARED]
     if named == {GPU} and not count:
@@ -230,7 +230,8 @@ def _request(asked: Mapping[str, int]) -> GpuRequest:
 def _held(
     pod: PodManifest, request: PodRequest, node: Node
 ) -> tuple[Placement | None, WrongMark | None]:
-    """The placement by the pod's mark, None where it gives none; and what is wrong with that."""
+    """Return the placement by the pod's mark, None if it gives none; and what is wrong with
+    that."""
     if not (pod.metadata.annotations or {}).get(ALLOCATED):
         return None, None
     if (given := _given(pod)) is None:
@@ -261,7 +262,7 @@ def _held(
 
 
 def _given(pod: PodManifest) -> list[tuple[int, dict[str, Any]]] | None:
-    """Minor numbers and amounts of the pod's mark; None where nobody can read it."""
+    """Minor numbers and amounts of the pod's mark; None if nobody can read it."""
     text = (pod.metadata.annotations or {}).get(ALLOCATED) or "{}"
     try:
         entries = json.loads(text).get("gpu") or []
@@ -273,8 +274,8 @@ def _given(pod: PodManifest) -> list[tuple[int, dict[str, Any]]] | None:
 def _exact(
     gpu_request: GpuRequest, resources: Mapping[str, Any], gpu: Gpu, wrong: list[str]
 ) -> Share:
-    """The share as it is marked; of amounts that contradict each other, or what the pod asks, the
-    larger."""
+    """Return the share as it is marked; of amounts that contradict each other, or what the pod
+    asks, the larger."""
     least = asked_on(0, gpu_request, gpu)
     by_bytes = -(-_bytes(resources.get(MEMORY, 0)) // _MIB)
     by_ratio = min(_bytes(resources.get(RATIO, 0)), 100) * gpu.memory_mib // 100
@@ -306,7 +307,7 @@ def _minor(entry: Mapping[str, Any]) -> int:
 
 
 def _bytes(text: Any) -> int:
-    """A quantity; 0 where it is none."""
+    """Return a quantity; 0 if it is none."""
     try:
         short = isinstance(text, str | int | float) and len(str(text)) <= 40
         return max(parse_quantity(text, ""), 0) if short else 0

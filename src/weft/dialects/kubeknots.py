@@ -31,13 +31,14 @@ class Kubeknots(BaseDialect):
         return LABEL in words.labels
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """The label's MiB on one card, or the whole cards of `nvidia.com/gpu` if it stands by."""
+        """Return the label's MiB on one card, or the whole cards of `nvidia.com/gpu` if it stands
+        by."""
         labels = words.labels
         text = labels.get(LABEL)
         number = label_number(labels, LABEL, MOST_GPU_MIB, "any card")
         notes: list[str] = []
         if number is None:
-            problem = "is missing" if text is None else f"{text!r} is no whole number of MiB"
+            problem = "is missing" if text is None else f"{text!r} is not a whole number of MiB"
             notes.append(f"label {LABEL} {problem}: 0 MiB are charged, as in the original")
         gpu_request = GpuRequest(memory=GpuMemoryRequest("mib", number or 0))
         places = words.slots

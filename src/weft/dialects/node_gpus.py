@@ -53,15 +53,15 @@ def equal_gpus(
 
 
 def listed_parts(text: str) -> list[str]:
-    """The non-empty parts of a comma-separated list."""
+    """Return the non-empty parts of a comma-separated list."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def whole_number(annotations: Mapping[str, str], name: str) -> int:
-    """The whole number in this annotation or label."""
+    """Return the whole number in this annotation or label."""
     text = annotations[name].strip()
     if not (text.isascii() and text.isdecimal()) or len(text) > 9:
-        raise BadInputError(name, f"{text[:40]!r} is no whole number")
+        raise BadInputError(name, f"{text[:40]!r} is not a whole number")
     return int(text)
 
 
@@ -75,5 +75,5 @@ def advertised_by_agent(node: NodeManifest, name: str) -> bool:
 
 
 def quantity(amounts: Quantities, name: str) -> int:
-    """The amount of this resource; 0 where it is not named."""
+    """Return the amount of this resource; 0 if it is not named."""
     return parse_quantity(amounts[name], name) if name in amounts else 0

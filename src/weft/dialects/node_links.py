@@ -60,7 +60,7 @@ def links_of(
     rules: Sequence[LinksRule],
     warnings: list[str],
 ) -> GpuLinks | None:
-    """The links of the node's cards; None where nobody says any, or not so that it can be."""
+    """Return the links of the node's cards; None if nobody says any, or not so that it can be."""
     annotations = node.metadata.annotations or {}
     cards = [gpu for gpu in gpus if gpu.parent is None]
     readers: tuple[tuple[str, Callable[[str, Sequence[Gpu]], GpuLinks | None]], ...] = (
@@ -85,7 +85,7 @@ def links_of(
 
 
 def links_text(links: GpuLinks) -> str:
-    """The annotation's value for these links."""
+    """Return the annotation's value for these links."""
     return msgspec.json.encode(links).decode()
 
 
@@ -132,7 +132,8 @@ def _hami_word(score: int | None) -> str:
 
 
 def of_cards(links: GpuLinks | None, gpus: Sequence[Gpu]) -> GpuLinks | None:
-    """The links of those cards that are there; None where that is not two, or nobody says any."""
+    """Return the links of those cards that are there; None if that is not two, or nobody says
+    any."""
     if links is None:
         return None
     there = {card.index for card in gpus if card.parent is None}

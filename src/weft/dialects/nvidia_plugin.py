@@ -82,7 +82,7 @@ def devices_held(pod: PodManifest, request: PodRequest) -> int:
 
 
 def given_shares(pod: PodManifest, devices: int, node: Node) -> GivenShares:
-    """The shares of a pod that has so many devices of the plugin on this node."""
+    """Return the shares of a pod that has so many devices of the plugin on this node."""
     told = NONE_GIVEN if node.called is UNSET else node.called.given
     given = told.pods.get(pod.metadata.uid, ())
     if not given:
@@ -97,7 +97,7 @@ def given_shares(pod: PodManifest, devices: int, node: Node) -> GivenShares:
     shares = [(_share(gpus[told.cards[each.card]], each), each) for each in given]
     shares.sort(key=lambda pair: pair[0].gpu)
     parts = [f"{_part(each)}GPU {share.gpu}" for share, each in shares]
-    words = f"has {', '.join(parts)} by NVIDIA's device plugin, as its node's agent tells"
+    words = f"has {', '.join(parts)} by NVIDIA's device plugin, as its node's agent reports"
     return GivenShares(tuple(share for share, _ in shares), words)
 
 
@@ -106,8 +106,8 @@ def _part(given: GivenGpu) -> str:
 
 
 def anywhere(pod: PodManifest, node: Node) -> GpuRequest | None:
-    """The most that a pod may hold of each card by `nvidia.com/gpu.shared`, where nobody tells
-    which; None for pods that ask for none."""
+    """Return the most that a pod may hold of each card by `nvidia.com/gpu.shared`, where it is
+    unknown which; None for pods that ask for none."""
     devices = peak([(slot.role, amount(slot, SHARED, HELD)) for slot in slots(pod)])
     if not devices:
         return None
@@ -132,7 +132,7 @@ def _share(gpu: Gpu, given: GivenGpu) -> Share:
 
 
 def _replicas(node: Node) -> int:
-    """The number of devices that each card is offered as; 0 where nobody says."""
+    """Return the number of devices that each card is offered as; 0 if unknown."""
     text = node.labels.get(REPLICAS, "")
     if re.fullmatch(r"[0-9]{1,7}", text, re.ASCII) and int(text) > 1:
         return int(text)
@@ -142,7 +142,7 @@ def _replicas(node: Node) -> int:
 
 
 def card_of(device: str) -> str:
-    """The UUID of the card or instance in a device's id: `GPU-…`, `GPU-…::3`, `MIG-…::0`."""
+    """Return the UUID of the card or instance in a device's id: `GPU-…`, `GPU-…::3`, `MIG-…::0`."""
     uuid, _, replica = device.partition("::")
     return uuid if not replica or replica.isdecimal() else device
 

@@ -9,7 +9,7 @@
     else                                  its namespace
 
 The first that is there counts. A name is a name, whichever system's. An annotation may hold
-anything: one that is no name says nothing.
+anything: one that is not a name says nothing.
 """
 
 import re
@@ -30,7 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_./-]{0,251}[A-Za-z0-9])?", re.ASCII)
 
 
 def named_queue(pod: PodManifest) -> str:
-    """The queue that the pod names; "" where it names none. Most pods do not, and that is soon
+    """Return the queue that the pod names; "" if it names none. Most pods do not, and that is soon
     seen."""
     said: list[str] = []
     labels, annotations = pod.metadata.labels, pod.metadata.annotations
@@ -47,5 +47,5 @@ def is_queue_name(text: str) -> bool:
 
 
 def queue_of(pod: PodManifest) -> str:
-    """The queue that the pod belongs to: the one that it names, else its namespace's."""
+    """Return the queue that the pod belongs to: the one that it names, else its namespace's."""
     return named_queue(pod) or pod.metadata.namespace or "default"

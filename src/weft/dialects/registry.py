@@ -76,7 +76,7 @@ INCLUDES = {
 
 
 def dialect(name: str) -> BaseDialect:
-    """The dialect of this name; "none" is the one of pods without a GPU."""
+    """Return the dialect of this name; "none" is the one of pods without a GPU."""
     if name not in BY_NAME:
         raise BadInputError("dialect", unknown(name, BY_NAME))
     return BY_NAME[name]
@@ -84,7 +84,7 @@ def dialect(name: str) -> BaseDialect:
 
 class Placer(NamedTuple):
     """Placer of a bound pod: a dialect's name and what people call it, or a schedulerName and "".
-    `mark` names its cards for it, "" where nothing does."""
+    `mark` names its cards for it, "" if nothing does."""
 
     name: str
     title: str
@@ -92,7 +92,8 @@ class Placer(NamedTuple):
 
 
 def placer_of(manifest: PodManifest, reads: str) -> Placer:
-    """The system that placed this bound pod, in the words of dialect `reads`, without Weft."""
+    """Return the system that placed this bound pod, in the words of dialect `reads`, without
+    Weft."""
     system = dialect(reads)
     mark, scheduler = system.cards_named_by(manifest), manifest.spec.scheduler_name
     if not mark:
@@ -104,8 +105,8 @@ def placer_of(manifest: PodManifest, reads: str) -> Placer:
 
 
 def systems_of(words: PodWords, settings: DialectSettings) -> list[BaseDialect]:
-    """The systems in whose words the pod asks, in their order: those are looked at that read one of
-    the names in it."""
+    """Return the systems in whose words the pod asks, in their order: those are looked at that read
+    one of the names in it."""
     places: set[int] = set()
     for names in (words.naming, words.labels, words.annotations):
         for name in _NAMED_BY.keys() & names.keys():
@@ -115,7 +116,8 @@ def systems_of(words: PodWords, settings: DialectSettings) -> list[BaseDialect]:
 
 
 def choose(pod: PodManifest, settings: DialectSettings) -> tuple[BaseDialect, str]:
-    """The pod's system, and a warning ("" for none) where its schedulerName says otherwise."""
+    """Return the pod's system, and a warning ("" for none) where its schedulerName says
+    otherwise."""
     return _choose(PodWords(pod), settings)
 
 
@@ -133,7 +135,7 @@ def _choose(words: PodWords, settings: DialectSettings) -> tuple[BaseDialect, st
     if len(owners) > 1:
         claims = " and ".join(f"{s.name} ({_example(s, words.manifest)})" for s in owners)
         raise BadInputError(
-            "spec", f"asks for GPUs in the words of {claims}; keep one system and remove the others"
+            "spec", f"requests GPUs in the form of {claims}; keep one system and remove the others"
         )
     if not owners:
         return NONE, ""
@@ -156,12 +158,12 @@ class ManifestReading(NamedTuple):
 
 
 def parse_pod(manifest: PodManifest, settings: DialectSettings) -> PodRequest:
-    """The pod as Weft sees it, or `BadInputError` naming field, value and the way out."""
+    """Return the pod as Weft sees it, or `BadInputError` naming field, value and a remedy."""
     return read_pod(manifest, settings).request
 
 
 def read_pod(manifest: PodManifest, settings: DialectSettings) -> ManifestReading:
-    """The same, with what is beyond Weft. The pod's containers are walked once."""
+    """Return the same, with what is beyond Weft. The pod's containers are walked once."""
     words = PodWords(manifest)
     system, warning = _choose(words, settings)
     request = system.parse(words, settings)
@@ -200,7 +202,7 @@ def unhonoured(pod: PodManifest, name: str) -> tuple[ForeignRequest, ...]:
 
 
 def write(request: PodRequest, placement: Placement, node: Node, now_ns: int) -> PodAnnotations:
-    """The annotations, labels and environment for this placement."""
+    """Return the annotations, labels and environment for this placement."""
     return dialect(request.dialect).write(request, placement, node, now_ns)
 
 
@@ -227,13 +229,14 @@ def written(
 def read_placement(
     manifest: PodManifest, node: Node, settings: DialectSettings
 ) -> Placement | None:
-    """The placement of a bound pod on `node`, from its annotations; None where they do not say."""
+    """Return the placement of a bound pod on `node`, from its annotations; None if they do not
+    say."""
     return read_bound(manifest, node, settings)[1]
 
 
 def parse_bound(manifest: PodManifest, settings: DialectSettings) -> tuple[PodRequest, str]:
-    """A bound pod by what its owner cannot change any more; and why not all of it is read, ""
-    where it is.
+    """Return a bound pod by what its owner cannot change any more; and why not all of it is read,
+    "" if it is.
 
     Labels and annotations that ask for GPUs count where a scheduler went by them and left no mark
     that two agree on. Raises `BadInputError` where its containers' resources contradict each other.
@@ -257,13 +260,13 @@ class KeptWords(NamedTuple):
 
 
 def kept_of(manifest: PodManifest, *, asking: bool = True) -> KeptWords:
-    """The pod's own; without those that ask, where its marks say what it holds."""
+    """Return the pod's own; without those that ask, where its marks say what it holds."""
     words = kept_words if asking else kept_marks
     return KeptWords(words(manifest.metadata.labels), words(manifest.metadata.annotations))
 
 
 def with_kept(manifest: AnyPod, kept: KeptWords, *, asking: bool = True) -> AnyPod:
-    """The pod with these in place of its own."""
+    """Return the pod with these in place of its own."""
     own = kept_of(manifest, asking=asking)
     if own == kept:
         return manifest
@@ -277,7 +280,7 @@ def with_kept(manifest: AnyPod, kept: KeptWords, *, asking: bool = True) -> AnyP
 
 
 def without_asking(manifest: PodManifest) -> PodManifest:
-    """The pod without labels and annotations that ask for GPUs."""
+    """Return the pod without labels and annotations that ask for GPUs."""
     meta = manifest.metadata
     labels, annotations = meta.labels or {}, meta.annotations or {}
     if ASKING_LABELS.isdisjoint(labels) and ASKING_ANNOTATIONS.isdisjoint(annotations):
@@ -288,8 +291,8 @@ def without_asking(manifest: PodManifest) -> PodManifest:
 
 
 def without_words(manifest: PodManifest) -> PodManifest:
-    """The pod as its spec alone asks: without labels, and with no annotations but what it says of
-    itself."""
+    """Return the pod as its spec alone asks: without labels, and with no annotations but what it
+    says of itself."""
     said = {
         name: text
         for name, text in (manifest.metadata.annotations or {}).items()
@@ -333,7 +336,8 @@ class PossibleRequests(NamedTuple):
 
 
 def possible_requests(manifest: PodManifest, settings: DialectSettings) -> PossibleRequests:
-    """The readings of a pod's resources by each system that it names. Never raises `BadInputError`.
+    """Return the readings of a pod's resources by each system that it names. Never raises
+    `BadInputError`.
 
     What a system cannot read is as many cards as it names units: no quota sees fewer.
     """
@@ -355,7 +359,7 @@ def possible_requests(manifest: PodManifest, settings: DialectSettings) -> Possi
 
 
 def _asking_only(manifest: PodManifest, names: Set[str]) -> PodManifest:
-    """The pod with these of its resources alone."""
+    """Return the pod with these of its resources alone."""
 
     def only(amounts: Quantities | None) -> Quantities:
         return {name: amount for name, amount in (amounts or {}).items() if name in names}
@@ -382,7 +386,7 @@ def _asking_only(manifest: PodManifest, names: Set[str]) -> PodManifest:
 
 def _units(slot: ContainerSlot, names: Set[str]) -> int:
     """Units of these resources that the container names, no more than a node has GPUs; one where
-    that is no whole number."""
+    that is not a whole number."""
     try:
         units = sum(amount(slot, name, HELD) for name in asked_of(slot, sorted(names)))
     except BadInputError:
@@ -393,7 +397,7 @@ def _units(slot: ContainerSlot, names: Set[str]) -> int:
 def read_bound(
     manifest: PodManifest, node: Node, settings: DialectSettings
 ) -> tuple[PodRequest, Placement | None]:
-    """The same with the pod's request, as its node counts."""
+    """Return the same with the pod's request, as its node counts."""
     request = parse_pod(manifest, settings)
     system = dialect(request.dialect)
     request = system.on_node(manifest, request, node, settings)[0]
@@ -401,7 +405,7 @@ def read_bound(
 
 
 def _example(system: BaseDialect, pod: PodManifest) -> str:
-    """A name in the pod that this system reads, for people to find."""
+    """Return a name in the pod that this system reads, for people to find."""
     names = [name for name in (pod.metadata.labels or {}) if name.startswith(("genius/", "GPU_M"))]
     for container in (*(pod.spec.init_containers or ()), *pod.spec.containers):
         names += [*(container.resources.limits or ()), *(container.resources.requests or ())]

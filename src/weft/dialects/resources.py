@@ -65,11 +65,11 @@ class InputBounds:
         self.held = held
 
     def cpu_milli(self, text: str | int | float, where: str) -> int:
-        """A CPU quantity in thousandths of a core."""
+        """Return a CPU quantity in thousandths of a core."""
         return self.read(parse_cpu_milli, text, where, MOST_CPU_MILLI)
 
     def memory_bytes(self, text: str | int | float, where: str) -> int:
-        """A size of host memory in bytes."""
+        """Return a size of host memory in bytes."""
         return self.read(parse_quantity, text, where, _MOST_BYTES)
 
     def read(self, parse: Parse, text: str | int | float, where: str, most: int) -> int:
@@ -117,7 +117,8 @@ class ContainerSlot(NamedTuple):
 
 
 def slots(pod: PodManifest) -> list[ContainerSlot]:
-    """All containers in the order they start: init containers and sidecars, then the others."""
+    """Return all containers in the order they start: init containers and sidecars, then the
+    others."""
     places: list[ContainerSlot] = []
     for i, container in enumerate(pod.spec.init_containers or ()):
         role: Role = "sidecar" if container.restart_policy == "Always" else "init"
@@ -147,7 +148,7 @@ class PodWords:
         self.naming = by_name(self.slots)
 
     def naming_any(self, names: Iterable[str]) -> list[ContainerSlot]:
-        """The containers that name one of these resources, each once."""
+        """Return the containers that name one of these resources, each once."""
         found = {id(slot): slot for name in names for slot in self.naming.get(name, ())}
         return list(found.values())
 
@@ -174,7 +175,7 @@ def names_any(container: ManifestContainer, names: Set[str]) -> bool:
 
 
 def asked_of(slot: ContainerSlot, names: Sequence[str]) -> list[str]:
-    """Those of these resources that the container names with anything but zero."""
+    """Return those of these resources that the container names with anything but zero."""
     resources = slot.container.resources
     amounts = [each for each in (resources.limits, resources.requests) if each]
     return [
@@ -185,7 +186,8 @@ def asked_of(slot: ContainerSlot, names: Sequence[str]) -> list[str]:
 
 
 def by_name(places: Sequence[ContainerSlot]) -> dict[str, list[ContainerSlot]]:
-    """The containers that ask for each resource, in their order. The others ask for none of it.
+    """Return the containers that ask for each resource, in their order. The others ask for none of
+    it.
 
     A pod may have thousands of containers, and each a resource that nobody else names.
     """
@@ -198,7 +200,7 @@ def by_name(places: Sequence[ContainerSlot]) -> dict[str, list[ContainerSlot]]:
 
 
 def amount(slot: ContainerSlot, name: str, bounds: InputBounds = REFUSED) -> int:
-    """The whole number that this container asks of an extended resource; 0 where it does not.
+    """Return the whole number that this container asks of an extended resource; 0 if it does not.
 
     The API server refuses pods whose request and limit differ, so that is an error here too.
     """
@@ -211,8 +213,8 @@ def amount(slot: ContainerSlot, name: str, bounds: InputBounds = REFUSED) -> int
     if len(values) == 2 and values[0] != values[1]:
         raise BadInputError(
             f"{slot.where}.resources.requests[{name}]",
-            f"{values[1]} differs from the limit {values[0]}; Kubernetes wants them equal for this "
-            "resource: leave the request out",
+            f"{values[1]} differs from the limit {values[0]}; Kubernetes requires them to be "
+            "equal for this resource: remove the request",
         )
     return values[0] if values else 0
 
@@ -260,7 +262,7 @@ def label_number(labels: Mapping[str, str], name: str, most: int, unit: str) -> 
 
 
 def peak(amounts: Sequence[tuple[Role, int]]) -> int:
-    """The most that runs at any moment of the pod's life, in the order of `slots`."""
+    """Return the most that runs at any moment of the pod's life, in the order of `slots`."""
     running = highest = mains = 0
     for role, value in amounts:
         if role == "main":
@@ -287,7 +289,7 @@ def cpu_and_memory(words: PodWords, bounds: InputBounds) -> tuple[int, int]:
 
 
 def _asked(slot: ContainerSlot, name: str) -> tuple[str | int | float, str]:
-    """The container's request of a resource that it names, and where that stands."""
+    """Return the container's request of a resource that it names, and where that stands."""
     requests, limits = slot.container.resources.requests, slot.container.resources.limits or {}
     if requests and name in requests:
         return requests[name], f"{slot.where}.resources.requests[{name}]"
@@ -413,8 +415,8 @@ def _storage(pod: PodManifest, slots_of: SlotsByName) -> dict[str, int]:
 
 
 def _pod_level(pod: PodManifest, slots_of: SlotsByName) -> Quantities:
-    """The pod's own requests; where only a limit is said, the API server takes that, unless it is
-    of CPU or memory and the containers ask for some."""
+    """Return the pod's own requests; where only a limit is said, the API server takes that, unless
+    it is of CPU or memory and the containers ask for some."""
     own = pod.spec.resources
     if own is None:
         return {}
@@ -441,8 +443,8 @@ def _is_storage(name: str) -> bool:
 def to_deliver(
     words: PodWords, counted: Sequence[str], resources: Sequence[str]
 ) -> tuple[str, ...]:
-    """The resources by which the kubelet must hear of each container's share, sorted: the counted
-    ones where a container names any, else all of the system's.
+    """Return the resources by which the kubelet must hear of each container's share, sorted: the
+    counted ones where a container names any, else all of the system's.
 
     What its node does not advertise it ignores: the container then starts without.
     """
@@ -455,7 +457,7 @@ def to_deliver(
 def asks_of(
     words: PodWords, names: Iterable[str], ask: Callable[[ContainerSlot], GpuRequest | None]
 ) -> list[GpuRequest | None]:
-    """Each container's request as `ask` reads it; None where it names none of these resources."""
+    """Each container's request as `ask` reads it; None if it names none of these resources."""
     wanted = frozenset(names)
     asking = [names_any(slot.container, wanted) for slot in words.slots]
     _check_asking(sum(asking))
@@ -600,7 +602,8 @@ def _size(gpu_request: GpuRequest) -> tuple[bool, bool, int, int, int]:
 
 
 def _larger(a: GpuRequest, b: GpuRequest) -> GpuRequest | None:
-    """The least shared GPU request that serves either of the two; None where that is undecided."""
+    """Return the least shared GPU request that serves either of the two; None if that is
+    undecided."""
     memory = _larger_memory(a.memory, b.memory)
     if memory is None or a.whole or b.whole:
         return None

@@ -49,7 +49,7 @@ class SaidByPod(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def share_on(index: int, gpu_request: GpuRequest, gpu: Gpu) -> Share:
-    """The share of this card for request `index` (not for `split` requests: those vary)."""
+    """Return the share of this card for request `index` (not for `split` requests: those vary)."""
     if gpu_request.whole:
         return Share(index, gpu.index, gpu.memory_mib, gpu.milli, gpu.uuid)
     memory_mib = gpu_request.memory.mib_on(gpu.memory_mib)
@@ -57,7 +57,7 @@ def share_on(index: int, gpu_request: GpuRequest, gpu: Gpu) -> Share:
 
 
 def asked_on(index: int, gpu_request: GpuRequest, gpu: Gpu) -> Share:
-    """The share that request `index` asks of this card; no more than the card has."""
+    """Return the share that request `index` asks of this card; no more than the card has."""
     if gpu_request.whole:
         return share_on(index, gpu_request, gpu)
     mib = min(gpu_request.memory.mib_on(gpu.memory_mib), gpu.memory_mib)
@@ -65,7 +65,8 @@ def asked_on(index: int, gpu_request: GpuRequest, gpu: Gpu) -> Share:
 
 
 def placement_of(request: PodRequest, node: Node, shares: Sequence[Share]) -> Placement:
-    """The placement with these shares, and with what the pod takes of the node beside them."""
+    """Return the placement with these shares, and with what the pod takes of the node beside
+    them."""
     shape = request.shape
     return Placement(
         uid=request.uid,
@@ -113,7 +114,7 @@ def visible(request: PodRequest, placement: Placement) -> dict[str, dict[str, st
 
 
 def by_container(request: PodRequest, placement: Placement) -> dict[str, list[Share]]:
-    """The shares of each container that asked for a GPU, in the pod's order."""
+    """Return the shares of each container that asked for a GPU, in the pod's order."""
     return {
         container.name: of_container(request, container, placement)
         for container in request.containers
@@ -130,7 +131,7 @@ def delivered(
     as_one: bool,
     most_permille: int,
 ) -> DeliveryRecord | None:
-    """The delivery record of this placement; None for a pod that holds no GPU.
+    """Return the delivery record of this placement; None for a pod that holds no GPU.
 
     `env` is each container's environment, `as_one` says that the pod asks as one. `most_permille`
     is how much of a GPU's memory may be promised to all pods together, in thousandths.
@@ -159,7 +160,7 @@ def delivered(
 def part_of(
     request: PodRequest, container: ContainerRequest, share: Share, node: Node, gpu: Gpu
 ) -> Share:
-    """The container's part of this share of the pod's: what it asks of the GPU.
+    """Return the container's part of this share of the pod's: what it asks of the GPU.
 
     What the pod is charged beyond all it asks, since it ran out of memory before, goes to the
     container that asks most: a limit at what it asked would end it again.
@@ -181,7 +182,8 @@ def part_of(
 
 
 def _hungriest(request: PodRequest, gpu_request: int, gpu: Gpu) -> ContainerRequest | None:
-    """The container that asks the most of this GPU request, one that stays before one that ends."""
+    """Return the container that asks the most of this GPU request, one that stays before one that
+    ends."""
     most, hungriest = (False, -1), None
     for container in request.containers:
         if container.asked is not None and gpu_request in container.gpu_requests:
@@ -192,7 +194,7 @@ def _hungriest(request: PodRequest, gpu_request: int, gpu: Gpu) -> ContainerRequ
 
 
 def _gpu_of(node: Node, share: Share) -> Gpu:
-    """The share's GPU; one that the node does not show is as large as the share."""
+    """Return the share's GPU; one that the node does not show is as large as the share."""
     gpus = node.gpus
     if share.gpu < len(gpus) and gpus[share.gpu].index == share.gpu:
         return gpus[share.gpu]
@@ -203,7 +205,7 @@ def _gpu_of(node: Node, share: Share) -> Gpu:
 def _cards(
     placement: Placement, gpus: Mapping[int, Gpu], most_permille: int
 ) -> tuple[DeliveredCard, ...]:
-    """The pod's charge on each GPU. Several GPU requests may meet on one."""
+    """Return the pod's charge on each GPU. Several GPU requests may meet on one."""
     cards: dict[int, DeliveredCard] = {}
     for share in sorted(placement.shares, key=lambda share: share.gpu):
         gpu, before = gpus[share.gpu], cards.get(share.gpu)
@@ -230,7 +232,7 @@ def _by_gpu(shares: Sequence[Share]) -> tuple[DeliveredShare, ...]:
 
 
 def find(node: Node, identity: str) -> Gpu | None:
-    """The GPU with this UUID or index on the node."""
+    """Return the GPU with this UUID or index on the node."""
     for gpu in node.gpus:
         if identity and identity in (gpu.uuid, str(gpu.index)):
             return gpu
@@ -238,16 +240,16 @@ def find(node: Node, identity: str) -> Gpu | None:
 
 
 def identity(share: Share) -> str:
-    """The GPU's name for the NVIDIA runtime: its UUID, or its index if unknown."""
+    """Return the GPU's name for the NVIDIA runtime: its UUID, or its index if unknown."""
     return share.uuid or str(share.gpu)
 
 
 def from_gpus(
     request: PodRequest, node: Node, gpus: Mapping[str, Sequence[str]]
 ) -> Placement | None:
-    """The placement in which each container (by name) has these GPUs, by index or UUID.
+    """Return the placement in which each container (by name) has these GPUs, by index or UUID.
 
-    None where a GPU request's GPUs are not all named, or the node lacks one of them.
+    None if a GPU request's GPUs are not all named, or the node lacks one of them.
     """
     shares_of: dict[int, list[Share]] = {}
     # Main containers first: an init container may show fewer GPUs than the GPU request it borrows.
@@ -267,8 +269,8 @@ def from_gpus(
 
 
 def encode(placement: Placement) -> str:
-    """The value of `weft.dev/placement`: pod, node, [request, GPU, MiB, milli, UUID] per share, and
-    what the pod says of itself."""
+    """Return the value of `weft.dev/placement`: pod, node, [request, GPU, MiB, milli, UUID] per
+    share, and what the pod says of itself."""
     shares = [[s.gpu_request, s.gpu, s.memory_mib, s.milli, s.uuid] for s in placement.shares]
     says = msgspec.to_builtins(said_by(placement))
     value = {"pod": placement.uid, "node": placement.node, "shares": shares, "says": says}
@@ -276,7 +278,8 @@ def encode(placement: Placement) -> str:
 
 
 def said_in(text: str) -> SaidByPod | None:
-    """The pod's words on itself in such a value; None where it keeps none, as of an older Weft."""
+    """Return the pod's words on itself in such a value; None if it keeps none, as of an older
+    Weft."""
     try:
         return msgspec.convert(json.loads(text)["says"], SaidByPod)
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -289,7 +292,7 @@ def said_by(placement: Placement) -> SaidByPod:
 
 
 def saying(placement: Placement, said: SaidByPod) -> Placement:
-    """The placement with these words instead of its own."""
+    """Return the placement with these words instead of its own."""
     return placement if said_by(placement) == said else replace(placement, **_words(said))
 
 
@@ -298,7 +301,7 @@ def _words(said: SaidByPod) -> dict[str, Any]:
 
 
 def subject_of(text: str) -> tuple[str, str] | None:
-    """The pod (UID) and the node that such a value is about; None where it does not say."""
+    """Return the pod (UID) and the node that such a value is about; None if it does not say."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):  # the latter: nested too deeply
@@ -309,7 +312,7 @@ def subject_of(text: str) -> tuple[str, str] | None:
 
 
 def decode(text: str, request: PodRequest | None = None) -> tuple[Share, ...] | None:
-    """The shares in such a value, on GPUs that the node has or not; None if it is damaged.
+    """Return the shares in such a value, on GPUs that the node has or not; None if it is damaged.
 
     With a `request`, shares of what it does not ask for are damage.
     """

@@ -26,22 +26,22 @@ _SHOWN = 40
 def slowdown_limit_of(
     annotations: Mapping[str, str], job_class: str, notes: list[str]
 ) -> SlowdownLimit:
-    """The slowdown that the pod's SLO still allows; `notes` say what counts for nothing,
-    and where nothing at all is left."""
+    """Return the slowdown that the pod's SLO still allows; `notes` say what counts for nothing, and
+    where nothing at all is left."""
     slo_text, solo_text = annotations.get(SLO_MS, ""), annotations.get(SOLO_P99_MS, "")
     if not (slo_text or solo_text):
         return ()
     slo_ms, solo_ms = number(slo_text), by_model(solo_text)
     if slo_text and slo_ms is None:
-        notes.append(f"{_ignored(SLO_MS, slo_text)} is no number of milliseconds")
+        notes.append(f"{_ignored(SLO_MS, slo_text)} is not a number of milliseconds")
     if solo_text and solo_ms is None:
         notes.append(
-            f"{_ignored(SOLO_P99_MS, solo_text)} is no number of milliseconds, nor "
+            f"{_ignored(SOLO_P99_MS, solo_text)} is not a number of milliseconds, nor "
             'numbers by GPU model, like "A100=40, T4=70"'
         )
     if slo_ms is None or not solo_ms:
         if solo_ms and not slo_text:
-            notes.append(f"annotation {SOLO_P99_MS} says nothing without {SLO_MS}")
+            notes.append(f"annotation {SOLO_P99_MS} has no effect without {SLO_MS}")
         return ()
     if job_class != LATENCY_CRITICAL:
         notes.append(f"annotation {SOLO_P99_MS} is ignored: the pod is not {LATENCY_CRITICAL}")
@@ -57,7 +57,7 @@ def _ignored(name: str, text: str) -> str:
 
 
 def number(text: str) -> float | None:
-    """A number above 0, of a size that something can have."""
+    """Return a number above 0, of a size that something can have."""
     try:
         value = decimal_number(text.strip()) if len(text) <= _LONGEST else 0.0
     except ValueError:
@@ -67,7 +67,7 @@ def number(text: str) -> float | None:
 
 def by_model(text: str) -> tuple[tuple[str, float], ...] | None:
     """Numbers by parts of GPU models' names, in lower case; one number for all is that of the part
-    "". None where it is neither."""
+    "". None if it is neither."""
     if len(text) > _LONGEST:
         return None
     if "=" not in text:
@@ -86,5 +86,6 @@ def by_model(text: str) -> tuple[tuple[str, float], ...] | None:
 
 
 def on_model(numbers: tuple[tuple[str, float], ...], gpu_model: str) -> float:
-    """The number of this GPU model: the first part of its name counts. NaN where none does."""
+    """Return the number of this GPU model: the first part of its name counts. NaN where none
+    does."""
     return next((amount for part, amount in numbers if contains(gpu_model, part)), math.nan)

@@ -142,7 +142,7 @@ class BaseDialect:
         return False
 
     def delivered_by(self, words: PodWords) -> tuple[str, ...]:
-        """The words by which its node must deliver to a pod that names no resource."""
+        """Return the words by which its node must deliver to a pod that names no resource."""
         return ()
 
     def owns(self, pod: PodManifest, settings: DialectSettings) -> bool:
@@ -158,7 +158,7 @@ class BaseDialect:
         return {}
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """The request, or `BadInputError` naming field and value."""
+        """Return the request, or `BadInputError` naming field and value."""
         raise NotImplementedError
 
     def write(
@@ -171,10 +171,10 @@ class BaseDialect:
         return replace(own, annotations={**own.annotations, PLACEMENT: shares.encode(placement)})
 
     def read(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
-        """The placement that the pod's marks are charged for on `node`; see `evidence.py`.
+        """Return the placement that the pod's marks are charged for on `node`; see `evidence.py`.
 
-        None where they are another pod's, or do not say of every GPU which one of the node it is.
-        A pod that asks for no GPU holds the rest of its shape.
+        None if they are another pod's, or do not say of every GPU which one of the node it is. A
+        pod that asks for no GPU holds the rest of its shape.
         """
         charged = self.weigh(pod, request, node)
         return charged.placement if charged is not None and not charged.anywhere else None
@@ -182,7 +182,7 @@ class BaseDialect:
     def weigh(
         self, pod: PodManifest, request: PodRequest, node: Node, bound_with: str = ""
     ) -> ChargedPlacement | None:
-        """The same, with what is wrong with the marks. `bound_with` is the value of Weft's
+        """Return the same, with what is wrong with the marks. `bound_with` is the value of Weft's
         annotation that the pod was first seen bound with, where that is known."""
         text = evidence.agreed(pod, bound_with) if pod.spec.node_name == node.name else ""
         asks = bool(request.shape.gpu_requests)
@@ -208,8 +208,8 @@ class BaseDialect:
         return frozenset()
 
     def cards_named_by(self, pod: PodManifest) -> str:
-        """Names what says which cards this bound pod has: an annotation, or a label; "" where
-        nothing of this system's does."""
+        """Names what says which cards this bound pod has: an annotation, or a label; "" if nothing
+        of this system's does."""
         meta, names = pod.metadata, self.card_marks or self.kept_marks
         marks = {**(meta.labels or {}), **(meta.annotations or {})}
         beginnings = tuple(name[:-1] for name in names if name[-1] == "*")
@@ -221,14 +221,15 @@ class BaseDialect:
     def on_node(
         self, pod: PodManifest, request: PodRequest, node: Node, settings: DialectSettings
     ) -> tuple[PodRequest, str]:
-        """The request of a pod that is bound to `node`, as that node counts; and in words what
-        contradicts itself in that, "" for nothing."""
+        """Return the request of a pod that is bound to `node`, as that node counts; and in words
+        what contradicts itself in that, "" for nothing."""
         return request, ""
 
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """The marks of this system alone; without any, only which GPUs each container sees."""
+        """Return the marks of this system alone; without any, only which GPUs each container
+        sees."""
         return PodAnnotations(env=shares.visible(request, placement))
 
     def annotate_started(
@@ -239,18 +240,19 @@ class BaseDialect:
         others: Sequence[PodManifest],
         now_ns: int,
     ) -> dict[str, str]:
-        """The annotations that the system's device plugin writes when a container starts, as far
-        as the pod lacks them. `others` are the other pods of its node."""
+        """Return the annotations that the system's device plugin writes when a container starts, as
+        far as the pod lacks them. `others` are the other pods of its node."""
         return {}
 
     def env_when_bound(
         self, pod: PodManifest, request: PodRequest, env: dict[str, dict[str, str]]
     ) -> dict[str, dict[str, str]]:
-        """The environment that `write` gives, with what the system's own agent chose instead."""
+        """Return the environment that `write` gives, with what the system's own agent chose
+        instead."""
         return env
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
-        """The placement that this system's marks alone give; None where it writes none."""
+        """Return the placement that this system's marks alone give; None if it writes none."""
         return None
 
 
@@ -266,7 +268,8 @@ def build(
     shared: bool = False,
     warnings: Sequence[str] = (),
 ) -> PodRequest:
-    """The request: `layout`, what the dialect alone knows in `shape`, and all that is common."""
+    """Return the request: `layout`, what the dialect alone knows in `shape`, and all that is
+    common."""
     own, pod = shape or Shape(), words.manifest
     meta = pod.metadata
     _check(layout)
@@ -310,8 +313,8 @@ def _priority(pod: PodManifest, notes: list[str]) -> int:
     asked = pod.spec.priority or 0
     if asked != (priority := max(LEAST_PRIORITY, min(asked, MOST_PRIORITY))):
         notes.append(
-            f"spec.priority {str(asked)[:_MOST_SHOWN]} is beyond 32 bits, and no API server takes "
-            f"it: it counts as {priority}"
+            f"spec.priority {str(asked)[:_MOST_SHOWN]} does not fit into 32 bits, and API servers "
+            f"reject it: it counts as {priority}"
         )
     return priority
 
@@ -339,7 +342,7 @@ def _check(layout: ContainerRequests) -> None:
 
 
 def timestamp_ns(text: str | None) -> int:
-    """Nanoseconds since 1970 of a Kubernetes timestamp (RFC 3339, UTC); 0 where there is none."""
+    """Nanoseconds since 1970 of a Kubernetes timestamp (RFC 3339, UTC); 0 if there is none."""
     if not text:
         return 0
     match = _TIME.fullmatch(text.strip())
@@ -381,33 +384,34 @@ def _devices(own: DeviceRule, annotations: dict[str, str], notes: list[str]) -> 
 
 
 def application_of(annotations: Mapping[str, str], notes: list[str] | None = None) -> str:
-    """The application in the pod's annotation; "" where that is no name, with a note."""
+    """Return the application in the pod's annotation; "" if that is not a name, with a note."""
     text = annotations.get(APPLICATION, "")
     if len(text) <= MOST_LETTERS and text.isprintable():
         return text
     if notes is not None:
         notes.append(
             f"annotation {APPLICATION} is ignored: {text[:_MOST_SHOWN]!a}, of {len(text):,} "
-            f"characters, is no name: write at most {MOST_LETTERS}, all of them printable"
+            f"characters, is not a valid name: write at most {MOST_LETTERS}, all of them printable"
         )
     return ""
 
 
 def _expected_s(annotations: Mapping[str, str], notes: list[str]) -> int:
-    """The pod's expected duration alone, about; 0 where it does not say, or not so."""
+    """Return the pod's expected duration alone, about; 0 if it does not say, or not so."""
     text = annotations.get(EXPECTED_DURATION, "").strip()
     if 0 < (seconds := _seconds(text)) <= _DURATION_MOST_S:
         return rounded_s(seconds)
     if text:
         notes.append(
-            f"annotation {EXPECTED_DURATION} is ignored: {text[:_MOST_SHOWN]!a} is no "
-            "duration up to 366 days: write seconds, or like 2h30m"
+            f"annotation {EXPECTED_DURATION} is ignored: {text[:_MOST_SHOWN]!a} is not a duration "
+            "of at most 366 days: write seconds, or a duration such as 2h30m"
         )
     return 0
 
 
 def _restart_s(annotations: Mapping[str, str], notes: list[str]) -> int | UnsetType:
-    """The seconds of work that are lost when the pod is moved; unset where it does not say."""
+    """Return the seconds of work that are lost when the pod is moved; unset where it does not
+    say."""
     text = annotations.get(RESTART_COST, "").strip()
     if text == "checkpointed":
         return CHECKPOINTED_S
@@ -416,7 +420,7 @@ def _restart_s(annotations: Mapping[str, str], notes: list[str]) -> int | UnsetT
     if text:
         notes.append(
             f"annotation {RESTART_COST} is ignored: {text[:_MOST_SHOWN]!a} is neither checkpointed "
-            "nor a duration up to 366 days: write seconds, or like 1m30s"
+            "nor a duration of at most 366 days: write seconds, or a duration such as 1m30s"
         )
     return UNSET
 
@@ -428,7 +432,7 @@ def deadline_of(pod: PodManifest) -> int | UnsetType:
 
 
 def _seconds(text: str) -> int:
-    """The duration in seconds; -1 where it is none."""
+    """Return the duration in seconds; -1 if it is none."""
     match = _DURATION.fullmatch(text)
     if match is None:
         return -1
@@ -437,7 +441,7 @@ def _seconds(text: str) -> int:
 
 
 def listed(annotations: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """The non-empty parts of the comma-separated list in this annotation."""
+    """Return the non-empty parts of the comma-separated list in this annotation."""
     text = annotations.get(name, "")
     if len(text) > _MOST_LISTED:
         wrong = f"the list has {len(text):,} characters; write at most {_MOST_LISTED:,}"
@@ -456,12 +460,14 @@ def _environment_notes(words: PodWords, layout: ContainerRequests, dialect: str)
             if request.asked is not None:
                 notes.append(
                     f"container {request.name} sets {variable.name} itself: Weft's agent replaces "
-                    "that; on nodes without it the container keeps it, whatever Weft chooses"
+                    "the value; on nodes without the agent the container keeps it regardless of "
+                    "Weft's assignment"
                 )
             elif variable.value not in NO_DEVICES:
                 notes.append(
                     f"container {request.name} sets {variable.name} but asks for no GPU: "
-                    "Weft counts none for it, and only its agent keeps it off the node's GPUs"
+                    "Weft charges none for it, and only Weft's agent keeps it from using the "
+                    "node's GPUs"
                 )
     return notes
 

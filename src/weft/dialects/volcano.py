@@ -126,7 +126,7 @@ class Volcano(BaseDialect):
                 "spec.containers", f"asks by {OLD_MEM} or {OLD_NUMBER} beside {NUMBER}; keep one"
             )
         notes = [
-            f"container {slot.container.name}: Volcano reads no init containers, and gives it none"
+            f"container {slot.container.name}: Volcano ignores init containers and assigns it none"
             for slot in words.slots
             if slot.role != "main" and asked_of(slot, self.resources)
         ]
@@ -181,7 +181,8 @@ class Volcano(BaseDialect):
         return _held(pod, request, node)[1] if request.shape.gpu_requests else None
 
     def perhaps_on(self, pod: PodManifest, node: Node) -> frozenset[int]:
-        """The older mode's cards by index, as many as the node has: only it asks for whole ones."""
+        """Return the older mode's cards by index, as many as the node has: only it asks for whole
+        ones."""
         text = (pod.metadata.annotations or {}).get(OLD_INDEX, "")
         indexes = {part.strip() for part in text.split(",")}
         cards = (gpu.index for gpu in node.gpus if gpu.parent is None)
@@ -195,7 +196,7 @@ def reported_gpus(node: NodeManifest) -> InventorySource | None:
     for index, entry in enumerate(part for part in text.split(":") if part.strip()):
         match = _CARD.fullmatch(entry.strip())
         if match is None or int(match[3]) > MOST_GPU_MIB or index >= MOST_GPUS:
-            wrong = f"{entry[:60]!r} is no card: UUID,slots,MiB,type,health,mode"
+            wrong = f"{entry[:60]!r} is not a GPU: UUID,slots,MiB,type,health,mode"
             raise BadInputError(f"metadata.annotations[{REGISTER}]", wrong)
         health = match[5] == "true"
         gpus.append(Gpu(index, int(match[3]), match[4], match[1], in_service=health))
@@ -206,7 +207,7 @@ def reported_gpus(node: NodeManifest) -> InventorySource | None:
 
 
 def marked_devices(text: str, containers: int) -> list[list[MarkedShare]] | None:
-    """The cards that such a mark gives each of so many containers; None where it is none of
+    """Return the cards that such a mark gives each of so many containers; None if it is not one of
     Volcano's."""
     parts = text.split(";")
     if len(parts) == containers + 1 and not parts[-1]:
@@ -226,7 +227,8 @@ def marked_devices(text: str, containers: int) -> list[list[MarkedShare]] | None
 def _held(
     pod: PodManifest, request: PodRequest, node: Node
 ) -> tuple[Placement | None, WrongMark | None]:
-    """The placement by the pod's mark, None where it gives none; and what is wrong with that."""
+    """Return the placement by the pod's mark, None if it gives none; and what is wrong with
+    that."""
     marks = pod.metadata.annotations or {}
     if _is_older(request):
         return _by_index(marks.get(OLD_INDEX, ""), request, node)
@@ -258,7 +260,8 @@ def _held(
 def _exact(
     index: int, request: PodRequest, marked: MarkedShare, gpu: Gpu, wrong: list[str]
 ) -> Share:
-    """The share as it is marked, but no less than the pod asks, and no more than the card has."""
+    """Return the share as it is marked, but no less than the pod asks, and no more than the card
+    has."""
     gpu_request = request.shape.gpu_requests[index]
     least = asked_on(index, gpu_request, gpu)
     least_mib = least.memory_mib if gpu_request.memory.kind == "mib" else 0
@@ -275,7 +278,7 @@ def _exact(
 def _by_index(
     text: str, request: PodRequest, node: Node
 ) -> tuple[Placement | None, WrongMark | None]:
-    """The older mode's cards, by index, in the order in which containers ask."""
+    """Return the older mode's cards, by index, in the order in which containers ask."""
     if not text:
         return None, None
     indexes = [part.strip() for part in text.split(",") if part.strip()]

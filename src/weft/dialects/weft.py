@@ -122,5 +122,5 @@ def reported_gpus(node: NodeManifest) -> InventorySource | None:
 
 
 def inventory_text(gpus: Sequence[Gpu]) -> str:
-    """The annotation's value for these GPUs."""
+    """Return the annotation's value for these GPUs."""
     return msgspec.json.encode(NodeGpus(list(gpus))).decode()

@@ -118,7 +118,7 @@ def _out_of_bounds(kind: Any, value: float, words: dict[str, str]) -> str:
     if "refused" in words:
         return words["refused"].format(value)
     if not math.isfinite(value):
-        return f"{value} is no finite number; write one"
+        return f"{value} is not a finite number"
     if kind.le is not None and value > kind.le:
         above = words.get("above", f"{{:,}} is more than {kind.le:,}; write that at most")
         return above.format(value)

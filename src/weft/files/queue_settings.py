@@ -130,7 +130,7 @@ class QueueAmountSettings(Section, frozen=True):
     ] = msgspec.field(default_factory=dict)
 
     def amounts(self) -> QueueAmounts:
-        """The same in the engine's units."""
+        """Return the same in the engine's units."""
         return QueueAmounts(
             None if self.gpus is None else round(1000 * self.gpus),
             self.gpu_memory_mib,
@@ -141,8 +141,8 @@ class QueueAmountSettings(Section, frozen=True):
 
 class QueueSettings(Section, frozen=True):
     """One team's queue. With order fair its pods go first while it holds less than all of its
-    `guarantee`, which is no limit: what others leave idle it may hold beyond. Its pods never hold
-    more than its `limits` at once, in either order."""
+    `guarantee`, which is not a limit: what others leave idle it may hold beyond. Its pods never
+    hold more than its `limits` at once, in either order."""
 
     name: Annotated[
         str, f"value of the label {QUEUE} of its pods, or the namespace of pods without one"
@@ -177,7 +177,7 @@ class QueuesSettings(Section, frozen=True):
     ] = ()
 
     def rules(self) -> QueueRules:
-        """The same in the engine's units."""
+        """Return the same in the engine's units."""
         teams = (
             QueueTerms(each.name, each.weight, each.guarantee.amounts(), each.limits.amounts())
             for each in self.teams
@@ -188,7 +188,7 @@ class QueuesSettings(Section, frozen=True):
 def check_queues(queues: QueuesSettings) -> None:
     """Check queues against each other; `BadInputError` names the field."""
     if queues.reclaim and queues.order != "fair":
-        what = "needs queues.order: fair; by priority alone no queue has a turn to take back"
+        what = "needs queues.order: fair; with another order no queue can reclaim"
         raise BadInputError("queues.reclaim", what)
     names = [team.name for team in queues.teams]
     if len(names) > MOST_QUEUES:
@@ -216,7 +216,7 @@ def check_queues(queues: QueuesSettings) -> None:
 
 
 def _beyond(guarantee: QueueAmounts, limits: QueueAmounts) -> str:
-    """The first amount of which more is guaranteed than may be held; "" for none."""
+    """Return the first amount of which more is guaranteed than may be held; "" for none."""
     pairs = [
         ("gpus", guarantee.gpu_milli, limits.gpu_milli),
         ("gpuMemoryMiB", guarantee.memory_mib, limits.memory_mib),

@@ -18,19 +18,19 @@ _SCRAP = re.compile(r"[0-9a-f]{8}|[0-9]{1,7}")
 ANYWHERE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENAMETOOLONG})
 """Errors that writing any file may cause, whatever its name."""
 
-_ELSEWHERE = "name one that you may write to"
+_ELSEWHERE = "choose one that you may write to"
 _REMEDIES = {
-    errno.ENOSPC: "make room, or name another disk",
-    errno.EDQUOT: "make room, or name another disk",
+    errno.ENOSPC: "free space, or choose another disk",
+    errno.EDQUOT: "free space, or choose another disk",
     errno.EFBIG: "raise the limit on the size of files, or name another disk",
     errno.EACCES: _ELSEWHERE,
     errno.EPERM: _ELSEWHERE,
-    errno.EROFS: "name a place on another disk",
+    errno.EROFS: "choose a path on another disk",
     errno.EISDIR: "name a file",
-    errno.ENOENT: "make its folder, or name another",
-    errno.ENOTDIR: "what should be its folder is a file; name another",
+    errno.ENOENT: "create its folder, or choose another",
+    errno.ENOTDIR: "its parent is a file, not a folder; choose another",
     errno.ENAMETOOLONG: "name a shorter one",
-    errno.ELOOP: "its symbolic links form a cycle; name another",
+    errno.ELOOP: "its symbolic links form a cycle; choose another",
 }
 
 

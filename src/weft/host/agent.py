@@ -235,7 +235,7 @@ class Composition:
     def _cdi_device(self, grant: ContainerGrant) -> str:
         """Write a CDI device for this grant, to be used once by a container being created; OSError.
 
-        Returns "" where the runtime is not known to apply CDI devices last.
+        Returns "" if the runtime is unknown to apply CDI devices last.
         """
         if not puts_cdi_last(self.plugin.runtime):
             return ""

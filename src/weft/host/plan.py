@@ -92,7 +92,7 @@ def taken_here(config: Configuration, hosting: Hosting) -> tuple[str, ...]:
     others."""
     asked = [p.scheduler_name for p in config.profiles if p.via == "extender"]
     if asked and not config.extender.enabled:
-        what = f"{asked[0]} is via extender, which is off; write extender.enabled: true"
+        what = f"{asked[0]} is via: extender, but the extender is off; set extender.enabled: true"
         raise BadInputError(f"{hosting.where}: profiles" if hosting.where else "profiles", what)
     ours = tuple(p.scheduler_name for p in config.profiles if p.via == "scheduler")
     return ours if hosting.schedules else ()

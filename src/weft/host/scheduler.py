@@ -212,11 +212,14 @@ def _uses(profiles: Sequence[Profile]) -> list[ProfileUse]:
 
 def _warn_of_open_doors(config: Configuration) -> None:
     if config.extender.enabled and config.extender.anyone_may_bind:
-        warning = "extender.anyoneMayBind: whoever reaches %s:%d may bind pods of all namespaces"
+        warning = (
+            "extender.anyoneMayBind: anyone who can connect to %s:%d may bind pods of all "
+            "namespaces"
+        )
         log.warning(warning, config.extender.address, config.extender.port)
     if config.http.anyone_may_explain:
         warning = (
-            "http.anyoneMayExplain: whoever reaches %s:%d may read why pods of all namespaces are "
-            "where they are"
+            "http.anyoneMayExplain: anyone who can connect to %s:%d may read explanations for "
+            "pods of all namespaces"
         )
         log.warning(warning, config.http.address, config.http.port)

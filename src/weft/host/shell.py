@@ -26,7 +26,7 @@ class Part(Protocol):
         ...
 
     async def close(self) -> None:
-        """End, after work in progress."""
+        """Stop after the work in progress."""
         ...
 
 

@@ -46,7 +46,7 @@ class LearnedModel(msgspec.Struct, frozen=True):
 def learn(
     solos: Sequence[SoloRun], runs: Sequence[CoLocatedRun], effort: Effort = USUAL
 ) -> LearnedModel | None:
-    """Learn from measurements; None where there are too few."""
+    """Learn from measurements; None if there are too few."""
     applications = Applications(solos)
     samples = applications.samples(runs)
     used = np.unique(np.r_[samples.target, samples.other])

@@ -104,7 +104,7 @@ def by_additive(held: HeldOutSamples) -> list[Floats]:
 
 
 class Forests:
-    """Leave-out predictions by LightGBM, which must fit anew for each part that is left out."""
+    """Leave-out predictions by LightGBM, which must fit again for each part that is left out."""
 
     def __init__(self, held: HeldOutSamples) -> None:
         samples, applications = held.samples, held.applications

@@ -82,8 +82,8 @@ class Account(NamedTuple):
 
 
 async def make_token(client: ApiClient, account: Account, audience: str) -> str:
-    """A short-lived token of this service account, good for this audience alone; `ApiError` where
-    whoever asks may not `create` its `serviceaccounts/token`."""
+    """Return a short-lived token of this service account, good for this audience alone; `ApiError`
+    where whoever asks may not `create` its `serviceaccounts/token`."""
     namespace, name = (quote(part, safe="") for part in account)
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
     spec = {"audiences": [audience], "expirationSeconds": LIFETIME_S}
@@ -93,7 +93,7 @@ async def make_token(client: ApiClient, account: Account, audience: str) -> str:
 
 
 async def user_of(client: ApiClient, token: str, audience: str) -> User | None:
-    """The token's user; None for one that is not good, or was made for another audience."""
+    """Return the token's user; None for one that is not good, or was made for another audience."""
     spec = {"token": token, "audiences": [audience]}
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
     answer = await client.call("POST", TOKEN_REVIEWS, msgspec.json.encode(body))

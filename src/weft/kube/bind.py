@@ -93,7 +93,7 @@ class Gated(msgspec.Struct, frozen=True, gc=False):
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
-    """Nothing was written and nothing will be. `code` is HTTP's, 0 where no answer was needed."""
+    """Nothing was written and nothing will be. `code` is HTTP's, 0 if no answer was needed."""
 
     code: int
     why: str
@@ -182,7 +182,8 @@ class Binder:
             self._uids.discard(request.uid)
 
     async def resolve(self, unknown: Unknown) -> Outcome:
-        """The outcome of a binding whose answer was lost; `Unknown` again if that can't be told.
+        """Return the outcome of a binding whose answer was lost; `Unknown` again if that can't be
+        told.
 
         A pod read as unbound proves nothing while the binding may still be under way. With a
         version as precondition it is fenced: the pod is written to, so that its version moves and
@@ -265,7 +266,7 @@ class Binder:
     async def _why_refused(
         self, request: BindRequest, version: str, answer: ApiResponse
     ) -> Outcome:
-        """The reason for a 409 or 404. A `Conflict` without a `why` may be tried again."""
+        """Return the reason for a 409 or 404. A `Conflict` without a `why` may be tried again."""
         text = api_error(answer.code, answer.body).status.message
         try:
             pod = await self._client.get(PODS, request.namespace, request.name)
@@ -286,7 +287,7 @@ class Binder:
     # --- resolve ---
 
     async def _read_back(self, unknown: Unknown) -> Outcome | None:
-        """One look at the pod; None where nothing can be said yet."""
+        """One look at the pod; None if nothing can be said yet."""
         request, clock = unknown.request, self._client.clock
         if not unknown.version:
             over_at = unknown.lost_at + 2 * self.options.request_timeout_s
@@ -331,7 +332,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode(request: BindRequest, version: str) -> bytes:
-    """The body of the POST."""
+    """Return the body of the POST."""
     meta: dict[str, object] = {"name": request.name, "uid": request.uid}
     if version:
         meta["resourceVersion"] = version
@@ -353,7 +354,7 @@ def _is_ours(pod: Pod, request: BindRequest) -> bool:
 
 
 def _settled(pod: Pod, request: BindRequest) -> Outcome | None:
-    """The outcome as the pod itself shows it; None for one that is still to be bound."""
+    """Return the outcome as the pod itself shows it; None for one that is still to be bound."""
     meta, node = pod.metadata, pod.spec.node_name
     if meta.uid != request.uid:
         return Gone("another pod of this name is there")
@@ -369,7 +370,7 @@ def _settled(pod: Pod, request: BindRequest) -> Outcome | None:
 
 
 def annotation_bytes(annotations: Mapping[str, str] | None) -> int:
-    """The size of these annotations as the limit counts it."""
+    """Return the size of these annotations as the limit counts it."""
     return sum(
         len(key.encode()) + len(value.encode()) for key, value in (annotations or {}).items()
     )
@@ -378,7 +379,7 @@ def annotation_bytes(annotations: Mapping[str, str] | None) -> int:
 def problem_of(
     annotations: Mapping[str, str], labels: Mapping[str, str], present_bytes: int = 0
 ) -> str:
-    """The problem with them, in words; "" for none.
+    """Return the problem with them, in words; "" for none.
 
     `present_bytes` is the size of the annotations that the pod has already.
     """
@@ -389,7 +390,7 @@ def problem_of(
         if not _valid_key(key):
             return f"label key {key!r} is not valid in Kubernetes"
         if value and not _NAME.fullmatch(value):
-            return f"label {key}: {value!r} is no valid label value"
+            return f"label {key}: {value!r} is not a valid label value"
     size = annotation_bytes(annotations) + present_bytes
     if size > ANNOTATION_BYTES:
         return f"annotations would be {size:,} bytes; an object may have {ANNOTATION_BYTES:,}"

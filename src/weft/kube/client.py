@@ -35,7 +35,7 @@ class ClientOptions(msgspec.Struct, frozen=True):
     `qps`, `burst`: requests a second, and at once. High on purpose: the API server has its own
     fair queueing and says 429, whereas kube-scheduler's default of 50 binds 50 pods a second.
     `request_timeout_s`: a request that took longer has no answer.
-    `connect_timeout_s`: an API server that does not accept a connection in this time is not there.
+    `connect_timeout_s`: an API server that accepts no connection in this time is unreachable.
     `attempts`: of a request that is safe to repeat.
     `most_wait_s`: longest wait between attempts, whatever Retry-After says.
     """
@@ -133,7 +133,7 @@ class ApiClient:
         return resource.decode(await self.call("GET", resource.of(namespace, name)))
 
     async def create(self, resource: Resource[T], namespace: str, body: bytes) -> T:
-        """A new object."""
+        """Return a new object."""
         return resource.decode(await self.call("POST", resource.of(namespace), body))
 
     async def delete(self, resource: Resource[T], namespace: str, name: str, uid: str = "") -> None:
@@ -167,7 +167,8 @@ class ApiClient:
         attempts: int = 0,
         urgent: bool = False,
     ) -> bytes:
-        """The body of a successful answer; else an `ApiError`, `NotSentError` or `LostError`.
+        """Return the body of a successful answer; else an `ApiError`, `NotSentError` or
+        `LostError`.
 
         Reads are tried again after lost answers and server errors, anything after 429 and once
         after 401. `urgent` requests pass the rate limit by.
@@ -294,7 +295,7 @@ class ApiClient:
             raise _without_answer(error, f"WATCH {path}") from error
 
     def url(self, path: str, query: Mapping[str, str] | None = None) -> URL:
-        """The whole address; `path` is quoted already."""
+        """Return the whole address; `path` is quoted already."""
         tail = f"?{urlencode(query)}" if query else ""
         return URL(f"{self.endpoint.url}{path}{tail}", encoded=True)
 
@@ -321,7 +322,8 @@ class ApiClient:
 
 
 async def read_body(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
-    """The body, unpacked; `OversizedError` as soon as more than `most_bytes` came (0: no bound)."""
+    """Return the body, unpacked; `OversizedError` as soon as more than `most_bytes` came (0: no
+    bound)."""
     if not most_bytes:
         return await response.read()
     pieces, size = [], 0

@@ -18,7 +18,7 @@ class Clock(Protocol):
         ...
 
     def wall(self) -> datetime.datetime:
-        """The time of day, in UTC: for people, never for decisions."""
+        """Return the time of day, in UTC: for people, never for decisions."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -38,12 +38,12 @@ class SystemClock:
     wall = staticmethod(functools.partial(datetime.datetime.now, datetime.UTC))
 
     async def sleep(self, seconds: float) -> None:
-        """As asyncio does."""
+        """Sleep as `asyncio.sleep` does."""
         await asyncio.sleep(seconds)
 
 
 def rfc3339_micro(moment: datetime.datetime) -> str:
-    """A time as Kubernetes' MicroTime: `2026-01-31T08:00:00.000000Z`."""
+    """Return a time as Kubernetes' MicroTime: `2026-01-31T08:00:00.000000Z`."""
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
@@ -61,7 +61,7 @@ class Backoff:
         self.failures = 0
 
     def next_s(self) -> float:
-        """The delay before the next attempt."""
+        """Return the delay before the next attempt."""
         step = min(self._first_s * 2.0 ** min(self.failures, 30), self._most_s)
         self.failures += 1
         return step * (0.5 + 0.5 * self._rng.random())

@@ -85,7 +85,7 @@ class WatchEvent(NamedTuple, Generic[T]):
     """One line of a watch.
 
     `type` is ADDED, MODIFIED, DELETED, BOOKMARK, ERROR, or "" for a line that says nothing.
-    `object` is None where it could not be read; `error` is what an ERROR carries.
+    `object` is None if it could not be read; `error` is what an ERROR carries.
     """
 
     type: str
@@ -105,7 +105,7 @@ class Resource(Generic[T]):
         self._one: msgspec.json.Decoder[T] = msgspec.json.Decoder(type_)
 
     def of(self, namespace: str, name: str = "", subresource: str = "") -> str:
-        """The path of a namespace's objects, of one object, or of a part of one.
+        """Return the path of a namespace's objects, of one object, or of a part of one.
 
         With an empty namespace: of cluster-wide objects.
         """
@@ -122,7 +122,7 @@ class Resource(Generic[T]):
         return self._one.decode(body)
 
     def decode_page(self, body: bytes, skips: SkippedObjects) -> ObjectPage[T]:
-        """A page of a list, unreadable objects set aside."""
+        """Return a page of a list, unreadable objects set aside."""
         try:
             whole = self._list.decode(body)
         except (msgspec.ValidationError, UnicodeDecodeError):

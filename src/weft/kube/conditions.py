@@ -25,7 +25,7 @@ ANOTHER_POD = 422
 
 
 def transition_time(clock: Clock) -> str:
-    """A condition's lastTransitionTime, now: in whole seconds, as Kubernetes writes it."""
+    """Return a condition's lastTransitionTime, now: in whole seconds, as Kubernetes writes it."""
     return rfc3339_micro(clock.wall())[:19] + "Z"
 
 

@@ -66,10 +66,12 @@ def load(
 
 
 def in_cluster(env: Mapping[str, str], clock: Clock, folder: Path = SERVICE_ACCOUNT) -> Endpoint:
-    """A pod's own service account; its token is read again as the kubelet renews it."""
+    """Return a pod's own service account; its token is read again as the kubelet renews it."""
     host, port = env.get("KUBERNETES_SERVICE_HOST", ""), env.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
-        raise BadInputError("KUBERNETES_SERVICE_HOST", "is not set: this is no pod")
+        raise BadInputError(
+            "KUBERNETES_SERVICE_HOST", "is not set: this process does not run in a pod"
+        )
     authority = _file(folder / "ca.crt", "service account: ca.crt")
     credentials = TokenFile(folder / "token", clock, "service account: token")
     namespace = folder / "namespace"
@@ -84,11 +86,11 @@ def in_cluster(env: Mapping[str, str], clock: Clock, folder: Path = SERVICE_ACCO
 
 
 def from_kubeconfig(chosen: ChosenContext, clock: Clock) -> Endpoint:
-    """The endpoint of one context."""
+    """Return the endpoint of one context."""
     cluster, at = chosen.cluster, f"{chosen.cluster_file}: clusters[{chosen.name}].cluster"
     parts = urlsplit(cluster.server)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        what = f"{shown_url(cluster.server)!r} is no URL; write https://HOST:PORT"
+        what = f"{shown_url(cluster.server)!r} is not a URL; write https://HOST:PORT"
         raise BadInputError(f"{at}.server", what)
     if "@" in parts.netloc:
         what = f"{shown_url(cluster.server)!r} names a user or a password: these go under `users`"

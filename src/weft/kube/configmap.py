@@ -1,6 +1,6 @@
 """One ConfigMap that Weft keeps for itself: read whole, written key by key, by compare-and-swap.
 
-Keys that nobody writes stay as they are. What is not known to have been written is read again.
+Keys that nobody writes stay as they are. What is unknown to have been written is read again.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class OwnConfigMap:
         self._version = ""
 
     async def read(self) -> dict[str, str]:
-        """All of it as it is now; nothing where there is none yet.
+        """Return all data as it is now; nothing if there is no ConfigMap yet.
 
         `msgspec.DecodeError` where it is not as it should be.
         """

@@ -27,7 +27,8 @@ class Credentials(Protocol):
     """Yields the Authorization header; asked before every request, so it must be cheap."""
 
     async def authorization(self) -> str:
-        """The header's value; "" for none (a client certificate proves it, or nothing does)."""
+        """Return the header's value; "" for none (a client certificate proves it, or nothing
+        does)."""
         ...
 
     def refused(self) -> None:
@@ -43,7 +44,7 @@ class FixedCredentials:
 
     @classmethod
     def bearer(cls, token: str) -> "FixedCredentials":
-        """A bearer token."""
+        """Return a bearer token."""
         return cls(f"Bearer {token}")
 
     @classmethod
@@ -56,11 +57,11 @@ class FixedCredentials:
         return self._header
 
     def refused(self) -> None:
-        """There is nothing else to offer."""
+        """Do nothing: there are no other credentials to try."""
 
 
 def basic(username: str, password: str) -> str:
-    """The header of HTTP's basic authentication."""
+    """Return the header of HTTP's basic authentication."""
     return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
 
 
@@ -78,7 +79,7 @@ class TokenFile:
         self._read()
 
     async def authorization(self) -> str:
-        """The token, read again at most `REREAD_S` after the last time."""
+        """Return the token, read again at most `REREAD_S` after the last time."""
         if not self._header or self._clock.monotonic() - self._read_at >= REREAD_S:
             self._read()
         return self._header
@@ -156,7 +157,7 @@ class ExecPlugin:
         self._lock = asyncio.Lock()
 
     async def authorization(self) -> str:
-        """The token of the last run while it holds."""
+        """Return the token of the last run while it holds."""
         async with self._lock:
             if self._found is None or self._ends_soon(self._found):
                 self._found = await self._run()

@@ -13,7 +13,7 @@ _MOST_SHOWN = 500
 class ApiError(WeftError):
     """The API server answered, and it was no success. `status` is its answer, decoded.
 
-    `retry_after_s` is what the server asked for (0 where it asked for nothing).
+    `retry_after_s` is what the server asked for (0 if it asked for nothing).
     """
 
     def __init__(self, status: ApiStatus, what: str = "", retry_after_s: float = 0) -> None:
@@ -72,7 +72,7 @@ _BY_CODE = {401: UnauthorizedError, 404: NotFoundError, 409: ConflictError, 410:
 
 
 def api_error(code: int, body: bytes, what: str = "", retry_after: str = "") -> ApiError:
-    """The error for this answer; bodies that are no Status are quoted."""
+    """Return the error for this answer; bodies that are no Status are quoted."""
     try:
         status = _status.decode(body)
     except UNDECODABLE:
@@ -85,5 +85,5 @@ def api_error(code: int, body: bytes, what: str = "", retry_after: str = "") -> 
 
 
 def from_status(status: ApiStatus, what: str = "", retry_after_s: float = 0) -> ApiError:
-    """The error for a Status, by its code."""
+    """Return the error for a Status, by its code."""
     return _BY_CODE.get(status.code, ApiError)(status, what, retry_after_s)

@@ -266,6 +266,6 @@ def shortened(text: str, most_bytes: int) -> str:
 
 
 def _object_name(name: str, started: str) -> str:
-    """A name no other process of this or an earlier time uses."""
+    """Return a name no other process of this or an earlier time uses."""
     base, _, number = name.rpartition(".")
     return f"{base[:200]}.{started}{number.rjust(4, '0')}"

@@ -29,12 +29,12 @@ class EvictionAnswer(NamedTuple):
 
     @property
     def retry_after_s(self) -> float:
-        """How long the API server asks to wait; 0 where it says nothing."""
+        """How long the API server asks to wait; 0 if it says nothing."""
         return self.error.retry_after_s if isinstance(self.error, ApiError) else 0.0
 
     @property
     def reason(self) -> str:
-        """The API server's own words; "" where it has none."""
+        """The API server's own words; "" if it has none."""
         return self.error.status.message if isinstance(self.error, ApiError) else ""
 
 

@@ -116,7 +116,7 @@ _Named = TypeVar("_Named", NamedCluster, NamedUser, NamedContext)
 
 
 def read(paths: Sequence[Path]) -> list[tuple[Path, KubeconfigFile]]:
-    """The files that exist, decoded; at least one must."""
+    """Return the files that exist, decoded; at least one must."""
     files = []
     for path in paths:
         try:
@@ -128,7 +128,7 @@ def read(paths: Sequence[Path]) -> list[tuple[Path, KubeconfigFile]]:
         try:
             file = msgspec.convert(load(text), KubeconfigFile)
         except (msgspec.ValidationError, BrokenYamlError, BadInputError) as error:
-            raise BadInputError(str(path), f"is no kubeconfig: {error}") from error
+            raise BadInputError(str(path), f"is not a kubeconfig: {error}") from error
         files.append((path, file))
     if not files:
         names = ", ".join(f"{path}{did_you_mean(path)}" for path in paths)
@@ -137,7 +137,7 @@ def read(paths: Sequence[Path]) -> list[tuple[Path, KubeconfigFile]]:
 
 
 def choose(files: Sequence[tuple[Path, KubeconfigFile]], context: str = "") -> ChosenContext:
-    """The parts of this context, or of the current one."""
+    """Return the parts of this context, or of the current one."""
     where = str(files[0][0])
     wanted = context or next((f.current_context for _, f in files if f.current_context), "")
     if not wanted:

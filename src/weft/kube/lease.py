@@ -64,7 +64,7 @@ class LeaseOptions(msgspec.Struct, frozen=True):
             raise BadInputError(
                 "lease.renew_s",
                 f"a renewal after {self.renew_s} s may take {self.request_timeout_s} s, which "
-                f"leaves nothing of {self.duration_s} s; renew sooner",
+                f"leaves none of {self.duration_s} s; renew sooner",
             )
 
 
@@ -107,7 +107,7 @@ class LeaseObservation:
 class Elector:
     """One candidate. `identity` must be new for every process. `term` grows with every leader.
 
-    `failing` is why the lease could not be read or written last, "" where it could.
+    `failing` is why the lease could not be read or written last, "" if it could.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Elector:
     async def acquire(self) -> int:
         """Wait until this process leads; the number of its term."""
         if self.term:
-            raise RuntimeError("leadership that was lost never comes back: end the process")
+            raise RuntimeError("lost leadership cannot be regained: end the process")
         while True:
             try:
                 won = await self._try()
@@ -253,7 +253,7 @@ class Elector:
         raise LostError("the lease is being changed all the time")
 
     def _may_make_again(self) -> bool:
-        """True where a Lease has been missing for half its duration, or leadership would end."""
+        """True if a Lease has been missing for half its duration, or leadership would end."""
         now, options = self._clock.monotonic(), self.options
         self._missing_since = min(self._missing_since, now)
         needed_s = options.renew_s / 4 + options.request_timeout_s + options.margin_s
@@ -297,7 +297,7 @@ class Elector:
         self._written(await self._call("PATCH", path, body))
 
     def _written(self, answer: bytes) -> Lease:
-        """The Lease as the API server has it now."""
+        """Return the Lease as the API server has it now."""
         lease = LEASES.decode(answer)
         meta = lease.metadata
         self._version = meta.resource_version

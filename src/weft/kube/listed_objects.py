@@ -22,15 +22,16 @@ class _Listed(msgspec.Struct, rename="camel"):
 
 
 def read_objects(name: str) -> tuple[list[KubeNode], list[Pod]]:
-    """The nodes and pods of a file, or (`-`) of standard input; other kinds are passed over."""
+    """Return the nodes and pods of a file, or (`-`) of standard input; other kinds are passed
+    over."""
     objects = objects_by_kind(name, {"Node": KubeNode, "Pod": Pod})
     return objects["Node"], objects["Pod"]
 
 
 def objects_by_kind(name: str, kinds: Mapping[str, type]) -> dict[str, list[Any]]:
-    """The objects of these kinds in a file, or (`-`) in standard input, by kind; others are passed
-    over unread. There are nodes and pods among them. A kind may be called with its API group, as
-    `PodGroup.scheduling.x-k8s.io`, where several have one of that name."""
+    """Return the objects of these kinds in a file, or (`-`) in standard input, by kind; others are
+    passed over unread. There are nodes and pods among them. A kind may be called with its API
+    group, as `PodGroup.scheduling.x-k8s.io`, where several have one of that name."""
     where = "standard input" if name == "-" else name
     text = read_text(Path(name)).encode()
     try:
@@ -38,23 +39,27 @@ def objects_by_kind(name: str, kinds: Mapping[str, type]) -> dict[str, list[Any]
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise BadInputError(where, f"is not what `{_COMMAND}` writes: {error}") from None
     if listed.items is None:
-        raise BadInputError(f"{where}, field items", f"is missing; give what `{_COMMAND}` writes")
+        raise BadInputError(
+            f"{where}, field items", f"is missing; provide the output of `{_COMMAND}` writes"
+        )
     objects: dict[str, list[Any]] = {kind: [] for kind in kinds}
     for index, raw in enumerate(listed.items):
         kind, item = _read(raw, f"{where}, items[{index}]", listed.kind.removesuffix("List"), kinds)
         if item is not None:
             objects[kind].append(item)
     if not objects["Node"]:
-        raise BadInputError(where, f"has no node; give what `{_COMMAND}` writes")
+        raise BadInputError(where, f"has no node; provide the output of `{_COMMAND}` writes")
     if not objects["Pod"]:
-        raise BadInputError(where, f"has no pod; give what `{_COMMAND}` writes, with -A")
+        raise BadInputError(
+            where, f"has no pod; provide the output of `{_COMMAND}` writes, with -A"
+        )
     return objects
 
 
 def _read(
     raw: msgspec.Raw, where: str, usual: str, kinds: Mapping[str, type]
 ) -> tuple[str, Any | None]:
-    """The object's kind, and the object where its kind is asked for."""
+    """Return the object's kind, and the object where its kind is asked for."""
     try:
         listed = msgspec.json.decode(raw, type=_Listed)
         kind = listed.kind or usual
@@ -66,4 +71,4 @@ def _read(
             raise BadInputError(f"{where}.metadata.name", "is missing")
         return kind, msgspec.json.decode(raw, type=kinds[kind])
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BadInputError(where, f"is no object as Kubernetes writes it: {error}") from None
+        raise BadInputError(where, f"is not a Kubernetes object: {error}") from None

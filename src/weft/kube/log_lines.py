@@ -25,7 +25,7 @@ class JsonFormatter(logging.Formatter):
         self._always = {NODE: node} if node else {}
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record's line, without its end."""
+        """Return the record's line, without its end."""
         at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
         line: dict[str, object] = {
             "time": f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z",

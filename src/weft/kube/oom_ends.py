@@ -39,7 +39,7 @@ _KILLED, _TERMINATED = 137, 143  # by somebody else: what stands in the log is n
 class OomEnd(msgspec.Struct, frozen=True, gc=False):
     """One end. `name` is the same whenever and by whomever it is seen, and no other end's.
 
-    `peak_mib` is what was seen to be used at most; 0 where nobody says.
+    `peak_mib` is what was seen to be used at most; 0 if unknown.
     """
 
     name: str

@@ -43,7 +43,7 @@ class NodeSelector(Api, frozen=True, gc=False):
 
 
 class PreferredTerm(Api, frozen=True, gc=False):
-    """A wish with its weight, 1 to 100."""
+    """A preference with its weight, 1 to 100."""
 
     weight: int = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
@@ -79,7 +79,7 @@ class PodAffinityTerm(Api, frozen=True, gc=False):
 
 
 class WeightedPodAffinityTerm(Api, frozen=True, gc=False):
-    """A wish with its weight, 1 to 100."""
+    """A preference with its weight, 1 to 100."""
 
     weight: int = 0
     pod_affinity_term: PodAffinityTerm = PodAffinityTerm()

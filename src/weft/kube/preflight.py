@@ -53,7 +53,7 @@ async def wait_for_server(client: ApiClient, log: logging.Logger) -> None:
 
 
 async def minor_of(client: ApiClient) -> int:
-    """The API server's version, 1.`minor`; 0 where it does not say."""
+    """Return the API server's version, 1.`minor`; 0 if it does not say."""
     version = json.loads(await client.call("GET", "/version"))
     return int("".join(filter(str.isdecimal, str(version.get("minor", "")))) or 0)
 
@@ -95,8 +95,9 @@ async def serves(client: ApiClient, kinds: Sequence[Resource[Any]]) -> bool:
 
 
 async def served_versions(client: ApiClient) -> frozenset[str]:
-    """The API groups with their versions that the server has, as `resource.k8s.io/v1`, by one
-    request. Raises what the client raises; `ValueError` for an answer that is no list of groups."""
+    """Return the API groups with their versions that the server has, as `resource.k8s.io/v1`, by
+    one request. Raises what the client raises; `ValueError` for an answer that is not a list of
+    groups."""
     listed = json.loads(await client.call("GET", "/apis"))
     groups = listed.get("groups") if isinstance(listed, dict) else None
     if not isinstance(groups, list):
@@ -107,7 +108,7 @@ async def served_versions(client: ApiClient) -> frozenset[str]:
 
 
 async def lacking_of(client: ApiClient, rights: Iterable[ResourceRight]) -> list[ResourceRight]:
-    """Those that the API server says one has not."""
+    """Return the rights that this user lacks, as the API server says."""
     asked: Sequence[ResourceRight] = tuple(rights)
     answers = await asyncio.gather(*(_has(client, right) for right in asked))
     return [right for right, has in zip(asked, answers, strict=True) if not has]

@@ -77,7 +77,7 @@ class ServingPod(Api, frozen=True, gc=False):
         return any(owner.controller and owner.kind == "DaemonSet" for owner in owners)
 
     def ports(self) -> Iterator[NamedPort]:
-        """Every TCP port that its containers name."""
+        """Yield every TCP port that its containers name."""
         for container in self.spec.containers or ():
             yield from (port for port in container.ports or () if port.protocol == "TCP")
 
@@ -92,9 +92,8 @@ async def everything(
     selector: str = "",
     unreadable: list[ObjectMeta] | None = None,
 ) -> list[T]:
-    """All objects of a namespace, or of all of them, page by page. Those that cannot be read are
-    left out; of these `unreadable` gets the metadata.
-    """
+    """Return all objects of a namespace, or of all of them, page by page. Those that cannot be read
+    are left out; of these `unreadable` gets the metadata."""
     skips, objects = SkippedObjects(), list[T]()
     query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
     while True:
@@ -109,7 +108,8 @@ async def everything(
 
 
 def proxy_path(kind: str, namespace: str, name: str, port: str, scheme: str = "http") -> str:
-    """The path before a page of a Service or pod (`kind`: services, pods) that the API server asks.
+    """Return the path before a page of a Service or pod (`kind`: services, pods) that the API
+    server asks.
 
     `port` is a Service's port by name or number, a pod's by number.
     """

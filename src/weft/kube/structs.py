@@ -48,7 +48,7 @@ class KubeNode(NodeManifest, frozen=True, gc=False):
 
     @property
     def ready_changed_at(self) -> str | None:
-        """The last change of the Ready condition, RFC 3339; None where nobody says."""
+        """The last change of the Ready condition, RFC 3339; None if unknown."""
         ready = (c for c in self.status.conditions or () if c.type == "Ready")
         return next((condition.last_transition_time for condition in ready), None)
 

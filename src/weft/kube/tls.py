@@ -10,13 +10,14 @@ from weft.model import BadInputError
 
 
 def client_tls(authority: bytes, where: str, *, verify: bool = True) -> ssl.SSLContext:
-    """A context that trusts `authority` (PEM; empty: the system's), or nobody's word is checked."""
+    """Return a context that trusts `authority` (PEM; empty: the system's), or nobody's word is
+    checked."""
     if authority:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
             context.load_verify_locations(cadata=authority.decode("ascii"))
         except (ssl.SSLError, UnicodeDecodeError) as error:
-            raise BadInputError(where, f"is no certificate in PEM form: {error}") from error
+            raise BadInputError(where, f"is not a certificate in PEM format: {error}") from error
     else:
         context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2

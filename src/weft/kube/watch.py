@@ -84,13 +84,13 @@ class WatchPlan:
         return self._backoff.failures
 
     def listed(self, version: str) -> None:
-        """A whole list was read."""
+        """Take in a complete list."""
         self.version = version
         self.lists += 1
         self._backoff.reset()
 
     def progress(self, version: str) -> None:
-        """The watch has told everything up to this version."""
+        """Note that the watch has reported everything up to this version."""
         self.version = version or self.version
         if self._backoff.failures:
             self._backoff.reset()
@@ -156,7 +156,7 @@ class KnownObjects(Generic[T]):
         self._synced = False
 
     def replace(self, pages: Iterable[ObjectPage[T]], asked_s: float = 0.0) -> list[Change[T]]:
-        """The changes that lead from what was known to this list, and `Synced`.
+        """Return the changes that lead from what was known to this list, and `Synced`.
 
         Objects that could not be read stay as they were known, if they were.
         """
@@ -178,7 +178,7 @@ class KnownObjects(Generic[T]):
         return changes
 
     def apply(self, event: WatchEvent[T]) -> list[Change[T]]:
-        """The changes that one watch event makes."""
+        """Return the changes that one watch event makes."""
         if event.type == "DELETED":
             known = self.objects.pop(_key(event.meta), None)
             if known is None:
@@ -222,7 +222,7 @@ class LineSplitter:
         self._rest = bytearray()
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that are complete now."""
+        """Return the lines that are complete now."""
         end = chunk.rfind(b"\n")
         if end < 0:
             self._rest += chunk

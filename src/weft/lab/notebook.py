@@ -70,7 +70,7 @@ class Comparison:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """The table, as notebooks show it."""
+        """Return the table, as notebooks show it."""
         header, *rows = self._cells()
         head = "".join(f"<th>{escape(name)}</th>" for name in header)
         body = "".join(

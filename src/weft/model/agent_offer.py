@@ -24,11 +24,11 @@ MOST_TOLD = 1000
 
 class AgentOffer(msgspec.Struct, frozen=True, gc=False):
     """`version` is the agent's. `delivery` says how shares reach containers, `isolation` in which
-    modes. `fail_closed`: the container runtime starts no container of a pod that requires the
-    agent (`REQUIRED_PLUGINS`) while the agent is away; the agent has tried it. `open_because`: why
-    it is not so, and `runtime`: of which runtime, for people. `drop_in`: the file on the node by
-    which the agent made it so, "" where it did not. `compares_records`: it gives a pod nothing by a
-    delivery record that says more than the pod asks for, or was placed with.
+    modes. `fail_closed`: the container runtime starts no container of a pod that requires the agent
+    (`REQUIRED_PLUGINS`) while the agent is away; the agent has tried it. `open_because`: why it is
+    not so, and `runtime`: of which runtime, for people. `drop_in`: the file on the node by which
+    the agent made it so, "" if it did not. `compares_records`: it gives a pod nothing by a delivery
+    record that says more than the pod asks for, or was placed with.
 
     Modes that this version does not know are kept: no pod asks for them.
     """
@@ -44,12 +44,12 @@ class AgentOffer(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_offer(offer: AgentOffer) -> str:
-    """The annotation's value."""
+    """Return the annotation's value."""
     return msgspec.json.encode(offer).decode()
 
 
 def decode_offer(text: str) -> AgentOffer:
-    """The offer in such a value; `ValueError` says what is wrong with it."""
+    """Return the offer in such a value; `ValueError` says what is wrong with it."""
     try:
         offer = msgspec.json.decode(text, type=AgentOffer)
     except RecursionError:
@@ -59,5 +59,5 @@ def decode_offer(text: str) -> AgentOffer:
     if max(map(len, (offer.open_because, offer.runtime, offer.drop_in))) > MOST_TOLD:
         raise ValueError(f"a text has more than {MOST_TOLD} characters")
     if len(offer.isolation) > _MOST_MODES or any(len(m) > MOST_LETTERS for m in offer.isolation):
-        raise ValueError(f"more than {_MOST_MODES} isolation modes, or a name that is none")
+        raise ValueError(f"more than {_MOST_MODES} isolation modes, or an invalid name")
     return offer

@@ -34,5 +34,5 @@ LEAST_PRIORITY, MOST_PRIORITY = -(2**31), 2**31 - 1
 
 
 def within_priorities(priority: int) -> int:
-    """The nearest priority that a pod can have."""
+    """Return the nearest priority that a pod can have."""
     return max(LEAST_PRIORITY, min(priority, MOST_PRIORITY))

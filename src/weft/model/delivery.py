@@ -57,11 +57,10 @@ class DeliveryRecord(msgspec.Struct, frozen=True):
     """A pod's delivery: whose (UID), where, how isolated, and what each container gets.
 
     `cards` are by index. Containers that ask for no GPU are not named. `isolation` is what the pod
-    asks for by `weft.dev/isolation`, "" where it leaves that to the node. Containers of one card
-    may be promised more of it together than `cards` says: init containers, which end before the
-    others begin, and those of a pod that asks as one (Genius, Kube-Knots), of which each may use
-    all of it. `version` is raised when an older agent could misread the record; such an agent
-    refuses it.
+    asks for by `weft.dev/isolation`, "" if it leaves that to the node. Containers of one card may
+    be promised more of it together than `cards` says: init containers, which end before the others
+    begin, and those of a pod that asks as one (Genius, Kube-Knots), of which each may use all of
+    it. `version` is raised when an older agent could misread the record; such an agent refuses it.
     """
 
     pod: str
@@ -78,12 +77,12 @@ _DECODER = msgspec.json.Decoder(DeliveryRecord)
 
 
 def encode_delivery(record: DeliveryRecord) -> str:
-    """The annotation's value."""
+    """Return the annotation's value."""
     return _ENCODER.encode(record).decode()
 
 
 def decode_delivery(text: str) -> DeliveryRecord:
-    """The record in such a value; `ValueError` says what is wrong with it."""
+    """Return the record in such a value; `ValueError` says what is wrong with it."""
     try:
         record = _DECODER.decode(text)
     except RecursionError:
@@ -99,7 +98,7 @@ def problem_of(record: DeliveryRecord) -> str:
     if record.version != VERSION:
         return f"version {record.version} is not known; this agent knows version {VERSION}"
     if not record.pod or not record.node:
-        return "it does not say of which pod or node it is"
+        return "it names no pod or no node"
     if len(record.cards) > MOST_CARDS or len(record.containers) > MOST_CONTAINERS:
         return (
             f"it names {len(record.cards):,} GPUs and {len(record.containers):,} containers; "

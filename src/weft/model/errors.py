@@ -23,9 +23,9 @@ class PolicyError(WeftError):
 
 
 class BadInputError(WeftError):
-    """A file, field or value that people wrote is wrong; the message names it and the way out.
+    """A file, field or value that people wrote is wrong; the message names it and a remedy.
 
-    `where` is the place (file, line, field); `problem` says what is wrong and how to mend it.
+    `where` is the place (file, line, field); `problem` says what is wrong and how to fix it.
     """
 
     def __init__(self, where: str, problem: str) -> None:

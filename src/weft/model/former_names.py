@@ -11,7 +11,8 @@ FREE = frozenset({"labels", "extended", "options", "env", "scores", "features"})
 
 
 def with_todays_names(document: Any, names: Mapping[str, str]) -> Any:
-    """The parsed JSON with every field of a former name (`names`: former → today's) under today's.
+    """Return the parsed JSON with every field of a former name (`names`: former → today's) under
+    today's.
 
     What stands in a field of `FREE` stays as it is.
     """
@@ -29,5 +30,6 @@ def with_todays_names(document: Any, names: Mapping[str, str]) -> Any:
 
 
 def todays_fields(fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """These fields alone, whatever stands in them, with those of a former name under today's."""
+    """Return these fields alone, whatever stands in them, with those of a former name under
+    today's."""
     return {names.get(name, name): value for name, value in fields.items()}

@@ -8,12 +8,12 @@ class Gang(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
     `system` is whose words named it ("kubernetes", "scheduler-plugins", "volcano", "koordinator",
     "owner"), `namespace` and `name` its own. `least` pods of it must have places before any is
-    bound; 0: how many is not known yet (its object is missing), and its pods wait. `created_ns` is
-    when it was made, nanoseconds since 1970, 0 where nobody says: its place in the queue.
-    `topology_key` is the node label of which all its pods must be in one value, "" for anywhere.
-    `task` is the pod's own part in it, `least_by_task` (sorted) how many pods of a task are needed
-    (Volcano says it as minTaskMember). `ends_as_one`: where one of its pods is preempted, all are
-    (its disruption mode).
+    bound; 0: how many is unknown yet (its object is missing), and its pods wait. `created_ns` is
+    when it was made, nanoseconds since 1970, 0 if unknown: its place in the queue. `topology_key`
+    is the node label of which all its pods must be in one value, "" for anywhere. `task` is the
+    pod's own part in it, `least_by_task` (sorted) how many pods of a task are needed (Volcano says
+    it as minTaskMember). `ends_as_one`: where one of its pods is preempted, all are (its disruption
+    mode).
     """
 
     system: str

@@ -38,8 +38,8 @@ class GpuLinks(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     `indexes` are the cards' NVML indexes; `paths` has a row for each of them, in that order: the
     words of its paths to all of them, separated by blanks, `X` to itself. `nvlink_generation` is
-    that of the NVLinks, 0 where there are none. `numa` is each card's NUMA node, `UNKNOWN_NUMA`
-    where nobody says; empty: the same for all.
+    that of the NVLinks, 0 if there are none. `numa` is each card's NUMA node, `UNKNOWN_NUMA` if
+    unknown; empty: the same for all.
     """
 
     indexes: tuple[int, ...]
@@ -48,7 +48,7 @@ class GpuLinks(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     numa: tuple[int, ...] = ()
 
     def path(self, one: int, other: int) -> str:
-        """The word of the path between the cards at these two places."""
+        """Return the word of the path between the cards at these two places."""
         return self.paths[one].split()[other]
 
 
@@ -58,7 +58,7 @@ def gbps_of(strength: int) -> float:
 
 
 def nvlink_generation(model: str) -> int:
-    """The generation of a GPU model's NVLinks; 0 where its name does not tell."""
+    """Return the generation of a GPU model's NVLinks; 0 if its name does not tell."""
     name = model.upper()
     return next((gen for gen, parts in _MODELS.items() if any(part in name for part in parts)), 0)
 
@@ -78,13 +78,14 @@ def path_strength(word: str, nvlink_generation: int) -> int:
 
 
 def checked_links(links: GpuLinks, where: str) -> GpuLinks:
-    """The same, with one blank between words; `BadInputError` at `where` for what cannot be."""
+    """Return the same, with one blank between words; `BadInputError` at `where` for what cannot
+    be."""
     count = len(links.indexes)
     if not 0 < count <= MOST_LINKED or len(set(links.indexes)) < count or min(links.indexes) < 0:
         wrong = f"{count} GPUs: write the different indexes of 1 to {MOST_LINKED} cards"
         raise BadInputError(where, wrong)
     if links.nvlink_generation not in (0, *GENERATIONS):
-        wrong = f"{links.nvlink_generation} is no generation of NVLink; write 1 to 5"
+        wrong = f"{links.nvlink_generation} is not a generation of NVLink; write 1 to 5"
         raise BadInputError(f"{where}, NVLink generation", wrong)
     if links.numa and len(links.numa) != count:
         raise BadInputError(f"{where}, NUMA", f"{len(links.numa)} nodes for {count} GPUs")
@@ -104,7 +105,9 @@ def _words(paths: Sequence[str], count: int, where: str) -> list[list[str]]:
             if (word == SELF) != (row_number == other):
                 raise BadInputError(at, f"{word[:20]!r}: {SELF} is the path of a GPU to itself")
             if word != SELF and word not in _BY_PCIE and not _NVLINKS.fullmatch(word):
-                wrong = f"{word[:20]!r} is no path; write NV1 to NV99, {', '.join(_BY_PCIE)}"
+                wrong = (
+                    f"{word[:20]!r} is not a link type; write NV1 to NV99, {', '.join(_BY_PCIE)}"
+                )
                 raise BadInputError(at, wrong)
             if rows[other][row_number] != word:
                 raise BadInputError(at, f"{word} one way, {rows[other][row_number][:20]} the other")

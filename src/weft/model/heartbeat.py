@@ -8,5 +8,5 @@ HEARTBEAT_LATE_S: Final = 14
 
 
 def heartbeat_name(node: str) -> str:
-    """The name of the Lease of this node's agent."""
+    """Return the name of the Lease of this node's agent."""
     return f"{HEARTBEAT_PREFIX}{node}"

@@ -113,7 +113,7 @@ def interference(
     arrays: tuple[Floats, Floats, Tiers],
     sources: Sequence[str] = (),
 ) -> InterferenceTable:
-    """An `InterferenceTable` of arrays (mean, upper, tier), each [M, K+1, K+1].
+    """Return an `InterferenceTable` of arrays (mean, upper, tier), each [M, K+1, K+1].
 
     `ValueError` where shapes, or a bound below its mean, make no sense.
     """
@@ -169,7 +169,7 @@ class InterferenceView:
         return self._index.get(application, self.unknown)
 
     def of(self, gpu_model: str) -> CardTable:
-        """The pairs on a GPU model.
+        """Return the pairs on a GPU model.
 
         One that nobody measured gets what counts on any model; where nothing does, the worst of all
         others, with its bounds widened.
@@ -200,7 +200,8 @@ class InterferenceView:
         )
 
     def _worst_of_all(self, size: int) -> CardTable:
-        """The largest mean and bound over GPU models, the bound widened; never calibrated."""
+        """Return the largest mean and bound over GPU models, the bound widened; never
+        calibrated."""
         if not self._cards:
             mean, upper = np.full((size, size), UNKNOWN_MEAN), np.full((size, size), UNKNOWN_UPPER)
             tier = np.full((size, size), PredictionTier.UNKNOWN, dtype=np.int8)

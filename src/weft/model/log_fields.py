@@ -26,7 +26,7 @@ class NamedPod(Protocol):
 
     @property
     def uid(self) -> str:
-        """Which of all that ever had that name; "" where that is not known."""
+        """Which of all that ever had that name; "" if that is unknown."""
         ...
 
 
@@ -41,7 +41,7 @@ class PodReference(NamedTuple):
 def about(
     pod: NamedPod | None = None, *, node: str = "", cycle: int | None = None
 ) -> dict[str, str | int]:
-    """The known ones of the three fields, for `extra`."""
+    """Return the known ones of the three fields, for `extra`."""
     fields: dict[str, str | int] = {}
     if pod is not None:
         fields[POD] = f"{pod.namespace}/{pod.name}"

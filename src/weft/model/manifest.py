@@ -39,7 +39,7 @@ class ManifestResources(Api, frozen=True, gc=False):
 
 
 class EnvVar(Api, frozen=True, gc=False):
-    """One environment variable; `value` is None where it comes from elsewhere."""
+    """One environment variable; `value` is None if it comes from elsewhere."""
 
     name: str
     value: str | None = None

@@ -14,7 +14,7 @@ _ANY = {" ": "[ _-]", "_": "[ _-]", "-": "[ _-]", "\\ ": "[ _-]", "\\_": "[ _-]"
 
 
 def normalized(name: str) -> str:
-    """The name with blanks alone: equal for names that are alike but for letters' case."""
+    """Return the name with blanks alone: equal for names that are alike but for letters' case."""
     return name.translate(_APART)
 
 

@@ -9,9 +9,9 @@ _MOST_CHARACTERS = 100
 
 
 def nearest(name: str, known: Iterable[str], like: float = _LIKE) -> str:
-    """The known name most like this one, whatever its case, or one that has it inside.
+    """Return the known name most like this one, whatever its case, or one that has it inside.
 
-    "" where none is: names are `like` each other by the share of characters that they have alike.
+    "" if none is: names are `like` each other by the share of characters that they have alike.
     """
     word = _folded(name[:_MOST_CHARACTERS])
     names = {_folded(candidate): candidate for candidate in sorted(known, reverse=True)}
@@ -22,7 +22,8 @@ def nearest(name: str, known: Iterable[str], like: float = _LIKE) -> str:
 
 
 def unknown(name: str, known: Iterable[str], write: str = "write one of") -> str:
-    """An error's words about a name that nobody knows: the nearest one, all where none is near."""
+    """Return an error's words about a name that nobody knows: the nearest one, all where none is
+    near."""
     names = list(known)
     near = nearest(name, names)
     listed = f"{write} {', '.join(names) or 'none'}"

@@ -49,17 +49,17 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     """A node's GPUs and what stands beside them.
 
     `cpu_milli`, `memory_mib` and `extended` are allocatable amounts (thousandths of a core, MiB,
-    and whole numbers by resource name). `rank` orders nodes where scores tie: lower first, then
-    by name. `unit_mib` is the gpushare unit the node advertises (1024 for GiB, 1 for MiB, 0 when
+    and whole numbers by resource name). `rank` orders nodes where scores tie: lower first, then by
+    name. `unit_mib` is the gpushare unit the node advertises (1024 for GiB, 1 for MiB, 0 when
     unknown). `delivers` are the names of the GPU resources that reach containers there: the kubelet
     ignores what its node does not advertise. None: whatever a pod asks by. `isolation` are the
     modes in which containers can have GPUs there (`model/agent_offer.py`). None: any, as on a
-    trace's nodes, of which nobody says it. `fail_closed`: no container of a pod that requires the
+    trace's nodes, of which it is unknown it. `fail_closed`: no container of a pod that requires the
     agent starts there without it. `schedulable` is False for nodes that are not ready. `links` say
     how its GPUs are connected, unset where nobody does. `declared_features` are those of its
-    kubelet that some pods need, unset for none. `silent_since`: since when no agent
-    delivers shares there that had said it would (RFC 3339); unset where one does, or none ever said
-    so. `called` is there to read the marks of bound pods by: no decision knows it.
+    kubelet that some pods need, unset for none. `silent_since`: since when no agent delivers shares
+    there that had said it would (RFC 3339); unset where one does, or none ever said so. `called` is
+    there to read the marks of bound pods by: no decision knows it.
     """
 
     name: str

@@ -20,7 +20,8 @@ def whole_number(text: str) -> int:
 
 
 def decimal_number(text: str) -> float:
-    """The same, with a fraction after a point and a power of ten behind `e`; else `ValueError`.
+    """Return the same, with a fraction after a point and a power of ten behind `e`; else
+    `ValueError`.
 
     Also where it is too large to be told from infinity.
     """

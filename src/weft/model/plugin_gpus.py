@@ -32,18 +32,18 @@ NONE_GIVEN = PluginGpus()
 
 
 def encode_plugin_gpus(given: PluginGpus) -> str:
-    """The annotation's value."""
+    """Return the annotation's value."""
     return msgspec.json.encode(given, order="sorted").decode()
 
 
 def decode_plugin_gpus(text: str) -> PluginGpus:
-    """The GPUs in such a value; `ValueError` says what is wrong with it."""
+    """Return the GPUs in such a value; `ValueError` says what is wrong with it."""
     try:
         given = msgspec.json.decode(text, type=PluginGpus)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if len(given.cards) > MOST_GPUS or any(len(uuid) > MOST_LETTERS for uuid in given.cards):
-        raise ValueError(f"more than {MOST_GPUS:,} GPUs, or a UUID that is none")
+        raise ValueError(f"more than {MOST_GPUS:,} GPUs, or an invalid UUID")
     if len(set(given.cards)) != len(given.cards):
         raise ValueError("it names a GPU twice")
     if len(given.pods) > MOST_PODS:

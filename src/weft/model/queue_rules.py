@@ -14,7 +14,7 @@ Discipline = Literal["first-fit", "reserve", "easy", "conservative", "shortest"]
 
 
 class QueueAmounts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Amounts of what a queue holds; None where nothing is said of one.
+    """Amounts of what a queue holds; None if nothing is said of one.
 
     `gpu_milli` and `models` are in thousandths of a GPU, `core_milli` in thousandths of a GPU's
     cores, `memory_mib` is GPU memory. `models` goes by a part of the model's name.
@@ -86,7 +86,7 @@ NOTHING_KEPT = HeadOfLine()
 
 class MoveRules(msgspec.Struct, frozen=True, omit_defaults=True):
     """Pods that may be moved are, for one that fits nowhere and has waited for `after_ns`; at most
-    `an_hour` of them. 0: nobody is moved for a pod because it waits."""
+    `an_hour` of them. 0: no pod is moved for a pod because it waits."""
 
     after_ns: int = 0
     an_hour: int = 60

@@ -71,7 +71,7 @@ TEXT: dict[Code, str] = {
     Code.TAINT: "a taint that the pod does not tolerate",
     Code.NODE_AFFINITY: "node selector or affinity does not match",
     Code.VOLUME: "a volume of the pod is bound elsewhere",
-    Code.ANTI_AFFINITY: "a pod there keeps others away",
+    Code.ANTI_AFFINITY: "a pod on the node has anti-affinity to the pod",
     Code.DECLARED_FEATURES: "node does not declare a feature that the pod needs",
     Code.NO_GPU: "node has no GPU",
     Code.NOT_ADVERTISED: "node does not advertise the GPU resource that the pod asks for",
@@ -81,7 +81,7 @@ TEXT: dict[Code, str] = {
     Code.WRONG_MODEL: "wrong model",
     Code.GPU_TOO_SMALL: "no GPU is that large",
     Code.TOO_FEW_GPUS: "fewer GPUs than asked for",
-    Code.LINKS_UNKNOWN: "nobody says how the node's GPUs are connected, which the pod requires",
+    Code.LINKS_UNKNOWN: "the node's GPU topology, which the pod requires, is unknown",
     Code.OUT_OF_SERVICE: "GPUs out of service",
     Code.CPU: "insufficient cpu",
     Code.NODE_MEMORY: "insufficient memory",
@@ -96,13 +96,13 @@ TEXT: dict[Code, str] = {
     Code.NOT_SEARCHED: "too many ways to place the pod's GPU shares; not all were looked at",
     Code.FAULT: "deciding for this pod failed; Weft's log says why",
     Code.LINKS_TAKEN: "the node's best connected GPUs are not free together",
-    Code.POD_AFFINITY: "no pod is near that the pod must be near to",
-    Code.POD_ANTI_AFFINITY: "a pod is near from which the pod stays away",
+    Code.POD_AFFINITY: "no pod matches the pod's required affinity",
+    Code.POD_ANTI_AFFINITY: "a pod matches the pod's anti-affinity",
     Code.TOPOLOGY_SPREAD: "the pod would be spread unevenly",
     Code.CLAIM_WAITS: "a claim of the pod is not ready",
     Code.CLAIM_TAKEN: "another pod has a claim that is for one pod alone",
-    Code.DISK_TAKEN: "a pod there has a disk that the pod mounts",
-    Code.NO_VOLUME: "no volume for a claim of the pod can be had there",
+    Code.DISK_TAKEN: "a pod on the node uses a disk that the pod mounts",
+    Code.NO_VOLUME: "no volume for a claim of the pod is available there",
     Code.STORAGE_CAPACITY: "too little storage is left there for a claim of the pod",
     Code.VOLUME_LIMIT: "no more volumes can be attached to the node",
     Code.GROUP_INCOMPLETE: "too few pods of the pod's group are there",
@@ -116,9 +116,9 @@ _MOST = {Code.GPU_TOO_SMALL: "largest", Code.TOO_FEW_GPUS: "most", Code.NOT_IDLE
 class Reason(msgspec.Struct, frozen=True, gc=False):
     """`nodes` nodes fail with `code`; `best` is the most any of them offers of what was `asked`.
 
-    `asked` and `best` are in `unit` (such as "MiB", "m" for thousandths of a GPU, "m cpu",
-    "idle GPUs", or an extended resource's name); 0 and "" where a number says nothing. `words`
-    stand in for the code's text where this pod's case needs others.
+    `asked` and `best` are in `unit` (such as "MiB", "m" for thousandths of a GPU, "m cpu", "idle
+    GPUs", or an extended resource's name); 0 and "" if a number says nothing. `words` stand in for
+    the code's text where this pod's case needs others.
     """
 
     code: Code

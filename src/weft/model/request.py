@@ -159,7 +159,8 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
         return tuple(name for name in self.features or () if name not in (declared or ()))
 
     def untolerated(self, taints: tuple[Taint, ...]) -> Taint | None:
-        """The first taint that keeps the pod off (NoSchedule or NoExecute); None for none."""
+        """Return the first taint that keeps the pod off (NoSchedule or NoExecute); None for
+        none."""
         for taint in taints:
             if taint.hard and not any(each.tolerates(taint) for each in self.tolerations):
                 return taint
@@ -238,7 +239,8 @@ class GpuMemoryRequest(msgspec.Struct, frozen=True, gc=False):
     half_up: bool = False
 
     def on_node(self, unit_mib: int) -> "GpuMemoryRequest":
-        """The same on a node that counts in units of `unit_mib` MiB, 0 where it does not say."""
+        """Return the same on a node that counts in units of `unit_mib` MiB, 0 if it does not
+        say."""
         if self.kind != "node-units":
             return self
         unit_mib = unit_mib or self.unit_mib
@@ -286,13 +288,13 @@ WHOLE_CARD = GpuMemoryRequest(kind="whole")
 class GpuRequest(msgspec.Struct, frozen=True, gc=False):
     """`count` distinct GPUs, each with this memory and `milli` thousandths of its cores.
 
-    `whole` asks for idle cards and charges all of each; `memory` is then the least they must
-    have. `split` makes `memory` the total, spread over the fewest GPUs that hold it together
-    (genius/gpu-memory-total); `count` is then the least number of GPUs. `headroom_mib` must be
-    free beyond the memory but is not charged (Genius's strict `>`). `least_mib` (at most the
-    card) is charged where `memory` is less, as was learnt; such a GPU request never borrows.
-    `expected_mib` is what pods like this one were seen to use at most, 0 where nobody knows: so
-    much must be free for it where memory is lent, whatever it asks.
+    `whole` asks for idle cards and charges all of each; `memory` is then the least they must have.
+    `split` makes `memory` the total, spread over the fewest GPUs that hold it together
+    (genius/gpu-memory-total); `count` is then the least number of GPUs. `headroom_mib` must be free
+    beyond the memory but is not charged (Genius's strict `>`). `least_mib` (at most the card) is
+    charged where `memory` is less, as was learnt; such a GPU request never borrows. `expected_mib`
+    is what pods like this one were seen to use at most, 0 if unknown: so much must be free for it
+    where memory is lent, whatever it asks.
     """
 
     count: int = 1
@@ -350,11 +352,11 @@ class Shape(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     but must run on a GPU node (Genius without labels). `unit_mib` is the gpushare unit the pod was
     written in: it is kept off nodes that count in another. 0: each node's own counts. `resources`
     names what must be delivered to its containers (`Node.delivers`), `isolation` the mode in which
-    they must have their GPUs (`Node.isolation`), "" where the node chooses. `application` and
+    they must have their GPUs (`Node.isolation`), "" if the node chooses. `application` and
     `job_class` matter to interference-aware policies only; `trace_spec` keeps the raw model string
     of a trace (FGD counts pods by it). `expected_s` is how long the pod takes alone, rounded by
-    `rounded_s`, 0 where it does not say. `slowdown_limit` is how much slower than that it may get
-    by its SLO, where it is latency-critical. `constraints` are Kubernetes' own: taints, selectors,
+    `rounded_s`, 0 if it does not say. `slowdown_limit` is how much slower than that it may get by
+    its SLO, where it is latency-critical. `constraints` are Kubernetes' own: taints, selectors,
     affinity, ports, volumes. `topology` is whether the pod's GPUs must be connected as well as the
     node's could be, or may be any; unset: the best connected of those that score equally.
     """
@@ -384,7 +386,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
 
 def rounded_s(seconds: float) -> int:
-    """A duration on a grid whose steps are √2: pods that take about as long have one shape.
+    """Return a duration on a grid whose steps are √2: pods that take about as long have one shape.
 
     Below 1 s it is 1 s.
     """
@@ -486,7 +488,7 @@ _TIMES = {suffix: int(value) for suffix, value in _SUFFIX.items() if value >= 1}
 
 
 def _whole(text: str | int | float, per: int) -> int | None:
-    """So many parts of which `per` are one, rounded up; None where the long way tells."""
+    """So many parts of which `per` are one, rounded up; None if the long way tells."""
     if type(text) is int and 0 <= text < 10**15:
         return text * per
     match = _PLAIN.fullmatch(text) if type(text) is str else None
@@ -511,9 +513,9 @@ def _decimal(text: str | int | float, where: str) -> Decimal:
 
 
 def parse_quantity(text: str | int | float, where: str = "") -> int:
-    """The quantity in its base unit, rounded up to a whole number as Kubernetes does.
+    """Return the quantity in its base unit, rounded up to a whole number as Kubernetes does.
 
-    Raises `BadInputError` naming `where` for text that is no quantity, or is negative.
+    Raises `BadInputError` naming `where` for text that is not a quantity, or is negative.
     """
     if (whole := _whole(text, 1)) is not None:
         return whole
@@ -524,7 +526,7 @@ def parse_quantity(text: str | int | float, where: str = "") -> int:
 
 
 def parse_cpu_milli(text: str | int | float, where: str = "") -> int:
-    """A CPU quantity in thousandths of a core, rounded up."""
+    """Return a CPU quantity in thousandths of a core, rounded up."""
     if (whole := _whole(text, 1000)) is not None:
         return whole
     value = _decimal(text, where) * 1000

@@ -13,31 +13,31 @@ _SHOWN = 4
 
 def limit_percent(slo_ms: float, solo_ms: float) -> int:
     """An SLO in percent of the p99 alone, rounded down so that few pods differ: to whole percents
-    below 200, to hundreds above, 10,000 at most. 100 where the SLO is the smaller of the two.
+    below 200, to hundreds above, 10,000 at most. 100 if the SLO is the smaller of the two.
     """
     percent = int(round(min(100.0 * slo_ms / solo_ms, MOST_PERCENT), 6))
     return max(LEAST_PERCENT, percent if percent < FINE_PERCENT else percent // 100 * 100)
 
 
 def percent_on(slowdown_limit: SlowdownLimit, gpu_model: str) -> int:
-    """The pod's SLO on this GPU model, percent of its p99 alone; 0 where it says none for it."""
+    """Return the pod's SLO on this GPU model, percent of its p99 alone; 0 if it says none for
+    it."""
     return next((percent for part, percent in slowdown_limit if contains(gpu_model, part)), 0)
 
 
 def bound_on(slowdown_limit: SlowdownLimit, gpu_model: str, most: float) -> float:
-    """The largest slowdown, against running alone, that the pod may get on this GPU model: `most`
-    is allowed to all of its class, and its own slack may be less.
-    """
+    """Return the largest slowdown, against running alone, that the pod may get on this GPU model:
+    `most` is allowed to all of its class, and its own slack may be less."""
     return bound_of(percent_on(slowdown_limit, gpu_model), most)
 
 
 def bound_of(percent: int, most: float) -> float:
-    """The same of what `percent_on` said."""
+    """Return the same of what `percent_on` said."""
     return min(most, percent / 100) if percent else most
 
 
 def no_limit_in_words(slowdown_limit: SlowdownLimit) -> str:
-    """The warning for a pod whose SLO leaves no slack; "" where it leaves some everywhere."""
+    """Return the warning for a pod whose SLO leaves no slack; "" if it leaves some everywhere."""
     tight = [part for part, percent in slowdown_limit if percent <= LEAST_PERCENT]
     if not tight:
         return ""

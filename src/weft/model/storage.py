@@ -147,7 +147,7 @@ class ChosenVolume(msgspec.Struct, frozen=True, gc=False):
 def mounted_by(
     rules: StorageRules | UnsetType, namespace: str, names: Sequence[str] | UnsetType
 ) -> MountedVolumes | UnsetType:
-    """The volumes that a pod with these rules and claims uses once it has a node."""
+    """Return the volumes that a pod with these rules and claims uses once it has a node."""
     if not rules:
         return UNSET
     unbound = zip(rules.claims, names or (), strict=True)

@@ -12,5 +12,5 @@ _USERINFO = re.compile(
 
 
 def shown_url(text: str) -> str:
-    """The text with `***` for the user and password of each URL in it."""
+    """Return the text with `***` for the user and password of each URL in it."""
     return _USERINFO.sub("***@", text)

@@ -70,8 +70,7 @@ ml/train  b     nvidia      1  16,160      100  ambiguous
 1 adopted, 1 ambiguous, 1 conflicting.
 conflicting: ml/odd: it asks for 4 aliyun.com/gpu-mem: its node counts in GiB, its marks in MiB; the
 larger is charged that its card can hold.
-ambiguous: ml/train: does not say which of its node's GPUs it has: the last idle cards of its node
-are taken to be its.
+ambiguous: ml/train: does not name its GPUs: the last idle cards of its node are taken to be its.
 Keep shares off b until these have ended, since no record says which of its GPUs they have:
 ml/train. kubectl cordon b keeps all new pods off.
 

@@ -27,7 +27,7 @@ current-context: a
             "--listen: '9400' is not an address; write one such as 0.0.0.0:9400",
         ),
         (("--listen", "[::]:99999"), "--listen: '[::]:99999' is not an address"),
-        (("--all-nodes",), "--all-nodes: is for --cleanup: add it, or leave this out"),
+        (("--all-nodes",), "--all-nodes: requires --cleanup; add it or remove this option"),
         (("--devices", "none.yaml"), "none.yaml: cannot be read: No such file or directory"),
         (("--config", "none.yaml"), "none.yaml: cannot be read: No such file or directory"),
     ],

@@ -89,7 +89,7 @@ def test_extender_config_refuses_what_is_no_url(weft: Weft, url: str) -> None:
 @pytest.mark.parametrize("name", ["a/b/c", "", "/", "a/", "/a"])
 def test_explain_refuses_what_names_no_pod(weft: Weft, name: str) -> None:
     told = refused(weft, "explain", "pod", name, "--url", "http://127.0.0.1:1")
-    assert told == f"pod: {name!r} names no pod; write NAMESPACE/NAME or NAME"
+    assert told == f"pod: {name!r} is not a pod's name; write NAMESPACE/NAME or NAME"
 
 
 @pytest.mark.parametrize("words", [("--weight", 2**31), ("--weight", 0), ("--timeout-s", 10**12)])

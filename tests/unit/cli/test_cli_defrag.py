@@ -91,7 +91,7 @@ def test_the_table_names_moves_and_cost_and_wrong_wishes_are_refused(weft: Weft)
     fits = weft("defrag", "plan", "--gpus", 1, "--gpu-milli", 100, "--snapshot", state)
     assert "no pod has to be moved" in fits.out
     neither = weft("defrag", "plan", "--snapshot", state)
-    assert "name a waiting pod, or give --gpus" in neither.err
+    assert "specify exactly one of a pending pod" in neither.err
     nobody = weft("defrag", "plan", "--pod", "ml/x", "--snapshot", state)
     assert "no pod 'ml/x' is pending" in nobody.err
 

@@ -26,7 +26,7 @@ def test_what_can_only_be_a_file_is_still_taken_for_one_with_a_note(weft: Weft) 
     said = weft("generate", "nodes", "--gpus", 8, "-o", "old.csv")
     assert (said.code, said.out) == (0, "")
     assert said.err == (
-        "weft: note: --output names the format; to write a file: weft generate nodes old.csv\n"
+        "weft: note: --output selects the format; to write a file: weft generate nodes old.csv\n"
     )
     assert (weft.folder / "old.csv").read_text().startswith("sn,")
     printed = weft("generate", "nodes", "--gpus", 8, "--output", "-")
@@ -42,6 +42,7 @@ def test_what_may_be_meant_otherwise_is_refused(weft: Weft, words: tuple[str, ..
     said = weft("generate", "pods", *words)
     assert (said.code, said.out) == (1, "")
     assert said.err.endswith(
-        "is not a format; write csv, and a file without an option: weft generate pods pods.csv\n"
+        "is not a supported format; use csv, or name the file without an option: weft generate "
+        "pods pods.csv\n"
     )
     assert sorted(weft.folder.iterdir()) == before

@@ -124,7 +124,7 @@ async def test_a_table_that_changes_while_it_runs_decides_from_then_on(
                     await until(lambda: node_of(server, "serve"))
                     add_pod(server, "train")
                 table.write_text("{")  # costs nothing but a warning
-                await until(lambda: "put a good file there" in caplog.text)
+                await until(lambda: "correct the file" in caplog.text)
                 assert f"weft.yaml: interference.table: {table}: is not a table" in caplog.text
                 assert not schedules or not node_of(server, "train")
                 table.write_text(json.dumps(WELL))

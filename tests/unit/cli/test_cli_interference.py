@@ -279,7 +279,7 @@ def test_a_static_table_predicts_too(weft: Weft, tmp_path: Path) -> None:
     assert "takes 1.50× as long" in one.out
     made = weft("interference", "predict", str(path), "a", "a", "--why")
     assert made.code == 1
-    assert "its numbers are given, not made" in made.err
+    assert "is a table of given slowdowns" in made.err
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ def test_a_plugin_s_wrong_answer_is_one_line_and_1(weft: Weft, site: Path) -> No
     )
 
 
-FULL = "weft: error: standard output cannot be written: No space left on device; make room, or "
+FULL = "weft: error: standard output cannot be written: No space left on device; free space, or "
 
 
 FORKED = """
@@ -228,7 +228,7 @@ def test_a_full_disk_behind_standard_output_is_one_line_and_1() -> None:
             text=True,
             check=False,
         )
-    assert ended.stderr == f"{FULL}name another disk\n1\n" * len(commands)
+    assert ended.stderr == f"{FULL}choose another disk\n1\n" * len(commands)
 
 
 def test_absent_and_full_standard_streams() -> None:

@@ -89,7 +89,7 @@ def test_replay_and_explain_load_it_again(weft: Weft, mine: Path) -> None:
     asked = ("explain", "pod", "0", "--decisions", path)
     assert weft(*asked, "--policy", mine).code == 0
     assert weft("explain", "pod", "0", "--policy", mine).err == (
-        "weft: error: --policy: is for --decisions; a live scheduler has its own\n"
+        "weft: error: --policy: requires --decisions; a live scheduler has its own\n"
     )
 
 
@@ -100,7 +100,7 @@ def test_a_record_runs_no_file_that_nobody_named(weft: Weft, mine: Path) -> None
     for words in (("replay", path), ("explain", "pod", "0", "--decisions", path)):
         said = weft(*words)
         assert (said.code, said.out) == (1, "")
-        problem = "policy mine is from a file; name it: --policy mine.py:Mine"
+        problem = "policy mine is from a file; specify it: --policy mine.py:Mine"
         assert said.err == f"weft: error: {path}: {problem}\n"
     assert not ran.exists()
     said = weft("replay", path, "--policy", "fgd")

@@ -303,23 +303,23 @@ def test_a_wrong_policy_is_told_before_files_are_read(weft: Weft) -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (("--timed", "--demand", 1), "--timed: replays the trace as it came; leave --demand out"),
+        (("--timed", "--demand", 1), "--timed: replays the trace's own arrivals; remove --demand"),
         (
             ("--timed", "--order", "x"),
-            "--order: is of arrivals without times; leave --timed or it out",
+            "--order: applies to arrivals without times; remove it or --timed",
         ),
         (("--compress", 2), "--compress: has an effect only with --timed; add it"),
-        (("--png",), "--png: needs --report DIR to know where the figures go"),
+        (("--png",), "--png: requires --report DIR, the folder for the figures"),
         (
             ("--seeds", 2, "--decisions", "x"),
-            "--decisions: takes one policy and one seed; run them one by one",
+            "--decisions: works with one policy and one seed; run them one at a time",
         ),
         (
             ("--policy", "spread", "--decisions", "x"),
-            "--decisions: takes one policy and one seed; run them one by one",
+            "--decisions: works with one policy and one seed; run them one at a time",
         ),
-        (("--demand", "inf"), "--demand: inf is not a finite number; write one"),
-        (("--timed", "--compress", "inf"), "--compress: inf is not a finite number; write one"),
+        (("--demand", "inf"), "--demand: inf is not a finite number"),
+        (("--timed", "--compress", "inf"), "--compress: inf is not a finite number"),
     ],
 )
 def test_options_that_clash(weft: Weft, options: tuple[object, ...], error: str) -> None:
@@ -397,7 +397,9 @@ def test_the_bound_is_told_in_points_in_json_in_csv_and_in_the_report(weft: Weft
 
 def test_options_of_the_bound_that_say_nothing_are_refused(weft: Weft) -> None:
     assert weft.error("--policy", "fgd", "--bound-demand", 0.9).startswith("--bound-demand: ")
-    assert weft.error("--policy", "fgd", "--bound", "--timed").startswith("--bound: is for pods ")
+    assert weft.error("--policy", "fgd", "--bound", "--timed").startswith(
+        "--bound: applies to pods "
+    )
     wrong = weft.error("--policy", "fgd", "--bound", "--bound-limit-s", "nan")
     assert wrong == "--bound-limit-s: nan is not a number above 0"
     more = ("--policy", "fgd", "--bound", "--bounds-in", weft.folder, "--bound-demand", 1.3)

@@ -200,11 +200,11 @@ def _seed(text: bytes, value: object) -> Any:
 def test_options_that_contradict_are_named(weft: Weft, snapshot: Path, objects: Path) -> None:
     start = ("simulate", "--policy", "fgd", "--snapshot", snapshot)
     assert "--seeds: a cluster's state is one" in weft(*start, "--seeds", 3).err
-    assert "leave one out" in weft(*start, "--decisions-from", "x").err
-    assert "leave --timed" in weft(*start, "--timed").err
+    assert "remove one of them" in weft(*start, "--decisions-from", "x").err
+    assert "remove --timed" in weft(*start, "--timed").err
     explain = ("explain", "pod", "weft", "--snapshot", snapshot)
-    assert "is a file; leave out what names a live" in weft(*explain, "--url", "http://x").err
-    assert "leave out --kubeconfig" in weft("snapshot", "--from", objects, "--context", "c").err
+    assert "reads a file; remove the options for a live" in weft(*explain, "--url", "http://x").err
+    assert "remove --kubeconfig" in weft("snapshot", "--from", objects, "--context", "c").err
 
 
 def test_what_strands_idle_gpus_is_told_of_a_snapshot(weft: Weft, snapshot: Path) -> None:

@@ -39,7 +39,7 @@ def test_lists_of_a_simulation(piped: Piped) -> None:
     pods = piped(weft.pods.read_text(), "simulate", "--nodes", weft.nodes, "--pods", "-", *words)
     assert (pods.code, pods.out) == (0, plain)
     both = piped("", "simulate", "--nodes", "-", "--pods", "-", *words)
-    problem = "is read once; name files for all options but one"
+    problem = "can be read only once; specify files for all options but one"
     assert both.err == f"weft: error: standard input: {problem}\n"
 
 

@@ -53,10 +53,14 @@ def test_standard_input_is_read_and_json_printed(
     ("text", "said"),
     [
         ("kind: List", "is not what `kubectl get nodes,pods -A -o json` writes: "),
-        ("{}", "field items: is missing; give what `kubectl get nodes,pods -A -o json` writes"),
-        ('{"items": []}', "has no node; give what"),
-        ('{"items": [{"kind": "Node", "metadata": {"name": "a"}}]}', "has no pod; give what"),
-        ('{"items": [{"kind": "Pod", "metadata": 3}]}', "items[0]: is no object as Kubernetes"),
+        (
+            "{}",
+            "field items: is missing; provide the output of `kubectl get nodes,pods -A -o "
+            "json` writes",
+        ),
+        ('{"items": []}', "has no node; provide"),
+        ('{"items": [{"kind": "Node", "metadata": {"name": "a"}}]}', "has no pod; provide"),
+        ('{"items": [{"kind": "Pod", "metadata": 3}]}', "items[0]: is not a Kubernetes object"),
         ('{"items": [{"kind": "Node", "metadata": {}}]}', "items[0].metadata.name: is missing"),
     ],
 )
@@ -71,7 +75,7 @@ def test_what_is_no_list_of_objects_is_one_error(weft: Weft, text: str, said: st
 
 def test_options_that_contradict_or_lack_are_named(weft: Weft, objects: Path) -> None:
     both = weft(*written(weft, "from-cluster", objects, "--context", "x"))
-    assert "leave out --kubeconfig, --context" in both.err
+    assert "remove --kubeconfig, --context" in both.err
     assert "--url: is missing" in weft(*written(weft, "from-prometheus")).err
     url = ("--url", "http://127.0.0.1:1")
     assert (
@@ -101,10 +105,19 @@ def test_a_recorded_day_is_run_under_other_policies(weft: Weft) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (("--nodes", "n.csv"), "--decisions-from: is a cluster and a workload; leave n.csv out"),
-        (("--seeds", "2"), "--seeds: a recorded day came once; leave it out"),
-        (("--timed",), "--decisions-from: runs a day as it came; leave --timed, --compress and"),
-        (("--demand", "1"), "--decisions-from: runs a day as it came; leave --timed, --compress"),
+        (
+            ("--nodes", "n.csv"),
+            "--decisions-from: is a whole cluster and workload; remove n.csv",
+        ),
+        (("--seeds", "2"), "--seeds: a recorded day has only one arrival order; leave it out"),
+        (
+            ("--timed",),
+            "--decisions-from: replays a day's own arrivals; remove --timed, --compress and",
+        ),
+        (
+            ("--demand", "1"),
+            "--decisions-from: replays a day's own arrivals; remove --timed, --compress",
+        ),
     ],
 )
 def test_what_a_recorded_day_has_itself_is_refused(

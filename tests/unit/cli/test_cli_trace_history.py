@@ -98,7 +98,7 @@ def test_taints_tolerations_and_selectors_are_in_the_trace() -> None:
     assert (mine.untolerated(kept.taints), other.untolerated(kept.taints)) == (None, kept.taints[0])
     for one, goes in ((mine, [True, False]), (other, [True, True])):
         assert [one.accepts_labels(at.name, at.labels) for at in (kept, plain)] == goes
-    assert past.notes == ["affinity to nodes and pods is in no metric: the trace has none"]
+    assert past.notes == ["no metric has node or pod affinity: the trace has none"]
 
 
 def test_what_would_keep_everybody_off_is_left_out_and_said() -> None:

@@ -26,15 +26,15 @@ def refused(
 @pytest.mark.parametrize(
     ("words", "way_out"),
     [
-        (("--demo", "--snapshot", "x.json"), "leave out --demo"),
-        (("--demo", "--kubeconfig", "k"), "leave out --kubeconfig, --context and --config"),
-        (("--snapshot", "x.json", "--context", "c"), "--snapshot: is no cluster"),
+        (("--demo", "--snapshot", "x.json"), "remove --demo"),
+        (("--demo", "--kubeconfig", "k"), "remove --kubeconfig, --context and --config"),
+        (("--snapshot", "x.json", "--context", "c"), "--snapshot: does not read a cluster"),
         (("--kubeconfig", "no/such/file"), "no/such/file"),
-        (("--demo", "--sign-in"), "leave out --demo"),
-        (("--audience", "x"), "give --sign-in too"),
+        (("--demo", "--sign-in"), "remove --demo"),
+        (("--audience", "x"), "requires --sign-in"),
         (("--policy", "x.py"), "is for --decisions"),
         (("--decisions", "no.jsonl"), "no.jsonl"),
-        (("--decisions", "x.jsonl", "--demo"), "leave out --demo"),
+        (("--decisions", "x.jsonl", "--demo"), "remove --demo"),
     ],
 )
 def test_what_it_shows_is_one_thing_that_is_there(

@@ -113,9 +113,9 @@ def test_it_stops_where_the_new_pod_goes_elsewhere(weft: Weft, world: World) -> 
 @pytest.mark.parametrize(
     ("nodes", "why"),
     [
-        ([], "it went, and nobody made it anew within 1 s"),
-        ([""], "it went, and ml/{}-0 in its place found no node within 1 s"),
-        (["b", "b"], "2 pods came of its controller: which is in its place is not clear"),
+        ([], "it was evicted, but not recreated within 1 s"),
+        ([""], "it went, and ml/{}-0 replaced it, but got no node within 1 s"),
+        (["b", "b"], "2 pods were created by its controller; it is unclear which one replaces it"),
     ],
 )
 def test_it_stops_where_nobody_can_tell_that_the_pod_was_moved(
@@ -131,7 +131,7 @@ def test_it_stops_where_nobody_can_tell_that_the_pod_was_moved(
 def test_it_stops_where_the_pod_does_not_go(weft: Weft, world: World) -> None:
     world.ends = False
     _, found = _apply(weft, "--yes")
-    assert found["stopped"].endswith("it was asked to go and is still there after 1 s")
+    assert found["stopped"].endswith("it was evicted but still exists after 1 s")
 
 
 def test_it_stops_where_the_rest_of_the_plan_does_not_hold_any_more(
@@ -147,7 +147,7 @@ def test_it_stops_where_a_disruption_budget_refuses(weft: Weft, world: World) ->
     world.server.fault("status", path="/eviction", code=429)
     said, found = _apply(weft, "--yes")
     assert (said.code, found["moved"], len(world.pods())) == (1, [], 4)
-    assert ": a disruption budget does not let it go now: " in found["stopped"]
+    assert ": a PodDisruptionBudget does not allow its eviction now: " in found["stopped"]
 
 
 def _lease(server: FakeApiServer, holder: str) -> None:

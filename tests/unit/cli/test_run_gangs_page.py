@@ -83,8 +83,8 @@ def test_members_that_name_another_scheduler_or_priority_are_named(
     said = weft("parse", file, "--output", "json")
     notes = {row["name"]: row["warnings"] for row in json.loads(said.out)}
     priorities = (
-        "pods of group ml/train have priorities high and low: they wait and preempt as the highest "
-        "says; write one on all"
+        "pods of group ml/train have priorities high and low: the highest counts for all; set one "
+        "priority on all"
     )
     why = "they start together only if both are Weft's; write one schedulerName on all"
     assert notes["a"] == notes["b"]

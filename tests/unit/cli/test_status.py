@@ -83,7 +83,7 @@ No problem found.
 """
 
 TROUBLED = """\
-Scheduler: nobody leads (Lease kube-system/weft); 1 of 2 pods ready.
+Scheduler: no process leads (Lease kube-system/weft); 1 of 2 pods ready.
 Versions: scheduler 0.1 ×2, agent 0.1 ×1, agent 0.2 ×1.
 
 delivery       isolation  nodes  ready  GPUs     MiB  promised MiB

@@ -63,7 +63,7 @@ PENDING = {
     "more than any card has": Waiting(
         {MEMORY: 99_999}, ("no GPU is that large", "largest 16,000 MiB"), "ask at most 16,000 MiB"
     ),
-    "a model that is not there": Waiting(
+    "a model that does not exist": Waiting(
         {MEMORY: 1_000},
         ("wrong model",),
         "accept the GPU model T4",
@@ -77,7 +77,7 @@ PENDING = {
     ),
     "cards that are connected": Waiting(
         {COUNT: 2},
-        ("nobody says how the node's GPUs are connected",),
+        ("the node's GPU topology, which the pod requires, is unknown",),
         "weft.dev/topology",
         gpus=2,
         marks={"weft.dev/topology": "required"},
@@ -210,7 +210,7 @@ def holder(name: str, on: str, held: Json) -> Json:
 # --- bound pods ----------------------------------------------------------------------------------
 
 BOUND = {
-    "without-marks": ("does not say which of its node's GPUs it has", "bound"),
+    "without-marks": ("does not name its GPUs", "bound"),
     "on-a-lost-gpu": ("GPU 7", "no longer reports"),
     "unreadable": ("cannot be read as it is now", "weft.dev/class"),
     "edited": ("differ from what Weft wrote", "1,000"),

@@ -33,8 +33,8 @@ def test_the_table_has_sums_and_what_nobody_held(weft: Weft, decisions: Path) ->
     row = said.out.splitlines()[1].split()
     assert row == ["default", "2", "3.00", "33.3", "32.0", "0.0", "0.0", "0.0"]
     told = " ".join((said.out + said.err).split())
-    assert "3.00 hours; GPU-hours of all cards 9.0, held by nobody 6.0, of no use to usual" in told
-    assert "pods 0.0; GiB-hours lent 0.0." in told
+    assert "3.00 hours; GPU-hours of all cards 9.0, idle 6.0, stranded" in told
+    assert "stranded 0.0; GiB-hours lent 0.0." in told
 
 
 def test_json_and_csv_say_the_same(weft: Weft, decisions: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_part_of_the_time(weft: Weft, decisions: Path) -> None:
     ("options", "says"),
     [
         (("--by", "owner"), "--by: 'owner'; choose namespace, queue, workload or label:KEY"),
-        (("--from", "soon"), "--from: 'soon' is no time; write 90s, 30m, 2h or 1d"),
+        (("--from", "soon"), "--from: 'soon' is not a time; write 90s, 30m, 2h or 1d"),
         (("--from", "2h", "--to", "1h"), "--to: '1h' is not after --from; choose a later time"),
         (("--prices", "none.yaml"), "none.yaml: cannot be read"),
     ],
@@ -115,7 +115,7 @@ def test_a_page_has_the_rows_and_no_markup_of_others(weft: Weft, decisions: Path
         (("--prometheus", "http://p", "--from", "1h"), 1, "instead of a file"),
         (("--prometheus", "http://p", "--by", "workload"), 1, "choose namespace or queue"),
         (("--prometheus", "no url"), 1, "is not an http:// or https:// URL"),
-        (("x.jsonl", "--end", "2026-03-01T18:00:00Z"), 1, "is for --prometheus"),
+        (("x.jsonl", "--end", "2026-03-01T18:00:00Z"), 1, "requires --prometheus"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

@@ -42,19 +42,19 @@ OWN = {"storageClassName": "fast", "resources": {"requests": {"storage": "10Gi"}
 OF_VOLUMES: dict[str, tuple[dict[str, Any], str]] = {
     "a claim": (
         {"persistentVolumeClaim": {"claimName": "data"}},
-        "where PersistentVolumeClaim data has a volume or can get one",
+        "where PersistentVolumeClaim data has a volume or one can be provisioned",
     ),
     "ephemeral": (
         {"ephemeral": {"volumeClaimTemplate": {"spec": OWN}}},
-        "where a volume of its own can be had or made: v, 10Gi of class fast",
+        "where its own volume exists or can be provisioned: v, 10Gi of class fast",
     ),
     "ephemeral, of the default class": (
         {"ephemeral": {"volumeClaimTemplate": {}}},
-        "where a volume of its own can be had or made: v, of any size of the default class",
+        "where its own volume exists or can be provisioned: v, of any size of the default class",
     ),
     "ephemeral, mistyped": (
         {"ephemeral": {"volumeClaimTemplate": {"spec": ["fast"]}}},
-        "where a volume of its own can be had or made: v, of any size of the default class",
+        "where its own volume exists or can be provisioned: v, of any size of the default class",
     ),
     "gcePersistentDisk": (
         {"gcePersistentDisk": DISK},
@@ -141,7 +141,7 @@ def test_parse_says_what_volumes_ask(kind: str, weft: Any, tmp_path: Path) -> No
     [
         (
             [{"metadata": {"name": "data"}, "spec": OWN}],
-            ["where a volume of its own can be had or made: data, 10Gi of class fast"],
+            ["where its own volume exists or can be provisioned: data, 10Gi of class fast"],
         ),
         ([], []),
         ("typo", []),
@@ -200,7 +200,7 @@ def test_a_pod_that_would_wait_for_ever_is_an_error(weft: Any, tmp_path: Path) -
     file.write_text(manifest({"affinity": {"podAffinity": required}}))
     said = weft("parse", file)
     assert said.code == 1
-    assert "Deployment web: spec.affinity.podAffinity: 'Gt' is no operator" in said.err
+    assert "Deployment web: spec.affinity.podAffinity: 'Gt' is not an operator" in said.err
     assert "run this pod through kube-scheduler" in said.err
 
 
@@ -247,7 +247,7 @@ def test_a_group_with_a_size_that_nobody_can_read_is_an_error(weft: Any, tmp_pat
     assert said.code == 1
     assert lines
     assert "group ml/train has no size that can be read: the pod waits" in said.err
-    assert "'many', no number of pods" in said.err
+    assert "'many', not a number of pods" in said.err
 
 
 def test_a_group_whose_topology_cannot_be_kept_is_an_error(weft: Any, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ CASES = [
             "resourceslices",
             slice_of("n", [device("gpu-7", "GPU-7", CARD_MIB)]),
         ),
-        "gpu-7 is no GPU that node n shows",
+        "gpu-7 is not among the GPUs of node n",
     ),
     Case(
         "consumed-beyond-capacity",

@@ -97,11 +97,12 @@ def test_tolerations_and_ports() -> None:
     ("field", "spec"),
     [
         (
-            "spec.affinity.podAntiAffinity: 'Gt' is no operator of a label selector; use In, NotIn",
+            "spec.affinity.podAntiAffinity: 'Gt' is not an operator of label selectors; use In, "
+            "NotIn",
             required("podAntiAffinity", {**NEAR, "labelSelector": {"matchExpressions": [GREATER]}}),
         ),
         (
-            "spec.topologySpreadConstraints: 'Gt' is no operator",
+            "spec.topologySpreadConstraints: 'Gt' is not an operator",
             {
                 "topologySpreadConstraints": [
                     {

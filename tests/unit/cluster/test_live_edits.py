@@ -51,7 +51,7 @@ EDITS: dict[str, Callable[[Shares], Shares]] = {
     "no share": lambda _: [],
     "one MiB": lambda shares: [[*shares[0][:2], 1, *shares[0][3:]]],
     "another GPU": lambda shares: [[0, 1 - shares[0][1], *shares[0][2:]]],
-    "a GPU that is not there": to(99),
+    "a GPU that does not exist": to(99),
     "nonsense": lambda _: [[0]],
 }
 

@@ -229,7 +229,7 @@ async def test_who_may_not_read_groups_is_told_once(
             made.server.add("pods", member("a"))
             await until(lambda: made.gangs("a"))
             assert made.least("a") == [0]
-    told = [line for line in caplog.messages if "whose group has its size" in line]
+    told = [line for line in caplog.messages if "of groups defined by such" in line]
     assert len(told) == 1
     assert f"may not {verb} podgroups" in told[0]
 
@@ -363,8 +363,8 @@ def test_members_of_other_schedulers_and_priorities_are_named() -> None:
     assert view.read(part("a", "weft", 1)).warnings[-2:] == (
         "pod d/c of group d/train has schedulerName other, which is not Weft's: it does not count "
         "here until it is bound; write one schedulerName on all",
-        "pods of group d/train have priorities 1 and 5: they wait and preempt as the highest says; "
-        "write one on all",
+        "pods of group d/train have priorities 1 and 5: the highest counts for all; set one "
+        "priority on all",
     )
     view.use(part("c", "other", 1, node="n"))
     view.release(part("e", "weft", 5))

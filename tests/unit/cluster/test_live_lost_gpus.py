@@ -93,7 +93,7 @@ async def test_a_node_that_shows_no_gpu_at_all_loses_no_pod() -> None:
 
 
 async def test_where_nobody_knows_which_gpu_a_pod_had_it_may_be_any_and_that_is_said() -> None:
-    """A mark without its copy: of a GPU that is not there anybody could have written it."""
+    """A mark without its copy: of a GPU that does not exist anybody could have written it."""
 
     async with world(node("n", 1)) as made:
         made.server.add("pods", pod("ours", 9_000))

@@ -50,12 +50,12 @@ def test_a_pod_is_charged_its_part_of_the_card_that_the_agent_names(ask: Any) ->
     made = account({"p": [(1, 1, 4)]}, ask("p"))
     assert made.used() == [NOTHING, QUARTER, NOTHING]
     assert (made.view.assumed, made.view.doubts) == ({}, {})
-    told = "has 1/4 of GPU 1 by NVIDIA's device plugin, as its node's agent tells"
+    told = "has 1/4 of GPU 1 by NVIDIA's device plugin, as its node's agent reports"
     assert made.view.told == {"p": told}
     assert made.view.unsure("p")  # nobody is evicted for it
     (share,) = others_on(made.view, "n")
     assert (share.gpu, share.is_sure, share.memory_mib) == (1, True, CARD_MIB // 4)
-    assert share.text.endswith("by what its node's agent tells of NVIDIA's device plugin")
+    assert share.text.endswith("by what its node's agent reports of NVIDIA's device plugin")
     made.forget(shown(ask("p")))
     assert made.used() == [NOTHING] * CARDS
     assert made.view.told == {}

@@ -74,6 +74,6 @@ def test_a_queue_that_nobody_configured_is_said_once(caplog: pytest.LogCaptureFi
             pods.update(pod(name, queue))
     (said,) = [record.getMessage() for record in caplog.records]
     assert said == (
-        "pod d/a names queue typo, which queues.teams does not list: it has weight 1, no "
+        "pod d/a names queue typo, which queues.teams does not list: it gets weight 1, no "
         "guarantee and no limits"
     )

@@ -347,7 +347,7 @@ async def test_a_class_and_capacity_that_come_wake_who_waits_for_them() -> None:
         told.add("persistentvolumeclaims", claim("data", "4Gi", "made"))
         told.add("pods", with_claims("web", "data"))
         await until(lambda: "web" in told.reasons)
-        assert "its StorageClass made is not there" in told.reasons["web"]
+        assert "its StorageClass made does not exist" in told.reasons["web"]
         told.add("storageclasses", storage_class("made", PROVISIONER))
         await until(lambda: "is left there: none" in told.reasons["web"])
         left = {

@@ -128,19 +128,19 @@ def test_who_has_to_do_something_first_is_a_reason() -> None:
 def test_a_volume_that_went_is_a_reason_until_it_comes_back() -> None:
     volumes = VolumeView()
     volumes.take_claim(Added(claim(volume="disk")))
-    assert "is bound to volume disk, which is not there" in waits(volumes, **MOUNTS)
+    assert "is bound to volume disk, which does not exist" in waits(volumes, **MOUNTS)
     volumes.take_volume(Added(volume()))
     assert waits(volumes, **MOUNTS) == ""
     volumes.take_volume(Deleted(volume()))
-    assert "is bound to volume disk, which is not there" in waits(volumes, **MOUNTS)
+    assert "is bound to volume disk, which does not exist" in waits(volumes, **MOUNTS)
     volumes.take_claim(Deleted(claim(volume="disk")))
-    assert waits(volumes, **MOUNTS) == "PersistentVolumeClaim data is not there"
+    assert waits(volumes, **MOUNTS) == "PersistentVolumeClaim data does not exist"
 
 
 def test_a_claim_of_another_namespace_is_another_claim() -> None:
     volumes = VolumeView()
     volumes.take_claim(Added(claim(volume="disk", namespace="other")))
-    assert waits(volumes, **MOUNTS) == "PersistentVolumeClaim data is not there"
+    assert waits(volumes, **MOUNTS) == "PersistentVolumeClaim data does not exist"
 
 
 def test_a_claim_with_a_volume_is_bound_once_the_controller_has_said_so() -> None:

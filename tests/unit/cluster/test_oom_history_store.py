@@ -79,7 +79,7 @@ async def test_what_cannot_be_read_is_told_once_and_stays(caplog: pytest.LogCapt
                 made.fails("c")
                 await until(lambda: made.parts.oom_history.unreadable == BROKEN.keys() - {KEY})
                 assert made.known[JOB].least_mib == 9_000
-    said = [r.getMessage() for r in caplog.records if "is no lesson" in r.getMessage()]
+    said = [r.getMessage() for r in caplog.records if "is not a valid entry" in r.getMessage()]
     assert len(said) == len(BROKEN)
 
 

@@ -195,7 +195,7 @@ async def test_a_bad_file_is_told_once_and_changes_nothing(
             (said,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
             place = f"weft.yaml: interference.table: {volume.path('table')}, serve beside train"
             assert f"{place}: 0.0 is not a slowdown; write how many times longer" in said
-            assert "put a good file there" in said
+            assert "correct the file" in said
             volume.put(table=None, profiles=dataset(300))
             await reloader.reload()
             assert "table: cannot be read: No such file or directory" in caplog.text

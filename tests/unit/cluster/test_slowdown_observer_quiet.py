@@ -99,7 +99,7 @@ async def test_a_new_leader_evicts_nobody_where_somebody_may_have_gone_just_now(
             assert second.asked == []
             told = second.slowdown_observer.about(second.uid(slow))
             assert told is not None
-            assert "leads for less than 5 minutes" in told.withheld
+            assert "has led for less than 5 minutes" in told.withheld
             clock.passed_s += NEW_LEADER_NS / 1e9
             for _ in range(6):
                 await second.look(**rates)

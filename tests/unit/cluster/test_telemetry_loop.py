@@ -104,7 +104,7 @@ async def test_errors_are_told_once_counted_and_leave_what_is_known(
     told = [record.getMessage() for record in caplog.records if "metrics:" in record.getMessage()]
     assert told == [
         "metrics: memory_used_mib: http://p: no answer in 10 s",
-        "metrics: answers come again",
+        "metrics: the server answers again",
         "metrics: memory_used_mib: again",
     ]
 

@@ -111,7 +111,7 @@ async def test_without_a_good_token_nothing_is_told(path: str) -> None:
             assert (status, f"--audience {AUDIENCE}" in text) == (401, True)
         assert asked == [], "what is not for us costs the API server nothing"
         status, text = await console.get(path, console.token() + "x")
-        assert (status, "does not take the token" in text) == (401, True)
+        assert (status, "rejects the token" in text) == (401, True)
         assert (await console.get("/", ""))[0] == 200, "the page has a form to sign in"
         assert (await console.get("/healthz", ""))[0] == 200
 

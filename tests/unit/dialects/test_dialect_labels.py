@@ -89,7 +89,7 @@ def test_the_model_is_a_pattern_where_dots_stand_for_spaces():
 
 @pytest.mark.parametrize("pattern", ["*A", "[", "(?P<"])
 def test_a_pattern_that_is_none_is_an_error(pattern):
-    with pytest.raises(BadInputError, match="no regular expression") as caught:
+    with pytest.raises(BadInputError, match="not a regular expression") as caught:
         genius(gpu_model=pattern)
     assert caught.value.where == "metadata.labels[genius/gpu-model]"
     assert repr(pattern) in str(caught.value)

@@ -138,8 +138,8 @@ def test_of_two_systems_the_first_counts_and_both_are_named():
 @pytest.mark.parametrize(
     ("said", "least", "words"),
     [
-        ({"annotations": {NAME: "train", LEAST: "many"}}, 0, "'many', no number"),
-        ({"annotations": {NAME: "train", LEAST: "9" * 80}}, 0, "no number"),
+        ({"annotations": {NAME: "train", LEAST: "many"}}, 0, "'many', not a number"),
+        ({"annotations": {NAME: "train", LEAST: "9" * 80}}, 0, "not a number"),
         ({"annotations": {NAME: "train", LEAST: "0"}}, 1, f"{LEAST} is 0"),
         ({"annotations": {NAME: "train", LEAST: "-3"}}, 1, f"{LEAST} is -3"),
         (
@@ -173,8 +173,8 @@ def test_of_two_systems_the_first_counts_and_both_are_named():
             4,
             "names 'ns/other' beside its own group",
         ),
-        ({"labels": {f"{OLD}name": "train"}}, 0, "no number"),
-        ({"labels": JOB, "annotations": OWNED}, 0, "nobody says how many pods of Job/train"),
+        ({"labels": {f"{OLD}name": "train"}}, 0, "not a number"),
+        ({"labels": JOB, "annotations": OWNED}, 0, "it is unknown how many pods of Job/train"),
         ({"labels": JOB, "annotations": {**OWNED, SIZE: "x"}}, 0, f"{SIZE} is 'x'"),
         (
             {"annotations": {ANNOTATION: "train", "scheduling.volcano.sh/group-name": "b"}},
@@ -266,7 +266,7 @@ def test_a_pod_group_says_what_its_pods_need(system, spec, expected):
 @pytest.mark.parametrize(
     ("system", "spec", "least", "words"),
     [
-        ("kubernetes", gang_of(0), 1, "minCount is 0: a group has 1 pod at least"),
+        ("kubernetes", gang_of(0), 1, "minCount is 0: a group has at least 1 pod"),
         ("kubernetes", gang_of(-4), 1, "minCount is -4"),
         ("kubernetes", gang_of("four"), 0, "minCount is 'four', no number of pods"),
         ("kubernetes", gang_of(2**40), 0, "no number of pods"),

@@ -201,7 +201,7 @@ def test_indexes_in_the_configmap_are_out_of_service() -> None:
     found, warnings = inventory(node, unhealthy="0,, x,7")
     assert [gpu.in_service for gpu in found.gpus] == [False, False, False]
     assert warnings == (
-        "ConfigMap unhealthy-gpu-n1: 'x' is no GPU index",
+        "ConfigMap unhealthy-gpu-n1: 'x' is not a GPU index",
         "ConfigMap unhealthy-gpu-n1: there is no GPU 7",
     )
     empty = inventory(kube_node(labels=gfd(1, 9)), unhealthy="")[0]

@@ -105,10 +105,10 @@ def test_remedies_fit_what_went_wrong() -> None:
     def said(number: int) -> str:
         return str(unwritten("f", OSError(number, os.strerror(number))))
 
-    full = "f: cannot be written: No space left on device; make room, or name another disk"
+    full = "f: cannot be written: No space left on device; free space, or choose another disk"
     assert said(errno.ENOSPC) == full
-    assert said(errno.EACCES).endswith("Permission denied; name one that you may write to")
-    assert said(errno.EROFS).endswith("Read-only file system; name a place on another disk")
+    assert said(errno.EACCES).endswith("Permission denied; choose one that you may write to")
+    assert said(errno.EROFS).endswith("Read-only file system; choose a path on another disk")
     assert said(errno.EIO) == "f: cannot be written: Input/output error"
     assert set(writing.ANYWHERE) <= set(writing._REMEDIES)
 

@@ -241,7 +241,7 @@ async def test_a_server_of_another_authority_or_name_is_not_spoken_to(pki: Path)
 
 
 def test_certificates_that_are_none_are_named() -> None:
-    with pytest.raises(BadInputError, match="here: is no certificate"):
+    with pytest.raises(BadInputError, match="here: is not a certificate"):
         client_tls(b"nonsense", "here")
     with pytest.raises(BadInputError, match="here: client certificate and key"):
         load_certificate(client_tls(b"", ""), b"no", b"no", "here")

@@ -82,7 +82,7 @@ BAD = [
     ({"current-context": "other"}, "contexts: there is no 'other'; there are: dev"),
     ({"contexts": [{"name": "dev", "context": {"user": "u"}}]}, "context.cluster"),
     ({"contexts": [{"name": "dev", "context": {"cluster": "c", "user": "w"}}]}, "no 'w'.*: u"),
-    ({"clusters": 7}, r"is no kubeconfig: .*\$\.clusters"),
+    ({"clusters": 7}, r"is not a kubeconfig: .*\$\.clusters"),
     ({"cluster": {"server": "https://x", "certificate-authority-data": "!"}}, "authority-data"),
     ({"cluster": {"server": "https://x", "certificate-authority": "absent"}}, "cannot read"),
     (
@@ -230,5 +230,5 @@ async def test_a_pods_service_account(tmp_path: Path) -> None:
     endpoint = in_cluster(env, VirtualClock(), tmp_path)
     assert (endpoint.url, endpoint.namespace) == ("https://[fd00::1]:6443", "kube-system")
     assert await header(endpoint) == "Bearer t"
-    with pytest.raises(BadInputError, match="this is no pod"):
+    with pytest.raises(BadInputError, match="does not run in a pod"):
         in_cluster({}, VirtualClock(), tmp_path)

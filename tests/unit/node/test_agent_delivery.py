@@ -102,7 +102,7 @@ async def test_who_asks_a_plugin_that_the_node_lacks_sees_no_gpu(tmp_path: Path,
             assert alone.env == {VISIBLE: "void"}
         else:
             problem = await refused(world, world.sandbox("first"), "main", everything)
-            assert "nobody gives it the GPUs" in problem
+            assert "nothing delivers the GPUs" in problem
         served = dict.fromkeys(limits, "1") or {"nvidia.com/gpu": "8"}
         world.api.update("nodes", NODE, {"status": {"capacity": served}}, "")
         await starts_with(world, "first", everything)
@@ -135,7 +135,7 @@ async def test_whole_cards_that_the_agent_itself_advertises_need_a_record(tmp_pa
         while ADVERTISES not in world.api.get("nodes", NODE, "")["metadata"].get("annotations", {}):
             await asyncio.sleep(0.005)
         world.add_pod("whole", {"nvidia.com/gpu": "1"})
-        assert "nobody gives it" in await refused(world, world.sandbox("whole"), "main")
+        assert "nothing delivers" in await refused(world, world.sandbox("whole"), "main")
 
 
 async def test_a_variable_that_image_and_pod_set_is_refused(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ async def test_gpus_that_are_gone_or_broken_are_refused(tmp_path: Path) -> None:
         world.file.write_text(text)
         await world.start_agent()
         gone = world.record("uid-a", gpu=1)
-        assert await refused(world, world.bound("a", gone)) == "weft: GPU 1 is not there"
+        assert await refused(world, world.bound("a", gone)) == "weft: GPU 1 does not exist"
         broken = await refused(world, world.bound("b"))
         assert broken == "weft: GPU 0 is out of service: XID 79: fallen off the bus"
 

@@ -38,7 +38,7 @@ signal.pause()
 
 
 def configured(folder: Path, text: str = "") -> Path:
-    """containerd's configuration, which imports a folder that is not there yet."""
+    """containerd's configuration, which imports a folder that does not exist yet."""
     config = folder / "config.toml"
     config.write_text(text or 'version = 3\nimports = ["conf.d/*.toml"]\n')
     return config

@@ -50,7 +50,7 @@ def test_memory_is_that_of_the_last_step() -> None:
         ("stop_s", "nan", "'nan' is no number of 0 or more"),
         ("exit_code", "256", "'256' is no exit code, 0 to 255"),
         ("exit_code", "1.5", "'1.5' is no exit code, 0 to 255"),
-        ("memory_mib", "1.5", "'1.5' is no whole number of MiB"),
+        ("memory_mib", "1.5", "'1.5' is not a whole number of MiB"),
         ("memory_mib", "5:1, 5:2", "the seconds must grow from step to step"),
         ("memory_mib", "5:1, 2:2", "the seconds must grow from step to step"),
         ("memory_mib", "", "'' is no number of 0 or more"),

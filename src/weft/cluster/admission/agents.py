@@ -56,10 +56,10 @@ def _on_nodes(agents: Sequence[str], parts: dict[str, str]) -> list[dict[str, An
     ours = f"k in {listed(('annotations', 'labels', *_WRITTEN_BY_THE_SERVER))}"
     validations = [
         _denial("object.metadata.name in variables.nodes", _ONE_NODE.format("writes")),
-        _denial(_same("spec"), "an agent writes no node's spec: no taint, no cordon"),
+        _denial(_same("spec"), "an agent may not change a node's spec (taints, cordon)"),
         _denial(
             _only_differ("metadata", ours),
-            "an agent writes of a node's metadata annotations and labels of its GPUs alone",
+            "an agent may change only the annotations and labels about GPUs in a node's metadata",
         ),
         *(
             _denial(
@@ -70,7 +70,7 @@ def _on_nodes(agents: Sequence[str], parts: dict[str, str]) -> list[dict[str, An
         ),
         _denial(
             _only_differ("status", "k in ['capacity', 'allocatable']"),
-            "an agent writes of a node's status amounts of GPU resources alone",
+            "an agent may change only GPU resources in a node's status",
         ),
         *(
             _denial(
@@ -119,7 +119,7 @@ def _on_events(agents: Sequence[str]) -> list[dict[str, Any]]:
 
     expression = f"{own('object')} && (oldObject == null || ({own('oldObject')}))"
     rule = rule_of(["events"], ["CREATE", "UPDATE"], "events.k8s.io")
-    message = "an agent writes events in its own name alone, with its node as reportingInstance"
+    message = "an agent may write events only as itself, with its node as reportingInstance"
     policy, binding = _by_agents("weft-agent-events", rule, agents, [_denial(expression, message)])
     # Agents write only events of this API group; kubelets write the core group's, all the time.
     policy["spec"]["matchConstraints"]["matchPolicy"] = "Exact"

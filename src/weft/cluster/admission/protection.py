@@ -85,13 +85,13 @@ REQUIRED = (_NRI, f"{_NRI}/*")
 """NRI's required plugins: of a container, of the pod, or of all. Weft's Binding adds its agent."""
 
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-_SHOWN = f"{_VISIBLE} in a pod's own environment names GPUs that nobody gave it: remove it"
+_SHOWN = f"{_VISIBLE} in a pod's own environment names GPUs that Weft did not assign: remove it"
 _WHOSE = (
-    "that say which GPUs are whose are written by schedulers and agents alone: leave them as they "
-    "are, or remove them from what you create"
+    "that assign GPUs may be written only by schedulers and agents: do not change them, and "
+    "remove them from pods that you create"
 )
-_ASKED = "that ask for GPUs stay as they were when the pod got its node: leave them as they are"
-_SINCE = "of NRI's required plugins stay as the pod was created with them: leave them as they are"
+_ASKED = "that request GPUs cannot change after the pod got its node: leave them unchanged"
+_SINCE = "of NRI's required plugins cannot change after the pod was created: leave them unchanged"
 
 
 class Writers(msgspec.Struct, frozen=True):
@@ -170,20 +170,20 @@ def _bound_by_author() -> list[dict[str, Any]]:
             _unchanged("labels", sorted(ASKING_LABELS), _ASKED, from_the_start=False),
             {
                 "expression": f"oldObject != null || !({by_labels})",
-                "message": "names its node and asks for GPUs by labels, which no quota counts: "
-                "ask with a resource, or leave nodeName out",
+                "message": "sets nodeName and requests GPUs by labels, which no quota counts: "
+                "request a resource, or remove nodeName",
                 "reason": "Forbidden",
             },
             {
                 "expression": f"oldObject != null || !({asks_in_words_of_two()})",
-                "message": "names its node and asks for GPUs in the words of several systems: "
-                "keep one system, or leave nodeName out",
+                "message": "sets nodeName and requests GPUs in the form of several systems: keep "
+                "one system, or remove nodeName",
                 "reason": "Forbidden",
             },
             {
                 "expression": f"oldObject != null || ({' && '.join(known)})",
-                "message": "names its node, and an annotation of weft.dev has a value that it "
-                "cannot have: isolation, class or topology",
+                "message": "sets nodeName, and has an invalid value in a weft.dev annotation: "
+                "isolation, class or topology",
                 "reason": "Forbidden",
             },
         ],
@@ -273,7 +273,8 @@ def _absent(field: str, names: Sequence[str]) -> dict[str, Any]:
     own = f"object.metadata.{field}"
     return {
         "expression": f"!has({own}) || {own}.all(k, !{is_one_of('k', names)})",
-        "message": f"{field} of a Binding that say which GPUs are whose are Weft's schedulers'",
+        "message": f"{field} of a Binding that assign GPUs may be written only by Weft's "
+        "schedulers",
         "reason": "Forbidden",
     }
 

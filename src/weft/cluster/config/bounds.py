@@ -75,7 +75,7 @@ def _check_names(config: Configuration) -> None:
             )
             raise BadInputError(field, what)
     if config.oom_history.name and config.oom_history.name == config.interference.observed:
-        raise BadInputError("interference.observed", "is oomHistory.name too; give it another name")
+        raise BadInputError("interference.observed", "is also oomHistory.name; use another name")
     for section, address in (("http", config.http.address), ("extender", config.extender.address)):
         if not is_host(address):
             what = f"{address!r} is not an IP address or host name; write 0.0.0.0 for all addresses"

@@ -90,11 +90,11 @@ class ProfileSettings(Section, frozen=True):
         bool,
         "ends pods of lower priority that Weft schedules for a pod that fits nowhere, as "
         "kube-scheduler does; true, since priorities are there for that. Pods with "
-        "preemptionPolicy Never end nobody",
+        "preemptionPolicy Never preempt no pod",
     ] = True
     disruption_budgets: Annotated[
         Literal["preferred", "law"],
-        "preferred ends pods against their PodDisruptionBudget where nothing else makes room, as "
+        "preferred may preempt against a PodDisruptionBudget if there is no other way, as "
         "kube-scheduler does; law never does, and asks the Eviction API",
     ] = "preferred"
 

@@ -52,8 +52,8 @@ _GONE_PLUGINS = {
     "RequestedToCapacityRatio": "is NodeResourcesFit with scoringStrategy RequestedToCapacityRatio",
     "NodePreferAvoidPods": "is gone: taint such nodes",
     "SelectorSpread": "is gone: PodTopologySpread's default constraints do it",
-    "ServiceAffinity": "is gone: write pod affinity",
-    "NodeLabel": "is gone: write node affinity",
+    "ServiceAffinity": "no longer exists: use pod affinity",
+    "NodeLabel": "no longer exists: use node affinity",
     "DefaultPodTopologySpread": "is gone: PodTopologySpread's default constraints do it",
 }
 _SCORING = {

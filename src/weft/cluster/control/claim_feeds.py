@@ -24,15 +24,15 @@ from weft.kube.dra import (
 )
 from weft.kube.watch import Change
 
-LACKING = "ResourceClaims are not counted, and their GPUs may be given away again: may not {}"
+LACKING = "ResourceClaims are not counted, so their GPUs may be allocated twice: may not {}"
 
 
 class ClaimFeeds:
     """Takes in what the feeds bring. `tell` is given each event for the engine, `after` is called
     once what came together is taken in: nodes may show other GPUs, and accounts have changed.
 
-    Of claims that came together, and of which nobody says which GPU they hold, the guesses are made
-    together: one by one, each would have those before it guessed anew.
+    Of claims that came together, and of which it is unknown which GPU they hold, the guesses are
+    made together: one by one, each would have those before it guessed again.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ClaimFeeds:
         self._after()
 
     def node_changed(self, name: str) -> None:
-        """The node shows other GPUs, or came."""
+        """Update claims after a node was added or shows other GPUs."""
         self._hear(*self._pods.claims.node_changed(name))
 
     def _hear(

@@ -115,7 +115,7 @@ class EventReporter:
                 await asyncio.gather(*writing, return_exceptions=True)
 
     async def _again_and_again(self, task: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do what never ends, anew where it breaks off: a mistake costs what was being written."""
+        """Run an endless task; restart it if it fails: only the write in progress is lost."""
         while True:
             with self._live.faults.beside(task):
                 await work()

@@ -1,5 +1,5 @@
-"""Decisions, answers and work beside them that broke off: counted, and told once for each pod and
-fault, or task."""
+"""Decisions, answers and work beside them that broke off: counted, and reported once for each pod
+and fault, or task."""
 
 import contextlib
 import logging
@@ -22,7 +22,7 @@ class FaultLog:
         self._logged: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def observe(self, command: Faulted) -> bool:
-        """The engine says that a decision broke off; whether it is about a pod."""
+        """Take in the engine's report of a failed decision; True if it is about a pod."""
         record = command.record
         pod = record if command.pod is not None else None
         self.report(pod, record.fault, command.error, cycle=record.seq)
@@ -37,7 +37,7 @@ class FaultLog:
         cycle: int | None = None,
         kind: str = "",
     ) -> None:
-        """Something about a pod (or none) broke off; `why` in words. It is told once for each
+        """Something about a pod (or none) broke off; `why` in words. It is reported once for each
         pod and `kind`, by default each `why`."""
         self.count += 1
         name = f"{pod.namespace}/{pod.name}" if pod is not None else ""
@@ -55,13 +55,13 @@ class FaultLog:
         log.error(text, subject, why, whose, exc_info=error, extra=fields)
 
     def task(self, task: str, error: Exception) -> None:
-        """Something beside deciding broke off: told once for each task and kind of error."""
+        """Something beside deciding broke off: reported once for each task and kind of error."""
         whose = error.policy if isinstance(error, PolicyError) else type(error).__name__
         self.report(None, in_words(error, task), error, kind=f"{task}: {whose}")
 
     @contextlib.contextmanager
     def beside(self, task: str) -> Iterator[None]:
-        """Count and tell what breaks off in here: it ends nothing else."""
+        """Count and report what breaks off in here: it ends nothing else."""
         try:
             yield
         except Exception as error:

@@ -93,7 +93,7 @@ class LeaderPart(Protocol):
     """Something that a process does beside deciding, while it leads."""
 
     def lead(self) -> None:
-        """This process leads from now on: what is known already counts too."""
+        """Begin to lead: what is known already counts too."""
         ...
 
     async def stop(self) -> None:
@@ -105,8 +105,8 @@ class ClusterHooks:
     """Functions that are called when the cluster changes, each list in its order.
 
     `ends` say what else a pod means to the engine, before its own event, where it is gone or
-    something in it says that a container ended; `bound` hear of bound pods that changed, or whose
-    node did, and `gone` of UIDs that are no more; `nodes` of nodes that are new or other than
+    something in it says that a container ended; `bound` is called with bound pods that changed, or
+    whose node did, and `gone` of UIDs that are no more; `nodes` of nodes that are new or other than
     before, and names that are gone; `touched` of nodes whose account changed without the ledger's
     leave, and `accounts` are called once changes that came together are taken in, if one of them
     was of a bound pod. `slowdown_evictions` hear once a pod may be going for others' speed; `peaks`
@@ -153,27 +153,29 @@ class LiveCluster(Protocol):
         ...
 
     def parse(self, pod: Pod) -> PodRequest:
-        """The pod with Kubernetes' own constraints on it; `BadInputError` where it contradicts."""
+        """Return the pod with Kubernetes' own constraints on it; `BadInputError` where it
+        contradicts."""
         ...
 
     def parse_asked(self, pod: Pod) -> PodRequest:
-        """The pod as kube-scheduler asks about it: taints, affinity (the pod's own and that of
-        pods on the nodes) and volumes are its business.
+        """Return the pod as kube-scheduler asks about it: taints, affinity (the pod's own and that
+        of pods on the nodes) and volumes are its business.
 
         `BadInputError` where the pod contradicts itself.
         """
         ...
 
     def pod(self, namespace: str, name: str) -> Pod | None:
-        """The pod as the watch showed it last."""
+        """Return the pod as the watch showed it last."""
         ...
 
     async def fetch(self, namespace: str, name: str) -> Pod | None:
-        """The pod as the API has it now; None where there is none. Raises what `kube` raises."""
+        """Return the pod as the API has it now; None if there is none. Raises what `kube`
+        raises."""
         ...
 
     def pod_by_uid(self, uid: str) -> Pod | None:
-        """The same, by UID: also a pod that was only ever seen bound."""
+        """Return the same, by UID: also a pod that was only ever seen bound."""
         ...
 
     def handle(self, event: Event) -> list[Command]:

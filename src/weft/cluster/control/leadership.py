@@ -15,7 +15,7 @@ class LeaseHolder(Protocol):
 
     @property
     def other(self) -> str:
-        """Another process that has it, as far as is known; "" where nobody is known to."""
+        """Another process that has it, as far as is known; "" if nobody is known to."""
         ...
 
     def may_bind(self, seconds: float) -> bool:
@@ -35,27 +35,27 @@ class Leadership:
 
     @property
     def elsewhere(self) -> str:
-        """Another process that leads, as far as is known; "" where nobody is known to."""
+        """Another process that leads, as far as is known; "" if nobody is known to."""
         return self._lease.other if self._lease is not None else ""
 
     @property
     def lacking(self) -> str:
-        """Reason why the cluster has no leader; "" where this process leads or follows one."""
+        """Reason why the cluster has no leader; "" if this process leads or follows one."""
         return "" if self.here or self.elsewhere else NOBODY
 
     def begin(self) -> None:
-        """This process leads from now on."""
+        """Begin to lead."""
         self.here = True
         self._begun.set()
 
     def end(self) -> None:
-        """This process leads no more."""
+        """Stop leading."""
         self.here = False
         self._begun.clear()
 
     async def why_not(self, within_s: float) -> str:
-        """Reason why it binds nothing; "" where it leads. Where nobody leads, it may be this
-        process in a moment: so long that is waited for."""
+        """Reason why it binds nothing; "" if it leads. Where nobody leads, it may be this process
+        in a moment: so long that is waited for."""
         if self.lacking:
             try:
                 async with asyncio.timeout(within_s):

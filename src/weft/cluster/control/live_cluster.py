@@ -130,9 +130,9 @@ def bind_request(
     version: str = "",
     unchanged: Callable[[Pod], bool] | None = None,
 ) -> BindRequest:
-    """The request; `term` is the leader's, 0 without a lease. `limits` say how far the ledger lets
-    GPUs be promised. `version` is the pod's at the decision, and `unchanged` says whether another
-    still asks for that."""
+    """Return the request; `term` is the leader's, 0 without a lease. `limits` say how far the
+    ledger lets GPUs be promised. `version` is the pod's at the decision, and `unchanged` says
+    whether another still asks for that."""
     request, placement = command.pod, command.placement
     most_permille = max(limits.overcommit_permille, limits.harvest_permille)
     marks, record = written(request, placement, node, now_ns, most_permille=most_permille)
@@ -182,7 +182,7 @@ def asks_the_same(request: PodRequest, parse: Callable[[Pod], PodRequest]) -> Ca
 
 
 def _volumes_aside(request: PodRequest) -> PodRequest:
-    """The request but for its volumes, whose demands follow from claims."""
+    """Return the request but for its volumes, whose demands follow from claims."""
     shape = request.shape
     constraints = replace(shape.constraints, volumes=(), storage=UNSET)
     return replace(request, shape=replace(shape, constraints=constraints), claims=UNSET)
@@ -377,20 +377,20 @@ class EngineCluster:
         await asyncio.gather(*self._binding.values(), return_exceptions=True)
 
     def parse(self, pod: Pod) -> PodRequest:
-        """The pod with Kubernetes' own constraints on it."""
+        """Return the pod with Kubernetes' own constraints on it."""
         pods = self._pods
         return read(pod, self.settings, self._volumes, pods.namespaces, pods.groups)
 
     def parse_asked(self, pod: Pod) -> PodRequest:
-        """The pod as kube-scheduler asks about it."""
+        """Return the pod as kube-scheduler asks about it."""
         return read_asked(pod, self.settings)
 
     def pod(self, namespace: str, name: str) -> Pod | None:
-        """The pod as the watch showed it last."""
+        """Return the pod as the watch showed it last."""
         return self._pods.pods.get((namespace, name))
 
     def pod_by_uid(self, uid: str) -> Pod | None:
-        """The same, by UID."""
+        """Return the same, by UID."""
         return self._pods.by_uid(uid)
 
     def stuck(self, now: datetime.datetime | None = None) -> list[StuckPod]:
@@ -434,7 +434,7 @@ class EngineCluster:
         return left
 
     async def fetch(self, namespace: str, name: str) -> Pod | None:
-        """The pod as the API has it now."""
+        """Return the pod as the API has it now."""
         try:
             return await self._client.get(PODS, namespace, name)
         except NotFoundError:
@@ -617,7 +617,7 @@ class EngineCluster:
         self._check_accounts()
 
     def _hear_of(self, pods: Sequence[Pod]) -> None:
-        """Charge these anew: their node shows something else."""
+        """Charge these again: their node shows something else."""
         for event in self._pods.in_safe_order([self._pods.update(pod) for pod in pods]):
             self.handle(event)
 
@@ -646,7 +646,7 @@ class EngineCluster:
         self._volume_binder.changed()
 
     def _wanted_on(self, uid: str, node: str) -> Node | None:
-        """The node, where the pod still is to be bound there, by this process."""
+        """Return the node, where the pod still is to be bound there, by this process."""
         pod = self._pods.by_uid(uid)
         if pod is None or pod.spec.node_name or pod.metadata.deletion_timestamp or pod.ended:
             return None

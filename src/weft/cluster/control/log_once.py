@@ -17,7 +17,7 @@ class LogOnce:
         return True
 
     def forget(self, prefix: str) -> bool:
-        """Log what begins so anew when it happens again; whether anything did."""
+        """Log messages that begin so again next time; True if any were logged before."""
         over = {what for what in self.topics if what.startswith(prefix)}
         self.topics -= over
         return bool(over)

@@ -42,14 +42,15 @@ together do not ask together."""
 _FIRST_DELAY_S, _MOST_DELAY_S = 0.2, 10.0
 _UNANSWERED = (ApiError, LostError, NotSentError, ValueError)
 _NO_DEVICES = (
-    "which cards Koordinator's pods have is not known, and the most is charged: may not {}"
+    "the GPUs of Koordinator's pods are unknown, so the most that they may hold is charged: may "
+    "not {}"
 )
 _NO_NAMESPACES = (
-    "pods with a namespaceSelector wait, and whom such a pod keeps away it does in all namespaces: "
-    "may not {}"
+    "pods with a namespaceSelector stay pending, and anti-affinity with one applies to all "
+    "namespaces: may not {}"
 )
-_NO_GROUPS = "pods whose group has its size in such an object wait: may not {}"
-_NO_BUDGETS = "pods are preempted whatever disruption budgets say: may not {}"
+_NO_GROUPS = "pods of groups defined by such objects stay pending: may not {}"
+_NO_BUDGETS = "pods are preempted regardless of PodDisruptionBudgets: may not {}"
 _CORE = "/api/"
 
 
@@ -102,7 +103,7 @@ class OptionalFeeds:
                     break
                 except _UNANSWERED as error:
                     name = each.kinds[-1].name
-                    log.warning("whether there are %s is not known yet: %s", name, error)
+                    log.warning("cannot tell yet whether the API server has %s: %s", name, error)
                 await self._client.clock.sleep(backoff.next_s())
         await self._follow(followed)
         if self._waiting:
@@ -147,10 +148,10 @@ class OptionalFeeds:
                     if not _are_among(each, now) and await self._may_follow(each):
                         now.append(each)
             except _UNANSWERED as error:
-                log.debug("which APIs there are is not known: %s", error)
+                log.debug("cannot list the API server's APIs: %s", error)
                 continue
             for each in now:
-                log.info("%s is served now and is followed from here on", each.version)
+                log.info("%s is now served and will be watched", each.version)
             if now:
                 await self._follow(now)
 
@@ -197,7 +198,7 @@ def namespace_kinds(
 
 
 def budget_kinds(client: ApiClient, tell: Callable[[BudgetsChanged], object]) -> OptionalKinds:
-    """Disruption budgets; `tell` hears of those that changed."""
+    """Disruption budgets; `tell` is called with those that changed."""
     view = BudgetView()
 
     def after() -> None:

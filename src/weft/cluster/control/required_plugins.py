@@ -27,7 +27,8 @@ _LONGEST = 4096
 
 
 def required_plugins(present: Mapping[str, str] | None) -> dict[str, str]:
-    """The annotations to add to a pod that has these, so that no container starts without Weft."""
+    """Return the annotations to add to a pod that has these, so that no container starts without
+    Weft."""
     if not present:
         return {REQUIRED_PLUGINS: _ALONE}
     of_pod = present.get(REQUIRED_PLUGINS, present.get(_BARE))

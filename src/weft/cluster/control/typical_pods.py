@@ -31,7 +31,7 @@ class TypicalInput:
     """Tells the engine at most every `every_s`, and only where something changed; nothing of fewer
     than `least_pods`.
 
-    Counting anew makes the policy score every node anew: often enough to follow the day, seldom
+    Counting again makes the policy score every node again: often enough to follow the day, seldom
     enough to cost nothing. fgd is told of the GPU pods that there are: those without a GPU have no
     fragments to care about, and come in too many sizes. Who asks for `POPULAR_PODS` is told of all
     that came, ended ones and those without a GPU on GPU nodes too, older ones counting less.
@@ -57,7 +57,7 @@ class TypicalInput:
             await self.learn()
 
     async def learn(self) -> None:
-        """Count once; what breaks off costs this count, and is told."""
+        """Count once; what breaks off costs this count, and is reported."""
         try:
             await self.count()
         except Exception as error:
@@ -118,7 +118,7 @@ class TypicalInput:
 
 
 def usual_shapes(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
-    """The commonest shapes, as many as make up `POPULAR` of these."""
+    """Return the commonest shapes, as many as make up `POPULAR` of these."""
     counts = Counter(shapes)
     usual, covered = [], 0
     for shape, count in counts.most_common():
@@ -130,7 +130,7 @@ def usual_shapes(shapes: Iterable[Shape]) -> tuple[Shape, ...]:
 
 
 def typical_shape(pod: Pod, settings: DialectSettings) -> Shape | None:
-    """The pod's shape, as far as what is typical looks at it; None if it asks for no GPU."""
+    """Return the pod's shape, as far as what is typical looks at it; None if it asks for no GPU."""
     shape = _shape(pod, settings)
     return shape if shape is not None and shape.gpu_requests else None
 
@@ -147,5 +147,5 @@ def _newest(pod: Pod) -> tuple[str, str]:
 
 
 def _created_s(pod: Pod) -> float:
-    """When the pod was created, seconds; 0 where the API does not say."""
+    """When the pod was created, seconds; 0 if the API does not say."""
     return timestamp_ns(pod.metadata.creation_timestamp) / 1e9

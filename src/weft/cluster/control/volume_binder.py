@@ -32,7 +32,7 @@ BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 
 
 class _NotNowError(Exception):
-    """The claim or volume is not as it was at the decision: the pod is to be decided anew."""
+    """The claim or volume is not as it was at the decision: the pod is to be decided again."""
 
 
 class VolumeBinder:
@@ -112,7 +112,8 @@ class VolumeBinder:
         self._reserved[meta.uid] = name
 
     def _other_reserved(self, claim: PersistentVolumeClaim, name: str) -> str | None:
-        """A volume that an earlier try set apart for the claim, also where no watch shows it."""
+        """Return a volume that an earlier try set apart for the claim, also where no watch shows
+        it."""
         other = self._reserved.pop(claim.metadata.uid, name)
         volume = self._view.volumes.get(other)
         if other == name or volume is None:
@@ -136,7 +137,7 @@ class VolumeBinder:
         """Write this to the object as it was seen. One that is otherwise by now is refused with a
         conflict: the pod is tried again by what the watch then shows."""
         if self._may_write is not None and not self._may_write(2 * _WRITE_S):
-            raise _NotNowError("this process does not lead any more")
+            raise _NotNowError("this process no longer leads")
         seen = {"uid": meta.uid, "resourceVersion": meta.resource_version}
         body = {**change, "metadata": {**change.get("metadata", {}), **seen}}
         path = kind.of(meta.namespace, meta.name)
@@ -161,7 +162,7 @@ class VolumeBinder:
         while True:
             changed.clear()
             if (node := self._wanted_on(pod.uid, name)) is None:
-                return "its volumes are not waited for any more: pod, node or leadership is gone"
+                return "no longer waiting for its volumes: the pod, the node or leadership is gone"
             try:
                 waiting = [each for each in command.volumes if not self._is_done(pod, each, node)]
             except _NotNowError as error:
@@ -229,5 +230,5 @@ def _scarce_first(volumes: Sequence[ChosenVolume]) -> list[ChosenVolume]:
 
 
 def _number(version: str) -> int:
-    """A resource version as a number: later ones are larger."""
+    """Return a resource version as a number: later ones are larger."""
     return int(version) if version.isdecimal() else 0

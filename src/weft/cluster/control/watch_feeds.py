@@ -35,7 +35,7 @@ class LoopTurns:
         self._began, self._pieces = clock(), 0
 
     async def end(self) -> None:
-        """A piece is done."""
+        """Note that one piece of work is done."""
         self._pieces += 1
         if self._pieces >= MOST or self._clock() - self._began >= SLICE_S:
             await asyncio.sleep(0)
@@ -134,7 +134,7 @@ class ChangeStream:
         await self._or_failure(set())
 
     def fail(self, error: BaseException) -> None:
-        """Something else that should never end ended so: everybody who waits here is told."""
+        """Note that another endless task failed: raise its error for everyone who waits here."""
         if not self._failure.done():
             self._failure.set_exception(error)
 

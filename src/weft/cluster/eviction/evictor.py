@@ -4,7 +4,7 @@
                            ├─▶ a budget says no, or it is not Weft's own: NotEvicted, another may go
                            └─▶ no answer, no lease: NotEvicted, the same is asked at the next look
 
-Who goes is the engine's decision, anew at every look (of a double booking: at every reading of its
+Who goes is the engine's decision, again at every poll (of a double booking: at every reading of its
 pods): nothing is retried here that may have become needless meanwhile. The eviction names the pod's
 UID, so never another pod of its name is hit.
 """
@@ -107,7 +107,7 @@ class Evictor:
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def outcome_for(self, uids: Collection[str]) -> EvictionOutcome:
-        """The outcome of the eviction of one of these pods that is under way, if any is."""
+        """Return the outcome of the eviction of one of these pods that is under way, if any is."""
         tasks = [task for task, uid in self._tasks.items() if uid in uids]
         if not tasks:
             return EvictionOutcome()
@@ -115,11 +115,11 @@ class Evictor:
         return EvictionOutcome() if tasks[-1].cancelled() else tasks[-1].result()
 
     def lead(self) -> None:
-        """This process leads now: it may evict."""
+        """Begin to lead: evictions are allowed from now on."""
         self.leading = True
 
     async def stop(self) -> None:
-        """Ask nobody any more."""
+        """Stop: evict no more pods."""
         self.leading = False
         tasks = list(self._tasks)
         for task in tasks:
@@ -160,7 +160,7 @@ class Evictor:
             text = double_booking_in_words(record.double_booked, record.node, self._pods.name_of)
             return _Why(DOUBLE, text, self.double_booked_counts, record.seq, TRIED_AGAIN)
         if record.gang:
-            text = f"{gang_in_words(record.gang)}; there was no room for the rest for a minute"
+            text = f"{gang_in_words(record.gang)}; the other pods did not fit within a minute"
             return _Why(GANG, text, self.gang_counts, record.seq, TRIED_AGAIN)
         if record.slowed is not None:
             text = slowed_in_words(record.slowed, self._pods.name_of)

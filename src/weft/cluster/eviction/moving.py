@@ -1,4 +1,4 @@
-"""Moves one pod: evicts it, and waits until what its controller makes anew is placed.
+"""Moves one pod: evicts it, and waits until what its controller makes again is placed.
 
 Nothing is asked of the scheduler: where the new pod goes is its choice, and reported. The old
 pod's place is free when it is gone; its successor is the one pod of the same controller that was
@@ -27,7 +27,7 @@ class MovedPod(NamedTuple):
 
 
 def owner_of(pod: Pod) -> tuple[str, str]:
-    """Kind and name of the controller that makes the pod anew."""
+    """Kind and name of the controller that makes the pod again."""
     owners = pod.metadata.owner_references or ()
     controller = next((owner for owner in owners if owner.controller), None)
     return ("", "") if controller is None else (controller.kind, controller.name)
@@ -40,7 +40,7 @@ async def move(client: ApiClient, pod: Pod, wait_s: float) -> MovedPod:
     """
     before = {sibling.metadata.uid for sibling in await _siblings(client, pod)}
     if pod.metadata.uid not in before:
-        return MovedPod(why_not="it is not there any more")
+        return MovedPod(why_not="it no longer exists")
     refused = await _evict(client, pod)
     if refused:
         return MovedPod(why_not=refused)
@@ -50,7 +50,7 @@ async def move(client: ApiClient, pod: Pod, wait_s: float) -> MovedPod:
         came = [sibling for sibling in now if sibling.metadata.uid not in before]
         gone = all(sibling.metadata.uid != pod.metadata.uid for sibling in now)
         if len(came) > 1:
-            text = "pods came of its controller: which is in its place is not clear"
+            text = "pods were created by its controller; it is unclear which one replaces it"
             return MovedPod(why_not=f"{len(came)} {text}")
         if gone and came and came[0].spec.node_name:
             return MovedPod(_name(came[0]), came[0].spec.node_name)
@@ -60,7 +60,8 @@ async def move(client: ApiClient, pod: Pod, wait_s: float) -> MovedPod:
 
 
 async def placed_on(client: ApiClient, namespace: str, uid: str, wait_s: float) -> str:
-    """The node of a pod that waits, as soon as it has one; "" if not within so many seconds."""
+    """Return the node of a pod that waits, as soon as it has one; "" if not within so many
+    seconds."""
     until = client.clock.monotonic() + wait_s
     while True:
         pods = await everything(client, PODS, namespace)
@@ -71,7 +72,7 @@ async def placed_on(client: ApiClient, namespace: str, uid: str, wait_s: float) 
 
 
 async def _siblings(client: ApiClient, pod: Pod) -> list[Pod]:
-    """The pods of the same controller that run or wait."""
+    """Return the pods of the same controller that run or wait."""
     pods = await everything(client, PODS, pod.metadata.namespace)
     return [sibling for sibling in pods if owner_of(sibling) == owner_of(pod) and not sibling.ended]
 
@@ -82,25 +83,25 @@ async def _evict(client: ApiClient, pod: Pod) -> str:
     try:
         await client.evict(meta.namespace, meta.name, meta.uid)
     except NotFoundError:
-        return "it is not there any more"
+        return "it no longer exists"
     except LostError:
         return ""  # it may have arrived: whether the pod goes says so
     except ApiError as error:
         if isinstance(error, ConflictError) and error.is_another:
-            return "it is not there any more"
+            return "it no longer exists"
         if error.code == _TOO_MANY:
             said = error.status.message or "too many requests"
-            return f"a disruption budget does not let it go now: {said}"
+            return f"a PodDisruptionBudget does not allow its eviction now: {said}"
         return f"the API server refused its eviction: {error}"
     return ""
 
 
 def _late(gone: bool, came: list[Pod], wait_s: float) -> str:
     if not gone:
-        return f"it was asked to go and is still there after {wait_s:g} s"
+        return f"it was evicted but still exists after {wait_s:g} s"
     if not came:
-        return f"it went, and nobody made it anew within {wait_s:g} s"
-    return f"it went, and {_name(came[0])} in its place found no node within {wait_s:g} s"
+        return f"it was evicted, but not recreated within {wait_s:g} s"
+    return f"it went, and {_name(came[0])} replaced it, but got no node within {wait_s:g} s"
 
 
 def _name(pod: Pod) -> str:

@@ -33,10 +33,10 @@ class MovingTurn:
 
     @property
     def why_not(self) -> str:
-        """Why no pod may be moved now; "" where this process may."""
+        """Why no pod may be moved now; "" if this process may."""
         if self._refused or (self._elector is not None and self._elector.leading):
             return self._refused
-        return f"the lease {LEASE} was lost, and another one may move pods now"
+        return f"the lease {LEASE} was lost; another process may be moving pods now"
 
     async def hold(self, client: ApiClient) -> None:
         """Take the Lease, unless it is seen that another one holds it; renew it until `end`.
@@ -70,7 +70,7 @@ class MovingTurn:
         return ""
 
     async def _renew(self, elector: Elector) -> None:
-        """Until it is lost, or no longer needed; then it is given back."""
+        """Renew the lease until it is lost or no longer needed, then release it."""
         holding, over = asyncio.create_task(elector.hold()), asyncio.create_task(self._over.wait())
         await asyncio.wait({holding, over}, return_when=asyncio.FIRST_COMPLETED)
         for task in (holding, over):

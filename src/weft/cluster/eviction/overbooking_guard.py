@@ -89,7 +89,7 @@ class OverbookingGuard:
         self._touched.add(node)
 
     def check(self) -> None:
-        """Look at what was touched, and again at what was wrong and changed; tell what is new."""
+        """Look at what was touched, and again at what was wrong and changed; report what is new."""
         names = sorted(self._touched | set(filter(self._changed, self.over)))
         self._touched = set()
         self._looked_at = self._engine.ledger.version
@@ -107,13 +107,13 @@ class OverbookingGuard:
             self._report_doubts()
 
     def _changed(self, name: str) -> bool:
-        """True if a node's account changed since the last look."""
+        """True if a node's account changed since the last poll."""
         table = self._engine.ledger.table
         row = table.row_of.get(name)
         return row is None or bool(table.changed_at[row] > self._looked_at)
 
     def lead(self) -> None:
-        """This process leads now: what is wrong is told, and mended, from here on."""
+        """Begin to lead: report and resolve overbooked GPUs from now on."""
         self.leading = True
         self._looked_at = -1
         self.check()
@@ -141,7 +141,7 @@ class OverbookingGuard:
         before = self._said.get(name) or ()
         if not overbooked:
             del self._said[name]
-            text = "node %s: no GPU holds more than it has any more"
+            text = "node %s: no GPU is overbooked any more"
             log.info(text, name, extra=about(node=name))
             return
         self._said[name] = state
@@ -179,7 +179,7 @@ class OverbookingGuard:
         task.add_done_callback(lambda _: self._tasks.pop(name, None))
 
     def _ours(self, name: str) -> frozenset[str]:
-        """Weft's own pods on this node that are as it bound them, and not on their way out."""
+        """Weft's own pods on this node that are as it bound them, and not terminating."""
         ours = set()
         for holding in self._engine.ledger.pods_on(name):
             pod = self._pods.by_uid(holding.placement.uid)
@@ -228,13 +228,13 @@ class OverbookingGuard:
         return await self._evictor.outcome_for(ours)
 
     def waive(self, command: EvictionWaived) -> None:
-        """The engine leaves the pod where it is: tell why."""
+        """Report why the engine does not evict the pod."""
         place, text = command.placement, waived_in_words(command, self._pods.name_of)
         self._notify(Notice(DOUBLE, text, pod=self._pods.by_uid(place.uid)))
         self._waived.add(place.node)
 
     async def _read(self, uid: str) -> PodBinding | None:
-        """Reads when the pod was bound, as it is now; None where it holds nothing for long."""
+        """Reads when the pod was bound, as it is now; None if it holds nothing for long."""
         known = self._pods.by_uid(uid)
         if known is None:
             return None

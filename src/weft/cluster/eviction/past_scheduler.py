@@ -62,7 +62,7 @@ class PastScheduler:
             self._task.add_done_callback(self._done)
 
     def lead(self) -> None:
-        """This process leads now: who is there is told, and evicted, from here on."""
+        """Begin to lead: report such pods from now on, and evict them if configured."""
         self.leading = True
         self.check()
 

@@ -64,14 +64,14 @@ class Preemptor:
         self._nominating: dict[str, asyncio.Lock] = {}
 
     def lead(self) -> None:
-        """This process leads now: it may end pods, and waits for those that others ended."""
+        """Begin to lead: preempt pods, and wait for those that others ended."""
         self.leading = True
         for uid in self._engine.preemption.going:
             if (pod := self._pods.by_uid(uid)) is not None:
                 self._wait_for(pod)
 
     async def stop(self) -> None:
-        """Begin nothing more, and end nobody."""
+        """Stop: begin no preemption and evict no pod."""
         self.leading = False
         tasks = [*self._tasks, *self._waits.values()]
         for task in tasks:
@@ -79,7 +79,7 @@ class Preemptor:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def forget(self, uid: str) -> None:
-        """A pod is gone: nobody waits for it any more."""
+        """Forget a pod that is gone."""
         if (task := self._waits.pop(uid, None)) is not None:
             task.cancel()
 
@@ -234,14 +234,14 @@ class Preemptor:
             self._waits[uid] = asyncio.create_task(self._wait(pod, wait_s))
 
     async def _wait(self, pod: Pod, wait_s: float) -> None:
-        """Tell the engine of a pod that is still there then: nobody waits for it any more."""
+        """Tell the engine of a pod that is still there then: no pod waits for it any more."""
         await self._client.clock.sleep(wait_s)
         uid = pod.metadata.uid
         self._waits.pop(uid, None)
         if not self.leading or self._pods.by_uid(uid) is None:
             return
         self.counts["late"] += 1
-        text = f"it is still there {wait_s:g} s after it was preempted"
+        text = f"it still exists {wait_s:g} s after it was preempted"
         log.warning(
             "%s: %s; others are chosen",
             self._pods.name_of(uid),

@@ -42,7 +42,7 @@ class ListenerOptions(msgspec.Struct, frozen=True):
 async def listen(server: ExtenderServer, wish: ListenerOptions) -> list[int]:
     """Open every port and return the numbers. `BadInputError` if one cannot be opened."""
     if (wish.certificate is None) != (wish.key is None):
-        raise BadInputError("certificate", "belongs together with its key; name both")
+        raise BadInputError("certificate", "requires its key; specify both")
     if wish.client_authority is not None and wish.certificate is None:
         raise BadInputError("client_authority", "needs a certificate of the server's own")
     tls = None

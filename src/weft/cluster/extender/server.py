@@ -210,7 +210,7 @@ class ExtenderServer:
         options = self.options
         too_large = f"over {options.most_body_bytes >> 20} MiB: set nodeCacheCapable to send names"
         if request.headers.get("Content-Encoding", "identity") != "identity":
-            raise _TurnedAwayError(415, "encoding", "send the body as it is, not compressed")
+            raise _TurnedAwayError(415, "encoding", "send the body uncompressed")
         if (request.content_length or 0) > options.most_body_bytes:
             raise _TurnedAwayError(413, "size", too_large)
         parts: list[bytes] = []

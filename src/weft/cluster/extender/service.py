@@ -175,7 +175,7 @@ class Extender:
             return follows
         watched = await self._truth(args)
         if watched is None:
-            return f"pod {args.namespace}/{args.name} ({args.uid}) is not there"
+            return f"pod {args.namespace}/{args.name} ({args.uid}) does not exist"
         pod = cluster.parse_asked(watched)
         profile = self._profile(route, pod)
         for command in cluster.handle(BindOn(pod, args.node, profile.name)):

@@ -52,7 +52,7 @@ class TokenTurns:
 
     @property
     def waiting(self) -> int:
-        """The number of tokens that wait or are being checked."""
+        """Number of tokens that wait or are being checked."""
         return self._waiting.total()
 
     async def check(
@@ -67,9 +67,11 @@ class TokenTurns:
             async with turn, self._asking, asyncio.timeout(self._limits.timeout_s):
                 return await review()
         except TimeoutError:
-            return PermissionRefusal(503, "the API server did not answer in time whether you may")
+            return PermissionRefusal(503, "the API server did not answer the access check in time")
         except (ApiError, LostError, NotSentError, msgspec.DecodeError) as error:
-            return PermissionRefusal(503, f"the API server did not answer whether you may: {error}")
+            return PermissionRefusal(
+                503, f"the API server did not answer the access check: {error}"
+            )
         finally:
             self._waiting[address] -= 1
             if not self._waiting[address]:

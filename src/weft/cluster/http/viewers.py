@@ -112,7 +112,7 @@ class Viewers:
             user = await user_of(self._client, token, self.options.audience)
             if user is None:
                 audience = self.options.audience
-                text = f"the API server does not take the token for {audience}: it may have expired"
+                text = f"the API server rejects the token for {audience}: it may have expired"
                 return PermissionRefusal(401, text)
             everywhere = await may_list_pods(self._client, user, "")
             known = _Known(user, everywhere, self._now() + self.options.fresh_s)

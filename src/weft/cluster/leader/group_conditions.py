@@ -182,7 +182,7 @@ class GroupConditions:
             if code == 403:
                 self._refused = True
                 lacking = ", ".join(map(str, GROUP_STATUS))
-                log.warning("no PodGroup says whether its pods have places: may not %s", lacking)
+                log.warning("PodGroups' conditions are not updated: may not %s", lacking)
                 return True
             text = "the condition of PodGroup %s/%s is not written now: %s"
             log.warning(text, meta.namespace, meta.name, error)
@@ -197,8 +197,8 @@ def _key(pod: Pod) -> ObjectKey:
 
 
 def _news(group: KubePodGroup, name: str, why: str) -> dict[str, str] | None:
-    """The condition, if it says anything new; with an empty time where it is another than before.
-    That its pods once had places is never taken back."""
+    """Return the condition, if it says anything new; with an empty time where it is another than
+    before. That its pods once had places is never taken back."""
     known = next((c for c in group.status.conditions or () if c.type == name), None)
     status = "False" if why else "True"
     if known is not None and known.status == "True":

@@ -109,7 +109,7 @@ def claim_findings(read: ReadClaims, pods: Iterable[Pod]) -> list[DoctorFinding]
     for uid in sorted(wrong, key=view.name_of)[:_MOST_NAMED]:
         findings.append(_finding(view, uid, wrong[uid]))
     if len(wrong) > _MOST_NAMED:
-        text = f"{len(wrong) - _MOST_NAMED} more claims are not as they should be"
+        text = f"{len(wrong) - _MOST_NAMED} more claims have problems"
         findings.append(advice(_CHECK, text, "kubectl get resourceclaims -A"))
     there = {pod.metadata.uid for pod in pods}
     left = [claim for claim in view.claims.values() if is_left(claim, there.__contains__)]

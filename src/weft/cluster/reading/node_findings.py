@@ -95,7 +95,7 @@ def drivers(cluster: ClusterReading) -> DoctorFinding:
         mend = (
             "install NVIDIA's driver there, and check that nvidia-smi works: the agent detects "
             "it by "
-            "itself; weft doctor on the node says more"
+            "itself; weft doctor on the node has details"
         )
         return wrong(check, f"the agent sees no GPU in service on {some(blind)}", mend)
     return good(check, "each agent sees GPUs in service")
@@ -154,7 +154,7 @@ def other_resources(cluster: ClusterReading) -> DoctorFinding:
     if others:
         text = "; ".join(f"{name} on {some(nodes)}" for name, nodes in sorted(others.items()))
         mend = (
-            "another plugin hands out the same GPUs and knows nothing of shares: remove "
+            "another device plugin allocates the same GPUs and does not know about shares: remove "
             "it there, or keep the two kinds of pods on separate nodes"
         )
         return advice(check, f"advertised in addition to Weft's agent: {text}", mend)

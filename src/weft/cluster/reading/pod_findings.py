@@ -37,8 +37,7 @@ from weft.model.manifest import Api
 _CHECK = "pods' GPUs"
 _LOST = "GPULost"
 _UNREAD = (
-    "which cards Koordinator's pods have cannot be said: may not list "
-    "devices.scheduling.koordinator.sh"
+    "the GPUs of Koordinator's pods are unknown: may not list devices.scheduling.koordinator.sh"
 )
 _STARTS_S = 60
 """Seconds that a bound pod may take to pull images and mount volumes before it counts as stuck."""
@@ -46,12 +45,12 @@ _MENDS = {
     "UnitMismatch": "kubectl describe node {node}: its device plugin counts in another unit",
     "PlacementDoubted": "kubectl -n {namespace} get pod {name} -o yaml --show-managed-fields "
     "shows who edited it; create the pod again",
-    "PlacementMoved": "nothing, or use an agent that takes Weft's choice",
+    "PlacementMoved": "nothing, or use an agent that follows Weft's assignment",
     _LOST: "weft inspect {node}; see that the GPU is back, or delete the pod",
     "DeliveryDoubted": "kubectl -n {namespace} delete pod {name}; weft admission keeps others from "
     "writing such annotations",
     "PluginGPUsDoubted": f"kubectl get node {{node}} -o yaml shows {PLUGIN_GPUS}; the agent's "
-    "log there says what the kubelet told",
+    "log there says what the kubelet reported",
     "PodUnreadable": "correct its labels and annotations: weft parse shows how they are read",
 }
 _HARMLESS = ("PlacementMoved", "UnitMismatch")
@@ -101,7 +100,7 @@ def _reservations_on_dead_nodes(cluster: ClusterReading) -> list[DoctorFinding]:
 
 
 def _named(cluster: ClusterReading) -> dict[str, Node]:
-    """The nodes with GPUs, with what other systems call their cards."""
+    """Return the nodes with GPUs, with what other systems call their cards."""
     shown = {node.metadata.name: node for node in cluster.gpu_nodes}
     nodes = {name: cluster.inventory(node) for name, node in shown.items()}
     there: dict[str, list[Pod]] = {}
@@ -151,7 +150,11 @@ def _unplaced(pod: Pod, names: Collection[str], hangs: bool) -> DoctorFinding:
     if hangs:
         label = f"kubectl label namespace {meta.namespace} {SCHEDULE}={SCHEDULE_ENABLED}"
         mend = f"{label}, or write schedulerName: weft into its manifest; then create it again"
-    why = "and left no mark that names one of its node" if who in _CHOOSE else "which chooses none"
+    why = (
+        ("and has no annotation that names a GPU of its node")
+        if who in _CHOOSE
+        else "which chooses none"
+    )
     return level(_CHECK, f"{text}: it was bound by {who}, {why}; {then}", mend)
 
 
@@ -218,8 +221,9 @@ def visible_devices(cluster: ClusterReading, exempt: Collection[str]) -> DoctorF
         return advice(
             check,
             f"{first} sets {VISIBLE}={naming[first]} in its manifest{more}",
-            f"remove {VISIBLE} there, and ask for a share: where Weft's agent delivers the "
-            "container does not get these GPUs, elsewhere it sees them whoever has them",
+            f"remove {VISIBLE} there, and request a share: on nodes with Weft's agent the "
+            "variable has no effect; on other nodes the container sees these GPUs even if other "
+            "pods use them",
         )
     return good(check, f"no manifest sets {VISIBLE}")
 
@@ -315,7 +319,7 @@ async def variables_from_elsewhere(client: ApiClient, gpu_nodes: Iterable[str]) 
         return advice(
             check,
             f"{VISIBLE} comes from a ConfigMap or Secret in {some(names)}",
-            f"remove {VISIBLE} there: the agent's own value stands where it delivers by name; on "
+            f"remove {VISIBLE} there: where the agent delivers by name its own value applies; on "
             "other nodes the container sees these GPUs",
         )
     if unread:

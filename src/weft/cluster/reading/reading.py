@@ -93,7 +93,7 @@ class ClusterReading(NamedTuple):
     devices_unread: bool = False
 
     def inventory(self, node: SystemNode) -> Node:
-        """The node as Weft sees it."""
+        """Return the node as Weft sees it."""
         slices = self.claims.source(node.metadata.name)
         slices = slices or reported_by(self.how.devices.get(node.metadata.name))
         return inventory(node, rules=self.how.rules, slices=slices)[0]

@@ -238,7 +238,7 @@ def _two_leaders(schedulers: Sequence[ServingPod]) -> list[DoctorFinding]:
     if len(leading) < 2:
         return []
     text = (
-        f"{len(leading)} lead at the same time: {', '.join(leading)}: they give away the same GPUs"
+        f"{len(leading)} lead at the same time: {', '.join(leading)}: they allocate the same GPUs"
     )
     mend = (
         "uninstall all but one of these releases, or give them different schedulerNames and nodes"

@@ -12,7 +12,8 @@ from weft.model.bad_input import KINDS, BadInputKind
 
 
 def bad_input(live: ClusterView) -> dict[BadInputKind, int]:
-    """The number of pools, nodes, claims, pods and API versions of each kind now, also of none."""
+    """Return the number of pools, nodes, claims, pods and API versions of each kind now, also of
+    none."""
     found: Counter[BadInputKind] = Counter()
     slices, pods, claims = live.nodes.slices, live.pods, live.pods.claims
     found["pool-incomplete"] = len(slices.problems)

@@ -72,7 +72,7 @@ def ask(source: SchedulerAddress, name: str) -> bytes:
     """Return the scheduler's answer about NAMESPACE/NAME (or NAME), as JSON."""
     namespace, slash, pod = name.rpartition("/")
     if not pod or "/" in namespace or (slash and not namespace):
-        raise BadInputError("pod", f"{name!r} names no pod; write NAMESPACE/NAME or NAME")
+        raise BadInputError("pod", f"{name!r} is not a pod's name; write NAMESPACE/NAME or NAME")
     endpoint = _endpoint(source)
     path = f"/explain/pods/{quote(namespace or endpoint.namespace, safe='')}/{quote(pod, safe='')}"
     return asyncio.run(_ask(endpoint, source, path))

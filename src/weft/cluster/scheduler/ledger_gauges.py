@@ -76,7 +76,7 @@ class LedgerGauges:
             ("weft_ledger_gpus", "GPUs of the node, MIG instances left out.", self._sums(cards)),
             (
                 "weft_ledger_gpus_out_of_service",
-                "GPUs that are reported broken and take no pod.",
+                "GPUs that are reported broken and accept no pod.",
                 broken,
             ),
             ("weft_ledger_gpu_memory_capacity_mib", "GPU memory of the node, MiB.", memory),

@@ -206,7 +206,7 @@ class SchedulerMetrics:
         held = {"assumed": len(claims.assumed), "known": claims.holders - len(claims.assumed)}
         text = "ResourceClaims that hold GPUs, on known ones or on those that they may hold."
         yield gauge("weft_claims", text, held, "gpus")
-        text = "Claims, slices, pods and marks of other systems that are not as they should be."
+        text = "Claims, slices, pods and annotations of other systems that are invalid."
         yield gauge("weft_bad_input", text, bad_input(live), "kind")
         doubted = "Bound pods whose marks are doubtful, by the reason of their event."
         told = Counter(doubt.reason for each in live.pods.doubts.values() for doubt in each)

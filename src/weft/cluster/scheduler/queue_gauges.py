@@ -44,7 +44,7 @@ class QueueGauges:
                 for each in bounds(use, stated):
                     into[terms.name, each.setting] = each.stated / each.per
             pods[terms.name, "placed"] = use.pods
-        rest = OTHER if OTHER not in named else f"{OTHER} queues"  # which is no label's value
+        rest = OTHER if OTHER not in named else f"{OTHER} queues"  # which is not a label's value
         others = _together(teams.use(name) for name in teams.names() if name not in named)
         held |= _amounts(rest, others, ())
         pods[rest, "placed"] = others.pods

@@ -35,7 +35,7 @@ class ClaimNames:
         self._names, self._plain, self._expressions = names, plain, expressions
 
     def of_slice(self, shown: Json) -> Json:
-        """A ResourceSlice."""
+        """Return a ResourceSlice."""
         spec = dict(shown.get("spec", {}))
         devices = spec.pop("devices", [])
         renamed = self._plain({**shown, "spec": spec})
@@ -60,7 +60,7 @@ class ClaimNames:
         return name if _MAKERS.fullmatch(name) else self._names.name(name)
 
     def of_claim(self, claim: Json) -> Json:
-        """A ResourceClaim."""
+        """Return a ResourceClaim."""
         renamed = self._plain({"metadata": claim.get("metadata", {})})
         if spec := claim.get("spec"):
             requests = spec.get("devices", {}).get("requests", [])

@@ -133,7 +133,7 @@ def kept(snapshot: ClusterSnapshot) -> ClusterSnapshot:
 
 
 def hidden_image(name: str) -> str:
-    """A hash instead of an image's name, alike for each name that means the same image."""
+    """Return a hash instead of an image's name, alike for each name that means the same image."""
     if _HIDDEN.fullmatch(name) or not name:
         return name
     hashed = hashlib.blake2b(image_name(name).encode(), digest_size=8).hexdigest()

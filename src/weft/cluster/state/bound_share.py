@@ -82,8 +82,8 @@ DOUBTS = (
 class Doubt(NamedTuple):
     """Something about a bound pod's GPUs that people must hear: an event's reason and text.
 
-    `unsure`: it may hold less than is charged for it, so nobody else is evicted for that. `kind`
-    is how it is counted as bad input of another system's; None where it is none.
+    `unsure`: it may hold less than is charged for it, so no other pod is evicted for that. `kind`
+    is how it is counted as bad input of another system's; None if it is none.
     """
 
     reason: str
@@ -96,8 +96,8 @@ class BoundShare(NamedTuple):
     """The charge for a pod. `why` says, where its marks did not, what was assumed.
 
     `moves`: what other pods of the node hold may change it. `doubts`: what is wrong with its marks.
-    `told` says in words that its node's agent tells what it holds: nobody else is evicted for that.
-    `fault`: the mistake of ours by which its reading broke off.
+    `told` says in words that its node's agent tells what it holds: no other pod is evicted for
+    that. `fault`: the mistake of ours by which its reading broke off.
     """
 
     placement: Placement
@@ -118,10 +118,9 @@ class AsSeenFirst(NamedTuple):
     """A bound pod as it was first seen: who edits it later, or adds labels or marks that say more
     than it asks, changes nothing.
 
-    `bound_with` is the value of Weft's annotation, "" where no two marks agree; then `is_marked`
-    says whether any mark of Weft's was its own, and `kept` has its labels and annotations that ask
-    for GPUs beside other systems' marks. `said` is what it said of itself; None until it was
-    charged.
+    `bound_with` is the value of Weft's annotation, "" if no two marks agree; then `is_marked` says
+    whether any mark of Weft's was its own, and `kept` has its labels and annotations that ask for
+    GPUs beside other systems' marks. `said` is what it said of itself; None until it was charged.
     """
 
     bound_with: str
@@ -171,7 +170,8 @@ def seen_first(pod: Pod) -> AsSeenFirst:
 
 
 def seen_as_decided(placement: Placement) -> AsSeenFirst:
-    """The same of a pod that comes back from its binding as it was decided, without such words."""
+    """Return the same of a pod that comes back from its binding as it was decided, without such
+    words."""
     return AsSeenFirst(encode(placement), _NO_WORDS, is_marked=True, said=said_by(placement))
 
 
@@ -182,7 +182,7 @@ def account(
     how_full: HowFull,
     shown: KubeNode | None,
 ) -> BoundShare:
-    """Charge a bound pod on its node; all but GPUs while that is not known (None). Never raises.
+    """Charge a bound pod on its node; all but GPUs while that is unknown (None). Never raises.
 
     `shown` is the node as the API shows it, whose cards are so full without the pod.
     """
@@ -246,7 +246,8 @@ def placed_by_weft(pod: Pod) -> bool:
 
 
 def as_bound(pod: Pod) -> str:
-    """The value of Weft's annotation, if it is as it was bound with: its copy is the same."""
+    """Return the value of Weft's annotation, if it is as it was bound with: its copy is the
+    same."""
     marks = pod.metadata.annotations or {}
     text = marks.get(PLACEMENT, "")
     return text if text == marks.get(PLACEMENT_COPY) and placed_by_weft(pod) else ""
@@ -317,7 +318,7 @@ def by_late_marks(
 
 
 def _within(said: Sequence[Share], assumed: Sequence[Share]) -> bool:
-    """True if neither any one card nor all together are charged more."""
+    """True if neither a single card nor all cards together are charged more."""
     for amount in (attrgetter("memory_mib"), attrgetter("milli")):
         new, old = [amount(share) for share in said], [amount(share) for share in assumed]
         if sum(new) > sum(old) or max(new, default=0) > max(old, default=0):
@@ -333,7 +334,8 @@ def _unread(why: str, charged: str) -> Iterator[Doubt]:
 def with_record(
     held: BoundShare, pod: Pod, node: Node, settings: DialectSettings, shown: KubeNode | None
 ) -> BoundShare:
-    """The same, with what its delivery record adds: a doubt, if the pod asks for less than that.
+    """Return the same, with what its delivery record adds: a doubt, if the pod asks for less than
+    that.
 
     `shown` is the node as the API shows it: its agent says there whether it believes such records.
     Where other marks are in doubt as well, that was said.
@@ -358,7 +360,7 @@ def with_record(
 
 
 def _named(record: DeliveryRecord, node: Node) -> Iterator[Share]:
-    """The shares of the node's GPUs that a record names."""
+    """Yield the shares of the node's GPUs that a record names."""
     gpus = {gpu.index: gpu for gpu in node.gpus}
     for card in record.cards:
         if (gpu := gpus.get(card.gpu)) is not None:
@@ -387,7 +389,7 @@ def _doubts(known: ChargedPlacement, node: Node) -> Iterator[Doubt]:
 
 
 def without_node(pod: Pod, settings: DialectSettings) -> BoundShare:
-    """Charge all but GPUs, while the pod's node is not known."""
+    """Charge all but GPUs, while the pod's node is unknown."""
     node = Node(pod.spec.node_name)
     try:
         request = read_there(pod, node, settings).request
@@ -399,7 +401,7 @@ def without_node(pod: Pod, settings: DialectSettings) -> BoundShare:
 def guessed(
     request: PodRequest, node: Node, how_full: HowFull, perhaps_on: Collection[int] = ()
 ) -> BoundShare:
-    """Charge a holder of which nobody says which GPUs of its node it has.
+    """Charge a holder of which it is unknown which GPUs of its node it has.
 
     `perhaps_on` are cards that its marks name without saying enough: it has all these at least,
     where it asks for whole cards.
@@ -423,15 +425,15 @@ def guessed(
             anywhere = [asked_on(index, gpu_request, gpu) for gpu in cards]
             shares += [share for share in anywhere if share.memory_mib or share.milli]
     moves = any(gpu_request.whole for gpu_request in request.shape.gpu_requests)
-    why = "does not say which of its node's GPUs it has: "
+    why = "does not name its GPUs: "
     if lacking:
         why += f"{lacking} of its whole cards are not to be had: its node has too few"
     elif said:
-        why += "those that its marks name are taken to be its, and the last idle ones beside them"
+        why += "Weft assumes those that its annotations name, and the last idle ones"
     elif shared:
-        why += "too few cards of its node are idle, so it is charged beside what is known there"
+        why += "too few GPUs of its node are idle, so it is charged on top of known pods"
     elif not shares:
-        why += "it names no part of one, and nothing is charged"
+        why += "it names no part of one, so nothing is charged"
     elif moves:
         why += "the last idle cards of its node are taken to be its"
     else:
@@ -473,7 +475,7 @@ def unreadable(pod: Pod, node: Node, settings: DialectSettings, error: str) -> B
 
 
 def _plain_request(pod: Pod, settings: DialectSettings) -> PodRequest:
-    """The pod's request without GPUs, in the words of no system."""
+    """Return the pod's request without GPUs, in the words of no system."""
     shape = plain_shape(pod, settings)
     return PodRequest(pod.metadata.uid, pod.metadata.name, shape, dialect=NONE.name)
 

@@ -25,7 +25,7 @@ class BudgetView:
             self._changed[name] = _read(name, shown)
 
     def news(self) -> BudgetsChanged | None:
-        """The event that tells of them; None where nothing changed."""
+        """Return the event about them; None if nothing changed."""
         changed, self._changed = self._changed, {}
         if not changed:
             return None
@@ -34,7 +34,7 @@ class BudgetView:
 
 
 def _read(name: str, shown: DisruptionBudget) -> Budget:
-    """The budget, in the engine's words. Without selector it has no pods, with an empty one
+    """Return the budget, in the engine's words. Without selector it has no pods, with an empty one
     all of its namespace."""
     namespace = shown.metadata.namespace
     pods = PodSelector((namespace,), labels_of(shown.spec.selector))

@@ -3,9 +3,9 @@ which of its cards NVIDIA's device plugin gave to which pods, as its agent tells
 
 By these bound pods say which cards they have; the dialects read them off `Node.called`.
 
-Where nobody tells the UUIDs of a node's cards, as on nodes with KAI and without Weft's agent, those
-that its reservation pods name are taken for its last cards, the oldest reservation's for the very
-last: so the pods of one card are charged on one card, though its index may be another.
+Where nobody reports the UUIDs of a node's cards, as on nodes with KAI and without Weft's agent,
+those that its reservation pods name are taken for its last cards, the oldest reservation's for the
+very last: so the pods of one card are charged on one card, though its index may be another.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ _UNNAMED = CardNames()
 def called(
     node: Node, groups: CardNames, minors: Mapping[str, str], given: PluginGpus = NONE_GIVEN
 ) -> Node:
-    """The node with KAI's names of its cards, and Koordinator's (UUIDs by name), and what NVIDIA's
-    plugin gave of them."""
+    """Return the node with KAI's names of its cards, and Koordinator's (UUIDs by name), and what
+    NVIDIA's plugin gave of them."""
     names = replace(groups, cards={**groups.cards, **minors}) if minors else groups
     if given != NONE_GIVEN:
         names = replace(names, given=given)
@@ -35,7 +35,7 @@ def called(
 
 
 def _identified(node: Node, names: CardNames) -> tuple[Gpu, ...]:
-    """The node's GPUs, with the UUIDs of reserved cards where nobody tells any."""
+    """Return the node's GPUs, with the UUIDs of reserved cards where nobody reports any."""
     if not names.found or any(gpu.uuid for gpu in node.gpus):
         return node.gpus
     cards = [gpu.index for gpu in reversed(node.gpus) if gpu.parent is None]
@@ -49,7 +49,7 @@ def called_by(
     device: KoordinatorDevice | None,
     shown: NodeManifest,
 ) -> Node:
-    """The same by the node's pods, its Device, and the node as the API shows it."""
+    """Return the same by the node's pods, its Device, and the node as the API shows it."""
     given = NONE_GIVEN
     with contextlib.suppress(BadInputError):  # the scheduler, which keeps nodes, tells of that
         given = read_plugin_gpus(shown)

@@ -67,7 +67,7 @@ _MIB = 2**20
 class DeviceHold(NamedTuple):
     """One allocated device's part of a node's GPUs.
 
-    `node` "": nobody says on which it is. `gpu` −1: nobody says which GPU it is. `memory_mib` −1:
+    `node` "": nobody says on which it is. `gpu` −1: it is unknown which GPU it is. `memory_mib` −1:
     all of it. `problem` says in words what is wrong, "" for nothing, and `kind` how it is counted.
     """
 
@@ -129,7 +129,7 @@ def _hold(claim: ResourceClaim, device: AllocatedDevice, by: ReadingClaims) -> D
     found = on_card(key, facts.node, node, by.slices) if facts is not None and node else None
     if found is None:
         if not problem and node is not None:
-            problem = f"device {label} is no GPU that node {name} shows"
+            problem = f"device {label} is not among the GPUs of node {name}"
             kind = "device-on-no-card"
         return DeviceHold(name, -1, "", memory_mib, milli, problem, kind)
     gpu, part = found
@@ -138,7 +138,8 @@ def _hold(claim: ResourceClaim, device: AllocatedDevice, by: ReadingClaims) -> D
 
 
 def consumed(device: AllocatedDevice, facts: SliceGpu | None) -> Consumed:
-    """The part of the device that the claim holds, as far as `facts` tell what the device has."""
+    """Return the part of the device that the claim holds, as far as `facts` tell what the device
+    has."""
     amounts = {local(name): each for name, each in (device.consumed_capacity or {}).items()}
     memory = next((amounts[name] for name in MEMORY if name in amounts), None)
     try:
@@ -166,7 +167,8 @@ def consumed(device: AllocatedDevice, facts: SliceGpu | None) -> Consumed:
 
 
 def _of_card(amount: Consumed, gpu: Gpu, part: Gpu | None) -> tuple[int, int]:
-    """The same of this card in MiB and thousandths; of a partition of it that `part` describes."""
+    """Return the same of this card in MiB and thousandths; of a partition of it that `part`
+    describes."""
     whole = gpu if part is None else part
     size_mib, milli = min(whole.memory_mib, gpu.memory_mib), amount.milli
     memory_mib = amount.memory_mib
@@ -180,9 +182,10 @@ def _of_card(amount: Consumed, gpu: Gpu, part: Gpu | None) -> tuple[int, int]:
 def on_card(
     key: DeviceKey, where: str, node: Node, slices: SliceView
 ) -> tuple[Gpu, Gpu | None] | None:
-    """The GPU of the node that the device is: by UUID, or where the node's GPUs have none by index.
+    """Return the GPU of the node that the device is: by UUID, or where the node's GPUs have none by
+    index.
 
-    Of a partition that the node does not show its card, and the partition: None where nobody says
+    Of a partition that the node does not show its card, and the partition: None if it is unknown
     how large it is.
     """
     cards = slices.cards(where)
@@ -200,8 +203,8 @@ def on_card(
 
 
 def _same(own: Gpu, node: Node, card: Gpu | None = None) -> Gpu | None:
-    """The same by UUID, else by index; a partition only where it is one of `card`, and not one
-    without UUID by one that has it: it is not cut yet, and another may have its index."""
+    """Return the same by UUID, else by index; a partition only where it is one of `card`, and not
+    one without UUID by one that has it: it is not cut yet, and another may have its index."""
     uuid, by_index = own.uuid, None
     for gpu in node.gpus:
         if uuid and gpu.uuid == uuid:
@@ -217,7 +220,8 @@ def _same(own: Gpu, node: Node, card: Gpu | None = None) -> Gpu | None:
 
 
 def node_named(claim: ResourceClaim) -> str:
-    """The one node to which the claim's allocation is bound; "" where it is to none, or several."""
+    """Return the one node to which the claim's allocation is bound; "" if it is to none, or
+    several."""
     allocation = claim.status.allocation
     if allocation is None or allocation.node_selector is None:
         return ""
@@ -275,7 +279,7 @@ class ClaimCharge(NamedTuple):
     anywhere: tuple[GpuRequest, ...] = ()
 
     def driver_of(self, share: Share) -> str:
-        """The driver of the device that is this share; of one of nobody-knows-which, of the
+        """Return the driver of the device that is this share; of one of nobody-knows-which, of the
         first."""
         allocation = self.claim.status.allocation
         results = allocation.devices.results or () if allocation is not None else ()
@@ -320,7 +324,8 @@ class ClaimView:
         return len(self._charges)
 
     def take_class(self, change: Change[DeviceClass]) -> tuple[list[Event], set[str]]:
-        """A class came, changed or went: devices of it in no slice may be GPUs now, or none."""
+        """A class was added, changed or deleted: devices of it in no slice may be GPUs now, or
+        none."""
         shown = change.object  # type: ignore[union-attr]
         name = shown.metadata.name
         before = self._classes.pop(name, "")
@@ -331,8 +336,8 @@ class ClaimView:
         return self._charge_all(self.claims)
 
     def take(self, change: Change[ResourceClaim]) -> tuple[list[Event], set[str]]:
-        """A claim came, changed or went: what the engine needs to know, and the nodes of which it
-        holds something else now."""
+        """A claim was added, changed or deleted: what the engine needs to know, and the nodes of
+        which it holds something else now."""
         claim = change.object  # type: ignore[union-attr]
         meta, allocation = claim.metadata, claim.status.allocation
         known = self.claims.get(meta.uid)
@@ -364,7 +369,7 @@ class ClaimView:
         return self._charge_all(beside.union(*pools))
 
     def node_changed(self, name: str) -> tuple[list[Event], set[str]]:
-        """The node shows other GPUs, or came."""
+        """Update claims after a node was added or shows other GPUs."""
         here = self._on_node.get(name, ())
         known = {self._charges[holder].claim.metadata.uid for holder in here}
         return self._charge_all(known | self._nowhere)
@@ -475,7 +480,7 @@ class ClaimView:
 
     def seen(self, holder: str, shares: tuple[Share, ...], why: str = "") -> PodSeenBound | None:
         """Return the event that tells the engine what the holder holds; None if it was sent, or the
-        node is not there yet."""
+        node does not exist yet."""
         charge = self._charges[holder]
         self.assumed.pop(holder, None)
         if why:
@@ -487,7 +492,7 @@ class ClaimView:
         return self.event(placement)
 
     def event(self, placement: Placement) -> PodSeenBound:
-        """The engine's event for a claim that holds this."""
+        """Return the engine's event for a claim that holds this."""
         at_ns = allocated_ns(self._charges[placement.uid].claim)
         wall_ns = int(self._wall().timestamp() * 1e9) if self._wall is not None else at_ns
         held_ns = max(0, wall_ns - at_ns) if at_ns else 0
@@ -500,17 +505,18 @@ class ClaimView:
         return holder in self._charges
 
     def charge_of(self, holder: str) -> ClaimCharge:
-        """The holder's part of its node."""
+        """Return the holder's part of its node."""
         return self._charges[holder]
 
     def name_of(self, holder: str) -> str:
-        """The claim, for people: `claim ml/train`. Also by the UID of one that holds nothing."""
+        """Return the claim, for people: `claim ml/train`. Also by the UID of one that holds
+        nothing."""
         charge = self._charges.get(holder)
         meta = (charge.claim if charge is not None else self.claims[holder]).metadata
         return f"claim {meta.namespace}/{meta.name}"
 
     def namespace_of(self, holder: str) -> str:
-        """The claim's namespace."""
+        """Return the claim's namespace."""
         return self._charges[holder].claim.metadata.namespace
 
     def of_pod(self, uid: str) -> list[str]:
@@ -527,19 +533,19 @@ class ClaimView:
         return sorted(charges, key=lambda c: (c.claim.metadata.namespace, c.claim.metadata.name))
 
     def is_anywhere(self, uid: str) -> bool:
-        """True if the claim holds a GPU of which nobody says which it is."""
+        """True if the claim holds a GPU of which it is unknown which it is."""
         return any(self._charges[holder].anywhere for holder in self._holders(uid))
 
     def known_on(self, node: str) -> Iterator[tuple[Share, ...]]:
-        """The shares of known GPUs of this node that claims hold."""
+        """Yield the shares of known GPUs of this node that claims hold."""
         return (self._charges[holder].shares for holder in self._on_node.get(node, ()))
 
     def holders_on(self, node: str) -> set[str]:
-        """The holders of something of this node."""
+        """Return the holders of something of this node."""
         return self._on_node.get(node, set())
 
     def guess(self, node: Node, cards: GuessedUse) -> Iterator[tuple[str, BoundShare]]:
-        """Choose GPUs for what claims hold of nobody-knows-which GPU of this node, the oldest claim
+        """Choose GPUs for claims that hold unknown GPUs of this node, the oldest claim
         first, and count them in the use of its cards."""
         waiting = [h for h in self._on_node.get(node.name, ()) if self._charges[h].anywhere]
         for holder in sorted(waiting, key=lambda h: (_age(self._charges[h].claim), h)):
@@ -554,11 +560,12 @@ class ClaimView:
             yield holder, share._replace(placement=replace(share.placement, shares=both))
 
     def guesses_on(self, node: str) -> bool:
-        """True if some claim holds nobody-knows-which GPU of this node."""
+        """True if some claim holds an unknown GPU of this node."""
         return any(self._charges[holder].anywhere for holder in self._on_node.get(node, ()))
 
     def covered(self, pod: Pod) -> frozenset[tuple[str, str]]:
-        """The (container, resource) pairs of the pod that a claim which is charged gives it."""
+        """Return the (container, resource) pairs of the pod that a claim which is charged gives
+        it."""
         status = pod.status.extended_resource_claim_status
         if status is None:
             return frozenset()

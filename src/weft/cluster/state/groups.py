@@ -1,11 +1,11 @@
 """Groups of pods: what pods say of theirs, with what PodGroups say of it, as one `Gang` each.
 
-A pod that names a group waits until its PodGroup is there, whoever comes first. When a PodGroup
-comes, changes or goes, all pods of its group are told anew; so are those of a group in which pods
-state different sizes (the largest counts), have different priorities or name other schedulers, and
-those whose namespace begins or ends to say `weft.dev/gang: owner`. Each kind of PodGroup is
-followed only where the API server has it; a group of a kind that nobody follows is one whose object
-is missing.
+A pod that names a group waits until its PodGroup is there, whoever comes first. When a PodGroup is
+added, changed or deleted, all pods of its group are told again; so are those of a group in which
+pods state different sizes (the largest counts), have different priorities or name other schedulers,
+and those whose namespace begins or ends to say `weft.dev/gang: owner`. Each kind of PodGroup is
+followed only where the API server has it; a group of a kind that is not followed is one whose
+object is missing.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ GROUP_KINDS: Mapping[str, tuple[Resource[KubePodGroup], ...]] = {
 
 
 def api_group(kind: Resource[KubePodGroup]) -> str:
-    """The API group of such PodGroups."""
+    """Return the API group of such PodGroups."""
     return kind.path.split("/")[2]
 
 
@@ -71,12 +71,13 @@ class Groups(Protocol):
     """Knows the groups of pods."""
 
     def read(self, pod: Pod) -> KnownGroup:
-        """The pod's group as it is now."""
+        """Return the pod's group as it is now."""
         ...
 
 
 def with_policy(words: GroupWords, policy: GroupPolicy) -> KnownGroup:
-    """The group as its PodGroup has it; none where that does not bind its pods to each other."""
+    """Return the group as its PodGroup has it; none where that does not bind its pods to each
+    other."""
     gang, warnings = words.gang, (*words.warnings, *policy.warnings)
     if gang is UNSET or not policy.is_gang:
         return KnownGroup(UNSET, warnings)
@@ -165,7 +166,7 @@ class _Members:
         _one_less(self.priorities, words.priority)
 
     def _said(self) -> tuple[object, ...]:
-        """All that each pod hears of the others: little, so that few changes are told."""
+        """Return all that each pod hears of the others: little, so that few changes are told."""
         shown = self.elsewhere.values(), self.priorities
         return frozenset(self.sizes) - {0}, *(tuple(islice(each, _NAMED + 1)) for each in shown)
 
@@ -193,8 +194,8 @@ def priorities_in_words(group: str, some: Sequence[int | str]) -> str:
     shown = list(map(str, sorted(some[:_NAMED], key=lambda each: (isinstance(each, str), each))))
     text = ", ".join((*shown, "…")) if len(some) > _NAMED else " and ".join(shown)
     return (
-        f"pods of group {group} have priorities {text}: they wait and preempt as the highest says; "
-        "write one on all"
+        f"pods of group {group} have priorities {text}: the highest counts for all; set one "
+        "priority on all"
     )
 
 
@@ -238,7 +239,7 @@ class WrittenGroups:
             some.append(MemberWords(pod.metadata.name, gang.least, priority, scheduler))
 
     def read(self, pod: Pod) -> KnownGroup:
-        """The pod's group, of unknown size where that stands in an object elsewhere."""
+        """Return the pod's group, of unknown size where that stands in an object elsewhere."""
         known = self._read(pod)
         members = self._members.get(known.gang.key) if known.gang else None
         if members is None:
@@ -259,9 +260,9 @@ class WrittenGroups:
 
 class GroupView:
     """The PodGroups there are, and which pods are in which group. `moved` are UIDs of pods whose
-    group is another than when they were last told; `on_follow` hears of each system whose PodGroups
-    are followed from then on. `ours` are the schedulerNames whose pods are placed here, None for
-    all."""
+    group is another than when they were last told; `on_follow` is called with each system whose
+    PodGroups are followed from then on. `ours` are the schedulerNames whose pods are placed here,
+    None for all."""
 
     def __init__(self, ours: Collection[str] | None = None) -> None:
         self.on_follow: list[Callable[[str], None]] = []
@@ -281,13 +282,13 @@ class GroupView:
         return [self.moved.popitem()[0] for _ in range(min(most, len(self.moved)))]
 
     def object(self, key: ObjectKey) -> tuple[Resource[KubePodGroup], KubePodGroup] | None:
-        """The PodGroup as it was last shown, in the version that is followed."""
+        """Return the PodGroup as it was last shown, in the version that is followed."""
         kind, group = self._followed.get(key[0]), self._objects.get(key)
         return None if kind is None or group is None else (kind, group)
 
     def follow(self, system: str, kind: Resource[KubePodGroup]) -> None:
-        """All of this system's PodGroups were told once, in this version, and changes are from now
-        on."""
+        """All of this system's PodGroups were reported once, in this version, and changes are from
+        now on."""
         if system not in self._followed:
             self._followed[system] = kind
             for hear in self.on_follow:
@@ -297,7 +298,7 @@ class GroupView:
                     self._tell(names)
 
     def take(self, system: str, change: Change[KubePodGroup]) -> None:
-        """A PodGroup of this system came, changed or went."""
+        """Take in an added, changed or deleted PodGroup of this system."""
         group = change.object  # type: ignore[union-attr]
         key = (system, group.metadata.namespace, group.metadata.name)
         before = self._policies.pop(key, None)
@@ -308,7 +309,7 @@ class GroupView:
             self._tell(self._asking.get(key, ()))
 
     def take_namespace(self, change: Change[MetaOnly]) -> None:
-        """A namespace came, changed or went."""
+        """Take in an added, changed or deleted namespace."""
         meta = change.object.metadata  # type: ignore[union-attr]
         says = not isinstance(change, Deleted) and (meta.annotations or {}).get(GANG) == BY_OWNER
         if says != (meta.name in self._by_owner):
@@ -316,7 +317,7 @@ class GroupView:
             self.moved |= self._owned.get(meta.name, {})
 
     def use(self, pod: Pod) -> None:
-        """The pod is as it is here."""
+        """Take in the pod as it is now."""
         uid, namespace = pod.metadata.uid, pod.metadata.namespace
         if pod.ended:
             self.release(pod)
@@ -327,7 +328,7 @@ class GroupView:
             self._join(pod, self._words(pod))
 
     def release(self, pod: Pod) -> None:
-        """The pod is gone, or has ended."""
+        """Forget a pod that is gone or has ended."""
         uid, namespace = pod.metadata.uid, pod.metadata.namespace
         if (owned := self._owned.get(namespace)) is not None:
             owned.pop(uid, None)
@@ -337,7 +338,7 @@ class GroupView:
         self.moved.pop(uid, None)
 
     def read(self, pod: Pod) -> KnownGroup:
-        """The pod's group as it is now."""
+        """Return the pod's group as it is now."""
         if not self._may_have(pod):
             return NO_GROUP
         words = self._words(pod)
@@ -363,7 +364,7 @@ class GroupView:
         return words_of(pod, by_namespace=pod.metadata.namespace in self._by_owner)
 
     def _as_stated(self, words: GroupWords, gang: Gang) -> KnownGroup:
-        """The group by the largest size that its pods state, without an object."""
+        """Return the group by the largest size that its pods state, without an object."""
         members = self._members.get(gang.key)
         sizes = {*(members.sizes if members is not None else ()), gang.least} - {0}
         if words.object_of and not sizes:
@@ -423,7 +424,7 @@ class GroupView:
                 del self._asking[key]
 
     def _tell(self, names: Iterable[str]) -> None:
-        """The pods of these groups are to be told anew."""
+        """Queue the pods of these groups to be reported again."""
         for name in names:
             if (members := self._members.get(name)) is not None:
                 self.moved |= dict.fromkeys(members.stated)

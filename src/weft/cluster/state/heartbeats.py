@@ -29,7 +29,7 @@ class Heartbeats:
         self._silent: dict[str, str] = {}
 
     def take(self, change: Change[Lease], now_s: float, wall: datetime.datetime) -> None:
-        """A Lease came, changed or went; those of others are passed over."""
+        """A Lease was added, changed or deleted; those of others are passed over."""
         lease = change.object  # type: ignore[union-attr]
         name = lease.metadata.name
         if not name.startswith(HEARTBEAT_PREFIX):
@@ -57,7 +57,7 @@ class Heartbeats:
         return {node for node, _ in before.items() ^ silent.items()}
 
     def late_at_s(self) -> float | None:
-        """The time at which the next one is late; None where none can be."""
+        """Return the time at which the next one is late; None if none can be."""
         times = (b.seen_s for n, b in self._beats.items() if n not in self._silent)
         seen = [seen_s for seen_s in times if seen_s is not None]
         return min(seen) + HEARTBEAT_LATE_S if seen else None

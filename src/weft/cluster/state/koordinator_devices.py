@@ -14,7 +14,7 @@ DEVICES = Resource(DEVICES_PATH, "devices", KoordinatorDevice)
 
 
 async def devices_by_node(client: ApiClient) -> Mapping[str, KoordinatorDevice] | None:
-    """The Device of each node that has one; None where they are there and may not be read."""
+    """Return the Device of each node that has one; None if they are there and may not be read."""
     if not await serves(client, (DEVICES,)):
         return {}
     try:

@@ -68,7 +68,7 @@ class Document(NamedTuple):
 
 
 def split(text: str) -> Iterator[Document]:
-    """The documents of a file, each to be read whatever the others hold."""
+    """Yield the documents of a file, each to be read whatever the others hold."""
     lines = text.splitlines()
     starts = [i for i, line in enumerate(lines) if re.match(r"---(\s|$)", line)]
     number = 0
@@ -122,7 +122,7 @@ def _bad_yaml(document: Document, line: int, problem: str) -> BadInputError:
 
 
 def pods_in(value: Any, above: str = "") -> Iterator[ManifestPod]:
-    """Every pod and pod template in a document, workloads of any kind included."""
+    """Yield every pod and pod template in a document, workloads of any kind included."""
     if value is None:
         return
     if not isinstance(value, dict):
@@ -156,7 +156,8 @@ def pods_in(value: Any, above: str = "") -> Iterator[ManifestPod]:
 
 
 def pod_groups_in(value: Any) -> Iterator[tuple[ObjectKey, GroupPolicy]]:
-    """Every PodGroup in a document, of whichever system; what cannot be read as one is left out."""
+    """Yield every PodGroup in a document, of whichever system; what cannot be read as one is left
+    out."""
     if not isinstance(value, dict):
         return
     if isinstance(value.get("items"), list):
@@ -193,7 +194,7 @@ class _Place(NamedTuple):
         return _Place(path, self.field + step if self.field else step.lstrip("."), self.counts)
 
     def counted(self, value: dict[str, Any]) -> "_Place":
-        """The same for the template in `value`, as often as is said beside it."""
+        """Return the same for the template in `value`, as often as is said beside it."""
         said = next((key for key in ("replicas", "parallelism") if value.get(key) is not None), "")
         if not said:
             return self
@@ -242,7 +243,7 @@ def _is_for_pods(template: dict[str, Any]) -> bool:
 
 
 def _meant(field: str, among: dict[str, Any]) -> str | None:
-    """The key that is `field` misspelled."""
+    """Return the key that is `field` misspelled."""
     keys = {str(key).lower(): key for key in among if isinstance(key, str)}
     close = difflib.get_close_matches(field.lower(), keys, n=1, cutoff=0.85)
     return keys[close[0]] if close else None
@@ -296,7 +297,8 @@ def _claim_templates(value: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def manifest_of(pod: ManifestPod) -> Pod:
-    """The pod as Weft reads it, or `BadInputError` naming the field, its value and the way out."""
+    """Return the pod as Weft reads it, or `BadInputError` naming the field, its value and a
+    remedy."""
     try:
         _check_containers(pod)
         value = _without_nulls(pod.value)
@@ -359,7 +361,7 @@ def _text(key: Any) -> str:
 
 
 def _bad_field(pod: dict[str, Any], problem: str) -> BadInputError:
-    """The field's path and value out of the decoder's message, where they can be found."""
+    """Return the field's path and value out of the decoder's message, where they can be found."""
     reason, _, path = problem.partition(" - at `")
     allowed = (str,) if "Expected `str`" in reason else (str, int, float)
     value: Any = pod
@@ -381,7 +383,8 @@ SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def read_pods(path: Path) -> list[PodRequest]:
-    """Every pod that asks for GPUs in a file or the files of a folder, each replica of a workload.
+    """Return every pod that asks for GPUs in a file or the files of a folder, each replica of a
+    workload.
 
     `BadInputError` names the file, the document and the field of the first that is broken.
     """

@@ -1,4 +1,4 @@
-"""Says which bound pods may be moved: evicted, made anew by their controller, and placed again."""
+"""Says which bound pods may be moved: evicted, made again by their controller, and placed again."""
 
 from collections.abc import Callable
 
@@ -34,7 +34,7 @@ def why_it_stays(pod: Pod) -> str:
 
 
 def made_anew(pod: Pod) -> Pod:
-    """The pod as its controller would recreate it: without a node."""
+    """Return the pod as its controller would recreate it: without a node."""
     return replace(pod, spec=replace(pod.spec, node_name=""))
 
 
@@ -44,8 +44,8 @@ def says_it_moves(pod: Pod) -> bool:
 
 
 def said_to_move(pod: Pod, parse: Callable[[Pod], PodRequest]) -> PodRequest | UnsetType:
-    """The pod as it would come anew, of one that says that it may be moved for others; unset for
-    the rest, and for pods of a group, which start together."""
+    """Return the pod as it would come again, of one that says that it may be moved for others;
+    unset for the rest, and for pods of a group, which start together."""
     if not says_it_moves(pod) or why_it_stays(pod):
         return UNSET
     try:

@@ -1,8 +1,8 @@
 """Namespaces by their labels: what the `namespaceSelector` of a pod's term selects.
 
 A term names its namespaces, and those that its selector selects join them: rules of pods are made
-of names alone, and made anew where a namespace's labels change what some selector selects. While
-nobody may read namespaces, what such a selector selects is not known.
+of names alone, and made again where a namespace's labels change what some selector selects. While
+nobody may read namespaces, what such a selector selects is unknown.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ class Namespaces(Protocol):
     """Knows namespaces by their labels."""
 
     def selected(self, labels: Labels) -> tuple[str, ...] | None:
-        """Names of the namespaces of whose labels all of this holds; None where nobody knows."""
+        """Names of the namespaces of whose labels all of this holds; None if unknown."""
         ...
 
 
@@ -49,7 +49,7 @@ class NamespaceView:
         return bool(self._moved)
 
     def take(self, change: Change[MetaOnly]) -> None:
-        """A namespace came, changed or went."""
+        """Take in an added, changed or deleted namespace."""
         meta = change.object.metadata  # type: ignore[union-attr]
         self._labels.pop(meta.name, None)
         gone = isinstance(change, Deleted)
@@ -62,13 +62,13 @@ class NamespaceView:
                 self._moved |= self._users[selector]
 
     def listed(self) -> None:
-        """All that there are have been taken in."""
+        """Note that the first list is complete."""
         if not self.known:
             self._moved |= dict.fromkeys(self._selectors)
         self.known = True
 
     def use(self, uid: str, selectors: Iterable[Labels]) -> None:
-        """The pod's terms select namespaces by these."""
+        """Note that the pod's terms select namespaces by these selectors."""
         own = tuple(dict.fromkeys(selectors))
         if own == self._selectors.get(uid, ()):
             return
@@ -78,7 +78,7 @@ class NamespaceView:
             self._users.setdefault(selector, {})[uid] = None
 
     def release(self, uid: str) -> None:
-        """The pod is gone."""
+        """Forget the pod."""
         self._moved.pop(uid, None)
         for selector in self._selectors.pop(uid, ()):
             users = self._users[selector]

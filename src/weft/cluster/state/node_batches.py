@@ -41,7 +41,7 @@ class NodeBatches:
         self._not_before = ended + min(_MOST_WAIT_S, (ended - began) / _LAYING_SHARE)
 
     def stop(self) -> None:
-        """Take over nothing more by itself."""
+        """Stop the timer: changes are taken over only on demand."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -1,5 +1,5 @@
-"""The container images that nodes have, as news for the engine: a node's images are told once, and
-again where they are others."""
+"""The container images that nodes have, as news for the engine: a node's images are reported once,
+and again where they are others."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ class ImageNews:
         self.moved = False
 
     def take(self, node: str, images: Sequence[NodeImage] | None) -> None:
-        """The node has these images; None where it has none, or is gone."""
+        """The node has these images; None if it has none, or is gone."""
         found = [(name, image.size_bytes) for image in images or () for name in image.names or ()]
         if tuple(found[:MOST_NAMES]) == self._told.get(node, ()):
             self._new.pop(node, None)
@@ -32,7 +32,7 @@ class ImageNews:
         self.moved = bool(self._new)
 
     def news(self) -> ImagesSeen | None:
-        """The images of nodes that have others than was told before; None for nothing."""
+        """Return the images of nodes that have others than was told before; None for nothing."""
         new, self._new, self.moved = self._new, {}, False
         for node, images in new.items():
             self._told[node] = images
@@ -41,12 +41,12 @@ class ImageNews:
         return images_seen(new) if new else None
 
     def all(self) -> ImagesSeen | None:
-        """All that was told, for another engine; None for nothing."""
+        """Return all that was told, for another engine; None for nothing."""
         return images_seen(self._told) if self._told else None
 
 
 def images_seen(by_node: dict[str, Images]) -> ImagesSeen:
-    """The event: each image is named once."""
+    """Return the event: each image is named once."""
     number: dict[tuple[str, int], int] = {}
     nodes = {
         node: tuple(number.setdefault(image, len(number)) for image in images)

@@ -79,7 +79,7 @@ class NodeView:
         self._closed: set[str] = set()  # since `changed` was asked last
 
     def take_node(self, change: Change[KubeNode]) -> ClosedNode | None:
-        """A node came, changed or went; what closes it further, if anything does.
+        """Take in an added, changed or deleted node; return what else closes it, if anything does.
 
         That is so from now on. All the rest `changed` tells.
         """
@@ -101,7 +101,7 @@ class NodeView:
         return self._close(name, None if gone else node)
 
     def take_config_map(self, change: Change[ConfigMap]) -> None:
-        """A ConfigMap came, changed or went; only those about broken GPUs matter."""
+        """A ConfigMap was added, changed or deleted; only those about broken GPUs matter."""
         config_map = change.object  # type: ignore[union-attr]
         meta = config_map.metadata
         if meta.namespace != UNHEALTHY_NAMESPACE or not meta.name.startswith(UNHEALTHY_PREFIX):
@@ -114,7 +114,7 @@ class NodeView:
         self.dirty.add(name)
 
     def take_heartbeat(self, change: Change[Lease], now_s: float, wall: datetime.datetime) -> None:
-        """A Lease came, changed or went; only those of nodes' agents matter."""
+        """A Lease was added, changed or deleted; only those of nodes' agents matter."""
         self._heartbeats.take(change, now_s, wall)
 
     def judge_heartbeats(self, now_s: float) -> tuple[bool, float | None]:
@@ -125,13 +125,13 @@ class NodeView:
         return bool(other), self._heartbeats.late_at_s()
 
     def take_slice(self, change: Change[ResourceSlice]) -> PoolKey:
-        """A ResourceSlice came, changed or went; its pool."""
+        """A ResourceSlice was added, changed or deleted; its pool."""
         pool, nodes = self.slices.take(change)
         self.dirty |= nodes & self.objects.keys()
         return pool
 
     def take_device(self, change: Change[KoordinatorDevice]) -> None:
-        """A Device of Koordinator's came, changed or went."""
+        """A Device of Koordinator's was added, changed or deleted."""
         device = change.object  # type: ignore[union-attr]
         name = device.metadata.name
         before = self._minors.pop(name, {})
@@ -145,7 +145,7 @@ class NodeView:
         self.dirty.add(name)
 
     def closed_to(self, name: str, asked: Constraints) -> str:
-        """The reason why the node takes no such pod now, whatever is free; "" where it does."""
+        """The reason why the node takes no such pod now, whatever is free; "" if it does."""
         node = self.nodes.get(name)
         if node is None or name not in self.objects:
             return f"node {name} is gone"
@@ -153,8 +153,8 @@ class NodeView:
         return f"{name}: {TEXT[code]}" if code else ""
 
     def called(self, name: str, names: CardNames) -> Node | None:
-        """The node, with these names of its cards, and Koordinator's; and with what NVIDIA's plugin
-        gave of them."""
+        """Return the node, with these names of its cards, and Koordinator's; and with what NVIDIA's
+        plugin gave of them."""
         node, given = self.nodes.get(name), self._given.get(name, NONE_GIVEN)
         return None if node is None else called(node, names, self._minors.get(name, {}), given)
 
@@ -235,7 +235,7 @@ class NodeView:
             given = read_plugin_gpus(known)
         except BadInputError as error:
             given = NONE_GIVEN
-            warnings = (f"ignored: {error}: its pods are charged as if no agent told of them",)
+            warnings = (f"ignored: {error}: its pods are charged as if no agent reported them",)
         before = self._given.pop(name, NONE_GIVEN)
         if given != NONE_GIVEN:
             self._given[name] = given

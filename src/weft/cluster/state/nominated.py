@@ -12,7 +12,7 @@ from weft.model import BadInputError, PodRequest
 def nominated(
     pending: Sequence[Pod], pods: PodView, parse: Callable[[Pod], PodRequest]
 ) -> Iterator[PodNominated]:
-    """The events that tell of them, for pods in this order."""
+    """Yield the events about them, for pods in this order."""
     for pod in pending:
         node = pod.status.nominated_node_name
         if not node:

@@ -26,7 +26,7 @@ _ALWAYS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 class PodTimes(NamedTuple):
-    """When a pod was made, got its node and ended, seconds since 1970; None where it is not so."""
+    """When a pod was made, got its node and ended, seconds since 1970; None if it is not so."""
 
     created_s: float
     scheduled_s: float | None = None
@@ -141,7 +141,7 @@ def _label_keys(constraints: Constraints) -> set[str]:
 
 
 def times_in_status(pod: Pod) -> PodTimes:
-    """As its metadata and status say."""
+    """Read the times from the pod's metadata and status."""
     created = _seconds(pod.metadata.creation_timestamp, "metadata.creationTimestamp")
     if created is None:
         raise BadInputError("metadata.creationTimestamp", "is missing: is it a pod of a cluster?")
@@ -165,4 +165,4 @@ def _seconds(text: str | None, field: str) -> float | None:
     try:
         return datetime.datetime.fromisoformat(text).timestamp()
     except ValueError:
-        raise BadInputError(field, f"{text!r} is no time as Kubernetes writes it") from None
+        raise BadInputError(field, f"{text!r} is not a time in Kubernetes' format") from None

@@ -21,8 +21,8 @@ from weft.dialects.registry import placer_of
 from weft.kube.pods import Pod
 from weft.model import BadInputError, Gpu, Node, ObjectMeta, PodRequest, Share
 
-_NOBODY = "nobody says which GPU it holds"
-_TOLD = "what its node's agent tells of NVIDIA's device plugin"
+_NOBODY = "it is unknown which GPU it holds"
+_TOLD = "what its node's agent reports of NVIDIA's device plugin"
 _BY_PART = ("percent", "millionths")
 
 
@@ -71,8 +71,8 @@ def pods_share(
     *,
     is_told: bool = False,
 ) -> OthersShare:
-    """The pod's share of a GPU; `request` is None where it cannot be read. `unknown`: why nobody
-    knows that it is this GPU, "" where its marks name it, or (`is_told`) its node's agent."""
+    """Return the pod's share of a GPU; `request` is None if it cannot be read. `unknown`: why
+    nobody knows that it is this GPU, "" if its marks name it, or (`is_told`) its node's agent."""
     meta, gpu = pod.metadata, _gpu(node, share.gpu)
     placer = placer_of(pod, request.dialect if request is not None else "none")
     asked = request.shape.gpu_requests if request is not None else ()
@@ -87,7 +87,7 @@ def pods_share(
 
 
 def claims_share(charge: ClaimCharge, share: Share, node: Node, unknown: str = "") -> OthersShare:
-    """A claim's share of a GPU; `unknown` likewise."""
+    """Return a claim's share of a GPU; `unknown` likewise."""
     meta, gpu = charge.claim.metadata, _gpu(node, share.gpu)
     driver = charge.driver_of(share)
     evidence = unknown or f"allocated by driver {driver}"

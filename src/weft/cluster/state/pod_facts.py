@@ -50,7 +50,8 @@ def bound_ns(pod: Pod) -> int:
 
 
 def moment_ns(text: str | None) -> int:
-    """The moment that an RFC 3339 text names, to the second, nanoseconds since 1970; else 0."""
+    """Return the moment that an RFC 3339 text names, to the second, nanoseconds since 1970; else
+    0."""
     try:
         return int(datetime.datetime.fromisoformat(text or "").timestamp()) * 10**9
     except ValueError:
@@ -58,15 +59,15 @@ def moment_ns(text: str | None) -> int:
 
 
 def job_class_of(pod: Pod) -> str:
-    """The pod's job class, as it says itself; "" for none."""
+    """Return the pod's job class, as it says itself; "" for none."""
     return (pod.metadata.annotations or {}).get(CLASS, "")
 
 
 def age(pod: Pod) -> tuple[str, str]:
-    """The oldest first, and of those by name."""
+    """Return the oldest first, and of those by name."""
     return pod.metadata.creation_timestamp or "", pod.metadata.name
 
 
 def since(pod: Pod) -> tuple[str, str]:
-    """The oldest first, and of those by UID: everybody's order."""
+    """Return the oldest first, and of those by UID: everybody's order."""
     return pod.metadata.creation_timestamp or "", pod.metadata.uid

@@ -103,7 +103,7 @@ class Volumes(Protocol):
     """Knows what the claims of a pod are bound to."""
 
     def read(self, pod: Pod) -> PodVolumes:
-        """The demands of the pod's volumes."""
+        """Return the demands of the pod's volumes."""
         ...
 
 
@@ -172,7 +172,7 @@ class BoundRequest(NamedTuple):
 
 
 def read_there(pod: Pod, node: Node, settings: DialectSettings) -> BoundRequest:
-    """A pod on this node, by what its owner cannot change while it is there."""
+    """Return a pod on this node, by what its owner cannot change while it is there."""
     request, unreadable = registry.parse_bound(pod, settings)
     constraints = Constraints(ports=ports_of(pod.spec))
     request = replace(request, shape=_counted(request.shape, constraints))
@@ -234,7 +234,7 @@ def _counted(shape: Shape, constraints: Constraints) -> Shape:
 
 class ParseCache:
     """`read`, remembering its last `keep` different answers: of a pod like one that was read, what
-    differs is set anew (its names, its age, its workload and labels)."""
+    differs is set again (its names, its age, its workload and labels)."""
 
     def __init__(self, read: Read, keep: int = 256) -> None:
         self._read, self._keep = read, keep
@@ -300,7 +300,7 @@ def constraints_with(pod: Pod, of_volumes: PodVolumes, namespaces: Namespaces) -
 
 
 def ports_of(spec: ScheduledSpec) -> tuple[HostPort, ...]:
-    """The node's ports that the pod takes, of its containers and sidecars."""
+    """Return the node's ports that the pod takes, of its containers and sidecars."""
     sidecars = [c for c in spec.init_containers or () if c.restart_policy == "Always"]
     return tuple(
         HostPort(port.host_port, port.protocol or "TCP", port.host_ip)
@@ -311,7 +311,7 @@ def ports_of(spec: ScheduledSpec) -> tuple[HostPort, ...]:
 
 
 def features_of(spec: ScheduledSpec) -> tuple[str, ...]:
-    """The features that the pod's node must declare, sorted."""
+    """Return the features that the pod's node must declare, sorted."""
     containers = (*(spec.init_containers or ()), *spec.containers)
     rules = (rule for each in containers for rule in each.restart_policy_rules or ())
     features = [RESTARTS_ALL] if any(r.action == "RestartAllContainers" for r in rules) else []
@@ -321,7 +321,7 @@ def features_of(spec: ScheduledSpec) -> tuple[str, ...]:
 
 
 def claims_request(spec: ScheduledSpec) -> ForeignRequest | None:
-    """The note on the pod's ResourceClaims, of whatever devices; None where it has none."""
+    """Return the note on the pod's ResourceClaims, of whatever devices; None if it has none."""
     if not spec.resource_claims:
         return None
     names = ", ".join(claim.name for claim in spec.resource_claims)
@@ -338,7 +338,7 @@ def claims_of(pod: Pod) -> list[str]:
 
 
 def workload_of(pod: Pod) -> str:
-    """The name of the pod's workload; "" where it has none."""
+    """Return the name of the pod's workload; "" if it has none."""
     meta = pod.metadata
     namespace = meta.namespace or "default"
     controllers = (owner for owner in meta.owner_references or () if owner.controller)
@@ -367,7 +367,7 @@ def _above(owner: OwnerReference, pod: Pod) -> tuple[str, str]:
 
 
 def _made_min(pod: Pod) -> int:
-    """Time of the pod's creation, minutes since 1970; 0 where nobody says."""
+    """Time of the pod's creation, minutes since 1970; 0 if unknown."""
     try:
         made = datetime.datetime.fromisoformat(pod.metadata.creation_timestamp or "")
     except ValueError:
@@ -439,7 +439,7 @@ def preferred_pods(pod: Pod, namespaces: Namespaces) -> tuple[WeightedTerm, ...]
 
 
 def images_of(spec: ScheduledSpec) -> tuple[str, ...]:
-    """The images that the pod uses, one for each use, as nodes name them."""
+    """Return the images that the pod uses, one for each use, as nodes name them."""
     used = [container.image for container in (*(spec.init_containers or ()), *spec.containers)]
     used += [volume.image.reference for volume in spec.volumes or () if volume.image is not None]
     return tuple(image_name(name) for name in used if name)
@@ -492,7 +492,7 @@ def not_honoured(pod: Pod, namespaces: Namespaces = _UNNAMED) -> list[str]:
 def pod_terms_of(
     pod: Pod, terms: Iterable[PodAffinityTerm], namespaces: Namespaces = _UNNAMED
 ) -> tuple[PodTerm, ...]:
-    """These terms of the pod's affinity or anti-affinity."""
+    """Return these terms of the pod's affinity or anti-affinity."""
     return tuple(
         PodTerm(
             term.topology_key,
@@ -540,7 +540,7 @@ def _with_keys(
 
 
 def _namespaces(pod: Pod, term: PodAffinityTerm, namespaces: Namespaces) -> tuple[str, ...] | None:
-    """The namespaces of the term, named or selected; None for all."""
+    """Return the namespaces of the term, named or selected; None for all."""
     if term.namespace_selector is None:
         return tuple(sorted(set(term.namespaces or (pod.metadata.namespace or "default",))))
     by_labels = labels_of(term.namespace_selector)
@@ -589,8 +589,8 @@ def _soft(pod: Pod) -> list[TopologySpread]:
 def _bad_operators(field: str, selector: LabelSelector | None) -> list[str]:
     listed = (selector.match_expressions or ()) if selector is not None else ()
     return [
-        f"{field}: {each.operator!r} is no operator of a label selector; "
-        f"use {', '.join(SELECTOR_OPERATORS)}"
+        f"{field}: {each.operator!r} is not an operator of label selectors; use "
+        f"{', '.join(SELECTOR_OPERATORS)}"
         for each in listed
         if each.operator not in SELECTOR_OPERATORS
     ]

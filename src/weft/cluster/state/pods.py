@@ -9,11 +9,11 @@ A pod as the API shows it          what the engine is told
 Nothing is told twice. A pod is *ours* if its schedulerName is one of our profiles'.
 
 Whole cards without marks are guessed: on each node after all pods that say what they hold, the
-oldest first, and anew with each change of the node's pods. So what is guessed follows from what
-the API shows, not from the order in which it came; a Weft that starts anew guesses the same.
+oldest first, and again with each change of the node's pods. So what is guessed follows from what
+the API shows, not from the order in which it came; a Weft that starts again guesses the same.
 
-ResourceClaims hold GPUs too (`claims.py`). Those of which nobody says which come before such pods,
-and what a claim gives a pod is not charged to the pod once more.
+ResourceClaims hold GPUs too (`claims.py`). Those of which it is unknown which come before such
+pods, and what a claim gives a pod is not charged to the pod once more.
 """
 
 import logging
@@ -80,7 +80,7 @@ class GroupedPods:
     """KAI's pods of each node that have a group, and what its cards are called by them.
 
     A pod's charge then follows from others of its node: which nodes say something new is asked once
-    after each change, and all of their pods with a group are charged anew, whichever came first.
+    after each change, and all of their pods with a group are charged again, whichever came first.
     `counted` gives a pod as its charge goes by it, whatever it was edited to since.
     """
 
@@ -108,7 +108,7 @@ class GroupedPods:
                 del self._here[pod.spec.node_name]
 
     def of(self, name: str) -> CardNames:
-        """The names of this node's cards."""
+        """Return the names of this node's cards."""
         if name not in self._here:
             return _UNNAMED
         known = self._known.get(name)
@@ -123,7 +123,7 @@ class GroupedPods:
         return sorted(name for name, before in stale.items() if self.of(name) != before)
 
     def on_node(self, name: str) -> Iterable[Pod]:
-        """The pods there that have a group."""
+        """Return the pods there that have a group."""
         return list(self._here.get(name, {}).values())
 
     def _forget(self, name: str) -> None:
@@ -133,8 +133,8 @@ class GroupedPods:
 
 
 class PodView:
-    """The pods there are. `bad` are ours that cannot be read, by UID, and why; `on_bad` hears of
-    each new reason, and "" when it is over. `ledger` is the engine's, and only read.
+    """The pods there are. `bad` are ours that cannot be read, by UID, and why; `on_bad` is called
+    with each new reason, and "" when it is over. `ledger` is the engine's, and only read.
 
     `faults` counts mistakes of ours in reading a pod: it is then a pod that cannot be read.
     `assumed` is what is charged for lack of marks, in words, `told` what nodes' agents tell of pods
@@ -200,7 +200,7 @@ class PodView:
         return "" if pod is None else queue_of(pod)
 
     def decided(self, uid: str) -> Placement | None:
-        """The placement that the engine holds for this pod."""
+        """Return the placement that the engine holds for this pod."""
         holding = self._ledger.holdings.get(uid)
         return holding.placement if holding is not None else None
 
@@ -224,8 +224,8 @@ class PodView:
     def claim_moved(
         self, events: list[Event], nodes: Collection[str], claim: Key = ("", "")
     ) -> list[Event]:
-        """The events of claims, and of pods by these: `nodes` are those whose GPUs claims hold
-        otherwise than before, and `claim` gives its pod its extended resources."""
+        """Return the events of claims, and of pods by these: `nodes` are those whose GPUs claims
+        hold otherwise than before, and `claim` gives its pod its extended resources."""
         self._to_guess.update(nodes)
         pod = self._by_uid.get(self._by_claim.get(claim, ""))
         return self.in_safe_order([*events, self.update(pod) if pod is not None else None])
@@ -329,7 +329,8 @@ class PodView:
         self._sent.pop(uid, None)
 
     def there(self, name: str) -> Node | None:
-        """The node, with what other systems call its cards: the one to read bound pods by."""
+        """Return the node, with what other systems call its cards: the one to read bound pods
+        by."""
         return self._nodes.called(name, self._names.of(name))
 
     def is_placed_by_weft(self, pod: Pod) -> bool:
@@ -338,12 +339,12 @@ class PodView:
         return placed_by_weft(pod) or (first is not None and bool(first.bound_with))
 
     def counted(self, pod: Pod) -> Pod:
-        """The bound pod by what it asked with when it was first seen."""
+        """Return the bound pod by what it asked with when it was first seen."""
         first = self._first.get(pod.metadata.uid)
         return BoundReading(pod, first).counted if first is not None else pod
 
     def _renamed(self) -> list[Event]:
-        """Events of pods whose cards other pods name anew."""
+        """Events of pods whose cards other pods name again."""
         pods = [
             pod
             for name in self._names.renamed()
@@ -354,8 +355,8 @@ class PodView:
         return [event for event in events if event is not None]
 
     def in_safe_order(self, events: Iterable[Event | None]) -> list[Event]:
-        """These events, with what they change of guesses, in an order that is safe: all that will
-        be charged is charged before anything is freed, as the engine decides at each event."""
+        """Return these events, with what they change of guesses, in an order that is safe: all that
+        will be charged is charged before anything is freed, as the engine decides at each event."""
         changes = [event for event in events if event is not None]
         changes += self._renamed()
         leaving = {_uid(event) for event in changes}
@@ -385,7 +386,7 @@ class PodView:
             self.claims.assumed.pop(holder, None)
 
     def on_node(self, name: str) -> list[Pod]:
-        """The pods that hold something of this node, or may."""
+        """Return the pods that hold something of this node, or may."""
         return list(self._on_node.get(name, {}).values())
 
     def perhaps_stuck(self) -> list[Pod]:
@@ -402,7 +403,8 @@ class PodView:
         return sorted(waiting, key=lambda pod: (-(pod.spec.priority or 0), age(pod)))
 
     def unbound(self) -> list[Pod]:
-        """All that wait for a node, whoever schedules them; who is gated waits for its gates."""
+        """Return all that wait for a node, whoever schedules them; who is gated waits for its
+        gates."""
         return [
             pod
             for pod in self._by_uid.values()
@@ -458,7 +460,7 @@ class PodView:
         return read(pod, self.settings, self._volumes, self.namespaces, self.groups)
 
     def fault(self, pod: Pod, error: Exception) -> str:
-        """Count and tell, once for each pod, a mistake of ours; what is to be said of the pod."""
+        """Count and report, once for each pod, a mistake of ours; what is to be said of the pod."""
         self.faults += 1
         meta, why = pod.metadata, fault_in_words(error)
         if self._faulty.get(meta.uid) != why:
@@ -473,7 +475,7 @@ class PodView:
             return
         self._known_queues.add(queue)
         log.warning(
-            "pod %s/%s names queue %s, which queues.teams does not list: it has weight 1, no "
+            "pod %s/%s names queue %s, which queues.teams does not list: it gets weight 1, no "
             "guarantee and no limits",
             pod.metadata.namespace,
             pod.metadata.name,
@@ -510,7 +512,7 @@ class PodView:
         return self.seen_at(placement)
 
     def seen_at(self, placement: Placement) -> PodSeenBound:
-        """The event that says that a pod is there, with what is known of it."""
+        """Return the event that says that a pod is there, with what is known of it."""
         uid = placement.uid
         known = self._marks.get(uid, (UNSET, UNSET, UNSET, UNSET, UNSET))
         pod = self._by_uid.get(uid)
@@ -530,8 +532,8 @@ class PodView:
         return not of_node and (self.ours(pod) or self.is_placed_by_weft(pod))
 
     def _arrived(self, known: Pod, pod: Pod) -> Placement | None:
-        """The place decided here for a pod that comes back from its binding, asking what it asked
-        and saying what it said.
+        """Return the place decided here for a pod that comes back from its binding, asking what it
+        asked and saying what it said.
 
         Most bound pods come so, and need not be read once more.
         """
@@ -557,7 +559,7 @@ class PodView:
         return self._guesses(node.name, {uid})[uid]
 
     def _charge(self, pod: Pod, node: Node | None, how_full: HowFull) -> BoundShare:
-        """The pod's charge, by what it was first seen bound with and said then."""
+        """Return the pod's charge, by what it was first seen bound with and said then."""
         first = self._first.get(pod.metadata.uid) or seen_first(pod)
         shown = self._nodes.objects.get(node.name) if node is not None else None
         if not first.bound_with and (covered := self.claims.covered(pod)):
@@ -600,7 +602,7 @@ class PodView:
         return guesses
 
     def _also_before(self, event: PodSeenBound) -> PodSeenBound:
-        """The same, with what else the engine charges for the pod on that node."""
+        """Return the same, with what else the engine charges for the pod on that node."""
         new, old = event.placement, self.decided(event.placement.uid)
         if old is None or old.node != new.node:
             return event

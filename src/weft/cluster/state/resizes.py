@@ -24,7 +24,8 @@ _NOTHING = "0"
 
 
 def as_set_aside(pod: Pod) -> Pod:
-    """The pod as it would ask for what its node sets aside for it; itself, where it asks that."""
+    """Return the pod as it would ask for what its node sets aside for it; itself, where it asks
+    that."""
     status, spec = pod.status, pod.spec
     said = [*(status.container_statuses or ()), *(status.init_container_statuses or ())]
     running = {each.name: each for each in said if each.resources is not None}
@@ -73,7 +74,7 @@ def _container(
 
 
 def _whole(pod: Pod, *, refused: bool) -> Resources | None:
-    """The pod's own resources: those that it requests, and no others."""
+    """Return the pod's own resources: those that it requests, and no others."""
     asked, status = pod.spec.resources, pod.status
     if asked is None or status.resources is None:
         return asked

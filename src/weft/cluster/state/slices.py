@@ -50,9 +50,9 @@ _MIB = 2**20
 class SliceGpu(msgspec.Struct, frozen=True, gc=False):
     """A GPU, or a part of one, as a slice shows it.
 
-    `node` is "" where it is on no one node. `memory_mib`, `cores` and `shares` are 0 where it does
-    not say; `number` is its index, −1 likewise; so is `numa`, its NUMA node. `root` is its PCIe
-    root. `sets` are the counter sets that it takes from. It says itself that it is cut from another
+    `node` is "" if it is on no one node. `memory_mib`, `cores` and `shares` are 0 if it does not
+    say; `number` is its index, −1 likewise; so is `numa`, its NUMA node. `root` is its PCIe root.
+    `sets` are the counter sets that it takes from. It says itself that it is cut from another
     (`is_part`), or a GPU (`is_whole`).
     """
 
@@ -95,7 +95,7 @@ class NodeCards(NamedTuple):
 
     @property
     def source(self) -> InventorySource | None:
-        """The same as one of the sources of the node's inventory; None where there are none."""
+        """The same as one of the sources of the node's inventory; None if there are none."""
         if not self.gpus:
             return None
         cards = tuple(
@@ -112,7 +112,7 @@ class NodeCards(NamedTuple):
 
 
 def local(name: str) -> str:
-    """An attribute's or capacity's name without its domain, in small letters."""
+    """Return an attribute's or capacity's name without its domain, in lower case."""
     return name.rpartition("/")[2].lower()
 
 
@@ -124,7 +124,8 @@ def is_read(name: str) -> bool:
 
 
 def read_device(driver: str, device: SliceDevice, node: str) -> SliceGpu | None:
-    """The device, if it is a GPU or a part of one: it says so, or has memory and an identity."""
+    """Return the device, if it is a GPU or a part of one: it says so, or has memory and an
+    identity."""
     says = _own_first(driver, device.attributes or {})
     uuid, pci = _text(says, "uuid"), _pci(next((_text(says, n) for n in _PCI if n in says), ""))
     kind = _text(says, "type").lower()
@@ -156,7 +157,7 @@ def read_device(driver: str, device: SliceDevice, node: str) -> SliceGpu | None:
 def _own_first(
     driver: str, attributes: Mapping[str, DeviceAttribute]
 ) -> dict[str, DeviceAttribute]:
-    """By local name; the driver's own say where two domains have one name."""
+    """Map values by local name; the driver's own win if two domains share a name."""
     says: dict[str, DeviceAttribute] = {}
     for name, value in attributes.items():
         domain, key = name.rpartition("/")[0], local(name)
@@ -178,7 +179,7 @@ def _number(value: DeviceAttribute | None) -> int:
 
 
 def _pci(text: str) -> str:
-    """The address in one form: Linux writes domains with four digits, NVML with eight."""
+    """Return the address in one form: Linux writes domains with four digits, NVML with eight."""
     address = text.lower()
     domain, colon, rest = address.partition(":")
     return f"{domain[-4:]:0>4}{colon}{rest}" if rest.count(":") == 1 else address
@@ -187,7 +188,8 @@ def _pci(text: str) -> str:
 def _amount(
     driver: str, capacity: Mapping[str, DeviceCapacity] | None, names: tuple[str, ...]
 ) -> int:
-    """The capacity of one of these names, in its own unit; 0 for none, or one nobody can read."""
+    """Return the capacity of one of these names, in its own unit; 0 for none, or one nobody can
+    read."""
     found = {local(name): each for name, each in (capacity or {}).items()}
     for name in names:
         if name in found:
@@ -213,7 +215,7 @@ def read_pool(slices: Iterable[ResourceSlice]) -> PoolReading:
     for each in sorted(current, key=lambda each: each.metadata.name):
         for device in each.spec.devices or ():
             if device.name in devices:
-                return PoolReading({}, f"device {device.name} is there twice")
+                return PoolReading({}, f"device {device.name} is listed twice")
             node = each.spec.node_name or device.node_name
             devices[device.name] = read_device(each.spec.driver, device, node)
     return PoolReading(devices)
@@ -272,7 +274,8 @@ def _trailing(name: str) -> int:
 
 
 def cards_of(devices: Mapping[DeviceKey, SliceGpu]) -> NodeCards:
-    """The GPUs of one node, of all devices there that are any. Pure, and in any order the same."""
+    """Return the GPUs of one node, of all devices there that are any. Pure, and in any order the
+    same."""
     parents = _parents(devices)
     by_identity: dict[str, _Card] = {}
     cards: list[_Card] = []
@@ -330,7 +333,7 @@ def _cut(
     cards: list[_Card],
     by_identity: dict[str, _Card],
 ) -> list[_Card]:
-    """The partitions, each with its card; one that no slice shows is added to `cards`."""
+    """Return the partitions, each with its card; one that no slice shows is added to `cards`."""
     card_of = {key: card for card in cards for key in card.devices}
     parts: dict[str | DeviceKey, _Card] = {}
     for key in sorted(devices):
@@ -435,7 +438,8 @@ class SliceView:
         self._drivers: Counter[str] = Counter()  # pools of each that have GPUs
 
     def take(self, change: Change[ResourceSlice]) -> tuple[PoolKey, set[str]]:
-        """A slice came, changed or went; its pool, and the nodes whose GPUs may be others now."""
+        """A slice was added, changed or deleted; its pool, and the nodes whose GPUs may be others
+        now."""
         shown = change.object  # type: ignore[union-attr]
         pool = shown.spec.driver, shown.spec.pool.name
         name, nodes = shown.metadata.name, set[str]()
@@ -479,7 +483,7 @@ class SliceView:
         return was | nodes
 
     def cards(self, node: str) -> NodeCards:
-        """The node's GPUs by slices."""
+        """Return the node's GPUs by slices."""
         known = self._cards.get(node)
         if known is None:
             devices = {
@@ -500,7 +504,7 @@ class SliceView:
         return key[2] in self._pools.get(key[:2], ())
 
     def facts(self, key: DeviceKey) -> SliceGpu | None:
-        """The device, if it is a GPU that a complete pool shows."""
+        """Return the device, if it is a GPU that a complete pool shows."""
         return self._pools.get(key[:2], {}).get(key[2])
 
     def is_of_gpus(self, driver: str) -> bool:

@@ -60,7 +60,7 @@ Key = tuple[str, str]
 
 
 def class_name(thing: PersistentVolume | PersistentVolumeClaim) -> str:
-    """The storage class; an annotation of old goes before the field."""
+    """Return the storage class; an annotation of old goes before the field."""
     noted = (thing.metadata.annotations or {}).get(_BETA_CLASS)
     return noted if noted is not None else thing.spec.storage_class_name or ""
 
@@ -81,7 +81,7 @@ def is_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
 
 
 def size_bytes(amount: str | int | float | None) -> int:
-    """A size in bytes; 0 for one that is not there or not readable."""
+    """Return a size in bytes; 0 for one that is missing or unreadable."""
     try:
         return parse_quantity(amount) if amount is not None else 0
     except BadInputError:
@@ -89,7 +89,7 @@ def size_bytes(amount: str | int | float | None) -> int:
 
 
 def node_terms(volume: PersistentVolume) -> tuple[Term, ...] | None:
-    """The volume's node affinity, of which one term must match; None for any node.
+    """Return the volume's node affinity, of which one term must match; None for any node.
 
     Terms are of labels alone: kube-scheduler and the kubelet ask without the node's name, and a
     matchFields then holds.
@@ -107,7 +107,7 @@ def _of_labels(terms: tuple[Term, ...]) -> tuple[Term, ...] | None:
 
 
 def bound_terms(volume: PersistentVolume) -> tuple[Term, ...] | None:
-    """The node affinity of a volume that a claim is bound to, as `node_terms`.
+    """Return the node affinity of a volume that a claim is bound to, as `node_terms`.
 
     One of an in-tree plugin is where the CSI driver that serves it now says that it is: its zones
     are looked for in the driver's label, as by kube-scheduler on nodes whose CSINode names the
@@ -144,7 +144,7 @@ def _renamed(term: Term, key: str, to: str) -> Term:
 def free_volume(
     volume: PersistentVolume | None, claims: Mapping[Key, PersistentVolumeClaim]
 ) -> FreeVolume | None:
-    """The volume as one that a claim may get; None where nobody, or somebody else, has it."""
+    """Return the volume as one that a claim may get; None if nobody, or somebody else, has it."""
     if volume is None or volume.metadata.deletion_timestamp:
         return None
     spec, ref = volume.spec, volume.spec.claim_ref
@@ -170,14 +170,14 @@ def free_volume(
 def waits_for_controller(
     claim: PersistentVolumeClaim, classes: Mapping[str, KubeStorageClass]
 ) -> str:
-    """The thing that an unbound claim waits for; "" if it is bound with its pod's node."""
+    """Return the thing that an unbound claim waits for; "" if it is bound with its pod's node."""
     name, volume = class_name(claim), claim.spec.volume_name
     if volume:
         return f"is not bound to volume {volume} yet"
     if not name:
         return "is not bound to a volume yet, and has no StorageClass"
     if (found := classes.get(name)) is None:
-        return f"is not bound to a volume yet, and its StorageClass {name} is not there"
+        return f"is not bound to a volume yet, and its StorageClass {name} does not exist"
     if found.volume_binding_mode != "WaitForFirstConsumer":
         return "is not bound to a volume yet"
     return ""
@@ -188,7 +188,8 @@ def unbound_claim(
     classes: Mapping[str, KubeStorageClass],
     reserved: Iterable[PersistentVolume],
 ) -> UnboundClaim:
-    """A claim that waits for its first consumer; `reserved` are volumes that may be for it."""
+    """Return a claim that waits for its first consumer; `reserved` are volumes that may be for
+    it."""
     spec, name = claim.spec, class_name(claim)
     own = UnboundClaim(
         name,
@@ -211,7 +212,7 @@ def unbound_claim(
 
 
 def _driver(found: KubeStorageClass | None) -> str:
-    """The driver that attaches what is made of the class."""
+    """Return the driver that attaches what is made of the class."""
     if found is None or found.provisioner in ("", NO_PROVISIONER):
         return ""
     return CSI_NAMES.get(found.provisioner, found.provisioner)
@@ -238,7 +239,8 @@ def class_of(found: KubeStorageClass, counting: Mapping[str, bool]) -> StorageCl
 
 
 def capacity_of(found: CsiStorageCapacity) -> StorageCapacity:
-    """The storage that is left of a class on some nodes: the largest single volume, if told."""
+    """Return the storage that is left of a class on some nodes: the largest single volume, if
+    told."""
     largest = found.maximum_volume_size
     amount = largest if largest is not None else found.capacity
     return StorageCapacity(
@@ -257,7 +259,8 @@ def attached_as(
     volumes: Mapping[str, PersistentVolume],
     classes: Mapping[str, KubeStorageClass],
 ) -> Attached | None:
-    """The volume that a driver attaches for the claim: its own, or the one that will be made."""
+    """Return the volume that a driver attaches for the claim: its own, or the one that will be
+    made."""
     volume = volumes.get(claim.spec.volume_name) if claim.spec.volume_name else None
     if volume is None:
         driver = _driver(classes.get(class_name(claim)))

@@ -1,7 +1,7 @@
 """Pods that hold GPUs and cannot end by themselves: their node is dead, or nobody deletes them.
 
 Such a pod holds its GPUs until it is gone from the API, for nobody knows whether it still runs
-there. Only a person can tell: so people are told which pods these are, and since when.
+there. Only a person can tell: so people see which pods these are, and since when.
 """
 
 import datetime
@@ -22,7 +22,7 @@ def stuck(
     holdings: Mapping[str, Holding],
     now: datetime.datetime,
 ) -> list[StuckPod]:
-    """Those of these bound pods that are stuck at `now` (UTC), the longest first."""
+    """Return those of these bound pods that are stuck at `now` (UTC), the longest first."""
     stuck_pods = []
     for pod in pods:
         meta = pod.metadata

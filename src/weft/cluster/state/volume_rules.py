@@ -48,7 +48,7 @@ class MountedClaim(NamedTuple):
 
 
 def mounted_claims(pod: Pod) -> list[MountedClaim]:
-    """The PersistentVolumeClaims that the pod mounts, each once."""
+    """Return the PersistentVolumeClaims that the pod mounts, each once."""
     found: dict[str, MountedClaim] = {}
     for volume in pod.spec.volumes or ():
         if volume.persistent_volume_claim is not None:
@@ -61,7 +61,7 @@ def mounted_claims(pod: Pod) -> list[MountedClaim]:
 
 
 def terms_of(selector: kube.NodeSelector) -> tuple[Term, ...]:
-    """A node selector's terms."""
+    """Return a node selector's terms."""
     return tuple(term_of(term) for term in selector.node_selector_terms)
 
 
@@ -73,12 +73,12 @@ def term_of(term: kube.NodeSelectorTerm) -> Term:
 def requirements_of(
     requirements: Sequence[kube.SelectorRequirement] | None,
 ) -> tuple[Requirement, ...]:
-    """The requirements of a selector."""
+    """Return the requirements of a selector."""
     return tuple(Requirement(r.key, r.operator, tuple(r.values or ())) for r in requirements or ())
 
 
 def labels_of(selector: kube.LabelSelector | None) -> tuple[Requirement, ...] | None:
-    """Read what must hold of an object's labels; None where nothing is selected."""
+    """Read what must hold of an object's labels; None if nothing is selected."""
     if selector is None:
         return None
     pairs = sorted((selector.match_labels or {}).items())
@@ -87,7 +87,7 @@ def labels_of(selector: kube.LabelSelector | None) -> tuple[Requirement, ...] | 
 
 
 def zones(volume: PersistentVolume) -> Iterator[tuple[Term, ...]]:
-    """A volume's zone and region labels, as kube-scheduler's VolumeZone reads them.
+    """Yield a volume's zone and region labels, as kube-scheduler's VolumeZone reads them.
 
     A label may name several places with `__` between them; one that names an empty place says
     nothing. A node without any such label is of a cluster without zones and can have the volume.

@@ -103,7 +103,7 @@ class VolumeView:
     # --- taking in ---
 
     def take_volume(self, change: Change[PersistentVolume]) -> None:
-        """A volume came, changed or went."""
+        """A volume was added, changed or deleted."""
         self.moved = True
         volume = change.object  # type: ignore[union-attr]
         name = volume.metadata.name
@@ -122,7 +122,7 @@ class VolumeView:
             self._moves.nodes[self._attachments[attachment].spec.node_name] = None
 
     def take_claim(self, change: Change[PersistentVolumeClaim]) -> None:
-        """A claim came, changed or went."""
+        """A claim was added, changed or deleted."""
         self.moved = True
         claim = change.object  # type: ignore[union-attr]
         key = (claim.metadata.namespace, claim.metadata.name)
@@ -137,7 +137,7 @@ class VolumeView:
         self._moves.volumes.update(self._reserved.get(key, {}))
 
     def take_class(self, change: Change[KubeStorageClass]) -> None:
-        """A StorageClass came, changed or went."""
+        """A StorageClass was added, changed or deleted."""
         self.moved = True
         found = change.object  # type: ignore[union-attr]
         name = found.metadata.name
@@ -150,7 +150,7 @@ class VolumeView:
             self._classes[name] = found
 
     def take_driver(self, change: Change[KubeCsiDriver]) -> None:
-        """A CSIDriver came, changed or went."""
+        """A CSIDriver was added, changed or deleted."""
         self.moved = True
         driver = change.object  # type: ignore[union-attr]
         name, counts = driver.metadata.name, bool(driver.spec.storage_capacity)
@@ -163,7 +163,7 @@ class VolumeView:
             )
 
     def take_capacity(self, change: Change[CsiStorageCapacity]) -> None:
-        """A CSIStorageCapacity came, changed or went."""
+        """A CSIStorageCapacity was added, changed or deleted."""
         self.moved = True
         found = change.object  # type: ignore[union-attr]
         key = (found.metadata.namespace, found.metadata.name)
@@ -174,7 +174,7 @@ class VolumeView:
             self._moves.capacities[key] = None
 
     def take_csi_node(self, change: Change[CsiNode]) -> None:
-        """Take in a CSINode that came, changed or went."""
+        """Take in a CSINode that was added, changed or deleted."""
         self.moved = True
         csi_node = change.object  # type: ignore[union-attr]
         name = csi_node.metadata.name
@@ -202,7 +202,7 @@ class VolumeView:
                 self._moves.all_claims = True
 
     def take_attachment(self, change: Change[VolumeAttachment]) -> None:
-        """A VolumeAttachment came, changed or went."""
+        """A VolumeAttachment was added, changed or deleted."""
         self.moved = True
         found = change.object  # type: ignore[union-attr]
         name = found.metadata.name
@@ -237,7 +237,7 @@ class VolumeView:
             _drop(self._users, (pod.metadata.namespace, mounted.claim), pod.metadata.uid)
 
     def take_moved(self) -> list[Pod]:
-        """The pods whose claims say something else since this was asked last."""
+        """Return the pods whose claims say something else since this was asked last."""
         moves = self._moves
         keys = self._users if moves.all_claims else moves.claims
         found = {uid: pod for key in keys for uid, pod in self._users.get(key, {}).items()}
@@ -245,7 +245,7 @@ class VolumeView:
         return list(found.values())
 
     def take_event(self) -> VolumesChanged | None:
-        """The news that the engine has not been told yet; None for none."""
+        """Return the news that the engine has not been told yet; None for none."""
         self.moved = False
         if not self._moves.tell:
             return None
@@ -286,7 +286,7 @@ class VolumeView:
     # --- what it means for a pod ---
 
     def read(self, pod: Pod) -> PodVolumes:
-        """The demands of the pod's volumes on its node, and of others before that."""
+        """Return the demands of the pod's volumes on its node, and of others before that."""
         if not pod.spec.volumes:
             return PodVolumes()
         found = _Found([], {}, dict.fromkeys(self._counted(inline_disks(pod))), {}, [])
@@ -299,7 +299,7 @@ class VolumeView:
         return PodVolumes(tuple(found.rules), storage, tuple(found.unbound))
 
     def mounted(self, pod: Pod) -> MountedVolumes | UnsetType:
-        """The volumes that a pod with a node uses there, as far as it matters to others."""
+        """Return the volumes that a pod with a node uses there, as far as it matters to others."""
         attached = dict.fromkeys(self._counted(inline_disks(pod)))
         lone: dict[str, None] = {}
         for mounted in mounted_claims(pod):
@@ -316,7 +316,7 @@ class VolumeView:
         key = (pod.metadata.namespace, mounted.claim)
         claim = self.claims.get(key)
         if claim is None:
-            return "is still to be made for the pod" if mounted.is_own else "is not there"
+            return "is still to be made for the pod" if mounted.is_own else "does not exist"
         if why := mounted.why_not(pod, claim):
             return why
         found.lone.update(dict.fromkeys(_lone(claim, mounted)))
@@ -333,7 +333,7 @@ class VolumeView:
     ) -> str:
         volume = self.volumes.get(claim.spec.volume_name)
         if volume is None:
-            return f"is bound to volume {claim.spec.volume_name}, which is not there"
+            return f"is bound to volume {claim.spec.volume_name}, which does not exist"
         if (terms := bound_terms(volume)) is not None:
             found.rules.append(terms)
         if not mounted.is_own:
@@ -343,7 +343,7 @@ class VolumeView:
         return ""
 
     def _counted(self, volumes: list[Attached]) -> list[Attached]:
-        """Those whose driver limits how many are attached, somewhere."""
+        """Return those whose driver limits how many are attached, somewhere."""
         return [volume for volume in volumes if volume[0] in self._limited]
 
 

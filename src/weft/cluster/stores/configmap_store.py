@@ -68,7 +68,7 @@ class StoredValue(abc.ABC):
         """Write what is due; what comes meanwhile is due again."""
 
     def _jobs(self, config_map: OwnConfigMap) -> list[Coroutine[None, None, None]]:
-        """The tasks that run while leading."""
+        """Return the tasks that run while leading."""
         return [self._run(config_map)]
 
     def _last(self) -> None:  # noqa: B027 - most have nothing

@@ -52,7 +52,7 @@ class OomHistoryEntry(msgspec.Struct, frozen=True):
 
 
 def key_of(workload: str) -> str:
-    """The workload's key, of the characters that a ConfigMap allows. Two never share one."""
+    """Return the workload's key, of the characters that a ConfigMap allows. Two never share one."""
     plain = workload.replace("/", ".")
     if workload.count("/") == 2 and _PLAIN.fullmatch(plain):
         return plain
@@ -61,7 +61,7 @@ def key_of(workload: str) -> str:
 
 
 def entry_of(key: str, text: str) -> OomHistoryEntry:
-    """The value under this key; `msgspec.DecodeError` where it is none of ours."""
+    """Return the value under this key; `msgspec.DecodeError` where it is not one of ours."""
     try:
         entry = msgspec.json.decode(text, type=OomHistoryEntry)
     except RecursionError:
@@ -140,7 +140,7 @@ class OomHistoryStore(StoredValue):
         self._peaks_due |= bool(self._peaks) and self._peaks_text() != self._stored.get(_PEAKS, "")
 
     def _stored_peaks(self, data: Mapping[str, str]) -> tuple[PeakLearnt, ...]:
-        """Count and log a key that cannot be read: it is learnt anew, and then written over."""
+        """Count and log a key that cannot be read: it is learnt again, and then written over."""
         try:
             peaks = peak_usage.decode(data[_PEAKS]) if _PEAKS in data else ()
         except msgspec.DecodeError as error:
@@ -153,10 +153,10 @@ class OomHistoryStore(StoredValue):
         return peak_usage.encode(self._peaks, self._stored or {})
 
     def _cannot_read(self, key: str, error: msgspec.DecodeError) -> None:
-        """Told once while it is there."""
+        """Log an unreadable entry once for as long as it is there."""
         if key not in self.unreadable and self._config_map is not None:
             self.unreadable.add(key)
-            what = "holds no peaks" if key == _PEAKS else "is no lesson and is left as it is"
+            what = "holds no peaks" if key == _PEAKS else "is not a valid entry and is ignored"
             where = self._config_map
             log.warning("%s/%s: key %s %s: %s", where.namespace, where.name, key, what, error)
 
@@ -191,7 +191,7 @@ class OomHistoryStore(StoredValue):
         return {_PEAKS: text or None} if text != before else {}
 
     def _changes(self, due: Mapping[str, str]) -> dict[str, str | None]:
-        """The keys to write, and those that go so that there are not too many."""
+        """Return the keys to write, and those that go so that there are not too many."""
         stored = self._stored or {}
         entries = {key_of(entry.workload): entry for entry in self._entries(stored)}
         changes: dict[str, str | None] = {}
@@ -211,6 +211,6 @@ class OomHistoryStore(StoredValue):
 
 
 def _text(entry: OomHistoryEntry, before: str) -> str:
-    """The entry, with what a later version of Weft may have written beside it."""
+    """Return the entry, with what a later version of Weft may have written beside it."""
     fields: dict[str, Any] = msgspec.json.decode(before)
     return msgspec.json.encode({**fields, **msgspec.to_builtins(entry)}).decode()

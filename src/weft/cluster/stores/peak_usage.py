@@ -28,7 +28,7 @@ class _Kept(msgspec.Struct):
 
 
 def encode(known: Mapping[Kind, PeakUsage], others: Mapping[str, str]) -> str:
-    """The value, beside what else is in the ConfigMap; "" where there is nothing to keep."""
+    """Return the value, beside what else is in the ConfigMap; "" if there is nothing to keep."""
     used = sum(len(key) + len(text.encode()) for key, text in others.items() if key != KEY)
     left = min(MOST_BYTES, MOST_IN_ALL - used)
     kinds = [

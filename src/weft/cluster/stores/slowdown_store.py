@@ -63,7 +63,7 @@ class SlowdownStore(StoredValue):
         return self._adopted()
 
     def now_ns(self) -> int:
-        """The time that outlives processes: nanoseconds since 1970."""
+        """Return the time that outlives processes: nanoseconds since 1970."""
         return int(self._clock.wall().timestamp() * 1e9)
 
     def changed(self) -> None:
@@ -102,7 +102,7 @@ class SlowdownStore(StoredValue):
             self._adopted()
 
     def _understood(self, store: OwnConfigMap, text: str) -> ObservedSlowdowns | None:
-        """The stored record joined with what this process saw; None where it cannot be read."""
+        """Return the stored record joined with what this process saw; None if it cannot be read."""
         now_ns = self.now_ns()
         try:
             both = joined(self.experience.kept(now_ns), observed_slowdown.decode(text), now_ns)

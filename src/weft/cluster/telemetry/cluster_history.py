@@ -58,7 +58,7 @@ class ClusterHistory(NamedTuple):
 
 
 def end_of(text: str) -> float:
-    """`--end`, seconds since 1970."""
+    """Parse `--end` into seconds since 1970."""
     if not text:
         return time.time()
     try:
@@ -92,7 +92,7 @@ async def history(settings: "TelemetrySettings", url: str, span: TraceSpan) -> C
 async def _ask(
     source: Prometheus, span: TraceSpan, selector: str
 ) -> tuple[dict[str, list[StateSeries]], list[StateSeries]]:
-    """The last value of every series that was there, and when each pod was last seen."""
+    """Return the last value of every series that was there, and when each pod was last seen."""
     metrics = (*kube_state.STATE_METRICS, *kube_state.MEMORY_METRICS)
     braces = f"{{{selector}}}"
     back = f"{max(1, round(span.end_s - span.start_s))}s"
@@ -121,7 +121,8 @@ async def _ask(
 def history_of(
     state: dict[str, list[StateSeries]], seen: list[StateSeries], span: TraceSpan
 ) -> ClusterHistory:
-    """The cluster's past in what the server answered; `seen` says when each pod was last seen."""
+    """Return the cluster's past in what the server answered; `seen` says when each pod was last
+    seen."""
     nodes = [_node(manifest) for manifest in kube_state.nodes_of(state, _RESOURCES, _NAMES)]
     past = ClusterHistory(nodes, [], {}, [])
     for manifest, there in kube_state.pods_of(state, seen, _RESOURCES, _NAMES):
@@ -133,13 +134,13 @@ def history_of(
     past.notes.extend(_unconstrained(state))
     strange = _unknown(state, {node.metadata.name for node in nodes})
     if strange:
-        past.notes.append(f"DCGM names nodes that the cluster has not: {', '.join(strange)}")
+        past.notes.append(f"DCGM names nodes that the cluster does not have: {', '.join(strange)}")
     return past
 
 
 def _unconstrained(state: dict[str, list[StateSeries]]) -> Iterator[str]:
     """Lists the constraints on nodes that the trace does not record."""
-    yield "affinity to nodes and pods is in no metric: the trace has none"
+    yield "no metric has node or pod affinity: the trace has none"
     if not state[kube_state.POD_TOLERATIONS]:
         yield f"there is no {kube_state.POD_TOLERATIONS}: the trace has no taints"
     if not state[kube_state.POD_SELECTORS]:

@@ -36,12 +36,12 @@ NO_CLUSTER = SourceContext(dict, lambda: Devices([]), None)
 
 
 def aliases_of(settings: TelemetrySettings) -> dict[str, Alias]:
-    """The meaning of every exporter's metrics, with the configuration's own."""
+    """Return the meaning of every exporter's metrics, with the configuration's own."""
     return with_own((own.name, own.metric, own.scale) for own in settings.names)
 
 
 def source_of(settings: TelemetrySettings, around: SourceContext) -> MetricSource | None:
-    """The source of numbers; None where nobody is named. `BadInputError` names a wrong file."""
+    """Return the source of numbers; None if nobody is named. `BadInputError` names a wrong file."""
     aliases = aliases_of(settings)
     if settings.url:
         return Prometheus(prometheus_options(settings), aliases)
@@ -60,7 +60,7 @@ def source_of(settings: TelemetrySettings, around: SourceContext) -> MetricSourc
     if not settings.discover:
         return None
     if around.client is None:
-        raise BadInputError("telemetry.discover", "needs a cluster to look in; name a url")
+        raise BadInputError("telemetry.discover", "requires a cluster; set a url")
     wish = ExporterWish(
         settings.exporter_selectors,
         settings.namespaces,
@@ -73,7 +73,7 @@ def source_of(settings: TelemetrySettings, around: SourceContext) -> MetricSourc
 
 
 def access_of(settings: TelemetrySettings) -> ServerCredentials:
-    """The credentials towards the server, and the CA to believe."""
+    """Return the credentials towards the server, and the CA to believe."""
     return ServerCredentials(
         username=settings.username,
         password_file=settings.password_file,
@@ -87,7 +87,7 @@ def access_of(settings: TelemetrySettings) -> ServerCredentials:
 
 
 def prometheus_options(settings: TelemetrySettings) -> PrometheusOptions:
-    """The options of requests to the server."""
+    """Return the options of requests to the server."""
     return PrometheusOptions(
         settings.url,
         timeout_s=settings.timeout_seconds,
@@ -98,7 +98,7 @@ def prometheus_options(settings: TelemetrySettings) -> PrometheusOptions:
 
 
 def options_of(settings: TelemetrySettings, limits: LimitsSettings) -> TelemetryLoopOptions:
-    """The loop's options: how often, how far back and ahead; and how long pods warm up."""
+    """Return the loop's options: how often, how far back and ahead; and how long pods warm up."""
     return TelemetryLoopOptions(
         interval_s=settings.interval_seconds,
         window_s=settings.window_seconds,

@@ -23,7 +23,7 @@ from weft.model import BadInputError, Placement
 class OomWatch:
     """Keeps such ends that one live cluster has seen; `count` counts them.
 
-    `peak_mib` says what a pod (by UID) was seen to use of a GPU at most; 0 where nobody looks.
+    `peak_mib` says what a pod (by UID) was seen to use of a GPU at most; 0 if nobody looks.
     """
 
     def __init__(self, pods: PodView, peak_mib: Callable[[str], int]) -> None:
@@ -32,7 +32,7 @@ class OomWatch:
         self._seen: dict[str, set[str]] = {}
 
     def of(self, pod: Pod, gone: bool = False) -> list[OutOfMemory]:
-        """The event of this pod, as it is now, or was at last where it is `gone`."""
+        """Return the event of this pod, as it is now, or was at last where it is `gone`."""
         uid = pod.metadata.uid
         seen = self._seen.get(uid, set())
         new = [end for end in out_of_memory(pod) if end.name not in seen]
@@ -58,7 +58,7 @@ class OomWatch:
         ]
 
     def _held(self, pod: Pod) -> Placement | None:
-        """Memory that the pod had, also where nobody holds it any more; None where unknown."""
+        """Memory that the pod had, also where nobody holds it any more; None if unknown."""
         node = self._pods.there(pod.spec.node_name)
         if node is None:
             return self._pods.decided(pod.metadata.uid)

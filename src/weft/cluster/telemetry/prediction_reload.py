@@ -40,11 +40,11 @@ from weft.model.interference_table import (
 log = logging.getLogger("weft.cluster")
 
 Stamp = tuple[int, ...]
-"""When a file was written and changed, which one it is, how large; () where it is not there."""
+"""When a file was written and changed, which one it is, how large; () where it does not exist."""
 
 
 class LoadedPredictions(NamedTuple):
-    """Contents of all files together; None where no file is about it."""
+    """Contents of all files together; None if no file is about it."""
 
     interference: InterferenceTable | None = None
     distances: Distances | None = None
@@ -85,7 +85,7 @@ class PredictionFiles:
     def read_changed(self) -> LoadedPredictions | Literal["as before", "being written"]:
         """Read the files if they changed since the last time.
 
-        What is wrong with them is raised at each look until they change again.
+        What is wrong with them is raised at each poll until they change again.
         """
         stamps = self._stamped()
         if stamps != self._stamps:
@@ -173,7 +173,7 @@ class PredictionReloader:
             await self.reload()
 
     async def reload(self) -> None:
-        """Look once; what is wrong is told once while it stays the same."""
+        """Poll once; what is wrong is reported once while it stays the same."""
         try:
             loaded = await asyncio.to_thread(self._files.read_changed)
             if isinstance(loaded, LoadedPredictions):
@@ -197,8 +197,8 @@ class PredictionReloader:
         if text != self._failing:
             self._failing = text
             log.warning(
-                "interference: %s; what was read before stays in force: put a good file there, "
-                "it is read within %g s",
+                "interference: %s; the previous contents stay in effect; correct the file, it is "
+                "read again within %g s",
                 text,
                 self.every_s,
                 exc_info=error if ours else None,

@@ -28,7 +28,7 @@ Gpu = tuple[str, int]
 class RunningPod(NamedTuple):
     """A pod that holds GPUs: the UIDs beside it, the model, since when (1970; NaN unknown).
 
-    `parting`: one beside it is on its way out.
+    `parting`: one beside it is terminating.
     """
 
     pod: Pod
@@ -46,7 +46,7 @@ class RunningPod(NamedTuple):
 
 
 async def running_pods(live: ClusterView) -> dict[PodName, RunningPod]:
-    """Bound pods that hold GPUs and are not on their way out, node by node; gives others turns."""
+    """Bound pods that hold GPUs and are not terminating, node by node; gives others turns."""
     held_by: dict[str, list[Holding]] = {}
     on: dict[Gpu, list[str]] = {}
     for holding in live.engine.ledger.holdings.values():
@@ -87,7 +87,7 @@ def _leaves(pod: Pod | None, now_s: float) -> bool:
 
 
 class SoloRateCache:
-    """Caches what each pod does alone; reads anew where the pod, or its profile, changed."""
+    """Caches what each pod does alone; reads again where the pod, or its profile, changed."""
 
     def __init__(self, live: ClusterView, solos: SoloProfiles) -> None:
         self._live, self._solos = live, solos
@@ -122,7 +122,7 @@ class SoloRateCache:
 
     def guess(self, running: RunningPod, sm_active: Mapping[Gpu, float]) -> float:
         """Slowdown of all pods of its GPU together: what they take of the SMs alone, by what they
-        have now. 0 where nobody can say."""
+        have now. 0 if unknown."""
         if len(running.gpus) != 1 or running.gpus[0] not in sm_active:
             return 0.0
         wanted = self.of(running.pod, running.gpu_model).sm_active
@@ -134,7 +134,7 @@ class SoloRateCache:
 
 
 def time_s(text: str) -> float:
-    """Seconds since 1970; NaN where nobody says."""
+    """Seconds since 1970; NaN if unknown."""
     try:
         return datetime.datetime.fromisoformat(text).timestamp()
     except ValueError:

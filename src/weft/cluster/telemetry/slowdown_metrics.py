@@ -21,10 +21,10 @@ class SlowdownMetrics:
         self._observer = slowdown_observer
 
     def collect(self) -> Iterator[Metric]:
-        """Everything, as of the last look."""
+        """Everything, as of the last poll."""
         observer = self._observer
         yield from self._pods()
-        unjoined = "Series of the last look that belong to no running pod with a GPU."
+        unjoined = "Series of the last poll that belong to no running pod with a GPU."
         by_reason = dict(sorted(observer.unjoined.items()))
         yield gauge("weft_observed_unjoined_series", unjoined, by_reason, "why")
         store, writes = observer.slowdown_store, "Writes of what was observed, by outcome."
@@ -36,15 +36,15 @@ class SlowdownMetrics:
 
     def _pods(self) -> Iterator[Metric]:
         counts, evicted_none = self._observer.counts, self._observer.withheld_evictions
-        running = "Running pods with GPUs, by what tells how fast they go."
+        running = "Running pods with GPUs, by the source of their progress."
         sources = {source: counts[source] for source in _SOURCES}
         yield gauge("weft_observed_pods", running, sources, "source")
-        slow = "Pods slower than their bound at the last look."
+        slow = "Pods slower than their bound at the last poll."
         yield gauge("weft_observed_slow_pods", slow, counts["slow"])
-        late = "Pods whose p99 was above their SLO at the last look."
+        late = "Pods whose p99 was above their SLO at the last poll."
         yield gauge("weft_observed_late_pods", late, counts["late"])
         banned = "Pairs of applications that are kept apart now."
         yield gauge("weft_observed_banned_pairs", banned, self._observer.banned)
-        stay_slow = "Pods that are too slow and for which nobody was evicted at the last look."
+        stay_slow = "Pods that are too slow and for which no pod was evicted at the last poll."
         by_reason = {why: evicted_none[why] for why in WHYS}
         yield gauge("weft_observed_held_back_pods", stay_slow, by_reason, "why")

@@ -4,8 +4,8 @@
     (else SM_ACTIVE: only shown)       └──▶ experience ◀── ban, once it goes ──────┘
                                                 └──PolicyInput──▶ policies
 
-It happens within a look, and only who leads tells anybody. Who asks `explain` is told what was seen
-last. A mistake of ours here costs a look's observations, never the look.
+It happens within a poll, and only who leads tells anybody. Who asks `explain` is told what was seen
+last. A mistake of ours here costs a poll's observations, never the look.
 """
 
 import asyncio
@@ -43,18 +43,18 @@ FASTEST, SLOWEST = 0.5, 100.0
 """Beyond this the rate alone is wrong, whoever says it: nothing is told."""
 WINDOWS = 3
 _HEIR = (
-    "nobody is evicted for it: this process leads for less than 5 minutes, and the one before may "
-    "have had somebody evicted"
+    "no pod is evicted for it: this process has led for less than 5 minutes, and the previous "
+    "leader may have evicted a pod"
 )
 _UNTRUSTED = (
-    "anybody who may make a Service may have put this metrics server there, so nobody is evicted "
-    "for what it says of progress: name telemetry.url or telemetry.namespaces"
+    "anyone who may create a Service may have added this metrics server, so no pod is evicted "
+    "because of the progress it reports: set telemetry.url or telemetry.namespaces"
 )
 _TURN = 200  # pods looked at before others have their turn
 
 
 class SlowdownObserverOptions(msgspec.Struct, frozen=True):
-    """Names of the metrics, "" for none; the looks' times; whether people named who tells them: if
+    """Names of the metrics, "" for none; the polls' times; whether people named who tells them: if
     not, it is shown, and nobody acts on it or learns from it."""
 
     progress_metric: str = "weft_progress_total"
@@ -83,7 +83,7 @@ class _Seen:
 
 class SlowdownObserver:
     """Observes for one live cluster. `errors` counts our own mistakes, `counts` the pods of the
-    last look: by source, `late` for their SLO, and `slow` beyond their bound. What was observed is
+    last poll: by source, `late` for their SLO, and `slow` beyond their bound. What was observed is
     kept in `config_map`, over the predictions `base`."""
 
     def __init__(
@@ -115,11 +115,11 @@ class SlowdownObserver:
         live.hooks.slowdown_evictions.append(self.goes)
 
     async def read(self, back_s: float) -> SourceReading:
-        """The counters' samples; never raises."""
+        """Return the counters' samples; never raises."""
         return await self._source.series(self.options.metrics, back_s)
 
     async def observe(self, reading: SourceReading, made: SignalsSnapshot) -> None:
-        """Take in what was read, and tell. `made` is what the same look says of the GPUs."""
+        """Take in what was read, and tell. `made` is what the same poll says of the GPUs."""
         try:
             await self._observe(reading, made)
         except Exception as error:
@@ -146,7 +146,7 @@ class SlowdownObserver:
     # --- for people ---
 
     def about(self, uid: str) -> ObservedProgress | None:
-        """The pod's last observed progress, and the bans on its application."""
+        """Return the pod's last observed progress, and the bans on its application."""
         seen, holding = self._seen.get(uid), self._live.engine.ledger.holdings.get(uid)
         name = holding.placement.application if holding is not None else self._application(uid)
         now_s = self._now_s()
@@ -176,7 +176,7 @@ class SlowdownObserver:
 
     @property
     def withheld_evictions(self) -> Counter[Why]:
-        """Pods that are too slow and for which nobody went at their last look, by why."""
+        """Pods that are too slow and for which no pod was evicted at their last poll, by why."""
         return Counter(self._live.engine.slowdown_eviction.withheld_evictions.values())
 
     @property
@@ -228,7 +228,7 @@ class SlowdownObserver:
         new: PodProgress | None,
         sm_active: Mapping[Gpu, float],
     ) -> None:
-        """Keep what people are told of the pod."""
+        """Keep what people are told about the pod."""
         if new is not None:
             seen.last.append(new)
         if not self._recent(seen):
@@ -278,7 +278,7 @@ class SlowdownObserver:
         now_s, slowdown = self._now_s(), 0.0
         problem = alone.problem or ("" if self.options.trusted else _UNTRUSTED)
         if SLO_MS in (running.pod.metadata.annotations or {}) and not slo:
-            problem = f"{SLO_MS} is no number of milliseconds"
+            problem = f"{SLO_MS} is not a number of milliseconds"
         young = self._young(running)
         if rate is not None and not young and not math.isnan(alone.per_s):
             slowdown = alone.per_s / rate.per_s

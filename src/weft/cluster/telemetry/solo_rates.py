@@ -22,7 +22,7 @@ _SM = "sm_active_ratio.mean"
 
 
 class SoloRate(NamedTuple):
-    """Units a second and SM_ACTIVE of a pod that has its GPU for itself; NaN where nobody knows.
+    """Units a second and SM_ACTIVE of a pod that has its GPU for itself; NaN if unknown.
 
     `problem` says what is wrong with its annotation, if anything.
     """
@@ -35,7 +35,7 @@ class SoloRate(NamedTuple):
 class SoloProfiles:
     """Profiles by application and GPU model; of several ways of sharing the pod's own, if any.
 
-    `version` counts how often they were replaced: what was found before may be found anew.
+    `version` counts how often they were replaced: what was found before may be found again.
     """
 
     def __init__(self, solos: Iterable[SoloRun] = ()) -> None:
@@ -55,7 +55,7 @@ class SoloProfiles:
         return bool(self._by_name)
 
     def of(self, pod: Pod, request: PodRequest | None, gpu_model: str) -> SoloRate:
-        """The rate of this pod on this GPU model; its own word counts first."""
+        """Return the rate of this pod on this GPU model; its own word counts first."""
         known = self._profile(names_of(pod, request), gpu_model, request)
         per_s = known.rate_per_s if known is not None and known.rate_per_s > 0 else math.nan
         sm = known.features.get(_SM, math.nan) if known is not None else math.nan
@@ -65,7 +65,7 @@ class SoloProfiles:
         own = solo_rate(text, gpu_model)
         if own is None:
             return SoloRate(
-                per_s, sm, f"{SOLO_RATE} {text[:60]!r} is no rate; write units a second"
+                per_s, sm, f"{SOLO_RATE} {text[:60]!r} is not a rate; write units per second"
             )
         return SoloRate(per_s if math.isnan(own) else own, sm)
 
@@ -96,12 +96,12 @@ def names_of(pod: Pod, request: PodRequest | None) -> tuple[str, ...]:
 
 
 def solo_rate(text: str, gpu_model: str) -> float | None:
-    """The rate on this GPU model; NaN where only others are named, None where it is no rate."""
+    """Return the rate on this GPU model; NaN where only others are named, None if it is no rate."""
     rates = by_model(text)
     return None if rates is None else on_model(rates, gpu_model)
 
 
 def slo_ms(pod: Pod) -> float | None:
-    """Bound of the pod's p99; None where it says nothing that can be read."""
+    """Bound of the pod's p99; None if it says nothing that can be read."""
     text = (pod.metadata.annotations or {}).get(SLO_MS, "")
     return number(text) if text else None

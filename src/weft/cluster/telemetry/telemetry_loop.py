@@ -1,11 +1,11 @@
-"""Reads metrics every tick, and gives the engine a new snapshot.
+"""Reads metrics every poll, and gives the engine a new snapshot.
 
     source ──samples──▶ joiner ──▶ TelemetryFeed ──SignalsChanged──▶ engine
                                         ▲ ledger: who holds what; pods: since when
 
 A tick never fails. Without an answer the snapshot is made from what the window still has: ages
 grow, values become STALE and then MISSING. Errors are logged once a kind, and counted. The heavy
-part runs in a thread; the engine hears of it on the loop, and no decision waits for any of it.
+part runs in a thread; the engine gets it on the loop, and no decision waits for any of it.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ def addresses_of(live: ClusterView) -> dict[str, str]:
 
 
 def devices_of(live: ClusterView) -> Devices:
-    """The ledger's GPUs, and every word that a series may have for their nodes."""
+    """Return the ledger's GPUs, and every word that a series may have for their nodes."""
     addresses = {
         address.address: name
         for name, node in live.nodes.objects.items()
@@ -100,7 +100,7 @@ class TelemetryLoop:
 
     @property
     def devices(self) -> Devices:
-        """The GPUs of the last tick."""
+        """The GPUs of the last poll."""
         return self._devices
 
     @property
@@ -109,7 +109,7 @@ class TelemetryLoop:
         return self._joiner.unjoined
 
     def now_s(self) -> float:
-        """The time of day, seconds since 1970, as samples' ages are reckoned."""
+        """Return the time of day, seconds since 1970, as samples' ages are reckoned."""
         return self._live.client.clock.wall().timestamp()
 
     async def run(self) -> None:
@@ -159,7 +159,8 @@ class TelemetryLoop:
         return await self.slowdown_observer.read(back_s)
 
     def _forget(self, why: str) -> None:
-        """Tell the engine that nothing is known, and begin anew: what is half made may be wrong."""
+        """Tell the engine that nothing is known, and begin again: what is half made may be
+        wrong."""
         clock = self._live.client.clock
         version = self._live.engine.signals.version + 1
         if self.feed is not None:
@@ -190,7 +191,7 @@ class TelemetryLoop:
         self.where = reading.where or self.where
         is_well = reading.asked and not wrong and not beside
         if is_well and self._logged.topics and self._logged.forget("error "):
-            log.info("metrics: answers come again")
+            log.info("metrics: the server answers again")
         for answer in reading.answers:
             for warning in answer.warnings:
                 self.errors["", "warning"] += 1
@@ -220,7 +221,7 @@ class TelemetryLoop:
     # --- what the ledger knows -----------------------------------------------------------------
 
     def _follow_nodes(self, now_s: float) -> TelemetryFeed:
-        """The feed of the GPUs that there are now."""
+        """Return the feed of the GPUs that there are now."""
         table, options = self._live.engine.ledger.table, self.options
         if self.feed is None:
             self._devices = devices_of(self._live)
@@ -248,11 +249,12 @@ class TelemetryLoop:
         return {pod.metadata.uid: time_s(pod.bound_at) for pod in pods if pod is not None}
 
     def peak_mib(self, uid: str) -> int:
-        """The most that the pod was seen to use of a GPU in the window; 0 where nobody saw it."""
+        """Return the most that the pod was seen to use of a GPU in the window; 0 if nobody saw
+        it."""
         return self.feed.peak_mib(uid) if self.feed is not None else 0
 
     def _resident_of(self, row: int, namespace: str, name: str) -> str:
-        """The UID of the pod, where the ledger has it on this GPU."""
+        """Return the UID of the pod, where the ledger has it on this GPU."""
         pod = self._live.pod(namespace, name)
         holding = self._live.engine.ledger.holdings.get(pod.metadata.uid) if pod else None
         if pod is None or holding is None:
@@ -265,7 +267,8 @@ class TelemetryLoop:
 
 
 def _kind(error: Exception) -> str:
-    """The mistake's class and the line that it came from: what tells one mistake from another."""
+    """Return the mistake's class and the line that it came from: what tells one mistake from
+    another."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next

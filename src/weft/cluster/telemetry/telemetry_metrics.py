@@ -24,7 +24,7 @@ class TelemetryMetrics:
         self._loop = loop
 
     def collect(self) -> Iterator[Metric]:
-        """Everything, as of the last tick."""
+        """Everything, as of the last poll."""
         loop = self._loop
         yield from self._freshness()
         yield from self._ages()
@@ -41,7 +41,7 @@ class TelemetryMetrics:
         unanswered = "Questions without an answer, by kind."
         yield counter("weft_telemetry_errors", unanswered, dict(sorted(errors.items())), "kind")
         unjoined = dict(sorted(loop.unjoined.items()))
-        outside = "Series of the last look that belong to no GPU."
+        outside = "Series of the last poll that belong to no GPU."
         yield gauge("weft_telemetry_unjoined_series", outside, unjoined, "why")
         version = loop.snapshot.version if loop.snapshot else 0
         looks = "Looks that have become a snapshot."
@@ -51,10 +51,12 @@ class TelemetryMetrics:
         """Gives the backend that answers, and how queries went."""
         loop = self._loop
         asked = {loop.where: 1} if loop.where else {}
-        yield gauge("weft_telemetry_backend", "1: whom the last look asked.", asked, "backend")
+        yield gauge(
+            "weft_telemetry_backend", "1: the source that the last poll asked.", asked, "backend"
+        )
         failed = sum(n for (_, kind), n in loop.errors.items() if kind in KINDS)
         results = {"answered": loop.answered, "failed": failed}
-        queries = "Questions, by whether an answer came."
+        queries = "Queries, by outcome."
         yield counter("weft_telemetry_queries", queries, results, "result")
 
     def _freshness(self) -> Iterator[Metric]:
@@ -74,7 +76,7 @@ class TelemetryMetrics:
         yield gauge("weft_telemetry_gpus", text, counts, "metric", "state")
 
     def _ages(self) -> Iterator[Metric]:
-        """The median age of what is known; a metric that nobody has is left out."""
+        """Yield the median age of what is known; a metric that nobody has is left out."""
         ages_s: dict[str, float] = {}
         loop = self._loop
         if loop.feed is not None:

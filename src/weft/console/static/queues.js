@@ -6,8 +6,8 @@ import { members, membersInCards, membersTable } from "./namespaces.js";
 
 const PAGE = 200;
 const ORDERS = {
-  fair: "Order fair: the queue that holds least for its weight goes first.",
-  priority: "Order priority: the highest priority goes first, whichever queue it is in.",
+  fair: "Order fair: the queue that holds the least relative to its weight is next.",
+  priority: "Order priority: the pod with the highest priority is next, whatever its queue.",
 };
 const amount = (value) => `${+value.toFixed(3)}`;
 const rowsOf = (model) => [...model.queues.values()].sort((a, b) => b.share_percent - a.share_percent || byName(a.queue, b.queue));

@@ -43,7 +43,7 @@ class PodAnswer(NamedTuple):
         return asked.take(of_node if rows is None else of_node.take(rows))
 
     def asked(self) -> Bools:
-        """A mask of the domains or nodes that it refuses."""
+        """Return a mask of the domains or nodes that it refuses."""
         if isinstance(self.where, int):
             assert self.domains is not None
             return self.domains.mask_of(self.where)
@@ -51,7 +51,7 @@ class PodAnswer(NamedTuple):
 
 
 def _by_key(answers: Sequence[PodAnswer]) -> list[list[PodAnswer]]:
-    """Those that refuse something: by the same domains together, and by node. Of several
+    """Return those that refuse something: by the same domains together, and by node. Of several
     that refuse a node the first of the first counts."""
     found: dict[int, list[PodAnswer]] = {}
     for answer in answers:
@@ -64,7 +64,8 @@ def _by_key(answers: Sequence[PodAnswer]) -> list[list[PodAnswer]]:
 
 
 def refusals(answers: Sequence[PodAnswer], nodes: int) -> Codes | None:
-    """The code by which each of so many nodes is refused, [N], 0 where it is not; None: none is."""
+    """Return the code by which each of so many nodes is refused, [N], 0 if it is not; None: none
+    is."""
     found: Codes | None = None
     for alike in reversed(_by_key(answers)):
         domains = alike[0].domains

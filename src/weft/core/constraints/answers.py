@@ -29,7 +29,7 @@ def answers(
     constraints: Constraints,
     pod: PodRequest | None = None,
 ) -> list[PodAnswer]:
-    """The answers of all rules about other pods, and about volumes, of a pod with these
+    """Return the answers of all rules about other pods, and about volumes, of a pod with these
     constraints: its `own` rules, with what others add; `pod` has the names of its claims."""
     found: list[PodAnswer] = []
     if constraints.pods:
@@ -150,7 +150,7 @@ def _affinity_words(term: PodTerm, domains: LabelColumn, row: int) -> str:
 
 
 def _domain(domains: LabelColumn, key: str, row: int) -> str:
-    """The node's domain, for people; "" where it is in none."""
+    """Return the node's domain, for people; "" if it is in none."""
     number = int(domains.of_node[row])
     return f"{key}={domains.values[number - 1]}" if number else ""
 
@@ -198,8 +198,8 @@ def nodes_within(
     *,
     need_all: bool = True,
 ) -> list[Bools | None]:
-    """The nodes that each of a pod's spread rules counts on, None for all; those with all of their
-    topology keys, if they `need_all`."""
+    """Return the nodes that each of a pod's spread rules counts on, None for all; those with all of
+    their topology keys, if they `need_all`."""
     have_all = None
     by_labels = tolerated = None
     if len(rules) > 1 and need_all:
@@ -222,7 +222,7 @@ def nodes_within(
 
 
 def pods_of(existing: ExistingPods, rule: SpreadRule) -> CountByNode | None:
-    """The rule's pods by node, None for none: an empty selector selects every pod, and
+    """Return the rule's pods by node, None for none: an empty selector selects every pod, and
     kube-scheduler counts none for it."""
     if not rule.pods.labels:
         return None

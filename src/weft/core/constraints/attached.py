@@ -80,21 +80,22 @@ class AttachedVolumes:
         return fell
 
     def limits(self, table: LedgerTable, driver: str) -> Ints | None:
-        """The most of this driver's volumes that each node can have, [N]; None: no node says."""
+        """Return the most of this driver's volumes that each node can have, [N]; None: no node
+        says."""
         limited = self._limited.get(driver)
         if limited is None or not limited.by_node:
             return None
         return limited.on(table) + _NO_LIMIT
 
     def used(self, table: LedgerTable, driver: str) -> Ints:
-        """The volumes of this driver that each node has, [N]."""
+        """Return the volumes of this driver that each node has, [N]."""
         count = self._counts.get(driver)
         if count is None:
             return np.zeros(table.count, dtype=np.int64)
         return count.on(table)
 
     def with_volume(self, volume: Attached) -> Sequence[str]:
-        """The nodes on which a pod uses this volume."""
+        """Return the nodes on which a pod uses this volume."""
         return list(self._where.get(volume, ()))
 
     def _is_seen(self, node: str, volume: Attached) -> bool:

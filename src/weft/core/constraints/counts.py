@@ -59,7 +59,7 @@ class SumsByDomain:
         return self._fewest[0]
 
     def beyond(self, most: int) -> int:
-        """The domains with more than so many (`as_bits`)."""
+        """Return the domains with more than so many (`as_bits`)."""
         if self._beyond is None or self._beyond[0] != most:
             self._beyond = most, as_bits(self.sums > most)
         return self._beyond[1]
@@ -134,7 +134,8 @@ class CountByNode:
         return self._column
 
     def by_domain(self, table: LedgerTable, key: str) -> SumsByDomain:
-        """The sums by domain of this topology key, kept up while the table has this layout."""
+        """Return the sums by domain of this topology key, kept up while the table has this
+        layout."""
         self._lay_out(table)
         found = self._by_key.get(key)
         if found is None:

@@ -100,8 +100,8 @@ def waits_for(constraints: Constraints) -> PodsMoved:
 
 
 def affinity_key(rules: InterPodRules, *, with_kept: bool = False) -> CountKey:
-    """The pods that a pod's required affinity is to: all of its terms select them. One that only
-    has a place kept for it may never come there."""
+    """Return the pods that a pod's required affinity is to: all of its terms select them. One that
+    only has a place kept for it may never come there."""
     return CountKey(tuple(term.pods for term in rules.affinity), with_kept=with_kept)
 
 
@@ -139,7 +139,7 @@ class _Index(Generic[T]):
         self._next = 0
 
     def add(self, item: T, selectors: Sequence[PodSelector]) -> None:
-        """One more."""
+        """Count one more such pod."""
         self._next += 1
         first = selectors[0]
         pairs = _pairs_of(first)
@@ -167,8 +167,8 @@ class _Index(Generic[T]):
                     del self._by_label[key]
 
     def selecting(self, namespace: str, labels: Mapping[str, str]) -> list[T]:
-        """Those whose selectors select a pod of this namespace with these labels, in the order in
-        which they came; not to be changed."""
+        """Return those whose selectors select a pod of this namespace with these labels, in the
+        order in which they came; not to be changed."""
         key = namespace, frozenset(labels.items())
         found = self._found.get(key)
         if found is None:
@@ -219,7 +219,7 @@ def _pairs_of(selector: PodSelector) -> tuple[tuple[str, str], ...]:
 
 @functools.lru_cache(maxsize=KEPT + WATCHED)
 def _by_sets(selector: PodSelector) -> PodSelector:
-    """The same for asking thousands of pods: a selector may list thousands of values."""
+    """Return the same for asking thousands of pods: a selector may list thousands of values."""
     quick = [
         replace(each, values=frozenset(each.values)) if each.operator in ("In", "NotIn") else each
         for each in selector.labels or ()
@@ -234,7 +234,7 @@ class _PodsByLabel:
         self._uids: dict[str, dict[str, dict[str, None]]] = {}
 
     def add(self, uid: str, labels: Mapping[str, str]) -> None:
-        """One more."""
+        """Count one more such pod."""
         for key, value in labels.items():
             by_value = self._uids.get(key)
             if by_value is None:
@@ -257,7 +257,7 @@ class _PodsByLabel:
                     del self._uids[key]
 
     def near(self, selector: PodSelector, most: int) -> list[str] | None:
-        """Those of which it may select some; None where these are `most` or more."""
+        """Return those of which it may select some; None if these are `most` or more."""
         found: list[str] | None = None
         for rule in selector.labels or ():
             if rule.operator not in ("In", "Exists"):
@@ -342,17 +342,17 @@ class ExistingPods:
             volumes.put(uid, node, mounted)
 
     def marks_of(self, uid: str) -> PodMarks | None:
-        """The pod as others see it; None where nobody said."""
+        """Return the pod as others see it; None if nobody said."""
         known = self._pods.get(uid)
         return None if known is None else known[1]
 
     def nodes_of(self, namespace: str) -> set[str]:
-        """The nodes that pods of the namespace are on."""
+        """Return the nodes that pods of the namespace are on."""
         return {self._pods[uid][0] for uid in self._by_namespace.get(namespace, ())}
 
     def filled_in(self, pod: PodRequest, shape: Shape) -> Shape:
-        """The pod's shape with what others add: terms that keep it off, and what was chosen for
-        claims that it shares."""
+        """Return the pod's shape with what others add: terms that keep it off, and what was chosen
+        for claims that it shares."""
         storage = shape.constraints.storage
         if self.owners and (off := self.keeping_off(pod.namespace, pod.labels or {})):
             shape = self._kept_off(shape, off)
@@ -491,14 +491,14 @@ class ExistingPods:
         self.has_moved = True
 
     def keeping_off(self, namespace: str, labels: Mapping[str, str]) -> tuple[PodTerm, ...]:
-        """The anti-affinity terms of pods here that select a pod like this."""
+        """Return the anti-affinity terms of pods here that select a pod like this."""
         return tuple(self._away.selecting(namespace, labels))
 
     def drawing(
         self, namespace: str, labels: Mapping[str, str]
     ) -> list[tuple[WeightedTerm, CountByNode]]:
-        """The terms by which pods here would have a pod like this near or far, with who has them:
-        so many terms each node has."""
+        """Return the terms by which pods here would have a pod like this near or far, with who has
+        them: so many terms each node has."""
         if not self.drawers:
             return []
         drawn = self._drawn.selecting(namespace, labels)

@@ -65,7 +65,7 @@ class ImagesOnNodes:
         return (found.clip(_LEAST, most) - _LEAST) * 100 // (most - _LEAST)
 
     def _column(self, table: LedgerTable, name: str) -> Bools:
-        """The nodes that have it, [N]."""
+        """Return the nodes that have it, [N]."""
         if self._row_of is not table.row_of:
             self._row_of, self._flat = table.row_of, None
             self._asked.clear()

@@ -103,8 +103,8 @@ class PodWishes:
             self.rules += 1
 
     def parts(self, rows: Ints, at: Ints | None = None) -> list[PreferencePart]:
-        """The points of each part for these rows, which are all that fit; or for some of them, at
-        these positions. A part that does not tell these apart may be left out."""
+        """Return the points of each part for these rows, which are all that fit; or for some of
+        them, at these positions. A part that does not tell these apart may be left out."""
         table, asked = self._table, self._asked
         found: list[tuple[PartName, Ints]] = []
 
@@ -134,7 +134,7 @@ class PodWishes:
 
     def _by_pods(self, rows: Ints, at: Ints | None) -> Ints | None:
         """Sums of the weights of terms: of the pod's for each pod that they select, and of other
-        pods' that select this one. For those of the rows that are `at` these positions; None where
+        pods' that select this one. For those of the rows that are `at` these positions; None if
         they are equal there."""
         by_key: dict[str, Ints] = {}
         own = [(w, self._existing.count(CountKey((w.term.pods,)))) for w in self._asked.pods]

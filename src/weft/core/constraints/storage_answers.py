@@ -36,7 +36,7 @@ class Served(NamedTuple):
 def storage_answers(
     volumes: ServingVolumes, table: LedgerTable, rules: StorageRules, pod: PodRequest
 ) -> list[PodAnswer]:
-    """The answers about everything that the pod mounts by these rules."""
+    """Return the answers about everything that the pod mounts by these rules."""
     if rules.waits_for:
         return [_all(table, Code.CLAIM_WAITS, rules.waits_for)]
     found = [
@@ -115,7 +115,8 @@ def _given(
     candidates: Sequence[FreeVolume],
     before: Sequence[tuple[FreeVolume, Bools]],
 ) -> list[tuple[FreeVolume, Bools]]:
-    """The nodes on which each volume serves the claim, those given to others `before` aside."""
+    """Return the nodes on which each volume serves the claim, those given to others `before`
+    aside."""
     left, found = np.ones(table.count, dtype=np.bool_), []
     for volume in candidates:
         rows = left & _any(table, [volume.terms])
@@ -133,7 +134,8 @@ def _given(
 def _making(
     volumes: ServingVolumes, table: LedgerTable, claim: UnboundClaim
 ) -> tuple[Bools, Bools]:
-    """The nodes where a volume may be made for the claim, and those where enough is left for it."""
+    """Return the nodes where a volume may be made for the claim, and those where enough is left for
+    it."""
     nothing, everything = np.zeros(table.count, np.bool_), np.ones(table.count, np.bool_)
     how = volumes.classes.get(claim.storage_class)
     if how is None or not how.provisioner:
@@ -161,7 +163,7 @@ def _of_topologies(table: LedgerTable, capacities: Sequence[StorageCapacity]) ->
 
 
 def _any(table: LedgerTable, terms: Iterable[Term | Sequence[Term] | None]) -> Bools:
-    """The nodes that one of these terms matches; None matches all.
+    """Return the nodes that one of these terms matches; None matches all.
 
     Thousands of volumes are each of one node or zone: terms that ask one label for values are asked
     together.
@@ -253,7 +255,7 @@ _UNITS = (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10))
 
 
 def size_in_words(size_bytes: int) -> str:
-    """A volume's size as people write it: `10Gi`, `1.5Gi`; rounded to two digits."""
+    """Return a volume's size as people write it: `10Gi`, `1.5Gi`; rounded to two digits."""
     for unit, per in _UNITS:
         if size_bytes >= per:
             return f"{size_bytes / per:.2f}".rstrip("0").rstrip(".") + unit
@@ -261,7 +263,7 @@ def size_in_words(size_bytes: int) -> str:
 
 
 def exact_size(size_bytes: int) -> str:
-    """A size that can be written into a claim: not rounded."""
+    """Return a size that can be written into a claim: not rounded."""
     for unit, per in _UNITS:
         if size_bytes % per == 0:
             return f"{size_bytes // per}{unit}"

@@ -120,16 +120,16 @@ class ServingVolumes:
         return list(self._capacities_of.get(name, {}).values())
 
     def sizes_below(self, claim: UnboundClaim) -> list[int]:
-        """The smaller sizes, in order, at which another volume of the claim's class would do, or
-        one could be made elsewhere too."""
+        """Return the smaller sizes, in order, at which another volume of the claim's class would
+        do, or one could be made elsewhere too."""
         of_class = claim.storage_class
         sizes = {each.size_bytes for each in self.of_class(of_class)}
         sizes.update(each.size_bytes for each in self.capacities_of(of_class))
         return sorted(size for size in sizes if 0 < size < claim.size_bytes)
 
     def other_classes(self, claim: UnboundClaim) -> list[UnboundClaim]:
-        """The claim as it would be of each other class, in-tree plugins' aside: of these nobody
-        says here which driver attaches their volumes."""
+        """Return the claim as it would be of each other class, in-tree plugins' aside: of these
+        nobody says here which driver attaches their volumes."""
         return [
             replace(claim, storage_class=name, driver=how.provisioner)
             for name, how in sorted(self.classes.items())
@@ -178,7 +178,7 @@ class ServingVolumes:
     def as_assumed(
         self, rules: StorageRules, namespace: str, names: Sequence[str] | UnsetType
     ) -> StorageRules:
-        """The rules, with what was chosen already for claims that pods share."""
+        """Return the rules, with what was chosen already for claims that pods share."""
         if not self._served or not rules.claims:
             return rules
         claims = [
@@ -257,7 +257,7 @@ class ServingVolumes:
             self.moved = moved
 
     def take_moved(self) -> frozenset[Moved]:
-        """The names of whatever got better since this was asked last."""
+        """Return the names of whatever got better since this was asked last."""
         moved = frozenset(self.moved)
         self.moved.clear()
         return moved
@@ -275,7 +275,7 @@ def wanted_by(rules: StorageRules) -> frozenset[Moved]:
 
 
 def by_size(claims: Sequence[UnboundClaim]) -> list[int]:
-    """The order in which claims are served."""
+    """Return the order in which claims are served."""
     return sorted(range(len(claims)), key=lambda index: claims[index].size_bytes)
 
 

@@ -1,4 +1,4 @@
-"""The fit and the score of every node for a shape: kept per shape, mended where nodes changed.
+"""The fit and the score of every node for a shape: kept per shape, updated where nodes changed.
 
 Each (profile, shape) keeps its answers as columns over all nodes and the ledger version they were
 true at. Asking again looks only at nodes changed since; past a quarter of them, at all. Where nodes
@@ -71,14 +71,14 @@ class Assessment:
     policy scores devices. `counts[c]` is the number of nodes with code c. `inexact` says on which
     nodes the search for several GPU requests ended at its bound, None if on none. `places` is what
     was found for several GPU requests when nodes were looked at last, and their rows. `observed` is
-    what policies were shown of the cluster when they were asked last, `prices` and
-    `asked` by which price lists they scored, and a pod asked. `connected` is the quality of
-    the best connected set of GPUs that is free on each node, `connectable` that of the empty node:
-    None where it does not matter. `kinds` is what the layout tells GPUs apart by. `beside` are
-    the answers of the pod's rules about other pods, in an answer that is of one moment (`among`).
-    `rows`, where they are named, are all that fit, in order, with `scores`.
-    `wishes` are the pod's preferences now (`preferring`), None without any, and `preferred` why a
-    node was chosen by them, where they decided.
+    what policies were shown of the cluster when they were asked last, `prices` and `asked` by which
+    price lists they scored, and a pod asked. `connected` is the quality of the best connected set
+    of GPUs that is free on each node, `connectable` that of the empty node: None if it does not
+    matter. `kinds` is what the layout tells GPUs apart by. `beside` are the answers of the pod's
+    rules about other pods, in an answer that is of one moment (`among`). `rows`, where they are
+    named, are all that fit, in order, with `scores`. `wishes` are the pod's preferences now
+    (`preferring`), None without any, and `preferred` why a node was chosen by them, where they
+    decided.
     """
 
     def __init__(self, shape: Shape, ledger: Ledger, profile: Profile) -> None:
@@ -112,7 +112,7 @@ class Assessment:
         )
 
     def query(self, table: LedgerTable, rows: Ints | None = None) -> Query:
-        """The query that policies answer about these nodes, or about all."""
+        """Return the query that policies answer about these nodes, or about all."""
         return Query(table, self.demand, rows, self.observed)
 
     def read_nodes(self, table: LedgerTable) -> None:
@@ -122,7 +122,7 @@ class Assessment:
 
     def carry(self, ledger: Ledger) -> bool:
         """Take the answers over to the ledger's layout, but for nodes that came or changed, which
-        are asked about when the answers are mended next.
+        are asked about when the answers are updated next.
 
         False, and nothing is changed, where the others could get other answers there, or not
         everything was looked at.
@@ -164,27 +164,28 @@ class Assessment:
                 setattr(self, name, column.take(rows))
 
     def copied(self) -> "Assessment":
-        """The same answers, to be narrowed: columns are shared until they are replaced."""
+        """Return the same answers, to be narrowed: columns are shared until they are replaced."""
         twin = object.__new__(Assessment)
         twin.__dict__.update(self.__dict__)
         return twin
 
     def among(self, shape: Shape, beside: Sequence[PodAnswer]) -> "Assessment":
-        """The same without the nodes that a pod's rules about other pods refuse now.
+        """Return the same without the nodes that a pod's rules about other pods refuse now.
 
-        What pods are where changes with every decision, so these rules are asked anew each time.
+        What pods are where changes with every decision, so these rules are asked again each time.
         `shape` is the pod's, with the rules that others have about it.
         """
         return NarrowedAssessment(self, shape, beside)
 
     def preferring(self, wishes: PodWishes) -> "Assessment":
-        """The same for a pod with these preferences, which decide among nodes of like scores."""
+        """Return the same for a pod with these preferences, which decide among nodes of like
+        scores."""
         twin = self.copied()
         twin.wishes = wishes
         return twin
 
     def filled(self) -> "Assessment":
-        """The same with columns of all nodes."""
+        """Return the same with columns of all nodes."""
         return self
 
     @property
@@ -219,13 +220,13 @@ class NarrowedAssessment(Assessment):
                 self.total = np.where(left.codes == 0, known.total, _NEVER)
 
     def __getattr__(self, name: str) -> Any:
-        """A column of all nodes that is not made yet."""
+        """Return a column of all nodes that is not made yet."""
         if name in ("codes", "total"):
             return getattr(self.filled(), name)
         raise AttributeError(name)
 
     def filled(self) -> Assessment:
-        """The same with columns of all nodes, which stay whatever changes."""
+        """Return the same with columns of all nodes, which stay whatever changes."""
         known, rows = self._known, self.rows
         if rows is not None and "codes" not in self.__dict__:
             if known.version != self.version:
@@ -238,14 +239,14 @@ class NarrowedAssessment(Assessment):
         return self
 
     def copied(self) -> Assessment:
-        """The same answers, to be narrowed."""
+        """Return the same answers, to be narrowed."""
         self.filled()
         twin = super().copied()
         twin.rows = None
         return twin
 
     def preferring(self, wishes: PodWishes) -> Assessment:
-        """The same for a pod with these preferences: it is of one moment anyway."""
+        """Return the same for a pod with these preferences: it is of one moment anyway."""
         self.wishes = wishes
         return self
 
@@ -302,7 +303,7 @@ class Assessor:
                 self._bring_up(known)
 
     def assess(self, profile: Profile, shape: Shape) -> Assessment:
-        """The answers for `shape` as of the ledger's current version."""
+        """Return the answers for `shape` as of the ledger's current version."""
         self.looked += LOOKS_AT_LEAST
         known = self._of_this_layout(profile, shape)
         self._known.move_to_end((profile.name, shape))
@@ -314,14 +315,14 @@ class Assessor:
 
     @staticmethod
     def without_rules(shape: Shape) -> Shape:
-        """The same for everybody who asks as much, whatever pods it wants around it: answers about
-        room are kept by this."""
+        """Return the same for everybody who asks as much, whatever pods it wants around it: answers
+        about room are kept by this."""
         constraints = replace(shape.constraints, pods=UNSET, storage=UNSET)
         return replace(shape, constraints=constraints)
 
     def _of_this_layout(self, profile: Profile, shape: Shape) -> Assessment:
-        """The answers kept for `shape`; new ones where the nodes are others since (its columns have
-        a place for each node and GPU of one layout)."""
+        """Return the answers kept for `shape`; new ones where the nodes are others since (its
+        columns have a place for each node and GPU of one layout)."""
         key = (profile.name, shape)
         ledger = self._ledger
         known = self._known.get(key)
@@ -409,7 +410,7 @@ class Assessor:
 
 
 def _rules(shape: Shape) -> int:
-    """The rules that were asked of all nodes; most pods have none."""
+    """Return the rules that were asked of all nodes; most pods have none."""
     return 0 if shape.constraints == _UNCONSTRAINED else shape.constraints.rules
 
 
@@ -505,7 +506,7 @@ def _store(
     scores: list[Ints],
     position: Ints | None,
 ) -> None:
-    """Write the mended answers into the columns and adjust the histogram."""
+    """Write the updated answers into the columns and adjust the histogram."""
     at = slice(None) if rows is None else rows
     if rows is None:
         known.counts = np.bincount(codes, minlength=CODES)

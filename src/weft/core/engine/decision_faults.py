@@ -72,18 +72,19 @@ class SideTasks:
             self.faults.append(TaskFaulted(task, error))
 
     def take_faults(self) -> list[TaskFaulted]:
-        """The faults since the last call."""
+        """Return the faults since the last call."""
         faults, self.faults = self.faults, []
         return faults
 
 
 def fault_backoff_ns(faults: int) -> int:
-    """The back-off of a pod after its decision broke off so many times, nanoseconds."""
+    """Return the back-off of a pod after its decision broke off so many times, nanoseconds."""
     return min(FAULT_BACKOFF_FIRST_NS << min(faults - 1, 10), FAULT_BACKOFF_MOST_NS)
 
 
 def unless_faulted(commands: list[C]) -> list[C]:
-    """The commands; or what broke a decision off is raised, where nothing depends on going on."""
+    """Return the commands; or what broke a decision off is raised, where nothing depends on going
+    on."""
     for command in commands:
         if isinstance(command, Faulted | TaskFaulted):
             raise command.error

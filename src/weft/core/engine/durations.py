@@ -66,13 +66,13 @@ class Survival(NamedTuple):
     left: Floats
 
     def beyond(self, age: int) -> float:
-        """The part that lasts longer than this."""
+        """Return the part that lasts longer than this."""
         at = int(np.searchsorted(self.times, age, side="right"))
         return float(self.left[at - 1]) if at else 1.0
 
     def quantile(self, part: float, age: int) -> int | None:
-        """How much longer this part of those lasts at most that lasted for `age`; None where too
-        few of them were seen to end."""
+        """How much longer this part of those lasts at most that lasted for `age`; None if too few
+        of them were seen to end."""
         beyond = self.beyond(age)
         if beyond <= _ROUNDING:
             return None
@@ -240,7 +240,7 @@ class RunHistory:
         return uid in self._running
 
     def forget(self, uid: str) -> _Running | None:
-        """The pod never ran: its place is taken back."""
+        """Return the pod never ran: its place is taken back."""
         run = self._running.pop(uid, None)
         self._ends.pop(uid, None)
         if run is None:

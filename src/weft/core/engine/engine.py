@@ -271,7 +271,8 @@ class Engine:
     # --- one event each ----------------------------------------------------------------------
 
     def profile_of(self, pod: PodRequest) -> Profile:
-        """The profile that decides for this pod: its own, else its system's, else the first."""
+        """Return the profile that decides for this pod: its own, else its system's, else the
+        first."""
         names = (pod.scheduler_name, *pod.system_names)
         return next((self.profiles[name] for name in names if name in self.profiles), self._default)
 
@@ -322,7 +323,7 @@ class Engine:
     def _learn(
         self, event: events.PodGone, holding: Holding, placed: PlacedPod | None, out: list[Command]
     ) -> bool:
-        """Learn from a pod's end; True where others may now be expected to use less."""
+        """Learn from a pod's end; True if others may now be expected to use less."""
         uid = event.uid
         if event.out_of_memory and holding.placement.shares:
             workload = event.workload or (workload_of(placed.pod) if placed else uid)
@@ -378,7 +379,8 @@ class Engine:
         out.append(Evict(holding.placement, record))
 
     def tolerance_of(self, uid: str) -> SlowdownTolerance | None:
-        """The pod's slowdown tolerance, by its profile; the first one's where it is not known."""
+        """Return the pod's slowdown tolerance, by its profile; the first one's where it is
+        unknown."""
         placed = self.placed.get(uid)
         profile = placed.profile if placed else self._default
         holding = self.ledger.holdings.get(uid)
@@ -543,7 +545,7 @@ class Engine:
     def _assess(
         self, profile: Profile, pod: PodRequest, beside: Sequence[PodRequest] | None = ()
     ) -> Assessment:
-        """The same, to be used before anything changes."""
+        """Return the same, to be used before anything changes."""
         self.follow_first()
         shape = self.shape_of(profile, pod)
         known = self.asked_of(self.assessor, profile, shape, pod)
@@ -564,8 +566,8 @@ class Engine:
         return gang_preempting.makes_room(self, head, members, now_ns, out) if preempts else None
 
     def shape_of(self, profile: Profile, pod: PodRequest) -> Shape:
-        """The shape that is placed for the pod: its own, with what was learnt of those like it, and
-        what policies make of that."""
+        """Return the shape that is placed for the pod: its own, with what was learnt of those like
+        it, and what policies make of that."""
         shape = pod.shape
         if self.oom_history.known or self.peaks.known:
             shape = self.side_tasks.run(_LEARNING, partial(self._learnt_shape, profile, pod), shape)
@@ -574,8 +576,8 @@ class Engine:
     def asked_of(
         self, assessor: Assessor, profile: Profile, shape: Shape, pod: PodRequest
     ) -> Assessment:
-        """The assessor's answers about the shape, by the pod's rules about other pods, and by
-        theirs about it."""
+        """Return the assessor's answers about the shape, by the pod's rules about other pods, and
+        by theirs about it."""
         constraints, existing, table = shape.constraints, self.existing, self.ledger.table
         has_rules = constraints.pods or constraints.storage
         known = assessor.assess(profile, assessor.without_rules(shape) if has_rules else shape)
@@ -601,7 +603,7 @@ class Engine:
         return known
 
     def _learnt_shape(self, profile: Profile, pod: PodRequest) -> Shape:
-        """The request of the pod, and what was learnt of pods like it."""
+        """Return the request of the pod, and what was learnt of pods like it."""
         shape = self.oom_history.shape_of(pod)
         if profile.harvests and self.ledger.table.harvests:
             shape = self.peaks.shape_of(pod, shape)
@@ -618,7 +620,7 @@ class Engine:
     def choose_place(
         self, waiting: WaitingPod, known: Assessment, row: int, now_ns: int
     ) -> ChosenPlace:
-        """The devices that the pod gets on node `row`, which fits."""
+        """Return the devices that the pod gets on node `row`, which fits."""
         pod, profile, shape, table = waiting.pod, waiting.profile, known.shape, self.ledger.table
         charged = self._charged(pod) if self.oom_history.known else None
         key = f"{self.seed}/{pod.uid}/{waiting.tries}"

@@ -76,7 +76,7 @@ class VolumesChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
 
     @classmethod
     def of(cls, volumes: ServingVolumes) -> "VolumesChanged | None":
-        """All that this account knows, for another one; None where it knows nothing."""
+        """Return all that this account knows, for another one; None if it knows nothing."""
         found = cls(
             tuple(volumes.free.values()),
             tuple(volumes.classes.values()),
@@ -100,11 +100,11 @@ class PodAdded(msgspec.Struct, frozen=True, tag=True, gc=False):
 class PodSeenBound(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The API shows a pod bound, by Weft before a restart or by anyone else.
 
-    `bound_ns` is when, by the API's clock, nanoseconds since 1970, 0 where it does not say: for the
-    order of bindings. `held_ns` is how long ago that was for the host that tells it, 0 where it
-    knows no better: so the engine can place it on its own clock. `unsure`: it may hold less than is
-    charged, for its marks are in doubt: nobody else is evicted for it. `gang` is the group that
-    it belongs to: it counts among those that have places. `queue` is its team's queue, unset where
+    `bound_ns` is when, by the API's clock, nanoseconds since 1970, 0 if it does not say: for the
+    order of bindings. `held_ns` is how long ago that was for the host that tells it, 0 if it knows
+    no better: so the engine can place it on its own clock. `unsure`: it may hold less than is
+    charged, for its marks are in doubt: no other pod is evicted for it. `gang` is the group that it
+    belongs to: it counts among those that have places. `queue` is its team's queue, unset where
     queues do not count; `priority` is there for a pod that may be ended for one of a higher, and
     `movable` for one that had rather be moved: it as its controller would make it anew. `workload`
     and `deadline_s` are as in `PodRequest`, told where it matters how long pods run.
@@ -159,7 +159,7 @@ class BindFailed(msgspec.Struct, frozen=True, tag=True, gc=False):
 class PodGone(msgspec.Struct, frozen=True, tag=True, gc=False):
     """A pod succeeded, failed, was deleted, or is withdrawn: whatever it holds is free.
 
-    `out_of_memory` says that it ran out of GPU memory, and was last seen to use `peak_mib` (0 where
+    `out_of_memory` says that it ran out of GPU memory, and was last seen to use `peak_mib` (0 if
     nobody saw it); `workload` whose pods those like it are ("": its own); `completed` that it ran
     to its end: what it used at most is what one like it will need.
     """
@@ -191,7 +191,7 @@ class SignalsChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
 class NotEvicted(msgspec.Struct, frozen=True, tag=True, gc=False):
     """An `Evict` came to nothing: refused (a disruption budget: another may go), or not asked.
 
-    `stays`: the pod was ended, and is there long after its grace period: nobody waits for it."""
+    `stays`: the pod was ended, and is there long after its grace period: no pod waits for it."""
 
     uid: str
     why: str = ""
@@ -224,7 +224,7 @@ class OomHistoryLearnt(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class ProgressSeen(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The running pods' progress since the last look; those nobody knows it of are left out."""
+    """The running pods' progress since the last poll; those nobody knows it of are left out."""
 
     observed: tuple[PodProgress, ...] = ()
 
@@ -236,8 +236,8 @@ class LeadershipBegan(msgspec.Struct, frozen=True, tag=True, gc=False):
 class BindingsRead(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Pods of a node hold more than it has: the bindings, read afresh, of those that Weft placed.
 
-    Pods on their way out, and those whose marks are in doubt, are left out. `shrunk`: the node has
-    shown larger or more GPUs than now.
+    Pods terminating, and those whose marks are in doubt, are left out. `shrunk`: the node has shown
+    larger or more GPUs than now.
     """
 
     node: str

@@ -1,13 +1,13 @@
 """Withholds evictions for a slow pod: those beside it are not to blame, or enough went.
 
-What may change here: for whom others went, who was slow alone, and who went at this look. It is a
+What may change here: for whom others went, who was slow alone, and who went at this poll. It is a
 pure function of what `SlowdownEviction` tells it: the windows it counted, and who went.
 
-    slow alone on its GPUs                                  ──▶ nobody goes for it, until it is seen
-                                                               within its bound
-    three went for it within an hour                        ──▶ nobody goes for it in that hour
-    more than a third of the critical pods are slow         ──▶ nobody goes at this look
-    one of a hundred GPUs lost a pod at this look           ──▶ nobody else goes at this look
+    slow alone on its GPUs                           ──▶ no eviction for it, until it is seen
+                                                         within its bound
+    three were evicted for it within an hour         ──▶ no eviction for it in that hour
+    more than a third of the critical pods are slow  ──▶ no eviction at this poll
+    one of a hundred GPUs lost a pod at this poll    ──▶ no other eviction at this poll
 
 Pods of every class are doubted. For those that are not latency-critical that counts where the pods
 of a GPU get less done together than one alone: a wrong rate alone of one of them looks like that.
@@ -38,28 +38,29 @@ LOOK_NS = 10 * 1_000_000_000
 Why = Literal["alone", "in-vain", "common", "enough"]
 _WORDS: dict[Why, str] = {
     "alone": "it was too slow alone on its GPUs, too",
-    "in-vain": f"{TRIES} went for it within an hour",
+    "in-vain": f"{TRIES} were evicted for it within an hour",
     "common": "more than a third of the latency-critical pods are too slow at once; that is not "
     "their neighbours",
-    "enough": "enough pods went at the last look; it is the next one's turn",
+    "enough": "enough pods were evicted at the last poll; this pod is next",
 }
 WHYS = tuple(_WORDS)
 
 
 def why_withheld_in_words(why: Why) -> str:
-    """Says why nobody is evicted for a pod that is too slow."""
-    return f"nobody is evicted for it: {_WORDS[why]}"
+    """Says why no pod is evicted for a pod that is too slow."""
+    return f"no pod is evicted for it: {_WORDS[why]}"
 
 
 class SlowdownSample(NamedTuple):
-    """One look at a pod; `slowdown` is None where nobody counted."""
+    """One look at a pod; `slowdown` is None if nobody counted."""
 
     slowdown: float | None
     late: bool
 
 
 def bad_windows(windows: Iterable[SlowdownSample], bound: float) -> tuple[int, int]:
-    """The number of windows in which it was slower than its bound, and of those in which late."""
+    """Return the number of windows in which it was slower than its bound, and of those in which
+    late."""
     samples = list(windows)
     slow = sum(sample.slowdown is not None and sample.slowdown > bound for sample in samples)
     return slow, sum(sample.late for sample in samples)
@@ -75,7 +76,7 @@ class _Leaving(NamedTuple):
 class EvictionLimits:
     """Withholds evictions of one ledger's pods.
 
-    `withheld_evictions` says for which pods nobody went at their last look, and why.
+    `withheld_evictions` says for which pods nobody went at their last poll, and why.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -148,7 +149,7 @@ class EvictionLimits:
         return True
 
     def _doubt(self, uid: str, now_ns: int) -> Why | None:
-        """The doubt about the pod itself, if there is one."""
+        """Return the doubt about the pod itself, if there is one."""
         if uid in self._alone:
             return "alone"
         went = sum(now_ns - asked_ns < TRIED_NS for asked_ns in self._for.get(uid, ()))
@@ -163,7 +164,7 @@ class EvictionLimits:
         return "enough" if self._went_ns and len(self._went_ns) >= self._most() else None
 
     def _most(self) -> int:
-        """The most evictions at a look."""
+        """Return the most evictions at a poll."""
         places = (holding.placement for holding in self._ledger.holdings.values())
         gpus = {(place.node, share.gpu) for place in places for share in place.shares}
         return max(1, len(gpus) // GPUS_EACH)

@@ -17,7 +17,7 @@ from weft.model import Shape
 
 
 class FairPods(ActivePods):
-    """Heaps by queue, and by profile in these: a look at each queue that has pods finds the next.
+    """Heaps by queue, and by profile in these: a poll at each queue that has pods finds the next.
 
     Entries of pods that are not active any more are skipped when they surface.
     """
@@ -64,7 +64,7 @@ class FairPods(ActivePods):
         self._looks[waiting.turn_of] = self._looks.get(waiting.turn_of, 0) + looks
 
     def take_turns(self, *, by_turns: bool) -> None:
-        """Have queues go behind others by the work that was done for them, or no more."""
+        """Start or stop moving queues behind others by the work done for them."""
         self._by_turns = by_turns
         if not by_turns:
             self._looks.clear()
@@ -75,7 +75,8 @@ class FairPods(ActivePods):
 
 
 def _first(heaps: dict[str, Heap]) -> Heap | None:
-    """The heap of the profile whose first pod is next: the highest priority, then the oldest."""
+    """Return the heap of the profile whose first pod is next: the highest priority, then the
+    oldest."""
     best: Heap | None = None
     best_key: tuple[int, ...] | None = None
     for heap in heaps.values():

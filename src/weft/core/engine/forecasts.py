@@ -95,7 +95,7 @@ class Forecasts:
         return self.durations.left(kinds_of(pod), 0, now_ns, said_ns=said_ns, bound_ns=bound_ns)
 
     def order(self, waiting: WaitingPod, now_ns: int) -> Key:
-        """The pod's place in the queue."""
+        """Return the pod's place in the queue."""
         pod, half_ns = waiting.pod, self.left(waiting.pod, now_ns).half_ns
         created_ns = pod.gang.created_ns if pod.gang else pod.created_ns
         return self.discipline.order(waiting.key, waiting.rank, created_ns, half_ns)

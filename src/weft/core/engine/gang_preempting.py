@@ -82,8 +82,8 @@ def _plan(
 def _changes_something(
     engine: Engine, found: GangPlaces, victims: Sequence[Victim], rights: PreemptionRights
 ) -> bool:
-    """False where nobody ends, leaves or is beaten there: the gang's own search just failed on it,
-    and would again."""
+    """False if nobody ends, leaves or is beaten there: the gang's own search just failed on it, and
+    would again."""
     nodes = {place.placement.node for place in found.chosen}
     beaten = any(each.node in nodes for each in rights.beaten)
     going = [uid for uid in rights.going if uid in engine.preemption.going]

@@ -13,7 +13,7 @@ ANY_NUMBER = 1 << 40
 
 
 def room_for(demand: Demand, table: LedgerTable) -> Ints:
-    """The most such pods that each node has room for, [N]; whether one fits is not asked."""
+    """Return the most such pods that each node has room for, [N]; whether one fits is not asked."""
     room = _beside_gpus(demand, table.cpu_free, table.memory_free)
     if len(demand.needs) == 1 and not demand.need.gpu_request.split:
         room = np.minimum(room, _free_gpus_for(demand.need, table))
@@ -54,7 +54,7 @@ def _gpus_for(need: Need, table: LedgerTable) -> Ints:
 
 
 def _shares(need: Need, table: LedgerTable, milli: Ints, memory_mib: Ints) -> Ints:
-    """The most such shares that each device has room for, [D]."""
+    """Return the most such shares that each device has room for, [D]."""
     shares = np.full(table.devices, ANY_NUMBER, dtype=np.int64)
     if need.milli:
         shares = milli // need.milli

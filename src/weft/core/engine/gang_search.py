@@ -118,7 +118,8 @@ def _other_orders(
 def _domains(
     engine: Engine, members: GangMembers[WaitingPod], waiting: Sequence[WaitingPod]
 ) -> list[Bools | None]:
-    """The nodes to look at, [N] for each domain of the topology key; None for all of them."""
+    """Return the nodes to look at, [N] for each domain of the topology key; None for all of
+    them."""
     key, table = members.topology_key(), engine.ledger.table
     if not key or members.placed:
         return [None]
@@ -171,9 +172,9 @@ ROUNDS = 8
 def _by_room(
     engine: Engine, waiting: Sequence[WaitingPod], of_node: Ints, count: int, least: int
 ) -> list[int]:
-    """The numbers of domains that may have room for as many pods as are needed, of each kind no
-    more than there are: those that have it for all first, the fullest of these first. The roomiest
-    one, if none may."""
+    """Return the numbers of domains that may have room for as many pods as are needed, of each kind
+    no more than there are: those that have it for all first, the fullest of these first. The
+    roomiest one, if none may."""
     pods = np.zeros(count + 1, dtype=np.int64)
     room = np.zeros(engine.ledger.table.count, dtype=np.int64)
     kinds = Counter((each.profile.name, each.pod.shape) for each in waiting)
@@ -290,7 +291,7 @@ def _nodes_of(ledger: Ledger, members: GangMembers[WaitingPod]) -> set[int]:
 
 
 def within(known: Assessment, inside: Bools) -> Assessment:
-    """The answers on these nodes alone."""
+    """Return the answers on these nodes alone."""
     answer = PodAnswer(Code.GROUP_ELSEWHERE, ~inside, _elsewhere)
     return known.among(known.shape, [answer])
 
@@ -302,7 +303,8 @@ def _elsewhere(row: int) -> str:
 def in_domain(
     known: Assessment, gangs: Gangs[WaitingPod], ledger: Ledger, gang: Gang
 ) -> Assessment:
-    """The answers without nodes outside the topology domains in which pods of the gang are."""
+    """Return the answers without nodes outside the topology domains in which pods of the gang
+    are."""
     members = gangs.of(gang)
     if members is None or not (key := members.topology_key()):
         return known
@@ -333,8 +335,8 @@ def decide(
     now_ns: int,
     out: list[Command],
 ) -> Record | None:
-    """Places for as many pods of the gang as it needs, or for none; `head` waits for all. None
-    where they have places, else the decision."""
+    """Places for as many pods of the gang as it needs, or for none; `head` waits for all. None if
+    they have places, else the decision."""
     before, preemption = engine.journal.seq, engine.preemption
     own = preemption.of_pods(members.waiting) if preemption.nominations else ()
     for kept in own:

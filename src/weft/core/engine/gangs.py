@@ -36,8 +36,8 @@ class GangMembers(Generic[W]):
 
     `head` is the one that stands in the queue for all, if any does. `ready_ns` and `tries` are of
     the gang: another head goes on with them. `short_since_ns` is when it was first found that the
-    pods that wait fit nowhere although others run; None where that is not so. `leaving` are those
-    of the others that were asked to go for it. `most` is how many of its pods an empty cluster has
+    pods that wait fit nowhere although others run; None if that is not so. `leaving` are those of
+    the others that were asked to go for it. `most` is how many of its pods an empty cluster has
     room for, at most; `largest_sums` is what it was worked out from at the layout `summed_at`.
     """
 
@@ -74,7 +74,7 @@ class GangMembers(Generic[W]):
 
     @property
     def least(self) -> int:
-        """Pods that it needs; the most that any of its pods says, 0 where nobody knows."""
+        """Pods that it needs; the most that any of its pods says, 0 if unknown."""
         return max((gang.least for gang in self._sizes), default=0)
 
     @property
@@ -106,7 +106,7 @@ class GangMembers(Generic[W]):
         return GangDecision(str(self.gang), self.least, self.there, placed, most)
 
     def topology_key(self) -> str:
-        """The node label of which its pods must be in one value; "" for anywhere."""
+        """Return the node label of which its pods must be in one value; "" for anywhere."""
         return next((gang.topology_key for gang in self._sizes if gang.topology_key), "")
 
     def _of_each_task(self) -> dict[str, int]:
@@ -156,15 +156,15 @@ class Gangs(Generic[W]):
         return bool(self._of_placed)
 
     def of(self, gang: Gang) -> GangMembers[W] | None:
-        """The pods of the gang that are known."""
+        """Return the pods of the gang that are known."""
         return self._by_key.get(gang.key)
 
     def of_placed(self, uid: str) -> GangMembers[W] | None:
-        """The gang of a pod with a place, if it has one."""
+        """Return the gang of a pod with a place, if it has one."""
         return self._of_placed.get(uid)
 
     def waits(self, waiting: W, gang: Gang) -> GangMembers[W]:
-        """A pod of the gang is in the queue."""
+        """Note that a pod of the gang is in the queue."""
         members = self._by_key.setdefault(gang.key, GangMembers(gang))
         members.waiting[waiting.pod.uid] = waiting
         members.count(gang, 1)
@@ -178,7 +178,7 @@ class Gangs(Generic[W]):
         self._forget_if_empty(members)
 
     def placed(self, uid: str, gang: Gang) -> GangMembers[W]:
-        """A pod of the gang, which is not in the queue, has a place."""
+        """Note that a pod of the gang, no longer in the queue, has a place."""
         members = self._by_key.setdefault(gang.key, GangMembers(gang))
         members.put(uid, gang)
         self._of_placed[uid] = members
@@ -209,7 +209,7 @@ class Gangs(Generic[W]):
                 yield members
 
     def stays(self, uid: str) -> bool:
-        """A pod that was asked to go did not: it may be asked again. False if it was not asked."""
+        """Allow evicting a pod again that was not evicted; False if it had not been asked for."""
         members = self._of_placed.get(uid)
         if members is None or uid not in members.leaving:
             return False

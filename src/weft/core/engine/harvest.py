@@ -11,7 +11,7 @@ engine names the same borrower), and the snapshots.
 A borrower is a pod whose request, with the requests of those bound before it, exceeds the card.
 Best-effort pods go first. Latency-critical ones never borrow, never lend, and never go. Only FRESH
 numbers send a pod away: not knowing is a reason to lend nothing, and none to evict. A pod whose
-marks are in doubt came last, whenever it was bound: what it is charged sends nobody else away.
+marks are in doubt came last, whenever it was bound: what it is charged evicts no other pod.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -57,7 +57,7 @@ class Harvest(msgspec.Struct, frozen=True, gc=False):
 
 
 class GrownPod(msgspec.Struct, frozen=True, gc=False):
-    """A pod that needs more of the GPU than at the last look."""
+    """A pod that needs more of the GPU than at the last poll."""
 
     uid: str
     before_mib: int
@@ -82,7 +82,7 @@ class _BoundPod(msgspec.Struct, frozen=True, gc=False):
     """A pod's time of binding (those the API has not shown yet last), and its class.
 
     The API tells whole seconds; within one, `number` is the order of this engine's own decisions.
-    Between the lender's binding and the borrower's is a look, so that they hardly ever tie.
+    Between the lender's binding and the borrower's is a poll, so that they hardly ever tie.
     """
 
     bound_ns: int
@@ -154,7 +154,7 @@ class HarvestRules:
         self._refused.discard(uid)
 
     def not_evicted(self, uid: str, *, refused: bool) -> None:
-        """The pod was not evicted: one that a budget protects is asked last at the next look."""
+        """The pod was not evicted: one that a budget protects is asked last at the next poll."""
         if uid in self._leaving:
             self._leaving.discard(uid)
             if refused:
@@ -165,13 +165,13 @@ class HarvestRules:
         self._leaving.add(uid)
 
     def class_of(self, holding: Holding) -> str:
-        """The pod's class, "" where nobody said; latency-critical where anybody says so."""
+        """Return the pod's class, "" if nobody said; latency-critical where anybody says so."""
         bound = self._bound.get(holding.placement.uid)
         classes = {holding.placement.job_class, bound.job_class if bound else ""}
         return LATENCY_CRITICAL if LATENCY_CRITICAL in classes else max(classes)
 
     def in_order(self, node: str, gpu: int) -> list[Holding]:
-        """The pods of a GPU in the order of their binding: what the API says decides."""
+        """Return the pods of a GPU in the order of their binding: what the API says decides."""
 
         def key(holding: Holding) -> tuple[bool, int, int, str]:
             bound = self._bound.get(holding.placement.uid)
@@ -193,7 +193,7 @@ class HarvestRules:
 
         `needs` is what pods (UID) will need of their GPU before they end, MiB, where that is known:
         so much of them is never idle, however little they use now. With limits of `known_only`
-        nothing is idle of those of whom it is not known, but who `ran_long`.
+        nothing is idle of those of whom it is unknown, but who `ran_long`.
         """
         ledger, table = self._ledger, self._ledger.table
         idle = signals.source.idle_mib

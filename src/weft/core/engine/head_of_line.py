@@ -123,7 +123,7 @@ def _keep(
     counts: Sequence[int],
     now_ns: int,
 ) -> list[str]:
-    """A gang or pod fits nowhere, and ends nobody. If its turn is due, its place is kept, or moved;
+    """A gang or pod fits nowhere, and ends no pod. If its turn is due, its place is kept, or moved;
     the nodes on which one is."""
     kept = engine.kept_places
     kept.enters(head, members, now_ns)
@@ -153,8 +153,8 @@ def _chosen(
     turn: LineTurn,
     now_ns: int,
 ) -> list[Placement] | None:
-    """The place for which least has to end, or, where it is known how long pods run, that is whole
-    first. One that is kept stays, unless another is whole much sooner."""
+    """Return the place for which least has to end, or, where it is known how long pods run, that is
+    whole first. One that is kept stays, unless another is whole much sooner."""
     found = least_to_end.find(engine, head, members, turn.nodes, now_ns)
     forecasts = engine.forecasts
     if not forecasts.on or found is None or (turn.places and turn.reservation.is_hard):
@@ -173,7 +173,7 @@ def _chosen(
 
 
 def _tell(refused: Record, nodes: Sequence[str], out: list[Command]) -> None:
-    """Say in the decision that is told where a place is kept."""
+    """Note in the decision's record where a place is kept."""
     for at, command in enumerate(out):
         if isinstance(command, Unschedulable) and command.record is refused and refused.gang:
             gang = replace(refused.gang, kept=tuple(nodes))

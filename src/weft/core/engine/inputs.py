@@ -84,7 +84,7 @@ def bindings_read(
 
 
 def policy_input(engine: Engine, event: events.PolicyInput, now_ns: int) -> None:
-    """A policy has new input: all are asked anew."""
+    """A policy has new input: all are asked again."""
     name = event.policy
     takers = [policy for policy in engine.policies if name in policy.inputs]
     types = dict.fromkeys(policy.inputs[name] for policy in takers)

@@ -49,7 +49,7 @@ class DecisionAttempt(NamedTuple):
 
     @classmethod
     def of(cls, waiting: WaitingPod) -> "DecisionAttempt":
-        """The try of a pod in the queue."""
+        """Return the try of a pod in the queue."""
         return cls(waiting.pod, waiting.profile.name, waiting.tries)
 
 
@@ -76,7 +76,7 @@ class PlacedPod:
 
 
 def _saw(record: Record, view: SignalsView) -> MeasuredAtPlacement | None:
-    """None where nobody measures anything."""
+    """None if nobody measures anything."""
     if not view.version:
         return None
     by_gpu = {}
@@ -116,7 +116,7 @@ class Journal:
         charged: OomCharge | None,
         place: tuple[int, tuple[Share, ...]] | None = None,
     ) -> Record:
-        """A pod's place: on the node of a row, with these shares; or nowhere."""
+        """Return a pod's place: on the node of a row, with these shares; or nowhere."""
         pod, table = waiting.pod, self._ledger.table
         outcome: Outcome = "unschedulable" if place is None else "placed"
         row, shares = place or (-1, ())
@@ -189,7 +189,7 @@ class Journal:
         return Record(*self._begun(pod, profile, attempt, now_ns), FAULTED, fault=why)
 
     def _begun(self, pod: PodRequest, profile: str, attempt: int, now_ns: int) -> RecordHead:
-        """The next record's first fields: which decision it is, of which pod."""
+        """Return the next record's first fields: which decision it is, of which pod."""
         seq, version = self._next(), self._version
         return seq, now_ns, pod.uid, pod.namespace, pod.name, profile, attempt, version
 

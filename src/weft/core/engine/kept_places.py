@@ -6,8 +6,8 @@
 
 What is free of a place is held under a UID of its own, as for nominated pods, and what gets free
 there later too. Pods of a higher priority, and those of the same that came earlier, take it as if
-nobody held it (`aside`). All of a place becomes free when pods that run there end, so places that
-are kept wait for no other place. Nothing of it is stored: a new process begins anew.
+it were free (`aside`). All of a place becomes free when pods that run there end, so places that are
+kept wait for no other place. Nothing of it is stored: a new process begins again.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ Line = tuple[str, int]
 
 
 def line_of(head: WaitingPod) -> Line:
-    """The line in which it waits."""
+    """Return the line in which it waits."""
     return head.profile.name, head.pod.priority
 
 
@@ -94,7 +94,7 @@ class LineTurn:
 
 
 def key_of(pod: PodRequest) -> str:
-    """The key of the pod's turn, or of its gang's."""
+    """Return the key of the pod's turn, or of its gang's."""
     return pod.gang.key if pod.gang else pod.uid
 
 

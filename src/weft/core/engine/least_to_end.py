@@ -53,7 +53,7 @@ def find(
     waits_s: Ints | None = None,
 ) -> list[Placement] | None:
     """Places for as many of the gang's pods as it needs, or for the pod, on these nodes if there
-    are any; else, or where that cannot be, anywhere. None where there are none although everything
+    are any; else, or where that cannot be, anywhere. None if there are none although everything
     ended. Where whole GPUs are asked, with `waits_s` those are sought that are free first, by how
     long each is waited for, [D]."""
     rows = [row for node in nodes if (row := engine.ledger.table.row_of.get(node)) is not None]
@@ -123,7 +123,7 @@ def _find(
 
 
 def _enough(members: GangMembers[WaitingPod], found: gang_search.GangPlaces) -> list[Placement]:
-    """The first of the places that the gang can start with."""
+    """Return the first of the places that the gang can start with."""
     chosen = [(place.placed.pod.gang, place.placement) for place in found.chosen]
     for count in range(1, len(chosen)):
         if members.would_do(gang for gang, _ in chosen[:count] if gang):
@@ -240,8 +240,8 @@ def _milli(table: LedgerTable) -> Ints:
 
 
 def _cheapest_domain(table: LedgerTable, key: str, room: _Room, needed: int) -> _Room | None:
-    """The room in the topology domain where as many pods as are needed cost least; all of it where
-    the gang may be anywhere. None where there is too little."""
+    """Return the room in the topology domain where as many pods as are needed cost least; all of it
+    where the gang may be anywhere. None if there is too little."""
     if not key:
         return room if len(room.rows) >= needed else None
     numbers = table.labels.domains(key).of_node.take(room.rows)

@@ -1,4 +1,4 @@
-"""Finds the fewest pods to move, evict and place anew, so that another pod finds a place.
+"""Finds the fewest pods to move, evict and place again, so that another pod finds a place.
 
 Every plan was played (`MoveTrials.play`). A set of pods that helps must hold some of one node
 without which the waiting pod fits there, its *base*; each other pod of the set must make room for
@@ -73,8 +73,8 @@ class RoomSearch:
         self._on: dict[str, list[Holding]] = {}
 
     def plan(self, pod: PodRequest, most_moves: int = 3) -> MovePlan | None:
-        """The smallest plan of at most `most_moves` moves; None: there is none, or none was found
-        within the trials (`cut_off`). Of plans as small, the one that loses least work."""
+        """Return the smallest plan of at most `most_moves` moves; None: there is none, or none was
+        found within the trials (`cut_off`). Of plans as small, the one that loses least work."""
         trials = self._trials
         self._begin, self._looked, self._fit, self._on = trials.tried, 0, {}, {}
         self._helpers.clear()
@@ -105,7 +105,7 @@ class RoomSearch:
         return tried >= self._most_trials or self._looked >= LOOKS_A_TRIAL * self._most_trials
 
     def _best_of(self, pod: PodRequest, sets: Iterable[tuple[str, ...]]) -> MovePlan | None:
-        """The plan that loses least, of those that move one of these sets of one size."""
+        """Return the plan that loses least, of those that move one of these sets of one size."""
         best: MovePlan | None = None
         for chosen in sets:
             if self.cut_off:
@@ -127,7 +127,7 @@ class RoomSearch:
         return None
 
     def _by_size(self, uid: str) -> tuple[int, str]:
-        """The largest first."""
+        """Return the largest first."""
         asks = self._trials.movable[uid].request.shape.gpu_requests
         return -sum(ask.count * (1000 if ask.whole else ask.milli) for ask in asks), uid
 
@@ -212,7 +212,7 @@ class RoomSearch:
         return [node.name for node, code in nodes if code == 0 or Code(code).is_by_others]
 
     def _movable_on(self, node: str, wanted: Shape) -> list[Holding]:
-        """The pods that may leave the node for this shape: none that asks as much."""
+        """Return the pods that may leave the node for this shape: none that asks as much."""
         return [
             holding
             for holding in self._held_on(node)

@@ -1,4 +1,4 @@
-"""Plays moves of pods, evicted and placed anew one at a time, on a ledger that is as before after.
+"""Plays moves of pods, evicted and placed again one at a time, on a ledger that is as before after.
 
 A pod goes; a pod that waits is tried first, as it has waited longest; then the one that went gets a
 place where its profile puts it. Only then does the next one go.
@@ -46,7 +46,7 @@ class MovesPlayed(msgspec.Struct, frozen=True):
 
 class MoveTrials:
     """Tries moves out on an engine's ledger. `budgets` are how many pods each disruption budget
-    lets go; `progress` hears every hundredth trial's number."""
+    lets go; `progress` is called with every hundredth trial's number."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class MoveTrials:
         return all(count <= self._budgets.get(name, 0) for name, count in counts.items())
 
     def lost_gpu_s(self, uids: Sequence[str]) -> float:
-        """The work that is lost with these."""
+        """Return the work that is lost with these."""
         return sum(self.movable[uid].lost_gpu_s for uid in uids)
 
     def assess(self, pod: PodRequest) -> Assessment:
@@ -115,7 +115,7 @@ class MoveTrials:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Changes meanwhile are undone at the end."""
+        """Undo all changes to the ledger at the end of the context."""
         self.tried += 1
         if self._progress is not None and self.tried % 100 == 0:
             self._progress(self.tried)
@@ -130,13 +130,13 @@ class MoveTrials:
         return held.placement.node
 
     def place(self, pod: PodRequest) -> str | None:
-        """Reserve a place as the engine would; its node, None where there is none."""
+        """Reserve a place as the engine would; its node, None if there is none."""
         return reserve_place(self.engine, self.assess(pod), pod)
 
 
 def reserve_place(engine: Engine, known: Assessment, pod: PodRequest) -> str | None:
     """Reserve, on trial, the place that a first attempt of the pod would take by these answers; its
-    node, None where there is none."""
+    node, None if there is none."""
     table, profile, key = engine.ledger.table, engine.profile_of(pod), f"{engine.seed}/{pod.uid}/1"
     row = selection.best_row(known, profile, key)
     if row < 0:

@@ -1,6 +1,6 @@
 """Says which victims of a preemption need not end for good: they may move, and have room elsewhere.
 
-A move is a pod's eviction; its controller makes it anew, and it comes to the queue like any pod.
+A move is a pod's eviction; its controller makes it again, and it comes to the queue like any pod.
 That there is room for it is tried on the ledger, as `weft defrag` tries it: those that the move is
 for have their places first. The room is not kept meanwhile.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def may_move(engine: Engine, victims: Sequence[Victim]) -> list[str]:
-    """The UIDs of those that may move, the most important first; of a group that ends as one
+    """Return the UIDs of those that may move, the most important first; of a group that ends as one
     nobody, and where budgets are violated nobody whom one guards."""
     preemption = engine.preemption
     if not preemption.movable:
@@ -65,7 +65,7 @@ def rooms_beside(
 
 def _keep_from(engine: Engine, pod: PodRequest, chosen: Sequence[ChosenPlace]) -> list[str]:
     """Hold, on trial, what is kept for others of which this pod may take nothing when it comes
-    anew; but for what those take for whom it goes (`chosen`). The UIDs."""
+    again; but for what those take for whom it goes (`chosen`). The UIDs."""
     preemption, holdings = engine.preemption, engine.ledger.holdings
     taken = {place.placement.node for place in chosen}
     held = []

@@ -106,7 +106,7 @@ class NodeShortfall:
         return list(sets)
 
     def _thinned(self, device: int, mask: int, count: int) -> Iterator[int]:
-        """The fewest of a shared GPU's holders that leave enough of it."""
+        """Yield the fewest of a shared GPU's holders that leave enough of it."""
         table, need = self._table, self._demand.need
         lacks = [need.milli - int(table.device_milli_free[device]), 0]
         if not self._demand.harvests:

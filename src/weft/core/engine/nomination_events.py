@@ -36,7 +36,7 @@ there: its controller makes one that went anew."""
 
 
 def beat(engine: Engine, nomination: Nomination, now_ns: int, out: list[Command]) -> None:
-    """A pod of higher priority takes what was kept: that one, or its gang, searches anew."""
+    """A pod of higher priority takes what was kept: that one, or its gang, searches again."""
     if nomination.pod.uid not in engine.preemption.nominations:
         return  # with another one of its gang
     for each in engine.preemption.together(nomination):
@@ -51,7 +51,7 @@ def _wake(engine: Engine, nomination: Nomination, now_ns: int) -> None:
 
 
 def _waits_for(engine: Engine, nomination: Nomination) -> WaitingPod | None:
-    """The pod in the queue, or the head of its gang."""
+    """Return the pod in the queue, or the head of its gang."""
     gang = nomination.pod.gang
     members = engine.queue.gangs.of(gang) if gang else None
     head = members.head if members else None
@@ -177,8 +177,8 @@ def wake_nominated(engine: Engine, node: str, now_ns: int) -> None:
 
 
 def _free_without(engine: Engine, kept: Sequence[Nomination], row: int) -> FreedNode:
-    """The node of this row, were nothing kept there for these. Of one that is decided about just
-    now nothing is held, and nothing is to be."""
+    """Return the node of this row, were nothing kept there for these. Of one that is decided about
+    just now nothing is held, and nothing is to be."""
     held = [each for each in kept if kept_uid(each.pod.uid) in engine.ledger.holdings]
     for each in held:
         engine.preemption.let_go(each)

@@ -6,8 +6,8 @@
 
 A nominated pod holds nothing yet, but what is free of its place is held for it, under a UID of its
 own (`kept_uid`): nobody of its priority or a lower one takes what others are ended for, and no
-account promises more than there is. Pods of higher priority take it as if nobody held it. Rules
-about other pods see it as if it were there, but for affinity.
+account promises more than there is. Pods of higher priority take it as if it were free. Rules about
+other pods see it as if it were there, but for affinity.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -33,7 +33,7 @@ GangOf = Callable[[str], GangMembers[WaitingPod] | None]
 
 
 def kept_uid(uid: str) -> str:
-    """The UID under which a place is kept for this pod."""
+    """Return the UID under which a place is kept for this pod."""
     return KEPT + uid
 
 
@@ -112,7 +112,7 @@ class Preemption:
         return self._movers
 
     def lowest(self) -> int:
-        """The lowest priority that somebody has who may be ended; `STAYS` where nobody may."""
+        """Return the lowest priority of the pods that may be ended; `STAYS` if no pod may."""
         return next(iter(self.lower.priorities(STAYS)), STAYS)
 
     def _changed_on(self, node: str) -> None:
@@ -145,7 +145,7 @@ class Preemption:
         return None if standing is None else standing[0]
 
     def may_move(self, uid: str, request: PodRequest | None, node: str) -> None:
-        """The pod may be moved: so its controller makes it anew; None: it may not."""
+        """The pod may be moved: so its controller makes it again; None: it may not."""
         if request is None:
             self.movable.pop(uid, None)
         else:
@@ -184,8 +184,8 @@ class Preemption:
         return {budget.name: budget.allowed for budget in self.budgets.values()}
 
     def victims_on(self, node: str, below: int) -> list[Victim]:
-        """The pods of the node that may be ended for one of this priority; of a gang that ends as
-        one, or that fewer pods than it needs would be left of, all together."""
+        """Return the pods of the node that may be ended for one of this priority; of a gang that
+        ends as one, or that fewer pods than it needs would be left of, all together."""
         here = [
             holding.placement.uid
             for holding in self._ledger.pods_on(node)
@@ -298,16 +298,16 @@ class Preemption:
         return [each for each in self.nominations.values() if each.priority < priority]
 
     def not_below(self, priority: int) -> list[Nomination]:
-        """All others."""
+        """Return all others."""
         return [each for each in self.nominations.values() if each.priority >= priority]
 
     def together(self, nomination: Nomination) -> list[Nomination]:
-        """The same, and those of its gang: they are kept all or not at all."""
+        """Return the same, and those of its gang: they are kept all or not at all."""
         found = self._beside(nomination.pod) if nomination.pod.gang else []
         return found or [nomination]
 
     def _beside(self, pod: PodRequest) -> list[Nomination]:
-        """The pod's nomination, and those of its gang."""
+        """Return the pod's nomination, and those of its gang."""
         return [each for each in self.nominations.values() if pod.goes_with(each.pod)]
 
     def of_pods(self, uids: Iterable[str]) -> list[Nomination]:
@@ -350,7 +350,7 @@ class Preemption:
 
 
 def free_part(ledger: Ledger, place: Placement, uid: str) -> Placement | None:
-    """As much of the place as is free now, for this UID; None where nothing is."""
+    """As much of the place as is free now, for this UID; None if nothing is."""
     table = ledger.table
     row = table.row_of.get(place.node)
     if row is None:

@@ -39,9 +39,9 @@ def offered_victims(
     *,
     by_sums: bool,
 ) -> dict[str, OfferedVictims]:
-    """The nodes where ending somebody helps, and whom. Where others than those `proposed` must be
-    found, on the 48 likeliest nodes. `by_sums`: nothing but what nodes have in all can have made
-    kube-scheduler propose them, so others may go in their stead; else they go too."""
+    """Return the nodes where ending pods helps, and which pods. Where others than those `proposed`
+    must be found, on the 48 likeliest nodes. `by_sums`: nothing but what nodes have in all can have
+    made kube-scheduler propose them, so others may go in their stead; else they go too."""
     rights, rows = rights_of(engine, pod), engine.ledger.table.row_of
     fits = FitTrials(engine, profile, WaitingPod(pod, profile, 0), rights)
     offers, others = {}, {}
@@ -80,7 +80,7 @@ class _CardVictims:
         self._known, self._fits = engine.assess(profile, pod, None), fits
 
     def likeliest(self, nodes: Mapping[str, OfferedVictims]) -> Iterator[str]:
-        """Those of the nodes that are worth a search, the likeliest first."""
+        """Yield those of the nodes that are worth a search, the likeliest first."""
         table = self._engine.ledger.table
         here = np.zeros(table.count, dtype=np.bool_)
         here[[table.row_of[name] for name in nodes]] = True
@@ -89,7 +89,8 @@ class _CardVictims:
             yield table.nodes[row].name
 
     def on(self, node: str, beside: OfferedVictims) -> OfferedVictims | None:
-        """The victims on this node, with those `beside` who go in any case; None for nobody."""
+        """Return the victims on this node, with those `beside` who go in any case; None for
+        nobody."""
         engine, table = self._engine, self._engine.ledger.table
         everywhere = np.ones(table.count, dtype=np.bool_)
         search = self._search(everywhere, beside.uids)

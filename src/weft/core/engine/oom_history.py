@@ -74,7 +74,7 @@ class OomHistory:
         self.owed: Counter[str] = Counter()
 
     def learn(self, out_of_memory: OutOfMemory, ledger: Ledger) -> OomRecord | None:
-        """The workload's record from now on; None where that is no news."""
+        """Return the workload's record from now on; None if that is not a news."""
         before = self.known.get(out_of_memory.workload, _NOTHING)
         if out_of_memory.end in before.ends or not out_of_memory.placement.shares:
             return None
@@ -118,7 +118,7 @@ class OomHistory:
         return True
 
     def shape_of(self, pod: PodRequest) -> Shape:
-        """The charge that the workload's past demands of the pod."""
+        """Return the charge that the workload's past demands of the pod."""
         oom_record = self.known.get(workload_of(pod)) if self.known else None
         if oom_record is None:
             return pod.shape
@@ -139,7 +139,8 @@ class OomHistory:
 
 
 def workload_of(pod: PodRequest) -> str:
-    """The workload whose next pod is like this one; a pod that nobody makes again is its own."""
+    """Return the workload whose next pod is like this one; a pod that nobody makes again is its
+    own."""
     return pod.workload or pod.uid
 
 

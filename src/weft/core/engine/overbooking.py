@@ -97,8 +97,8 @@ class DoubleBookedPod(NamedTuple):
 def overbooked_gpus(
     ledger: Ledger, name: str, unsure: Callable[[str], bool]
 ) -> tuple[OverbookedGpu, ...]:
-    """The GPUs of this node that hold more than they have. `unsure` pods (UIDs) may hold less, or
-    be elsewhere on the node."""
+    """Return the GPUs of this node that hold more than they have. `unsure` pods (UIDs) may hold
+    less, or be elsewhere on the node."""
     table = ledger.table
     row = table.row_of.get(name)
     if row is None:
@@ -129,7 +129,8 @@ def overbooked_gpus(
 def double_booked(
     ledger: Ledger, name: str, bindings: Iterable[PodBinding]
 ) -> list[DoubleBookedPod]:
-    """Those of a node's pods that do not fit beside those bound before them, in that order."""
+    """Return those of a node's pods that do not fit beside those bound before them, in that
+    order."""
     row = ledger.table.row_of.get(name)
     if row is None:
         return []
@@ -153,7 +154,8 @@ def double_booked(
 def first_overbooked(
     ledger: Ledger, name: str, bindings: Iterable[PodBinding], *, shrunk: bool
 ) -> DoubleBookedPod | None:
-    """The first of a node's pods that does not fit beside those bound before it, if there is one.
+    """Return the first of a node's pods that does not fit beside those bound before it, if there is
+    one.
 
     `shrunk`: the node has shown larger or more GPUs than now.
     """

@@ -1,7 +1,7 @@
 """Picks who gets a place that several pods wait for: for policies that read `pending`, last.
 
 What a shape may have is kept by the `Assessor`; who else waits changes with every event, so this
-last filter is asked anew each time, and only about nodes that fit.
+last filter is asked again each time, and only about nodes that fit.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,7 +41,7 @@ def pending(
 def among(
     table: LedgerTable, known: Assessment, profile: Profile, waiting: Sequence[Shape]
 ) -> Assessment:
-    """The answers, without what the profile's first policy leaves to others that wait."""
+    """Return the answers, without what the profile's first policy leaves to others that wait."""
     every = (known.codes == 0).nonzero()[0]
     if not known.demand.needs or known.demand.mode == "many" or not len(every):
         return known
@@ -71,7 +71,7 @@ def among(
 
 
 def _best(total: Ints, rows: Ints, most: int) -> Ints:
-    """The best `most` of these rows, in order; of equals the first."""
+    """Return the best `most` of these rows, in order; of equals the first."""
     if len(rows) <= most:
         return rows
     scores = total.take(rows)

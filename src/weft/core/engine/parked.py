@@ -54,7 +54,7 @@ class FreedNode(NamedTuple):
 
     @classmethod
     def on(cls, ledger: Ledger, row: int) -> "FreedNode":
-        """The node of this row now."""
+        """Return the node of this row now."""
         table = ledger.table
         devices = [(state.memory, state.milli) for state in table.states_of(row)]
         return cls(table.cells[:, row].tolist(), devices, ledger.generation, row)
@@ -114,7 +114,7 @@ class ParkedGroup(Generic[K, W]):
     def could_fit(self, freed: FreedNode, *, by_requests: bool = False) -> bool:
         """Necessary, not sufficient.
 
-        What could be harvested is not known here; `by_requests`: without it.
+        What could be harvested is unknown here; `by_requests`: without it.
         """
         if freed.for_whom is not None:
             of_all = freed._replace(for_whom=None)
@@ -136,11 +136,11 @@ class ParkedGroup(Generic[K, W]):
         return not self.never.covers(freed)
 
     def shapes(self) -> list[Shape]:
-        """All shapes of its pods."""
+        """Return all shapes of its pods."""
         return [self.key.shape, *(other.key.shape for other in self.others)]
 
     def first(self) -> W | None:
-        """The one to be tried first; those that left are dropped on the way."""
+        """Return the one to be tried first; those that left are dropped on the way."""
         while self.heap and self.heap[0][1].state != "parked":
             heapq.heappop(self.heap)
         return self.heap[0][1] if self.heap else None
@@ -226,7 +226,8 @@ class GroupsByRule(Generic[K, W]):
                 del self._numbers[key]
 
     def waiting_for(self, moved: PodsMoved) -> list[ParkedGroup[K, W]]:
-        """The groups that may fit since this moved, in the order in which they came first."""
+        """Return the groups that may fit since this moved, in the order in which they came
+        first."""
         if not self._groups:
             return []
         found: set[int] = set()
@@ -240,5 +241,5 @@ def _keys(moved: PodsMoved) -> Iterator[tuple[str, object]]:
 
 
 def backoff_ns(tries: int) -> int:
-    """The back-off of a pod after its `tries`-th failed try, nanoseconds."""
+    """Return the back-off of a pod after its `tries`-th failed try, nanoseconds."""
     return min(BACKOFF_FIRST_NS << min(tries - 1, 10), BACKOFF_MOST_NS)

@@ -105,13 +105,13 @@ class Peaks:
         self._learn(pod, least_mib, 0)
 
     def expected_mib(self, pod: PodRequest) -> int:
-        """Memory that the pod will need of its GPU, MiB; 0 where that is not known."""
+        """Memory that the pod will need of its GPU, MiB; 0 if that is unknown."""
         kind = kind_of(pod) if self.known else None
         peak = self.known.get(kind) if kind is not None else None
         return _expected(peak) if peak is not None else 0
 
     def needs(self, placed: Mapping[str, HasPod]) -> Callable[[str], int] | None:
-        """`expected_mib` by UID of who was placed so; None where nothing is known of anybody.
+        """`expected_mib` by UID of who was placed so; None if nothing is known of anybody.
 
         What was asked for of the last such answer is not worked out again.
         """
@@ -132,7 +132,7 @@ class Peaks:
         return need_mib
 
     def shape_of(self, pod: PodRequest, shape: Shape) -> Shape:
-        """The shape whose GPU request has what is expected, where the pod asks more."""
+        """Return the shape whose GPU request has what is expected, where the pod asks more."""
         expected_mib = self.expected_mib(pod)
         if not expected_mib or len(shape.gpu_requests) != 1 or shape.gpu_requests[0].least_mib:
             return shape
@@ -161,7 +161,7 @@ class Peaks:
 
 
 def kind_of(pod: PodRequest) -> Kind | None:
-    """The kind of this pod; None where nothing can be learnt from it."""
+    """Return the kind of this pod; None if nothing can be learnt from it."""
     owner = pod.shape.application or pod.workload
     if (
         not owner

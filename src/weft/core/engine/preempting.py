@@ -1,7 +1,7 @@
 """Ends pods of lower priority for one that fits nowhere, and keeps the place for it meanwhile.
 
 Whom to end is `core/preempt/`'s search; each set is tried by the engine's own answers, on the
-ledger, and undone. A decision that ends somebody is one record of the pod and one of each victim.
+ledger, and undone. A decision that ends a pod is one record of the pod and one of each victim.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class PreemptionRights(NamedTuple):
     beside: list[Nomination]
 
     def victims_on(self, engine: Engine, node: str) -> Sequence[Victim]:
-        """The pods of the node that it may end."""
+        """Return the pods of the node that it may end."""
         victims = engine.preemption.victims_on(node, self.below)
         return victims if self.takes_back is None else self.takes_back.victims(victims)
 
@@ -157,17 +157,19 @@ class PreemptionRights(NamedTuple):
         return [kept_uid(each.pod.uid) for each in self.beaten]
 
     def gone_for(self, engine: Engine, node: str) -> list[str]:
-        """Those that are gone when it may run on the node: who leaves another one may stay long."""
+        """Return those that are gone when it may run on the node: who leaves another one may stay
+        long."""
         return [*dict.fromkeys((*self.kept_from, *on_node(engine, self.going, node)))]
 
     def beside_on(self, node: str) -> list[Nomination]:
-        """Those `beside` that are on the node."""
+        """Return those `beside` that are on the node."""
         return [each for each in self.beside if each.node == node]
 
 
 def rights_of(engine: Engine, pod: PodRequest, *, shares_room: bool = False) -> PreemptionRights:
-    """The rights of this pod: by priority, and where queues take back what others borrow, by its
-    queue. `shares_room`: it may have what others leave who go for pods that it does not beat."""
+    """Return the rights of this pod: by priority, and where queues take back what others borrow, by
+    its queue. `shares_room`: it may have what others leave who go for pods that it does not
+    beat."""
     preemption, beaten = engine.preemption, beaten_by(engine, pod)
     takes_back = TakesBack(engine.teams, pod) if engine.teams.rules.reclaim else None
     beside = [*preemption.still_waiting()] if shares_room and takes_back is None else []
@@ -186,8 +188,8 @@ def rights_of(engine: Engine, pod: PodRequest, *, shares_room: bool = False) -> 
 
 
 def beaten_by(engine: Engine, pod: PodRequest) -> list[Nomination]:
-    """The places kept for others that this pod may take: of a lower priority, and where queues take
-    back what others borrow, of its own queue."""
+    """Return the places kept for others that this pod may take: of a lower priority, and where
+    queues take back what others borrow, of its own queue."""
     beaten = engine.preemption.below(pod.priority)
     if not engine.teams.rules.reclaim:
         return beaten
@@ -207,7 +209,7 @@ def without_kept(engine: Engine, pod: PodRequest) -> Iterator[None]:
 def _search(
     engine: Engine, waiting: WaitingPod, known: Assessment, rights: PreemptionRights, now_ns: int
 ) -> RoomFound | None:
-    """The victims: rather pods that may move, and have room elsewhere, than others."""
+    """Return the victims: rather pods that may move, and have room elsewhere, than others."""
     preemption = engine.preemption
     fits = FitTrials(engine, waiting.profile, waiting, rights)
 
@@ -292,7 +294,7 @@ def _at_limit(engine: Engine, pod: PodRequest, known: Assessment) -> Bools | Non
 
 
 def _found(engine: Engine, search: VictimSearch) -> FoundVictims | None:
-    """The search's answer; the turn's work is counted."""
+    """Return the search's answer; the turn's work is counted."""
     found, looks = search.find(), engine.ledger.table.count // LOOKS_SEARCH
     engine.assessor.looked += looks + LOOKS_AT_LEAST * search.trials
     return found
@@ -317,7 +319,7 @@ class _VictimsOf:
         self._roomy: dict[tuple[str, Shape], bool] = {}
 
     def __call__(self, node: str) -> Sequence[Victim]:
-        """Those on the node."""
+        """Return those on the node."""
         victims, name_of = self.rights.victims_on(self.engine, node), self.engine.teams.name_of
         if self.only_queue:
             return [v for v in victims if all(name_of(uid) == self.only_queue for uid in v.uids)]
@@ -401,8 +403,8 @@ def _place_without(
     rights: PreemptionRights,
     now_ns: int,
 ) -> tuple[ChosenPlace | None, list[str]]:
-    """The pod's place on this row once these are gone, by the engine's own choice, None if it finds
-    none; and all who are gone there then."""
+    """Return the pod's place on this row once these are gone, by the engine's own choice, None if
+    it finds none; and all who are gone there then."""
     before, node = engine.journal.seq, engine.ledger.table.nodes[row].name
     gone, chosen = [*rights.gone_for(engine, node), *uids], None
     with engine.trial(gone, rights.beside_on(node)):
@@ -494,7 +496,7 @@ def end(
 
 
 def _gives_back_to(engine: Engine, pod: PodRequest, uid: str) -> str:
-    """The queue of the pod, where the one that is ended borrowed for another; else ""."""
+    """Return the queue of the pod, where the one that is ended borrowed for another; else ""."""
     if not engine.teams.rules.reclaim or engine.teams.name_of(uid) == pod.team_queue:
         return ""
     return pod.team_queue

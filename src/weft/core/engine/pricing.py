@@ -1,4 +1,4 @@
-"""Has policies make their prices anew: after so many pods, so long, or so much change.
+"""Has policies make their prices again: after so many pods, so long, or so much change.
 
 Rules: prices change here alone, at the end of an event, so that a pod's filter, score and bind go
 by the same ones, whoever hosts the engine, answers kept by shape stay true and a decisions file
@@ -66,7 +66,7 @@ class Turnover:
             self._freed += _amount(holding)
 
     def settle(self) -> float:
-        """The part by now, 0 to 1."""
+        """Return the part by now, 0 to 1."""
         if not self._came:
             return 1.0
         before, freed = self._held, self._freed
@@ -83,7 +83,7 @@ class Turnover:
 
 
 def _amount(holding: Holding) -> int:
-    """The amount that counts of a pod, also while it is being bound."""
+    """Return the amount that counts of a pod, also while it is being bound."""
     return holding.placement.cpu_milli + 1
 
 
@@ -133,8 +133,8 @@ def _free_milli(table: LedgerTable) -> int:
 
 
 class PriceLists:
-    """When the prices of the policies that have any are made anew (`lists`); `has_begun`: the first
-    pod came."""
+    """When the prices of the policies that have any are made again (`lists`); `has_begun`: the
+    first pod came."""
 
     def __init__(self, policies: Sequence[Policy], ledger: Ledger, side_tasks: SideTasks) -> None:
         self._ledger = ledger
@@ -156,7 +156,7 @@ class PriceLists:
         return bool(self.lists) and uid not in self._known
 
     def comes(self, uid: str, now_ns: int) -> bool:
-        """A pod came; True if prices were made for it, as for the first one."""
+        """Note a new pod; True if prices were made for it, as for the first one."""
         if not self.expects(uid):
             return False
         self._known[uid] = None
@@ -196,7 +196,7 @@ class PriceLists:
         return bool(due)
 
     def nodes_changed(self, now_ns: int) -> bool:
-        """Prices of another layout are of other kinds of GPU; True if they were made anew."""
+        """Prices of another layout are of other kinds of GPU; True if they were made again."""
         if not self.lists or self._ledger.table is self._table:
             return False
         self.make(now_ns)

@@ -57,7 +57,7 @@ class RowLookup:
         self._known: deque[tuple[list[str], LedgerTable, Ints]] = deque(maxlen=lists)
 
     def __call__(self, table: LedgerTable, names: list[str], /) -> Ints:
-        """A row for each name, -1 for one that the table does not have."""
+        """Return a row for each name, -1 for one that the table does not have."""
         for known, of_table, known_rows in self._known:
             if names is known and table is of_table:
                 return known_rows
@@ -66,7 +66,7 @@ class RowLookup:
         return rows
 
     def remember(self, table: LedgerTable, names: list[str], rows: Ints) -> None:
-        """The rows that a look-up of `names` would find."""
+        """The rows that a poll-up of `names` would find."""
         self._known.appendleft((names, table, rows))
 
 
@@ -146,7 +146,7 @@ def scores(
 
 
 class WouldPlace(NamedTuple):
-    """Where the pod would be placed now; `placement` is None where it fits nowhere. `known` is what
+    """Where the pod would be placed now; `placement` is None if it fits nowhere. `known` is what
     every node says, `slowdowns` what is expected of it and those beside it."""
 
     known: Assessment
@@ -155,7 +155,7 @@ class WouldPlace(NamedTuple):
 
 
 def would_place(engine: Engine, profile: Profile, pod: PodRequest) -> WouldPlace:
-    """The place that a first attempt would take. `profile` decides."""
+    """Return the place that a first attempt would take. `profile` decides."""
     known = engine.assess(profile, pod)
     table, key = engine.ledger.table, f"{engine.seed}/{pod.uid}/1"
     row = selection.best_row(known, profile, key)
@@ -169,7 +169,7 @@ def would_place(engine: Engine, profile: Profile, pod: PodRequest) -> WouldPlace
 def slowdowns_at(
     engine: Engine, profile: Profile, known: Assessment, placement: Placement
 ) -> tuple[ExpectedSlowdown, ...]:
-    """The slowdowns that the profile's policy expects there; () where it predicts none."""
+    """Return the slowdowns that the profile's policy expects there; () where it predicts none."""
     table = engine.ledger.table
     row = table.row_of.get(placement.node)
     if row is None:

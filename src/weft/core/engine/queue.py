@@ -82,7 +82,7 @@ class WaitingPod:
     (GPU metrics) is why: it needs no back-off before the try, nor after it. `parked_in` is the
     group that it was parked in last, `group` that one's key. `faults` counts the tries that broke
     off. `rank` is its priority, smaller is higher, `turn_of` the namespace on whose turn it is
-    tried. `team` is its team's queue, "" where that does not matter.
+    tried. `team` is its team's queue, "" if that does not matter.
     """
 
     __slots__ = (
@@ -116,8 +116,8 @@ class WaitingPod:
         self.parked_in: ParkedGroup[GroupKey, WaitingPod] | None = None
 
     def own_group(self) -> GroupKey:
-        """Those alike, while it waits on its own: pods that must be in their gang's domain are
-        alike with those of their gang."""
+        """Return those alike, while it waits on its own: pods that must be in their gang's domain
+        are alike with those of their gang."""
         gang = self.pod.gang
         in_domain = gang.key if gang and gang.topology_key else ""
         return GroupKey(self.profile.name, self.pod.shape, in_domain, self.team)
@@ -162,7 +162,7 @@ class ActivePods:
         heapq.heappush(self._heap_of(waiting), (waiting.key, waiting))
 
     def pop(self) -> WaitingPod | None:
-        """The next one, taken out; None when there is none."""
+        """Return the next one, taken out; None when there is none."""
         if self._turns is not None:
             return self._pop_by_turns()
         best: Heap | None = None
@@ -182,7 +182,7 @@ class ActivePods:
         return first if first.rank[1] < waiting.rank[1] else None
 
     def worked(self, waiting: WaitingPod, looks: int) -> None:
-        """So much work was done for the pod, on the turn of its namespace."""
+        """Charge the work done for the pod to its namespace's turn."""
         self._work[waiting.turn_of] = self._work.get(waiting.turn_of, 0) + looks
 
     def take_turns(self, *, by_turns: bool) -> None:
@@ -260,7 +260,7 @@ class ActivePods:
 
 
 def _highest(ranks: dict[tuple[int, int], dict[str, Heap]]) -> tuple[int, int] | None:
-    """The highest rank that anybody has; what is empty is dropped on the way."""
+    """Return the highest rank that anybody has; what is empty is dropped on the way."""
     while ranks:
         rank = min(ranks)
         namespaces = ranks[rank]
@@ -273,14 +273,14 @@ def _highest(ranks: dict[tuple[int, int], dict[str, Heap]]) -> tuple[int, int] |
 
 
 def first_of(heap: Heap) -> WaitingPod | None:
-    """The heap's first; entries of pods that are not active any more are dropped on the way."""
+    """Return the heap's first active pod; entries of pods no longer active are dropped."""
     while heap and heap[0][1].state != "active":
         heapq.heappop(heap)
     return heap[0][1] if heap else None
 
 
 def active_in(heap: Heap) -> Iterator[WaitingPod]:
-    """The heap's pods."""
+    """Yield the heap's pods."""
     return (waiting for _, waiting in heap if waiting.state == "active")
 
 
@@ -315,11 +315,11 @@ class Queue(GatheringPods):
         return uid in self._known
 
     def get(self, uid: str) -> WaitingPod | None:
-        """The pod, if it is in the queue."""
+        """Return the pod, if it is in the queue."""
         return self._known.get(uid)
 
     def waiting(self) -> Iterator[WaitingPod]:
-        """Every pod in the queue, wherever it waits."""
+        """Yield every pod in the queue, wherever it waits."""
         return iter(self._known.values())
 
     def add(self, pod: PodRequest, profile: Profile, now_ns: int, *, first: bool = False) -> None:

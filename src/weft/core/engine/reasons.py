@@ -99,7 +99,8 @@ def reasons_of(
 def reason_of_each(
     table: LedgerTable, known: Assessment, rows: Ints, warnings: Sequence[str]
 ) -> list[str]:
-    """The reason why each of these nodes does not fit, about that node alone; "" where it does."""
+    """Return the reason why each of these nodes does not fit, about that node alone; "" if it
+    does."""
     codes = known.codes.take(rows)
     reasons = [""] * len(rows)
     for number in np.unique(codes[codes != 0]).tolist():
@@ -124,7 +125,7 @@ def reason_of_each(
 def best_nodes(
     table: LedgerTable, known: Assessment, profile: Profile, most: int
 ) -> list[Candidate]:
-    """The best nodes in order, by masked argmax: records are no place for a sort."""
+    """Return the best nodes in order, by masked argmax: records are no place for a sort."""
     rows = known.rows
     left = (known.total if rows is None else known.scores).copy()
     best: list[Candidate] = []
@@ -149,7 +150,7 @@ def _words(
     rows: Sequence[int],
     warnings: Sequence[str],
 ) -> str:
-    """The words that only the pod's request gives: the model or the UUID, which resource."""
+    """Return the words that only the pod's request gives: the model or the UUID, which resource."""
     shape, words = known.shape, ""
     match code:
         case Code.WRONG_MODEL if shape.devices.uuids or shape.devices.not_uuids:
@@ -188,7 +189,8 @@ def _beside_words(code: Code, known: Assessment, rows: Sequence[int]) -> str:
 def _extended_words(
     shape: Shape, table: LedgerTable, rows: Sequence[int], warnings: Sequence[str]
 ) -> str:
-    """The warnings about other systems' resources that the pod asks for and the nodes lack."""
+    """Return the warnings about other systems' resources that the pod asks for and the nodes
+    lack."""
     asked = dict(shape.extended)
     foreign = [
         warning
@@ -201,7 +203,7 @@ def _extended_words(
 
 def _overbooked_words(code: Code, query: Query) -> list[str]:
     """For each node: which GPU would have what the code says is missing, were not so much more
-    promised of its other side that nobody gets a part of it; "" where that is not why."""
+    promised of its other side that nobody gets a part of it; "" if that is not why."""
     if code not in _BY_DEVICE:
         return []
     need = _hungriest(query)
@@ -226,7 +228,8 @@ def _overbooked_words(code: Code, query: Query) -> list[str]:
 
 
 def _lost_links(known: Assessment, table: LedgerTable, rows: Sequence[int]) -> str:
-    """The links of the best connected free GPUs there, and of the best that the node could have."""
+    """Return the links of the best connected free GPUs there, and of the best that the node could
+    have."""
     if known.connected is None or known.connectable is None or not len(rows):
         return ""
     row = max(rows, key=lambda row: int(known.connected[row]) if known.connected is not None else 0)
@@ -301,7 +304,7 @@ def _too_few(query: Query) -> list[ReasonMeasure]:
 
 
 def _not_idle(query: Query) -> list[ReasonMeasure]:
-    """The whole cards asked for, and the idle ones that a node has for them."""
+    """Return the whole cards asked for, and the idle ones that a node has for them."""
     whole = [need for need in query.demand.needs if need.whole]
     good = np.zeros(len(query.device_kind), dtype=np.bool_)
     for need in whole:
@@ -317,7 +320,7 @@ def _cores(query: Query) -> list[ReasonMeasure]:
 
 
 def _memory(query: Query) -> list[ReasonMeasure]:
-    """The hungriest GPU request's memory and the roomiest accepted card."""
+    """Return the hungriest GPU request's memory and the roomiest accepted card."""
     need = _hungriest(query)
     column = query.device_memory_free
     if need.gpu_request.split:
@@ -336,7 +339,8 @@ def _card_size(query: Query) -> list[ReasonMeasure]:
 
 
 def _told_mib(query: Query, need: Need) -> Ints:
-    """The request on each device, [d], MiB: where its card lacks units, as many MiB as they are."""
+    """Return the request on each device, [d], MiB: where its card lacks units, as many MiB as they
+    are."""
     memory = need.gpu_request.memory
     by_unit = [memory.on_node(k.unit_mib).told_mib_on(k.memory_mib) for k in query.table.kinds]
     by_kind = np.maximum(need.ask_mib, np.array(by_unit, dtype=np.int64))

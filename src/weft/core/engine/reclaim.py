@@ -28,7 +28,7 @@ class TakesBack:
         self.below = ANY_PRIORITY if self._lent else pod.priority
 
     def victims(self, there: Sequence[Victim]) -> list[Victim]:
-        """Those of the pods on a node that may be ended for it."""
+        """Return those of the pods on a node that may be ended for it."""
         return [
             victim for victim in there if all(self._may_end(uid, victim) for uid in victim.uids)
         ]

@@ -86,8 +86,8 @@ class PreemptedFor(msgspec.Struct, frozen=True, gc=False):
 
     `law`: only as its disruption budgets allow; `gang`: the group with which it ends as one.
     `queue`: the other pod's team's queue, which takes back what this one borrowed, whatever its
-    priority; "" where it is ended for its priority. `moves_to`: the node that has room for it when
-    its controller makes it anew; "" where it is ended, or there is none."""
+    priority; "" if it is ended for its priority. `moves_to`: the node that has room for it when its
+    controller makes it again; "" if it is ended, or there is none."""
 
     uid: str
     pod: str

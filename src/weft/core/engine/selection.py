@@ -26,7 +26,8 @@ from weft.model import Placement, Shape, Share
 def placement_on(
     table: LedgerTable, row: int, uid: str, shares: tuple[Share, ...], shape: Shape
 ) -> Placement:
-    """The pod's place: its shares, what it takes of the node beside them, and what it runs."""
+    """Return the pod's place: its shares, what it takes of the node beside them, and what it
+    runs."""
     return Placement(
         uid,
         table.nodes[row].name,
@@ -43,7 +44,7 @@ def placement_on(
 
 
 def best_row(known: Assessment, profile: Profile, key: str) -> int:
-    """The row of the best node, −1 where none fits; `key` is for policies that draw.
+    """Return the row of the best node, −1 if none fits; `key` is for policies that draw.
 
     Of nodes that score almost equally, the one that the pod prefers. Of those that score equally,
     the one whose free GPUs are connected best, then the first.
@@ -75,8 +76,8 @@ def best_row(known: Assessment, profile: Profile, key: str) -> int:
 
 
 def _preferred(known: Assessment, wishes: PodWishes, percent: int) -> Ints | None:
-    """The best rows for the pod's preferences, of those within `percent` % of the range of scores
-    from the best; of equals those with the best score. None where it has none among them."""
+    """Return the best rows for the pod's preferences, of those within `percent` % of the range of
+    scores from the best; of equals those with the best score. None if it has none among them."""
     rows = known.rows
     scores = known.total if rows is None else known.scores
     best, worst = int(scores[scores.argmax()]), int(scores[scores.argmin()])
@@ -138,7 +139,7 @@ def predicted(
 def links(
     table: LedgerTable, row: int, known: Assessment, shares: tuple[Share, ...]
 ) -> ChosenLinks | UnsetType:
-    """How the pod's GPUs are connected; unset where nobody tells, or it has one."""
+    """How the pod's GPUs are connected; unset if unknown, or it has one."""
     if len(shares) < 2 or not connection.matters(known.shape, table):
         return UNSET
     return connection.links_chosen(table, row, [share.gpu for share in shares]) or UNSET
@@ -153,7 +154,8 @@ def _share(table: LedgerTable, row: int, position: int, gpu_request: int, need: 
 
 
 def _whole(table: LedgerTable, row: int, known: Assessment, profile: Profile) -> list[int]:
-    """The best connected idle devices that are accepted; the first, where links say nothing."""
+    """Return the best connected idle devices that are accepted; the first, where links say
+    nothing."""
     idle, count = _idle(table, row, known, profile), known.demand.need.count
     if not connection.matters(known.shape, table):
         return idle[:count]
@@ -161,7 +163,7 @@ def _whole(table: LedgerTable, row: int, known: Assessment, profile: Profile) ->
 
 
 def _idle(table: LedgerTable, row: int, known: Assessment, profile: Profile) -> list[int]:
-    """The idle devices that are accepted."""
+    """Return the idle devices that are accepted."""
     if known.demand.mode == "device" or profile.device_filters:
         fits: list[int] = _fitting(table, row, known, profile)[1].tolist()
         return fits
@@ -172,7 +174,8 @@ def _idle(table: LedgerTable, row: int, known: Assessment, profile: Profile) -> 
 def _exchanged(
     table: LedgerTable, row: int, known: Assessment, profile: Profile, positions: list[int]
 ) -> list[int]:
-    """The same devices, or others that no policy could tell from them and are connected better.
+    """Return the same devices, or others that no policy could tell from them and are connected
+    better.
 
     Where the policy chooses among equals itself, or goes by who else waits, that stays.
     """
@@ -191,7 +194,7 @@ def _exchanged(
 def _fitting(
     table: LedgerTable, row: int, known: Assessment, profile: Profile
 ) -> tuple[Query, Ints]:
-    """The question about this node alone, and the positions of the devices that fit."""
+    """Return the question about this node alone, and the positions of the devices that fit."""
     query = known.query(table, np.array([row], dtype=np.int64))
     for policy in profile.device_filters:
         mask = ask.filter_devices(policy, query)
@@ -254,8 +257,8 @@ def _many(
 
 
 def _found_before(known: Assessment, row: int, profile: Profile) -> assignment.Assignment | None:
-    """The answer found on this node when it was assessed; None where it was not just then, or where
-    the policy's own choice among equals is still to be asked."""
+    """Return the answer found on this node when it was assessed; None if it was not just then, or
+    where the policy's own choice among equals is still to be asked."""
     if known.places is None or type(profile.lead).choose_device is not Policy.choose_device:
         return None
     rows, answer = known.places

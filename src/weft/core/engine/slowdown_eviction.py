@@ -13,8 +13,8 @@ asks the pods' policies what one costs the other.
 
 A latency-critical pod never goes. Windows count only with the very co-residents that are there now:
 the first one with others is about both, and is left out. Guesses (`proxy`), and pods of which
-nothing was seen, send nobody away. Who must not go (`NotEvicted`) is asked last from then on, and
-no more often than each 5 minutes; nothing else is put off by that.
+nothing was seen, evicts no pod. Who must not go (`NotEvicted`) is asked last from then on, and no
+more often than each 5 minutes; nothing else is put off by that.
 
 An example, which a test plays: lc, latency-critical, may get 1.10 times slower. batch and
 free are on its GPU too, expected to cost it a log slowdown of 0.1 and of 0.3.
@@ -65,7 +65,7 @@ _CoResidents = tuple[tuple[_Gpu, ...], tuple[str, ...]]
 
 
 class PodProgress(msgspec.Struct, frozen=True, gc=False):
-    """One running pod's progress since the last look.
+    """One running pod's progress since the last poll.
 
     `slowdown` is its rate alone ÷ its rate now, 1.0 for no loss, at most `SLOWEST`. `proxy`: nobody
     counted its progress, and that number is a guess from its GPU's load; it is shown, and never
@@ -104,8 +104,8 @@ class SlowdownReason(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Account:
-    """Windows of a pod beside the same others; whether a latency-critical one is too slow, None
-    where that is not known."""
+    """Windows of a pod beside the same others; whether a latency-critical one is too slow, None if
+    that is unknown."""
 
     __slots__ = ("at_ns", "co_residents", "too_slow", "windows")
 
@@ -140,8 +140,8 @@ class SlowdownEviction:
 
     @property
     def withheld_evictions(self) -> Mapping[str, Why]:
-        """Pods (UIDs) for which nobody went at the last look at them, though somebody might have:
-        why."""
+        """Pods (UIDs) for which no pod was evicted at the last poll at them, though somebody might
+        have: why."""
         return self._eviction_limits.withheld_evictions
 
     # --- a new leader ---
@@ -202,7 +202,7 @@ class SlowdownEviction:
     ) -> Iterator[tuple[Holding, SlowdownReason]]:
         """Take over what was seen; who has to go, one after another.
 
-        `tolerance_of` says how slow a pod (UID) may get; None: nobody is sent away for it.
+        `tolerance_of` says how slow a pod (UID) may get; None: no pod is evicted for it.
         """
         self._forget(now_ns)
         by_uid = {progress.uid: progress for progress in observed}
@@ -232,8 +232,8 @@ class SlowdownEviction:
     def _critical(
         self, counted: Iterable[Holding], tolerance_of: Callable[[str], SlowdownTolerance | None]
     ) -> list[tuple[Holding, SlowdownTolerance]]:
-        """The latency-critical pods that have a bound; their accounts say whether they keep it. The
-        others are looked at for whether they are slow alone."""
+        """Return the latency-critical pods that have a bound; their accounts say whether they keep
+        it. The others are looked at for whether they are slow alone."""
         critical = []
         for holding in counted:
             uid = holding.placement.uid
@@ -257,7 +257,7 @@ class SlowdownEviction:
         )
 
     def _forget(self, now_ns: int) -> None:
-        """Drop what is too long ago, and what was gathered for the last look."""
+        """Drop what is too long ago, and what was gathered for the last poll."""
         old = [uid for uid, account in self._seen.items() if now_ns - account.at_ns > GAP_NS]
         self._eviction_limits.forget(old)
         for uid in old:
@@ -300,7 +300,7 @@ class SlowdownEviction:
         return holding is not None and self._co_residents(holding)[1] == (uid,)
 
     def _certain(self, gpu: _Gpu) -> tuple[str, ...]:
-        """UIDs on a GPU, in their order; each node's are gathered once a look."""
+        """UIDs on a GPU, in their order; each node's are gathered once a poll."""
         if gpu[0] not in self._there:
             uids_on: dict[_Gpu, list[str]] = {}
             for holding in self._ledger.pods_on(gpu[0]):
@@ -366,7 +366,7 @@ class SlowdownEviction:
     def _costs(
         self, tolerance: SlowdownTolerance, holding: Holding, other: Holding, gpu: _Gpu
     ) -> float:
-        """The log slowdown that the other pod is expected to cause this one."""
+        """Return the log slowdown that the other pod is expected to cause this one."""
         slowed, slowing = holding.placement.application, other.placement.application
         return tolerance.costs(self._model(gpu), slowed, slowing)
 
@@ -381,7 +381,8 @@ class SlowdownEviction:
     def _of_slow(
         self, gpu: _Gpu, tolerance_of: Callable[[str], SlowdownTolerance | None], now_ns: int
     ) -> tuple[Holding, SlowdownReason] | None:
-        """The latest comer of those with this one GPU, where they were too slow for long enough."""
+        """Return the latest comer of those with this one GPU, where they were too slow for long
+        enough."""
         speeds = self._speeds(self._certain(gpu), now_ns)
         if speeds is None or sum(speeds.values()) >= LEAST_TOGETHER:
             self._slow.pop(gpu, None)
@@ -423,9 +424,9 @@ class SlowdownEviction:
         )
 
     def _speeds(self, uids: Sequence[str], now_ns: int) -> dict[str, float] | None:
-        """Each one's speed when it was seen last; None where one's is not known, or is critical.
+        """Each one's speed when it was seen last; None if one's is unknown, or is critical.
 
-        Not all are seen at each look: a slow counter takes longer to say something.
+        Not all are seen at each poll: a slow counter takes longer to say something.
         """
         speeds = {}
         for uid in uids if len(uids) > 1 else ():
@@ -442,7 +443,7 @@ class SlowdownEviction:
 
 
 def _gpus(holding: Holding) -> tuple[_Gpu, ...]:
-    """The GPUs of which the pod has a share, each once."""
+    """Return the GPUs of which the pod has a share, each once."""
     node, shares = holding.placement.node, holding.placement.shares
     if len(shares) == 1:
         return ((node, shares[0].gpu),)

@@ -1,8 +1,8 @@
 """Sets how slow one running pod may get: what its policy allows to all, or less by its SLO.
 
-Neighbours go for what was counted, and small counts are inexact: a look counts twenty units or so,
-one of which is a twentieth. So nobody goes for less than that, however tight a pod's limit, and a
-tight SLO makes no pod look slow that is not. (Who comes is judged by the limit as it is.)
+Neighbours go for what was counted, and small counts are inexact: a poll counts twenty units or so,
+one of which is a twentieth. So no pod is evicted for less than that, however tight a pod's limit,
+and a tight SLO makes no pod look slow that is not. (Who comes is judged by the limit as it is.)
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ LEAST_SEEN = 1.05
 def tolerance_of(
     policies: Iterable[Policy], placement: Placement | None, ledger: Ledger
 ) -> SlowdownTolerance | None:
-    """Return the pod's slowdown limits at this place; None if nobody is evicted for it."""
+    """Return the pod's slowdown limits at this place; None if no pod is evicted for it."""
     common = next((p.tolerance for p in policies if p.tolerance is not None), None)
     if common is None or placement is None or not placement.slowdown_limit:
         return common
@@ -31,7 +31,7 @@ def tolerance_of(
 
 
 def _models(placement: Placement, ledger: Ledger) -> list[str]:
-    """The GPU models that the pod holds."""
+    """Return the GPU models that the pod holds."""
     row = ledger.table.row_of.get(placement.node, -1)
     gpus = {gpu.index: gpu.model for gpu in ledger.table.nodes[row].gpus} if row >= 0 else {}
     return [gpus.get(share.gpu, "") for share in placement.shares]

@@ -50,7 +50,7 @@ class StrandingSearch:
     """Searches on an engine's ledger, for the pods that `usual`ly come.
 
     `budgets` are how many pods each disruption budget lets go; moves that bring less than
-    `least_milli` are not worth it. `progress` hears how many moves are found.
+    `least_milli` are not worth it. `progress` is called with how many moves are found.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class StrandingSearch:
         return StrandingPlan(tuple(moves), tuple(milli), round(lost, 1))
 
     def _best(self, moves: Sequence[PodMove]) -> str | None:
-        """The pod whose move lowers what is stranded by most."""
+        """Return the pod whose move lowers what is stranded by most."""
         moved = [move.uid for move in moves]
         self._renew_arrivals()
         best, gain, tried = None, self._least_milli - 1, 0
@@ -122,7 +122,7 @@ class StrandingSearch:
                 yield _Promise(held - milli, uid, is_sure=False)
 
     def _brings(self, uid: str) -> int:
-        """By how much stranded GPUs fall if the pod is moved; 0 where it finds no other place."""
+        """By how much stranded GPUs fall if the pod is moved; 0 if it finds no other place."""
         with self._gone([uid]) as (held,):
             to_node = self._trials.place(self._trials.movable[uid].request)
             if to_node is None:

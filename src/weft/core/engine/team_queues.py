@@ -78,7 +78,7 @@ class StatedAmount(NamedTuple):
 
 
 def bounds(use: QueueUse, stated: QueueAmounts) -> Iterator[StatedAmount]:
-    """The amounts that are stated, each with what is held of it."""
+    """Yield the amounts that are stated, each with what is held of it."""
     if stated.gpu_milli is not None:
         yield StatedAmount("gpus", "GPUs", 1000, use.gpu_milli, stated.gpu_milli)
     if stated.memory_mib is not None:
@@ -120,7 +120,7 @@ def charge_of(placement: Placement, node: Node | None) -> Charge:
 
 
 def larger_part(mib: int, milli: int, card_mib: int, card_milli: int) -> int:
-    """The larger part of a GPU's memory and cores that this is, in thousandths."""
+    """Return the larger part of a GPU's memory and cores that this is, in thousandths."""
     return max(mib * 1000 // max(1, card_mib), milli * 1000 // max(1, card_milli))
 
 
@@ -169,20 +169,20 @@ class TeamQueues:
         return before or ""
 
     def name_of(self, uid: str) -> str:
-        """The pod's queue; "" where that is not known."""
+        """Return the pod's queue; "" if that is unknown."""
         return self._names.get(uid, "")
 
     def forget(self, uid: str) -> str:
-        """The pod is gone; the queue that it was in, "" where that is not known."""
+        """The pod is gone; the queue that it was in, "" if that is unknown."""
         return self._names.pop(uid, "")
 
     def apart(self, pod: PodRequest) -> str:
-        """The name by which pods of this queue are told from those of others that ask alike; "" for
-        pods to which their queue makes no difference."""
+        """Return the name by which pods of this queue are told from those of others that ask alike;
+        "" for pods to which their queue makes no difference."""
         return pod.team_queue if self.is_fair or pod.team_queue in self._limited else ""
 
     def terms(self, name: str) -> QueueTerms:
-        """The queue as it is configured."""
+        """Return the queue as it is configured."""
         return self._terms.get(name) or QueueTerms(name)
 
     def is_limited(self, name: str) -> bool:
@@ -190,7 +190,7 @@ class TeamQueues:
         return name in self._limited
 
     def use(self, name: str) -> QueueUse:
-        """The sum of what the queue holds."""
+        """Return the sum of what the queue holds."""
         return self._uses.get(name) or QueueUse()
 
     # --- what they hold ------------------------------------------------------------------------
@@ -234,15 +234,15 @@ class TeamQueues:
             self._charged = {uid: self._charged[uid] for uid in uids if uid in self._charged}
 
     def uids_of(self, name: str) -> Iterator[str]:
-        """The queue's pods that hold anything, by UID."""
+        """Yield the queue's pods that hold anything, by UID."""
         return (uid for uid, (queue, _) in self._charged.items() if queue == name)
 
     def names(self) -> list[str]:
-        """The queues that hold anything."""
+        """Return the queues that hold anything."""
         return list(self._uses)
 
     def nodes_changed(self, names: Collection[str]) -> None:
-        """Charge anew what is held on these nodes: their GPUs may be others."""
+        """Charge again what is held on these nodes: their GPUs may be others."""
         for name in names:
             for holding in self._ledger.pods_on(name):
                 self._booked(holding, 1)
@@ -250,7 +250,7 @@ class TeamQueues:
     # --- whose turn it is ----------------------------------------------------------------------
 
     def turn(self, name: str) -> Turn:
-        """The queue's place among those that wait: smaller goes first."""
+        """Return the queue's place among those that wait: smaller goes first."""
         self._look_at_totals()
         if (turn := self._turns.get(name)) is None:
             turn = self._turns[name] = turn_of(self.use(name), self.terms(name), self._totals)
@@ -261,7 +261,7 @@ class TeamQueues:
         return is_below(self.use(name), self.terms(name).guarantee)
 
     def share(self, name: str) -> float:
-        """The queue's dominant share of the cluster, 0 to 1."""
+        """Return the queue's dominant share of the cluster, 0 to 1."""
         self._look_at_totals()
         return dominant(self.use(name), self._totals) / SCALE
 
@@ -276,7 +276,7 @@ class TeamQueues:
     def within_limits(
         self, known: Assessment, pod: PodRequest, kept: Sequence[KeptPlace] = ()
     ) -> Assessment:
-        """The answers without nodes on which the pod would take its queue beyond a limit.
+        """Return the answers without nodes on which the pod would take its queue beyond a limit.
 
         On a node with different GPUs the largest charge counts, so that no choice exceeds it. Such
         a node is said to be refused by the limit also where others hold what the pod needs: were
@@ -307,7 +307,8 @@ class TeamQueues:
         return left
 
     def _use_with(self, name: str, kept: Sequence[KeptPlace]) -> QueueUse:
-        """The sum of what the queue holds, and will hold once these pods have their places."""
+        """Return the sum of what the queue holds, and will hold once these pods have their
+        places."""
         mine = [each.place for each in kept if each.pod.team_queue == name]
         if not mine:
             return self.use(name)
@@ -323,7 +324,8 @@ class TeamQueues:
     def _over(
         self, known: Assessment, name: str, use: QueueUse
     ) -> list[tuple[StatedAmount, tuple[Ints, Bools]]]:
-        """The limits that the pod would exceed somewhere: what it asks by node, and where."""
+        """Return the limits that the pod would exceed somewhere: what it asks by node, and
+        where."""
         asked = AskedByNode(known, self._ledger.table)
         return [
             (bound, amounts)
@@ -341,8 +343,8 @@ class TeamQueues:
             self._limits_are_off = False
 
     def raised_limits(self, known: Assessment, pod: PodRequest) -> str:
-        """The limits that would have to be raised for the pod to have the node that needs least of
-        that; `known` was asked without limits, and fits there."""
+        """Return the limits that would have to be raised for the pod to have the node that needs
+        least of that; `known` was asked without limits, and fits there."""
         name = pod.team_queue
         over = self._over(known, name, self.use(name))
         fits = np.flatnonzero(known.codes == 0).tolist()
@@ -420,13 +422,13 @@ def totals_of(table: LedgerTable) -> tuple[int, int, int]:
 
 
 def dominant(use: QueueUse, totals: tuple[int, int, int]) -> int:
-    """The largest part of the cluster that it holds, of `SCALE`."""
+    """Return the largest part of the cluster that it holds, of `SCALE`."""
     held = (use.memory_mib, use.core_milli, use.cpu_milli)
     return max(SCALE * has // max(1, total) for has, total in zip(held, totals, strict=True))
 
 
 def turn_of(use: QueueUse, terms: QueueTerms, totals: tuple[int, int, int]) -> Turn:
-    """The place among queues of one that holds this."""
+    """Return the place among queues of one that holds this."""
     if is_below(use, terms.guarantee):
         parts = (SCALE * b.held // b.stated for b in bounds(use, terms.guarantee))
         return 0, max(parts)
@@ -465,7 +467,7 @@ class AskedByNode:
         return most
 
     def _by_kind(self, need: Need, bound: StatedAmount) -> Ints:
-        """How much it asks on GPUs of each kind, [K], 0 where they will not do."""
+        """How much it asks on GPUs of each kind, [K], 0 if they will not do."""
         setting, parts = bound.setting, self._parts()
         asked = [
             0 if not do else _amount(setting, need, kind, part, int(need.memory_mib[at]))

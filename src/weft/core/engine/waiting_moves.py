@@ -4,12 +4,12 @@
          ▲                           │ nothing found, too dear yet, or enough moved this hour
          └──── looked at again ◀─────┘
 
-A move is a preemption: the pod is evicted, its controller makes it anew, and there is room for it
+A move is a preemption: the pod is evicted, its controller makes it again, and there is room for it
 elsewhere. Nobody is moved for a less important pod. What is lost is GPU time that the moved pods
-have to run again; it must be no more than the GPU time for which the other one has waited, so
-that moves never cost more than waiting did. For pods of one GPU, or a part of one, nobody is moved:
-they soon find room, and then took what larger ones wait for. Nothing of it is stored: a new process
-counts anew.
+have to run again; it must be no more than the GPU time for which the other one has waited, so that
+moves never cost more than waiting did. For pods of one GPU, or a part of one, no pod is moved: they
+soon find room, and then took what larger ones wait for. Nothing of it is stored: a new process
+counts again.
 """
 
 from __future__ import annotations
@@ -155,7 +155,8 @@ def gpu_milli(engine: Engine, placement: Placement) -> int:
 
 
 def lost_by(engine: Engine, uid: str, now_ns: int) -> MoveLoss:
-    """The work that is lost when this pod moves: what it says, or all since it has its place."""
+    """Return the work that is lost when this pod moves: what it says, or all since it has its
+    place."""
     preemption = engine.preemption
     milli = gpu_milli(engine, engine.ledger.holdings[uid].placement)
     restart_s = preemption.movable[uid].restart_s
@@ -165,7 +166,7 @@ def lost_by(engine: Engine, uid: str, now_ns: int) -> MoveLoss:
 
 
 def cost_of_moves(lost: Sequence[MoveLoss], waited_milli_ns: int) -> MoveCost:
-    """Both in GPUs x seconds."""
+    """Return the lost work and the waiting time, both in GPUs x seconds."""
     lost_milli_ns = sum(each.milli_ns for each in lost)
     return MoveCost(round(lost_milli_ns / _MILLI_NS, 1), round(waited_milli_ns / _MILLI_NS, 1))
 

@@ -49,7 +49,7 @@ def amount_in_words(share: Share, gpu: Gpu | None, *, by_percent: bool) -> str:
 
 
 def percent_of(share: Share, gpu: Gpu | None) -> float:
-    """The share's part of the GPU's memory; 0 of a GPU that the node does not show."""
+    """Return the share's part of the GPU's memory; 0 of a GPU that the node does not show."""
     return round(100 * share.memory_mib / gpu.memory_mib, 1) if gpu and gpu.memory_mib else 0.0
 
 
@@ -59,7 +59,7 @@ def pod_of_in_words(pod: str, title: str, scheduler: str) -> str:
 
 
 def held_in_words(amount: str, holder: str, evidence: str, *, is_sure: bool) -> str:
-    """Say what somebody else holds, and what names the GPU; else why nobody knows which it is."""
+    """Say what somebody else holds, and what names the GPU; else why it is unknown which it is."""
     if is_sure:
         return f"{amount} held by {holder}, {evidence}"
     return f"{amount} may be held by {holder}: {evidence}"
@@ -100,7 +100,8 @@ def mistold_in_words(problem: str) -> str:
     """Text of the event of a pod of whose devices its node's agent tells something that cannot be;
     `problem` goes on after "its node's agent"."""
     return (
-        f"its node's agent {problem}: it is charged as if nobody had told, and no other pod is "
+        f"its node's agent {problem}: it is charged as if nothing had been reported, and no other "
+        "pod is "
         "evicted for it"
     )
 

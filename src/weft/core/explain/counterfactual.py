@@ -32,7 +32,7 @@ SECOND_NS = 1_000_000_000
 
 
 class ColumnReading(msgspec.Struct, frozen=True):
-    """One signal column's value on one GPU; `value` is None where `age` is MISSING."""
+    """One signal column's value on one GPU; `value` is None if `age` is MISSING."""
 
     column: str
     value: float | None
@@ -49,7 +49,7 @@ class GpuReadings(msgspec.Struct, frozen=True):
 
 
 class AlternativePlacement(msgspec.Struct, frozen=True):
-    """The node and GPU shares chosen for a pod; `node` is "" where the pod fits nowhere."""
+    """The node and GPU shares chosen for a pod; `node` is "" if the pod fits nowhere."""
 
     node: str = ""
     shares: tuple[Share, ...] = ()
@@ -166,7 +166,7 @@ def values_of(
 ) -> GpuReadings:
     """Return a GPU's readings of `columns`, from the values and ages of all columns in `names`.
 
-    `values` is None where nothing is known about the GPU: all its readings are then MISSING.
+    `values` is None if nothing is known about the GPU: all its readings are then MISSING.
     """
     at = {name: row for row, name in enumerate(names)} if values is not None else {}
     readings_of = []

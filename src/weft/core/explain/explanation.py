@@ -32,8 +32,8 @@ State = Literal[
 class StuckPod(msgspec.Struct, frozen=True, gc=False):
     """A pod that holds `gpus` GPUs of `node` and cannot end by itself.
 
-    `age_s` is how long it has been stuck, None where unknown. `dead_node` is False for a pod on a
-    live node that is long past its deletion.
+    `age_s` is how long it has been stuck, None if unknown. `dead_node` is False for a pod on a live
+    node that is long past its deletion.
     """
 
     namespace: str
@@ -82,10 +82,10 @@ class ObservedProgress(msgspec.Struct, frozen=True):
 
     `source` is where the slowdown comes from: the pod's own counters, its GPU's SM_ACTIVE (an
     estimate that never causes evictions), or "" for neither. `slowdown` and the rates were measured
-    `age_s` ago and are 0 where unknown. `bound` is the slowdown that is allowed (0: any). In
-    `broken` of its last `windows` measuring windows the pod was slower than that, or late for its
-    SLO. `withheld` says why nobody is evicted for it nevertheless. `apart` lists the applications
-    that it is kept apart from. `problem` says what is wrong with the progress that the pod reports.
+    `age_s` ago and are 0 if unknown. `bound` is the slowdown that is allowed (0: any). In `broken`
+    of its last `windows` measuring windows the pod was slower than that, or late for its SLO.
+    `withheld` says why no pod is evicted for it nevertheless. `apart` lists the applications that
+    it is kept apart from. `problem` says what is wrong with the progress that the pod reports.
     """
 
     source: Literal["progress", "sm-active", ""] = ""
@@ -121,14 +121,14 @@ class Explanation(msgspec.Struct, frozen=True):
     the score consists of, where the policy can tell: as it was then for a decision from a file, as
     it would be now on a live cluster. `summary`, and `reason` as text, count all nodes;
     `candidates` are the best that fit. Each of `changes` was tried and would make the pod fit;
-    `searched` is False where there was no time to try all. `stuck` pods hold GPUs and cannot end by
+    `searched` is False if there was no time to try all. `stuck` pods hold GPUs and cannot end by
     themselves. `metrics` are the signals behind the decision: as they were then for the GPUs of a
     placed pod (none if nothing was measured then), otherwise as of now, with that pod's shares
     counted as free. `progress` is set where the pod's speed is watched. `decision` is set for an
     explanation from a decisions file. `predicted` is the slowdown that was expected of the pod, and
     of those it joined, where this process decided. `others` are shares that Weft did not place, the
     pod's own too: of a bound pod's GPUs, or of nodes too full for a pending one. `others_left_out`
-    is True where there may be more on other nodes.
+    is True if there may be more on other nodes.
     """
 
     namespace: str

@@ -42,7 +42,7 @@ class QueueRow(msgspec.Struct, frozen=True):
 
 
 class QueueCounts:
-    """Counts one engine's queues again and again: what stays as it was is not charged anew."""
+    """Counts one engine's queues again and again: what stays as it was is not charged again."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -37,7 +37,7 @@ _STATES = {
     "deleted": "is being deleted and was never bound",
     "gated": "has scheduling gates: {}",
     "unsupported": "waits: {}",
-    "not ours": "waits for the scheduler {}, which is not one of Weft's profiles here",
+    "not ours": "waits for the scheduler {}, which is not one of Weft's profiles",
     "bound": "is bound on {}",
     "binding": "is being bound on {}",
     # Of a decisions file:
@@ -213,7 +213,7 @@ def _first(names: Sequence[str]) -> str:
 def gang_in_words(gang: GangDecision) -> str:
     """Say how far the pod's group is."""
     if not gang.least:
-        return f"nobody says yet how many pods group {gang.name} needs; it waits for its object"
+        return f"the size is not known yet of group {gang.name} needs; it waits for its object"
     in_vain = ""
     if gang.most is not UNSET:
         in_vain = f"; the cluster has room for {gang.most:,} at most, were it empty"

@@ -73,7 +73,7 @@ class ChangeSearch:
 
     It uses an assessor of its own, so that its trial shapes do not evict the engine's cached ones.
     `rank` orders the pods that could be ended (among equals the smallest comes first); `name`
-    returns NAMESPACE/NAME for a UID that is not in the engine's `placed`, "" where unknown.
+    returns NAMESPACE/NAME for a UID that is not in the engine's `placed`, "" if unknown.
     """
 
     def __init__(

@@ -56,7 +56,7 @@ class Assignment:
     """Per node of the query: does it fit (`codes` says why not), the devices' summed `score`,
     and the `chosen` position for each of the `todo` steps, [n, steps].
 
-    `exact` is False where the search ended at its bound: a better way may be left.
+    `exact` is False if the search ended at its bound: a better way may be left.
     """
 
     __slots__ = ("chosen", "codes", "exact", "fits", "score", "todo")
@@ -70,7 +70,7 @@ class Assignment:
         self.chosen: Ints = np.full((n, len(todo)), -1, dtype=np.int64)
 
     def only(self, positions: Ints) -> "Assignment":
-        """The answer for some of the nodes."""
+        """Return the answer for some of the nodes."""
         part = Assignment(len(positions), self.todo)
         for name in _PER_NODE:
             setattr(part, name, getattr(self, name)[positions])
@@ -171,7 +171,8 @@ def _other_devices(
 
 
 def _affordable(query: Query, gpus: int) -> Ints:
-    """The nodes that can be looked at in one decision: all, or the emptiest, in their order."""
+    """Return the nodes that can be looked at in one decision: all, or the emptiest, in their
+    order."""
     if gpus > MOST_GPUS:
         return np.zeros(0, dtype=np.int64)
     if gpus <= FEW_GPUS or int(query.gpus.sum()) * gpus <= GREEDY_CELLS:
@@ -214,7 +215,8 @@ def _say_what_lacks_alone(query: Query, profile: Profile, answer: Assignment) ->
 
 
 def _fits_alone(scratch: "_Scratch", profile: Profile, gpu_request: int, need: Need) -> Bools:
-    """The nodes that have GPUs for this one of the pod's GPU requests, nothing taken yet, [n]."""
+    """Return the nodes that have GPUs for this one of the pod's GPU requests, nothing taken yet,
+    [n]."""
     scratch.begin_step(need, same_request=False)
     for filtering in profile.device_filters:
         mask = ask.filter_devices(filtering, scratch)
@@ -311,7 +313,7 @@ class _Scratch(Query):
         self.cells[table.IDLE] = self.sum(self.device_idle.astype(np.int64))
 
     def _block_relatives(self, devices: Ints) -> None:
-        """A card and the MIG instances cut from it are never held at the same time."""
+        """Exclude MIG instances of cards that are held, and cards of held instances."""
         cells = self._devices()
         is_taken = np.zeros(cells.shape[1], dtype=np.bool_)
         is_taken[devices] = True
@@ -319,7 +321,7 @@ class _Scratch(Query):
         cells[: DEVICE_USABLE + 1, self._parents[is_taken[self._children]]] = 0
 
     def row(self, position: int) -> Ints:
-        """The table's row of the node at this position, as an array of one."""
+        """Return the table's row of the node at this position, as an array of one."""
         row = position if self.rows is None else self.rows[position]
         return np.array([row], dtype=np.int64)
 
@@ -369,7 +371,7 @@ def _greedy(
 
 
 def _filtered_scores(scratch: _Scratch, profile: Profile, policy: Policy) -> Ints | None:
-    """The policy's scores of the step's devices, those that a filter refuses set apart."""
+    """Return the policy's scores of the step's devices, those that a filter refuses set apart."""
     for filtering in profile.device_filters:
         mask = ask.filter_devices(filtering, scratch)
         if mask is not None:
@@ -380,7 +382,8 @@ def _filtered_scores(scratch: _Scratch, profile: Profile, policy: Policy) -> Int
 def _found(
     query: Query, profile: Profile, policy: Policy, todo: list[Step], chosen: Ints
 ) -> Assignment:
-    """An answer with these devices, [n, steps], scored as if the steps had been taken one by one.
+    """Return an answer with these devices, [n, steps], scored as if the steps had been taken one by
+    one.
 
     The states that they are scored in are known beforehand, so that the policy is asked about many
     steps of one GPU request at once, each with nodes of its own.
@@ -418,12 +421,12 @@ def _chosen_first(query: Query, policy: Policy, key: str) -> Ints:
 
 
 def _split_need(demand: Demand) -> tuple[int, Need] | None:
-    """The `split` GPU request, if the demand has one: it gets what the others leave."""
+    """Return the `split` GPU request, if the demand has one: it gets what the others leave."""
     return next(((i, need) for i, need in enumerate(demand.needs) if need.gpu_request.split), None)
 
 
 def _spread_on(scratch: _Scratch, profile: Profile) -> tuple[SplitRequest, Bools] | None:
-    """The `split` GPU request, and which devices are acceptable to it; None without one."""
+    """Return the `split` GPU request, and which devices are acceptable to it; None without one."""
     split = _split_need(scratch.demand)
     if split is None:
         return None
@@ -565,7 +568,7 @@ def _search_stuck(
 def _search_all(
     query: Query, profile: Profile, policy: Policy, todo: list[tuple[int, Need]]
 ) -> Assignment:
-    """The policy rates whole ways: requests go in the pod's order, as its original takes them."""
+    """Search for a policy that rates complete placements, with requests in the pod's order."""
     answer = Assignment(query.n, todo)
     in_order = sorted(range(len(todo)), key=lambda i: todo[i][0])
     result = _search(query, profile, [todo[i][0] for i in in_order], policy)

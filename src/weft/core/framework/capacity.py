@@ -53,7 +53,8 @@ def _fits(nodes: Nodes, ask: DeviceRequest) -> Bools:
 
 
 def _most(nodes: Nodes, values: Ints) -> Ints:
-    """The most of what devices have that can be had at a time: a card's, or its instances'."""
+    """Return the most of what devices have that can be had at a time: a card's, or its
+    instances'."""
     if not nodes.instance.any():
         return np.asarray(values.sum(axis=1))
     rows, width = values.shape

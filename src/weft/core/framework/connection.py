@@ -46,7 +46,7 @@ def matters(shape: Shape, table: LedgerTable) -> bool:
 
 
 def sets_on(table: LedgerTable, row: int) -> GpuSets | None:
-    """The sets of this node's cards; None where nobody tells how they are connected."""
+    """Return the sets of this node's cards; None if it is unknown how they are connected."""
     number = int(table.links_of[row])
     return None if number < 0 else gpu_sets(table.links[number])
 
@@ -55,17 +55,17 @@ def sets_on(table: LedgerTable, row: int) -> GpuSets | None:
 
 
 def unknown_to(table: LedgerTable, demand: Demand) -> Bools | None:
-    """Nodes whose links nobody tells, [N], for a pod that requires to know them; else None."""
+    """Nodes whose links nobody reports, [N], for a pod that requires to know them; else None."""
     if demand.shape.topology != "required" or demand.gpus < 2:
         return None
     return np.asarray(table.links_of < 0)
 
 
 def best_by_node(table: LedgerTable, demand: Demand, rows: Ints | None = None) -> Ints | None:
-    """The best quality of any set as large as the pod asks for, were the node empty, of all nodes
-    or those of `rows`.
+    """Return the best quality of any set as large as the pod asks for, were the node empty, of all
+    nodes or those of `rows`.
 
-    None where links say nothing of this demand: it has several GPU requests, or asks for one GPU.
+    None if links say nothing of this demand: it has several GPU requests, or asks for one GPU.
     """
     if len(demand.needs) != 1 or demand.need.gpu_request.split or demand.need.count < 2:
         return None
@@ -79,7 +79,7 @@ def best_by_node(table: LedgerTable, demand: Demand, rows: Ints | None = None) -
 
 
 def best_free(query: Query, profile: Profile) -> Ints:
-    """The same among the devices that fit now and the policies accept, [n]."""
+    """Return the same among the devices that fit now and the policies accept, [n]."""
     fits = query.device_fits
     if not query.narrowed:
         for policy in profile.device_filters:
@@ -104,7 +104,7 @@ def _best(table: LedgerTable, query: Query, fits: Bools, rows: Ints) -> Ints:
 
 
 def required_codes(query: Query, codes: Codes, free: Ints, ever: Ints) -> Codes:
-    """The codes, with nodes left out on which no set as good as the best one is free."""
+    """Return the codes, with nodes left out on which no set as good as the best one is free."""
     if query.demand.shape.topology != "required":
         return codes
     best = ever if query.rows is None else ever.take(query.rows)
@@ -115,7 +115,7 @@ def required_codes(query: Query, codes: Codes, free: Ints, ever: Ints) -> Codes:
 
 
 def bits_of(table: LedgerTable, row: int, positions: Sequence[int]) -> list[int]:
-    """The cards at these positions of the node, as bits; 0 for what is not linked."""
+    """Return the cards at these positions of the node, as bits; 0 for what is not linked."""
     begin = table.start[row]
     return [int(table.device_link_bit[begin + position]) for position in positions]
 
@@ -138,8 +138,9 @@ def exchanged(
     demand: Demand,
     signals: SignalsView | None,
 ) -> list[int]:
-    """The chosen positions, with devices exchanged for others in the same state, to be the best
-    connected that they can be, where that matters. `signals` are those that policies were shown."""
+    """Return the chosen positions, with devices exchanged for others in the same state, to be the
+    best connected that they can be, where that matters. `signals` are those that policies were
+    shown."""
     if not matters(demand.shape, table):
         return list(positions)
     alike = _alike(table, row, demand, signals)
@@ -170,7 +171,8 @@ def exchanged(
 def _alike(
     table: LedgerTable, row: int, demand: Demand, signals: SignalsView | None
 ) -> list[Hashable]:
-    """A key for each device of the node: no policy can tell two of equal keys from one another."""
+    """Return a key for each device of the node: no policy can tell two of equal keys from one
+    another."""
     node, begin = table.nodes[row], table.start[row]
     keys: list[Hashable] = []
     for position, gpu in enumerate(node.gpus):
@@ -183,8 +185,8 @@ def _alike(
 
 
 def lacking(query: Query, chosen: Ints) -> Ints:
-    """The nodes (positions in the query) whose `chosen` devices, [n, steps], are not connected as
-    well as so many of that node's GPUs could be."""
+    """Return the nodes (positions in the query) whose `chosen` devices, [n, steps], are not
+    connected as well as so many of that node's GPUs could be."""
     table = query.table
     rows = np.arange(table.count) if query.rows is None else query.rows
     bits = table.device_link_bit[table.starts[rows][:, None] + chosen]
@@ -207,7 +209,7 @@ def best_scored(
     """Devices for so many steps, a device each, `fits[step]` saying which do: of the sets that are
     connected as well as any on the empty node, the one with the highest sum of scores.
 
-    None where no such set is free. Arrays are over the node's devices.
+    None if no such set is free. Arrays are over the node's devices.
     """
     sets = sets_on(table, row)
     if sets is None:
@@ -262,7 +264,7 @@ def may_share(steps: Sequence[tuple[int, Need]]) -> bool:
 
 
 def links_chosen(table: LedgerTable, row: int, gpus: Sequence[int]) -> ChosenLinks | None:
-    """How the GPUs of these indexes are connected; None for one, or where nobody tells."""
+    """How the GPUs of these indexes are connected; None for one, or if unknown."""
     sets, indexes = sets_on(table, row), tuple(sorted(set(gpus)))
     if sets is None or len(indexes) < 2 or any(index not in sets.place for index in indexes):
         return None

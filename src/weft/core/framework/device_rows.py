@@ -42,8 +42,8 @@ class DeviceRows:
         spread: SplitRequest | None,
         cluster: int,
     ) -> SearchResult:
-        """The best way to place all steps on each node (see `AssignmentSearch`); the asks' arrays
-        are [d].
+        """Return the best way to place all steps on each node (see `AssignmentSearch`); the asks'
+        arrays are [d].
 
         `cluster` is the number of nodes there are: each has its part of what may be looked at.
         """
@@ -138,8 +138,8 @@ def _asks_of(asks: Asks, positions: Ints) -> dict[int, DeviceRequest]:
 
 
 def _alike(nodes: Nodes, asks: Asks, steps: Sequence[int]) -> tuple[Ints, Ints, Ints]:
-    """The first of each kind of node, which of these each node is like, and how many kinds of
-    devices each node has."""
+    """Return the first of each kind of node, which of these each node is like, and how many kinds
+    of devices each node has."""
     keys = StateSpace(nodes, asks, steps).start().keys
     in_order = np.sort(keys, axis=1)
     kinds = 1 + (in_order[:, 1:] != in_order[:, :-1]).sum(axis=1)

@@ -4,7 +4,7 @@ Declared facts (model, size, cordon) are checked once per shape, and again where
 changes (`declared_codes`), what others hold each time a node's account changes (`codes`).
 
 Kubernetes' own constraints (taints, selectors, affinity, volumes) are such facts: by columns, where
-they are not of a few nodes. A shape without constraints costs one look at whether any node has a
+they are not of a few nodes. A shape without constraints costs one poll at whether any node has a
 taint.
 """
 
@@ -160,7 +160,7 @@ def codes(query: Query) -> Codes:
 
 
 def _gpu_code(query: Query, need: Need) -> npt.NDArray[np.integer] | int:
-    """The reason why no (or not enough) devices of a node fit, checked device by device."""
+    """Return the reason why no (or not enough) devices of a node fit, checked device by device."""
     if need.whole or not (need.asks_memory and need.milli):
         return int(need.lack_code)
     enough_memory = query.count(query.device_has_memory) > 0
@@ -183,7 +183,7 @@ def _extended_fits(query: Query) -> Bools:
 def constraint_codes(
     table: LedgerTable, constraints: Constraints, rows: Ints | None = None
 ) -> Codes | None:
-    """Code per node, or for those of these rows; None where nothing on either side constrains."""
+    """Code per node, or for those of these rows; None if nothing on either side constrains."""
     if constraints.judged_elsewhere:
         return None
     count = table.count if rows is None else len(rows)

@@ -83,7 +83,7 @@ class TypicalPods:
 
     @staticmethod
     def shape(cpu_milli: int, milli: int, count: int = 1) -> Shape:
-        """A plain shape to expect: `count` GPUs of `milli` each (1000: whole)."""
+        """Return a plain shape to expect: `count` GPUs of `milli` each (1000: whole)."""
         whole = milli >= 1000
         return Shape((GpuRequest(count, milli=0 if whole else milli, whole=whole),), cpu_milli)
 
@@ -278,7 +278,7 @@ class NodeShares:
 
     @classmethod
     def of_query(cls, pattern: Fragments, query: Query) -> "NodeShares":
-        """The nodes of a query, as its columns say."""
+        """Return the nodes of a query, as its columns say."""
         self = cls(pattern, query.table, query.n)
         total = np.maximum(query.device_memory_total, 1)
         share = np.minimum(query.device_milli_free, query.device_memory_free * 1000 // total)
@@ -292,7 +292,7 @@ class NodeShares:
         return self
 
     def only(self, rows: Ints) -> "NodeShares":
-        """These rows."""
+        """Return these rows."""
         part = NodeShares(self.pattern, self.table, 0)
         part.free = self.free.take(rows)
         part.lost = self.lost.take(rows, axis=1)

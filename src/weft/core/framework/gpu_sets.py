@@ -18,7 +18,7 @@ from weft.model.gpu_links import GpuLinks, path_strength
 Masks = npt.NDArray[np.int64]
 
 NO_SET = -1
-"""The quality of a set that is not there."""
+"""The quality of a set that does not exist."""
 _NUMA_LEVELS = 32
 _WANTED_LATER = (2, 4, 8)
 """Sizes of sets that those who come later are expected to want."""
@@ -64,7 +64,7 @@ class GpuSets:
         return known
 
     def sets(self, size: int) -> Masks:
-        """All masks of this size, those of the first cards first."""
+        """Return all masks of this size, those of the first cards first."""
         known = self._of_size.get(size)
         if known is None:
             chosen = combinations(range(self.count), size)
@@ -73,8 +73,8 @@ class GpuSets:
         return known
 
     def choose(self, candidates: Masks, free: int) -> int:
-        """The best connected of these sets; of equal ones that which leaves those who come later
-        the best of the `free` cards, then the first."""
+        """Return the best connected of these sets; of equal ones that which leaves those who come
+        later the best of the `free` cards, then the first."""
         quality = self.quality.take(candidates)
         best = candidates[quality == quality.max()]
         if len(best) > 1:
@@ -92,16 +92,16 @@ class GpuSets:
         return RingPath(one, other, self.links.path(one, other))
 
     def ring(self, mask: int) -> int:
-        """The strength of that path (see `path_strength`)."""
+        """Return the strength of that path (see `path_strength`)."""
         return int(self._ring[mask])
 
     def word_of(self, quality: int) -> str:
-        """The word of a path that limits sets of this quality."""
+        """Return the type of link that limits sets of this quality."""
         at = np.argwhere(self._strength == quality // _NUMA_LEVELS)
         return self.links.path(int(at[0][0]), int(at[0][1])) if len(at) else ""
 
     def first_best(self, size: int, within: int) -> int:
-        """The first of the best sets of this size within a mask that holds one."""
+        """Return the first of the best sets of this size within a mask that holds one."""
         sets = self.sets(size)
         sets = sets[(sets & ~within) == 0]
         return int(sets[self.quality.take(sets).argmax()])
@@ -119,7 +119,7 @@ class GpuSets:
         return self._later
 
     def _packed(self, size: int) -> Masks:
-        """The most strength of disjoint sets of `size` within each mask."""
+        """Return the most strength of disjoint sets of `size` within each mask."""
         if 2 * size > self.count or size > 4:  # no two of them beside one another, or none is left
             ring = np.where(self._size == size, self._ring, 0)
             for bit in range(self.count):
@@ -141,7 +141,7 @@ class GpuSets:
 
 @functools.lru_cache(maxsize=64)
 def gpu_sets(links: GpuLinks) -> GpuSets:
-    """The tables of these links, kept for the next node of the same."""
+    """Return the tables of these links, kept for the next node of the same."""
     return GpuSets(links)
 
 
@@ -166,7 +166,8 @@ def _numa_nodes(links: GpuLinks) -> Masks:
 
 
 def _rings(strength: Masks) -> Masks:
-    """The strength of the weakest path of each set's best ring, [2^count]; 0 below two cards.
+    """Return the strength of the weakest path of each set's best ring, [2^count]; 0 below two
+    cards.
 
     By Held and Karp: `reach[mask, end]` is the strongest way through all cards of the mask,
     from its first to `end`, judged by its weakest path.

@@ -85,7 +85,7 @@ class PartialStates:
         return len(self.node)
 
     def bare(self, rows: Ints) -> "PartialStates":
-        """Only these rows, to be told apart anew."""
+        """Only these rows, to be told apart again."""
         return PartialStates(
             self.node[rows],
             by_row(self.memory, rows),
@@ -131,7 +131,7 @@ class StateSpace:
         return states
 
     def fits(self, states: PartialStates, index: int) -> Bools:
-        """The devices that step number `index` could have, [rows, devices]."""
+        """Return the devices that step number `index` could have, [rows, devices]."""
         step, node = self.asks[self.steps[index]], states.node
         fits = by_row(step.allowed, node)
         if step.several:

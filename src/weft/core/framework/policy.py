@@ -57,7 +57,7 @@ class ExpectedSlowdown(msgspec.Struct, frozen=True, gc=False):
 
     `slowdown` is times the time alone, `upper` what nine of ten stay within, `tier` what the
     prediction stands on; `calibrated` says whether the bound can be believed. `allowed` is what
-    `upper` must not exceed for this pod's sake, 0 where it has no bound of its own.
+    `upper` must not exceed for this pod's sake, 0 if it has no bound of its own.
     """
 
     application: str
@@ -102,7 +102,7 @@ class PolicyOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PricesEvery(NamedTuple):
-    """Prices are made anew after so many pods that came, where they are so many seconds old, and
+    """Prices are made again after so many pods that came, where they are so many seconds old, and
     where the cluster's free GPU has changed by this part of all since (0: whatever it does)."""
 
     pods: int
@@ -122,7 +122,7 @@ class Policy:
     `co_residents` (what runs on a GPU, which it may refuse to join), `signals`, `cluster` (the
     signals of all GPUs, also for the score of one), `pending` (who else waits), `residencies` (how
     far pods are). `inputs` names the `PolicyInput`s that it takes, each with the type of its value.
-    `unsafe` says why, where it can promise a GPU memory that is not there; one made with safe
+    `unsafe` says why, where it can promise a GPU memory that does not exist; one made with safe
     options says "". `ties` says which of equally scored devices is taken. GPU requests are placed
     largest first; of equal ones the last goes first where `last_request_first`. One that `harvests`
     may give a pod memory that residents hold but leave idle, within the ledger's declared limit.
@@ -171,7 +171,7 @@ class Policy:
 
     @property
     def tolerance(self) -> SlowdownTolerance | None:
-        """Tolerated slowdown of its pods; None: it evicts nobody for being slow."""
+        """Tolerated slowdown of its pods; None: it evicts no pod for being slow."""
         return None
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
@@ -179,7 +179,7 @@ class Policy:
         return (*self.rank(pod), pod.created_ns)
 
     def rank(self, pod: PodRequest) -> tuple[int, int]:
-        """The pod's priority, smaller first: its dialect's own where that counts, and
+        """Return the pod's priority, smaller first: its dialect's own where that counts, and
         spec.priority."""
         return (-pod.queue_priority if self.own_priority else 0, -pod.priority)
 
@@ -265,7 +265,7 @@ class Policy:
         return ()
 
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
-        """The parts of one place's score; default: none.
+        """Return the parts of one place's score; default: none.
 
         `query` is about the place's node alone, `devices` are positions of its devices.
         """
@@ -316,7 +316,7 @@ class _Things:
         self.query = query
 
     def name(self, at: int) -> str:
-        """The thing at this place of the answer."""
+        """Return the thing at this place of the answer."""
         if self.query is None:
             return f"{self.word} {at}"
         gpu = ""
@@ -331,7 +331,7 @@ class _Things:
 
 
 def score_nodes(policy: Policy, query: Query) -> Ints | None:
-    """The policy's scores of the nodes, [n]."""
+    """Return the policy's scores of the nodes, [n]."""
     if policy.unpriced:
         return None
     scores = _ask(policy, "score_nodes", query)
@@ -341,7 +341,8 @@ def score_nodes(policy: Policy, query: Query) -> Ints | None:
 
 
 def score_devices(policy: Policy, query: Query) -> Ints | None:
-    """The policy's scores of the devices, [d]; all the same where it has no prices for them."""
+    """Return the policy's scores of the devices, [d]; all the same where it has no prices for
+    them."""
     if policy.unpriced:
         return np.zeros(query.d, dtype=np.int64)
     scores = _ask(policy, "score_devices", query)
@@ -352,7 +353,7 @@ def score_devices(policy: Policy, query: Query) -> Ints | None:
 
 
 def filter_nodes(policy: Policy, query: Query) -> Bools | None:
-    """The nodes that the policy accepts, [n]."""
+    """Return the nodes that the policy accepts, [n]."""
     mask = _ask(policy, "filter_nodes", query)
     if mask is None or _is_column(mask, query.n, _BOOL):
         return mask  # type: ignore[no-any-return]
@@ -360,7 +361,7 @@ def filter_nodes(policy: Policy, query: Query) -> Bools | None:
 
 
 def filter_devices(policy: Policy, query: Query) -> Bools | None:
-    """The devices that the policy accepts, [d]."""
+    """Return the devices that the policy accepts, [d]."""
     mask = _ask(policy, "filter_devices", query)
     if mask is None or _is_column(mask, query.d, _BOOL):
         return mask  # type: ignore[no-any-return]
@@ -368,7 +369,7 @@ def filter_devices(policy: Policy, query: Query) -> Bools | None:
 
 
 def filter_pending(policy: Policy, query: Query, pending: Sequence[Shape]) -> Bools | None:
-    """The devices that the pod may have among others that wait, [d]."""
+    """Return the devices that the pod may have among others that wait, [d]."""
     mask = _ask(policy, "filter_pending", query, pending)
     if mask is None or _is_column(mask, query.d, _BOOL):
         return mask  # type: ignore[no-any-return]
@@ -376,25 +377,25 @@ def filter_pending(policy: Policy, query: Query, pending: Sequence[Shape]) -> Bo
 
 
 def rate_options(policy: Policy, options: PlacementOptions) -> Ints:
-    """The policy's ratings of ways to place several claims, [ways]."""
+    """Return the policy's ratings of ways to place several claims, [ways]."""
     ratings = _ask(policy, "rate_options", options)
     return _ratings(policy, "rate_options", ratings, len(options.memory_free))
 
 
 def bound_options(policy: Policy, options: PlacementOptions, left: RemainingRequest) -> Ints:
-    """Upper bounds of the ratings of half-placed ones, [ways]."""
+    """Return upper bounds of the ratings of partly placed pods, [ways]."""
     bounds = _ask(policy, "bound_options", options, left)
     return _ratings(policy, "bound_options", bounds, len(options.memory_free))
 
 
 def normalize(policy: Policy, scores: Ints) -> Ints:
-    """The policy's scores made 0 to 100."""
+    """Return the policy's scores made 0 to 100."""
     normal = _ask(policy, "normalize", scores)
     return _ratings(policy, "normalize", normal, len(scores), "node")
 
 
 def choose_node(policy: Policy, rows: Ints, key: str) -> int:
-    """An index into `rows`."""
+    """Return an index into `rows`."""
     return _index(policy, "choose_node", _ask(policy, "choose_node", rows, key), len(rows))
 
 
@@ -405,7 +406,7 @@ def choose_device(policy: Policy, query: Query, fits: Ints, key: str) -> int:
 
 
 def queue_key(policy: Policy, pod: PodRequest) -> tuple[int, ...]:
-    """The pod's place in the queue: whole numbers, so that any two can be compared."""
+    """Return the pod's place in the queue: whole numbers, so that any two can be compared."""
     key = _ask(policy, "queue_key", pod)
     try:
         return tuple(map(operator.index, key))
@@ -415,7 +416,7 @@ def queue_key(policy: Policy, pod: PodRequest) -> tuple[int, ...]:
 
 
 def pre_filter(policy: Policy, shape: Shape) -> Shape:
-    """The shape to place instead."""
+    """Return the shape to place instead."""
     instead = _ask(policy, "pre_filter", shape)
     if isinstance(instead, Shape):
         return instead
@@ -464,9 +465,9 @@ def _is_column(value: Any, count: int, dtype: npt.DTypeLike) -> bool:
 
 
 def _column(things: _Things, value: Any, kinds: str, wanted: str) -> npt.NDArray[Any]:
-    """The answer as an array of the right length and kind of numbers."""
+    """Return the answer as an array of the right length and kind of numbers."""
     if not isinstance(value, np.ndarray | list | tuple):
-        raise things.error(f"returned {_shown(value)}, which is no array; {wanted}")
+        raise things.error(f"returned {_shown(value)}, which is not an array; {wanted}")
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -483,7 +484,7 @@ def _column(things: _Things, value: Any, kinds: str, wanted: str) -> npt.NDArray
 
 
 def _first_wrong(array: npt.NDArray[Any]) -> int:
-    """The value that shows best what is wrong: not finite, not whole, or the first."""
+    """Return the value that shows best what is wrong: not finite, not whole, or the first."""
     if array.dtype.kind != "f":
         return 0
     for wrong in (~np.isfinite(array), array != np.trunc(array)):
@@ -530,7 +531,7 @@ def _index(policy: Policy, hook: str, value: Any, count: int) -> int:
 
 
 def _shown(value: Any) -> str:
-    """A value in an error: short, and the same in every process."""
+    """Return a value in an error: short, and the same in every process."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, str | int | float | bool | None):

@@ -21,7 +21,7 @@ _MOST_HALVINGS = 500
 
 
 def bare(shape: Shape) -> Shape:
-    """The part of a shape that popularity counts: what it asks, and of which devices."""
+    """Return the part of a shape that popularity counts: what it asks, and of which devices."""
     return Shape(
         shape.gpu_requests,
         shape.cpu_milli,
@@ -32,13 +32,14 @@ def bare(shape: Shape) -> Shape:
 
 
 def weight_of(age_s: float, half_life_s: float) -> int:
-    """The weight of a pod of this age; 1000 for one that came just now."""
+    """Return the weight of a pod of this age; 1000 for one that came just now."""
     halvings = min(max(0.0, age_s) / half_life_s, float(_MOST_HALVINGS))
     return round(_UNIT * float(0.5**halvings))
 
 
 def weighted_input(weights: Mapping[Shape, int]) -> Any:
-    """The plain value of an input of pairs [shape, weight]; what counts nothing is left out."""
+    """Return the plain value of an input of pairs [shape, weight]; what counts nothing is left
+    out."""
     return msgspec.to_builtins([(shape, weight) for shape, weight in weights.items() if weight])
 
 

@@ -77,7 +77,7 @@ class Profile:
         return "cluster" not in self.reads
 
     def without_scores(self) -> "Profile":
-        """The same, where only what fits is asked."""
+        """Return the same, where only what fits is asked."""
         twin = copy.copy(self)
         twin.scorers, twin.device_scorer = (), None
         return twin
@@ -89,7 +89,7 @@ class Profile:
         return twin
 
     def shaped(self, shape: Shape) -> Shape:
-        """The shape that is placed for a pod of this one (preFilter)."""
+        """Return the shape that is placed for a pod of this one (preFilter)."""
         for policy in self.pre_filters:
             shape = ask.pre_filter(policy, shape)
         return shape

@@ -123,13 +123,12 @@ class Demand:
 
     `mode` is the cheapest exact way to check it: `none` (no GPU), `node` (node aggregates tell),
     `device` (device by device), `many` (several GPU requests, or several shared GPUs: a search).
-    `need` is the only GPU request of a `node` or `device` demand.
-    `milli` is the pod's total in thousandths of a GPU, `gpus` the number of GPUs it takes,
-    `pod_class` 0 for one shared GPU and k for k whole ones. `harvests` lets it have memory that
-    residents hold and leave idle; only a share of one GPU does, of no latency-critical pod.
-    `expected_mib` is what such a pod will need by what pods like it used, 0 where nobody knows;
-    `asks` says both to the ledger.
-    `small[k]`: it is latency-critical, and small on a device of kind k, its requests together.
+    `need` is the only GPU request of a `node` or `device` demand. `milli` is the pod's total in
+    thousandths of a GPU, `gpus` the number of GPUs it takes, `pod_class` 0 for one shared GPU and k
+    for k whole ones. `harvests` lets it have memory that residents hold and leave idle; only a
+    share of one GPU does, of no latency-critical pod. `expected_mib` is what such a pod will need
+    by what pods like it used, 0 if unknown; `asks` says both to the ledger. `small[k]`: it is
+    latency-critical, and small on a device of kind k, its requests together.
     """
 
     def __init__(self, shape: Shape, table: LedgerTable, *, harvests: bool = False) -> None:
@@ -341,7 +340,8 @@ class Query:
         return self.observed.residencies
 
     def measured(self, column: str) -> tuple[Floats, Bytes]:
-        """A column of the signals: values, NaN where MISSING, and their freshness, [d] each."""
+        """Return a column of the signals: values, NaN where MISSING, and their freshness, [d]
+        each."""
         values, freshness = self.signals.over(self.table, column)
         return self.take_devices(values), self.take_devices(freshness)
 
@@ -394,7 +394,7 @@ class Query:
         self._device_rows = np.repeat(shift, counts) + np.arange(total)
 
     def _devices(self) -> Ints:
-        """All device columns, [columns, d]."""
+        """Return all device columns, [columns, d]."""
         if self._device_cells is None:
             self._lay_out()
             cells, rows = self.table.device_cells, self._device_rows
@@ -505,7 +505,8 @@ class Query:
         self.narrowed = True
 
     def only(self, positions: Ints) -> "Query":
-        """The same question about these of its nodes, in their order; what was narrowed stays so.
+        """Return the same question about these of its nodes, in their order; what was narrowed
+        stays so.
 
         Whether a device fits is its node's matter alone, so that nobody has to be asked again.
         """
@@ -546,7 +547,7 @@ class Query:
         return self.need
 
     def take_devices(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The query's devices out of a column over all of the table's, [D] → [d]."""
+        """Return the query's devices out of a column over all of the table's, [D] → [d]."""
         self._lay_out()
         return column if self._device_rows is None else column.take(self._device_rows)
 

@@ -33,7 +33,7 @@ class EntryPoint(Protocol):
         """Its address: `package.module:Class`."""
 
     def load(self) -> Any:
-        """The class; raises whatever importing it raises."""
+        """Return the class; raises whatever importing it raises."""
 
 
 class PolicyDescription(msgspec.Struct, frozen=True):
@@ -65,7 +65,8 @@ class Registry:
         self._known[policy.name] = policy
 
     def create(self, name: str, **options: Any) -> Policy:
-        """A policy of this name; `BadInputError` names the valid names, options or values."""
+        """Return a policy of this name; `BadInputError` names the valid names, options or
+        values."""
         policy = self._known.get(name)
         if policy is None:
             raise BadInputError("policy", unknown(name, self.names()))
@@ -89,7 +90,7 @@ class Registry:
         return policy(**options)
 
     def from_spec(self, spec: str) -> Policy:
-        """A policy as people write it: `name` or `name:option=value,option=value`.
+        """Return a policy as people write it: `name` or `name:option=value,option=value`.
 
         Values are JSON where they can be (numbers, true, lists), else text.
         """
@@ -98,21 +99,23 @@ class Registry:
         for part in filter(None, rest.split(",")):
             option, equals, value = part.partition("=")
             if not (equals and option.strip()):
-                raise BadInputError(f"policy {spec}", f"{part!r} is no option; write option=value")
+                raise BadInputError(
+                    f"policy {spec}", f"{part!r} is not an option; write option=value"
+                )
             options[option.strip()] = _value(value.strip())
         return self.create(name.strip(), **options)
 
     def compat_system(self, name: str) -> str:
-        """The `compat_system` of the policy of this name; "" without an option `compat`."""
+        """Return the `compat_system` of the policy of this name; "" without an option `compat`."""
         policy = self._known.get(name)
         return policy.compat_system if policy and "compat" in _options(policy) else ""
 
     def names(self) -> tuple[str, ...]:
-        """All names, sorted."""
+        """Return all names, sorted."""
         return tuple(sorted(self._known))
 
     def describe(self) -> tuple[PolicyDescription, ...]:
-        """All policies, sorted by name."""
+        """Return all policies, sorted by name."""
         descriptions = []
         for name, policy in sorted(self._known.items()):
             options = {option: _shown(default) for option, default in _options(policy).items()}
@@ -143,7 +146,7 @@ def _kinds(policy: type[Policy]) -> dict[str, Any]:
 def _check(value: Any, kind: Any) -> None:
     """`BadInputError` unless the value is what the parameter says; nothing is converted."""
     if isinstance(value, float) and not math.isfinite(value):
-        raise BadInputError("", f"{value} is no finite number; write one")
+        raise BadInputError("", f"{value} is not a finite number")
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -151,13 +154,13 @@ def _check(value: Any, kind: Any) -> None:
         if get_origin(kind) is Literal:
             raise BadInputError("", unknown(str(value), map(str, get_args(kind)))) from None
         expected = _expected(kind) + (f" {bound[1]}" if bound else "")
-        raise BadInputError("", f"{value!r} is not what it takes; write {expected}") from None
+        raise BadInputError("", f"{value!r} is not a valid value; write {expected}") from None
     except TypeError:  # a type that msgspec does not know
         return
 
 
 def _expected(kind: Any) -> str:
-    """A type in words."""
+    """Return a type in words."""
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     if get_origin(kind) is Literal:
@@ -195,7 +198,7 @@ def _register_one(registry: Registry, entry: EntryPoint) -> None:
     if not (isinstance(policy, type) and issubclass(policy, Policy)):
         raise BadInputError("", "it is not a subclass of weft.core.framework.Policy")
     if policy.name != entry.name:
-        raise BadInputError("", f"its class calls itself {policy.name!r}; both names must agree")
+        raise BadInputError("", f"its class has the name {policy.name!r}; both names must agree")
     registry.register(policy)
     package = getattr(entry, "dist", None)
     if package is not None:

@@ -86,11 +86,11 @@ class Residencies:
         self._where: dict[str, GpuKey] = {}
 
     def on(self, key: GpuKey) -> Sequence[Residency]:
-        """The GPU's pods, in the order they came."""
+        """Return the GPU's pods, in the order they came."""
         return tuple(self._on.get(key, {}).values())
 
     def since_ns(self, uid: str) -> int | None:
-        """When the pod got its place; None where that is not known."""
+        """When the pod got its place; None if that is unknown."""
         key = self._where.get(uid)
         return None if key is None else self._on[key][uid].since_ns
 

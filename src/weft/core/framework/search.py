@@ -65,7 +65,7 @@ class AssignmentSearch:
         self._left = _left(asks, steps, len(nodes.memory))
 
     def run(self, width: Ints) -> SearchResult:
-        """The best way on each node; whole cards are taken in order where a policy rates.
+        """Return the best way on each node; whole cards are taken in order where a policy rates.
 
         As the raters' originals do: any other whole cards only where there is no way else.
         """
@@ -93,7 +93,7 @@ class AssignmentSearch:
         return self._pass(width, quick, branches=branches)
 
     def _tightest(self) -> SearchResult:
-        """The way of the tightest device at each step, where that leads to an end.
+        """Return the way of the tightest device at each step, where that leads to an end.
 
         It is the first of all ways in order, and so what a search without ratings would find.
         """
@@ -222,7 +222,7 @@ class AssignmentSearch:
         return holds(states.memory, ok, family, instance, spread)
 
     def _choose(self, states: PartialStates, before: SearchResult, dropped: Ints) -> SearchResult:
-        """The best rated of each node, the first of equals."""
+        """Return the best rated of each node, the first of equals."""
         if len(states) == 0:
             lost = dropped > NEVER
             return before._replace(exact=~lost)

@@ -51,7 +51,7 @@ def snapshot(
     columns: dict[str, tuple[Floats, Bytes]],
     **more: Any,
 ) -> SignalsSnapshot:
-    """A snapshot of columns, each a pair of [G] arrays: values and freshness."""
+    """Return a snapshot of columns, each a pair of [G] arrays: values and freshness."""
     values = np.array([pair[0] for pair in columns.values()], dtype=np.float64)
     fresh = np.array([pair[1] for pair in columns.values()], dtype=np.int8)
     values = np.where(fresh == MISSING, np.nan, values) if len(columns) else values
@@ -105,7 +105,8 @@ class SignalsView:
         return self._at
 
     def _over(self, table: LedgerTable) -> tuple[LedgerTable, Floats, Bytes]:
-        """The snapshot's columns in the order of the table's devices; a last column is MISSING."""
+        """Return the snapshot's columns in the order of the table's devices; a last column is
+        MISSING."""
         if self._laid is None or self._laid[0] is not table:
             at = self._gpus()
             beyond = len(at)

@@ -48,7 +48,7 @@ def _in_order(devices: list[int], memory: list[int]) -> list[tuple[int, int]]:
 
 
 def _most_of_each(roomiest: list[tuple[int, int]]) -> list[Taken]:
-    """The most memory that k of these devices have, and which, for k from 0."""
+    """Return the most memory that k of these devices have, and which, for k from 0."""
     largest: list[Taken] = [(0, ())]
     for room, device in roomiest:
         total, devices = largest[-1]
@@ -57,7 +57,8 @@ def _most_of_each(roomiest: list[tuple[int, int]]) -> list[Taken]:
 
 
 def _with_card(before: list[Taken], card: Taken, instances: list[Taken]) -> list[Taken]:
-    """The same with one more card, taken as a whole, by some of its instances, or not at all."""
+    """Return the same with one more card, taken as a whole, by some of its instances, or not at
+    all."""
     options = list(instances)
     if len(options) < 2 or card[0] >= options[1][0]:
         options[1:2] = [card]

@@ -62,7 +62,7 @@ class StrandedMeter:
         self._milli = _column(most) * self._gpus * 1000 // _LEVELS
 
     def of(self, rows: Ints | None = None) -> StrandedGpus:
-        """The idle GPU on these nodes, or on each, in the table's order."""
+        """Return the idle GPU on these nodes, or on each, in the table's order."""
         table = self._table
         nodes = np.arange(table.count) if rows is None else rows
         sizes = table.gpus[nodes]
@@ -96,7 +96,7 @@ class StrandedMeter:
         return np.where(table.device_usable[devices] > 0, np.maximum(share, 0), 0)
 
     def _filled(self, kinds: Ints, owner: Ints, share: Ints, accepted: Bools) -> Ints:
-        """The most of each node's free shares that pods accepted there fill, GPU by GPU."""
+        """Return the most of each node's free shares that pods accepted there fill, GPU by GPU."""
         if not len(accepted):
             return np.zeros(accepted.shape[1], dtype=np.int64)
         # Nodes that accept the same pods are of one class: its bits in a few bytes.
@@ -114,7 +114,7 @@ class StrandedMeter:
         return _per_node(owner, filled * 1000 // _LEVELS, accepted.shape[1])
 
     def _most_beside(self, accepted: Bools, free: Ints, needs: Ints) -> Ints:
-        """The most GPU for which what is free beside GPUs is enough, thousandths."""
+        """Return the most GPU for which what is free beside GPUs is enough, thousandths."""
         worth = np.maximum(free, 0) * self._milli // np.maximum(needs, 1)
         worth = np.where(needs == 0, _ANY, worth)
         enough = np.where(accepted & (free >= needs), worth, 0)
@@ -122,7 +122,7 @@ class StrandedMeter:
 
 
 def stranded_gpus(table: LedgerTable, usual: Iterable[Shape]) -> StrandedGpus:
-    """The idle GPU of each node, usable by typical pods or stranded, in the table's order.
+    """Return the idle GPU of each node, usable by typical pods or stranded, in the table's order.
 
     Shapes without a GPU say nothing here. What no shape is told of is all stranded as `shares`.
     """
@@ -130,7 +130,7 @@ def stranded_gpus(table: LedgerTable, usual: Iterable[Shape]) -> StrandedGpus:
 
 
 def _levels(table: LedgerTable, demand: Demand) -> tuple[int, ...]:
-    """The part of each kind of GPU that the pod asks of one, in hundredths."""
+    """Return the part of each kind of GPU that the pod asks of one, in hundredths."""
     return tuple(
         max(
             -(-need.milli * _LEVELS // kind.milli),

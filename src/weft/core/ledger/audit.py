@@ -10,7 +10,7 @@ from weft.core.ledger.table import LedgerTable
 
 
 def audit(ledger: Ledger) -> list[str]:
-    """Every broken invariant as one sentence; empty when all is well.
+    """Return every broken invariant as one sentence; empty when all is well.
 
     Checks used against the sum of holdings, derived columns against a freshly laid out ledger,
     and every GPU against its (declared) capacity.
@@ -61,7 +61,9 @@ def _strays(ledger: Ledger) -> list[str]:
         row = table.row_of.get(name)
         for share in holding.placement.shares if row is not None else ():
             if row is not None and table.device_row(row, share.gpu) < 0:
-                faults.append(f"{name} GPU {share.gpu}: pod {uid} holds a GPU the node has not")
+                faults.append(
+                    f"{name} GPU {share.gpu}: pod {uid} holds a GPU that the node does not have"
+                )
     for device, parent in enumerate(table.parents):
         if parent >= 0 and table.pods[device] and table.pods[parent]:
             row = int(table.device_node[device])

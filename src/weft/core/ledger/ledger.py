@@ -48,8 +48,8 @@ class MemoryAmount(NamedTuple):
     """Form in which a pod asks for its share of a GPU's memory.
 
     Who may `harvest` gets also what residents leave idle. `expected_mib` is what pods like it
-    needed, 0 where that is not known: so much must be measured free, and all that it asks must be
-    within the declared limit.
+    needed, 0 if that is unknown: so much must be measured free, and all that it asks must be within
+    the declared limit.
     """
 
     harvest: bool = False
@@ -62,7 +62,8 @@ STRICTLY = MemoryAmount()
 class Ledger:
     """Accounts over a cluster's nodes. See the module's docstring for the rules.
 
-    `on_booked` hears of each holding that begins (1) or ends (−1), also where that is only tried.
+    `on_booked` is called with each holding that begins (1) or ends (−1), also where that is only
+    tried.
     """
 
     def __init__(self, nodes: Iterable[Node] = (), limits: RequestLimits = STRICT) -> None:
@@ -106,8 +107,8 @@ class Ledger:
         return touched
 
     def rows_then(self, generation: int) -> Ints | None:
-        """For each row of now the row that its node had in the layout of this generation, −1 where
-        it was not there or changed since; None where that is not known any more."""
+        """For each row of now the row that its node had in the layout of this generation, −1 if it
+        was not there or changed since; None if that is unknown any more."""
         rows = self._rows_then.get(generation)
         if rows is None and (before := self._rows_before.get(generation)) is not None:
             later = self.rows_then(generation + 1)
@@ -241,7 +242,7 @@ class Ledger:
         return True
 
     def release(self, uid: str) -> Holding | None:
-        """Free what the pod holds; returns it, or None where it held nothing."""
+        """Free what the pod holds; returns it, or None if it held nothing."""
         holding = self.holdings.get(uid)
         if holding is not None:
             self._log(uid, holding)

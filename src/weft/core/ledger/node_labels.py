@@ -43,8 +43,8 @@ class LabelColumn:
         self._rows: dict[int, Ints] = {}
 
     def rows_in(self, domains: int) -> Ints:
-        """The nodes in these domains (`as_bits`), in order: mostly the same few sets of them are
-        asked about."""
+        """Return the nodes in these domains (`as_bits`), in order: mostly the same few sets of them
+        are asked about."""
         rows = self._rows.get(domains)
         if rows is None:
             if len(self._rows) >= _SETS_KEPT:
@@ -58,7 +58,7 @@ class LabelColumn:
 
 
 def as_bits(domains: Bools) -> int:
-    """A set of domains as one number: there are few, and arithmetic is quicker than NumPy's
+    """Return a set of domains as one number: there are few, and arithmetic is quicker than NumPy's
     calls."""
     return int.from_bytes(domains.tobytes(), "little")
 
@@ -84,14 +84,14 @@ class NodeLabels:
         return accepted
 
     def accepts_volumes(self, constraints: Constraints) -> Bools:
-        """The node affinity of every bound volume, [N]."""
+        """Return the node affinity of every bound volume, [N]."""
         accepted = np.ones(len(self._nodes), dtype=np.bool_)
         for terms in constraints.volumes:
             accepted &= self.any_of(terms)
         return accepted
 
     def domains(self, key: str) -> LabelColumn:
-        """The values of this label, whether or not a node has it."""
+        """Return the values of this label, whether or not a node has it."""
         return self._label(key) or self._of_nobody
 
     @functools.cached_property
@@ -107,7 +107,7 @@ class NodeLabels:
         return total
 
     def any_of(self, terms: Sequence[Term]) -> Bools:
-        """The nodes that one of these terms matches, [N]."""
+        """Return the nodes that one of these terms matches, [N]."""
         found = np.zeros(len(self._nodes), dtype=np.bool_)
         for term in terms:
             found |= self._satisfy(term)

@@ -1,6 +1,6 @@
 """A table for other nodes, made of the one before: rows of nodes that stayed are taken over.
 
-What comes of it equals a table laid out and charged anew; a node that joins, leaves or changes
+What comes of it equals a table laid out and charged again; a node that joins, leaves or changes
 costs its own rows and some copying.
 """
 
@@ -40,8 +40,9 @@ _DEVICE_LISTS = (
 def relaid(
     old: LedgerTable, nodes: Sequence[Node], limits: RequestLimits
 ) -> tuple[LedgerTable, Ints]:
-    """The table of `nodes`, and for each of its rows the row that it was, −1 for a node that came
-    or changed: nothing is charged there yet. Nodes that stayed are the very objects in `old`."""
+    """Return the table of `nodes`, and for each of its rows the row that it was, −1 for a node that
+    came or changed: nothing is charged there yet. Nodes that stayed are the very objects in
+    `old`."""
     new = LedgerTable.unfilled(nodes, limits)
     rows = [old.row_of.get(node.name, -1) for node in new.nodes]
     came = [
@@ -171,7 +172,8 @@ def _taken(values: list[Any], at: list[int]) -> list[Any]:
 
 
 def _numbered(values: Sequence[Value], numbers: Ints) -> tuple[list[Value], Ints]:
-    """Those values that occur, in the order in which they do, and their numbers by that order."""
+    """Return those values that occur, in the order in which they do, and their numbers by that
+    order."""
     first_of = {value: at for at, value in reversed(list(enumerate(values)))}
     same = np.array([first_of[value] for value in values], dtype=np.int64)
     numbers = same.take(numbers)

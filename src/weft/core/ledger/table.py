@@ -37,7 +37,7 @@ SMALL_PART = 4
 
 
 class Resident(NamedTuple):
-    """Application and class of one pod; both "" where nobody said.
+    """Application and class of one pod; both "" if nobody said.
 
     Of a latency-critical one, on its card: `bound_percent` is how slow it may get by its own SLO,
     percent of alone on `percent_on`'s grid (0: it says none); and whether it is `small`.
@@ -68,7 +68,7 @@ def own_percent(job_class: str, slowdown_limit: SlowdownLimit, gpu_model: str) -
 
 
 def resident_on(placement: Placement, gpu: Gpu) -> Resident:
-    """The pod, by what it holds of this one of its GPUs."""
+    """Return the pod, by what it holds of this one of its GPUs."""
     if placement.job_class != LATENCY_CRITICAL:
         return Resident(placement.application, placement.job_class)
     shares = [share for share in placement.shares if share.gpu == gpu.index]
@@ -100,7 +100,7 @@ class Residents:
         return self._now
 
     def moved(self, numbers: list[int]) -> "Residents":
-        """The same numbers, of other devices; this one is not to be used any more."""
+        """Return the same numbers, of other devices; this one is not to be used any more."""
         moved = Residents(0)
         moved.co_residents, moved._now = np.array(numbers, dtype=np.int64), numbers
         moved.members, moved._number, moved.epoch = self.members, self._number, self.epoch
@@ -118,7 +118,7 @@ class Residents:
             co_residents.sort()
         else:
             if resident not in co_residents:
-                raise RuntimeError(f"{resident} leaves device {device}, and was not there")
+                raise RuntimeError(f"{resident} leaves device {device}, and was not on it")
             co_residents.remove(resident)
         self._put(device, tuple(co_residents))
         if len(self.members) > 2 * len(self._now) + KEPT:
@@ -206,7 +206,7 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
 
     `idle_mib` is what it was last measured not to need of each share, in the shares' order; ()
     where nothing is known: then it needs all of it. `expected_mib` is what it was expected to need
-    of its only share when it got it, by what pods like it used; 0 where that was not known.
+    of its only share when it got it, by what pods like it used; 0 if that was not known.
     """
 
     placement: Placement
@@ -228,7 +228,7 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
 
 class DeviceKind(NamedTuple):
     """Properties by which requests tell devices apart: model, size (MiB, core thousandths), and the
-    gpushare unit that their node counts in (MiB, 0 where it says none)."""
+    gpushare unit that their node counts in (MiB, 0 if it says none)."""
 
     model: str
     memory_mib: int
@@ -277,28 +277,27 @@ class DeviceState(NamedTuple):
 class LedgerTable:
     """Columns over nodes and devices.
 
-    Node columns have N rows: `cpu_free` (thousandths), `memory_free` (MiB), `gpus`,
-    `milli_free` (sum over usable GPUs), `max_milli_free` and `max_memory_free` (the roomiest
-    usable GPU, −1 without one), `idle` (usable GPUs without a pod), `hosted` (pods by class).
-    Device columns have D rows, node n owning `start[n]:start[n + 1]`: total and free memory
-    (MiB) and cores (thousandths), `device_idle`, `device_kind` (number of its `DeviceKind`),
-    `device_first` (the first of its node in its state: enumerating these is enough).
-    `device_memory_harvest` is what a harvesting policy may give away: within the declared limit
-    of requests, and with the reserve within what residents measurably leave idle; on a device
-    without a pod what is free. Its two sides are `device_unpromised` (of the limit) and
-    `device_unneeded` (of the device, by measurement): who is known to need less than it asks must
-    find its request in the one and its need in the other. The latter is −1 where `measured` does
-    not say that the device's memory was measured just now.
-    `device_pods` counts the pods on it, `device_memory_promised` is the sum of what they hold.
-    What is used (`memory_used`, `milli_used`, `pods`) is kept in lists: it is written one device
-    at a time and never scanned; so is `memory_idle`, the part of `memory_used` that its holders
-    were measured not to need, and `memory_held_back`, what is not lent beside the reserve.
-    `residents` knows what runs on each device, `extended_used` what is used of each resource.
-    `closed_at` is the ledger's version at which a node was closed last within this layout. `kinds`
-    numbers the devices there are, in their order: a kind that no node has any more is forgotten.
-    `links` are the different ways in which nodes' cards are connected, `links_of[n]` the number of
-    node n's, −1 where nobody says; `device_link_bit` the card's place among them, as a bit, 0 for
-    what is not linked, such as MIG instances.
+    Node columns have N rows: `cpu_free` (thousandths), `memory_free` (MiB), `gpus`, `milli_free`
+    (sum over usable GPUs), `max_milli_free` and `max_memory_free` (the roomiest usable GPU, −1
+    without one), `idle` (usable GPUs without a pod), `hosted` (pods by class). Device columns have
+    D rows, node n owning `start[n]:start[n + 1]`: total and free memory (MiB) and cores
+    (thousandths), `device_idle`, `device_kind` (number of its `DeviceKind`), `device_first` (the
+    first of its node in its state: enumerating these is enough). `device_memory_harvest` is what a
+    harvesting policy may give away: within the declared limit of requests, and with the reserve
+    within what residents measurably leave idle; on a device without a pod what is free. Its two
+    sides are `device_unpromised` (of the limit) and `device_unneeded` (of the device, by
+    measurement): who is known to need less than it asks must find its request in the one and its
+    need in the other. The latter is −1 if `measured` does not say that the device's memory was
+    measured just now. `device_pods` counts the pods on it, `device_memory_promised` is the sum of
+    what they hold. What is used (`memory_used`, `milli_used`, `pods`) is kept in lists: it is
+    written one device at a time and never scanned; so is `memory_idle`, the part of `memory_used`
+    that its holders were measured not to need, and `memory_held_back`, what is not lent beside the
+    reserve. `residents` knows what runs on each device, `extended_used` what is used of each
+    resource. `closed_at` is the ledger's version at which a node was closed last within this
+    layout. `kinds` numbers the devices there are, in their order: a kind that no node has any more
+    is forgotten. `links` are the different ways in which nodes' cards are connected, `links_of[n]`
+    the number of node n's, −1 if unknown; `device_link_bit` the card's place among them, as a bit,
+    0 for what is not linked, such as MIG instances.
     """
 
     cpu_free: Ints
@@ -332,7 +331,7 @@ class LedgerTable:
 
     @classmethod
     def unfilled(cls, nodes: Sequence[Node], limits: RequestLimits) -> Self:
-        """A table of these nodes whose columns are still to be filled (`relayout.py`)."""
+        """Return a table of these nodes whose columns are still to be filled (`relayout.py`)."""
         table = cls.__new__(cls)
         table._allocate(nodes, limits)
         return table
@@ -509,7 +508,7 @@ class LedgerTable:
 
     def promised(self, device: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
         """MiB and thousandths of cores that pods hold of a device, each with the most that may be
-        promised; beyond either nobody else gets any part of it. None where it is out of service."""
+        promised; beyond either nobody else gets any part of it. None if it is out of service."""
         if not self._serves[device]:
             return None
         memory = self.memory_used[device], int(self._most[device])
@@ -522,7 +521,7 @@ class LedgerTable:
         return counts
 
     def device_row(self, row: int, gpu_index: int) -> int:
-        """The device row of the GPU with this index on node row `row`; −1 if it has none."""
+        """Return the device row of the GPU with this index on node row `row`; −1 if it has none."""
         gpus = self.nodes[row].gpus
         if gpu_index < len(gpus) and gpus[gpu_index].index == gpu_index:
             return self.start[row] + gpu_index
@@ -532,7 +531,7 @@ class LedgerTable:
         return -1
 
     def states_of(self, row: int) -> Sequence[DeviceState]:
-        """The devices of node `row` now."""
+        """Return the devices of node `row` now."""
         return self.state[self.start[row] : self.start[row + 1]]
 
     def gpu(self, row: int, device: int) -> Gpu:
@@ -545,7 +544,7 @@ class LedgerTable:
         return needed + self.memory_held_back[device] - self.lendable(device)
 
     def lendable(self, device: int) -> int:
-        """The device's memory without the reserve, MiB."""
+        """Return the device's memory without the reserve, MiB."""
         return int(self._harvest_total[device])
 
     def limit_of(self, device: int) -> int:
@@ -553,7 +552,7 @@ class LedgerTable:
         return int(self._limit[device])
 
     def lent(self) -> Bools:
-        """Devices on which more is promised than that, [D]."""
+        """Devices on which more than the device's memory is promised, [D]."""
         return np.asarray(np.asarray(self.memory_used) > np.asarray(self._limit), dtype=np.bool_)
 
     def refresh_row(self, row: int, devices: Sequence[int] | None = None) -> None:
@@ -629,7 +628,7 @@ class LedgerTable:
         )
 
     def _relative_is_busy(self, device: int) -> bool:
-        """A card and the MIG instances cut from it are never held at the same time."""
+        """True if the card of this instance, or an instance of this card, is held."""
         parent = self.parents[device]
         if parent >= 0 and self.pods[parent]:
             return True

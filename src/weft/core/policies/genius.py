@@ -34,8 +34,8 @@ TIER = 1_000_000_000
 class GeniusPolicy(Policy):
     """Static features count once, present use twice; only GPUs with enough memory measured free.
 
-    `exact` is the original's formula, which prefers hot cards; a term that divides by zero is 0
-    where the original's score becomes undefined. `sane` compares with the best card of the cluster,
+    `exact` is the original's formula, which prefers hot cards; a term that divides by zero is 0 if
+    the original's score becomes undefined. `sane` compares with the best card of the cluster,
     prefers cool cards, and leaves unknown features out; among cards that score about the same the
     fullest is filled first. Pods with a higher genius/priority go first.
     """
@@ -148,7 +148,7 @@ class _Cards:
 
 
 def _share(column: Floats) -> Floats:
-    """Divide each card's value by the sum over all; 0 where the sum is 0."""
+    """Divide each card's value by the sum over all; 0 if the sum is 0."""
     whole = float(column.sum())
     return column / whole if whole > 0.0 else np.zeros_like(column)
 

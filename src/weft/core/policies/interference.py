@@ -96,7 +96,7 @@ class Remaining:
         self.view: InterferenceView | None = None
 
     def of(self, table: LedgerTable, view: InterferenceView, devices: Ints) -> Ints:
-        """Return the number of pods on each device, 0 where not all state their duration.
+        """Return the number of pods on each device, 0 if not all state their duration.
 
         Afterwards `applications`, `believed` and `left_s` are valid for these devices, by `view`.
         """
@@ -360,7 +360,7 @@ class InterferencePolicy(Policy):
         return self._joining.predictions(shape, co_residents, model)
 
     def contested(self, scores: Ints, waiting: int) -> bool:
-        """Return False where there is an empty GPU for every waiting pod."""
+        """Return False if there is an empty GPU for every waiting pod."""
         return int(np.count_nonzero(scores >= POINTS)) < waiting
 
     def filter_pending(self, query: Query, pending: Sequence[Shape]) -> Bools | None:
@@ -444,7 +444,7 @@ class InterferencePolicy(Policy):
     def _worth(
         self, query: Query, shape: Shape, waiting: int, lasting: OverlapTime | None
     ) -> Floats:
-        """Return the gain of such a pod on each of the query's devices; 0 where it does not fit."""
+        """Return the gain of such a pod on each of the query's devices; 0 if it does not fit."""
         demand, codes = self._asks(query.table, shape)
         if demand.mode not in {"node", "device"}:
             return np.zeros(len(query.device_pods))

@@ -300,7 +300,7 @@ class LeastStranding(Policy):
         return self.is_part or (prices.sizes_differ and need is not None and need.asks_memory)
 
     def _states_kept(self, query: Query, prices: StrandingPrices) -> KeptStates | None:
-        """Return the cached states, None where the question is not about many nodes as they are."""
+        """Return the cached states, None if the question is not about many nodes as they are."""
         if query.n <= _MANY or not query.table.uniform or query.hypothetical:
             return None
         cached = self._kept
@@ -469,7 +469,7 @@ def _left_by(query: Query, devices: Sequence[int]) -> dict[int, int] | None:
     """Return the shares left on the devices at these positions, assigned to the GPU requests in
     order.
 
-    None where it is unknown which request takes which device.
+    None if it is unknown which request takes which device.
     """
     needs = [need for need in query.demand.needs for _ in range(need.count)]
     if len(needs) != len(devices) or any(need.gpu_request.split for need in needs):
@@ -488,7 +488,7 @@ def _left_by(query: Query, devices: Sequence[int]) -> dict[int, int] | None:
 
 
 def _shortage(free: Ints, usual: _Reals) -> Floats:
-    """Compute max(0, 1 − free / usual)², 0 where nothing is usual."""
+    """Compute max(0, 1 − free / usual)², 0 if nothing is usual."""
     ratio = np.divide(free, usual, out=np.ones_like(usual), where=usual > 0)
     short = np.maximum(0.0, 1.0 - ratio)
     return np.asarray(short * short)

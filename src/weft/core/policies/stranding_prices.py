@@ -92,7 +92,7 @@ def _mean_of_rounds(sizes: list[int], weights: list[float], rounds: Rounds) -> F
 
 def _knapsack(priced: list[tuple[int, float]]) -> tuple[list[float], list[int]]:
     """Compute the most that each level holds at these prices, any number of each size, [101]; and
-    the position of the size last added there, or -1 where the level below holds as much.
+    the position of the size last added there, or -1 if the level below holds as much.
 
     A size for which smaller ones fill the same space at a higher price is skipped, unless the
     difference is within rounding.
@@ -376,7 +376,7 @@ class StrandingPrices:
 
 class DeviceFacts:
     """How devices count. A card that is cut into MIG instances counts as 0, and its instances
-    count, so that nothing counts twice. `is_cut[d]` marks such cards; None where there are none."""
+    count, so that nothing counts twice. `is_cut[d]` marks such cards; None if there are none."""
 
     def __init__(self, table: LedgerTable) -> None:
         self._table = table
@@ -411,9 +411,8 @@ class DeviceFacts:
 
 class NodeStates(NamedTuple):
     """Free CPU (thousandths of a core), memory (MiB) and GPU (thousandths), its worth to popular
-    shares, the number of idle GPUs, and the kind of the node's first GPU, [k] each. `kinds` are
-    the free and then the idle amounts of each kind, [2 · kinds, k]; None where every node has
-    one kind."""
+    shares, the number of idle GPUs, and the kind of the node's first GPU, [k] each. `kinds` are the
+    free and then the idle amounts of each kind, [2 · kinds, k]; None if every node has one kind."""
 
     cpu_free: Ints
     memory_free: Ints

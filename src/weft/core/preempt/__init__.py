@@ -2,7 +2,7 @@
 
 In: pods that may be ended (priority, start, disruption budgets), what each node would have without
 them, the least set on the best few nodes. Out: whether the pod then fits, which the engine answers
-on trial, and ending anybody.
+on trial, and ending any pod.
 """
 
 from weft.core.preempt.lower_pods import FreedByNode, LowerPods

@@ -38,7 +38,7 @@ class FreedByNode(NamedTuple):
     device_pods: Ints
 
     def copied(self) -> "FreedByNode":
-        """The same, to be added to."""
+        """Return the same, to be added to."""
         return FreedByNode(*(column.copy() for column in self))
 
     def add(self, table: LedgerTable, placement: Placement, by: int = 1) -> None:
@@ -90,7 +90,7 @@ class LowerPods:
             self._changed.add(row)
 
     def priorities(self, below: int) -> list[int]:
-        """The priorities below this one that somebody has who may be ended, the lowest first."""
+        """Return the priorities below this one of pods that may be ended, the lowest first."""
         self._refresh()
         return sorted(
             priority for priority, n in self._priorities.items() if n and priority < below

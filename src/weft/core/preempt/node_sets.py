@@ -167,7 +167,7 @@ class NodeSets:
                 yield sorted({at for here in in_order[:count] for at in here})
 
     def _left_out(self, allowed: Mapping[str, int]) -> Amounts | None:
-        """The set that is left when all others were put back."""
+        """Return the set that is left when all others were put back."""
         left = np.ones((1, self._count))
         if not self._enough(left)[0]:
             return None

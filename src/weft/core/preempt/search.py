@@ -118,7 +118,8 @@ class VictimSearch:
         self.trials = 0
 
     def find(self) -> FoundVictims | None:
-        """The victims; None where nobody's end would help, or none was found within the trials."""
+        """Return the victims; None if nobody's end would help, or none was found within the
+        trials."""
         if self._going and (row := self._without_going()) >= 0:
             return FoundVictims(row, (), None)
         steps = self._lower.priorities(self._priority)
@@ -133,7 +134,7 @@ class VictimSearch:
         return self._best(steps[-1], violating=True)
 
     def find_on(self, row: int) -> FoundVictims | None:
-        """The victims on the node of this row, as `find` chooses them."""
+        """Return the victims on the node of this row, as `find` chooses them."""
         if not self._open[row]:
             return None
         if self._going and self._fits(row, ()):
@@ -147,8 +148,8 @@ class VictimSearch:
         return self._best_of([row], steps[-1], violating=True)
 
     def likeliest(self) -> list[int]:
-        """The rows of the nodes that could do without all of a lower priority, the likeliest first:
-        `NODES` at most."""
+        """Return the rows of the nodes that could do without all of a lower priority, the likeliest
+        first: `NODES` at most."""
         steps = self._lower.priorities(self._priority)
         rows = self._rows(steps[-1] if steps else -STAYS, violating=self._may_violate)
         likeliest: list[int] = rows[:NODES].tolist()
@@ -171,7 +172,7 @@ class VictimSearch:
             freed.add(self._ledger.table, placement, -1)
 
     def _first_step(self, steps: Sequence[int]) -> int:
-        """The first priority up to which ending all could help, by halving: more never help
+        """Return the first priority up to which ending all could help, by halving: more never help
         less."""
         low, high = 0, len(steps)
         while low < high:
@@ -191,7 +192,7 @@ class VictimSearch:
         return self._open & could_fit(self._ledger.table, self._demand, freed), freed
 
     def _rows(self, up_to: int, *, violating: bool) -> Ints:
-        """The rows of these nodes, the likeliest first."""
+        """Return the rows of these nodes, the likeliest first."""
         could, freed = self._could(up_to, violating=violating)
         rows = np.flatnonzero(could)
         if len(rows) <= NODES:
@@ -247,8 +248,8 @@ class VictimSearch:
         violating: bool,
         alone: bool = False,
     ) -> FoundVictims | None:
-        """The cheapest set that helps, of the nodes of these rows. `never` are those of which it is
-        known that not even all would help."""
+        """Return the cheapest set that helps, of the nodes of these rows. `never` are those of
+        which it is known that not even all would help."""
         sets = [
             (cost, row, chosen)
             for row, some in here.items()

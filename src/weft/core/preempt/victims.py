@@ -43,7 +43,7 @@ class Victim(NamedTuple):
 
 
 def uids_of(victims: Iterable[Victim]) -> list[str]:
-    """All of their pods."""
+    """Return all of their pods."""
     return [uid for victim in victims for uid in victim.uids]
 
 
@@ -68,13 +68,13 @@ def violations(victims: Iterable[Victim], allowed: Mapping[str, int]) -> int:
 
 
 def importance(victim: Victim) -> tuple[int, int, tuple[str, ...]]:
-    """The key by which the most important one is the first, as kube-scheduler sorts them."""
+    """Return the key by which the most important one is the first, as kube-scheduler sorts them."""
     return -victim.priority, victim.since_ns, victim.uids
 
 
 def in_order_of_return(victims: Iterable[Victim], allowed: Mapping[str, int]) -> list[Victim]:
-    """The order in which kube-scheduler tries to let a node's pods stay: first those whose end
-    violates a budget if all went, the most important first."""
+    """Return the order in which kube-scheduler tries to let a node's pods stay: first those whose
+    end violates a budget if all went, the most important first."""
     left = dict(allowed)
     violating, others = list[Victim](), list[Victim]()
     for victim in sorted(victims, key=importance):
@@ -94,7 +94,7 @@ def _take(victim: Victim, left: dict[str, int]) -> int:
 
 
 def cost_of(victims: Sequence[Victim], allowed: Mapping[str, int]) -> PreemptionCost:
-    """The cost of ending these, of whom there is one at least; `allowed` by budget."""
+    """Return the cost of ending these, of whom there is one at least; `allowed` by budget."""
     highest = max(victim.priority for victim in victims)
     return PreemptionCost(
         violations(victims, allowed),

@@ -53,7 +53,7 @@ class ChainCheck:
         if line == self._line:
             return f"repeats line {before}"
         if following[-_TAIL:] == FIELD + linked(self._last, following[:-_TAIL]) + b'"}\n':
-            return f"does not belong here: line {before + 2} follows line {before}"
+            return f"is out of order: line {before + 2} follows line {before}"
         if not before or not is_chained(line):
             return "was changed"
         return f"does not follow line {before}: it was changed, or a line between them is missing"

@@ -86,7 +86,7 @@ class StrandedGpu:
         self.milli = 0
 
     def nodes_changed(self) -> None:
-        """Take what nodes take and have from them anew."""
+        """Take what nodes take and have from them again."""
         self._meter = None
 
     def look(self) -> None:
@@ -113,7 +113,7 @@ class StrandedGpu:
 class BorrowedGpus:
     """GPUs that queues with a guarantee hold by borrowing, as `weft queues` counts them: those of
     pods without which the queue would still have its guarantee. `milli_ns` by queue; `queue_of`
-    knows the queues of pods by UID, "" where it does not."""
+    knows the queues of pods by UID, "" if it does not."""
 
     def __init__(self, engine: Engine, queue_of: Callable[[str], str]) -> None:
         self._engine, self._queue_of, self._counts = engine, queue_of, QueueCounts(engine)

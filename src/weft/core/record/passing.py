@@ -51,7 +51,10 @@ class RecordedRun:
         try:
             for number, line in enumerate(lines, start=1):
                 if records_of(hand_over(engine, line, number)) != line.records:
-                    why = "this Weft decides otherwise than was recorded; weft replay says how"
+                    why = (
+                        "this version of Weft decides differently from the record; weft replay "
+                        "shows how"
+                    )
                     self.trouble = f"read up to event {number - 1:,}: {why}"
                     return
                 yield line.at_ns / SECOND_NS + self.offset_s, engine

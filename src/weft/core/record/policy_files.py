@@ -71,7 +71,7 @@ class PolicyRegistry(Registry):
         for use in (use for profile in header.profiles for use in profile.policies):
             then, policy = use.origin or PolicyOrigin(), self._known.get(use.name)
             if then.file and policy is None:
-                problem = f"policy {use.name} is from a file; name it: --policy {then.file}"
+                problem = f"policy {use.name} is from a file; specify it: --policy {then.file}"
                 raise BadInputError(str(decisions), problem)
             now = (policy.origin if policy else None) or PolicyOrigin()
             if (now.sha256, now.version) != (then.sha256, then.version):

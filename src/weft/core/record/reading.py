@@ -163,7 +163,7 @@ def _todays(text: bytes) -> bytes:
 
 
 def _next_line(file: BinaryIO, path: Path, chain: ChainCheck, check: FileCheck) -> bytes:
-    """Return the next line after checking the chain; b"" where the file's end is missing."""
+    """Return the next line after checking the chain; b"" if the file's end is missing."""
     where = f"{path}, line {check.lines + 1}"
     try:
         text = read_line(file, where)
@@ -180,7 +180,7 @@ def _next_line(file: BinaryIO, path: Path, chain: ChainCheck, check: FileCheck) 
 
 
 def _peek(file: BinaryIO, where: str) -> bytes:
-    """Return the line after a broken one, b"" where it cannot be read."""
+    """Return the line after a broken one, b"" if it cannot be read."""
     try:
         return read_line(file, where)
     except (*_UNREADABLE, BadInputError):

@@ -115,7 +115,7 @@ class Unpacker:
         except OSError as error:
             raise SideError(f"blob {path}: {error.strerror}") from None
         if hashlib.sha256(packed).hexdigest() != signals.blob:
-            raise SideError(f"blob {path} is not what its name says: it was changed or cut off")
+            raise SideError(f"blob {path} does not match its name: it was changed or truncated")
         try:
             blob = msgspec.msgpack.decode(inflate(packed), type=SnapshotBlob)
             self._before = self._joined(signals, blob)

@@ -143,7 +143,7 @@ class _Window(NamedTuple):
     end_ns: int
 
     def within(self, since_ns: int, until_ns: int) -> int:
-        """The part of this time that is in the window, ns."""
+        """Return the part of this time that is in the window, ns."""
         return max(0, min(until_ns, self.end_ns) - max(since_ns, self.begin_ns))
 
 
@@ -288,8 +288,8 @@ class UsageMeter:
         held.sum_up(self._window.within(held.since_ns, self.now_ns), self.now_ns)
 
     def usage(self, began_ns: int, prices: Mapping[str, float] | None = None) -> Usage:
-        """The account until now, of a file that began then. `prices` are for a GPU-hour, by a part
-        of the model's name; "default" is for models without one."""
+        """Return the account until now, of a file that began then. `prices` are for a GPU-hour, by
+        a part of the model's name; "default" is for models without one."""
         self._count_capacity()
         for held in self._held.values():
             self._sum_up(held)
@@ -348,7 +348,8 @@ def _hours(amount_ns: int, per: int) -> float:
 
 
 def cost_of(gpu_hours: Mapping[str, float], prices: Mapping[str, float]) -> float:
-    """The price of these GPU-hours by model; of several parts of its name the longest counts."""
+    """Return the price of these GPU-hours by model; of several parts of its name the longest
+    counts."""
     cost = 0.0
     for model, hours in gpu_hours.items():
         named = [part for part in prices if part.lower() in model.lower()]

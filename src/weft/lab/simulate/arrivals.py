@@ -1,6 +1,6 @@
 """The order in which pods arrive and nodes rank: read from an order file, or drawn by seed.
 
-In timed mode arrivals are the trace's own, or resampled: times stay, and pods are drawn anew. The
+In timed mode arrivals are the trace's own, or resampled: times stay, and pods are drawn again. The
 rule is FGD's (ATC'23): shuffle the workload, then inflate it to a demand by drawing pods again with
 replacement, or thin it at random if it asks for more than that."""
 

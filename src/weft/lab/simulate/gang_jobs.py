@@ -74,7 +74,7 @@ def gang_jobs(
         return room[kind] >= size
 
     if not any(fits(kind, 1) for kind in (*SHARED, *WHOLE)):
-        raise BadInputError("the nodes", "have no room for a pod of one GPU; name larger ones")
+        raise BadInputError("the nodes", "have no room for a pod of one GPU; use larger ones")
     drawn: list[tuple[int, PodKind, float, float]] = []
     while len(drawn) < jobs:
         size = one_of(rng, SIZES)

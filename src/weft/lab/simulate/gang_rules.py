@@ -69,7 +69,7 @@ class PerPodRun(TimedRun):
             self._start_again(key)
 
     def _start_again(self, number: int) -> None:
-        """Delete all pods of the gang, those that wait first, and create them anew."""
+        """Delete all pods of the gang, those that wait first, and create them again."""
         gang = self.gang_of[number].key
         members = [each for each in self._members[gang] if each in self.created]
         for each in members:

@@ -235,7 +235,7 @@ def generate_nodes(*, gpus: int | None = None, count: int | None = None, seed: i
 
     The seed shuffles which machine gets which name, since names break ties between equal nodes."""
     if gpus is not None and count is not None:
-        raise BadInputError("--gpus and --count", "both set the size; give one of them")
+        raise BadInputError("--gpus and --count", "both set the size; specify only one")
     if count is not None:
         _check("--count", count)
         kinds = _by_count(count)

@@ -262,7 +262,7 @@ class LivingCluster(EventLoop[str]):
             self.fail(node)
 
     def fail(self, node: Node) -> None:
-        """Let a node fail: its pods come anew, as a controller makes them; gangs' pods, alone."""
+        """Let a node fail: its pods come again, as a controller makes them; gangs' pods, alone."""
         self._failed[node.name] = node
         held = (each.placement.uid for each in self.engine.ledger.pods_on(node.name))
         lost = [uid for uid in held if not is_kept(uid)]
@@ -277,7 +277,7 @@ class LivingCluster(EventLoop[str]):
         self.schedule(self._in_s(FAILS_FOR_S), WORLD, node.name)
 
     def _node_returns(self, name: str) -> None:
-        self._note("node is back", "it takes pods again", node=name)
+        self._note("node is back", "it accepts pods again", node=name)
         self.tell(NodesChanged((self._failed.pop(name),)))
 
     def _note(self, kind: str, text: str, pod: PodRequest | None = None, node: str = "") -> None:

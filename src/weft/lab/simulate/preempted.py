@@ -18,7 +18,7 @@ class LostWork:
 
     @property
     def gpu_s(self) -> float:
-        """The lost work, in GPUs × seconds."""
+        """Lost work, in GPUs × seconds."""
         return round(self._milli_ns / MILLI_NS_PER_GPU_S, 3)
 
     def result(self) -> PreemptedWork:

@@ -41,7 +41,7 @@ class _FollowedQueue:
         self.lost = LostWork()
 
     def until(self, now_ns: int, mark_ns: int) -> None:
-        """Add up the time until now, with a look at the sums at the mark."""
+        """Add up the time until now, with a poll at the sums at the mark."""
         if self.marked_ns < mark_ns:
             self._add(mark_ns)
             self.at_mark, self.marked_ns = self.sums.copy(), mark_ns
@@ -101,7 +101,7 @@ class QueueClock:
         queue.lost.add(self._asks[number], ran_ns)
 
     def gives_up(self, number: int, now_ns: int) -> None:
-        """Note that a pod which waits is deleted."""
+        """Note that a pending pod was deleted."""
         self._at(number, now_ns).waiting -= self._asks[number]
 
     def _at(self, number: int, now_ns: int) -> _FollowedQueue:

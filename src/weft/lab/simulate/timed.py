@@ -7,8 +7,8 @@ or, with resampling, the one drawn for it. The time of a gang's pod is counted f
 the gang as it needs have places.
 
 A pod that is preempted runs on, and keeps its place, for the scenario's grace; unless it ends by
-then, its work is lost, and its controller makes it anew. One that is evicted for another reason
-goes, and comes anew, at once."""
+then, its work is lost, and its controller makes it again. One that is evicted for another reason
+goes, and comes again, at once."""
 
 import heapq
 from collections import Counter
@@ -183,7 +183,7 @@ def pod_rows(
     """Return one row per pod, by arrival.
 
     `named(number)` returns its (uid, kind); by default the number, as in decisions, and the name of
-    the trace's pod. Of a pod that came anew the row has the last binding."""
+    the trace's pod. Of a pod that came again the row has the last binding."""
 
     def second(at_ns: int | None) -> float | None:
         return None if at_ns is None else seconds(at_ns)
@@ -365,7 +365,7 @@ class TimedRun(EventLoop[int]):
         self.held_milli += self.meter.held_change(self.places.pop(number))
 
     def _evict(self, command: Evict) -> None:
-        """Take the pod's place, now or after its grace; its controller makes it anew."""
+        """Take the pod's place, now or after its grace; its controller makes it again."""
         uid = command.placement.uid
         if not uid.isdecimal() or int(uid) not in self.places:
             return  # a pod of the world's

@@ -63,7 +63,7 @@ def waiting_pods(
         if (fitting := _fitting(hosts, gpus, kinds)) and weight
     ]
     if not classes:
-        raise BadInputError("the nodes", "have no room for a pod with a GPU; name larger ones")
+        raise BadInputError("the nodes", "have no room for a pod with a GPU; use larger ones")
     of_namespaces = [(f"team-{at}", 840 // at) for at in range(1, NAMESPACES + 1)]
     drawn = []
     for _ in range(pods):

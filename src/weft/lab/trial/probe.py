@@ -113,7 +113,8 @@ async def _reported(client: ApiClient, scheduler: ClusterScheduler, namespace: s
     if scheduler.annotations:
         return ""
     return (
-        "no event says who bound the probe; name an annotation that the scheduler writes "
+        "no event says which scheduler bound the probe; name an annotation that the scheduler "
+        "writes "
         f"(cluster.schedulers, {scheduler.name}, `annotations`)"
     )
 

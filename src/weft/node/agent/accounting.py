@@ -100,8 +100,8 @@ def dialects_with_resources() -> tuple[str, ...]:
 
 
 def advertised_unasked() -> tuple[str, ...]:
-    """Those of them that are advertised unless the configuration names others: the rest goes on
-    beside Weft, with device plugins of its own."""
+    """Return those of them that are advertised unless the configuration names others: the rest goes
+    on beside Weft, with device plugins of its own."""
     beside = {system.name for system in ALL if system.served_by_itself}
     return tuple(name for name in dialects_with_resources() if name not in beside)
 
@@ -146,8 +146,8 @@ def switched_on(node: NodeManifest, settings: AccountingSettings) -> tuple[str, 
             raise BadInputError("--own", unknown(resource, (GPU,), "write"))
         if resource in foreign:
             raise ForeignPluginError(
-                f"{resource} is served on this node by another device plugin: the later of two "
-                "would silently win; remove that plugin, or start without --own"
+                f"{resource} is served on this node by another device plugin: the plugin that "
+                "registers last would win silently; remove that plugin, or start without --own"
             )
         if resource in remembered:
             raise ForeignPluginError(

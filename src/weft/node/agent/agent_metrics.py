@@ -34,7 +34,10 @@ class DeliveryMetrics(Collector):
         yield counter("weft_agent_strangers", text, self._delivery.strangers)
         text = "Evictions of pods that ran without their share, by what became of them."
         yield counter("weft_agent_evictions", text, self._evictions.counts, "outcome")
-        text = "Whether no container starts without the agent where it is required, as tried."
+        text = (
+            "Whether containers that require the agent are kept from starting without it, as "
+            "tested."
+        )
         yield gauge("weft_agent_fail_closed", text, self._closed.holds)
         yield from _of_runtime(self._plugin)
 

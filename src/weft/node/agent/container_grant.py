@@ -4,7 +4,7 @@ The same whichever way it is delivered: by name through NRI, or through a device
 (`why_refused`) cannot be carried out here if it is or names
 
     another pod's or node's            an annotation that was copied
-    a GPU that is not there, another   the cards were changed, or numbered anew
+    a GPU that does not exist, another   the cards were changed, or numbered anew
     out of service                     it would fail at once
     more than may be promised          with what the pods that run here hold already, the card
                                        would have more promised than the node's settings allow
@@ -61,7 +61,7 @@ class Granter:
         self._shared: tuple[int, tuple[str, ...]] = (0, ())
 
     async def grant(self, record: DeliveryRecord, container: str) -> ContainerGrant:
-        """The container's; `NotGrantedError` says why it cannot be given."""
+        """Return the container's; `NotGrantedError` says why it cannot be given."""
         part = record.containers.get(container)
         if part is None:
             return NOTHING
@@ -87,7 +87,7 @@ class Granter:
     def _device(self, index: int) -> GpuDevice:
         device = self._devices.by_index(index)
         if device is None:
-            raise NotGrantedError(f"GPU {index} is not there")
+            raise NotGrantedError(f"GPU {index} does not exist")
         return device
 
     async def _shared_paths(self) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ class Granter:
 
 
 def visible(part: DeliveredContainer) -> str:
-    """NVIDIA_VISIBLE_DEVICES for these shares: by UUID, or by index where nobody knows it."""
+    """NVIDIA_VISIBLE_DEVICES for these shares: by UUID, or by index if unknown."""
     return ",".join(share.uuid or str(share.gpu) for share in part.shares) or NONE_VISIBLE
 
 
@@ -117,7 +117,7 @@ def why_refused(
     others: Iterable[DeliveryRecord],
     most_permille: int,
 ) -> str:
-    """Why the pod with this UID must not get this on this node; "" where nothing speaks against it.
+    """Why the pod with this UID must not get this on this node; "" if nothing speaks against it.
 
     `others` are the records of the other pods that hold their GPUs now. `most_permille`: how much
     of a GPU's memory may be promised, in thousandths.
@@ -130,7 +130,7 @@ def why_refused(
     held = [other for other in others if other.pod != pod_uid]
     for card in record.cards:
         device = by_index.get(card.gpu)
-        problem = "is not there" if device is None else _of_device(card, device)
+        problem = "does not exist" if device is None else _of_device(card, device)
         if device is not None and not problem:
             most_mib = device.gpu.memory_mib * most_permille // 1000
             problem = _of_sum(card, held, most_mib, device.gpu.milli)

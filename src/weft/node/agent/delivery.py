@@ -65,9 +65,8 @@ class HeldRecord(NamedTuple):
 
 class DeliveryOptions(msgspec.Struct, frozen=True):
     """`exempt`: namespaces in which containers without a share see what their image asks for; the
-    agent's own is another one.
-    `wait_s`: for a pod that the API server has not told of yet. `look_s`: between looks at who is
-    gone."""
+    agent's own is another one. `wait_s`: for a pod that the API server has not told of yet.
+    `look_s`: between polls at who is gone."""
 
     exempt: tuple[str, ...] = ("kube-system",)
     wait_s: float = 0.8
@@ -78,10 +77,10 @@ class Delivery:
     """A `RuntimeHooks`, and a part of the agent. `counts` are containers by outcome.
 
     `with_processes` tells which of the pods with these UIDs have a process on this machine.
-    `on_refused` hears whose container did not start and why, `on_without` whose container runs
-    without its share: such a pod is evicted. `on_stranger` hears whose container sees GPUs that
-    nobody gave it, for it started while no agent was there; `strangers` counts those. `cdi_device`
-    names a CDI device that brings a grant, "" where the runtime knows none.
+    `on_refused` is called with whose container did not start and why, `on_without` whose container
+    runs without its share: such a pod is evicted. `on_stranger` is called with whose container sees
+    GPUs that nobody gave it, for it started while no agent was there; `strangers` counts those.
+    `cdi_device` names a CDI device that brings a grant, "" if the runtime knows none.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class Delivery:
     async def synchronize(
         self, pods: list[nri.PodSandbox], containers: list[nri.Container]
     ) -> None:
-        """Learn who holds what, and find containers that run without their share."""
+        """Learn which pods hold which GPUs, and find containers that run without their share."""
         by_sandbox = {pod.id: pod for pod in pods}
         self._held.clear()
         self._unjudged.clear()
@@ -130,7 +129,8 @@ class Delivery:
     async def create_container(
         self, pod: nri.PodSandbox, container: nri.Container
     ) -> nri.ContainerAdjustment:
-        """The container's environment, devices and mounts; `CallError` keeps it from starting."""
+        """Return the container's environment, devices and mounts; `CallError` keeps it from
+        starting."""
         self._unknown.get(pod.uid, {}).pop(container.name, None)  # what ran before has ended
         try:
             outcome, grant = await self._decide(pod, container)
@@ -146,7 +146,7 @@ class Delivery:
     def _names_for_twice_set(
         self, container: nri.Container, grant: ContainerGrant
     ) -> tuple[str, ...]:
-        """A CDI device with the grant's environment, where image and pod both set one of it.
+        """Return a CDI device with the grant's environment, where image and pod both set one of it.
 
         containerd (2.2, NRI 0.11) names such a variable twice and adjusts the first: the pod's
         value would stand. CDI devices come after.
@@ -203,7 +203,7 @@ class Delivery:
             problem = known.problem if known.forged or known.asks == "share" else ""
         if known is None and not problem and pod.uid not in self._held:
             unheard = says_ours(pod) if record is None else not self._pods.problem
-            problem = "the pod is not known yet: the API server has not told of it" * unheard
+            problem = "the pod is not known yet: the API server has not reported it" * unheard
         if problem:
             raise NotGrantedError(problem)
         if record is not None:
@@ -212,7 +212,7 @@ class Delivery:
             self._remember(pod, container)
             return UNKNOWN, ContainerGrant()
         if known.asks == "share":
-            raise NotGrantedError("nobody says yet which share is the pod's")
+            raise NotGrantedError("the pod's share is not known yet")
         if known.asks == "foreign":
             return self._leave(pod, container, known)
         return self._hide(pod)
@@ -226,7 +226,7 @@ class Delivery:
                 return FOREIGN, ContainerGrant()
             case "nobody":
                 raise NotGrantedError(
-                    "nobody gives it the GPUs that it asks for: Weft did not place it, and no "
+                    "nothing delivers the GPUs that it requests: Weft did not place it, and no "
                     "other plugin serves them on this node"
                 )
         return self._hide(pod)
@@ -303,14 +303,15 @@ class Delivery:
         return bool(gone)
 
     async def _wait_for(self, pod: nri.PodSandbox) -> NodePod | None:
-        """The pod, if the API server tells of it soon; it knows no pods beside Kubernetes, and not
-        all static ones."""
+        """Return the pod, if the API server tells of it soon; it knows no pods beside Kubernetes,
+        and not all static ones."""
         if not pod.uid or is_static(pod.uid):
             return None
         return await self._pods.known(pod.uid, self._options.wait_s)
 
     def _record_of(self, pod: nri.PodSandbox) -> tuple[DeliveryRecord | None, str]:
-        """The pod's record, as the sandbox has it or as it was made here; or what is wrong."""
+        """Return the pod's record, as the sandbox has it or as it was made here; or what is
+        wrong."""
         held = self._held.get(pod.uid)
         if held is not None:
             return held.record, ""
@@ -368,7 +369,10 @@ class Delivery:
             return
         told.add(container.id)
         self.strangers += 1
-        text = f"container {container.name} sees GPUs ({sees[:80]}) that nobody gave it: it started"
+        text = (
+            f"container {container.name} sees GPUs ({sees[:80]}) that Weft did not assign: it "
+            "started"
+        )
         self._on_stranger(_name_of(pod), f"{text} while no agent ran")
 
     def _hold(self, pod: nri.PodSandbox, record: DeliveryRecord) -> None:
@@ -389,7 +393,8 @@ class Delivery:
             self._unknown.setdefault(pod.uid, {})[container.name] = (pod, container)
 
     def _heard_of(self, uid: str) -> None:
-        """A pod came, changed or went: look at those of its containers that nobody could judge."""
+        """A pod was added, changed or deleted: look at those of its containers that nobody could
+        judge."""
         known = self._pods.pods.get(uid)
         if known is None:
             self._told_strangers.pop(uid, None)
@@ -446,7 +451,7 @@ def _twice_set(container: nri.Container, grant: ContainerGrant) -> dict[str, str
 
 
 def _adjustment(grant: ContainerGrant) -> nri.ContainerAdjustment:
-    """The grant in NRI's words."""
+    """Return the grant in NRI's words."""
     adjustment = nri.ContainerAdjustment(
         env=[nri.KeyValue(key=key, value=value) for key, value in grant.env.items()],
         CDI_devices=[nri.CDIDevice(name=name) for name in grant.cdi],

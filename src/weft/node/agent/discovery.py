@@ -69,8 +69,8 @@ def marks_of(
     links: GpuLinks | None = None,
     given: PluginGpus | None = None,
 ) -> NodeMarks:
-    """The node's annotations and labels for these GPUs. `given`: what NVIDIA's plugin gave of
-    them."""
+    """Return the node's annotations and labels for these GPUs. `given`: what NVIDIA's plugin gave
+    of them."""
     annotations = {INVENTORY: inventory_text(gpus), **alnair.node_annotations(gpus)}
     if offer is not None:
         annotations[AGENT] = encode_offer(offer)

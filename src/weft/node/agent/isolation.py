@@ -66,7 +66,7 @@ class IsolationOptions(msgspec.Struct, frozen=True):
 
 
 class NodeIsolation:
-    """The node's modes, and what each adds to a container. `mps` is None where MPS is off."""
+    """The node's modes, and what each adds to a container. `mps` is None if MPS is off."""
 
     def __init__(
         self, options: IsolationOptions, watch: DeviceWatch, mps: MpsDaemon | None = None

@@ -52,14 +52,14 @@ class KubeletMetrics(Collector):
             text = "What the kubelet counts and pods were promised that differs, by kind."
             yield counter("weft_agent_differences", text, self._reconciler.counts, "kind")
         if self._plugin_gpus is not None:
-            text = "Pods whose devices of NVIDIA's plugin the node does not tell, by why."
+            text = "Pods whose devices from NVIDIA's plugin are not reported, by reason."
             counts = self._plugin_gpus.counts
             yield counter("weft_agent_plugin_gpus_untold", text, counts, "why")
         if self._plugins is None:
             return
-        text = "Device plugins that the kubelet took."
+        text = "Device plugins registered with the kubelet."
         yield counter("weft_agent_plugin_registrations", text, self._plugins.registrations)
-        text = "Answers to Allocate, by how sure it was whose the devices are."
+        text = "Answers to Allocate, by how certain the pod of the devices was."
         yield counter("weft_agent_allocations", text, self._plugins.allocations, "answer")
         text = "Answers to PreStartContainer."
         yield counter("weft_agent_container_starts", text, self._plugins.starts, "outcome")

@@ -140,7 +140,7 @@ def _problem(
 ) -> UntoldPod | None:
     for card, devices in sorted(counts.items()):
         if card not in places:
-            return UntoldPod(UNKNOWN_GPU, uid, f"has {card[:80]}, which is no GPU of this node")
+            return UntoldPod(UNKNOWN_GPU, uid, f"has {card[:80]}, which is not a GPU of this node")
         if devices > replicas.get(card, 0):
             text = f"has {devices} devices of {card}, which is offered as {replicas.get(card, 0)}"
             return UntoldPod(NO_NUMBER, uid, text)
@@ -229,7 +229,7 @@ class PluginGpusWatch:
     def _report(self, untold: frozenset[UntoldPod], names: Mapping[str, Name]) -> None:
         for each in sorted(untold - self._untold):
             self.counts[each.kind] += 1
-            text = "pod %s: %s: nobody tells which GPUs it has from NVIDIA's device plugin"
+            text = "pod %s: %s: its GPUs from NVIDIA's device plugin are unknown"
             pod = PodName(*names[each.uid], each.uid)
             log.warning(text, pod, each.text, extra=about(pod))
         self._untold = untold

@@ -1,6 +1,6 @@
 """Compares the devices that the kubelet reports for containers with their pods' delivery records.
 
-no record         a container holds devices of ours, and no record says for which share
+no record         a container holds devices of ours, but no record assigns a share
 other amount      it holds more or fewer of them than it requests
 uncounted         it has a share but holds no devices for it: the kubelet counts too little
 another's GPU     another plugin gave it a GPU that is not in its share
@@ -107,7 +107,7 @@ def _of_container(
     for resource in sorted(own):
         asked, count = _asked(pod, held.container, resource), len(held.devices.get(resource, ()))
         if count and part is None:
-            differs(NO_RECORD, f"holds {count} {resource}, and no record says for which share")
+            differs(NO_RECORD, f"holds {count} {resource}, but no record assigns a share")
         elif count and count != asked:
             differs(OTHER_AMOUNT, f"holds {count} {resource} and asks for {asked}")
         elif asked and not count and part is not None and pod.manifest.status.phase == "Running":

@@ -40,7 +40,7 @@ class PodDirectory(Protocol):
     """Finds this node's pods by the id in their cgroups: the UID, or a static pod's hash."""
 
     def watched(self, uid: str) -> WatchedPod | None:
-        """Return the pod with this UID; None if it is not known (yet)."""
+        """Return the pod with this UID; None if it is unknown (yet)."""
         ...
 
 

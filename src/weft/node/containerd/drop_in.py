@@ -28,7 +28,7 @@ NAME = "99-weft.toml"
 _NRI = "io.containerd.nri.v1.nri"
 _NRI_NAMES = ("nri", _NRI)  # spellings in `disabled_plugins`
 _VERSIONS = (2, 3)
-_HEAD = "# Written by weft agent --configure-runtime; weft agent --cleanup takes it back.\n"
+_HEAD = "# Written by weft agent --configure-runtime; weft agent --cleanup removes it.\n"
 _DIGEST = "# sha256 of the lines below: "
 _MADE = "# The folder was made for it.\n"
 _IMPORTS = 'imports = ["/etc/containerd/conf.d/*.toml"]'

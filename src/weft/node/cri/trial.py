@@ -42,7 +42,7 @@ class TrialError(WeftError):
 async def try_closed(socket: Path, timeout_s: float = _TIMEOUT_S) -> ClosedTrial:
     """Run the trial at this socket of the runtime."""
     if not socket.exists():
-        text = f"it could not be tried: there is no {socket}; mount the runtime's socket there"
+        text = f"it could not be tested: there is no {socket}; mount the runtime's socket there"
         return ClosedTrial("unknown", text)
     async with aio.insecure_channel(f"unix://{socket}") as channel:
         service = _Service(channel, timeout_s)

@@ -48,7 +48,7 @@ def fault_of_xid(xid: int) -> str:
 
 
 class CardSigns(NamedTuple):
-    """Signs of a card's health; None where card or driver do not report them."""
+    """Signs of a card's health; None if card or driver do not report them."""
 
     energy_j: float | None = None
     needs_nothing: bool | None = None

@@ -33,7 +33,7 @@ class NvmlGpu:
             self._handle = self._find(gpu)
             mode = ask(self._nvml, lambda: self._nvml.nvmlDeviceGetMigMode(self._handle))
             if (mode or [0])[0]:
-                raise DeviceError(f"GPU {gpu}: is in MIG mode; name one that is whole with --gpu")
+                raise DeviceError(f"GPU {gpu}: is in MIG mode; choose one without MIG with --gpu")
             self._counters = NvmlCounters(self._nvml, self._handle)
             self.card = self._card(self._counters)
         except self._nvml.NVMLError as error:

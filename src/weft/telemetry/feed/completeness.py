@@ -29,7 +29,11 @@ LINES: dict[Metric, tuple[str, int, str]] = {
     Metric.POWER_W: ("DCGM_FI_DEV_POWER_USAGE", 155, "Power, W."),
     Metric.POWER_LIMIT_W: ("DCGM_FI_DEV_POWER_MGMT_LIMIT", 160, "Power limit, W."),
     Metric.SM_ACTIVE_RATIO: ("DCGM_FI_PROF_SM_ACTIVE", 1002, "Share of time that SMs have work."),
-    Metric.SM_OCCUPANCY_RATIO: ("DCGM_FI_PROF_SM_OCCUPANCY", 1003, "Warps of those possible."),
+    Metric.SM_OCCUPANCY_RATIO: (
+        "DCGM_FI_PROF_SM_OCCUPANCY",
+        1003,
+        "Active warps, as a ratio of the maximum.",
+    ),
     Metric.TENSOR_ACTIVE_RATIO: ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", 1004, "Tensor cores' share."),
     Metric.DRAM_ACTIVE_RATIO: ("DCGM_FI_PROF_DRAM_ACTIVE", 1005, "Memory interface's share."),
     Metric.PCIE_SENT_BYTES_PER_S: ("DCGM_FI_PROF_PCIE_TX_BYTES", 1009, "Sent over PCIe."),
@@ -59,7 +63,7 @@ class CompletenessFinding(NamedTuple):
 
 
 def discover(answers: Iterable[QueryResult], aliases: Mapping[str, Alias] = ALIASES) -> list[Node]:
-    """Nodes and GPUs that the labels tell of; memory is not known."""
+    """Nodes and GPUs that the labels tell of; memory is unknown."""
     gpus_of: dict[str, dict[int, str]] = {}
     for answer in answers:
         for text in answer.labels:
@@ -109,7 +113,7 @@ def check(report: ScrapeReport) -> list[CompletenessFinding]:
 
 
 def _some(names: Iterable[str]) -> str:
-    """The first few of them, in order."""
+    """Return the first few of them, in order."""
     every = sorted(set(names))
     more = f" and {len(every) - _MOST_NAMED} more" if len(every) > _MOST_NAMED else ""
     return ", ".join(every[:_MOST_NAMED]) + more
@@ -186,7 +190,7 @@ def _stale(report: ScrapeReport) -> Iterable[CompletenessFinding]:
 
 def _warnings(report: ScrapeReport) -> Iterable[CompletenessFinding]:
     for warning in sorted({text for answer in report.answers for text in answer.warnings}):
-        mend = "what it told may be a part only"
+        mend = "it may have reported only a part"
         yield CompletenessFinding("wrong", f"the server warns: {warning}", mend)
 
 
@@ -206,7 +210,7 @@ def _labels_of(report: ScrapeReport) -> Iterable[CompletenessFinding]:
         yield CompletenessFinding("wrong", text, _MENDS.get(why, ""))
     series = [labels for answer in report.answers for labels in answer.labels]
     if lacking := sum(not subject(labels_of(labels)).uuid for labels in series):
-        mend = "GPUs are then told by index, which is not safe in containers"
+        mend = "GPUs are then identified by index, which is not safe in containers"
         yield CompletenessFinding("advice", f"{lacking} of {len(series)} series have no UUID", mend)
 
 

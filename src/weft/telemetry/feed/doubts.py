@@ -105,8 +105,8 @@ class GpuPods(NamedTuple):
 class MemoryReadings(NamedTuple):
     """The newest readings of each GPU's memory, MiB, NaN where unknown.
 
-    `reserved` is the driver's own part, 0 where nobody tells it. `at_once` says whether used and
-    free memory were read together: only then may they be added up.
+    `reserved` is the driver's own part, 0 if unknown. `at_once` says whether used and free memory
+    were read together: only then may they be added up.
     """
 
     used: Floats
@@ -131,7 +131,8 @@ def false_memory(readings: MemoryReadings, total_mib: Ints, residents: GpuPods) 
 
 
 def stuck_at_one(recent: Floats, residents: GpuPods) -> Bools:
-    """GPUs whose share of time, [g, samples], is exactly 1 in each sample, where that is no load.
+    """GPUs whose share of time, [g, samples], is exactly 1 in each sample, where that is not a
+    load.
 
     That is where so are at least half of the GPUs that report, at least `LEAST_STUCK` of them, and
     one of them holds no pod: unrelated cards do not all work without pause, empty ones do not work.
@@ -168,13 +169,13 @@ def never_idle(dram: Floats) -> Bools:
 
 
 def _always(series: Floats, value: float) -> Bools:
-    """True where there are samples and all of them are exactly this, [g]."""
+    """True if there are samples and all of them are exactly this, [g]."""
     known = ~np.isnan(series)
     return np.asarray(known.any(axis=1) & ((series == value) | ~known).all(axis=1))
 
 
 def _mean(series: Floats) -> Floats:
-    """The mean of the samples that there are, NaN without any, [g]."""
+    """Return the mean of the samples that there are, NaN without any, [g]."""
     known = ~np.isnan(series)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.where(known, series, 0.0).sum(axis=1) / known.sum(axis=1))
@@ -192,7 +193,7 @@ class Readings(NamedTuple):
 
 
 class PodArrivals(NamedTuple):
-    """Pods on GPUs (rows), and when they were bound, NaN where that is not known, [P].
+    """Pods on GPUs (rows), and when they were bound, NaN where that is unknown, [P].
 
     `warm_s` later they use memory.
     """

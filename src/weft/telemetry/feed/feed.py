@@ -115,7 +115,7 @@ class FeedSettings(msgspec.Struct, frozen=True):
 
 
 class TelemetryFeed:
-    """Makes a cluster's snapshots. Not thread-safe: the steps of a tick come one after another."""
+    """Makes a cluster's snapshots. Not thread-safe: the steps of a poll come one after another."""
 
     def __init__(self, settings: FeedSettings, devices: Devices, origin_s: float) -> None:
         self.settings, self.devices = settings, devices
@@ -127,7 +127,7 @@ class TelemetryFeed:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Forget GPUs' samples: after a tick that failed, they may be half taken in."""
+        """Forget GPUs' samples: after a poll that failed, they may be half taken in."""
         settings = self.settings
         window = MetricWindow(
             settings.metrics, len(self.devices), settings.samples, settings.step_s, self._origin_s
@@ -176,7 +176,8 @@ class TelemetryFeed:
             self._memory.put(samples, self.devices.gpus, self._now.now_s)
 
     def snapshot(self, at_ns: int, version: int = 0, why: str = "") -> SignalsSnapshot:
-        """All that policies may read, as of the last `observe`; `version` 0: one more than last."""
+        """Return all that policies may read, as of the last `observe`; `version` 0: one more than
+        last."""
         observed, gpus = self._now, len(self.devices)
         warm = observed.keys.gpu[observed.age_s >= self.settings.warm_up.warm_s]
         pods, warm = (np.bincount(rows, minlength=gpus) for rows in (observed.keys.gpu, warm))
@@ -192,7 +193,8 @@ class TelemetryFeed:
         )
 
     def peak_mib(self, uid: str) -> int:
-        """The most that the pod was seen to use of a GPU in the window; 0 where nobody saw it."""
+        """Return the most that the pod was seen to use of a GPU in the window; 0 if nobody saw
+        it."""
         return self._memory.peak_mib(uid)
 
     @property
@@ -239,7 +241,7 @@ class SnapshotBuilder:
         self._promised.note(wall_s, promised_mib)
 
     def refresh(self, now: SnapshotTime, *, version: int = 0, why: str = "") -> SignalsSnapshot:
-        """All columns as of now; `version` 0: one more than last time."""
+        """Return all columns as of now; `version` 0: one more than last time."""
         self.version = version or self.version + 1
         self.window.advance(now.wall_s)
         series = self._series()
@@ -263,7 +265,7 @@ class SnapshotBuilder:
     # --- what is there -------------------------------------------------------------------------
 
     def _series(self) -> AllSeries:
-        """Every metric of the window; used and free memory also follow from each other."""
+        """Return every metric of the window; used and free memory also follow from each other."""
         series = {
             m: Readings(self.window.history(m), *self.window.newest(m)) for m in self.window.metrics
         }
@@ -317,7 +319,7 @@ class SnapshotBuilder:
             fresh[metric] = np.minimum(fresh[metric], freshness_of(age_s, scrape_s))
 
     def _memory_now(self, series: AllSeries) -> MemoryReadings:
-        """The newest readings of memory, and which of them were taken together."""
+        """Return the newest readings of memory, and which of them were taken together."""
         unknown = np.full(len(self.devices), np.nan)
         nothing = Readings(unknown[:, None], unknown, unknown)
         used, free, reserved = (series.get(metric, nothing) for metric in (USED, FREE, RESERVED))
@@ -364,7 +366,7 @@ class SnapshotBuilder:
         return {name: (values, _known(values, age)) for name, (values, age) in columns.items()}
 
     def _promises(self, series: AllSeries, fresh: Freshness) -> dict[str, Column]:
-        """The column that free memory must be read with: see `PromisedMemory`."""
+        """Return the column that free memory must be read with: see `PromisedMemory`."""
         read = FREE if FREE in series else USED
         if read not in series:
             return {}
@@ -429,7 +431,7 @@ def _or_else(first: Readings, second: Readings) -> Readings:
 
 
 def _rest(total: Floats, part: Readings) -> Readings:
-    """The rest of `total` beside `part`, never below 0."""
+    """Return the rest of `total` beside `part`, never below 0."""
     return Readings(
         np.maximum(total[:, None] - part.history, 0.0),
         np.maximum(total - part.last, 0.0),
@@ -438,12 +440,12 @@ def _rest(total: Floats, part: Readings) -> Readings:
 
 
 def _known(values: Floats, fresh: Bytes) -> Bytes:
-    """A column that says nothing is MISSING, however fresh what it comes from."""
+    """Mark a column without values as MISSING, however fresh its source is."""
     return np.where(np.isnan(values), MISSING, fresh).astype(np.int8)
 
 
 def _at_end(series: stats.PackedSeries) -> Floats:
-    """The newest sample of packed series."""
+    """Return the newest sample of packed series."""
     if series.values.shape[1] == 0:
         return np.full(len(series.counts), np.nan)
     last = np.maximum(series.counts - 1, 0)
@@ -451,7 +453,8 @@ def _at_end(series: stats.PackedSeries) -> Floats:
 
 
 def _carried(history: Floats) -> Floats:
-    """The history with up to `_CARRIED` empty slots at its end filled by the sample before."""
+    """Return the history with up to `_CARRIED` empty slots at its end filled by the sample
+    before."""
     filled = history.copy()
     for back in range(min(_CARRIED, history.shape[1] - 1), 0, -1):
         column, before = filled[:, -back], filled[:, -back - 1]
@@ -474,7 +477,7 @@ class PromisedMemory:
         self._ticks: deque[tuple[float, Ints]] = deque()
 
     def note(self, wall_s: float, promised_mib: Ints) -> None:
-        """Keep one tick: MiB promised of each GPU, [g]. A clock that was put back begins anew."""
+        """Keep one tick: MiB promised of each GPU, [g]. A clock that was put back begins again."""
         if self._ticks and wall_s < self._ticks[-1][0]:
             self._ticks.clear()
         self._ticks.append((wall_s, promised_mib))
@@ -482,7 +485,8 @@ class PromisedMemory:
             self._ticks.popleft()
 
     def since(self, sampled_s: Floats) -> Floats:
-        """The most that was promised from the last tick before `sampled_s` on, [g]; NaN unknown."""
+        """Return the most that was promised from the last poll before `sampled_s` on, [g]; NaN
+        unknown."""
         if not self._ticks:
             return np.full(len(sampled_s), np.nan)
         until = [*(at for at, _ in list(self._ticks)[1:]), np.inf]

@@ -12,7 +12,7 @@
 
 A process that has just begun does not know who was warm, nor what was expected of whom. Where a pod
 was there before it, is not found warm, and has been watched for less than `watch_s`, its GPU is
-STALE at most: that nobody knows lends nothing, and sends nobody away.
+STALE at most: that nobody knows lends nothing, and evicts no pod.
 
 Never more is idle than that. Where a number is absent, old, or cannot be true, nothing is: a pod in
 flight, of a latency-critical class, or on a GPU whose metrics contradict the ledger or each other.
@@ -22,9 +22,9 @@ leaves it.
 `ResidentMemory` keeps what is needed from one tick to the next: each resident's own memory, a row
 in a `MetricWindow` whose slots are those of the GPUs' window, and since when it has been observed.
 `PeakWatch` says the most that pods used, of those that were watched from their start without a gap:
-a tick counts where the GPU's memory is FRESH and, once the pod has warmed up, its own use was told.
-One tick that does not, and the pod is never told of again: what it used at most is not known. How
-it ends is for the engine to know: only whole runs say what the next one needs.
+a poll counts where the GPU's memory is FRESH and, once the pod has warmed up, its own use was told.
+One poll that does not, and the pod is never told of again: what it used at most is unknown. How it
+ends is for the engine to know: only whole runs say what the next one needs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -115,7 +115,7 @@ class MemoryNeeds(NamedTuple):
     """The answer. `hold_mib` and `idle_mib` [P], whole MiB; `warm` [P]: it has been watched
     for long enough.
 
-    `most_mib` [P] is the most of its own series, −1 where it has none to go by. `need_mib` and
+    `most_mib` [P] is the most of its own series, −1 if it has none to go by. `need_mib` and
     `beyond_mib` [G]; `freshness` [G] is MISSING also where metrics contradict, and STALE also where
     a pod has not been watched for long.
     """
@@ -308,7 +308,7 @@ def _last(series: Floats) -> Floats:
 
 
 def _peak(series: Floats) -> Floats:
-    """The value at index int(0.95 n) of each row's n sorted values; NaN without any."""
+    """Return the value at index int(0.95 n) of each row's n sorted values; NaN without any."""
     if series.shape[1] == 0:
         return np.full(len(series), np.nan)
     ordered = np.sort(series, axis=1)  # NaN last
@@ -383,8 +383,8 @@ def with_memory_needs(
     idle_mib: dict[str, tuple[int, ...]],
     peaks_mib: dict[str, int] | None = None,
 ) -> SignalsSnapshot:
-    """The snapshot with what was found for the table's devices: columns, what pods leave idle, and
-    the most that they used (`PeakWatch`).
+    """Return the snapshot with what was found for the table's devices: columns, what pods leave
+    idle, and the most that they used (`PeakWatch`).
 
     GPUs that the snapshot does not name, and those whose metrics are MISSING, are MISSING.
     """
@@ -446,7 +446,7 @@ class PeakWatch:
 class ObservedResidents(NamedTuple):
     """Holders of GPUs at `now_s`: a copy, which a thread may read while the ledger goes on.
 
-    `age_s` is how long ago each row of `keys` was bound, NaN where that is not known.
+    `age_s` is how long ago each row of `keys` was bound, NaN where that is unknown.
     """
 
     now_s: float
@@ -504,7 +504,7 @@ class ResidentMemory:
     def measure(
         self, made: SignalsSnapshot, window: MetricWindow, residents: ObservedResidents
     ) -> SignalsSnapshot:
-        """The snapshot with what GPUs need and pods leave idle. `window` is the GPUs'."""
+        """Return the snapshot with what GPUs need and pods leave idle. `window` is the GPUs'."""
         table, keys = residents.table, residents.keys
         slots = window.slots()
         used, own = (each.history(USED, slots) for each in (window, self._window))
@@ -538,7 +538,8 @@ class ResidentMemory:
         return with_memory_needs(made, table, answer, idle, peaks)
 
     def peak_mib(self, uid: str) -> int:
-        """The most that the pod was seen to use of a GPU in the window; 0 where nobody saw it."""
+        """Return the most that the pod was seen to use of a GPU in the window; 0 if nobody saw
+        it."""
         return int(np.ceil(self._most.get(uid, 0.0)))
 
     def _watched_s(self, residents: ObservedResidents, fresh: Bytes) -> Floats:

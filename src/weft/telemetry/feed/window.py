@@ -56,7 +56,7 @@ class MetricWindow:
     def advance(self, now_s: float) -> int:
         """Forget what leaves the window as time goes on; returns how many slots ended.
 
-        A clock that was put back by more than the window begins anew.
+        A clock that was put back by more than the window begins again.
         """
         now = int(np.floor((now_s - self.origin_s) / self.step_s + _EPSILON)) + 1
         ended = now - self._open
@@ -124,13 +124,14 @@ class MetricWindow:
         self.last_at_s[at, rows[newer]] = times[newer]
 
     def slots(self) -> Ints:
-        """The numbers of the window's slots until the newest scrape that came, the first of them
-        where none did: later ones say nothing of anybody."""
+        """Return the numbers of the window's slots until the newest scrape that came, the first of
+        them where none did: later ones say nothing of anybody."""
         oldest = self.complete - self.samples + 1
         return np.arange(oldest, max(oldest, self._newest_slot) + 1)
 
     def history(self, metric: Metric, slots: Ints | None = None) -> Floats:
-        """The complete slots, or these, oldest first, [g, samples]; NaN where no sample fell."""
+        """Return the complete slots, or these, oldest first, [g, samples]; NaN where no sample
+        fell."""
         if slots is None:
             slots = np.arange(self.complete - self.samples + 1, self.complete + 1)
         slots = slots % self._slots

@@ -155,7 +155,7 @@ def roll_forward(fit: Autoregression, recent: Floats, horizon: int) -> Floats:
 
 
 def residencies_bounded(slopes: Floats, largest_root: float = LARGEST_ROOT) -> Bools:
-    """Return True where no root of the autoregression is larger than `largest_root`, [s]."""
+    """Return True if no root of the autoregression is larger than `largest_root`, [s]."""
     order = slopes.shape[1]
     left = slopes / largest_root ** np.arange(1, order + 1)
     bounded = np.ones(len(slopes), dtype=bool)

@@ -89,7 +89,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def labels_of(text: bytes) -> dict[str, str]:
-    """A series' labels; none where they cannot be read."""
+    """Return a series' labels; none where they cannot be read."""
     try:
         return _labels.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -97,8 +97,8 @@ def labels_of(text: bytes) -> dict[str, str]:
 
 
 def readable(body: bytes) -> bytes:
-    """The body with U+FFFD for every byte that is no UTF-8, and every escape of half a character:
-    labels are anybody's, and one of them must not cost all the others."""
+    """Return the body with U+FFFD for every byte that is not a UTF-8, and every escape of half a
+    character: labels are anybody's, and one of them must not cost all the others."""
     if not body.isascii():
         body = body.decode("utf-8", "replace").encode()
     if _SURROGATE.search(body) is None:
@@ -107,15 +107,16 @@ def readable(body: bytes) -> bytes:
 
 
 def decode(body: bytes, where: str) -> QueryResult:
-    """The answer of /api/v1/query or /query_range; `TelemetryError` says what is wrong with it."""
+    """Return the answer of /api/v1/query or /query_range; `TelemetryError` says what is wrong with
+    it."""
     try:
         response = _response.decode(readable(body))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         reason = f"{shown(str(error))}: {shown(body)}"
-        raise TelemetryError("garbage", f"{where}: no answer to a query: {reason}") from None
+        raise TelemetryError("garbage", f"{where}: not an answer to a query: {reason}") from None
     except RecursionError:
         reason = f"nested too deeply: {shown(body)}"
-        raise TelemetryError("garbage", f"{where}: no answer to a query: {reason}") from None
+        raise TelemetryError("garbage", f"{where}: not an answer to a query: {reason}") from None
     if response.status != "success" or response.data is None:
         raise TelemetryError(
             "status", f"{where}: {shown(response.kind)}: {shown(response.error or response.status)}"
@@ -127,7 +128,7 @@ def decode(body: bytes, where: str) -> QueryResult:
     series = response.data.result
     texts = [bytes(item.values or item.value) for item in series]
     if any(text[:1] not in {b"[", b""} for text in texts):
-        raise TelemetryError("garbage", f"{where}: samples that are no list")
+        raise TelemetryError("garbage", f"{where}: samples that are not a list")
     samples, counts = _numbers(texts, response.data.kind == "matrix", where)
     warnings = tuple(shown(warning) for warning in response.warnings[:_MOST_WARNINGS])
     labels = [bytes(item.metric) for item in series]
@@ -135,7 +136,7 @@ def decode(body: bytes, where: str) -> QueryResult:
 
 
 def _numbers(texts: list[bytes], nested: bool, where: str) -> tuple[Floats, Counts]:
-    """All numbers of all series in a row, and how many samples each series has."""
+    """Return all numbers of all series in a row, and how many samples each series has."""
     brackets = 1 if nested else 0
     counts = np.fromiter((text.count(b"[") - brackets for text in texts), np.int64, len(texts))
     numbers = b",".join(
@@ -147,5 +148,5 @@ def _numbers(texts: list[bytes], nested: bool, where: str) -> tuple[Floats, Coun
     except ValueError:
         samples = np.zeros(0)
     if len(samples) != 2 * int(counts.clip(0).sum()):
-        raise TelemetryError("garbage", f"{where}: samples that are no pairs of numbers")
+        raise TelemetryError("garbage", f"{where}: samples that are not pairs of numbers")
     return samples, counts.clip(0)

@@ -91,7 +91,7 @@ class Devices:
         )
 
     def node(self, labels: Mapping[str, str]) -> str:
-        """The node that these labels name; "" where none of them does."""
+        """Return the node that these labels name; "" if none of them does."""
         for label in metric_names.NODE_LABELS:
             text = labels.get(label, "")
             if not text:
@@ -103,7 +103,7 @@ class Devices:
         return ""
 
     def find(self, labels: Mapping[str, str]) -> int | JoinFailure:
-        """The row of the GPU that these labels are about."""
+        """Return the row of the GPU that these labels are about."""
         about = subject(labels)
         row = self.by_uuid.get((about.mig_uuid or about.uuid).lower())
         if about.mig:
@@ -188,7 +188,7 @@ class SeriesJoiner:
         self._most_kept, self._looks = most_kept, 0
 
     def begin(self) -> None:
-        """A new look: count from nought."""
+        """Begin a new poll: count from 0."""
         self.unjoined = {}
         self._looks += 1
         if self._looks % _LOOKS == 0:
@@ -200,7 +200,7 @@ class SeriesJoiner:
         return len(self._known) + len(self._before)
 
     def join(self, answer: QueryResult) -> list[JoinedSamples]:
-        """The answer's samples by canonical metric, one for each GPU and moment."""
+        """Return the answer's samples by canonical metric, one for each GPU and moment."""
         places, numbers = self._places(answer.labels)
         for labels, place in zip(answer.labels, places, strict=True):
             if place.why is not None:
@@ -255,7 +255,7 @@ class SeriesJoiner:
         return list(samples.values())
 
     def _places(self, labels: list[bytes]) -> tuple[list[_Place], list[int]]:
-        """The GPU of each series, and the number of its name."""
+        """Return the GPU of each series, and the number of its name."""
         places, numbers = [], []
         known, numbered = self._known, self._by_bytes
         for text in labels:
@@ -289,7 +289,8 @@ class SeriesJoiner:
 
 
 def _together(known: PodSamples | None, sample: PodSamples) -> PodSamples:
-    """The newer, or the sum of two of one moment: shares of the card's time, each rounded, to 1."""
+    """Return the newer, or the sum of two of one moment: shares of the card's time, each rounded,
+    to 1."""
     if known is None or sample.at_s != known.at_s:
         return sample if known is None or sample.at_s > known.at_s else known
     added = known.value + sample.value

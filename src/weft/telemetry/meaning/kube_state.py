@@ -1,8 +1,8 @@
 """Nodes and pods again, of what kube-state-metrics and DCGM's exporter said of them.
 
 Out come manifests as the API shows them, for the dialects to read. kube-state-metrics writes names
-with `_` for all that is no letter or digit, so only names that somebody gives are found again; it
-shows labels and annotations only where it was told which (`--metric-labels-allowlist`), and
+with `_` for all that is not a letter or digit, so only names that somebody gives are found again;
+it shows labels and annotations only where it was told which (`--metric-labels-allowlist`), and
 nodeSelectors only if asked (`--metric-opt-in-list`). Affinity is in no metric.
 """
 
@@ -82,16 +82,16 @@ class Names:
         self._plain = {written(name): name for name in names}
 
     def __getitem__(self, name: str) -> str:
-        """The name, or as it is written where nobody gave it."""
+        """Return the name, or as it is written where nobody gave it."""
         return self._plain.get(name, name)
 
     def labels(self, series: StateSeries, prefix: str) -> dict[str, str]:
-        """The labels or annotations in a series whose names are known."""
+        """Return the labels or annotations in a series whose names are known."""
         named = self.as_written(series, prefix)
         return {key: text for key, text in named.items() if written(key) in self._plain}
 
     def as_written(self, series: StateSeries, prefix: str) -> dict[str, str]:
-        """All of them, unknown ones by the names that kube-state-metrics writes."""
+        """Return all of them, unknown ones by the names that kube-state-metrics writes."""
         named = (pair for pair in series.labels.items() if pair[0].startswith(prefix))
         return {self[key.removeprefix(prefix)]: text for key, text in named}
 

@@ -36,7 +36,7 @@ _INDEX = re.compile(r"[0-9]{1,6}")
 
 
 class SeriesSubject(NamedTuple):
-    """The subject of a series, as far as its labels say; "" and −1 where they do not."""
+    """The subject of a series, as far as its labels say; "" and −1 if they do not."""
 
     node: str = ""
     uuid: str = ""
@@ -49,7 +49,7 @@ class SeriesSubject(NamedTuple):
 
 
 def subject(labels: Mapping[str, str]) -> SeriesSubject:
-    """The node, GPU and pod that a series' labels name."""
+    """Return the node, GPU and pod that a series' labels name."""
     index = _first(labels, INDEX_LABELS).removeprefix("nvidia")
     return SeriesSubject(
         node=without_port(_first(labels, NODE_LABELS)),
@@ -72,7 +72,7 @@ def with_own(aliases: Iterable[tuple[str, str, float]]) -> dict[str, Alias]:
 
 
 def names_of(metric: Metric, aliases: Mapping[str, Alias] = ALIASES) -> tuple[str, ...]:
-    """Every name under which `metric` may be found, in the order they are preferred."""
+    """Return every name under which `metric` may be found, in the order they are preferred."""
     return tuple(name for name, alias in aliases.items() if alias.metric is metric)
 
 

@@ -3,10 +3,11 @@
     samples of a look ──▶ the counters of each pod ──▶ a window: from one sample to another ──▶ rate
 
 Windows of a pod follow each other and never overlap. One is over once `MANY` units were counted in
-it, or after `LOOKS` looks; it then tells a rate. It begins anew, and tells nothing, where a counter
-fell (the container began anew, and its start says nothing of its speed), where counters came or
-went, where samples were missing for long, and where its co-residents changed. A pod whose counters
-stand still is not told of: whether it was kept from working or had none to do, nobody knows.
+it, or after `LOOKS` polls; it then tells a rate. It begins again, and tells nothing, where a
+counter fell (the container began again, and its start says nothing of its speed), where counters
+came or went, where samples were missing for long, and where its co-residents changed. A pod whose
+counters stand still is not told of: whether it was kept from working or had none to do, nobody
+knows.
 
 A pod is the one whose `namespace` and `pod` labels a series carries: those that the metrics server
 itself puts there. An application's own labels of these names are `exported_…`, and do not count.
@@ -66,7 +67,7 @@ class CounterSeries(NamedTuple):
 
 
 class _Window:
-    """A pod's counting window: each counter at its begin and at the last tick, the co-residents."""
+    """A pod's counting window: each counter at its begin and at the last poll, the co-residents."""
 
     __slots__ = ("begun", "co_residents", "last", "rests_s")
 
@@ -160,7 +161,7 @@ class Rates:
 
     @property
     def rests_s(self) -> float:
-        """Time for which a counter that began, or began anew, is left alone."""
+        """Time for which a counter that began, or began again, is left alone."""
         return self._longest_s
 
     def update(
@@ -169,8 +170,8 @@ class Rates:
         pods: Mapping[PodName, Hashable],
         now_s: float,
     ) -> dict[PodName, Rate]:
-        """The pods whose window is over, and their rates; `pods` are all there are, and each one's
-        co-residents."""
+        """Return the pods whose window is over, and their rates; `pods` are all there are, and each
+        one's co-residents."""
         rates, windows = {}, {}
         for pod, parts in by_pod.items():
             window, rate = self._of_pod(self._windows.get(pod), parts, pods[pod], now_s)
@@ -215,7 +216,7 @@ class Rates:
         return False
 
     def _rate(self, window: _Window) -> tuple[Rate | None, bool]:
-        """The rate where the window says one, and whether it is over.
+        """Return the rate where the window says one, and whether it is over.
 
         Of few units one more may be about to be done: in doubt the pod is faster.
         """

@@ -118,7 +118,7 @@ def test_default_profiles_can_be_made() -> None:
         ),
         (
             "interference: {observed: weft-lessons}",
-            "weft.yaml: interference.observed: is oomHistory.name too; give it another name",
+            "weft.yaml: interference.observed: is also oomHistory.name; use another name",
         ),
         ("compat: exact", "weft.yaml: compat: 'exact': Expected `object`, got `str`"),
         (
@@ -199,5 +199,5 @@ def test_a_policys_options_are_told_by_path_value_and_what_is_expected() -> None
         profiles(config(text), built_in(), "weft.yaml")
     assert str(error.value) == (
         "weft.yaml: profiles[0].policies[1]: policy ferikoglou-safe, option round_s: "
-        "'x' is not what it takes; write a whole number"
+        "'x' is not a valid value; write a whole number"
     )

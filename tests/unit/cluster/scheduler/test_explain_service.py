@@ -30,8 +30,7 @@ async def test_a_pod_that_others_bound_says_what_is_charged() -> None:
         assert "default-scheduler bound it" in found.text
         assert len(found.shares) == 2
         assert found.notes == (
-            "it does not say which of its node's GPUs it has: its share is charged on every card "
-            "of its node",
+            "it does not name its GPUs: its share is charged on every card of its node",
         )
         assert (
             "Weft bound it before this process became leader"

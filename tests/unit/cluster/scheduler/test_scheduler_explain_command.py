@@ -264,9 +264,9 @@ def test_what_is_wrong_on_the_way_is_said_with_a_way_out(
         code, said = explain(capsys, monkeypatch, "d/p", "--url", url)
         assert (code, want in said) == (1, True), said
     code, said = explain(capsys, monkeypatch, "p", "--decisions", "x", "--url", "http://x")
-    assert (code, "--decisions: is a file; leave out" in said) == (1, True)
+    assert (code, "--decisions: reads a file; remove" in said) == (1, True)
     code, said = explain(capsys, monkeypatch, *way[:-1], "--url", "http://x")
-    assert (code, "--url: names the scheduler itself" in said) == (1, True)
+    assert (code, "--url: is the scheduler's own address" in said) == (1, True)
 
 
 def test_a_scheduler_that_is_not_ready_says_so(

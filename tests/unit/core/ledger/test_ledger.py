@@ -188,7 +188,7 @@ def test_a_fact_on_an_absent_gpu_is_held_and_charges_the_rest() -> None:
     ledger.adopt(placement("p", "a", 5, memory_mib=600, cpu_milli=1000, extended={"no": 1}))
     assert ledger.table.cpu_free[0] == ledger.table.cpu_total[0] - 1000
     assert ledger.table.idle[0] == 1
-    assert audit(ledger) == ["a GPU 5: pod p holds a GPU the node has not"]
+    assert audit(ledger) == ["a GPU 5: pod p holds a GPU that the node does not have"]
 
 
 def test_audit_names_what_is_overbooked_beside_gpus() -> None:

@@ -95,7 +95,7 @@ def full_card(asked, used, *, promised=0.0, ages=None):
 
 @pytest.mark.parametrize("ages", [None, {A0: STALE}])
 def test_memory_that_was_promised_shuts_no_gpu_where_requests_fit(ages):
-    """1,000 MiB more fit by requests beside 15,000; the margin of 2,048 is not there."""
+    """1,000 MiB more fit by requests beside 15,000; the margin of 2,048 does not exist."""
     assert place(full_card(15_000, 15_000, ages=ages), asking()) == A0
     assert place(full_card(15_000, 15_512, ages=ages), asking()) == A0  # within the reserve
     assert place(full_card(15_000, 15_513, ages=ages), asking()) is None

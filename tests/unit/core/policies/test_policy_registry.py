@@ -131,31 +131,31 @@ def test_plugins_join_and_broken_ones_are_left_out_with_one_line_each():
         "plugin thing (package.module:Thing) is left out: "
         "it is not a subclass of weft.core.framework.Policy",
         "plugin other (package.module:Thing) is left out: "
-        "its class calls itself 'mine'; both names must agree",
+        "its class has the name 'mine'; both names must agree",
     )
 
 
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
-        ("ferikoglou-safe:round_s=x", "round_s: 'x' is not what it takes; write a whole number"),
-        ("ferikoglou-safe:round_s=1.5", "round_s: 1.5 is not what it takes; write a whole number"),
-        ("ferikoglou-safe:round_s=true", "round_s: True is not what it takes"),
-        ("ferikoglou-safe:round_s=[[[[", "round_s: '[[[[' is not what it takes"),
-        ("interference:critical=[1]", "critical: [1] is not what it takes; write a number"),
-        ("interference:overlap=1", "overlap: 1 is not what it takes; write true or false"),
+        ("ferikoglou-safe:round_s=x", "round_s: 'x' is not a valid value; write a whole number"),
+        ("ferikoglou-safe:round_s=1.5", "round_s: 1.5 is not a valid value; write a whole number"),
+        ("ferikoglou-safe:round_s=true", "round_s: True is not a valid value"),
+        ("ferikoglou-safe:round_s=[[[[", "round_s: '[[[[' is not a valid value"),
+        ("interference:critical=[1]", "critical: [1] is not a valid value; write a number"),
+        ("interference:overlap=1", "overlap: 1 is not a valid value; write true or false"),
         (
             "interference:most=999999999",
-            "most: 999999999 is not what it takes; write a whole number <= 1024",
+            "most: 999999999 is not a valid value; write a whole number <= 1024",
         ),
-        ("interference:gain=null", "gain: None is not what it takes; write a number"),
-        ("load-aware:bonus=9000000000000000000", "bonus: 9000000000000000000 is not what it takes"),
+        ("interference:gain=null", "gain: None is not a valid value; write a number"),
+        ("load-aware:bonus=9000000000000000000", "bonus: 9000000000000000000 is not a valid value"),
         ("load-aware:mode=both", "mode: 'both' is unknown; write one of spread, pack"),
         (
             "genius:compat=Exact",
             "compat: 'Exact' is unknown; did you mean 'exact'? Write one of sane, exact",
         ),
-        ("fgd:typical=x", "typical: 'x' is not what it takes; write TypicalPods or nothing"),
+        ("fgd:typical=x", "typical: 'x' is not a valid value; write TypicalPods or nothing"),
     ],
 )
 def test_an_options_value_is_what_the_policy_says(spec, told):
@@ -166,7 +166,7 @@ def test_an_options_value_is_what_the_policy_says(spec, told):
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_a_number_is_finite(value):
-    with pytest.raises(BadInputError, match=f"option trend_above: {value} is no finite number"):
+    with pytest.raises(BadInputError, match=f"option trend_above: {value} is not a finite number"):
         built_in().create("kube-knots-pp", trend_above=value)
 
 

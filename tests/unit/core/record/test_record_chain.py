@@ -113,7 +113,7 @@ def test_an_untouched_file_is_verified_packed_or_not(whole: bytes, tmp_path: Pat
         (lambda ls: [*ls[:9], ls[8], *ls[9:]], "line 10: repeats line 9"),
         (
             lambda ls: [*ls[:9], ls[10], ls[9], *ls[11:]],
-            "line 10: does not belong here: line 11 follows line 9",
+            "line 10: is out of order: line 11 follows line 9",
         ),
         (lambda ls: [*ls[:9], ls[9][:50] + b"\n", *ls[10:]], "line 10: was changed"),
         (lambda ls: [ls[0].replace(b"best", b"beat"), *ls[1:]], "line 1: was changed"),

@@ -118,7 +118,7 @@ def test_what_is_missing_changed_or_cut_off_is_one_error_that_names_it(folder: P
     whole = path.read_bytes()
     for broken in (whole[:-1], whole[:50] + b"\0" + whole[51:], b""):
         path.write_bytes(broken)
-        with pytest.raises(SideError, match=f"{two.blob} is not what its name says"):
+        with pytest.raises(SideError, match=f"{two.blob} does not match its name"):
             read_again(folder, one, two)
     path.unlink()
     with pytest.raises(SideError, match=f"{two.blob}: No such file"):

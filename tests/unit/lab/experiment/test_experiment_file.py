@@ -96,7 +96,7 @@ def contents(folder: Path) -> dict[str, bytes]:
         ("seeds:", "measures: [jct_p99]\nseeds:", "measures[0]", "did you mean 'jct_p99_s'?"),
         ("seeds:", "measures: [ooms, ooms]\nseeds:", "measures[1]", "twice"),
         ("seeds:", "repeats: 0\nseeds:", "repeats", "0 must be 1 or more"),
-        ("seeds:", "repeats: 2\nseeds:", "repeats", "in simulation the same seed gives the same"),
+        ("seeds:", "repeats: 2\nseeds:", "repeats", "a simulation with the same seed is identical"),
         (
             "[0, 100]",
             "[0, 100], faults: [{spoof: power=zero}]",

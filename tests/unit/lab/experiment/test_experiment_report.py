@@ -145,14 +145,14 @@ def test_equal_policies_are_said_to_be():
 
 def test_one_seed_claims_no_interval():
     what = results({"a": (90.0,), "b": (89.0,)})
-    assert "in one seed: it may be chance, an interval needs 5" in headline(what).rest
+    assert "in one seed: it may be chance; an interval needs 5" in headline(what).rest
     assert policies(what)[1][1:3] == ["1°", "90.00"]
     assert any("° fewer than 5 seeds" in note for note in what.notes)
 
 
 def test_few_seeds_claim_no_interval():
     what = results({"a": (90.0, 90.1, 90.2, 90.3), "b": (80.0, 80.2, 80.1, 80.2)})
-    assert "in 4 seeds: it may be chance, an interval needs 5" in headline(what).rest
+    assert "in 4 seeds: it may be chance; an interval needs 5" in headline(what).rest
     assert "±" not in str(policies(what))
 
 

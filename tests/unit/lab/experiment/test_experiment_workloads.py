@@ -186,7 +186,7 @@ def test_a_trace_gives_its_gaps_from_another_place_for_each_seed(tmp_path: Path)
         ("{kind: pods, manifest: x}", "workload", "did you mean 'manifests'?"),
         ("{kind: kube-knots-cluster, mixes: [4]}", "workload.mixes[0]", "4 is more than 3"),
         ("{kind: kube-knots-dl, arrivals: {kind: poison}}", "workload.arrivals.kind", "poisson"),
-        ("{kind: kube-knots-dl, imageMib: 9}", "workload.imageMib", "write pullMibPerSecond"),
+        ("{kind: kube-knots-dl, imageMib: 9}", "workload.imageMib", "set pullMibPerSecond"),
         (
             "{kind: kube-knots-dl, assumptions: [{name: a}, {name: a}]}",
             "workload.assumptions[1]",

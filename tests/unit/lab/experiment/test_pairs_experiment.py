@@ -170,9 +170,9 @@ def test_a_share_of_the_jobs_is_latency_critical_and_more_where_less_was(folder:
         ("noise: 0.4", "noise: -1", "predictions[0].noise", "negative"),
         ("noise: 0.4", "missing: 2", "predictions[0].missing", "more than 1"),
         ("noise: 0.4", "nois: 0.4", "predictions[0]", "did you mean 'noise'?"),
-        ("name: keeps, evict: true", "name: keeps", "feedback[3].keepsWork", "write evict: true"),
+        ("name: keeps, evict: true", "name: keeps", "feedback[3].keepsWork", "set evict: true"),
         ("name: keeps", "name: nobody", "feedback[3]", "twice"),
-        ("  told: ridge", "  watched: true", "watched", "leave it out"),
+        ("  told: ridge", "  watched: true", "watched", "remove it"),
     ],
 )
 def test_what_is_wrong_is_told_by_field_and_value(

@@ -57,5 +57,5 @@ def test_pods_come_in_the_same_order_at_every_load():
 def test_only_pods_come_that_fit_some_empty_node():
     pods = waiting_pods(HOSTS[1:], mix=PodMix.MANY_GPU, pods=500, load=1, seed=5)
     assert {pod.gpus for pod in pods} == {1, 2}
-    with pytest.raises(BadInputError, match="name larger ones"):
+    with pytest.raises(BadInputError, match="use larger ones"):
         waiting_pods([HostSize(1, 100, 1)], mix=PodMix.SHARES, pods=1, load=1, seed=0)

@@ -44,8 +44,8 @@ class QueueDiscipline:
     """Places kept at once for each profile and priority; None: as the configuration says."""
 
     def order(self, key: Key, rank: Key, created_ns: int, half_ns: int | None) -> Key:
-        """The pod's place in the queue, smaller first: `key` is that by its policy, `rank` its
-        priority. It runs for `half_ns` in half of the cases, None where nobody knows."""
+        """Return the pod's place in the queue, smaller first: `key` is that by its policy, `rank`
+        its priority. It runs for `half_ns` in half of the cases, None if unknown."""
         return key
 
     def may_pass(self, ends_ns: int | None, kept: Reservation) -> bool:

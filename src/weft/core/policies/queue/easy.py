@@ -5,7 +5,7 @@ from weft.core.policies.queue.discipline import QueueDiscipline, Reservation
 
 class EasyBackfill(QueueDiscipline):
     """Keeps places as `reserve` does, where they are expected to be whole first. A pod may pass
-    into one if it ends, with confidence, before that; one of which nobody knows how long it runs
+    into one if it ends, with confidence, before that; one of which it is unknown how long it runs
     passes nobody (after Lifka, "The ANL/IBM SP Scheduling System", 1995)."""
 
     name = "easy"

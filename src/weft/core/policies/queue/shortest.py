@@ -18,6 +18,6 @@ class ShortestFirst(QueueDiscipline):
     orders = True
 
     def order(self, key: Key, rank: Key, created_ns: int, half_ns: int | None) -> Key:
-        """The priority, then the age less what it may be overtaken by."""
+        """Return the priority, then the age less what it may be overtaken by."""
         runs_ns = UNKNOWN_NS if half_ns is None else half_ns
         return (*rank, created_ns + OVERTAKES * runs_ns, *key)

@@ -112,7 +112,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 def with_interval(text: str) -> str:
-    """Return a mean, and its interval in small letters, if it has one."""
+    """Return a mean, and its interval in lower case, if it has one."""
     mean, _, interval = text.partition(" ")
     return Markup('{} <span class="ci">{}</span>').format(mean, interval) if interval else text
 

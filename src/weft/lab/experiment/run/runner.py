@@ -51,7 +51,7 @@ MakeScheduler = Callable[[str], Decider]
 
 
 class SchedulerMaker:
-    """Makes schedulers by name, each time anew, since policies may keep what they learn.
+    """Makes schedulers by name, each time again, since policies may keep what they learn.
 
     It is pickled for other processes."""
 

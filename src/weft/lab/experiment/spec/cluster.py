@@ -137,10 +137,14 @@ def check_cluster(workload: object, cluster: Cluster | None, schedulers: Sequenc
     """Check what types and bounds cannot express."""
     if not isinstance(workload, ClusterJobs):
         if cluster is not None:
-            raise BadInputError("cluster", "is for `workload.kind: cluster-jobs`; leave it out")
+            raise BadInputError(
+                "cluster", "applies only to `workload.kind: cluster-jobs`; remove it"
+            )
         return
     if cluster is None:
-        raise BadInputError("cluster", "is missing: cluster-jobs run on one; name its schedulers")
+        raise BadInputError(
+            "cluster", "is missing: cluster-jobs run on a cluster; list its schedulers"
+        )
     names = [each.name for each in cluster.schedulers]
     for at, name in enumerate(names):
         if name in names[:at]:
@@ -155,12 +159,12 @@ def check_cluster(workload: object, cluster: Cluster | None, schedulers: Sequenc
 
 def _check_request(request: GpuRequestForm, at: str) -> None:
     if bool(request.resource) == bool(request.label):
-        raise BadInputError(at, "names a resource or a label: write one of the two")
+        raise BadInputError(at, "must name either a resource or a label, not both")
 
 
 def _check_jobs(workload: ClusterJobs) -> None:
     if bool(workload.models) == bool(workload.jobs):
-        raise BadInputError("workload", "has `models` or `jobs`: write one of the two")
+        raise BadInputError("workload", "must have either `models` or `jobs`, not both")
     low, high = workload.delay_seconds
     if low > high:
         raise BadInputError("workload.delaySeconds", f"{low:g} is more than {high:g}")

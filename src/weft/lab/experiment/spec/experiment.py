@@ -180,7 +180,8 @@ def _check(spec: ExperimentSpec) -> None:
             raise BadInputError(f"measures[{at}]", unknown(name, MEASURES))
     if spec.repeats > 1 and spec.cluster is None:
         what = (
-            "is for turns on a cluster: in simulation the same seed gives the same run; add seeds"
+            "applies to runs on a cluster: a simulation with the same seed is identical; add "
+            "seeds instead"
         )
         raise BadInputError("repeats", what)
     check_workload(spec.workload)
@@ -192,7 +193,7 @@ def _check(spec: ExperimentSpec) -> None:
 
 def teams_of(workload: OpenbPods, profile: SchedulerProfile | None) -> tuple[QueuesSettings, bool]:
     """Return the queues of a workload, and whether pods preempt, for the scheduler of this profile;
-    None for one that is no profile."""
+    None for one that is not a profile."""
     queues, preempt = workload.queues, workload.preempt
     if profile is None:
         return queues, preempt
@@ -209,7 +210,7 @@ def _check_teams(spec: ExperimentSpec) -> None:
     for at, profile in enumerate(spec.profiles):
         for field in ("preempt", "order", "reclaim"):
             if getattr(profile, field) is not None and not timed:
-                what = "is for a workload of kind openb with mode: timed; leave it out"
+                what = "applies only to a workload of kind openb with mode: timed; remove it"
                 raise BadInputError(f"profiles[{at}].{field}", what)
     if not isinstance(workload, OpenbPods):
         return
@@ -236,10 +237,10 @@ def _check_openb(workload: OpenbPods, seeds: Seeds) -> None:
     timed = workload.mode == "timed"
     if timed and workload.order:
         raise BadInputError(
-            "workload.order", "is for arrivals without times; leave it out if timed"
+            "workload.order", "applies to arrivals without times; remove it if timed"
         )
     if timed and len(workload.demands) > 1:
-        raise BadInputError("workload.demands", "is for mode inflation; leave it out if timed")
+        raise BadInputError("workload.demands", "applies to mode inflation; remove it if timed")
     if workload.order and seeds.first:
         raise BadInputError("seeds.first", "is for arrivals drawn by seed; `order` has its own")
 

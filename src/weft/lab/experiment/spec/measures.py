@@ -83,7 +83,7 @@ BY_NAME = {
     "slowdown_p99": Measure("p99 slowdown", False, _ROUNDED),
     "jain_fairness": Measure("fairness (Jain's index of slowdowns)", True, _ROUNDED),
     "critical_slow_percent": Measure(
-        "looks that found a latency-critical job too slow", False, 0.01, "%"
+        "polls that found a latency-critical job too slow", False, 0.01, "%"
     ),
     "jct_critical_mean_s": _time("mean completion time of latency-critical jobs"),
     "jct_other_mean_s": _time("mean completion time of other jobs"),

@@ -444,12 +444,12 @@ def _check_simulated(workload: SimulatedJobs) -> None:
         what = f"{arrivals.least_seconds:g} is more than mostSeconds, {arrivals.most_seconds:g}"
         raise BadInputError("workload.arrivals.leastSeconds", what)
     if workload.image_mib and not workload.pull_mib_per_second:
-        what = "has no effect alone; write pullMibPerSecond too"
+        what = "has no effect alone; also set pullMibPerSecond"
         raise BadInputError("workload.imageMib", what)
     for at, level in enumerate(workload.assumptions):
         if level.compute_ratio is not None and level.compute != "proportional":
             where = f"workload.assumptions[{at}].computeRatio"
-            raise BadInputError(where, "is for compute: proportional; write both")
+            raise BadInputError(where, "requires compute: proportional")
         if level.compute_shown and level.compute_ratio is None:
             where = f"workload.assumptions[{at}].computeShown"
             raise BadInputError(where, "needs computeRatio, which metrics then show")
@@ -467,14 +467,14 @@ def _check_simulated(workload: SimulatedJobs) -> None:
 
 def _check_pairs(workload: MeasuredPairs) -> None:
     if workload.watched and workload.feedback:
-        raise BadInputError("workload.watched", "is one of the levels of `feedback`; leave it out")
+        raise BadInputError("workload.watched", "is already a level of `feedback`; remove it")
     if workload.critical_shares and workload.job_class == LATENCY_CRITICAL:
         what = "has no effect if all jobs are latency-critical; change jobClass"
         raise BadInputError("workload.criticalShares", what)
     for at, level in enumerate(workload.feedback):
         if level.keeps_work and not level.evict:
             where = f"workload.feedback[{at}].keepsWork"
-            raise BadInputError(where, "is for evicted jobs; write evict: true too")
+            raise BadInputError(where, "applies to evicted jobs; also set evict: true")
 
 
 def _check_faults(faults: MetricFaults, at: str) -> None:
@@ -483,5 +483,5 @@ def _check_faults(faults: MetricFaults, at: str) -> None:
     except BadInputError as error:
         raise BadInputError(f"{at}.spoof", f"{faults.spoof!r} {error.problem}") from None
     if faults.frozen_busy and faults.frozen_seconds is None:
-        what = "has no effect alone; write frozenSeconds too"
+        what = "has no effect alone; also set frozenSeconds"
         raise BadInputError(f"{at}.frozenBusy", what)

@@ -507,7 +507,7 @@ def model_of_time(spec: ExperimentSpec) -> str:
         return "Slowdowns as measured for each pair of jobs; those of three and more multiply."
     return (
         "Compute shared in proportion to what containers together need of SMs and memory "
-        "bandwidth; nobody measured these programs side by side."
+        "bandwidth; these programs were not measured together."
     )
 
 

@@ -305,7 +305,7 @@ def _against(
 
 def _too_few(seeds: int) -> str:
     number = "one seed" if seeds == 1 else f"{seeds} seeds"
-    return f"in {number}: it may be chance, an interval needs {ENOUGH_FOR_INTERVAL}"
+    return f"in {number}: it may be chance; an interval needs {ENOUGH_FOR_INTERVAL}"
 
 
 def _does(measure: str, value: str, who: str) -> str:
@@ -396,7 +396,7 @@ def lacking_notes(lacks: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _alike(runs: Sequence[PolicyRun], summary: Sequence[PolicySummary]) -> list[str]:
-    """Return notes on policies that did the same in every run, which is no finding if inputs are
+    """Return notes on policies that did the same in every run, which is not a finding if inputs are
     missing."""
     groups: dict[bytes, list[str]] = {}
     for policy in summary:

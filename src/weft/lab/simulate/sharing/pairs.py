@@ -41,7 +41,7 @@ class DurationLaw(StrEnum):
 
 
 class PairTable(msgspec.Struct, frozen=True):
-    """Speeds of pairs: `speed[v][a]` of v next to a, 1 as alone; 0 where the pair cannot run.
+    """Speeds of pairs: `speed[v][a]` of v next to a, 1 as alone; 0 if the pair cannot run.
 
     `asks_mib` is each program's request, `rate_per_s` its rate alone, if known."""
 

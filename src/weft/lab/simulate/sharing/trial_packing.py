@@ -43,7 +43,7 @@ class PackByTrial(Policy):
         self._judged.forget()
 
     def filter_devices(self, query: Query) -> Bools:
-        """Accept empty GPUs, and those with one pod that is no failed partner, [d]."""
+        """Accept empty GPUs, and those with one pod that is not a failed partner, [d]."""
         return np.asarray(self._judged.over(query)[0] > 0)
 
     def score_devices(self, query: Query) -> Ints:
