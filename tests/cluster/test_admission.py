@@ -123,9 +123,9 @@ def test_a_variable_that_names_gpus_is_denied_where_weft_schedules(
         body["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]
         assert bool(refused(user, "POST", user.path("Pod", "opted-in"), body)) is denied
         assert refused(user, "POST", user.path("Pod", namespace), body) == ""
-        assert [text for text in user.warnings if "names GPUs that nobody gave" in text] == (
-            user.warnings if denied else []
-        )
+        assert [
+            text for text in user.warnings if "names GPUs that Weft did not assign" in text
+        ] == (user.warnings if denied else [])
         assert bool(user.warnings) is denied
 
 

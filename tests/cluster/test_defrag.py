@@ -145,7 +145,7 @@ def test_a_plan_is_shown_refused_by_a_budget_and_then_carried_out(cluster: Clust
     api.patch("PodDisruptionBudget", "guard", status, cluster.namespace, "policy/v1", "status")
     code, found = cluster.applied("--yes")
     assert (code, found["moved"], cluster.nodes_of()) == (1, [], before)
-    assert "a disruption budget does not let it go now" in found["stopped"]
+    assert "a PodDisruptionBudget does not allow its eviction now" in found["stopped"]
     api.delete("PodDisruptionBudget", "guard", cluster.namespace, "policy/v1")
 
     with cluster.controllers():

@@ -97,7 +97,7 @@ def test_the_cards_that_its_device_object_still_has_are_not_free() -> None:
     assert made.used() == [0, CARD_MIB, CARD_MIB]
     made.take(shown(bound("one", {"nvidia.com/gpu": 1}, (1, whole), (2, whole))))
     assert made.used() == [CARD_MIB, 2 * CARD_MIB, CARD_MIB]
-    assert "those that its marks name" in made.view.assumed["one"]
+    assert "those that its annotations name" in made.view.assumed["one"]
 
 
 def test_a_percent_that_is_shared_by_several_cards_is_none_of_each_in_the_mark() -> None:

@@ -149,7 +149,9 @@ async def test_who_may_not_read_namespaces_lets_such_pods_wait(
             near = made.live.pods.pods["d", "near"]
             why = made.live.parse(near).shape.constraints.unsupported
     assert "Weft may not list and watch namespaces" in why
-    assert [line for line in caplog.messages if "pods with a namespaceSelector wait" in line]
+    assert [
+        line for line in caplog.messages if "pods with a namespaceSelector stay pending" in line
+    ]
 
 
 async def taken(unread: str = "") -> ClusterSnapshot:

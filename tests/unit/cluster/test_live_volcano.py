@@ -80,7 +80,7 @@ def test_without_a_mark_that_can_be_read_it_may_be_on_any_card(ids: str) -> None
 def test_the_cards_of_the_older_mode_that_its_node_still_has_are_not_free() -> None:
     made = account(bound("two", {"volcano.sh/gpu-number": 2}, index="0,7"))
     assert made.used() == [CARD_MIB, 0, CARD_MIB]
-    assert "those that its marks name" in made.view.assumed["two"]
+    assert "those that its annotations name" in made.view.assumed["two"]
 
 
 def test_marks_that_change_later_move_nothing() -> None:

@@ -46,7 +46,7 @@ def test_hostile_text_is_refused_at_once_wherever_it_stands(text: str, tmp_path:
         decode(f"{HEAD}{text}".encode(), "weft.yaml")
     path = tmp_path / "config"
     path.write_text(f"users: []\n{text}")
-    with pytest.raises(BadInputError, match="is no kubeconfig"):
+    with pytest.raises(BadInputError, match="is not a kubeconfig"):
         read([path])
     assert time.process_time() - began < 2
 

@@ -168,7 +168,7 @@ async def test_an_answer_without_end_is_cut_off() -> None:
 @pytest.mark.parametrize(
     ("status", "text", "kind", "says"),
     [
-        (200, "<html>", "garbage", "no answer to a query"),
+        (200, "<html>", "garbage", "not an answer to a query"),
         (401, "", "refused", "check the credentials"),
         (403, "", "refused", "access denied"),
         (302, "", "status", "302"),

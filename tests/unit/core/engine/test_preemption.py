@@ -291,7 +291,7 @@ def test_a_victim_that_does_not_go_is_left_alone_and_another_is_chosen() -> None
     engine = preempting_on(one_card("a"), one_card("b"))
     bound(engine, share("one", CARD, 1), share("two", CARD, 2))
     assert ended(engine.handle(PodAdded(whole("high", 9)), 0)) == ["one"]
-    commands = engine.handle(NotEvicted("one", "it is still there", stays=True), 60 * SECOND)
+    commands = engine.handle(NotEvicted("one", "it still exists", stays=True), 60 * SECOND)
     assert ended(commands) == ["two"]
     assert places(engine.handle(PodGone("two"), 70 * SECOND)) == {"high": "b"}
 

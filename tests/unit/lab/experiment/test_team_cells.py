@@ -62,7 +62,11 @@ def test_each_scheduler_has_its_own_preemption_and_order(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        ("mode: timed", "mode: inflation", "profiles[1].preempt: is for a workload of kind openb"),
+        (
+            "mode: timed",
+            "mode: inflation",
+            "profiles[1].preempt: applies only to a workload of kind openb",
+        ),
         ("order: fair, reclaim", "reclaim", "profiles[2].queues.reclaim: needs queues.order: fair"),
         (
             "reclaim: true",
