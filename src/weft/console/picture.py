@@ -54,11 +54,7 @@ class ShownGpu(msgspec.Struct, frozen=True, omit_defaults=True):
     `pods` hold a share of it. `broken`: out of service. `cut`: partitioned into MIG instances, each
     of which names it as its `parent`. `idle_mib` is promised memory that its pods were measured not
     to need, `lent_mib` what is promised beyond the card: it is lent of that. `used_mib` and
-<<<<<<< HEAD
     `used_percent` (time in which anything ran) and `celsius` are measured; None where nobody does.
-=======
-    `used_percent` (time in which anything ran) are measured; None if nobody measures.
->>>>>>> 50020492 (Words: 230 messages and a thousand docstrings say in Kubernetes' words what is so and what to do; make words draws some to be read, and a test holds how docstrings begin)
     """
 
     node: str
@@ -91,9 +87,9 @@ class ShownShare(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShownPod(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A pod that holds capacity of a node. `since_s` is when it was bound (seconds since 1970, 0 if
-    unknown), `binding`: it is not bound yet. `claim`: it is a ResourceClaim, not a pod. `kept`: the
-    pod still waits, and this place is kept for it while others leave."""
+    """A pod that holds capacity of a node. `since_s` is when it was bound (seconds since 1970, 0
+    where unknown), `binding`: it is not bound yet. `claim`: it is a ResourceClaim, not a pod.
+    `kept`: the pod still waits, and this place is kept for it while others leave."""
 
     uid: str
     namespace: str
@@ -117,8 +113,8 @@ class ShownPod(msgspec.Struct, frozen=True, omit_defaults=True):
 class ShownWaiting(msgspec.Struct, frozen=True, omit_defaults=True):
     """A pending pod: what it `asks`, since when (seconds since 1970), and the `reason` in the words
     of `weft explain`. Pods are grouped by `group`. `change` is one change that would help: it was
-    tried; "" if none was found yet. `changes` counts all that were found. It asks for `gpus` GPUs,
-    or shares of so many, and waits in `queue`: a team's, as in `weft queues`."""
+    tried; "" where none was found yet. `changes` counts all that were found. It asks for `gpus`
+    GPUs, or shares of so many, and waits in `queue`: a team's, as in `weft queues`."""
 
     uid: str
     namespace: str
