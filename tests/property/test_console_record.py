@@ -164,7 +164,7 @@ def test_a_file_that_was_cut_or_edited_is_shown_up_to_there(seed: int, tmp_path:
 def test_a_record_that_this_weft_decides_otherwise_says_so(tmp_path: Path) -> None:
     RecordedStory(3, path := tmp_path / "day.jsonl", events=60)
     source = source_of(path, policy="random")
-    assert "decides otherwise" in source.record.trouble
+    assert "decides differently" in source.record.trouble
     assert len(source.record.at_s) < 60
 
 

@@ -27,7 +27,7 @@ def test_only_those_via_scheduler_are_taken() -> None:
 
 
 def test_without_an_extender_nobody_would_take_them() -> None:
-    with pytest.raises(BadInputError, match=r"weft\.yaml: profiles: packed is via extender"):
+    with pytest.raises(BadInputError, match=r"weft\.yaml: profiles: packed is via: extender"):
         taken_here(Configuration(profiles=PROFILES), Hosting(where="weft.yaml"))
 
 

@@ -75,7 +75,7 @@ def test_wefts_annotation_goes_before_hami_and_both_before_the_configuration() -
         (GPU_LINKS, "{", "truncated"),
         (GPU_LINKS, '{"indexes": [0], "paths": ["X X"]}', "write 1 rows of 1 paths"),
         (GPU_LINKS, '{"indexes": [0, 1], "paths": ["X NV4", "NV2 X"]}', "NV4 one way, NV2 the"),
-        (GPU_LINKS, '{"indexes": [0, 1], "paths": ["X FOO", "FOO X"]}', "'FOO' is no path"),
+        (GPU_LINKS, '{"indexes": [0, 1], "paths": ["X FOO", "FOO X"]}', "'FOO' is not a link type"),
         (GPU_LINKS, '{"indexes": [0, 0], "paths": ["X PIX", "PIX X"]}', "different indexes"),
         (GPU_LINKS, '{"indexes": [], "paths": []}', "different indexes"),
         (GPU_LINKS, " " * 65_537, "65,537 characters"),
@@ -148,7 +148,9 @@ def test_the_configuration_takes_the_matrix_of_nvidia_smi(tmp_path: Path) -> Non
         tmp_path, "{nodes: 'gpu-*', nvlinkGeneration: 4, matrix: ['X  NV18', 'NV18  X']}"
     )
     assert config.gpu_links[0].links("x") == GpuLinks((0, 1), ("X NV18", "NV18 X"), 4)
-    with pytest.raises(BadInputError, match=r"gpuLinks\[0\].matrix, row 1: 'NVX' is no path"):
+    with pytest.raises(
+        BadInputError, match=r"gpuLinks\[0\].matrix, row 1: 'NVX' is not a link type"
+    ):
         configuration(tmp_path, "{matrix: ['X NVX', 'NVX X']}")
     with pytest.raises(BadInputError, match=r"gpuLinks\[0\].*unknown field `matrx`"):
         configuration(tmp_path, "{matrx: ['X']}")

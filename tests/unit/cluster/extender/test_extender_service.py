@@ -244,7 +244,7 @@ async def test_a_refusal_at_bind_is_normal_and_leaves_nothing() -> None:
 @pytest.mark.parametrize(("route", "code"), [(WEFT, 200), (SCHEDULER, 500), (GPUSHARE, 500)])
 async def test_only_the_originals_fail_a_bind_with_500(route: Route, code: int) -> None:
     extender = Extender(two())
-    assert "not there" in await bind(extender, route, "never-seen", "n1", code)
+    assert "does not exist" in await bind(extender, route, "never-seen", "n1", code)
     for body in (b"{}", b"{", b"[]"):
         assert load(await extender.bind(route, body), code)["Error"]
 
@@ -254,7 +254,7 @@ async def test_a_pod_that_only_the_watch_saw_can_be_bound() -> None:
     cluster.known["ns", "a"] = msgspec.convert(elastic("a"), Pod)
     assert await bind(Extender(cluster), WEFT, "a", "n1") == ""
     cluster.known["ns", "b"] = msgspec.convert(elastic("other"), Pod)
-    assert "not there" in await bind(Extender(cluster), WEFT, "b", "n1")
+    assert "does not exist" in await bind(Extender(cluster), WEFT, "b", "n1")
 
 
 @pytest.mark.parametrize(

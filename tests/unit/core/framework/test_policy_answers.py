@@ -61,7 +61,7 @@ WRONG = {
         np.zeros((2, 2), dtype=np.int64),
         "returned an array of shape (2, 2) for 2 nodes; return one value for each",
     ),
-    "no array": ("score_nodes", 3, "returned 3, which is no array" + WHOLE),
+    "no array": ("score_nodes", 3, "returned 3, which is not an array" + WHOLE),
     "text": ("score_nodes", ["x", "y"], "returned 'x' (<U1) for node a" + WHOLE),
     "booleans": ("score_nodes", [True, False], "returned True (bool) for node a" + WHOLE),
     "too large": (

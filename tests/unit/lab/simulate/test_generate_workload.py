@@ -239,7 +239,7 @@ def test_the_demo_is_small_but_not_tiny(tmp_path):
     [
         ({"gpus": 0}, "--gpus: 0 is not between 1 and 1,000,000"),
         ({"count": -1}, "--count: -1 is not between 1 and 1,000,000"),
-        ({"gpus": 8, "count": 1}, "give one of them"),
+        ({"gpus": 8, "count": 1}, "specify only one"),
     ],
 )
 def test_wrong_sizes_of_clusters_are_named(options, message):

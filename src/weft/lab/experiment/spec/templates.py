@@ -142,6 +142,8 @@ workload:
   # Arrival rate × mean GPU time asked for ÷ GPUs.
   loads: [0.8, 0.9, 1.0]
   podsARun: 2000
+  # The first part of the pods only fills the cluster: they are not measured.
+  warmUp: 0
   # Where pods go. Who goes next, and who may be moved, are the schedulers.
   policy: least-stranding
   # What a pod that is moved has to run again.
