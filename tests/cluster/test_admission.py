@@ -154,7 +154,7 @@ def test_who_names_his_node_and_contradicts_himself_is_denied(
     path = user.path("Pod", namespace)
     assert refused(user, "POST", path, body) == ""  # a scheduler will say so
     body["spec"]["nodeName"] = "somewhere"
-    assert ("names its node" in refused(user, "POST", path, body)) is denied
+    assert ("sets nodeName" in refused(user, "POST", path, body)) is denied
 
 
 def test_labels_that_ask_stay_as_they_are_once_a_pod_has_its_node(

@@ -112,6 +112,7 @@ class Engine:
         moves: MoveRules = NO_MOVES,
     ) -> None:
         self.profiles = {profile.name: profile for profile in profiles}
+        self.by_residents = any("co_residents" in profile.reads for profile in profiles)
         self.ledger = Ledger(nodes, limits)
         self.harvest = HarvestRules(self.ledger)
         self.slowdown_eviction = SlowdownEviction(self.ledger, self.harvest)
@@ -271,8 +272,7 @@ class Engine:
     # --- one event each ----------------------------------------------------------------------
 
     def profile_of(self, pod: PodRequest) -> Profile:
-        """Return the profile that decides for this pod: its own, else its system's, else the
-        first."""
+        """Return the profile of the pod's scheduler, else of its system's, else the first."""
         names = (pod.scheduler_name, *pod.system_names)
         return next((self.profiles[name] for name in names if name in self.profiles), self._default)
 
@@ -358,6 +358,8 @@ class Engine:
         if before is not None and before.placement != placement:
             team = self.teams.name_of(placement.uid)
             self.wake_for_freed(before.placement.node, now_ns, team)
+        if self.by_residents and (before is None or before.placement != placement):
+            self.wake_for_freed(placement.node, now_ns)
 
     def _bind_failed(self, uid: str, now_ns: int) -> None:
         """The bind was refused: free the place and try again after a back-off. A pod known to be
@@ -379,11 +381,9 @@ class Engine:
         out.append(Evict(holding.placement, record))
 
     def tolerance_of(self, uid: str) -> SlowdownTolerance | None:
-        """Return the pod's slowdown tolerance, by its profile; the first one's where it is
-        unknown."""
-        placed = self.placed.get(uid)
+        """Return the slowdown that the pod tolerates, by its profile or else the first one."""
+        placed, holding = self.placed.get(uid), self.ledger.holdings.get(uid)
         profile = placed.profile if placed else self._default
-        holding = self.ledger.holdings.get(uid)
         return tolerance_of(profile.policies, holding.placement if holding else None, self.ledger)
 
     def _unwind(self, uid: str, now_ns: int) -> None:
@@ -508,11 +508,9 @@ class Engine:
         self, waiting: WaitingPod, known: Assessment, row: int, now_ns: int, out: list[Command]
     ) -> None:
         """The pod gets a place on the node of this row, which fits."""
-        node = self.hold(self.choose_place(waiting, known, row, now_ns), now_ns, out).record.node
+        self.hold(self.choose_place(waiting, known, row, now_ns), now_ns, out)
         self.queue.done(waiting, now_ns)
         self.queue.next_of_group(waiting, now_ns)
-        if "co_residents" in waiting.profile.reads:  # a GPU with this pod on it may suit others
-            self.wake_for_freed(node, now_ns)
 
     def _bind_requested(self, event: events.BindOn, now_ns: int, out: list[Command]) -> None:
         pod, own = event.pod, self.queue.get(event.pod.uid)
@@ -649,8 +647,8 @@ class Engine:
         if self.preemption.on:
             self.preemption.note(pod.uid, pod.priority, now_ns, placement.node)
         if not self.ledger.reserve(placement, now_ns + self.bind_timeout_ns, demand.asks):
-            lead = placed.profile.lead
-            raise RuntimeError(f"{lead.name} chose a place that does not fit: {placement}")
+            name, wrong = placed.profile.lead.name, "chose a place that does not fit"
+            raise RuntimeError(f"{name} {wrong}: {placement}")
         self.placed[pod.uid] = placed
         node = table.nodes[table.row_of[placement.node]]
         chosen_volumes = self.existing.choose(pod, shape, node) if pod.claims else ()
@@ -665,6 +663,8 @@ class Engine:
         out.append(Bind(pod, placement, placed.record, chosen_volumes))
         if self.bind_timeout_ns < FAR:  # its place is free again by then, if nobody answers
             out.append(Wake(now_ns + self.bind_timeout_ns))
+        if self.by_residents:  # a GPU with this pod on it may suit others
+            self.wake_for_freed(placement.node, now_ns)
         return placed
 
 

@@ -143,6 +143,8 @@ def _keep(
     kept.take(turn, places)
     _renew(engine, turn, now_ns, moved=bool(before) and before != turn.nodes)
     _open_up(engine, turn, [node for node in before if node not in turn.nodes], now_ns)
+    kept_now = [node for node in turn.nodes if node not in before]
+    nomination_events.kept_anew(engine, kept_now, now_ns)
     return turn.nodes
 
 

@@ -77,7 +77,7 @@ def is_over(engine: Engine, nomination: Nomination, now_ns: int) -> None:
 def kept_anew(engine: Engine, nodes: Iterable[str], now_ns: int) -> None:
     """Places are kept on these nodes that were not before: where policies go by who is on a GPU,
     one with this on it may suit others."""
-    if any("co_residents" in profile.reads for profile in engine.profiles.values()):
+    if engine.by_residents:
         for node in nodes:
             engine.wake_for_freed(node, now_ns)
 

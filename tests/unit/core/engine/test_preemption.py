@@ -539,6 +539,23 @@ def test_a_place_that_is_kept_wakes_whom_a_policy_lets_join_it() -> None:
     assert places(commands) == {"joins": "a"}
 
 
+@pytest.mark.parametrize("by_weft", [True, False], ids=["another-profile", "another-scheduler"])
+def test_a_pod_wakes_whom_a_policy_lets_join_it(by_weft: bool) -> None:
+    """Though no policy of its own profile asks who is on a GPU."""
+    profiles = [Profile("weft", [BestFit()]), Profile("joins", [NotAlone()])]
+    engine = Engine(profiles, [one_card()])
+    bound(engine, share("one", 2_000, priority=0))
+    joins = replace(share("joins", 1_000, priority=0), scheduler_name="joins")
+    assert refused(engine.handle(PodAdded(joins), 0)) == ["joins"]
+    two = share("two", 2_000, priority=0)
+    if by_weft:
+        commands = engine.handle(PodAdded(two), 20 * SECOND)
+    else:
+        there = placement(two.uid, "a", 0, memory_mib=2_000)
+        commands = engine.handle(PodSeenBound(there), 20 * SECOND)
+    assert places(commands)["joins"] == "a"
+
+
 def test_nobody_is_ended_while_a_more_important_pod_has_its_turn() -> None:
     """By size it comes after another one of its profile, and takes the place: in vain the first one
     would have ended somebody."""
