@@ -93,6 +93,13 @@ class AskedRules:
         if self._spread:
             parts = nodes_within(table, constraints, self._rules.spread)
             found += [each.now(table, part) for each, part in zip(self._spread, parts, strict=True)]
+            if self._existing.kept:  # as kube-scheduler does, also without who has a place kept
+                found += [
+                    CountedSpread(rule, table, pods_of(self._existing, rule, with_kept=False)).now(
+                        table, part
+                    )
+                    for rule, part in zip(self._rules.spread, parts, strict=True)
+                ]
         return found
 
     def _keep_off(self, table: LedgerTable, off: Sequence[PodTerm]) -> None:
@@ -221,12 +228,14 @@ def nodes_within(
     return found
 
 
-def pods_of(existing: ExistingPods, rule: SpreadRule) -> CountByNode | None:
+def pods_of(
+    existing: ExistingPods, rule: SpreadRule, *, with_kept: bool = True
+) -> CountByNode | None:
     """Return the rule's pods by node, None for none: an empty selector selects every pod, and
     kube-scheduler counts none for it."""
     if not rule.pods.labels:
         return None
-    return existing.count(CountKey((rule.pods,), with_terminating=False))
+    return existing.count(CountKey((rule.pods,), with_terminating=False, with_kept=with_kept))
 
 
 class CountedSpread:

@@ -109,6 +109,20 @@ def test_of_those_of_whom_some_have_to_go_the_least_important_do() -> None:
     assert ended(commands) == {"web-0", "web-1", "web-2"}
 
 
+def test_a_pod_is_spread_by_those_that_are_there_while_a_place_is_kept_for_another() -> None:
+    """Counting the pod that has its place kept would raise the fewest that any node has."""
+    engine = preempting_on(node("a", gpus=0, cpu_milli=900), node("b", gpus=0, cpu_milli=1_000))
+    runs(engine, "web-0", 9, app="web")
+    runs(engine, "low", 0, on="b", cpu_milli=1_000)
+    rules = InterPodRules(spread=(SpreadRule(HOST, 1, labelled("web"), counts_itself=True),))
+    spread = replace(asks(0, pods=rules), uid="spread")
+    assert not places(engine.handle(PodAdded(spread), 0))
+    commands = engine.handle(PodAdded(asks(1, cpu_milli=1_000)), SECOND)
+    assert ended(commands) == {"low"}
+    assert not places(commands)
+    assert places(engine.handle(PodGone("low"), 20 * SECOND)) == {"high": "b", "spread": "a"}
+
+
 def test_a_node_without_anybody_in_the_way_is_found_among_many_with_some() -> None:
     engine = preempting_on(*(node(f"n{at:02}", gpus=0, cpu_milli=1_000) for at in range(12)))
     for at in range(12):
