@@ -1,4 +1,4 @@
-"""Moves one pod: evicts it, and waits until what its controller makes again is placed.
+"""Moves one pod: evicts it, and waits until the pod that replaces it is placed.
 
 Nothing is asked of the scheduler: where the new pod goes is its choice, and reported. The old
 pod's place is free when it is gone; its successor is the one pod of the same controller that was
@@ -27,7 +27,7 @@ class MovedPod(NamedTuple):
 
 
 def owner_of(pod: Pod) -> tuple[str, str]:
-    """Kind and name of the controller that makes the pod again."""
+    """Kind and name of the controller that recreates the pod."""
     owners = pod.metadata.owner_references or ()
     controller = next((owner for owner in owners if owner.controller), None)
     return ("", "") if controller is None else (controller.kind, controller.name)

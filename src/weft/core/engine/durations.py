@@ -240,7 +240,7 @@ class RunHistory:
         return uid in self._running
 
     def forget(self, uid: str) -> _Running | None:
-        """Return the pod never ran: its place is taken back."""
+        """Forget the pod, which never ran: its place is taken back."""
         run = self._running.pop(uid, None)
         self._ends.pop(uid, None)
         if run is None:
@@ -312,7 +312,7 @@ class RunHistory:
 
     def ends_at(self, uid: str, now_ns: int) -> int | None:
         """When a pod that runs ends in half of the cases, as it was expected when it started; anew
-        once it has run for a second longer."""
+        once it has run for a second longer. None if nobody knows, or it only has a place kept."""
         found = self._ends.get(uid)
         if found is None or now_ns >= found.again_ns:
             found = _expected_end(self.of_running(uid, now_ns), now_ns)

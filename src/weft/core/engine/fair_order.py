@@ -17,7 +17,7 @@ from weft.model import Shape
 
 
 class FairPods(ActivePods):
-    """Heaps by queue, and by profile in these: a poll at each queue that has pods finds the next.
+    """Heaps by queue, and by profile in these: a look at each queue that has pods finds the next.
 
     Entries of pods that are not active any more are skipped when they surface.
     """

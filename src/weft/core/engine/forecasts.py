@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from weft.core.engine.durations import SECOND_NS, RunHistory, TimeLeft
 from weft.core.engine.gpu_waits import UNKNOWN_WAIT_S, GpuWaits
-from weft.core.engine.nominations import is_kept
 from weft.core.engine.parked import Key
 from weft.core.engine.records import ExpectedRun
 from weft.core.ledger import FAR, Ledger
@@ -159,7 +158,7 @@ class Forecasts:
             if uid in own:
                 lacking -= amounts
             elif lacking.keys() & amounts.keys():
-                half = None if is_kept(uid) else self.durations.ends_at(uid, now_ns)
+                half = self.durations.ends_at(uid, now_ns)
                 half_ns = max(now_ns, half or now_ns)
                 late_ns = now_ns + UNKNOWN_WAIT_S * SECOND_NS if half is None else half_ns
                 halves.append((half_ns, uid, amounts))

@@ -7,7 +7,6 @@ about each then: what changed since is worked out anew, and of what has become o
 import numpy as np
 
 from weft.core.engine.durations import AGAIN_NS, SECOND_NS, RunHistory
-from weft.core.engine.nominations import is_kept
 from weft.core.ledger import FAR, Ledger
 from weft.core.ledger.table import Ints
 
@@ -86,7 +85,7 @@ class GpuWaits:
         ends = [0] * int(table.gpus[row])
         for holding in self._ledger.pods_on(table.nodes[row].name):
             place = holding.placement
-            half_ns = None if is_kept(place.uid) else self._durations.ends_at(place.uid, now_ns)
+            half_ns = self._durations.ends_at(place.uid, now_ns)
             for share in place.shares:
                 if (at := table.device_row(row, share.gpu) - begin) >= 0:
                     ends[at] = max(ends[at], FAR if half_ns is None else half_ns)

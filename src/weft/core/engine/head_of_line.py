@@ -265,11 +265,9 @@ def _renew(engine: Engine, turn: LineTurn, now_ns: int, *, moved: bool = False) 
 def _is_next(engine: Engine, turn: LineTurn) -> bool:
     """True if no pod waits that goes before it, could have a part of its place, and has no place of
     its own that is kept."""
-    kept, most = (
-        engine.kept_places,
-        Counter(place.node for place in turn.places for _ in place.shares),
-    )
-    largest = max(most.values(), default=0)
+    kept = engine.kept_places
+    gpus_on = Counter(place.node for place in turn.places for _ in place.shares)
+    largest = max(gpus_on.values(), default=0)
     return not any(
         goes_before(waiting.pod, waiting.key[-1], turn)
         and waiting.pod.shape.gpus <= largest

@@ -139,7 +139,7 @@ class OomHistory:
 
 
 def workload_of(pod: PodRequest) -> str:
-    """Return the workload whose next pod is like this one; a pod that nobody makes again is its
+    """Return the workload whose next pod is like this one; a pod that nobody recreates is its
     own."""
     return pod.workload or pod.uid
 

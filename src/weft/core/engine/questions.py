@@ -66,7 +66,7 @@ class RowLookup:
         return rows
 
     def remember(self, table: LedgerTable, names: list[str], rows: Ints) -> None:
-        """The rows that a poll-up of `names` would find."""
+        """The rows that a look-up of `names` would find."""
         self._known.appendleft((names, table, rows))
 
 

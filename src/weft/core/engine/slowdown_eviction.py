@@ -13,7 +13,7 @@ asks the pods' policies what one costs the other.
 
 A latency-critical pod never goes. Windows count only with the very co-residents that are there now:
 the first one with others is about both, and is left out. Guesses (`proxy`), and pods of which
-nothing was seen, evicts no pod. Who must not go (`NotEvicted`) is asked last from then on, and no
+nothing was seen, evict no pod. Who must not go (`NotEvicted`) is asked last from then on, and no
 more often than each 5 minutes; nothing else is put off by that.
 
 An example, which a test plays: lc, latency-critical, may get 1.10 times slower. batch and
@@ -140,8 +140,8 @@ class SlowdownEviction:
 
     @property
     def withheld_evictions(self) -> Mapping[str, Why]:
-        """Pods (UIDs) for which no pod was evicted at the last poll at them, though somebody might
-        have: why."""
+        """Pods (UIDs) for which no other was evicted at their last poll, though one might have
+        been: why."""
         return self._eviction_limits.withheld_evictions
 
     # --- a new leader ---

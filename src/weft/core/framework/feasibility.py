@@ -4,7 +4,7 @@ Declared facts (model, size, cordon) are checked once per shape, and again where
 changes (`declared_codes`), what others hold each time a node's account changes (`codes`).
 
 Kubernetes' own constraints (taints, selectors, affinity, volumes) are such facts: by columns, where
-they are not of a few nodes. A shape without constraints costs one poll at whether any node has a
+they are not of a few nodes. A shape without constraints costs one look at whether any node has a
 taint.
 """
 

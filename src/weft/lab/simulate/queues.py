@@ -41,7 +41,7 @@ class _FollowedQueue:
         self.lost = LostWork()
 
     def until(self, now_ns: int, mark_ns: int) -> None:
-        """Add up the time until now, with a poll at the sums at the mark."""
+        """Add up the time until now, with the sums at the mark."""
         if self.marked_ns < mark_ns:
             self._add(mark_ns)
             self.at_mark, self.marked_ns = self.sums.copy(), mark_ns

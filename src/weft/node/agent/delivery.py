@@ -66,7 +66,7 @@ class HeldRecord(NamedTuple):
 class DeliveryOptions(msgspec.Struct, frozen=True):
     """`exempt`: namespaces in which containers without a share see what their image asks for; the
     agent's own is another one. `wait_s`: for a pod that the API server has not told of yet.
-    `look_s`: between polls at who is gone."""
+    `look_s`: between polls of who is gone."""
 
     exempt: tuple[str, ...] = ("kube-system",)
     wait_s: float = 0.8

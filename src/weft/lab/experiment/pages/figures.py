@@ -471,7 +471,7 @@ def count(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """Format a poll, with thousands separators and without trailing zeros."""
+    """Format a tick, with thousands separators and without trailing zeros."""
     return f"{value:,.10g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
