@@ -26,9 +26,10 @@ def walk(
     way: Way = LENDS,
     hours: float = 0,
 ) -> World:
-    """A walk, by its seed; `hours`: so long, instead of so many steps."""
+    """A walk, by its seed; `hours`: so long, instead of so many steps, and nodes come and go."""
     random = Random(seed)
     world = World(random, limits or random.choice(LIMITS), way, honest=honest)
+    world.changes = world.changes or bool(hours)
     while world.now < hours * 3600 * S if hours else steps > 0:
         steps -= 1
         step(world)
