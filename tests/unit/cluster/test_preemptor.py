@@ -13,16 +13,18 @@ from live_world import Json, World, api, client_of, gpus, living, node, pod, unt
 from msgspec.structs import replace
 
 from fakes.api_server import FakeApiServer
+from fakes.api_time import LoopClock, run
 from weft.cluster.eviction import preemptor
-from weft.core.engine import NotEvicted, PodAdded, PodSeenBound
+from weft.core.engine import Bind, BindOn, NotEvicted, PodAdded
 from weft.core.engine.nominations import REFUSED_NS
 from weft.core.framework import Profile
 from weft.core.policies.fgd import Fgd
+from weft.kube.bind import AlreadyBound
 from weft.kube.client import ApiClient
+from weft.kube.clock import Clock
 from weft.kube.eviction import evict
 from weft.kube.pods import Pod
 from weft.model.queue_rules import MoveRules
-from weft.testing import placement
 
 EVICTION = "/api/v1/namespaces/d/pods/low/eviction"
 
@@ -82,8 +84,10 @@ class Preempting(World):
 
 
 @asynccontextmanager
-async def world(*nodes: Json, law: bool = False) -> AsyncIterator[Preempting]:
-    async with api(*(nodes or (node(count=1),))) as server, client_of(server) as client:
+async def world(
+    *nodes: Json, law: bool = False, clock: Clock | None = None
+) -> AsyncIterator[Preempting]:
+    async with api(*(nodes or (node(count=1),))) as server, client_of(server, clock) as client:
         made = Preempting(server, client, law=law)
         async with living(made):
             yield made
@@ -328,16 +332,16 @@ async def test_the_next_process_knows_who_may_move_and_who_says_so_since() -> No
         assert [*made.live.engine.preemption.movable] == [made.uid("web-1")]
 
 
-AT_ONCE = MoveRules(after_ns=1)
+SOON = MoveRules(after_ns=1_000_000)
 
 
 @asynccontextmanager
 async def two_cards_and_one() -> AsyncIterator[Preempting]:
     """Nobody preempts, and pods are moved for those that wait. Pod web-1 is on one of node a's two
     cards; node b, with one, came later."""
-    async with api(node("a", 2)) as server, client_of(server) as client:
+    async with api(node("a", 2)) as server, client_of(server, LoopClock()) as client:
         made = Preempting(server, client)
-        made.parts = led(client, [nobody_preempts()], moves=AT_ONCE)
+        made.parts = led(client, [nobody_preempts()], moves=SOON)
         made.live = made.parts.live
         made.live.on_notice.append(made.notices.append)
         async with living(made):
@@ -357,32 +361,45 @@ def nobody_preempts() -> Profile:
     return Profile("weft", [Fgd()], preempts=False)
 
 
-async def test_a_pod_moves_for_one_of_several_gpus_that_waits() -> None:
-    async with two_cards_and_one() as made:
-        (text,) = await until(lambda: made.told("Moved"))
-        assert text == "moved for d/large (priority 5, its own 5); there is room for it on node b"
-        assert made.server.requests.get("POST pods/eviction", 0) == 1
-        assert made.server.requests.get("DELETE pods", 0) == 0
-        await until(lambda: made.kept("large") == "a")
-        made.end("web-1")
-        made.add_of("ReplicaSet", "web-2")
-        assert (await made.bound("large"), await made.bound("web-2")) == ("a", "b")
+def test_a_pod_moves_for_one_of_several_gpus_that_waits() -> None:
+    """When the other one is searched for first, it has not waited for as much as web-1 would lose;
+    moves are searched for one pod every 30 s at most."""
+
+    async def story() -> None:
+        began_s = asyncio.get_running_loop().time()
+        async with two_cards_and_one() as made:
+            assert 30 < asyncio.get_running_loop().time() - began_s < 31
+            (text,) = await until(lambda: made.told("Moved"))
+            assert (
+                text == "moved for d/large (priority 5, its own 5); there is room for it on node b"
+            )
+            assert made.server.requests.get("POST pods/eviction", 0) == 1
+            assert made.server.requests.get("DELETE pods", 0) == 0
+            await until(lambda: made.kept("large") == "a")
+            made.end("web-1")
+            made.add_of("ReplicaSet", "web-2")
+            assert (await made.bound("large"), await made.bound("web-2")) == ("a", "b")
+
+    run(story())
 
 
-async def test_the_next_process_keeps_the_node_for_the_pod_that_waited() -> None:
-    async with two_cards_and_one() as made:
-        await until(lambda: made.kept("large") == "a")
-        await made.live.stop()
-        made.parts = led(made.client, [nobody_preempts()], moves=AT_ONCE)
-        made.live = made.parts.live
-        await made.live.start()
-        await made.live.lead(afresh=False, term=4)
-        nominations = made.live.engine.preemption.nominations
-        assert nominations[made.uid("large")].leaving == {made.uid("web-1")}
-        made.add_of("ReplicaSet", "web-2")
-        assert await made.bound("web-2") == "b"
-        made.end("web-1")
-        assert await made.bound("large") == "a"
+def test_the_next_process_keeps_the_node_for_the_pod_that_waited() -> None:
+    async def story() -> None:
+        async with two_cards_and_one() as made:
+            await until(lambda: made.kept("large") == "a")
+            await made.live.stop()
+            made.parts = led(made.client, [nobody_preempts()], moves=SOON)
+            made.live = made.parts.live
+            await made.live.start()
+            await made.live.lead(afresh=False, term=4)
+            nominations = made.live.engine.preemption.nominations
+            assert nominations[made.uid("large")].leaving == {made.uid("web-1")}
+            made.add_of("ReplicaSet", "web-2")
+            assert await made.bound("web-2") == "b"
+            made.end("web-1")
+            assert await made.bound("large") == "a"
+
+    run(story())
 
 
 @pytest.mark.parametrize(
@@ -429,19 +446,65 @@ async def test_a_victim_that_no_watch_has_shown_yet_is_asked_again_later() -> No
         assert engine.preemption.may_end("unseen")
 
 
-async def test_a_victim_whose_binding_fails_meanwhile_is_not_ended() -> None:
-    """Another scheduler's binding came first: what it placed is nobody's to end."""
-    async with world() as made:
-        made.add("low", 1)
-        await made.bound("low")
-        engine, uid = made.live.engine, made.uid("low")
-        held = engine.ledger.holdings
-        held[uid] = replace(held[uid], state="reserved")  # its Binding has no sure answer
-        made.add("high", 9)
-        await until(lambda: uid in engine.preemption.going)
-        await asyncio.sleep(0)
-        assert "DisruptionTarget" not in made.conditions("low")
-        seen = PodSeenBound(placement("u", "n"))
-        made.live.handle(replace(seen, placement=replace(seen.placement, uid=uid)))
-        await until(lambda: uid not in engine.preemption.going)
-        assert not made.deleting("low")
+def test_a_victim_is_ended_as_soon_as_its_own_binding_has_its_answer() -> None:
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        async with world(clock=LoopClock()) as made:
+            late = made.server.fault("delay", method="POST", path="/low/binding")
+            made.add("low", 1)
+            await late.struck.wait()
+            made.add("high", 9)
+            uid, preemption = made.uid("low"), made.live.engine.preemption
+            await until(lambda: uid in preemption.going)
+            await asyncio.sleep(1)
+            assert "DisruptionTarget" not in made.conditions("low")
+            answered_s = loop.time()
+            late.gate.set()
+            await until(lambda: made.deleting("low"))
+            assert loop.time() - answered_s < 0.02
+
+    run(story())
+
+
+def test_a_victim_whose_place_another_scheduler_took_meanwhile_is_not_ended() -> None:
+    """Its Binding fails, as another scheduler's came first: what that one placed is nobody's to
+    end here."""
+
+    async def story() -> None:
+        async with world(clock=LoopClock()) as made:
+            late = made.server.fault("delay", method="POST", path="/low/binding")
+            made.add("low", 1, schedulerName="default-scheduler")
+            low = await until(lambda: made.live.pod("d", "low"))
+            (asked,) = made.live.handle(BindOn(made.live.parse_asked(low), "n", "weft"))
+            assert isinstance(asked, Bind)
+            binding = asyncio.create_task(made.live.bind(asked))
+            await late.struck.wait()
+            made.add("high", 9)
+            uid, preemption = made.uid("low"), made.live.engine.preemption
+            await until(lambda: uid in preemption.going)
+            made.server.update("pods", "low", {"spec": {"nodeName": "n"}}, "d")
+            late.gate.set()
+            await until(lambda: uid not in preemption.going)
+            assert isinstance(await binding, AlreadyBound)
+            await asyncio.sleep(100)
+            assert "DisruptionTarget" not in made.conditions("low")
+            assert not made.deleting("low")
+
+    run(story())
+
+
+def test_a_victim_that_is_deleted_before_its_binding_has_its_answer_is_nobodys_to_end() -> None:
+    async def story() -> None:
+        async with world(clock=LoopClock()) as made:
+            late = made.server.fault("delay", method="POST", path="/low/binding")
+            made.add("low", 1)
+            await late.struck.wait()
+            made.add("high", 9)
+            uid, preemption = made.uid("low"), made.live.engine.preemption
+            await until(lambda: uid in preemption.going)
+            made.end("low")
+            late.gate.set()
+            assert await made.bound("high") == "n"
+            assert not made.parts.preemptor._tasks
+
+    run(story())

@@ -11,11 +11,11 @@ others.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
-from weft.cluster.control.interface import Notice
+from weft.cluster.control.interface import Attempt, BindOutcome, Notice
 from weft.cluster.state.pods import PodView
 from weft.core.engine import Engine, Event, Evict, Nominate, NotEvicted, PreemptedFor
 from weft.core.explain.account_sentences import LEASE_ENDS, NOT_LEADING
@@ -31,8 +31,6 @@ from weft.model.log_fields import about
 log = logging.getLogger("weft.cluster")
 TRIES = 3
 """So often a request is sent whose answer is lost: none of them does more when it comes twice."""
-SOON_S = 0.1
-"""So often it is looked whether the Binding of a pod that is to end has its answer."""
 NO_LONGER = "it is not in another pod's way any more, or another scheduler has placed it"
 GRACE_S, LATE_S = 30, 30.0
 """A pod's grace where it says none, and how long after it a pod may still be there."""
@@ -61,6 +59,7 @@ class Preemptor:
         self._notify, self._report, self._may_write = notify, report, may_write
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits: dict[str, asyncio.Task[None]] = {}
+        self._answers: dict[str, asyncio.Event] = {}  # by UID: its Binding has one
         self._nominating: dict[str, asyncio.Lock] = {}
 
     def lead(self) -> None:
@@ -80,8 +79,23 @@ class Preemptor:
 
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone."""
+        self._answered(uid)
         if (task := self._waits.pop(uid, None)) is not None:
             task.cancel()
+
+    def hear(self, outcome: Attempt | BindOutcome) -> None:
+        """Note that a Binding has its answer."""
+        if self._answers and isinstance(outcome, BindOutcome):
+            self._answered(outcome.command.pod.uid)
+
+    def observe(self, pods: Iterable[Pod]) -> None:
+        """Note that the API shows these pods bound, by whomever."""
+        for pod in pods if self._answers else ():
+            self._answered(pod.metadata.uid)
+
+    def _answered(self, uid: str) -> None:
+        if (answer := self._answers.pop(uid, None)) is not None:
+            answer.set()
 
     def end(self, command: Evict, why: PreemptedFor) -> None:
         """Begin to end a pod; what became of it is told to the engine, later."""
@@ -102,7 +116,7 @@ class Preemptor:
     async def _end(self, command: Evict, why: PreemptedFor) -> None:
         uid = command.placement.uid
         while self.leading and self._pods.by_uid(uid) and self._is_being_bound(uid):
-            await self._client.clock.sleep(SOON_S)
+            await self._answers.setdefault(uid, asyncio.Event()).wait()
         pod = self._pods.by_uid(uid)
         if pod is None:  # gone, and the engine knows; or no watch has shown it yet
             self._report(NotEvicted(uid, "no watch has shown it yet"))

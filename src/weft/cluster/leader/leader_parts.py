@@ -88,11 +88,13 @@ class LeaderParts:
     def _listen(self) -> None:
         live, hooks = self.live, self.live.hooks
         hooks.ends.append(self.ends.of)
-        hooks.bound.append(self.started.observe)
+        hooks.bound += (self.started.observe, self.preemptor.observe)
         hooks.gone += (self.started.forget, self.groups.forget, self.preemptor.forget)
         hooks.nodes.append(self.units.check)
         hooks.touched.append(self.guard.touch)
         hooks.accounts += (self.guard.check, self.past_scheduler.check)
+        if live.engine.preemption.on:  # elsewhere no decision needs a look
+            live.on_decision.append(self.preemptor.hear)
         live.carry(Evict, self._evict)
         live.carry(Nominate, self.preemptor.nominate)
         live.carry(EvictionWaived, self.guard.waive)

@@ -30,10 +30,11 @@ _MOST_UNTOLD = 100
 """Faults kept for the next event: of questions that break off between two, one tells enough."""
 
 
-class Faulted(msgspec.Struct, frozen=True, gc=False):
+class Faulted(msgspec.Struct, frozen=True):
     """Deciding broke off: for `pod`, or taking in an event about no pod. `record.fault` says why.
 
-    The pod is parked, and all is as it was before. `error` is for whoever does not go on.
+    The pod is parked, and all is as it was before. `error` is for whoever does not go on. Frames of
+    its traceback have this in their commands: a cycle, which only garbage collection ends.
     """
 
     record: Record
@@ -41,7 +42,7 @@ class Faulted(msgspec.Struct, frozen=True, gc=False):
     pod: PodRequest | None = None
 
 
-class TaskFaulted(msgspec.Struct, frozen=True, gc=False):
+class TaskFaulted(msgspec.Struct, frozen=True):
     """A `task` beside deciding broke off: its result is dropped. It is not on record: tasks depend
     also on what was only asked, and no replay hears of questions."""
 

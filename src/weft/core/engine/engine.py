@@ -175,8 +175,6 @@ class Engine:
             task = f"taking in {type(event).__name__}"
             record = self.journal.broke_off(None, now_ns, decision_faults.in_words(error, task))
             out.append(Faulted(record, error))
-        if self.existing.has_moved or self.existing.volumes.moved:
-            self.queue.wake_for_pods(self.existing.take_moved(), now_ns)
         preemption, kept = self.preemption, self.kept_places
         if preemption.nominations or preemption.gathers_since or kept.turns or kept.paused:
             head_of_line.look(self, now_ns, out)
@@ -431,7 +429,11 @@ class Engine:
         """Run scheduling cycles until the turn is over; a `Tick` `goes_on` by one at least."""
         until = self._until if self.turn_looks else FAR
         is_over = self.assessor.looked >= until and not goes_on
-        while not is_over and (waiting := self.queue.pop()) is not None:
+        while True:
+            if self.existing.has_moved or self.existing.volumes.moved:
+                self.queue.wake_for_pods(self.existing.take_moved(), now_ns)
+            if is_over or (waiting := self.queue.pop()) is None:
+                break
             if self.journal.stop is not None:
                 self.journal.begin()
             began = self.assessor.looked
@@ -653,8 +655,6 @@ class Engine:
         node = table.nodes[table.row_of[placement.node]]
         chosen_volumes = self.existing.choose(pod, shape, node) if pod.claims else ()
         self.existing.put_asked(pod, placement.node, chosen_volumes)
-        if self.existing.has_moved or self.existing.volumes.moved:
-            self.queue.wake_for_pods(self.existing.take_moved(), now_ns)
         if self.harvest.closed:
             self.harvest.close()
         self.residencies.add(placement, now_ns)

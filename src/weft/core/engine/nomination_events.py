@@ -75,10 +75,8 @@ def is_over(engine: Engine, nomination: Nomination, now_ns: int) -> None:
 
 
 def kept_anew(engine: Engine, nodes: Iterable[str], now_ns: int) -> None:
-    """Places are kept on these nodes that were not before: rules count who has one kept, and where
-    policies go by who is on a GPU, one with this on it may suit others."""
-    if engine.existing.has_moved:
-        engine.queue.wake_for_pods(engine.existing.take_moved(), now_ns)
+    """Places are kept on these nodes that were not before: where policies go by who is on a GPU,
+    one with this on it may suit others."""
     if engine.by_residents:
         for node in nodes:
             engine.wake_for_freed(node, now_ns)

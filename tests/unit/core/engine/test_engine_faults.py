@@ -1,7 +1,9 @@
 """A decision that breaks off costs one pod its place for now; all is as before, on record, alike
 in a replay, and nobody else waits."""
 
+import gc
 import itertools
+import weakref
 
 import msgspec
 import pytest
@@ -227,3 +229,14 @@ def test_a_fault_in_what_is_true_of_the_cluster_is_not_passed_over(monkeypatch):
     monkeypatch.setattr(Ledger, "adopt", broken)
     with pytest.raises(OverflowError):
         engine.handle(PodSeenBound(placement("p", "a", 0, memory_mib=1)), 0)
+
+
+@pytest.mark.parametrize("at", ["queue_key", "score_nodes", "choose_node"])
+def test_what_broke_off_is_not_kept(at: str) -> None:
+    """Its traceback has the arrays of all nodes."""
+    engine = engine_with(at)
+    commands = engine.handle(PodAdded(pod(POISON, memory_mib=666)), 0)
+    (error,) = (weakref.ref(each.error) for each in commands if isinstance(each, Faulted))
+    del commands
+    gc.collect()
+    assert error() is None

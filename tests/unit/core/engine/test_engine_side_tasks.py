@@ -1,6 +1,9 @@
 """Faults beside deciding (prices, scores ahead, learning, explanations) cost their own result
 where it breaks off: never the process, and never a pod's turn."""
 
+import gc
+import weakref
+
 import pytest
 
 from weft.core.engine import (
@@ -19,6 +22,7 @@ from weft.core.engine import (
     selection,
 )
 from weft.core.engine.assessment import Assessor
+from weft.core.engine.decision_faults import SideTasks
 from weft.core.engine.oom_history import OomHistory
 from weft.core.engine.peak_usage import Peaks
 from weft.core.engine.pricing import PRICING, PriceLists, Turnover
@@ -144,3 +148,12 @@ def test_a_ledger_whose_accounts_break_ends_the_process(monkeypatch: pytest.Monk
     monkeypatch.setattr(Ledger, "release", raises)
     with pytest.raises(ZeroDivisionError):
         engine.handle(PodGone("p"), 1)
+
+
+def test_a_task_that_broke_off_is_not_kept() -> None:
+    tasks = SideTasks()
+    tasks.run("dividing", lambda: 1 // 0, None)
+    engine = weakref.ref(tasks)
+    del tasks
+    gc.collect()
+    assert engine() is None
