@@ -76,7 +76,7 @@ class World:
         self.server.store.new_uid = lambda: f"u-{uids.getrandbits(48):012x}"
         self.server.store.now = LoopClock().wall
         self.server.store.listeners.append(self._changed)
-        self.server.on_request = self.faulty.strike
+        self.server.on_request = self._requested
         self.rules: LiveRules | None = LiveRules(self, seed + 3)
         self.line = LiveLine(self)
         self.jobs = LiveJobs(self, seed + 4)
@@ -344,6 +344,10 @@ class World:
             told = "".join(traceback.format_exception(error))
             text = f"unhandled: {context.get('message')}: {error!r}\n{told}"
             self.violations.append(f"{loop.time():.2f}: {text}")
+
+    def _requested(self, request: Request) -> None:
+        self.jobs.binds(request)
+        self.faulty.strike(request)
 
     def _changed(self, change: StoredWrite) -> None:
         """A write is in the store. Was it the lease, one of our bindings, or an eviction?"""

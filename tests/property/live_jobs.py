@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from live_asks import Ask, Json, ask_of, ended, fits, marks_of, node_of, random_spec, waits
 
-from weft.dialects.groups import KOORDINATOR_LEAST, KOORDINATOR_NAME
+from fakes.api_http import Request
+from fakes.api_store import ApiRefusal
+from weft.dialects.groups import GROUP_NAMES, KOORDINATOR_LEAST, KOORDINATOR_NAME, POD_GROUP
 from weft.kube.pods import DISRUPTED
 
 if TYPE_CHECKING:
@@ -16,18 +18,47 @@ if TYPE_CHECKING:
 NAMESPACE = "d"
 SHARE = 0.4
 """The share of the stories that have gangs; all have in which places are kept soon."""
+SHARE_WITH_OBJECTS = 0.5
+"""The share of these whose API server has PodGroups."""
 MOST_GANGS = 4
+CORE, PLUGINS = "scheduling.k8s.io/v1beta1", "scheduling.x-k8s.io/v1alpha1"
+VOLCANO = "scheduling.volcano.sh/v1beta1"
+INITIALLY = "PodGroupInitiallyScheduled"
+WITH_OBJECTS = (CORE, PLUGINS, VOLCANO)
+"""API versions of PodGroups; other gangs' pods say their size themselves, as Koordinator's do."""
 Cards = dict[str, list[list[int]]]
 """By node, what is free of each GPU: MiB, thousandths, and 1 where nobody is on it."""
 
 
 class LiveGang(NamedTuple):
-    """Its controller keeps `size` pods alike, of which it needs `least`."""
+    """Its controller keeps `size` pods alike, of which it needs `least`. `version` is its
+    PodGroup's; "" where its pods say that."""
 
     name: str
     size: int
     least: int
     spec: Json
+    version: str = ""
+
+    def pod(self, name: str) -> Json:
+        """Another pod of it."""
+        meta: Json = {"name": name, "namespace": NAMESPACE}
+        spec = self.spec
+        if self.version == CORE:
+            spec = {**spec, "schedulingGroup": {"podGroupName": self.name}}
+        elif self.version == PLUGINS:
+            meta["labels"] = {POD_GROUP: self.name}
+        elif self.version == VOLCANO:
+            meta["annotations"] = {GROUP_NAMES[0]: self.name}
+        else:
+            meta["annotations"] = {KOORDINATOR_NAME: self.name, KOORDINATOR_LEAST: str(self.least)}
+        return {"metadata": meta, "spec": spec}
+
+    def group(self) -> Json:
+        """Its PodGroup."""
+        policy = {"schedulingPolicy": {"gang": {"minCount": self.least}}}
+        spec = policy if self.version == CORE else {"minMember": self.least}
+        return {"metadata": {"name": self.name, "namespace": NAMESPACE}, "spec": spec}
 
 
 class LiveJobs:
@@ -38,6 +69,9 @@ class LiveJobs:
         self.plays = self.random.random() < SHARE or world.line.soon
         self.gangs: dict[str, LiveGang] = {}
         self._made = 0
+        self._objects, self._deleted = Random(seed + 1), set[str]()
+        if self.plays and self._objects.random() < SHARE_WITH_OBJECTS:
+            world.server.has_groups.update(WITH_OBJECTS)
 
     # --- gangs ---
 
@@ -53,7 +87,10 @@ class LiveJobs:
         spec |= {"schedulerName": scheduler, "priority": priority}
         size = self.random.randint(2, 4)
         self._made += 1
-        gang = LiveGang(f"g{self._made}", size, self.random.randint(2, size), spec)
+        least, version = self.random.randint(2, size), ""
+        if self.world.server.has_groups:
+            version = self._objects.choice(("", *WITH_OBJECTS))
+        gang = LiveGang(f"g{self._made}", size, least, spec, version)
         self.gangs[gang.name] = gang
         self.tend()
         return True
@@ -63,6 +100,7 @@ class LiveJobs:
         if not self.gangs:
             return False
         gang = self.gangs.pop(self.random.choice(list(self.gangs)))
+        self._remove_group(gang)
         for pod in self.pods_of(gang):
             self.world.delete(pod)
         return True
@@ -70,6 +108,7 @@ class LiveJobs:
     def tend(self) -> bool:
         """As controllers do: whoever is missing is made, whoever ended is replaced."""
         for gang in self.gangs.values():
+            self._tend_group(gang)
             there = 0
             for pod in self.pods_of(gang):
                 if ended(pod):
@@ -77,12 +116,42 @@ class LiveJobs:
                 there += not ended(pod)
             for _ in range(gang.size - there):
                 self._made += 1
-                notes = {KOORDINATOR_NAME: gang.name, KOORDINATOR_LEAST: str(gang.least)}
-                meta = {"name": f"{gang.name}-{self._made}", "namespace": NAMESPACE}
-                self.world.server.add(
-                    "pods", {"metadata": {**meta, "annotations": notes}, "spec": gang.spec}
-                )
+                self.world.server.add("pods", gang.pod(f"{gang.name}-{self._made}"))
         return bool(self.gangs)
+
+    def _tend_group(self, gang: LiveGang) -> None:
+        """Make its PodGroup, unless it is there; else somebody deletes it at times, and it is made
+        anew the next time. Its pods may come before it."""
+        if gang.version and not self._group_of(gang):
+            if self.world.calm or self._objects.random() < 0.7:
+                self.world.server.add(f"podgroups.{gang.version}", gang.group())
+        elif not self.world.calm and self._objects.random() < 0.2:
+            self._remove_group(gang)
+
+    def binds(self, request: Request) -> None:
+        """A Binding comes in: at times the PodGroup is deleted just then, or made anew."""
+        if self.world.calm or not self.gangs or not request.path.endswith("/binding"):
+            return
+        name = request.path.split("/")[-2].rpartition("-")[0]
+        gang = self.gangs.get(name)
+        if gang is None or not self._group_of(gang) or self._objects.random() >= 0.4:
+            return
+        self._remove_group(gang)
+        self.world.hits["PodGroup deleted while its pods are bound"] += 1
+        if self._objects.random() < 0.5:
+            self.world.server.add(f"podgroups.{gang.version}", gang.group())
+
+    def _group_of(self, gang: LiveGang) -> Json | None:
+        try:
+            return self.world.server.get(f"podgroups.{gang.version}", gang.name, NAMESPACE)
+        except (ApiRefusal, KeyError):
+            return None
+
+    def _remove_group(self, gang: LiveGang) -> None:
+        if self._group_of(gang):
+            self.world.server.remove(f"podgroups.{gang.version}", gang.name, NAMESPACE)
+            self.world.hits["PodGroup deleted"] += 1
+            self._deleted.add(gang.name)
 
     def pods_of(self, gang: LiveGang) -> list[Json]:
         """Its pods that are there."""
@@ -127,6 +196,8 @@ class LiveJobs:
             if any(node_of(pod) and marks_of(pod) is None for pod in self.pods_of(gang)):
                 continue  # somebody else bound one, which Weft does not evict
             waiting = [pod for pod in self.pods_of(gang) if waits(pod)]
+            if gang.version == CORE and running >= gang.least and gang.name not in self._deleted:
+                yield from self._told(gang)
             if 0 < running < gang.least:
                 yield f"gang {gang.name} runs with {running} pods of {gang.least}"
             elif not running and len(waiting) >= gang.least:
@@ -134,6 +205,14 @@ class LiveJobs:
                 here = {node: free[node] for node in free if not kept_off(waiting[0], node)}
                 if self._fits(gang, here):
                     yield f"gang {gang.name} waits, and {gang.least} of its pods fit"
+
+    def _told(self, gang: LiveGang) -> Iterator[str]:
+        """Its PodGroup says that it has places."""
+        group = self._group_of(gang) or {}
+        conditions = (group.get("status") or {}).get("conditions") or []
+        told = [each["status"] for each in conditions if each["type"] == INITIALLY]
+        if told != ["True"]:
+            yield f"gang {gang.name} runs, and {INITIALLY} of its PodGroup is {told}"
 
     def _fits(self, gang: LiveGang, free: Cards) -> bool:
         """True if as many of its pods as it needs have room, at the least."""
@@ -159,4 +238,7 @@ def _take(ask: Ask, cards: list[list[int]]) -> None:
 
 def gang_of(pod: Json) -> str:
     """The name of the pod's gang, "" for none."""
-    return str((pod["metadata"].get("annotations") or {}).get(KOORDINATOR_NAME, ""))
+    notes, labels = (pod["metadata"].get(said) or {} for said in ("annotations", "labels"))
+    group = pod["spec"].get("schedulingGroup") or {}
+    names = (group.get("podGroupName"), labels.get(POD_GROUP), notes.get(GROUP_NAMES[0]))
+    return str(next(filter(None, names), notes.get(KOORDINATOR_NAME, "")))

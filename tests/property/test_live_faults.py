@@ -71,6 +71,8 @@ FAULT_POINTS = (
     "deleted after a restart",
     "gang comes",
     "gang deleted",
+    "PodGroup deleted",
+    "PodGroup deleted while its pods are bound",
     "controllers look",
     "evicted of a gang",
     "place kept",

@@ -92,6 +92,24 @@ async def test_a_write_that_fails_is_repeated(caplog: pytest.LogCaptureFixture) 
         await until(lambda: said(made).get("status") == "True")
 
 
+async def test_a_process_that_ends_begins_no_write_again() -> None:
+    """Its tasks are cancelled, and what a cancelled one would do is not begun in another."""
+    async with world(least=1) as made:
+        spec = {"schedulingPolicy": {"gang": {"minCount": 1}}}
+        other = {"metadata": {"name": "other", "namespace": "d"}, "spec": spec}
+        made.server.add(f"podgroups.{CORE}", other)
+        held = made.server.fault("delay", method="PATCH", path="podgroups")
+        made.server.add("pods", member("a"))
+        await held.struck.wait()
+        made.server.add("pods", pod("b", 1_000, schedulingGroup={"podGroupName": "other"}))
+        groups = made.parts.groups
+        await until(lambda: groups._due)
+        assert groups._task is not None
+        groups._task.cancel()
+        await until(lambda: groups._task is None)
+        assert PATCHES not in made.server.requests
+
+
 async def test_who_may_not_write_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     async with world(least=1) as made:
         made.server.fault("status", method="PATCH", path="podgroups", code=403, times=9)

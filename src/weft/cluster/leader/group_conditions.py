@@ -136,7 +136,9 @@ class GroupConditions:
 
     def _done(self, task: "asyncio.Task[None]") -> None:
         self._task = None
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            return  # the process ends
+        if (error := task.exception()) is not None:
             log.error("conditions of PodGroups: this is a mistake in Weft", exc_info=error)
         else:
             self._start()  # what came between its last look and this
