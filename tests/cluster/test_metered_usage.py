@@ -15,6 +15,11 @@ HOURS = 2
 GROUPS = {
     "namespace:weft_gpus_held": ("namespace", "gpu_hours"),
     "namespace:weft_gpus_used": ("namespace", "used_gpu_hours"),
+    "namespace:weft_gpu_memory_held_gib": ("namespace", "gib_hours"),
+    "workload:weft_gpus_held": ("workload", "gpu_hours"),
+    "workload:weft_gpu_memory_held_gib": ("workload", "gib_hours"),
+    "label:weft_gpus_held": ("label:team", "gpu_hours"),
+    "label:weft_gpu_memory_held_gib": ("label:team", "gib_hours"),
     "queue:weft_gpus_held": ("queue", "gpu_hours"),
     "queue:weft_gpu_memory_held_gib": ("queue", "gib_hours"),
     "queue:weft_gpus_borrowed": ("queue", "borrowed_gpu_hours"),
@@ -35,8 +40,12 @@ def samples(seed: int, end_s: int) -> tuple[str, dict[tuple[str, str], float]]:
     ]
     lines = defaultdict[str, list[str]](list)
     for rule, group in names:
-        label = GROUPS[rule][0] if rule in GROUPS else ""
-        labels = f'{{{label}="{group}"}}' if label else ""
+        by, _, key = GROUPS[rule][0].partition(":") if rule in GROUPS else ("", "", "")
+        labels = f'{{{by}="{group}"}}' if by else ""
+        if key:  # and another label has the same values
+            labels = f'{{label="{key}",value="{group}"}}'
+            more = f'{rule}{{label="tier",value="{group}"}} 1'
+            lines[rule] += [f"{more} {at}" for at in range(end_s - 3_600, end_s, SCRAPED_S)]
         for at in range(end_s - 3 * 3_600, end_s + 600, SCRAPED_S):
             if group.startswith("b") and not end_s - 3_600 < at <= end_s - 1_800:
                 lines[rule].append(f"{rule}{labels} 0 {at}")
@@ -58,7 +67,7 @@ def test_sums_are_those_of_the_samples(seed: int, tmp_path: Path) -> None:
     end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end_s))
     with remembering(text, tmp_path) as url:
         asked = ("usage", "--prometheus", url, "--hours", HOURS, "--end", end)
-        for by in ("namespace", "queue"):
+        for by in ("namespace", "queue", "workload", "label:team"):
             said = command(*asked, "--by", by, "--output", "json")
             assert said.returncode == 0, said.stderr
             told: dict[str, Any] = json.loads(said.stdout)
@@ -77,6 +86,9 @@ def test_sums_are_those_of_the_samples(seed: int, tmp_path: Path) -> None:
         early = command("usage", "--prometheus", url, "--end", "2001-01-01T00:00:00Z")
         assert early.returncode == 1
         assert "recording rules" in early.stderr
+        unknown = command(*asked, "--by", "label:app")
+        assert unknown.returncode == 1
+        assert "name the label in usage.labels" in unknown.stderr
 
 
 def test_what_the_server_does_not_have_is_unknown_and_not_nothing(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from processes import Server, free_ports
 from weft_process import ALONE, Weft, all_bound, nodes, pod, weft
 
 from fakes.exporter import FakeExporter, PlayedGpu, PlayedPod
+from weft.cluster.config.form import API_VERSION, KIND
 
 MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"
 DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
@@ -51,7 +52,7 @@ def test_prometheus_takes_the_configuration_and_the_rules(
     command = [programs[1], "check", "config", str(tmp_path / "prometheus.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "46 rules found" in done.stdout
+    assert "51 rules found" in done.stdout
 
 
 def test_the_jobs_keep_what_is_deployed() -> None:
@@ -138,10 +139,14 @@ def scraped(
     playing = PlayedPod(namespace, "p0", own={"DCGM_FI_DEV_GPU_UTIL": 25.0})
     card = PlayedGpu("node-0", 0, used_mib=4_000, util_percent=50, pods=(playing,))
     (port,) = free_ports(1)
-    options = ALONE, "--log-format=json"
+    settings = tmp_path / "weft.yaml"
+    settings.write_text(f"{{apiVersion: {API_VERSION}, kind: {KIND}, usage: {{labels: [team]}}}}")
+    options = ALONE, "--log-format=json", f"--config={settings}"
     with weft(control_plane, tmp_path, *options) as process, FakeExporter([card]) as exporter:
         limits = {"elasticgpu.io/gpu-memory": 8_192}
-        control_plane.create_pods(namespace, [pod(f"p{n}", "weft", limits) for n in range(2)])
+        made = [pod(f"p{n}", "weft", limits) for n in range(2)]
+        made[0]["metadata"]["labels"] = {"team": "red"}
+        control_plane.create_pods(namespace, made)
         control_plane.api.wait_for(all_bound(2), "Pod", namespace, timeout_s=20)
         found = process.until(r"metrics and explain on \S+:(\d+)")
         scheduler = f"127.0.0.1:{found[1]}"
@@ -194,6 +199,17 @@ def test_every_query_of_the_dashboard_has_an_answer_and_hours_are_right(
         (one,) = scraped.ask(f"namespace:weft_gpus_{series}")
         assert one["metric"]["namespace"] == namespace
         assert float(one["value"][1]) == gpus
+    (one,) = scraped.ask("workload:weft_gpus_held")
+    assert one["metric"]["workload"] == f"{namespace}/(no owner)"
+    (memory,) = scraped.ask("workload:weft_gpu_memory_held_gib")
+    assert (float(one["value"][1]), float(memory["value"][1])) == (1.0, 16.0)
+    teams = {
+        one["metric"]["value"]: one for one in scraped.ask('label:weft_gpus_held{label="team"}')
+    }
+    assert {team: float(one["value"][1]) for team, one in teams.items()} == {
+        "red": 0.5,
+        "(no label)": 0.5,
+    }
 
 
 COUNTED_FROM_THE_START = (

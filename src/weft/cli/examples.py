@@ -28,7 +28,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "queues": ("weft queues", "weft queues --snapshot snapshot.json -o json"),
     "usage": (
         "weft usage decisions.jsonl",
-        "weft usage --prometheus http://prometheus:9090 --hours 720 -o html",
+        "weft usage --prometheus http://prometheus:9090 --hours 720 --by workload -o html",
         "weft usage decisions.jsonl --by label:team --from 1d --to 2d --prices prices.yaml -o csv",
     ),
     "doctor": ("weft doctor", "weft doctor --machine"),

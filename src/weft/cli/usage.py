@@ -68,7 +68,7 @@ def usage(
 
     Replays a decisions file and counts every booking of the ledger: of each card the larger of the
     pod's parts of memory and cores, for as long as it was held. Times are the file's own. With
-    --prometheus sums up what a metrics server keeps, by namespace or queue.
+    --prometheus sums up what a metrics server keeps, of labels those of usage.labels.
     """
     if prometheus:
         if decisions is not None or begin or end or policy:
@@ -131,8 +131,9 @@ def _of_file(
 def _grouping(by: str) -> "GroupOf":
     from weft.core.record.usage import GROUPINGS, by_label
 
-    if by.startswith(LABEL) and len(by) > len(LABEL):
-        return by_label(by.removeprefix(LABEL))
+    key = by.removeprefix(LABEL)
+    if by.startswith(LABEL) and key and not {*key} & {*'"\\\n'}:
+        return by_label(key)
     if by not in GROUPINGS:
         raise BadInputError("--by", f"{by!r}; choose {', '.join(GROUPINGS)} or label:KEY")
     return GROUPINGS[by]
@@ -262,11 +263,9 @@ def _from_metrics(
 ) -> None:
     from weft.cli.scheduler import configuration
     from weft.cluster.telemetry.cluster_history import TraceSpan, end_of
-    from weft.cluster.telemetry.usage_history import RULES, usage_history
+    from weft.cluster.telemetry.usage_history import usage_history
 
-    if by not in RULES:
-        what = f"{by!r} is not kept by a metrics server; choose {' or '.join(RULES)}, or a file"
-        raise BadInputError("--by", what)
+    _grouping(by)
     price = None if prices is None else read_prices(prices).get("default", 0.0)
     end_s = end_of(until)
     span = TraceSpan(end_s - 3_600 * hours, end_s, 30.0)

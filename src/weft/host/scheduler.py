@@ -83,7 +83,7 @@ def process_of(
     events = EventReporterOptions(config.events.interval_seconds, config.events.scheduled)
     reporter = EventReporter(live, client, name, events)
     role = LeaderLabel(client, os.environ.get("POD_NAMESPACE", ""), os.environ.get("POD_NAME", ""))
-    metrics = SchedulerMetrics(leader, lease=config.lease.name)
+    metrics = SchedulerMetrics(leader, lease=config.lease.name, usage=config.usage)
     source = _source(plan, live)
     solos = SoloProfiles(plan.predictions.solos)
     observer = _observer(plan, live, source, solos)

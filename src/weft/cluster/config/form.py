@@ -250,6 +250,22 @@ class EventSettings(Section, frozen=True):
     ] = True
 
 
+class UsageSettings(Section, frozen=True):
+    """Groups of pods for which metrics tell the GPUs they hold, for `weft usage --prometheus`."""
+
+    labels: Annotated[
+        tuple[str, ...],
+        "pods' labels, such as team, by whose values metrics tell who holds GPUs; none, since only "
+        "you know which labels have few values",
+    ] = ()
+    most_groups: Annotated[
+        int,
+        Meta(ge=0, le=100_000),
+        "so many workloads, and so many values of each label, are told by name, those that hold "
+        "most, and all others together; two series each, which Prometheus carries easily",
+    ] = 1_000
+
+
 Compat = Literal["sane", "exact"]
 
 
@@ -537,6 +553,7 @@ class Configuration(Section, frozen=True):
     http: HttpSettings = HttpSettings()
     extender: ExtenderSettings = ExtenderSettings()
     events: EventSettings = EventSettings()
+    usage: UsageSettings = UsageSettings()
     agent: AgentSettings = AgentSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     interference: InterferenceSettings = InterferenceSettings()

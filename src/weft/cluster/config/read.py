@@ -22,6 +22,9 @@ from weft.model import BadInputError
 
 _ROUTE = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,199}")
+_LABEL_KEY = re.compile(
+    r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+)
 
 
 def read(path: Path) -> Configuration:
@@ -76,6 +79,10 @@ def _check(config: Configuration, where: str) -> None:
         )
     _check_extender(config.extender, where)
     _check_interference(config.interference, where)
+    for number, key in enumerate(config.usage.labels):
+        if not _LABEL_KEY.fullmatch(key):
+            at = place(where, f"usage.labels[{number}]")
+            raise BadInputError(at, f"{key!r} is not the key of a label; write one such as team")
 
 
 def _check_interference(interference: InterferenceSettings, where: str) -> None:

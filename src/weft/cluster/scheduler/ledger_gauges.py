@@ -3,14 +3,13 @@
 Nodes without a GPU have none: 5,000 nodes are already 5,000 series of each gauge.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.samples import Sample
 
-from weft.core.engine.nominations import is_kept
 from weft.core.ledger import Ledger
 from weft.core.ledger.table import Ints
 
@@ -113,32 +112,6 @@ class LedgerGauges:
             ("weft_ledger_one_gpu_memory_used_mib", _MEMORY_USED, list(table.memory_used)),
             ("weft_ledger_one_gpu_cores_used_milli", _CORES_USED, list(table.milli_used)),
         ]
-
-
-def gpus_held(ledger: Ledger, namespace_of: Callable[[str], str]) -> dict[str, float]:
-    """Return the GPUs that each namespace holds; `namespace_of` maps a pod's UID.
-
-    Of each card the larger of the pod's part of the memory and of the cores counts; a MIG instance
-    is its part of the card's memory.
-    """
-    held: dict[str, float] = {}
-    table = ledger.table
-    memory, parents = table.device_memory_total.tolist(), table.device_parent.tolist()
-    for uid, holding in ledger.holdings.items():
-        row, total = table.row_of.get(holding.placement.node), 0.0
-        if row is None or is_kept(uid):
-            continue
-        for share in holding.placement.shares:
-            device = table.device_row(row, share.gpu)
-            if device >= 0:
-                milli = share.milli / table.milli_total[device]
-                part = max(share.memory_mib / memory[device], milli)
-                card = device if parents[device] < 0 else parents[device]
-                total += part * memory[device] / memory[card]
-        if total:
-            namespace = namespace_of(uid)
-            held[namespace] = held.get(namespace, 0.0) + total
-    return held
 
 
 def _family(

@@ -1,8 +1,8 @@
 """The scheduler's metrics. Names and labels are kube-scheduler's where they mean the same.
 
-Labels come from profiles, policies, nodes, namespaces and fixed words in the code, never from pods,
-so that their number is bounded. Numbers that other parts count already (client, binder, watches,
-ledger) are read when Prometheus scrapes.
+Labels come from profiles, policies, nodes, namespaces and fixed words in the code, so that their
+number is bounded; from pods only in `usage_gauges.py`, which bounds it. Numbers that other parts
+count already (client, binder, watches, ledger) are read when Prometheus scrapes.
 """
 
 from collections import Counter
@@ -11,13 +11,15 @@ from collections.abc import Iterable, Iterator
 from prometheus_client import Histogram
 from prometheus_client.metrics_core import Metric
 
+from weft.cluster.config.form import UsageSettings
 from weft.cluster.control.interface import Attempt, BindOutcome
 from weft.cluster.http.metric_families import counter, gauge
 from weft.cluster.leader.leader_parts import LeaderParts
 from weft.cluster.scheduler.bad_input import bad_input
-from weft.cluster.scheduler.ledger_gauges import LedgerGauges, gpus_held
+from weft.cluster.scheduler.ledger_gauges import LedgerGauges
 from weft.cluster.scheduler.pending_gauges import PendingGauges
 from weft.cluster.scheduler.queue_gauges import QueueGauges
+from weft.cluster.scheduler.usage_gauges import UsageGauges
 from weft.cluster.state.bound_share import DOUBTS
 from weft.core.engine import Faulted, Unschedulable
 from weft.core.engine.kept_places import OUTCOMES
@@ -38,14 +40,21 @@ class SchedulerMetrics:
     """Receives one live cluster's decisions; a prometheus-client collector.
 
     `lease` is the name under which leadership is reported; `per_gpu` adds the ledger's gauges of
-    every single GPU.
+    every single GPU; `usage` says which groups of pods are told by name.
     """
 
-    def __init__(self, parts: LeaderParts, *, lease: str = "weft", per_gpu: bool = False) -> None:
+    def __init__(
+        self,
+        parts: LeaderParts,
+        *,
+        lease: str = "weft",
+        per_gpu: bool = False,
+        usage: UsageSettings | None = None,
+    ) -> None:
         self._live = live = parts.live
         self._parts, self._lease = parts, lease
         self._ledger = LedgerGauges(live.engine.ledger, per_gpu=per_gpu)
-        self._pending = PendingGauges(live)
+        self._pending, self._usage = PendingGauges(live), UsageGauges(live, usage)
         self._attempts: Counter[tuple[str, str]] = Counter()
         self._first: dict[str, int] = {}
         self._deciding_s: dict[str, float] = {}
@@ -128,7 +137,8 @@ class SchedulerMetrics:
             "what was learnt": self._oom_history,
             "watches": self._watches,
             "the ledger": self._ledger.collect,
-            "namespaces": self._namespaces,
+            "agents": self._agents,
+            "usage": self._usage.collect,
         }
         for name, families in parts.items():
             with self._live.faults.beside(f"metrics of {name}"):
@@ -141,19 +151,11 @@ class SchedulerMetrics:
             for family in histogram.collect():
                 yield _without_creation(family)
 
-    def _namespaces(self) -> Iterator[Metric]:
-        held = gpus_held(self._live.engine.ledger, self._namespace)
-        yield gauge("weft_namespace_gpus_held", "GPUs that its pods hold.", held, "namespace")
+    def _agents(self) -> Iterator[Metric]:
         nodes = self._live.nodes.objects
         agents = {name: 1 for name, n in nodes.items() if AGENT in (n.metadata.annotations or {})}
         text = "1 for a node whose agent reports that it delivers shares."
         yield gauge("weft_node_agent", text, agents, "node")
-
-    def _namespace(self, uid: str) -> str:
-        claims, pod = self._live.pods.claims, self._live.pods.by_uid(uid)
-        if claims.holds(uid):
-            return claims.namespace_of(uid)
-        return (pod.metadata.namespace or "") if pod is not None else ""
 
     def _queues(self) -> Iterator[Metric]:
         live = self._live

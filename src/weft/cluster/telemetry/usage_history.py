@@ -21,11 +21,20 @@ RULES: dict[str, dict[str, str]] = {
     "namespace": {
         "gpu_hours": "namespace:weft_gpus_held",
         "used_gpu_hours": "namespace:weft_gpus_used",
+        "gib_hours": "namespace:weft_gpu_memory_held_gib",
     },
     "queue": {
         "gpu_hours": "queue:weft_gpus_held",
         "gib_hours": "queue:weft_gpu_memory_held_gib",
         "borrowed_gpu_hours": "queue:weft_gpus_borrowed",
+    },
+    "workload": {
+        "gpu_hours": "workload:weft_gpus_held",
+        "gib_hours": "workload:weft_gpu_memory_held_gib",
+    },
+    "label": {
+        "gpu_hours": "label:weft_gpus_held",
+        "gib_hours": "label:weft_gpu_memory_held_gib",
     },
 }
 """The recording rules of deploy/monitoring/rules.yaml, by grouping and by what they sum up to."""
@@ -69,19 +78,24 @@ async def usage_history(
     settings: "TelemetrySettings", url: str, by: str, span: TraceSpan, price: float | None = None
 ) -> MeteredUsage:
     """Ask the server at `url` (else the configured one) for the time of `span`; `BadInputError`
-    where it cannot answer, or has no such series. `price` is for a GPU-hour."""
+    where it cannot answer, or has no such series. `by` is a grouping of `RULES`, of a label with
+    its key: label:team. `price` is for a GPU-hour."""
     from weft.cluster.telemetry.metric_sources import prometheus_options
 
+    grouping = by.partition(":")[0]
     options = prometheus_options(msgspec.structs.replace(settings, url=url) if url else settings)
     try:
         async with Prometheus(options) as source:
-            groups = await _groups(source, RULES[by], by, span)
+            groups = await _groups(source, RULES[grouping], by, span)
             totals = await _groups(source, TOTALS, "", span)
     except TelemetryError as error:
         raise BadInputError("--prometheus", str(error)) from error
     if not groups["gpu_hours"]:
-        rule = RULES[by]["gpu_hours"]
+        rule = RULES[grouping]["gpu_hours"]
         wrong = f"has no {rule} of that time; add the recording rules deploy/monitoring/rules.yaml"
+        if grouping == "label":
+            wrong = f"has no {rule} of {by} at that time; name the label in usage.labels of Weft's "
+            wrong += "configuration, and add the recording rules deploy/monitoring/rules.yaml"
         raise BadInputError(options.url, wrong)
     total = {name: sum(found.values()) if found else None for name, found in totals.items()}
     held, capacity = sum(groups["gpu_hours"].values()), total["capacity_gpu_hours"]
@@ -109,21 +123,24 @@ def _rows(groups: Mapping[str, Mapping[str, float]], price: float | None) -> lis
 
 
 async def _groups(
-    source: Prometheus, rules: Mapping[str, str], label: str, span: TraceSpan
+    source: Prometheus, rules: Mapping[str, str], by: str, span: TraceSpan
 ) -> dict[str, dict[str, float]]:
-    """Return each rule's hours, by the value of the label."""
+    """Return each rule's hours, by the groups of `by`; all together where it is empty."""
     lasted_s = round(span.end_s - span.start_s)
     step_s = max(_LEAST_STEP_S, round(span.step_s), -(-lasted_s // _MOST_STEPS))
     steps = max(1, round(lasted_s / step_s))
     back_ms = 1_000 * steps * step_s - 500 * step_s  # older servers count also the range's begin
-    selector = f"{{{source.options.selector}}}" if source.options.selector else ""
+    name, _, key = by.partition(":")
+    matchers = [source.options.selector, f'label="{key}"' if key else ""]
+    selector = f"{{{','.join(filter(None, matchers))}}}" if any(matchers) else ""
     queries = [
         f"sum_over_time({rule}{selector}[{back_ms}ms:{step_s}s]) * {step_s} / {_HOUR_S}"
         for rule in rules.values()
     ]
     end_s = span.end_s // step_s * step_s  # where the server's own steps are
     answers = await asyncio.gather(*(source.query(query, end_s) for query in queries))
-    return {name: _by(answer, label) for name, answer in zip(rules, answers, strict=True)}
+    label = "value" if key else name
+    return {rule: _by(answer, label) for rule, answer in zip(rules, answers, strict=True)}
 
 
 def _by(answer: QueryResult, label: str) -> dict[str, float]:

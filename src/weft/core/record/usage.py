@@ -52,10 +52,17 @@ def by_label(key: str) -> GroupOf:
     return lambda pod: pod.labels.get(key, "(no label)")
 
 
+def _workload(pod: UsedBy) -> str:
+    """Return its workload with its namespace, which a live pod's begins with: ml/Job/train."""
+    if pod.workload.startswith(f"{pod.namespace}/"):
+        return pod.workload
+    return f"{pod.namespace}/{pod.workload or '(no owner)'}"
+
+
 GROUPINGS: dict[str, GroupOf] = {
     "namespace": lambda pod: pod.namespace,
     "queue": lambda pod: pod.queue or pod.namespace,
-    "workload": lambda pod: f"{pod.namespace}/{pod.workload or '(no owner)'}",
+    "workload": _workload,
 }
 """Groupings by name. A pod's queue is the one that it names, else its namespace's."""
 
@@ -186,12 +193,12 @@ class UsageMeter:
             self._know(pod.uid, UsedBy(pod.namespace, queue, pod.workload, labels))
         elif isinstance(event, PodSeenBound):
             uid, before = event.placement.uid, self._facts.get(event.placement.uid, UsedBy())
-            queue = event.queue or before.queue
+            queue, workload = event.queue or before.queue, event.workload or before.workload
+            now = before._replace(queue=queue, workload=workload)
             if event.marks:
-                marks = event.marks
-                self._know(uid, UsedBy(marks.namespace, queue, before.workload, marks.labels))
-            elif queue != before.queue:
-                self._know(uid, before._replace(queue=queue))
+                now = now._replace(namespace=event.marks.namespace, labels=event.marks.labels)
+            if now != before:
+                self._know(uid, now)
 
     def _queue_of(self, uid: str) -> str:
         known = self._facts.get(uid)

@@ -21,6 +21,7 @@ from weft.cluster.scheduler.ledger_gauges import LedgerGauges
 from weft.cluster.scheduler.metrics import SchedulerMetrics
 from weft.cluster.scheduler.pending_gauges import PendingGauges
 from weft.cluster.scheduler.stranded_gauges import StrandedGauges
+from weft.cluster.scheduler.usage_gauges import UsageGauges
 from weft.cluster.stores.oom_history_store import OomHistoryStore
 from weft.core.engine import Learnt, OomRecord
 from weft.core.record import Header, PolicyUse, ProfileUse
@@ -69,7 +70,8 @@ GAUGES = {
     "what was learnt": (SchedulerMetrics, "_oom_history"),
     "watches": (SchedulerMetrics, "_watches"),
     "ledger": (LedgerGauges, "collect"),
-    "namespaces": (metrics, "gpus_held"),
+    "agents": (SchedulerMetrics, "_agents"),
+    "usage": (UsageGauges, "collect"),
     "gone pods": (SchedulerMetrics, "_forget_the_gone"),
 }
 

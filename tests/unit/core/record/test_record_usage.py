@@ -148,6 +148,26 @@ def test_pods_that_others_placed_count_and_become_known_later() -> None:
     assert {row.group: row.gpu_hours for row in found.rows} == {UNKNOWN: 1, "ml": 2}
 
 
+def test_a_live_pods_workload_has_its_namespace_once_and_is_known_of_pods_bound_before() -> None:
+    place = placement("u2", "a", shares=(Share(0, 0, 10 * GIB, 250),))
+    came = replace(asked("u1", "ml", gpus=1), workload="ml/Job/train")
+    marks = PodMarks("web", {})
+    seen = PodSeenBound(place, marks=marks, workload="web/Deployment/serve")
+    events: list[tuple[Event, int]] = [
+        DAY[0],
+        (PodAdded(came), 0),
+        (seen, 0),
+        (PodSeenBound(place, marks=replace(marks, labels={"a": "b"})), 1),
+        (PodGone("u2"), 4),
+        (PodGone("u1"), 4),
+    ]
+    rows = usage(events, GROUPINGS["workload"]).rows
+    assert {row.group: row.gpu_hours for row in rows} == {
+        "ml/Job/train": 4,
+        "web/Deployment/serve": 1,
+    }
+
+
 def test_prices_are_by_the_longest_part_of_a_models_name() -> None:
     prices = {"a100": 2.0, "A100-80": 3.0, "default": 1.0}
     assert cost_of({"NVIDIA-A100-80GB": 2, "NVIDIA-A100-40GB": 1, "T4": 4}, prices) == 12

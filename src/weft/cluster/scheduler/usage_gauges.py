@@ -1,0 +1,136 @@
+"""Gauges of the GPUs and the memory that pods hold, by namespace, workload and configured labels.
+
+They are charged and grouped as `weft usage` does it of a decisions file. Pods name workloads and
+labels as they like: of each grouping those that hold most are told by name, as many as the
+configuration says, and all others together. So sums are whole, and series are bounded.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from prometheus_client.metrics_core import Metric
+
+from weft.cluster.config.form import UsageSettings
+from weft.cluster.control.interface import ClusterView
+from weft.cluster.http.metric_families import gauge
+from weft.cluster.state.pod_reader import workload_of
+from weft.core.engine.nominations import is_kept
+from weft.core.engine.team_queues import charge_of
+from weft.core.ledger import Holding
+from weft.core.record.usage import GROUPINGS, UsedBy, by_label
+from weft.kube.pods import Pod
+from weft.model import Node
+
+OTHERS = "(others)"
+"""Stands for all groups beyond the most that are told by name."""
+_GPUS, _MIB = "GPUs that its pods hold.", "GPU memory that its pods hold, MiB."
+
+
+class HeldGpus(NamedTuple):
+    """GPUs and their memory, held by the pods of one group."""
+
+    milli: int = 0
+    memory_mib: int = 0
+
+
+class _Counted(NamedTuple):
+    """A holding as it was counted last, for as long as all that it was counted by is the same."""
+
+    holding: Holding
+    node: Node
+    pod: Pod | None
+    held: HeldGpus
+    groups: tuple[str, ...]
+
+
+class UsageGauges:
+    """Reports what pods hold of one cluster's ledger."""
+
+    def __init__(self, live: ClusterView, usage: UsageSettings | None = None) -> None:
+        self._live, usage = live, usage or UsageSettings()
+        self._most, self._labels = usage.most_groups, tuple(dict.fromkeys(usage.labels))
+        self._groupings = (
+            GROUPINGS["namespace"],
+            GROUPINGS["workload"],
+            *map(by_label, self._labels),
+        )
+        self._counted: dict[str, _Counted] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauges with their present values."""
+        namespaces, every_workload, *every_label = self._sums()
+        workloads = self._bounded(every_workload)
+        labels = {
+            (label, value): held
+            for label, groups in zip(self._labels, every_label, strict=True)
+            for value, held in self._bounded(groups).items()
+        }
+        for name, held, by in (
+            ("namespace", namespaces, ("namespace",)),
+            ("workload", workloads, ("workload",)),
+            ("label", labels, ("label", "value")),
+        ):
+            gpus = {group: each.milli / 1000 for group, each in held.items()}
+            yield gauge(f"weft_{name}_gpus_held", _GPUS, gpus, *by)
+            memory = {group: float(each.memory_mib) for group, each in held.items()}
+            yield gauge(f"weft_{name}_gpu_memory_held_mib", _MIB, memory, *by)
+
+    def _sums(self) -> list[dict[str, HeldGpus]]:
+        """Sum up what is held on the nodes there are, by the groups of each grouping."""
+        together: dict[tuple[str, ...], list[int]] = {}
+        for known in self._holdings():
+            total = together.setdefault(known.groups, [0, 0])
+            total[0] += known.held.milli
+            total[1] += known.held.memory_mib
+        sums: list[dict[str, HeldGpus]] = [{} for _ in self._groupings]
+        for groups, (milli, memory_mib) in together.items():
+            for held, group in zip(sums, groups, strict=True):
+                before = held.get(group, HeldGpus())
+                held[group] = HeldGpus(before.milli + milli, before.memory_mib + memory_mib)
+        return sums
+
+    def _holdings(self) -> Iterable[_Counted]:
+        """Return all holdings of GPUs; those that are as they were are not counted anew."""
+        ledger, by_uid = self._live.engine.ledger, self._live.pods.by_uid
+        rows, nodes, before = ledger.table.row_of, ledger.table.nodes, self._counted
+        now: dict[str, _Counted] = {}
+        for uid, holding in ledger.holdings.items():
+            row = rows.get(holding.placement.node)
+            if row is None or not holding.placement.shares or is_kept(uid):
+                continue
+            node, pod, known = nodes[row], by_uid(uid), before.get(uid)
+            if (
+                known is None
+                or known.holding is not holding
+                or known.pod is not pod
+                or known.node is not node
+            ):
+                known = self._count(uid, holding, node, pod)
+            now[uid] = known
+        self._counted = now
+        return now.values()
+
+    def _count(self, uid: str, holding: Holding, node: Node, pod: Pod | None) -> _Counted:
+        charge, facts = charge_of(holding.placement, node), self._facts(uid, pod)
+        groups = tuple(group_of(facts) for group_of in self._groupings)
+        held = HeldGpus(charge.gpu_milli, charge.memory_mib)
+        return _Counted(holding, node, pod, held, groups)
+
+    def _facts(self, uid: str, pod: Pod | None) -> UsedBy:
+        claims = self._live.pods.claims
+        if claims.holds(uid):
+            return UsedBy(claims.namespace_of(uid))
+        if pod is None:
+            return UsedBy("")
+        meta = pod.metadata
+        return UsedBy(meta.namespace or "", "", workload_of(pod), meta.labels or {})
+
+    def _bounded(self, groups: dict[str, HeldGpus]) -> dict[str, HeldGpus]:
+        """Return the groups that hold most, and all others as one."""
+        if len(groups) <= self._most:
+            return groups
+        first = sorted(groups, key=lambda group: (-groups[group].milli, group))
+        told = {group: groups[group] for group in first[: self._most]}
+        rest = [groups[group] for group in first[self._most :]]
+        milli, memory_mib = sum(each.milli for each in rest), sum(each.memory_mib for each in rest)
+        return told | {OTHERS: HeldGpus(milli, memory_mib)}

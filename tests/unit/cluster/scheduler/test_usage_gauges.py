@@ -1,0 +1,101 @@
+"""Gauges of GPUs that pods hold, by namespace, workload and label: whole sums, few series."""
+
+from typing import Any
+
+import pytest
+from scheduler_world import add_node, add_pod, world
+
+from weft.cluster.config.form import UsageSettings
+from weft.cluster.scheduler.metrics import SchedulerMetrics
+from weft.cluster.scheduler.usage_gauges import OTHERS, UsageGauges
+from weft.core.engine import NodesChanged
+from weft.model import Gpu, Node, Placement, Share
+
+Samples = dict[tuple[str, ...], float]
+
+
+def told(gauges: UsageGauges) -> Samples:
+    return {
+        (one.name, *one.labels.values()): one.value
+        for metric in gauges.collect()
+        for one in metric.samples
+    }
+
+
+async def test_each_cards_larger_part_counts() -> None:
+    cards = tuple(Gpu(index, 40_000) for index in range(3))
+    instances = (Gpu(3, 10_000, parent=2), Gpu(4, 5_000, parent=2))
+    held = {
+        "a": (Share(0, 0, 10_000, 100),),  # a quarter, by memory
+        "b": (Share(0, 0, 4_000, 500),),  # a half, by cores
+        "c": (Share(0, 1, 40_000, 1_000),),
+        "d": (Share(0, 3, 10_000, 1_000),),  # a quarter of its card
+        "e": (),
+    }
+    async with world() as cluster:
+        engine, gauges = cluster.live.engine, UsageGauges(cluster.live)
+        engine.handle(NodesChanged((Node("n", (*cards, *instances)),)), 0)
+        for uid, shares in held.items():
+            engine.ledger.adopt(Placement(uid, "n", shares))
+        engine.ledger.adopt(Placement("f", "gone", (Share(0, 0, 1, 1),)))
+        assert told(gauges)["weft_namespace_gpus_held", ""] == 2
+        assert told(gauges)["weft_namespace_gpu_memory_held_mib", ""] == 64_000
+        engine.ledger.release("c")
+        assert told(gauges)["weft_namespace_gpus_held", ""] == 1
+
+
+def owned(kind: str, name: str, **labels: str) -> dict[str, Any]:
+    owner = {"apiVersion": "v1", "kind": kind, "name": name, "uid": name, "controller": True}
+    return {"ownerReferences": [owner], "labels": labels}
+
+
+async def test_workloads_and_labels_are_told_by_name() -> None:
+    async with world() as cluster:
+        add_node(cluster.server, "n")
+        for number, mib in enumerate((4_000, 8_000)):
+            meta = owned("Job", "train", team="red", tier="a")
+            add_pod(cluster.server, f"train-{number}", mib, meta=meta)
+        meta = owned("ReplicaSet", "serve-7d9", team="blue")
+        meta["labels"]["pod-template-hash"] = "7d9"
+        add_pod(cluster.server, "serve-7d9-x", 2_000, meta=meta)
+        add_pod(cluster.server, "bare", 2_000)
+        await cluster.lead()
+        names = ("train-0", "train-1", "serve-7d9-x", "bare")
+        await cluster.until(lambda: all(map(cluster.bound, names)))
+        usage = UsageSettings(labels=("team", "team", "none"))
+        cluster.pages.collectors[:] = [SchedulerMetrics(cluster.parts, usage=usage)]
+        found = await cluster.samples()
+    workloads = {"d/Job/train": 0.75, "d/Deployment/serve": 0.125, "d/(no owner)": 0.125}
+    for name, gpus in workloads.items():
+        assert found["weft_workload_gpus_held", f"workload={name}"] == gpus
+        mib = found["weft_workload_gpu_memory_held_mib", f"workload={name}"]
+        assert mib == 16_000 * gpus
+    labels = {("team", "red"): 0.75, ("team", "blue"): 0.125, ("team", "(no label)"): 0.125}
+    for (label, value), gpus in {**labels, ("none", "(no label)"): 1.0}.items():
+        assert found["weft_label_gpus_held", f"label={label}", f"value={value}"] == gpus
+    assert not [key for key in found if "label=tier" in key]
+    assert found["weft_namespace_gpus_held", "namespace=d"] == 1
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 3])
+async def test_only_those_that_hold_most_are_told_by_name_and_sums_are_whole(most: int) -> None:
+    sizes = {"one": 6_000, "two": 4_000, "three": 2_000}
+    async with world() as cluster:
+        add_node(cluster.server, "n")
+        for name, mib in sizes.items():
+            add_pod(cluster.server, name, mib, meta=owned("Job", name, team=name))
+        await cluster.lead()
+        await cluster.until(lambda: all(map(cluster.bound, sizes)))
+        gauges = UsageGauges(cluster.live, UsageSettings(("team",), most))
+        before, after = told(gauges), told(gauges)
+    assert before == after, "what is kept from one scrape to the next changes nothing"
+    named = [*sizes][:most]
+    others = [OTHERS] if most < 3 else []
+    for metric, total in (("gpus_held", 0.75), ("gpu_memory_held_mib", 12_000)):
+        workloads = {key[1]: v for key, v in before.items() if key[0] == f"weft_workload_{metric}"}
+        assert {*workloads} == {*(f"d/Job/{name}" for name in named), *others}
+        assert sum(workloads.values()) == total
+        values = {key[2]: v for key, v in before.items() if key[0] == f"weft_label_{metric}"}
+        assert {*values} == {*named, *others}
+        assert sum(values.values()) == total
+        assert before[f"weft_namespace_{metric}", "d"] == total
