@@ -28,8 +28,10 @@ from weft.console.picture import Picture, PictureMaker, PodFacts, ShownWaiting
 from weft.console.recorded import RecordedSource
 from weft.console.sources import Kind
 from weft.core.engine import Engine, PodSeenBound
-from weft.core.explain.explanation import Explanation
+from weft.core.engine.records import Candidate
+from weft.core.explain.explanation import Explanation, ObservedProgress, ResidentSlowdown
 from weft.core.framework import Profile
+from weft.core.framework.policy import ExpectedSlowdown
 from weft.core.policies.catalog import built_in
 from weft.core.record.passing import RecordedRun
 from weft.model import Placement, Share
@@ -394,6 +396,61 @@ def test_a_pods_page_has_its_scores_and_its_cards_over_time(window: Window, demo
     assert window.run("document.querySelectorAll('[data-key=candidates] h3').length") == candidates
     eventually(window, "document.querySelector('weft-pod svg path')?.getAttribute('d')")
     check(window, demo)
+
+
+class ExplainedSource(StillSource):
+    """A pod of which the scheduler said all that it knows."""
+
+    async def explain(self, namespace: str, name: str) -> Explanation | None:
+        best = tuple(Candidate(node, 90 - at, {"fgd": 90 - at}) for at, node in enumerate("ab"))
+        return Explanation(
+            namespace,
+            name,
+            "u1",
+            "bound",
+            "is bound on a",
+            "weft",
+            leader=True,
+            node="a",
+            candidates=best,
+            rescored=True,
+            score_parts=("+60.0: completes GPU 0 exactly", "-2.5: 2.0 GPUs are left free"),
+            predicted=(
+                ExpectedSlowdown("train", 1.25, 1.5, "pair"),
+                ExpectedSlowdown("serve", 1.1, 1.2, "pair"),
+                ExpectedSlowdown("other", 1.3, 1.4, "pair"),
+            ),
+            progress=ObservedProgress("progress", 1.33),
+            residents=(ResidentSlowdown(MARKUP, "u2", 1.07, "progress"),),
+        )
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_pods_page_has_scores_and_slowdowns_predicted_and_observed(
+    window: Window, width: int
+) -> None:
+    nodes = [node(name, gpus=1) for name in "ab"]
+    engine = Engine([Profile("weft", [built_in().create("fgd")])], nodes)
+    for uid, application in (("u1", "train"), ("u2", "serve")):
+        place = Placement(uid, "a", (Share(0, 0, 1_000, 100),), application=application)
+        engine.handle(PodSeenBound(place), 1)
+    with served(ExplainedSource(engine)) as url:
+        opened(window, f"{url}/pod/{quote(MARKUP, safe='')}/u1", width)
+        rows = (
+            "[...document.querySelectorAll('[data-key=slowdown] tbody tr')].map(r => r.innerText)"
+        )
+        shown = eventually(window, f"{rows}.length ? {rows} : null")
+        assert [row.split("\t")[1:] for row in shown] == [
+            ["1.25 ×", "1.50 ×", "1.33 ×"],
+            ["1.10 ×", "1.20 ×", "1.07 ×"],
+            ["1.30 ×", "1.40 ×", "–"],
+        ]
+        assert "serve" in shown[1]
+        heads = "document.querySelector('[data-key=candidates] h2').innerText"
+        assert "as of now" in window.run(heads)
+        assert window.run("document.querySelectorAll('[data-key=candidates] .bar').length") == 2
+        assert window.run("document.querySelectorAll('[data-key=parts] .bar').length") == 2
+        check(window, url)
 
 
 def test_names_with_markup_are_text_and_inline_script_is_blocked(window: Window) -> None:

@@ -86,6 +86,13 @@ def test_it_shows_what_the_scheduler_does_and_writes_nothing(
             (held,) = picture.pods.values()
             there = control_plane.api.get("Pod", "fits", namespace)
             assert held.node == there["spec"]["nodeName"]
+            asked = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+            asked.request("GET", f"/api/explain?namespace={namespace}&name=fits")
+            said = msgspec.json.decode(asked.getresponse().read())
+            asked.close()
+            assert said["candidates"], "the best nodes of now are known without the scheduler"
+            assert said["rescored"]
+            assert "the scheduler did not, which alone knows" in " ".join(said["lines"])
             (share,) = held.shares
             gpu = picture.gpus[f"{held.node}/{share.gpu}"]
             assert (gpu.promised_mib, share.memory_mib, gpu.pods) == (4_000, 4_000, 1)

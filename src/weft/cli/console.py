@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from typer import Option, echo
 
+from weft.cli.decisions import DEFAULT_SERVICE
 from weft.cli.options import Context, Kubeconfig, PolicyFiles
 from weft.cli.output import print_remark, print_warning
 from weft.cli.snapshot_files import SnapshotFile
@@ -18,6 +19,7 @@ from weft.model.errors import BadInputError, WeftError
 if TYPE_CHECKING:
     from weft.cluster.control.live_cluster import EngineCluster
     from weft.cluster.http.viewers import Viewers
+    from weft.cluster.scheduler.explain_client import SchedulerExplainer
     from weft.console.comparison import Comparisons
     from weft.console.health import Health
     from weft.console.sources import PictureSource
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from weft.kube.config import Endpoint
 
 LOOPBACK = "127.0.0.1"
+EXPLAIN_TOKEN = Path("/var/run/secrets/weft-explain/token")
+"""A token for the scheduler, as deploy/console.yaml mounts it."""
 DEMO_POLICY = "least-stranding"
 _RIGHTS = "bind yourself to the ClusterRole of deploy/reader.yaml"
 
@@ -258,12 +262,24 @@ async def followed(client: "ApiClient", config: Path | None) -> AsyncIterator[Fo
     async with following(plan, parts.live):
         await asking.start()
         try:
-            source = ClusterSource(parts.live, parts.guard, contact, client.endpoint.url)
+            scheduler = _scheduler_of(client.endpoint)
+            source = ClusterSource(
+                parts.live, parts.guard, contact, client.endpoint.url, scheduler.explain
+            )
             wish = wish_of(settings)
             health = Health(lambda: status_of(client, wish, cluster_checks), head_lines)
             yield FollowedSource(parts.live, source, health)
         finally:
             await asking.close()
+
+
+def _scheduler_of(endpoint: "Endpoint") -> "SchedulerExplainer":
+    """Return who asks this cluster's scheduler to explain pods: in a pod, with its own token."""
+    from weft.cluster.scheduler.explain_client import SchedulerExplainer
+
+    service = f"{endpoint.namespace}/{DEFAULT_SERVICE.partition('/')[2]}"
+    token = EXPLAIN_TOKEN if endpoint.inside and EXPLAIN_TOKEN.is_file() else None
+    return SchedulerExplainer(endpoint, service, token)
 
 
 # --- serving --------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 Neither queues pods: they wait in the API's objects, and are assessed for each picture.
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from msgspec.structs import replace
 
@@ -29,6 +29,10 @@ from weft.core.explain.sentences import state_in_words
 from weft.core.explain.smallest_change import Rank
 from weft.model import BadInputError, PodRequest, Shape
 
+ALONE = (
+    "this is what the API server's objects say: the scheduler did not, which alone knows the score "
+    "of its decision, the slowdown that was predicted, and what was observed of it"
+)
 SNAPSHOT_SLICE_S = 5.0
 """Computing time of the search for what would help a snapshot's pods: once, at the start."""
 
@@ -160,15 +164,21 @@ class SnapshotSource:
 
 class ClusterSource:
     """A cluster that this process follows. While `contact` with its API server is lost, pictures
-    show the last moment at which it was heard."""
+    show the last moment at which it was heard. `ask` has the scheduler explain a pod: it alone
+    knows its past decisions, and what was observed of pods."""
 
     kind: Kind = "cluster"
     lives = True
 
     def __init__(
-        self, live: ClusterView, accounts: OverbookedAccounts, contact: ServerContact, about: str
+        self,
+        live: ClusterView,
+        accounts: OverbookedAccounts,
+        contact: ServerContact,
+        about: str,
+        ask: Callable[[str, str], Awaitable[Explanation]] | None = None,
     ) -> None:
-        self.about = about
+        self.about, self._live, self._ask = about, live, ask
         self._pictures = ClusterPictures(live, accounts, LIVING_SLICE_S)
         self._clock, self._contact, self._happenings = live.client.clock, contact, Happenings()
 
@@ -182,5 +192,17 @@ class ClusterSource:
         return self._happenings.on(picture)
 
     async def explain(self, namespace: str, name: str) -> Explanation | None:
-        """Return what `weft explain pod` says of it, as one who follows."""
-        return await self._pictures.explain(namespace, name)
+        """Return what the scheduler says of it; where it says nothing, what this process can say
+        alone."""
+        pod = self._live.pod(namespace, name)
+        if pod is None:
+            return None
+        why = ""
+        try:
+            said = await self._ask(namespace, name) if self._ask is not None else None
+            if said is not None and said.uid == pod.metadata.uid:
+                return said
+        except BadInputError as error:
+            why = f" ({error})"
+        alone = await self._pictures.explain(namespace, name)
+        return None if alone is None else replace(alone, notes=(*alone.notes, ALONE + why))

@@ -57,7 +57,7 @@ from weft.console.picture import Picture
 from weft.console.recorded import RecordedSource
 from weft.console.sources import PictureSource
 from weft.core.engine.records import Candidate
-from weft.core.explain.explanation import Explanation, ObservedProgress
+from weft.core.explain.explanation import Explanation, ObservedProgress, ResidentSlowdown
 from weft.core.explain.renderer import lines_of
 from weft.model import WeftError
 
@@ -147,14 +147,17 @@ class AboutConsole(msgspec.Struct, frozen=True):
 
 class PodExplanation(msgspec.Struct, frozen=True):
     """The answer of /api/explain: `lines` as `weft explain pod` prints them, the best `candidates`,
-    and the `parts` of its place's score. What was `predicted` of it and of those beside it, its
-    `progress` and the whole `explanation` only where a viewer may know all names."""
+    and the `parts` of its place's score; `rescored`: as of now. What was `predicted` of it and of
+    those beside it, its `progress`, that of the `residents` beside it and the whole `explanation`
+    only where a viewer may know all names."""
 
     lines: tuple[str, ...]
     candidates: tuple[Candidate, ...] = ()
     parts: tuple[str, ...] = ()
     predicted: tuple[msgspec.Struct, ...] = ()
     progress: ObservedProgress | None = None
+    residents: tuple[ResidentSlowdown, ...] = ()
+    rescored: bool = False
     explanation: msgspec.Raw = msgspec.Raw(b"null")
 
     @classmethod
@@ -164,11 +167,13 @@ class PodExplanation(msgspec.Struct, frozen=True):
         candidates = explanation.candidates or (record.top if record else ())
         lines = tuple(map(hiding.text, lines_of(explanation)))
         parts = tuple(map(hiding.text, explanation.score_parts))
+        rescored = explanation.rescored
         if not everything:
-            return cls(lines, candidates, parts)
+            return cls(lines, candidates, parts, rescored=rescored)
         predicted = explanation.predicted or (record.predicted if record else ())
         whole = msgspec.Raw(msgspec.json.encode(explanation.json_value()))
-        return cls(lines, candidates, parts, predicted, explanation.progress, whole)
+        progress, residents = explanation.progress, explanation.residents
+        return cls(lines, candidates, parts, predicted, progress, residents, rescored, whole)
 
 
 class ConsoleServer:

@@ -1,8 +1,10 @@
-"""Asks a live scheduler why a pod is where it is, for `weft explain pod`."""
+"""Asks a live scheduler why a pod is where it is, for `weft explain pod` and the console."""
 
 import asyncio
 import re
+from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -13,7 +15,7 @@ from weft.cluster.http.server import ProblemBody
 from weft.cluster.scheduler.leader_label import LEADER
 from weft.cluster.scheduler.permission import ACCOUNT, AUDIENCE, TOKEN_HEADER
 from weft.core.explain.explanation import Explanation
-from weft.files.reading import UNDECODABLE
+from weft.files.reading import UNDECODABLE, read_bytes
 from weft.kube.access import Account, make_token
 from weft.kube.client import ApiClient, ApiResponse, ClientOptions
 from weft.kube.config import Endpoint, load
@@ -26,6 +28,8 @@ from weft.model.errors import BadInputError
 _SERVICE = re.compile(r"([a-z0-9-]+)/([a-z0-9-]+):([a-z0-9-]+)")
 _PORT_NAME = "http"  # name of the scheduler's HTTP port in Weft's manifests
 _TIMEOUT_S = 30.0
+_PROMPT = ClientOptions(request_timeout_s=5.0)
+_HOLDS_S, _ALONE_S = 2.0, 60.0
 
 
 class SchedulerAddress(NamedTuple):
@@ -38,10 +42,12 @@ class SchedulerAddress(NamedTuple):
 
 
 class SchedulerEndpoint(NamedTuple):
-    """A server to ask: its name for people, and the URL before the page's path."""
+    """A server to ask: its name for people, and the URL before the page's path; `address` is its
+    own URL inside the cluster, where that is known."""
 
     where: str
     before: str
+    address: str = ""
 
 
 class ExplainToken(NamedTuple):
@@ -96,23 +102,93 @@ async def _ask(endpoint: Endpoint, source: SchedulerAddress, path: str) -> bytes
         else:
             ways, before = await _ways(client, source.service)
             shown = await _shown(client, source.service.partition("/")[0])
-        for way in ways:
-            try:
-                url = way.before + path
-                response = await client.send("GET", url, more_headers=shown.headers)
-            except (NotSentError, LostError) as error:
-                raise _silent(way.where, client, error) from error
-            if response.code == 200:
-                _check_ours(response.body, way.where)
-                return response.body
-            own = _own_words(response)
-            if own or way is ways[-1]:
-                problem = own or _problem(response, source) + before
-                if response.code in (401, 403) and shown.lacking:
-                    problem += f"; {shown.lacking}"
-                raise BadInputError(way.where, problem)
-            before = f"; {way.where}: {_said(response)}"
+        return await _answer(client, source, path, (ways, before), shown)
+
+
+async def _answer(
+    client: ApiClient,
+    source: SchedulerAddress,
+    path: str,
+    found: tuple[list[SchedulerEndpoint], str],
+    shown: ExplainToken,
+) -> bytes:
+    """Return the answer of the first of these ways that leads to a scheduler."""
+    ways, before = found
+    for way in ways:
+        try:
+            url = way.before + path
+            response = await client.send("GET", url, more_headers=shown.headers)
+        except (NotSentError, LostError) as error:
+            raise _silent(way.where, client, error) from error
+        if response.code == 200:
+            _check_ours(response.body, way.where)
+            return response.body
+        own = _own_words(response)
+        if own or way is ways[-1]:
+            problem = own or _problem(response, source) + before
+            if response.code in (401, 403) and shown.lacking:
+                problem += f"; {shown.lacking}"
+            raise BadInputError(way.where, problem)
+        before = f"; {way.where}: {_said(response)}"
     raise AssertionError("there is always a way")
+
+
+class SchedulerExplainer:
+    """Asks a cluster's scheduler to explain pods, for a process that goes on.
+
+    It asks one question at a time, and an answer holds for some seconds, so that many viewers cost
+    the scheduler no more than one. A scheduler that gave none is left alone for a while. Outside
+    the cluster it is asked as by `weft explain`; a pod of the cluster asks the leader's pod itself,
+    with the token in `token_file`. Where no pod leads, nobody is asked. `clock` counts seconds.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        service: str,
+        token_file: Path | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._endpoint, self._service, self._token_file = endpoint, service, token_file
+        self._clock, self._asking = clock, asyncio.Lock()
+        self._answers: dict[str, tuple[float, Explanation]] = {}
+        self._silent_until_s, self._why = 0.0, ""
+
+    async def explain(self, namespace: str, name: str) -> Explanation:
+        """Return the scheduler's answer, a few seconds old at most; `BadInputError` if it gives
+        none."""
+        path = f"/explain/pods/{quote(namespace, safe='')}/{quote(name, safe='')}"
+        async with self._asking:
+            now_s = self._clock()
+            self._answers = {p: a for p, a in self._answers.items() if now_s - a[0] < _HOLDS_S}
+            if path in self._answers:
+                return self._answers[path][1]
+            if now_s < self._silent_until_s:
+                raise BadInputError("the scheduler", self._why)
+            try:
+                answer = live_explanation(await self._ask(path))
+            except BadInputError as error:
+                if f"no pod {namespace}/{name}" not in error.problem:
+                    self._silent_until_s, self._why = self._clock() + _ALONE_S, error.problem
+                raise
+            self._answers[path] = self._clock(), answer
+            return answer
+
+    async def _ask(self, path: str) -> bytes:
+        address = SchedulerAddress("", None, "", self._service)
+        async with ApiClient(self._endpoint, _PROMPT) as client:
+            ways, why = await _ways(client, self._service)
+            if not ways[0].address:  # no token is made for nobody
+                raise BadInputError("the scheduler", why.removeprefix("; "))
+            if self._token_file is None:
+                shown = await _shown(client, self._service.partition("/")[0])
+                return await _answer(client, address, path, (ways, why), shown)
+        shown = ExplainToken({TOKEN_HEADER: read_bytes(self._token_file).decode().strip()})
+        leader = SchedulerEndpoint(ways[0].address, "")
+        async with ApiClient(Endpoint(leader.where, FixedCredentials()), _PROMPT) as scheduler:
+            return await _answer(
+                scheduler, address._replace(url=leader.where), path, ([leader], ""), shown
+            )
 
 
 async def _shown(client: ApiClient, namespace: str) -> ExplainToken:
@@ -143,7 +219,9 @@ async def _ways(client: ApiClient, service: str) -> tuple[list[SchedulerEndpoint
     ports = [named.container_port for named in leader.ports() if named.name == _PORT_NAME]
     at = str(ports[0]) if ports else port
     target = proxy_path("pods", namespace, leader.metadata.name, at)
-    return [SchedulerEndpoint(f"pod {namespace}/{leader.metadata.name}:{at}", target), behind], ""
+    where, ip = f"pod {namespace}/{leader.metadata.name}:{at}", leader.status.pod_ip
+    host = f"[{ip}]" if ":" in ip else ip
+    return [SchedulerEndpoint(where, target, f"http://{host}:{at}"), behind], ""
 
 
 def _silent(where: str, client: ApiClient, error: Exception) -> BadInputError:

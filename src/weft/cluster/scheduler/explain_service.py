@@ -37,11 +37,12 @@ from weft.core.explain.explanation import (
     Explanation,
     ObservedProgress,
     OthersShare,
+    ResidentSlowdown,
     State,
     StuckPod,
 )
 from weft.core.explain.kept_from import gang_now, kept_for, kept_from, node_kept_for
-from weft.core.explain.score_parts import score_in_words
+from weft.core.explain.score_parts import best_now, score_in_words
 from weft.core.explain.sentences import (
     FOLLOWS,
     GANG_WAITS,
@@ -122,7 +123,24 @@ class Explainer:
             explanation = self._broke_off(namespace, name, error)
         if explanation is None or self._progress_of is None:
             return explanation
-        return replace(explanation, progress=self._progress_of(explanation.uid))
+        progress, residents = self._progress_of(explanation.uid), self._residents(explanation)
+        return replace(explanation, progress=progress, residents=residents)
+
+    def _residents(self, explanation: Explanation) -> tuple[ResidentSlowdown, ...]:
+        """Return the slowdowns observed of the other pods on the explained one's GPUs."""
+        assert self._progress_of is not None
+        found, ledger = dict[str, ResidentSlowdown](), self._live.engine.ledger
+        for gpu in dict.fromkeys(share.gpu for share in explanation.shares):
+            for uid in ledger.occupants(explanation.node, gpu):
+                pod, progress = self._live.pods.by_uid(uid), self._progress_of(uid)
+                if uid == explanation.uid or pod is None or progress is None:
+                    continue
+                if progress.slowdown:
+                    meta = pod.metadata
+                    found[uid] = ResidentSlowdown(
+                        meta.namespace, meta.name, progress.slowdown, progress.source
+                    )
+        return tuple(found.values())
 
     def _broke_off(self, namespace: str, name: str, error: Exception) -> Explanation | None:
         why = self._live.faults.answering(PodReference(namespace, name), error)
@@ -141,7 +159,7 @@ class Explainer:
                 return await self._explain(namespace, name)
         settled = self.settled(pod)
         if settled is not None:
-            return await self._with_metrics(settled)
+            return await self._with_scores(settled)
         try:
             request = self._live.parse(pod)
         except BadInputError as error:
@@ -204,17 +222,43 @@ class Explainer:
         notes = (*decision_notes(record, self._name), *self._notes_on(pod, node))
         return self._explanation(pod, state, f"{at}; {how}", notes=notes, **more)
 
-    async def _with_metrics(self, settled: Explanation) -> Explanation:
-        """Add the metrics behind the placement, if this process decided it."""
-        placed = self._live.engine.placed.get(settled.uid)
-        if placed is None or settled.state not in ("bound", "binding"):
+    async def _with_scores(self, settled: Explanation) -> Explanation:
+        """Add the scores of the placement, and the metrics behind it if this process decided it."""
+        engine, placed = self._live.engine, self._live.engine.placed.get(settled.uid)
+        if settled.state not in ("bound", "binding"):
             return settled
+        if placed is None:
+            return self._scored_now(settled)
         record = placed.record
         question = PlacementQuestion(
             placed.pod, placed.profile, record.attempt, gone=(settled.uid,)
         )
-        parts = score_in_words(self._live.engine, question, record.node, record.shares)
-        return replace(settled, metrics=await self._metrics_of(placed), score_parts=parts)
+        return replace(
+            settled,
+            score_parts=score_in_words(engine, question, record.node, record.shares),
+            candidates=record.top or best_now(engine, question, _CANDIDATES),
+            rescored=not record.top,
+            predicted=record.predicted,
+            metrics=await self._metrics_of(placed),
+        )
+
+    def _scored_now(self, settled: Explanation) -> Explanation:
+        """Add the scores that the place would have now, of a pod of ours whose decision this
+        process does not know."""
+        engine, pod = self._live.engine, self._live.pods.by_uid(settled.uid)
+        if pod is None or not settled.shares or not self._live.pods.ours(pod):
+            return settled
+        try:
+            request = self._live.parse(replace(pod, spec=replace(pod.spec, node_name="")))
+        except BadInputError:
+            return settled
+        asked = PlacementQuestion(request, engine.profile_of(request), 1, gone=(settled.uid,))
+        return replace(
+            settled,
+            score_parts=score_in_words(engine, asked, settled.node, settled.shares),
+            candidates=best_now(engine, asked, _CANDIDATES),
+            rescored=True,
+        )
 
     async def _metrics_of(self, placed: PlacedPod) -> MetricsRead | None:
         """Return the metrics of the pod's GPUs at its decision, and the effect of metrics now."""

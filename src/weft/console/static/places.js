@@ -52,12 +52,12 @@ const measure = (key, name, part, colour, words) => el("div", { class: "measure"
   bar([{ part, colour, title: words }], `${typeof name === "string" ? name : key}: ${words}`), el("span", { class: "n" }, words));
 
 /** The best nodes, each with the scores of its profile's policies as bars. */
-function candidates({ candidates: best = [] } = {}) {
+function candidates({ candidates: best = [], rescored } = {}) {
   if (!best.length) return null;
   const scores = (each) => (Object.keys(each.scores ?? {}).length ? each.scores : { score: each.score });
   const most = {};
   for (const each of best) for (const [policy, score] of Object.entries(scores(each))) most[policy] = Math.max(most[policy] ?? 1e-9, Math.abs(score));
-  return el("section", { class: "card", "data-key": "candidates" }, el("h2", {}, "Best nodes"),
+  return el("section", { class: "card", "data-key": "candidates" }, el("h2", {}, "Best nodes", rescored ? el("small", {}, "as of now, its own shares counted as free") : null),
     best.map((each) => [el("h3", {}, nodeLink(each.node), el("small", {}, `score ${number(each.score)}`)),
       Object.entries(scores(each)).map(([policy, score]) => measure(`${each.node} ${policy}`, policy, Math.abs(score) / most[policy], score < 0 ? "var(--warn)" : "var(--ramp-3)", number(score)))]));
 }
@@ -72,16 +72,22 @@ function scoreParts({ parts = [] } = {}) {
       measure(words, "", Math.abs(points) / most, points < 0 ? "var(--warn)" : "var(--ramp-3)", `${points > 0 ? "+" : points < 0 ? "−" : ""}${Math.abs(points).toFixed(1)}`))));
 }
 
-/** What was predicted of the pod and those beside it, and what its progress shows. */
-function slowdowns({ predicted = [], progress } = {}) {
+/** What was predicted of the pod and those beside it, and what their progress shows. */
+function slowdowns(model, { predicted = [], progress, residents = [] } = {}) {
   const observed = progress?.slowdown ? progress : null;
-  if (!predicted.length && !observed) return null;
-  const times = (value) => `${value.toFixed(2)} ×`;
+  if (!predicted.length && !observed && !residents.length) return null;
+  const times = (value) => (value == null ? "–" : `${value.toFixed(2)} ×`);
+  const left = predicted.slice(1); // the pod itself is the first
+  const row = (name, own, each, seen) => el("tr", {}, el("td", {}, name, own ? el("small", {}, "this pod") : null),
+    el("td", { class: "n" }, times(each?.slowdown)), el("td", { class: "n" }, times(each?.upper)), el("td", { class: "n" }, times(seen?.slowdown)));
+  const beside = residents.map((each) => {
+    const pod = model.placed(`${each.namespace}/${each.name}`);
+    const at = pod?.application ? left.findIndex(({ application }) => application === pod.application) : -1;
+    return row([podLink(pod ?? each), pod?.application ? el("small", {}, pod.application) : null], false, at < 0 ? null : left.splice(at, 1)[0], each);
+  });
   return el("section", { class: "card wide", "data-key": "slowdown" }, el("h2", {}, "Slowdown"), el("table", {},
     el("thead", {}, el("tr", {}, ["Application", "Predicted", "Nine of ten within", "Observed"].map((text) => el("th", {}, text)))),
-    el("tbody", {}, (predicted.length ? predicted : [null]).map((each, n) => el("tr", {}, el("td", {}, each?.application ?? "this pod", n ? "" : el("small", {}, "this pod")),
-      el("td", { class: "n" }, each ? times(each.slowdown) : "–"), el("td", { class: "n" }, each ? times(each.upper) : "–"),
-      el("td", { class: "n" }, n || !observed ? "–" : times(observed.slowdown)))))));
+    el("tbody", {}, row(predicted[0]?.application ?? "", true, predicted[0], observed), beside, left.map((each) => row(each.application, false, each)))));
 }
 
 /** What happened lately to a pod, or on a node. */
@@ -135,7 +141,7 @@ class WeftPod extends HTMLElement {
     fill(this, el("h1", {}, el("small", {}, "Pod"), id),
       pod ? this.#placed(model, pod) : waiting ? this.#waits(model, waiting, place) : el("p", { class: "empty" }, "There is no such pod now."),
       this.lines ? el("section", { class: "card", "data-key": "why" }, el("h2", {}, "Decision"), el("pre", {}, this.lines.join("\n"))) : null,
-      el("div", { class: "cards" }, candidates(this.said), scoreParts(this.said), slowdowns(this.said), eventsOf(model, (event) => event.pod === id)),
+      el("div", { class: "cards" }, candidates(this.said), scoreParts(this.said), slowdowns(model, this.said), eventsOf(model, (event) => event.pod === id)),
       pod ? el("div", { class: "cards" }, (pod.shares ?? []).map(([gpu]) => model.gpus.get(`${pod.node}/${gpu}`)).filter(Boolean).map((gpu) => card(model, gpu, pod, this.histories))) : null);
   }
 

@@ -103,6 +103,15 @@ class ObservedProgress(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
+class ResidentSlowdown(msgspec.Struct, frozen=True):
+    """Slowdown observed of a pod on the same GPU; `source` as in `ObservedProgress`."""
+
+    namespace: str
+    name: str
+    slowdown: float
+    source: str
+
+
 class RecordedDecision(msgspec.Struct, frozen=True):
     """A decision read from a file. `other_uids` are UIDs of other pods with the same name; `then`
     says what happened, according to the file, to a pod that was evicted."""
@@ -120,15 +129,17 @@ class Explanation(msgspec.Struct, frozen=True):
     has a place; `score` and `attempt` where this process made the decision. `score_parts` says what
     the score consists of, where the policy can tell: as it was then for a decision from a file, as
     it would be now on a live cluster. `summary`, and `reason` as text, count all nodes;
-    `candidates` are the best that fit. Each of `changes` was tried and would make the pod fit;
-    `searched` is False if there was no time to try all. `stuck` pods hold GPUs and cannot end by
-    themselves. `metrics` are the signals behind the decision: as they were then for the GPUs of a
-    placed pod (none if nothing was measured then), otherwise as of now, with that pod's shares
-    counted as free. `progress` is set where the pod's speed is watched. `decision` is set for an
-    explanation from a decisions file. `predicted` is the slowdown that was expected of the pod, and
-    of those it joined, where this process decided. `others` are shares that Weft did not place, the
-    pod's own too: of a bound pod's GPUs, or of nodes too full for a pending one. `others_left_out`
-    is True if there may be more on other nodes.
+    `candidates` are the best that fit; of a pod with a place, as they were then, or `rescored`: as
+    they would be now, with its own shares counted as free. Each of `changes` was tried and would
+    make the pod fit; `searched` is False if there was no time to try all. `stuck` pods hold GPUs
+    and cannot end by themselves. `metrics` are the signals behind the decision: as they were then
+    for the GPUs of a placed pod (none if nothing was measured then), otherwise as of now, with that
+    pod's shares counted as free. `progress` is set where the pod's speed is watched. `decision` is
+    set for an explanation from a decisions file. `predicted` is the slowdown that was expected of
+    the pod, and of those it joined, where this process decided; `residents` what was observed of
+    the pods on its GPUs. `others` are shares that Weft did not place, the pod's own too: of a bound
+    pod's GPUs, or of nodes too full for a pending one. `others_left_out` is True if there may be
+    more on other nodes.
     """
 
     namespace: str
@@ -157,6 +168,8 @@ class Explanation(msgspec.Struct, frozen=True):
     progress: ObservedProgress | None = None
     decision: RecordedDecision | UnsetType = UNSET
     predicted: tuple[ExpectedSlowdown, ...] = ()
+    rescored: bool = False
+    residents: tuple[ResidentSlowdown, ...] = ()
 
     @property
     def recorded(self) -> RecordedDecision:

@@ -48,6 +48,8 @@ def lines_of(explanation: Explanation) -> list[str]:
 
 def _candidates(explanation: Explanation) -> list[str]:
     lines = []
+    if explanation.rescored and explanation.candidates:
+        lines.append("  the best nodes now, its own shares counted as free:")
     for number, candidate in enumerate(explanation.candidates):
         role = "next  " if number or explanation.node else "best  "
         role = "chosen" if candidate.node == explanation.node else role
@@ -63,6 +65,8 @@ def _score_lines(explanation: Explanation) -> list[str]:
     if explanation.decision is UNSET:
         recorded = f"{explanation.score:,}"
         head = f"  parts of its score computed now, not those of its recorded score {recorded}:"
+        if not explanation.attempt:
+            head = "  parts of its score, computed now:"
     return [head, *(f"    {part}" for part in explanation.score_parts)]
 
 

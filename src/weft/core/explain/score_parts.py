@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from weft.core.engine.engine import Engine
+from weft.core.engine.reasons import best_nodes
+from weft.core.engine.records import Candidate
 from weft.core.explain.counterfactual import PlacementQuestion, without
 from weft.core.framework import Query
 from weft.core.framework.policy import ScorePart
@@ -38,6 +40,14 @@ def score_in_words(
             for part in policy.score_parts(query, devices)
             if (line := _line(part, shares))
         )
+
+
+def best_now(engine: Engine, question: PlacementQuestion, most: int) -> tuple[Candidate, ...]:
+    """Return the best nodes for the pod in the present state, what `question.gone` hold being
+    free."""
+    with without(engine, question.gone):
+        known = engine.assess(question.profile, question.pod)
+        return tuple(best_nodes(engine.ledger.table, known, question.profile, most))
 
 
 def _line(part: ScorePart, shares: tuple[Share, ...]) -> str:

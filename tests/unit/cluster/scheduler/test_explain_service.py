@@ -19,6 +19,27 @@ async def test_a_pod_that_is_bound_says_where_and_who_decided() -> None:
         assert "best-fit" in found.text
 
 
+async def test_a_bound_pod_has_the_best_nodes_of_now_with_its_own_shares_free() -> None:
+    """The scheduler's process, and one that did not decide: as a console does after a restart."""
+    async with world() as cluster:
+        for name in ("n", "other"):
+            add_node(cluster.server, name, gpus=1)
+        add_pod(cluster.server, "p", 4_000)
+        await cluster.lead()
+        await cluster.until(lambda: cluster.bound("p"))
+        decided = await cluster.explain("p")
+        assert decided.rescored
+        assert {each.node for each in decided.candidates} == {"n", "other"}
+        cluster.live.engine.placed.clear()
+        alone = await cluster.explain("p")
+        assert (alone.candidates, alone.score_parts) == (decided.candidates, decided.score_parts)
+        assert alone.attempt == 0
+        add_pod(cluster.server, "fills", 16_000)
+        await cluster.until(lambda: cluster.bound("fills"))
+        (best,) = (await cluster.explain("p")).candidates
+        assert best.node == alone.node, "where it is, its own share counts as free"
+
+
 async def test_a_pod_that_others_bound_says_what_is_charged() -> None:
     async with world() as cluster:
         add_node(cluster.server, "n")
