@@ -15,7 +15,7 @@ import aiohttp
 MISSING = (
     "no chromium command: apt-get install -y --no-install-recommends chromium fonts-liberation"
 )
-_PATIENCE_S = 20
+_PATIENCE_S = 60
 
 
 def program() -> str | None:

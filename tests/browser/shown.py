@@ -11,10 +11,14 @@ from typing import Any
 
 from chromium import Window
 
+from weft.cluster.http.viewers import ViewerOptions, Viewers
 from weft.console.server import ConsoleServer
 from weft.console.sources import PictureSource
+from weft.kube.config import Endpoint
+from weft.kube.read_only import ReadOnlyClient
 
-PATIENCE_S = 30
+PATIENCE_S = 300
+"""Longer than a day takes to be simulated, at low priority beside others that use all cores."""
 
 
 @contextlib.contextmanager
@@ -33,15 +37,22 @@ def console(*options: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def served(source: PictureSource) -> Iterator[str]:
-    """A console of this source, on a thread; of one that lives with new pictures."""
+def served(source: PictureSource, tokens_of: Endpoint | None = None) -> Iterator[str]:
+    """A console of this source, on a thread; of one that lives with new pictures. With `tokens_of`
+    an API server viewers sign in, and are asked about all the time."""
     started, port = threading.Event(), [0]
     loop = asyncio.new_event_loop()
     server: list[ConsoleServer] = []
     pictures: list[asyncio.Task[None]] = []
 
+    asking = contextlib.AsyncExitStack()
+
     async def start() -> None:
-        server.append(ConsoleServer(source))
+        viewers = None
+        if tokens_of is not None:
+            client = await asking.enter_async_context(ReadOnlyClient(tokens_of))
+            viewers = Viewers(client, ViewerOptions(fresh_s=0.1))
+        server.append(ConsoleServer(source, viewers=viewers))
         port[0] = await server[0].listen("127.0.0.1", 0)
         pictures.append(asyncio.create_task(server[0].run()))
         started.set()
@@ -49,6 +60,7 @@ def served(source: PictureSource) -> Iterator[str]:
     async def stop() -> None:
         pictures[0].cancel()
         await server[0].close()
+        await asking.aclose()
 
     def run() -> None:
         loop.run_until_complete(start())

@@ -4,9 +4,8 @@ import asyncio
 import contextlib
 import itertools
 import json
-import subprocess
-import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from urllib.parse import quote
 import msgspec
 import pytest
 from chromium import Window
+from msgspec.structs import replace
 from shown import PATIENCE_S, check, console, eventually, opened, served
 from test_console_record import RecordedStory
 from test_snapshot import random_story
@@ -34,6 +34,8 @@ from weft.core.framework import Profile
 from weft.core.framework.policy import ExpectedSlowdown
 from weft.core.policies.catalog import built_in
 from weft.core.record.passing import RecordedRun
+from weft.kube.config import Endpoint
+from weft.kube.credentials import FixedCredentials
 from weft.model import Placement, Share
 from weft.testing import AGENT_BY_NAME, node
 
@@ -268,35 +270,81 @@ def test_a_viewer_signs_in_and_sees_the_names_of_their_own_namespace(
     window.run("sessionStorage.clear()")
 
 
-def test_a_record_has_a_slider_whose_moment_is_in_the_address(
-    window: Window, tmp_path: Path
+class MovingSource(StillSource):
+    """A state whose clock goes on."""
+
+    kind: Kind = "demo"
+    lives = True
+
+    def picture(self) -> Picture:
+        return replace(super().picture(), at_s=time.time())
+
+
+def one_gpu() -> Engine:
+    return Engine([Profile("weft", [built_in().create("fgd")])], [node("n1", gpus=1)])
+
+
+def test_a_token_that_expires_asks_the_viewer_to_sign_in_again(window: Window) -> None:
+    waiting = ShownWaiting("w", "team", "large", "group", "no room")
+    with played_api_server() as server:
+        access = server.api.access
+        access.listers.add(("viewer", "team"))
+        token, later = (access.token("viewer", AUDIENCE) for _ in range(2))
+        here = Endpoint(server.api.url, FixedCredentials())
+        with served(MovingSource(one_gpu(), (waiting,)), tokens_of=here) as url:
+            window.open(f"{url}/waiting", 1280)
+            for given in (token, later):
+                eventually(window, "document.activeElement?.name === 'token'")
+                window.browser.complaints.clear()
+                window.type(given)
+                window.press("Enter")
+                eventually(
+                    window, "document.querySelector('main tbody')?.innerText.includes('large')"
+                )
+                if given == token:
+                    server.tell(lambda: access.ended.add(token))
+                    said = "document.querySelector('#sign-in [role=alert]')?.innerText"
+                    assert "may have expired" in eventually(window, said)
+                    assert "large" not in window.run("document.body.innerText")
+    window.run("sessionStorage.clear()")
+
+
+HOUR_OFF = """{
+  const real = Date.now.bind(Date);
+  Date.now = () => real() + %d * 3600 * 1000;
+}"""
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_browser_whose_clock_differs_by_an_hour_shows_what_is_live(
+    window: Window, hours: int
 ) -> None:
-    RecordedStory(5, path := tmp_path / "day.jsonl", events=60)
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:50]))
-    gpus = "document.querySelector('#sums').innerText"
-    with console("--decisions", str(path)) as url:
-        opened(window, f"{url}/map")
-        assert "cut off" in window.run("document.querySelector('#time .trouble').innerText")
-        at_the_end = window.run(gpus)
-        window.run("document.querySelector('#time input').focus()")
-        for _ in range(3):
-            window.press("ArrowLeft")
-        eventually(window, "location.search === '?at=45'")
-        window.press("Home")
-        eventually(window, "location.search === '?at=0'")
-        eventually(window, "document.querySelector('#time').dataset.shown === '0'")
-        first = window.run(gpus)
-        assert first != at_the_end
-        assert window.run("document.querySelector('#time input').getAttribute('aria-valuetext')")
-        check(window, url)
-        opened(window, f"{url}/waiting?at=0", 390)
-        eventually(window, f"{gpus} === {json.dumps(first)}")
-        window.run("document.querySelector('nav a[href=\"/map\"]').click()")
-        assert window.run("location.pathname + location.search") == "/map?at=0"
-        window.run("document.querySelector('#time button').click()")
-        eventually(window, "Number(document.querySelector('#time input').value) >= 2")
-        window.run("document.querySelector('#time button').click()")
+    script = {"source": HOUR_OFF % hours}
+    note = window.ask("Page.addScriptToEvaluateOnNewDocument", **script)["identifier"]
+    try:
+        with served(MovingSource(one_gpu())) as url:
+            opened(window, f"{url}/map")
+            assert window.run("document.querySelector('#freshness').className") == "live"
+            assert "ago" not in window.run("document.querySelector('#freshness').innerText")
+            check(window, url)
+        eventually(window, "document.querySelector('#freshness').className === 'lost'")
+        said = "/, (\\d+) s ago/.exec(document.querySelector('#freshness').innerText)?.[1]"
+        assert int(eventually(window, said)) < 60, "the age is by the browser's clock alone"
+    finally:
+        window.ask("Page.removeScriptToEvaluateOnNewDocument", identifier=note)
+
+
+def test_a_pod_that_began_in_an_hour_says_that_clocks_differ(window: Window) -> None:
+    """By the API server's clock it waits since later than the console has now."""
+    later = time.time() + 3_600 + 30
+    waiting = ShownWaiting("w", "team", "large", "group", "no room", since_s=later)
+    soon = ShownWaiting("s", "team", "soon", "group", "no room", since_s=time.time() + 2)
+    with served(MovingSource(one_gpu(), (waiting, soon))) as url:
+        opened(window, f"{url}/waiting")
+        text = "document.querySelector('main tbody').innerText"
+        shown = eventually(window, f"{text}.includes('large') ? {text} : null")
+        assert "from now (clocks differ)" in shown
+        assert shown.count("clocks differ") == 1
         check(window, url)
 
 
@@ -513,90 +561,6 @@ def test_a_page_that_followed_deltas_has_what_one_opened_afresh_has(
     told = {"first": pictures[0], "deltas": deltas, "last": pictures[-1]}
     opened(window, f"{demo}/map")
     assert window.run(f"{BY_DELTAS}({msgspec.json.encode(told).decode()})") == []
-
-
-@pytest.fixture(scope="module")
-def record(command: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The console of a simulated day."""
-    folder = tmp_path_factory.mktemp("day")
-    for words in (
-        "generate nodes nodes.csv --gpus 40",
-        "generate pods pods.csv --gpus 40 --count 100 --load 3",
-        "simulate --nodes nodes.csv --pods pods.csv --policy first-fit --timed"
-        " --decisions day.jsonl --output csv",
-    ):
-        weft = [sys.executable, "-m", "weft", *words.split()]
-        subprocess.run(weft, cwd=folder, check=True, capture_output=True)
-    with console("--decisions", str(folder / "day.jsonl")) as url:
-        yield url
-
-
-DRAG = """{
-    const real = window.fetch, slider = document.querySelector("#time input");
-    let now = 0;
-    window.mostAtOnce = 0;
-    window.fetch = async (address, ...rest) => {
-        if (!address.startsWith("/api/compare")) return real(address, ...rest);
-        window.mostAtOnce = Math.max(window.mostAtOnce, ++now);
-        try { return await real(address, ...rest); } finally { now -= 1; }
-    };
-    for (let moment = 1; moment <= 30; moment++) {
-        slider.value = moment;
-        slider.dispatchEvent(new Event("input"));
-    }
-}"""
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_day_is_beside_the_same_day_under_another_policy(
-    window: Window, record: str, width: int
-) -> None:
-    opened(window, f"{record}/compare", width)
-    window.run("document.querySelector('weft-compare select').focus()")
-    window.run(
-        "{ const choice = document.querySelector('weft-compare select');"
-        " choice.value = 'fgd'; choice.dispatchEvent(new Event('change')); }"
-    )
-    assert window.run("location.search") == "?policy=fgd"
-    drawn = "[...document.querySelectorAll('weft-compare weft-map')].map(map => map.dataset.drawn)"
-    eventually(window, f"{drawn}.every(count => count === '40')")
-    assert window.run("document.querySelector('weft-compare table').innerText").count("\t") > 10
-    assert window.run("document.querySelectorAll('weft-compare svg path').length") == 4
-    check(window, record)
-    window.run("document.querySelector('#time input').focus()")
-    window.press("Home")
-    eventually(window, "document.querySelector('weft-compare').dataset.shown === 'fgd 0'")
-    assert window.run("location.search") == "?policy=fgd&at=0"
-    check(window, record)
-    window.run(DRAG)
-    eventually(window, "document.querySelector('weft-compare').dataset.shown === 'fgd 30'")
-    assert window.run("window.mostAtOnce") == 1
-
-
-DROPPED = """{
-    const real = window.fetch;
-    window.fetch = (address, ...rest) => (/number=/.test(address) && !window.kept
-        ? Promise.resolve(new Response('{"error": "this day is not ready"}', { status: 404 }))
-        : real(address, ...rest));
-}"""
-
-
-def test_a_day_that_is_not_kept_any_more_is_not_shown_as_it_was(
-    window: Window, record: str
-) -> None:
-    """Others were simulated since: the maps are of another moment than the slider's."""
-    opened(window, f"{record}/compare?policy=fgd")
-    eventually(window, "document.querySelector('weft-compare').dataset.shown")
-    window.run(DROPPED)
-    window.run("document.querySelector('#time input').focus()")
-    window.press("Home")
-    said = "document.querySelector('weft-compare [role=alert]')?.innerText"
-    assert "not kept any more: this day is not ready." in eventually(window, said)
-    assert window.run("document.querySelector('weft-compare > .days').hidden")
-    window.run("window.kept = true")
-    window.run("document.querySelector('weft-compare button').click()")
-    eventually(window, "document.querySelector('weft-compare').dataset.shown === 'fgd 0'")
-    assert not window.run("document.querySelector('weft-compare > .days').hidden")
 
 
 def test_ten_thousand_waiting_pods_are_shown_by_reason_a_page_at_a_time(window: Window) -> None:

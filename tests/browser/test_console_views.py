@@ -15,10 +15,10 @@ from test_console_in_chromium import (
     fake_node,
     kubeconfig_of,
     played_api_server,
-    record,
     snapshot,
     too_large,
 )
+from test_recorded_days import record
 
 __all__ = ["demo", "record", "snapshot"]
 WIDTHS = (390, 1280, 2560)

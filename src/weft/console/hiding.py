@@ -19,13 +19,13 @@ from weft.cluster.http.viewers import ViewerRights
 from weft.console.picture import (
     Picture,
     ShownEvent,
-    ShownGpu,
     ShownPod,
     ShownWaiting,
     gpu_key,
 )
-from weft.core.engine.team_queues import larger_part
+from weft.core.engine.team_queues import SCALE, Charge, QueueUse, charge_of, dominant
 from weft.core.explain.queue_rows import QueueRow
+from weft.model import Gpu, Node, Placement, Share
 
 IN_HIDDEN = "in namespaces that you may not see"
 A_POD = "a pod that you may not see"
@@ -143,16 +143,19 @@ class Hiding:
 
 def _row(name: str, members: Sequence[ShownPod | ShownWaiting], picture: Picture) -> QueueRow:
     """Return a queue's row as if it had these pods alone, and nothing were configured for it."""
-    placed = [pod for pod in members if isinstance(pod, ShownPod)]
+    use = QueueUse()
     waiting = [pod for pod in members if isinstance(pod, ShownWaiting)]
-    gpus = sum(_milli(pod, picture) for pod in placed) / 1000
+    for pod in members:
+        if isinstance(pod, ShownPod):
+            use.add(_charge(pod, picture), 1)
+    gpus = use.gpu_milli / 1000
     return QueueRow(
         name,
         weight=1,
-        share_percent=_share_percent(placed, picture),
+        share_percent=round(100 * dominant(use, _totals(picture)) / SCALE, 1),
         gpus=gpus,
-        gpu_memory_mib=sum(share.memory_mib for pod in placed for share in pod.shares),
-        pods=len(placed),
+        gpu_memory_mib=use.memory_mib,
+        pods=use.pods,
         borrowed_gpus=gpus,
         waiting=len(waiting),
         waiting_gpus=sum(pod.gpus for pod in waiting),
@@ -162,47 +165,28 @@ def _row(name: str, members: Sequence[ShownPod | ShownWaiting], picture: Picture
     )
 
 
-def _milli(pod: ShownPod, picture: Picture) -> int:
-    """Return what the pod holds of cards, thousandths, as its queue is charged."""
-    milli, held = 0, dict[int, tuple[int, int]]()
+def _charge(pod: ShownPod, picture: Picture) -> Charge:
+    """Return what the pod is charged to its queue."""
+    gpus: dict[int, Gpu] = {}
     for share in pod.shares:
-        mib, cores = held.get(share.gpu, (0, 0))
-        held[share.gpu] = mib + share.memory_mib, cores + share.milli
-    for index, (mib, cores) in held.items():
-        gpu = picture.gpus.get(gpu_key(pod.node, index))
-        if gpu is None:
-            milli += cores
-            continue
-        part = larger_part(mib, cores, gpu.memory_mib, gpu.milli)
-        milli += part * _part_of_card(gpu, picture) // 1000
-    return milli
+        index: int | None = share.gpu
+        while index is not None and (shown := picture.gpus.get(gpu_key(pod.node, index))):
+            parent = shown.parent
+            gpus[index] = Gpu(index, shown.memory_mib, milli=shown.milli, parent=parent)
+            index = parent
+    shares = tuple(Share(0, share.gpu, share.memory_mib, share.milli) for share in pod.shares)
+    placement = Placement(pod.uid, pod.node, shares, pod.cpu_milli, pod.memory_mib)
+    return charge_of(placement, Node(pod.node, tuple(gpus.values())))
 
 
-def _part_of_card(gpu: ShownGpu, picture: Picture) -> int:
-    parent = None if gpu.parent is None else picture.gpus.get(gpu_key(gpu.node, gpu.parent))
-    return 1000 if parent is None else gpu.memory_mib * 1000 // max(1, parent.memory_mib)
-
-
-def _share_percent(placed: Sequence[ShownPod], picture: Picture) -> float:
-    """Return the largest of these pods' parts of the cluster's GPU memory, cores and CPU."""
+def _totals(picture: Picture) -> tuple[int, int, int]:
+    """Sum up what the cluster has, as for a queue's share of it."""
     cards = [gpu for gpu in picture.gpus.values() if gpu.parent is None]
-    cores = 0
-    for pod in placed:
-        for share in pod.shares:
-            gpu = picture.gpus.get(gpu_key(pod.node, share.gpu))
-            cores += share.milli * (1000 if gpu is None else _part_of_card(gpu, picture)) // 1000
-    parts = (
-        (
-            sum(share.memory_mib for pod in placed for share in pod.shares),
-            sum(gpu.memory_mib for gpu in cards),
-        ),
-        (cores, sum(gpu.milli for gpu in cards)),
-        (
-            sum(pod.cpu_milli for pod in placed),
-            sum(node.cpu_milli for node in picture.nodes.values()),
-        ),
+    return (
+        sum(gpu.memory_mib for gpu in cards),
+        sum(gpu.milli for gpu in cards),
+        sum(node.cpu_milli for node in picture.nodes.values()),
     )
-    return round(max(100 * held / (whole or 1) for held, whole in parts), 1)
 
 
 def namespaces_of(picture: Picture) -> frozenset[str]:

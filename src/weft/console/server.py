@@ -30,6 +30,7 @@ from collections.abc import AsyncGenerator
 from functools import cache
 from importlib.resources import files
 from time import perf_counter
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
@@ -50,7 +51,6 @@ from weft.cluster.http.token_turns import PermissionRefusal
 from weft.cluster.http.viewers import ALL, ViewerRights, Viewers
 from weft.console.comparison import Comparisons
 from weft.console.deltas import between
-from weft.console.health import Health
 from weft.console.hiding import Hiding, namespaces_of
 from weft.console.history import GpuHistory, GpuPoint
 from weft.console.picture import Picture
@@ -60,6 +60,9 @@ from weft.core.engine.records import Candidate
 from weft.core.explain.explanation import Explanation, ObservedProgress, ResidentSlowdown
 from weft.core.explain.renderer import lines_of
 from weft.model import WeftError
+
+if TYPE_CHECKING:
+    from weft.console.health import Health  # which reads a cluster: the demo starts without
 
 log = logging.getLogger("weft.console")
 
@@ -184,7 +187,7 @@ class ConsoleServer:
         source: PictureSource,
         options: ConsoleOptions | None = None,
         viewers: Viewers | None = None,
-        health: Health | None = None,
+        health: "Health | None" = None,
         comparisons: Comparisons | None = None,
     ) -> None:
         self._source, self._options = source, options or ConsoleOptions()

@@ -4,10 +4,12 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -23,7 +25,9 @@ from weft.core.policies.catalog import built_in
 from weft.core.record import explain
 from weft.core.record.passing import RecordedRun
 
-PATIENCE_S = 120
+PATIENCE_S = 600
+"""Days are simulated at low priority: beside others that use all cores, a second of computing takes
+up to a minute. Nothing waits for longer than it has to."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +56,9 @@ def opened(path: Path, beside: RecordedSource | None = None) -> RecordedSource:
 
 
 def comparisons_of(
-    day: Path, command: Callable[[str, Path], Sequence[str]] | None = None, longest_s: float = 60
+    day: Path,
+    command: Callable[[str, Path], Sequence[str]] | None = None,
+    longest_s: float = PATIENCE_S,
 ) -> Comparisons:
     def simulating(policy: str, out: Path) -> list[str]:
         return _simulating(day, policy, out)
@@ -134,7 +140,7 @@ def so(path: Path) -> tuple[list[float], list[tuple[int, int, int]]]:
     return times, states
 
 
-SLOW = [sys.executable, "-c", "import time; time.sleep(60)"]
+SLOW = [sys.executable, "-c", "import time; time.sleep(600)"]
 BROKEN = [sys.executable, "-c", "import sys; sys.exit('this day cannot be run')"]
 
 
@@ -146,7 +152,7 @@ async def test_one_day_is_simulated_at_a_time_and_ends_with_the_console(day: Pat
     await asyncio.sleep(0)
     began = time.monotonic()
     await comparisons.close()
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 300
 
 
 READS_FOR_LONG = """
@@ -174,7 +180,7 @@ asyncio.run(main(Path(sys.argv[2])))
 
 def test_the_end_of_the_console_waits_for_no_day_that_is_being_read(day: Path) -> None:
     words = [sys.executable, "-c", READS_FOR_LONG, str(Path(__file__).parent), str(day)]
-    ended = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(words, check=False, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
 
 
@@ -254,9 +260,18 @@ def test_an_installed_policy_that_needs_an_option_is_not_offered() -> None:
 
 
 @asynccontextmanager
-async def served(day: Path) -> AsyncIterator[aiohttp.ClientSession]:
-    """A console of this day, as the command makes it."""
-    source, comparisons = _decisions(day, [])
+async def served(day: Path, answered: threading.Event) -> AsyncIterator[aiohttp.ClientSession]:
+    """A console of this day, as the command makes it, but that what was simulated is read only once
+    this is set."""
+    source, of_command = _decisions(day, [])
+    assert isinstance(source, RecordedSource)
+
+    def open_day(out: Path) -> RecordedSource:
+        assert answered.wait(PATIENCE_S)
+        return opened(out, beside=source)
+
+    simulating = partial(_simulating, day)
+    comparisons = Comparisons(source, of_command.policies, simulating, open_day)
     server = ConsoleServer(source, comparisons=comparisons)
     port = await server.listen("127.0.0.1", 0)
     try:
@@ -267,7 +282,8 @@ async def served(day: Path) -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def test_the_page_gets_a_day_and_its_pictures_while_others_are_answered(day: Path) -> None:
-    async with served(day) as session, asyncio.timeout(PATIENCE_S):
+    answered = threading.Event()
+    async with served(day, answered) as session, asyncio.timeout(PATIENCE_S):
 
         async def get(path: str, **headers: str) -> tuple[int, bytes]:
             async with session.get(path, headers=headers) as answer:
@@ -280,17 +296,16 @@ async def test_the_page_gets_a_day_and_its_pictures_while_others_are_answered(da
         other_site = {"Sec-Fetch-Site": "cross-site"}
         assert (await get("/api/compare?policy=fgd", **other_site))[0] == 403
         assert (await get("/api/compare?policy=fgd&number=x"))[0] == 400
-        states, slowest_s = set[str](), 0.0
+        states = list[str]()
         while "ready" not in states:
             told = msgspec.json.decode((await get("/api/compare?policy=fgd"))[1], type=ComparedDay)
             assert told.state != "failed", told.text
-            states.add(told.state)
-            began = time.monotonic()
+            states += [told.state] * (told.state not in states)
             assert (await get("/healthz"))[0] == 200
-            slowest_s = max(slowest_s, time.monotonic() - began)
+            if told.state == "reading":
+                answered.set()  # it is read in a thread, which waits for this
             await asyncio.sleep(0.02)
-        assert "simulating" in states
-        assert slowest_s < 5
+        assert states == ["simulating", "reading", "ready"]
         status, said = await get("/api/compare?policy=fgd&number=3")
         assert status == 200
         assert msgspec.json.decode(said, type=BothPictures).other.gpus

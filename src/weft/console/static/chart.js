@@ -1,6 +1,6 @@
 // Amounts over time, as steps: each holds from its moment until the next.
 
-import { el, svg } from "./dom.js";
+import { duration, el, svg } from "./dom.js";
 
 const WIDTH = 600, HEIGHT = 120;
 export const LINES = ["var(--ramp-3)", "var(--warn)"];
@@ -22,5 +22,6 @@ export function chart(label, lines, { most, now } = {}) {
       svg("line", { x1: 0, x2: WIDTH, y1: HEIGHT - 1, y2: HEIGHT - 1, stroke: "var(--line)" }),
       lines.map((line, n) => svg("path", { d: steps(line.points), fill: "none", stroke: LINES[n], "stroke-width": 2,
         "stroke-dasharray": n ? "5 4" : null, "vector-effect": "non-scaling-stroke" })),
-      now == null ? null : svg("line", { x1: x(now), x2: x(now), y1: 0, y2: HEIGHT, stroke: "var(--faint)", "vector-effect": "non-scaling-stroke" })));
+      now == null ? null : svg("line", { x1: x(now), x2: x(now), y1: 0, y2: HEIGHT, stroke: "var(--faint)", "vector-effect": "non-scaling-stroke" })),
+    el("p", { class: "scale" }, `${duration(last - first)}, up to ${lines[0].words(top)} at the top`));
 }

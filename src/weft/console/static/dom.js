@@ -71,14 +71,19 @@ export function bar(parts, label) {
   return el("span", { class: "bar", role: "img", "aria-label": label }, pieces);
 }
 
-export const number = (value) => Math.round(value).toLocaleString("en");
+export const number = (value, digits = 0) =>
+  value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits, signDisplay: "negative" }).replace("-", "−");
 export const percent = (part, whole) => (whole ? `${Math.round((100 * part) / whole)} %` : "–");
 export const cores = (milli) => `${+(milli / 10).toFixed(1)} %`;
-export const memory = (mib) => (mib >= 10240 ? `${+(mib / 1024).toFixed(1)} GiB` : `${number(mib)} MiB`);
+export const memory = (mib) =>
+  mib >= 10240 ? `${(mib / 1024).toLocaleString("en", { maximumFractionDigits: mib < 1_024_000 ? 1 : 0 })} GiB` : `${number(mib)} MiB`;
 export const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
 
-/** A duration in one or two units: `3 min 20 s`. */
+const CLOCKS_S = 60;
+
+/** A duration in one or two units: `3 min 20 s`. What began later than now was timed by another clock. */
 export function duration(seconds) {
+  if (seconds < -CLOCKS_S) return `${duration(-seconds)} from now (clocks differ)`;
   const s = Math.max(0, Math.floor(seconds));
   if (s < 60) return `${s} s`;
   if (s < 3600) return `${Math.floor(s / 60)} min ${s % 60} s`;

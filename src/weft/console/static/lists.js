@@ -53,7 +53,7 @@ class WeftEvents extends HTMLElement {
   show(model) {
     this.model = model;
     const events = [...model.events.values()].sort((a, b) => b.number - a.number);
-    fill(this, el("h1", {}, "Events"), el("div", { class: "card wide" }, el("table", {},
+    fill(this, el("h1", {}, "Events"), el("div", { class: "card wide" }, el("table", { class: "events" },
       el("thead", {}, el("tr", {}, ["When", "What", "Of", "More"].map((text) => el("th", {}, text)))),
       el("tbody", {}, events.map((event) => el("tr", { "data-key": event.number },
         el("td", { class: "n" }, clock(event.at_s)), el("td", {}, el("span", { class: `kind ${event.kind.replace(" ", "-")}` }, event.kind)),

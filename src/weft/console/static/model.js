@@ -172,7 +172,10 @@ export class Model extends EventTarget {
   /** A whole picture. */
   take(picture) {
     this.#clear();
-    for (const table of TABLES) for (const [key, row] of Object.entries(picture[table] ?? {})) this.#put(table, key, row);
+    for (const table of TABLES) {
+      const rows = picture[table] ?? {};
+      for (const key in rows) this.#put(table, key, rows[key]); // entries would be as many arrays
+    }
     this.#changed(picture);
   }
 
@@ -284,8 +287,11 @@ function sameGroups(one, other) {
 }
 
 function listIn(index, key) {
-  if (!index.has(key)) index.set(key, []);
-  return index.get(key);
+  const there = index.get(key);
+  if (there) return there;
+  const list = [];
+  index.set(key, list);
+  return list;
 }
 
 /** Put a row into a list where another was: undefined for none. */

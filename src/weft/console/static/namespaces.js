@@ -57,7 +57,7 @@ export function membersInCards(model, { pods, waiting }) {
     el("section", { class: "card" }, el("h2", {}, "Placed", el("b", {}, number(pods.length))), pods.length ? el("div", { class: "wide" }, el("table", {},
       el("thead", {}, el("tr", {}, ["Pod", "Place", "Cores", "Memory", "For"].map((text) => el("th", {}, text)))),
       el("tbody", {}, pods.slice(0, PAGE).map((pod) => el("tr", { "data-key": pod.uid }, el("td", {}, podLink(pod)),
-        el("td", {}, nodeLink(pod.node), (pod.shares ?? []).map(([gpu]) => [", ", gpuLink(pod.node, gpu)])),
+        el("td", { class: "place" }, nodeLink(pod.node), (pod.shares ?? []).map(([gpu]) => [", ", gpuLink(pod.node, gpu)])),
         el("td", { class: "n" }, cores(share(pod, 2))), el("td", { class: "n" }, memory(share(pod, 1))),
         el("td", { class: "n" }, pod.since_s ? duration(model.at - pod.since_s) : "")))))) : el("p", { class: "empty" }, "No pod holds a place."), first(pods)),
     el("section", { class: "card" }, el("h2", {}, "Waiting", el("b", {}, number(waiting.length))), waiting.length ? el("div", { class: "wide" }, el("table", {},

@@ -69,7 +69,7 @@ function scoreParts({ parts = [] } = {}) {
   const most = Math.max(...read.map(([points]) => Math.abs(points)), 1e-9);
   return el("section", { class: "card", "data-key": "parts" }, el("h2", {}, "Parts of its score"),
     read.map(([points, words]) => el("div", { class: "part" }, el("p", {}, words),
-      measure(words, "", Math.abs(points) / most, points < 0 ? "var(--warn)" : "var(--ramp-3)", `${points > 0 ? "+" : points < 0 ? "−" : ""}${Math.abs(points).toFixed(1)}`))));
+      measure(words, "", Math.abs(points) / most, points < 0 ? "var(--warn)" : "var(--ramp-3)", `${points > 0 ? "+" : ""}${number(points, 1)}`))));
 }
 
 /** What was predicted of the pod and those beside it, and what their progress shows. */
@@ -94,7 +94,7 @@ function slowdowns(model, { predicted = [], progress, residents = [] } = {}) {
 function eventsOf(model, concerns) {
   const found = [...model.events.values()].filter(concerns).sort((a, b) => b.number - a.number).slice(0, 50);
   if (!found.length) return null;
-  return el("section", { class: "card wide", "data-key": "events" }, el("h2", {}, "Events"), el("table", {},
+  return el("section", { class: "card wide", "data-key": "events" }, el("h2", {}, "Events"), el("table", { class: "events" },
     el("thead", {}, el("tr", {}, ["When", "What", "Of", "More"].map((text) => el("th", {}, text)))),
     el("tbody", {}, found.map((event) => el("tr", { "data-key": event.number }, el("td", { class: "n" }, clock(event.at_s)),
       el("td", {}, event.kind), el("td", {}, event.pod || event.node), el("td", {}, event.text))))));
@@ -151,7 +151,7 @@ class WeftPod extends HTMLElement {
     return facts(["Place", el("span", {}, nodeLink(pod.node), (pod.shares ?? []).map(([gpu]) => [", ", gpuLink(pod.node, gpu)]))],
       ["Namespace", el("a", { href: path("namespace", pod.namespace) }, pod.namespace)], ["Queue", queueLink(pod.queue)], ["State", pod.binding ? "is being bound" : "bound"], ["For", pod.since_s ? duration(model.at - pod.since_s) : ""],
       ["Application", pod.application], ["Group", pod.gang], ["Dialect", pod.dialect], ["Isolation", pod.isolation],
-      ["Priority", pod.priority], ["CPU", pod.cpu_milli ? `${pod.cpu_milli / 1000} cores` : ""], ["Host memory", pod.memory_mib ? memory(pod.memory_mib) : ""]);
+      ["Priority", pod.priority], ["CPU", pod.cpu_milli ? `${pod.cpu_milli / 1000} ${pod.cpu_milli === 1000 ? "core" : "cores"}` : ""], ["Host memory", pod.memory_mib ? memory(pod.memory_mib) : ""]);
   }
 
   #waits(model, pod, kept) {
