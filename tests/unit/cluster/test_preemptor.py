@@ -158,6 +158,20 @@ async def test_where_budgets_are_law_the_eviction_api_is_asked() -> None:
         assert await made.bound("high") == "n"
 
 
+async def test_where_a_budget_that_is_law_blocks_a_victim_another_is_chosen() -> None:
+    async with world(node("a", 1), node("b", 1), law=True) as made:
+        made.add("low", 1)
+        await made.bound("low")
+        made.add("other", 5)
+        await made.bound("other")
+        made.server.fault("status", method="POST", path=EVICTION, code=429, times=9)
+        made.add("high", 9)
+        await until(lambda: made.deleting("other"))
+        assert not made.deleting("low")
+        assert made.parts.preemptor.counts["blocked"] == 1
+        assert made.kept("high") == made.shown("other")["spec"]["nodeName"]
+
+
 @pytest.mark.parametrize("lost", ["lose-request", "lose-answer", "status-after"])
 async def test_an_eviction_that_is_lost_on_its_way_is_asked_again(lost: str) -> None:
     async with world(law=True) as made:
