@@ -234,6 +234,15 @@ def test_nodes_say_who_holds_their_gpus_to_the_keyboard(
     assert len(set(said)) == 3
 
 
+def test_the_marks_of_the_maps_key_stand_at_their_words(
+    window: Window, reports: dict[str, Path]
+) -> None:
+    window.open(reports["plain"], 1280)
+    boxes = "[...document.querySelectorAll('.mapkey .n')].map(mark => mark.offsetWidth)"
+    ramp, lost = window.run(boxes)
+    assert lost <= 24 < ramp, "no hole between a mark and what it means"
+
+
 def test_nodes_say_who_holds_their_gpus_to_the_mouse_within_the_window(
     window: Window, reports: dict[str, Path]
 ) -> None:
