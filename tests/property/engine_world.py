@@ -51,7 +51,7 @@ from weft.core.framework.signals import FRESH, MISSING, STALE, snapshot
 from weft.core.ledger import audit
 from weft.core.ledger.audit import differences
 from weft.model import Constraints, Node, Placement, PodRequest, Shape
-from weft.model.queue_rules import NOTHING_KEPT, HeadOfLine
+from weft.model.queue_rules import NOTHING_KEPT, Discipline, HeadOfLine
 from weft.model.storage import mounted_by
 from weft.testing import node, placement, random_nodes, random_shape, shape
 
@@ -76,12 +76,14 @@ STEPS |= {"look": 1, "foreign": 1, "leave": 1, "come": 2, "crash": 1}
 STEPS |= {"relabel": 1, "terminate": 1, "resize": 1}
 MOST_PODS = 30
 Log = list[tuple[Event, int, list[Command]]]
+SAY_S = (0, 2, 8, 64)
+KEEPING: tuple[Discipline, ...] = ("reserve", "easy", "conservative", "shortest")
 
 
 def kept_by(seed: int) -> HeadOfLine:
-    """In every other world places are kept, soon, for pods of several GPUs."""
+    """In every other world places are kept, soon, by a discipline that its seed says."""
     soon = HeadOfLine(0, keep_for_ns=20 * SECOND, pods_after_ns=2 * SECOND, at_once=2)
-    return soon if seed % 2 else NOTHING_KEPT
+    return replace(soon, discipline=KEEPING[seed // 2 % len(KEEPING)]) if seed % 2 else NOTHING_KEPT
 
 
 class World:
@@ -211,6 +213,8 @@ class World:
         """A pod comes; whether it has rules and claims is drawn `aside`."""
         self._made += 1
         uid = f"p{self._made}"
+        if self.seed % 4 == 1:  # in some worlds pods say how long they run; none does
+            shape = replace(shape, expected_s=SAY_S[self._made % len(SAY_S)])
         spec, labels, kind = drawn_rules(aside) if aside.random() < SHARE else ({}, {}, "")
         self.rules.add(uid, spec, labels)
         if aside.random() < SHARE / 2:
@@ -389,6 +393,7 @@ class World:
         kept = set(filter(is_kept, self.engine.ledger.holdings))
         nominations = self.engine.preemption.nominations
         line = self.engine.kept_places
+        self.hits["places kept"] += bool(line.kept())
         for_line = {uid for turn in line.kept() if turn.head for uid in line.uids([turn])}
         assert kept - for_line <= set(map(kept_uid, nominations)), "a place is kept for nobody"
         assert nominations.keys() <= waiting, "a place is kept for a pod that does not wait"

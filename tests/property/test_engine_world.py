@@ -5,12 +5,13 @@ from collections import Counter
 
 import pytest
 from drawn_rules import KINDS
-from engine_world import kept_by, walk
+from engine_world import KEEPING, kept_by, walk
 from long_form import few_or_many
-from ways import CHOSEN, SHIPPED, WAYS, seeds
+from ways import CHOSEN, DEFAULT, SHIPPED, WAYS, seeds
 
 from weft.core.engine import Bind, Command, Engine, Event, Wake
 from weft.core.ledger import audit
+from weft.model.queue_rules import Discipline
 
 POINTS = (
     "binding bound",
@@ -65,6 +66,15 @@ def test_many_walks(way: str) -> None:
 def test_twelve_hours(way: str) -> None:
     hits = walk(seeds(1)[0], WAYS[way], hours=12).hits
     assert hits["prices made"] > 1_000
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("discipline", KEEPING)
+def test_twelve_hours_by_each_discipline_of_the_queue(discipline: Discipline) -> None:
+    seed = 1 + 2 * KEEPING.index(discipline)
+    assert kept_by(seed).discipline == discipline
+    world = walk(seed, DEFAULT, hours=12)
+    assert world.hits["places kept"] > 100
 
 
 @pytest.mark.parametrize("way", ["profile weft", "auto", "all of config defaults", "fgd"])

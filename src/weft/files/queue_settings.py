@@ -62,9 +62,10 @@ class QueueingSettings(Section, frozen=True):
     reserve_after_seconds: Annotated[
         float,
         Meta(ge=0, le=_MOST_SECONDS),
-        "the same as headOfLineSeconds for pods of several GPUs that are in no group; 0: none is "
-        "kept for them, and whoever fits goes first. Off, since where such pods are many, what is "
-        "kept for some keeps others waiting",
+        "the same as headOfLineSeconds for pods of several GPUs that are in no group, and five "
+        "times as long for other pods, one at a time; 0: none is kept for them, and whoever fits "
+        "goes first. Off, since where such pods are many, what is kept for some keeps others "
+        "waiting",
     ] = 0.0
     reservations: Annotated[
         int,

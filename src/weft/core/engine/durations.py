@@ -67,18 +67,19 @@ class Survival(NamedTuple):
 
     def beyond(self, age: int) -> float:
         """Return the part that lasts longer than this."""
-        at = int(np.searchsorted(self.times, age, side="right"))
+        at = int(self.times.searchsorted(age, side="right"))
         return float(self.left[at - 1]) if at else 1.0
 
     def quantile(self, part: float, age: int) -> int | None:
         """How much longer this part of those lasts at most that lasted for `age`; None if too few
         of them were seen to end."""
-        beyond = self.beyond(age)
+        first = int(self.times.searchsorted(age, side="right"))
+        beyond = float(self.left[first - 1]) if first else 1.0
         if beyond <= _ROUNDING:
             return None
-        is_over = (self.left <= (1 - part) * beyond + _ROUNDING) & (self.times > age)
-        found = np.flatnonzero(is_over)
-        return int(self.times[found[0]]) - age if len(found) else None
+        staying = (1 - part) * beyond + _ROUNDING
+        found = max(first, int((-self.left).searchsorted(-staying)))
+        return int(self.times[found]) - age if found < len(self.times) else None
 
 
 def survival(ran: Ints, ended: Bools, weights: Floats) -> Survival:
@@ -117,7 +118,7 @@ class _Curve(NamedTuple):
 
     def runs_beyond(self, age: int) -> float:
         """So many lasted longer than this and ended by themselves."""
-        return float(self.beyond[int(np.searchsorted(self.ended, age, side="right"))])
+        return float(self.beyond[int(self.ended.searchsorted(age, side="right"))])
 
 
 def effective_sizes(weights: Floats) -> Floats:
@@ -139,6 +140,7 @@ class RunsOfKind:
         self.runs: deque[tuple[int, bool, int]] = deque(maxlen=RUNS_KEPT)
         self._added = 0
         self._known: tuple[int, int, int, _Curve] | None = None
+        self._at_start: tuple[_Curve, float, Quantiles | None] | None = None
 
     def add(self, ran: int, now_ns: int, *, ended: bool) -> None:
         """One more run that is over."""
@@ -157,11 +159,11 @@ class RunsOfKind:
         """The quantiles of what is left at this age, as of a little while ago; None for too few
         runs. So many are `running`, of these `ages`; `sure` is the confidence of the last one."""
         curve = self._curve(now_ns, half_life_ns, running, ages)
-        count = curve.runs_beyond(age)
-        if count < LEAST_RUNS:
-            return None
-        most_ns, sure_ns = (_of_few(curve.all, part, age, count) for part in (MOST, sure))
-        return curve.all.quantile(HALF, age), most_ns, sure_ns
+        if age:
+            return _quantiles(curve, age, sure)
+        if self._at_start is None or self._at_start[0] is not curve or self._at_start[1] != sure:
+            self._at_start = curve, sure, _quantiles(curve, 0, sure)
+        return self._at_start[2]
 
     def _curve(
         self, now_ns: int, half_life_ns: int, running: int, ages: Callable[[], Sequence[int]]
@@ -176,6 +178,15 @@ class RunsOfKind:
         )
         self._known = now_ns, self._added, running, curve
         return curve
+
+
+def _quantiles(curve: _Curve, age: int, sure: float) -> Quantiles | None:
+    """Return what is left at this age; None for too few runs."""
+    count = curve.runs_beyond(age)
+    if count < LEAST_RUNS:
+        return None
+    most_ns, sure_ns = (_of_few(curve.all, part, age, count) for part in (MOST, sure))
+    return curve.all.quantile(HALF, age), most_ns, sure_ns
 
 
 def _of_few(curve: Survival, part: float, age: int, count: float) -> int | None:

@@ -241,7 +241,7 @@ class Engine:
                 self.queue.wake_all(now_ns)
             if self.preemption.nominations or self.preemption.moves.since:
                 nomination_events.nodes_changed(self, event.removed, now_ns, out)
-            if self.kept_places.turns:
+            if self.kept_places.on:
                 head_of_line.nodes_changed(self, changed, now_ns)
         self._price(partial(self.price_lists.nodes_changed, now_ns))
 

@@ -133,6 +133,8 @@ def _keep(
     places = None
     if not counts[Code.QUEUE_LIMIT]:
         places = _chosen(engine, head, members, turn, now_ns)
+        if places is None:
+            kept.fits_nowhere(head, now_ns)
     if places is None:
         end(engine, turn, "nowhere", now_ns)
         return []
@@ -189,7 +191,7 @@ def end(engine: Engine, turn: LineTurn, why: str, now_ns: int) -> None:
     del kept.turns[turn.key]
     kept.let_go(turn)
     if why in {"time", "nowhere"}:
-        kept.paused[turn.key] = now_ns + kept.rules.keep_for_ns
+        kept.pause(turn, why, now_ns)
     if turn.places or why == "nowhere":
         kept.counts[why] += 1
     _open_up(engine, turn, turn.nodes, now_ns)
@@ -265,14 +267,20 @@ def _renew(engine: Engine, turn: LineTurn, now_ns: int, *, moved: bool = False) 
 def _is_next(engine: Engine, turn: LineTurn) -> bool:
     """True if no pod waits that goes before it, could have a part of its place, and has no place of
     its own that is kept."""
-    kept = engine.kept_places
+    kept, priority, (came_ns, _) = engine.kept_places, turn.line[1], turn.came
     gpus_on = Counter(place.node for place in turn.places for _ in place.shares)
     largest = max(gpus_on.values(), default=0)
+    perhaps = [  # many may wait: most of them came later
+        waiting
+        for waiting in engine.queue.waiting()
+        if (pod := waiting.pod).priority >= priority
+        and (pod.created_ns <= came_ns or pod.priority > priority or pod.gang)
+    ]
     return not any(
         goes_before(waiting.pod, waiting.key[-1], turn)
         and waiting.pod.shape.gpus <= largest
         and not ((own := kept.turns.get(key_of(waiting.pod))) is not None and own.places)
-        for waiting in engine.queue.waiting()
+        for waiting in perhaps
     )
 
 
@@ -297,6 +305,7 @@ def nodes_changed(engine: Engine, names: Iterable[str], now_ns: int) -> None:
     """Nodes changed, or are gone: nothing is kept where no pod may start; those gangs look for
     another place."""
     kept, table = engine.kept_places, engine.ledger.table
+    kept.nodes_changed()
     for name in names:
         row = table.row_of.get(name)
         for turn in kept.keep_on(name):

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from weft.core.engine.gangs import GangMembers
 from weft.core.engine.nominations import KEPT, free_part
 from weft.core.engine.parked import Key
-from weft.core.engine.queue import WaitingPod
+from weft.core.engine.queue import GroupKey, WaitingPod
 from weft.core.ledger import FAR, Ledger
 from weft.core.policies.queue import DISCIPLINES
 from weft.core.policies.queue.discipline import Reservation
@@ -30,13 +30,17 @@ WAITS = f"{KEPT}line/"
 OUTCOMES = ("kept", "moved", "started", "preempts", "gone", "time", "nowhere")
 """Outcomes of a turn: a place is kept, or moved; its gang starts, ends others for its place, or
 waits no more; its time is over; no place would do."""
-Line = tuple[str, int]
-"""A profile and a priority: who has both waits in one line."""
+OTHERS_WAIT = 5
+"""Pods of one GPU, a part of one or none have their turn after so many times as long as pods of
+several, and one at a time: they seldom need one, but nobody may wait for ever."""
+Line = tuple[str, int, bool]
+"""A profile and a priority, and whether gangs and pods of several GPUs wait there, or others."""
 
 
 def line_of(head: WaitingPod) -> Line:
     """Return the line in which it waits."""
-    return head.profile.name, head.pod.priority
+    pod = head.pod
+    return head.profile.name, pod.priority, bool(pod.gang) or pod.shape.gpus > 1
 
 
 def came(pod: PodRequest, number: int) -> tuple[int, int]:
@@ -126,6 +130,7 @@ class KeptPlaces:
         self.serves_pods = keeps and rules.pods_after_ns > 0
         self.turns: dict[str, LineTurn] = {}
         self.paused: dict[str, int] = {}
+        self._unfit: dict[GroupKey, int] = {}
         self.counts: Counter[str] = Counter()
         self._ledger = ledger
         self._aside: set[str] = set()
@@ -141,13 +146,15 @@ class KeptPlaces:
     ) -> None:
         """The gang, or pod, waits: it has a turn if it is among the first of its line."""
         after_ns = self.rules.after_ns if members else self._after_ns(head.pod)
-        key = key_of(head.pod)
+        key, line_is = key_of(head.pod), line_of(head)
         if not after_ns or key in self.turns or self.paused.get(key, now_ns) > now_ns:
             return
         if members is not None and members.most < members.least:
             return
-        line = [turn for turn in self.turns.values() if turn.line == line_of(head)]
-        if len(line) >= self.at_once:
+        if self._unfit.get(head.group, now_ns) > now_ns:
+            return
+        line = [turn for turn in self.turns.values() if turn.line == line_is]
+        if len(line) >= (self.at_once if line_is[2] else 1):
             last = max((turn for turn in line if not turn.places), key=_order, default=None)
             if last is None or last.order <= head.key:
                 return
@@ -155,8 +162,27 @@ class KeptPlaces:
         self.turns[key] = LineTurn(head, members, now_ns + after_ns)
 
     def _after_ns(self, pod: PodRequest) -> int:
-        several = pod.shape.gpus > 1
-        return self.rules.pods_after_ns if several and not pod.gang else 0
+        after_ns = 0 if pod.gang else self.rules.pods_after_ns
+        return after_ns if pod.shape.gpus > 1 else OTHERS_WAIT * after_ns
+
+    def pause(self, turn: LineTurn, why: str, now_ns: int) -> None:
+        """Pass it over, as its turn was in vain, for as long as its place may be kept; where
+        places that are kept for others are in its way, only until it may have a turn again."""
+        until_ns, head = now_ns + self.rules.keep_for_ns, turn.waiting
+        if why == "nowhere" and self.closed_to(head.pod, head.key[-1]):
+            after_ns = self.rules.after_ns if turn.members else self._after_ns(head.pod)
+            until_ns = min(until_ns, now_ns + after_ns)
+        self.paused[turn.key] = until_ns
+
+    def fits_nowhere(self, head: WaitingPod, now_ns: int) -> None:
+        """No place would do although everything ended, and none is kept for others: those alike
+        are passed over too, until nodes change."""
+        if not self.closed_to(head.pod, head.key[-1]):
+            self._unfit[head.group] = now_ns + self.rules.keep_for_ns
+
+    def nodes_changed(self) -> None:
+        """Have all those tried again that fitted nowhere."""
+        self._unfit.clear()
 
     def end_pauses(self, now_ns: int) -> list[str]:
         """Drop those that are over; the keys of whose turn may come again."""

@@ -5,7 +5,8 @@ what is held of it, in thousandths; CPU and memory that lack count as their part
 cheapest room for as many pods as the gang needs is taken, in one topology domain where it asks for
 that; among equals on nodes with fewer GPUs, so that larger ones stay whole. Then the engine itself
 places it there, on trial, as if those pods were gone. Where that finds nothing (rules about
-other pods, unlike shares), all pods of these nodes, and of twice as many, are thought away.
+other pods, unlike shares), all pods of these nodes, and of twice as many, are thought away; where
+there is too little room if all pods were as large as the largest, those with room for the smallest.
 """
 
 from __future__ import annotations
@@ -77,9 +78,13 @@ class _Claim:
     ) -> None:
         self.members, self.needed, self.waits_s = members, 1, waits_s
         self.largest, self.topology_key = head, ""
+        self.smallest: WaitingPod | None = None
         self.placed: Collection[str] = ()
         if members is not None:
             self.largest = max(members.waiting.values(), key=gang_search.size)
+            smallest = min(members.waiting.values(), key=gang_search.size)
+            if gang_search.size(smallest) != gang_search.size(self.largest):
+                self.smallest = smallest
             self.placed, self.needed = members.placed, members.least - len(members.placed)
             self.topology_key = "" if members.placed else members.topology_key()
 
@@ -104,17 +109,29 @@ def _find(
 ) -> list[Placement] | None:
     table, holdings = engine.ledger.table, engine.ledger.holdings
     needed = max(1, claim.needed)
-    known = engine.assess(claim.largest.profile, claim.largest.pod)
     stay = _kept_for_others(engine, claim.largest)
     stay += [holdings[uid].placement for uid in claim.placed if uid in holdings]
-    stays = {place.uid for place in stay}
-    room = _room(table, known, _held(table, stay), needed, claim.waits_s)
-    if only is not None:
-        room = room.at(np.flatnonzero(np.isin(room.rows, only)))
+    stays, held = {place.uid for place in stay}, _held(table, stay)
+
+    def room_for(waiting: WaitingPod) -> _Room:
+        known = engine.assess(waiting.profile, waiting.pod)
+        room = _room(table, known, held, needed, claim.waits_s)
+        return room if only is None else room.at(np.flatnonzero(np.isin(room.rows, only)))
+
+    room = room_for(claim.largest)
     cheapest = _cheapest_domain(table, claim.topology_key, room, needed)
-    if cheapest is None:
+    if cheapest is not None:
+        regions = _regions(engine, cheapest, needed, stays)
+    elif claim.smallest is not None:
+        small = _in_domains_of(table, claim.topology_key, room, room_for(claim.smallest))
+        cheapest = _cheapest_domain(table, claim.topology_key, small, needed)
+        if cheapest is None:
+            return None
+        room = _in_domains_of(table, claim.topology_key, cheapest, room)
+        regions = _wider(engine, room.rows[:needed], cheapest.rows, needed, stays)
+    else:
         return None
-    for rows, gone in _regions(engine, cheapest, needed, stays):
+    for rows, gone in regions:
         inside: Bools = np.zeros(table.count, dtype=np.bool_)
         inside[rows] = True
         if places := claim.places(engine, inside, gone, now_ns):
@@ -253,6 +270,14 @@ def _cheapest_domain(table: LedgerTable, key: str, room: _Room, needed: int) -> 
     return None if best is None else room.at(np.flatnonzero(numbers == best[1]))
 
 
+def _in_domains_of(table: LedgerTable, key: str, some: _Room, room: _Room) -> _Room:
+    """Return the room in topology domains where there is `some` too; all where there are none."""
+    if not key:
+        return room
+    numbers = table.labels.domains(key).of_node
+    return room.at(np.flatnonzero(np.isin(numbers.take(room.rows), numbers.take(some.rows))))
+
+
 # --- on trial -------------------------------------------------------------------------------------
 
 
@@ -262,13 +287,21 @@ def _regions(
     """Rows, and who is thought away there: those on the GPUs that are needed, then all."""
     first = room.at(np.arange(needed))
     yield np.unique(first.rows), _holders(engine, first, stays)
+    yield from _wider(engine, first.rows[:0], room.rows, needed, stays)
+
+
+def _wider(
+    engine: Engine, beside: Ints, ordered: Ints, needed: int, stays: set[str]
+) -> Iterator[tuple[Ints, list[str]]]:
+    """The first of these rows, twice as many each time, and those `beside`; all pods are thought
+    away there."""
     for turn in range(ROUNDS):
-        count = min(len(room.rows), needed << turn)
-        rows = np.unique(room.rows[:count])
+        count = min(len(ordered), needed << turn)
+        rows = np.union1d(beside, ordered[:count])
         names = (engine.ledger.table.nodes[row].name for row in rows.tolist())
         there = (held for name in names for held in engine.ledger.pods_on(name))
         yield rows, [held.placement.uid for held in there if held.placement.uid not in stays]
-        if count == len(room.rows):
+        if count == len(ordered):
             return
 
 

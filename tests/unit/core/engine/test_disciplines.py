@@ -2,11 +2,12 @@
 
 import pytest
 from engine_talk import SECOND
+from long_form import few_or_many
 from msgspec import UNSET
 from msgspec.structs import replace
 from test_head_of_line import MINUTE, World, gang
 
-from weft.core.engine import NodesChanged, PodGone, PodSeenBound
+from weft.core.engine import NodesChanged, PodAdded, PodGone, PodSeenBound, Tick
 from weft.core.engine.durations import MOST_NS
 from weft.core.engine.forecasts import kinds_of
 from weft.core.explain.kept_from import kept_from
@@ -483,3 +484,60 @@ def test_nothing_is_said_of_a_start_while_others_wait_that_go_before_it() -> Non
     world.until(800 * SECOND)
     world.tell(PodGone("elder", completed=True))
     assert turn.reservation.starts_ns == 2_048 * SECOND
+
+
+def test_a_place_that_slipped_twice_stays_where_it_is_though_another_is_whole_sooner() -> None:
+    """Both nodes' pods run for longer than they said; then one of the other node ends."""
+    world = World(node("a", gpus=2), node("b", gpus=2), rules=rules("easy"))
+    world.add(*(lasting(f"a{n}", 512) for n in range(2)))
+    world.add(*(lasting(f"b{n}", 1_024) for n in range(2)))
+    world.add(*gang("train", 2))
+    world.until(6 * MINUTE)
+    (turn,) = world.engine.kept_places.kept()
+    turn.reservation.slips = SLIPS - 1
+    world.until(1_025 * SECOND)  # twice what the first ones said
+    assert turn.reservation.is_hard
+    hard_at = turn.nodes
+    world.add(lasting("quick", 16))
+    other = next(name for name in "ab" if [name] != hard_at)
+    world.tell(PodGone(f"{other}0", completed=True))
+    world.until(1_100 * SECOND)
+    assert turn.nodes == hard_at
+    assert world.bound["quick"] == other
+    for number in range(2):
+        world.tell(PodGone(f"{hard_at[0]}{number}", completed=True))
+    world.until(1_130 * SECOND)
+    assert {world.bound["train-0"], world.bound["train-1"]} == {*hard_at}
+
+
+def test_a_clock_that_jumps_back_leaves_the_gang_its_start() -> None:
+    world = waiting_world("easy")
+    world.now_ns -= 500 * SECOND
+    world.tell(Tick())
+    world.add(lasting("fits", 16))
+    for name in ("long", "fits"):
+        world.tell(PodGone(name, completed=True))
+    world.until(1_000 * SECOND)
+    assert {"train-0", "train-1"} <= world.bound.keys()
+
+
+@pytest.mark.parametrize("discipline", ["reserve", "easy", "conservative", "shortest"])
+def test_of_ten_thousand_pods_that_wait_the_first_have_their_places(discipline: Discipline) -> None:
+    """Each asks for four GPUs, in 50 shapes; as they end one after another the next start."""
+    world = World(*(node(name, gpus=4) for name in "ab"), rules=rules(discipline))
+    world.add(*(lasting(f"run{n}", 512) for n in range(8)))
+    for number in range(few_or_many(300, 10_000)):
+        one = pod(f"w{number}", gpus=4, cpu_milli=number % 50)
+        shape = replace(one.shape, expected_s=64)
+        one = replace(one, shape=shape, created_ns=world.now_ns + 1 + number)
+        world.tell(PodAdded(one))
+    world.until(6 * MINUTE)
+    assert world.engine.kept_places.kept()[0].name == "default/w0"
+    for number in range(8):
+        world.tell(PodGone(f"run{number}", completed=True))
+    world.until(7 * MINUTE)
+    assert {"w0", "w1"} <= world.bound.keys()
+    for number in range(20):
+        world.tell(PodGone(f"w{number}", completed=True))
+        world.until(world.now_ns + 20 * SECOND)
+    assert {f"w{number}" for number in range(22)} <= world.bound.keys()

@@ -23,6 +23,7 @@ from weft.core.engine import (
     Wake,
 )
 from weft.core.engine.decision_faults import Faulted
+from weft.core.engine.kept_places import OTHERS_WAIT
 from weft.core.engine.questions import which_fit
 from weft.core.explain.kept_from import gang_now, kept_for, kept_from
 from weft.core.explain.sentences import gang_in_words
@@ -496,13 +497,92 @@ def test_a_place_is_kept_for_a_pod_of_several_gpus_where_that_is_said() -> None:
     assert engine.kept_places.counts == {"kept": 1, "started": 1}
 
 
-def test_none_is_kept_for_pods_of_one_gpu_nor_where_it_is_off() -> None:
-    for rules, gpus in ((RESERVING, 1), (RULES, 2)):
-        world = World(node("a", gpus=2), rules=rules)
-        full(world, "p", "q")
-        world.add(pod("waits", gpus=gpus))
-        world.until(10 * MINUTE)
-        assert world.engine.kept_places.turns == {}
+def test_none_is_kept_for_pods_of_several_gpus_where_it_is_off() -> None:
+    world = World(node("a", gpus=2), rules=RULES)
+    full(world, "p", "q")
+    world.add(pod("waits", gpus=2))
+    world.until(10 * MINUTE)
+    assert world.engine.kept_places.turns == {}
+
+
+def test_a_pod_of_one_gpu_has_its_turn_after_five_times_as_long() -> None:
+    """Shares that end one by one would keep it waiting for ever."""
+    world = World(node("a", gpus=1), rules=RESERVING)
+    half = shape(milli=500)
+    world.add(pod("p", asks=half), pod("q", asks=half), pod("whole", gpus=1))
+    after = RESERVING.pods_after_ns * OTHERS_WAIT
+    world.until(after - SECOND)
+    assert world.engine.kept_places.kept() == []
+    world.until(after + MINUTE)
+    world.tell(PodGone("p"))
+    world.add(pod("later", asks=half))
+    assert "later" not in world.bound
+    world.tell(PodGone("q"))
+    assert world.bound["whole"] == "a"
+
+
+def test_of_pods_of_one_gpu_one_has_a_turn_and_takes_none_of_those_of_several() -> None:
+    world = World(node("a", gpus=4), rules=RESERVING)
+    full(world, *"pqrs")
+    world.add(*(pod(f"small{n}", gpus=1) for n in range(3)))
+    world.add(*(pod(f"large{n}", gpus=2) for n in range(3)))
+    assert [*world.engine.kept_places.turns] == ["small0", "large0", "large1"]
+
+
+def test_a_place_that_is_kept_for_another_costs_no_turn_for_half_an_hour() -> None:
+    """There is one place only: it is the second one's turn as soon as the first has started."""
+    world = World(node("a", gpus=2), rules=RESERVING)
+    full(world, "p", "q")
+    world.add(pod("first", gpus=2), pod("second", gpus=2))
+    world.until(2 * MINUTE)
+    counts = world.engine.kept_places.counts
+    assert (counts["kept"], counts["nowhere"]) == (1, 1)
+    world.tell(PodGone("p"))
+    world.tell(PodGone("q"))
+    assert world.bound["first"] == "a"
+    world.until(6 * MINUTE)
+    (turn,) = world.engine.kept_places.kept()
+    assert turn.name == "default/second"
+
+
+def test_a_place_is_kept_for_a_group_whose_pods_could_not_all_be_as_large_as_its_largest() -> None:
+    world = World(node("a", gpus=4), node("b", gpus=2))
+    full(world, *"pqrstu")
+    small, large = gang("train", 2, gpus=2)
+    world.add(small, replace(large, shape=shape(gpus=4)))
+    world.until(6 * MINUTE)
+    (turn,) = world.engine.kept_places.kept()
+    assert {place.node: len(place.shares) for place in turn.places} == {"a": 4, "b": 2}
+
+
+def test_so_has_one_that_must_be_in_one_topology_domain() -> None:
+    racks = {"a": (2, "1"), "b": (2, "1"), "c": (3, "2"), "d": (1, "2")}
+    nodes = (
+        replace(node(name, gpus=gpus), labels={"rack": rack})
+        for name, (gpus, rack) in racks.items()
+    )
+    world = World(*nodes)
+    full(world, *"pqrstuvw")
+    small, large = gang("train", 2, topology_key="rack")
+    world.add(small, replace(large, shape=shape(gpus=3)))
+    world.until(6 * MINUTE)
+    (turn,) = world.engine.kept_places.kept()
+    assert {place.node: len(place.shares) for place in turn.places} == {"c": 3, "d": 1}
+
+
+def test_pods_that_no_cluster_without_pods_could_take_cost_others_no_turns() -> None:
+    """One of many alike has a turn, in vain; nodes that come give them one again."""
+    rules = replace(RESERVING, at_once=1)
+    world = World(node("a", gpus=2), rules=rules)
+    full(world, "p", "q")
+    world.add(*(pod(f"never{n}", gpus=3) for n in range(50)), pod("large", gpus=2))
+    world.until(3 * MINUTE)
+    (turn,) = world.engine.kept_places.kept()
+    assert turn.name == "default/large"
+    world.tell(NodesChanged((node("b", gpus=3),)))
+    world.until(4 * MINUTE)
+    assert world.bound["never0"] == "b"
+    assert world.engine.kept_places.counts["nowhere"] == 1
 
 
 def test_as_many_places_are_kept_at_once_as_is_said_for_the_oldest() -> None:
