@@ -5,10 +5,12 @@ then pods of a higher one come, each fits nowhere, and victims are chosen (and e
 build/bench/preemption.json.
 
     python benchmarks/bench_preemption.py [--nodes 10000] [--pods 400] [--movable 30] [--rules]
+        [--uneven]
 
 `--movable`: so many percent of the pods may move, and on two GPUs of a hundred a share is free.
 `--rules`: pods are of 200 applications, each evenly spread over 20 zones. Those that come have
 bench_pod_rules' rules: spread by zone, apart by node, near another application by zone.
+`--uneven`: each pod's application is drawn, so that zones have more and less of it.
 """
 
 import argparse
@@ -34,9 +36,12 @@ FREE = 0.01
 """The part of shares, on GPUs with several, that nobody holds where pods may move."""
 
 
-def filled(nodes: int, policy: str, rng: random.Random, movable: int = 0) -> Engine:
+def filled(
+    nodes: int, policy: str, rng: random.Random, movable: int = 0, *, uneven: bool = False
+) -> Engine:
     """A cluster on which every GPU is held by two to five shares, or as a whole; of the pods so
     many percent may move, if any, and then some room is free."""
+    apps = random.Random(9) if uneven else None
     cluster = [
         Node(
             f"n{at:05d}",
@@ -59,7 +64,8 @@ def filled(nodes: int, policy: str, rng: random.Random, movable: int = 0) -> Eng
                 share = Share(0, gpu, CARD_MIB // parts, 1000 // parts, each.gpus[gpu].uuid)
                 place = Placement(f"p{number}", each.name, (share,), 500, 1_024)
                 in_zone[at % ZONES] += 1
-                labels = labels_of(in_zone[at % ZONES] % APPS)
+                app = apps.randrange(APPS) if apps else in_zone[at % ZONES] % APPS
+                labels = labels_of(app)
                 marks, priority = PodMarks("default", labels), rng.choice((1, 1, 2, 5, 8))
                 seen = PodSeenBound(place, number, marks=marks, priority=priority)
                 if movable and rng.random() * 100 < movable:
@@ -87,9 +93,10 @@ def main() -> None:
     parser.add_argument("--policy", default="least-stranding")
     parser.add_argument("--movable", type=int, default=0)
     parser.add_argument("--rules", action="store_true")
+    parser.add_argument("--uneven", action="store_true")
     chosen = parser.parse_args()
     rng = random.Random(0)
-    engine = filled(chosen.nodes, chosen.policy, rng, chosen.movable)
+    engine = filled(chosen.nodes, chosen.policy, rng, chosen.movable, uneven=chosen.uneven)
     took_ms, used_ms, ended, moved = [], [], 0, 0
     for at in range(chosen.pods):
         pod = a_pod(rng, at, rules=chosen.rules)

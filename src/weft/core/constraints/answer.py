@@ -34,13 +34,10 @@ class PodAnswer(NamedTuple):
             return bool(rows)
         return bool(where) if isinstance(where, int) else bool(np.count_nonzero(where))
 
-    def refuses(self, rows: Ints | None = None) -> Bools:
-        """True for each node that it refuses, [N]; for each of these rows."""
+    def refuses(self) -> Bools:
+        """True for each node that it refuses, [N]."""
         domains, asked = self.domains, self.asked()
-        if domains is None:
-            return asked if rows is None else asked.take(rows)
-        of_node = domains.of_node
-        return asked.take(of_node if rows is None else of_node.take(rows))
+        return asked if domains is None else asked.take(domains.of_node)
 
     def asked(self) -> Bools:
         """Return a mask of the domains or nodes that it refuses."""
@@ -115,13 +112,17 @@ class RowsLeft:
             if here := answer.where & left:
                 left ^= here
                 refused.append((answer.code, here))
-        rows = domains.rows_in(left)
-        if out := np.count_nonzero(there := self.codes.take(rows)):
+        rows, fitting = domains.rows_in(left), self.counts.item(0)
+        all_fit = fitting == len(self.codes)
+        if not all_fit and (out := np.count_nonzero(there := self.codes.take(rows))):
             rows = rows[there == 0] if out < len(rows) else rows[:0]
-        elsewhere = int(self.counts[0]) - len(rows)
+        elsewhere = fitting - len(rows)
         for code, here in refused[1:]:
-            there = self.codes.take(domains.rows_in(here))
-            if count := len(there) - int(np.count_nonzero(there)):
+            refused_rows = domains.rows_in(here)
+            count = len(refused_rows)
+            if not all_fit:
+                count -= int(np.count_nonzero(self.codes.take(refused_rows)))
+            if count:
                 self._count(code, count)
                 elsewhere -= count
         self._count(refused[0][0], elsewhere)
@@ -130,7 +131,8 @@ class RowsLeft:
     def _left_of(self, rows: Ints, alike: Sequence[PodAnswer]) -> Ints:
         """Those of the rows that are left."""
         for answer in alike:
-            out = answer.refuses(rows)
+            domains, asked = answer.domains, answer.asked()
+            out = asked.take(rows if domains is None else domains.of_node.take(rows))
             if count := int(np.count_nonzero(out)):
                 rows = rows[~out]
                 self._count(answer.code, count)

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import UnsetType
 
 from weft.core.constraints.answer import PodAnswer, Words
-from weft.core.constraints.counts import CountByNode, SumsByDomain, are_kept, summed
+from weft.core.constraints.counts import CountByNode, SumsByDomain, summed
 from weft.core.constraints.existing_pods import CountKey, ExistingPods, affinity_key
 from weft.core.constraints.storage_answers import storage_answers
 from weft.core.ledger.node_labels import WITHOUT, LabelColumn, as_bits
@@ -56,10 +56,14 @@ class AskedRules:
 
     def __init__(self, existing: ExistingPods, table: LedgerTable, rules: InterPodRules) -> None:
         self._existing, self._rules, self._row_of = existing, rules, table.row_of
-        self._near: list[SumsByDomain] = []
+        self._near: list[_NearByDomain] = []
         near = existing.count(affinity_key(rules)) if rules.affinity else None
         if near is not None:
-            self._near = [near.by_domain(table, term.topology_key) for term in rules.affinity]
+            by_domain = [near.by_domain(table, term.topology_key) for term in rules.affinity]
+            self._near = [
+                _NearByDomain(sums, partial(_affinity_words, term, sums.domains))
+                for term, sums in zip(rules.affinity, by_domain, strict=True)
+            ]
         away = [existing.count(CountKey((term.pods,))) for term in rules.anti_affinity]
         self._away = [
             _away(table, term, count, Code.POD_ANTI_AFFINITY)
@@ -73,7 +77,7 @@ class AskedRules:
         self._counts = _laid_out(table, [near, *away, *spread])
         self._off: Sequence[PodTerm] = ()  # others' terms that kept such a pod off last
         self._off_counts: list[tuple[CountByNode, object]] = []
-        self._kept_off: list[PodAnswer | _AwayByDomain] = []
+        self._kept_off: list[tuple[PodTerm | None, PodAnswer | _AwayByDomain]] = []
 
     def is_true(self, table: LedgerTable) -> bool:
         """True while counts and nodes are those that there are: they are asked once more."""
@@ -86,9 +90,12 @@ class AskedRules:
         found = self._affinity(table) if self._near else []
         away = self._away
         if off:
-            if off != self._off or not are_kept(self._off_counts):
+            if off != self._off or not self._existing.ask_again(self._off_counts):
                 self._keep_off(table, off)
-            away = away + self._kept_off
+            strangers = self._existing.strangers
+            away = away + [
+                answer for own, answer in self._kept_off if own is None or own in strangers
+            ]
         found += [each if isinstance(each, PodAnswer) else each.now() for each in away]
         if self._spread:
             parts = nodes_within(table, constraints, self._rules.spread)
@@ -103,10 +110,11 @@ class AskedRules:
         return found
 
     def _keep_off(self, table: LedgerTable, off: Sequence[PodTerm]) -> None:
-        """Look others' terms up."""
-        owners = [self._existing.owners[term] for term in off]
+        """Look others' terms up. One that the pod has too refuses no other node than its own does,
+        but where pods have it that it does not select."""
+        owners, same = [self._existing.owners[term] for term in off], self._rules.anti_affinity
         self._kept_off = [
-            _away(table, term, count, Code.ANTI_AFFINITY)
+            (term if term in same else None, _away(table, term, count, Code.ANTI_AFFINITY))
             for term, count in zip(off, owners, strict=True)
         ]
         self._off, self._off_counts = off, _laid_out(table, owners)
@@ -115,21 +123,13 @@ class AskedRules:
         """One pod must match all terms to count for any; the first of pods that are near to each
         other may be anywhere where all topology keys are."""
         rules, existing, near = self._rules, self._existing, self._near
-        is_first = rules.is_its_own and _nowhere(near)
+        is_first = rules.is_its_own and _nowhere([each.sums for each in near])
         if is_first and existing.kept:  # another one may have a place soon
             kept = existing.count(affinity_key(rules, with_kept=True))
             is_first = _nowhere(
                 [kept.by_domain(table, term.topology_key) for term in rules.affinity]
             )
-        return [
-            PodAnswer(
-                Code.POD_AFFINITY,
-                WITHOUT if is_first else sums.none_in,
-                partial(_affinity_words, term, sums.domains),
-                sums.domains,
-            )
-            for term, sums in zip(rules.affinity, near, strict=True)
-        ]
+        return [each.now(is_first=is_first) for each in near]
 
 
 def _laid_out(
@@ -160,6 +160,20 @@ def _domain(domains: LabelColumn, key: str, row: int) -> str:
     """Return the node's domain, for people; "" if it is in none."""
     number = int(domains.of_node[row])
     return f"{key}={domains.values[number - 1]}" if number else ""
+
+
+class _NearByDomain(NamedTuple):
+    """A term that needs any of these pods in the domain."""
+
+    sums: SumsByDomain
+    words: Words
+
+    def now(self, *, is_first: bool) -> PodAnswer:
+        """The answer as pods are now; the first of pods that are near to each other may be in any
+        domain."""
+        sums = self.sums
+        where = WITHOUT if is_first else sums.none_in
+        return PodAnswer(Code.POD_AFFINITY, where, self.words, sums.domains)
 
 
 class _AwayByDomain(NamedTuple):

@@ -1,6 +1,6 @@
 """Counts by node, as columns of a table and by topology domain."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -159,11 +159,6 @@ class CountByNode:
 
     def _rows(self) -> Ints:
         return np.fromiter(self._of_row, np.int64, len(self._of_row))
-
-
-def are_kept(counts: Sequence[tuple[CountByNode, object]]) -> bool:
-    """True if all of these counts are kept up, each in this layout."""
-    return all(not count.ended and count.layout is layout for count, layout in counts)
 
 
 def summed(domains: LabelColumn, counts: Ints, within: Bools | None = None) -> Ints:

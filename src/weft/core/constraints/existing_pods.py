@@ -6,12 +6,13 @@ once each time: an index by label finds the few that may select it.
 """
 
 import functools
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
@@ -44,7 +45,7 @@ KEPT_LABELS, KEPT_SHAPES = 1_024, 1_024
 filled in."""
 
 
-class CountKey(NamedTuple):
+class CountKey(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """The pods that all of these selectors select, with those that are terminating or without, and
     with those that only have a place kept for them or without."""
 
@@ -127,13 +128,46 @@ _Alike = tuple[str, frozenset[tuple[str, str]]]
 """Pods of one namespace with the same labels."""
 
 
+class _FoundByLabels:
+    """Keeps what some indexes found for pods alike, by the index's number: a decision asks all of
+    them about the same labels."""
+
+    def __init__(self, indexes: int) -> None:
+        self._nothing = [None] * indexes
+        self._found: dict[_Alike, list[Any]] = {}
+        self._with: dict[tuple[str, str], list[_Alike]] = {}  # those that have this label
+
+    def of(self, namespace: str, labels: Mapping[str, str]) -> list[Any]:
+        """Return what was found for such pods, to be filled in; None by indexes not asked yet."""
+        key = namespace, frozenset(labels.items())
+        found = self._found.get(key)
+        if found is None:
+            if len(self._found) >= KEPT_LABELS:
+                self._found.clear()
+                self._with.clear()
+            found = self._found[key] = [*self._nothing]
+            for pair in key[1]:
+                self._with.setdefault(pair, []).append(key)
+        return found
+
+    def forget(self, index: int, pairs: Sequence[tuple[str, str]]) -> None:
+        """Forget what this index found for pods with one of these labels; for all, if none is
+        named."""
+        if not pairs:
+            for found in self._found.values():
+                found[index] = None
+        for pair in pairs:
+            for alike in self._with.get(pair, ()):
+                self._found[alike][index] = None
+
+
 class _Index(Generic[T]):
     """Finds things by the pods that all of their selectors select, without asking all of them. What
-    was found for some labels stays until something comes or goes that may select them."""
+    was `found` for some labels stays until something comes or goes that may select them."""
 
-    def __init__(self) -> None:
-        self._found: dict[_Alike, list[T]] = {}
-        self._found_with: dict[tuple[str, str], dict[_Alike, None]] = {}  # by each label
+    def __init__(self, found: _FoundByLabels, number: int) -> None:
+        """`number` is the index's own among those that share what was found."""
+        self._found, self._number = found, number
         self._by_label: dict[str, dict[str, dict[T, _Selected]]] = {}
         self._others: dict[T, _Selected] = {}
         self._next = 0
@@ -143,7 +177,7 @@ class _Index(Generic[T]):
         self._next += 1
         first = selectors[0]
         pairs = _pairs_of(first)
-        self._forget(pairs)
+        self._found.forget(self._number, pairs)
         is_all = bool(pairs) and len(first.labels or ()) == 1
         more = tuple(_by_sets(each) for each in selectors[is_all:])
         asked = _Selected(self._next, first.namespaces, more)
@@ -156,7 +190,7 @@ class _Index(Generic[T]):
         """One less."""
         self._others.pop(item, None)
         pairs = _pairs_of(selectors[0])
-        self._forget(pairs)
+        self._found.forget(self._number, pairs)
         for key, value in pairs:
             by_value = self._by_label[key]
             bucket = by_value[value]
@@ -166,34 +200,16 @@ class _Index(Generic[T]):
                 if not by_value:
                     del self._by_label[key]
 
-    def selecting(self, namespace: str, labels: Mapping[str, str]) -> list[T]:
+    def selecting(self, namespace: str, labels: Mapping[str, str]) -> tuple[T, ...]:
         """Return those whose selectors select a pod of this namespace with these labels, in the
-        order in which they came; not to be changed."""
-        key = namespace, frozenset(labels.items())
-        found = self._found.get(key)
+        order in which they came."""
+        of_labels = self._found.of(namespace, labels)
+        found: tuple[T, ...] | None = of_labels[self._number]
         if found is None:
-            if len(self._found) >= KEPT_LABELS:
-                self._forget(())
-            found = self._found[key] = self._select(namespace, labels)
-            for pair in key[1]:
-                self._found_with.setdefault(pair, {})[key] = None
+            found = of_labels[self._number] = self._select(namespace, labels)
         return found
 
-    def _forget(self, pairs: Sequence[tuple[str, str]]) -> None:
-        """Forget what was found for pods with one of these labels; for all, if none is named."""
-        if not pairs:
-            self._found.clear()
-            self._found_with.clear()
-        for pair in pairs:
-            for alike in [*self._found_with.get(pair, ())]:
-                del self._found[alike]
-                for each in alike[1]:
-                    here = self._found_with[each]
-                    del here[alike]
-                    if not here:
-                        del self._found_with[each]
-
-    def _select(self, namespace: str, labels: Mapping[str, str]) -> list[T]:
+    def _select(self, namespace: str, labels: Mapping[str, str]) -> tuple[T, ...]:
         buckets = [self._others] if self._others else []
         for key in self._by_label if len(self._by_label) < len(labels) else labels:
             value = labels.get(key)
@@ -207,7 +223,7 @@ class _Index(Generic[T]):
         ]
         if len(buckets) > 1:
             found.sort(key=itemgetter(0))
-        return [item for _, item in found]
+        return tuple(item for _, item in found)
 
 
 def _pairs_of(selector: PodSelector) -> tuple[tuple[str, str], ...]:
@@ -286,8 +302,9 @@ _Undo = tuple[str, tuple[str, PodMarks] | None, MountedVolumes | UnsetType]
 
 class ExistingPods:
     """The pods that have a node, or are just getting one. `owners`: by required
-    anti-affinity term, how many pods with it each node has. `drawers` likewise, by
-    terms that count in others' preferences. `volumes` are what pods mount, and may mount.
+    anti-affinity term, how many pods with it each node has; `strangers`: by term, how many of these
+    it does not select itself, if any. `drawers` likewise, by terms that count in others'
+    preferences. `volumes` are what pods mount, and may mount.
     `has_moved`: `take_moved` has news, as where something of `volumes.moved`. `kept` counts those
     that only have a place kept for them."""
 
@@ -298,11 +315,13 @@ class ExistingPods:
         self._counts: dict[CountKey, CountByNode] = {}
         self._asked = 0
         self._watched: OrderedDict[CountKey, None] = OrderedDict()
-        self._counted: _Index[CountKey] = _Index()  # these, and the watched ones
+        found = _FoundByLabels(3)
+        self._counted: _Index[CountKey] = _Index(found, 0)  # these, and the watched ones
         self.owners: dict[PodTerm, CountByNode] = {}
-        self._away: _Index[PodTerm] = _Index()
+        self.strangers: Counter[PodTerm] = Counter()
+        self._away: _Index[PodTerm] = _Index(found, 1)
         self.drawers: dict[WeightedTerm, CountByNode] = {}
-        self._drawn: _Index[WeightedTerm] = _Index()
+        self._drawn: _Index[WeightedTerm] = _Index(found, 2)
         self._undo: list[_Undo] | None = None
         self.volumes = ServingVolumes()
         self.has_moved = False
@@ -454,11 +473,9 @@ class ExistingPods:
             known.asked = self._asked
             return known
         known = self._counts[key] = CountByNode(self._asked)
-        by_node, selectors = known.by_node, tuple(map(_by_sets, key.selectors))
-        for uid in self._of(key.selectors):
-            node, marks = self._pods[uid]
-            name, labels = marks.namespace, marks.labels
-            if key.takes(marks) and all(each.matches(name, labels) for each in selectors):
+        by_node = known.by_node
+        for node, marks in self._selected(key.selectors):
+            if key.takes(marks):
                 by_node[node] = by_node.get(node, 0) + 1
         if key in self._watched:
             del self._watched[key]
@@ -492,7 +509,7 @@ class ExistingPods:
 
     def keeping_off(self, namespace: str, labels: Mapping[str, str]) -> tuple[PodTerm, ...]:
         """Return the anti-affinity terms of pods here that select a pod like this."""
-        return tuple(self._away.selecting(namespace, labels))
+        return self._away.selecting(namespace, labels)
 
     def drawing(
         self, namespace: str, labels: Mapping[str, str]
@@ -513,8 +530,26 @@ class ExistingPods:
         self._fell.clear()
         return moved
 
-    def _of(self, selectors: tuple[PodSelector, ...]) -> Collection[str]:
-        """UIDs of the pods that they may select."""
+    def _selected(self, selectors: tuple[PodSelector, ...]) -> list[tuple[str, PodMarks]]:
+        """Return the pods that all of these select, with their nodes."""
+        uids, found_by = self._of(selectors)
+        found = [self._pods[uid] for uid in uids]
+        for each in selectors:
+            if each is found_by and len(each.labels or ()) == 1:  # it selects their labels
+                if (names := each.namespaces) is not None:
+                    found = [pod for pod in found if pod[1].namespace in names]
+            else:
+                of_pods = _by_sets(each)
+                found = [
+                    (node, marks)
+                    for node, marks in found
+                    if of_pods.matches(marks.namespace, marks.labels)
+                ]
+        return found
+
+    def _of(self, selectors: tuple[PodSelector, ...]) -> tuple[Collection[str], PodSelector | None]:
+        """Return UIDs of the pods that they may select, and by labels of which they were found."""
+        found_by: PodSelector | None = None
         named = [s.namespaces for s in selectors if s.namespaces is not None]
         fewest: Collection[str] = self._pods
         if named:
@@ -522,20 +557,25 @@ class ExistingPods:
             fewest = names[0] if len(names) == 1 else [uid for here in names for uid in here]
         for selector in selectors:
             if (near := self._by_label.near(selector, len(fewest))) is not None:
-                fewest = near
-        return fewest
+                fewest, found_by = near, selector
+        return fewest, found_by
 
     def _add(self, node: str, marks: PodMarks, by: int) -> None:
         moved = self._rose if by > 0 else self._fell
         if self._counts:
+            by_all = not marks.terminating and not marks.kept
             for key in self._counted.selecting(marks.namespace, marks.labels):
-                if key.takes(marks):
+                if by_all or key.takes(marks):
                     if (count := self._counts.get(key)) is not None:
                         count.add(node, by)
                     moved.add(key)
         for term in dict.fromkeys(marks.anti_affinity):
             _count_owner(self.owners, self._away, (term, term.pods), node, by)
             moved.add(term)
+            if not _by_sets(term.pods).matches(marks.namespace, marks.labels):
+                self.strangers[term] += by
+                if not self.strangers[term]:
+                    del self.strangers[term]
         self.has_moved = self.has_moved or bool(moved)
         for wish in marks.draws or ():
             _count_owner(self.drawers, self._drawn, (wish, wish.term.pods), node, by)

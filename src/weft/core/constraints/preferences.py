@@ -62,20 +62,25 @@ class PreferredPlace(msgspec.Struct, frozen=True, gc=False):
 
 
 class PreferredAmong(NamedTuple):
-    """The rows, in order, among which a pod's preferences decided, with the `parts` that tell them
-    apart; policies rate these rows within `percent` % of their range of the best."""
+    """Among which of the `rows`, in order, a pod's preferences decided: those `near` the best, by
+    position, None for all. Policies rate these within `percent` % of their range of the best, and
+    the `parts` tell them apart."""
 
     rows: Ints
+    near: Ints | None
     percent: int
     parts: list[PreferencePart]
 
     def place(self, row: int) -> PreferredPlace:
         """The reason why it is this row, which is among them."""
-        at = int(self.rows.searchsorted(row))
+        at, near = int(self.rows.searchsorted(row)), self.near
+        if near is not None:
+            at = int(near.searchsorted(at))
         parts = [
-            PartPoints(name, int(points[at]), _MOST * WEIGHTS[name]) for name, points in self.parts
+            PartPoints(name, points.item(at), _MOST * WEIGHTS[name]) for name, points in self.parts
         ]
-        return PreferredPlace(len(self.rows), self.percent, tuple(parts))
+        nodes = len(self.rows if near is None else near)
+        return PreferredPlace(nodes, self.percent, tuple(parts))
 
 
 class PodWishes:
@@ -106,24 +111,24 @@ class PodWishes:
         """Return the points of each part for these rows, which are all that fit; or for some of
         them, at these positions. A part that does not tell these apart may be left out."""
         table, asked = self._table, self._asked
-        found: list[tuple[PartName, Ints]] = []
+        found: list[PreferencePart] = []
 
-        def some(points: Ints) -> Ints:
-            return points if at is None else points.take(at)
+        def add(name: PartName, points: Ints) -> None:
+            points = points if at is None else points.take(at)
+            found.append(PreferencePart(name, points * WEIGHTS[name]))
 
         if table.has_taints and table.taints.are_disliked:
-            found.append(("taints", some(self._by_taints(rows))))
+            add("taints", self._by_taints(rows))
         if asked.nodes:
             weights = table.labels.preferred(asked.nodes).take(rows)
-            found.append(("node-affinity", some(_of_most(weights))))
+            add("node-affinity", _of_most(weights))
         if asked.spread:
-            found.append(("spread", some(self._by_spread(rows))))
+            add("spread", self._by_spread(rows))
         if (asked.pods or self._drawing) and (by_pods := self._by_pods(rows, at)) is not None:
-            found.append(("pod-affinity", by_pods))
+            found.append(by_pods)
         if asked.images and self._images.have_any(asked.images):
-            points = self._images.points(table, asked.images, asked.containers, rows)
-            found.append(("images", some(points)))
-        return [PreferencePart(name, points * WEIGHTS[name]) for name, points in found]
+            add("images", self._images.points(table, asked.images, asked.containers, rows))
+        return found
 
     def _by_taints(self, rows: Ints) -> Ints:
         """Taints that the pod does not tolerate, and should: the fewest are the most points."""
@@ -132,10 +137,10 @@ class PodWishes:
         counts = disliked.astype(np.int64).take(taints.of_node.take(rows))
         return _MOST - _of_most(counts)
 
-    def _by_pods(self, rows: Ints, at: Ints | None) -> Ints | None:
+    def _by_pods(self, rows: Ints, at: Ints | None) -> PreferencePart | None:
         """Sums of the weights of terms: of the pod's for each pod that they select, and of other
         pods' that select this one. For those of the rows that are `at` these positions; None if
-        they are equal there."""
+        all rows are equal."""
         by_key: dict[str, Ints] = {}
         own = [(w, self._existing.count(CountKey((w.term.pods,)))) for w in self._asked.pods]
         for wish, count in (*own, *self._drawing):
@@ -143,28 +148,25 @@ class PodWishes:
             by_domain = count.by_domain(self._table, key).sums
             by_domain = by_domain if wish.weight == 1 else by_domain * wish.weight
             by_key[key] = by_key[key] + by_domain if key in by_key else by_domain
-        labels, near = self._table.labels, rows if at is None else rows.take(at)
-        of_node: Ints | None = None
+        labels = self._table.labels
         if len(by_key) == 1:  # by domain: there are fewer of them
             (key, sums), *_ = by_key.items()
-            of_node = labels.domains(key).of_node
-            some = of_node.take(near)
+            which = labels.domains(key).of_node.take(rows)
+            every = sums[np.bincount(which).nonzero()[0]]
+            which = which if at is None else which.take(at)
         else:
             columns = [
                 sums.take(labels.domains(key).of_node.take(rows)) for key, sums in by_key.items()
             ]
-            sums = np.sum(columns, axis=0)
-            some = np.arange(len(rows)) if at is None else at
-        here = sums.take(some)
-        if here[here.argmin()] == here[here.argmax()]:
-            return None
-        every = here
-        if at is not None:
-            every = sums if of_node is None else sums.take(of_node.take(rows))
+            sums = every = np.sum(columns, axis=0)
+            which = np.arange(len(rows)) if at is None else at
         least, most = int(every[every.argmin()]), int(every[every.argmax()])
+        if least == most:
+            return None
         # By floats, as kube-scheduler does: they are cut off, not rounded.
         points = (_MOST * ((sums - least) / float(most - least))).astype(np.int64)
-        return points.take(some)
+        points *= WEIGHTS["pod-affinity"]
+        return PreferencePart("pod-affinity", points.take(which))
 
     def _by_spread(self, rows: Ints) -> Ints:
         """The fewer pods of these are there, the more points; none where a label is missing by

@@ -271,6 +271,7 @@ class Assessor:
         self.dear: list[Assessment] = []
         self._known: OrderedDict[tuple[str, Shape], Assessment] = OrderedDict()
         self._with_places: Assessment | None = None  # one at a time: they are large
+        self._without_rules: dict[Shape, Shape] = {}
 
     def forget(self) -> None:
         """Drop every answer (a policy's own state changed)."""
@@ -306,19 +307,26 @@ class Assessor:
         """Return the answers for `shape` as of the ledger's current version."""
         self.looked += LOOKS_AT_LEAST
         known = self._of_this_layout(profile, shape)
-        self._known.move_to_end((profile.name, shape))
+        self._known.move_to_end((profile.name, known.shape))
         known.profile, known.asked = profile, self._prices
         self._bring_up(known)
         if len(known.raw) > 1:
             _weigh(known)
         return known
 
-    @staticmethod
-    def without_rules(shape: Shape) -> Shape:
+    def without_rules(self, shape: Shape) -> Shape:
         """Return the same for everybody who asks as much, whatever pods it wants around it: answers
         about room are kept by this."""
-        constraints = replace(shape.constraints, pods=UNSET, storage=UNSET)
-        return replace(shape, constraints=constraints)
+        known = self._without_rules.get(shape)
+        if known is None:
+            if len(self._without_rules) >= KEPT_AT_MOST:
+                self._without_rules.clear()
+            constraints = replace(shape.constraints, pods=UNSET, storage=UNSET)
+            bare = replace(shape, constraints=constraints)
+            # One object for all who ask as much: the same is found sooner than an equal one.
+            known = self._without_rules.setdefault(bare, bare)
+            self._without_rules[shape] = known
+        return known
 
     def _of_this_layout(self, profile: Profile, shape: Shape) -> Assessment:
         """Return the answers kept for `shape`; new ones where the nodes are others since (its

@@ -122,8 +122,11 @@ class Journal:
         row, shares = place or (-1, ())
         score = 0
         if row >= 0:
-            rows = known.rows
-            score = known.total[row] if rows is None else known.scores[rows.searchsorted(row)]
+            rows, raw = known.rows, known.raw
+            if rows is None or not raw:
+                score = known.total[row]
+            else:  # of several policies scores are weighed among the rows that are left
+                score = raw[0][row] if len(raw) == 1 else known.scores[rows.searchsorted(row)]
         return Record(
             *self._begun(pod, waiting.profile.name, waiting.tries, now_ns),
             outcome,

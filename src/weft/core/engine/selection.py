@@ -59,7 +59,7 @@ def best_row(known: Assessment, profile: Profile, key: str) -> int:
         return -1
     near = None
     if known.wishes is not None:
-        near = _preferred(known, known.wishes, profile.preferences)
+        near = _preferred(known, known.wishes, profile.preferences, int(best))
         if near is not None and len(near) == 1:
             return int(near[0])
     if near is None and (profile.breaks_ties or known.connected is not None):
@@ -75,31 +75,32 @@ def best_row(known: Assessment, profile: Profile, key: str) -> int:
     return int(near[first])
 
 
-def _preferred(known: Assessment, wishes: PodWishes, percent: int) -> Ints | None:
+def _preferred(known: Assessment, wishes: PodWishes, percent: int, best: int) -> Ints | None:
     """Return the best rows for the pod's preferences, of those within `percent` % of the range of
-    scores from the best; of equals those with the best score. None if it has none among them."""
+    scores from the `best`; of equals those with the best score. None if it has none among them."""
     rows = known.rows
-    scores = known.total if rows is None else known.scores
-    best, worst = int(scores[scores.argmax()]), int(scores[scores.argmin()])
     if rows is None:
-        rows = (scores != NEVER).nonzero()[0]
-        scores = scores.take(rows)
-        worst = int(scores.min())
+        rows = (known.total != NEVER).nonzero()[0]
+        scores = known.total.take(rows)
+    else:
+        scores = known.scores
+    worst = int(scores[scores.argmin()])
     near = (scores >= best - (best - worst) * percent // 100).nonzero()[0]
     if len(near) == 1:
         return None
-    all_near = len(near) == len(rows)
-    parts = wishes.parts(rows, None if all_near else near)
-    parts = [part for part in parts if part.tells_apart]
+    some = None if len(near) == len(rows) else near
+    parts = wishes.parts(rows, some)
+    if len(parts) > 1:
+        parts = [part for part in parts if part.tells_apart]
     if not parts:
         return None
     sums = parts[0].points if len(parts) == 1 else np.sum([part.points for part in parts], axis=0)
     chosen = (sums == sums[sums.argmax()]).nonzero()[0]
     if len(chosen) == len(sums):
         return None
-    at = chosen if all_near else near.take(chosen)
+    at = chosen if some is None else near.take(chosen)
     by_score = scores.take(at)
-    known.preferred = PreferredAmong(rows if all_near else rows.take(near), percent, parts)
+    known.preferred = PreferredAmong(rows, some, percent, parts)
     return np.asarray(rows.take(at[by_score == by_score[by_score.argmax()]]))
 
 

@@ -3,11 +3,25 @@
 from random import Random
 
 import numpy as np
+import pytest
+from msgspec.structs import replace
 
 from weft.core.constraints.counts import SumsByDomain
 from weft.core.constraints.existing_pods import CountKey, ExistingPods
+from weft.core.engine import Engine, PodGone, PodSeenBound
+from weft.core.framework import Profile
 from weft.core.ledger.node_labels import LabelColumn, as_bits
-from weft.model import PodMarks, PodSelector, PodTerm, Requirement
+from weft.core.policies.packing import FirstFit
+from weft.model import (
+    Code,
+    Constraints,
+    InterPodRules,
+    PodMarks,
+    PodSelector,
+    PodTerm,
+    Requirement,
+)
+from weft.testing import node, placement, pod, shape
 
 
 def test_sums_by_domain_are_those_added_up_again() -> None:
@@ -38,9 +52,50 @@ def selector(key: str, *values: str) -> PodSelector:
     return PodSelector(None, (Requirement(key, "In", values),))
 
 
+@pytest.mark.parametrize("key", ["host", "zone"])
+def test_a_term_that_others_have_too_is_asked_once_but_where_it_does_not_select_them(
+    key: str,
+) -> None:
+    """Pods that keep away from each other: their own term says of each node what the others' does,
+    unless a pod has the term that is not one of these pods."""
+    away = PodTerm(key, selector("app", "web"))
+    rules = InterPodRules(anti_affinity=(away,))
+    nodes = [
+        replace(node(f"n{at}"), labels={"host": f"n{at}", "zone": f"z{at // 2}"}) for at in range(6)
+    ]
+    engine = Engine([Profile("weft", (FirstFit(),))], nodes)
+    asks = replace(shape(), constraints=Constraints(pods=rules))
+    asked = replace(pod("asked", asks=asks), labels={"app": "web"})
+    profile = engine.profiles["weft"]
+
+    def codes() -> list[int]:
+        found: list[int] = engine.assess(profile, asked).codes.tolist()
+        return found
+
+    def seen(uid: str, where: str, app: str) -> None:
+        marks = PodMarks("default", {"app": app}, (away,))
+        engine.handle(PodSeenBound(placement(uid, where), marks=marks), 0)
+
+    at_once = 1 if key == "host" else 2
+    own, others = int(Code.POD_ANTI_AFFINITY), int(Code.ANTI_AFFINITY)
+    seen("web", "n0", "web")
+    assert codes() == [own] * at_once + [0] * (6 - at_once)
+    seen("db", "n2", "db")
+    assert codes()[2] == others
+    assert codes().count(others) == at_once
+    engine.handle(PodGone("db"), 0)
+    assert codes() == [own] * at_once + [0] * (6 - at_once)
+    seen("web", "n0", "db")  # relabelled
+    assert codes()[0] == others
+    assert not engine.existing.count(CountKey((away.pods,))).by_node
+    engine.handle(PodGone("web"), 0)
+    assert codes() == [0] * 6
+    assert not engine.existing.strangers
+
+
 def test_terms_found_for_labels_are_those_of_a_new_index_whatever_comes_and_goes() -> None:
-    """Terms found for a pod's labels are forgotten where a term comes or goes that may select it,
-    and nothing is kept for labels of which nothing is found any more."""
+    """Terms found for a pod's labels are forgotten where a term comes or goes that may select
+    it, and what is kept of labels grows with pods' different labels alone."""
     selectors = [
         *(selector(key, *values) for key in ("app", "tier") for values in (("a",), ("b", "c"))),
         PodSelector(None, ()),
@@ -64,8 +119,8 @@ def test_terms_found_for_labels_are_those_of_a_new_index_whatever_comes_and_goes
             if step % 7 == 0:
                 existing.count(CountKey((dice.choice(selectors),)))
             anew = ExistingPods()
-            for each, (node, marks) in there.items():
-                anew.put(each, node, marks)
+            for each, (where, marks) in there.items():
+                anew.put(each, where, marks)
             for app in ("a", "b", "c", None):
                 asked = {} if app is None else {"app": app, "tier": "b"}
                 for namespace in ("red", "blue"):
@@ -73,6 +128,8 @@ def test_terms_found_for_labels_are_those_of_a_new_index_whatever_comes_and_goes
                     assert set(found) == set(anew.keeping_off(namespace, asked))
         for uid in list(there):
             existing.remove(uid)
-        index = existing._away
-        assert len(index._found) <= 8
-        assert set(index._found_with) <= {pair for _, labels in index._found for pair in labels}
+        kept = existing._away._found
+        assert len(kept._found) <= 2 * 4 * 4, "namespaces, and values of two labels or none"
+        known = {pair for _, labels in kept._found for pair in labels}
+        assert set(kept._with) == known
+        assert all(kept._with[pair] for pair in known)
