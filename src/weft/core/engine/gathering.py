@@ -36,6 +36,8 @@ class GatheringPods:
         had_quorum = before is not None and before.has_quorum
         members = self.gangs.placed(uid, gang)
         if had_quorum or not members.has_quorum:
+            if members.head is not None and not members.is_complete:  # it says another size now
+                self._gather(members, now_ns)
             return
         head, members.head, members.short_since_ns = members.head, None, None
         if head is not None and head.state != "trying":

@@ -405,3 +405,20 @@ def test_a_gang_whose_decision_broke_off_starts_whole_once_it_can(
     monkeypatch.undo()
     commands = engine.handle(NodesChanged((node("b", gpus=1),)), 60 * SECOND)
     assert set(places(commands)) == {*NAMES}
+
+
+def test_a_gang_waits_whose_group_is_deleted_while_too_few_of_its_pods_have_places() -> None:
+    """The pod with a place hears of it last."""
+    engine = engine_of(node("a", gpus=4))
+    gang, deleted = (Gang("kubernetes", "default", "g", least) for least in (3, 0))
+    engine.handle(PodSeenBound(placement("p0", "a", 0, memory_mib=16_000), gang=gang), 0)
+    engine.handle(PodSeenBound(placement("full", "a", 1, memory_mib=16_000)), 0)
+    engine.handle(PodSeenBound(placement("late", "a", 2, memory_mib=16_000)), 0)
+    pods = [replace(pod(name, gpus=1), gang=gang) for name in ("p1", "p2")]
+    for each in (*pods, *(replace(each, gang=deleted) for each in pods)):
+        engine.handle(PodAdded(each), 0)
+    engine.handle(PodSeenBound(placement("p0", "a", 0, memory_mib=16_000), gang=deleted), 0)
+    commands = engine.handle(PodGone("full"), 60 * 1_000_000_000)
+    commands += engine.handle(PodGone("late"), 120 * 1_000_000_000)
+    assert not [each for each in commands if isinstance(each, Faulted)]
+    assert "p1" not in engine.ledger.holdings
