@@ -4,7 +4,7 @@ One scheduler on one cluster, in blocks that take turns: ten consoles open, or n
 blocks is first changes each time, and each is compared with the other of its pair, so that what
 else the machine does, and how full the cluster is, falls on both. In a block pods are created one
 after the other, and then many at once. In earnest the console is a Deployment of its own, on
-another machine: here it and its browsers have the lowest priority.
+another machine: here it and its browsers run only while a core is idle.
 """
 
 import asyncio
@@ -152,9 +152,9 @@ def _start_consoles(stage: Stage) -> list[Server]:
 
 
 def _at_leisure(stage: Stage, name: str, words: list[str]) -> Server:
-    """A Python process of the lowest priority."""
+    """A Python process that runs only while a core is idle: `nice` still delays others."""
     number = len(list(stage.folder.glob(f"{name}-*.log")))
-    command = [shutil.which("nice") or "nice", "-n", "19", sys.executable, *words]
+    command = [shutil.which("chrt") or "chrt", "--idle", "0", sys.executable, *words]
     server = Server(command, stage.folder / f"{name}-{number}.log")
     server.start()
     return server

@@ -58,7 +58,9 @@ def shown(node: ast.Constant | ast.JoinedStr) -> str:
     if isinstance(node, ast.Constant):
         return str(node.value)
     return "".join(
-        str(part.value) if isinstance(part, ast.Constant) else "{" + ast.unparse(part)[2:-1]
+        "{" + ast.unparse(part.value) + "}"
+        if isinstance(part, ast.FormattedValue)
+        else ast.literal_eval(part)
         for part in node.values
     )
 

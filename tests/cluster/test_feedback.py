@@ -207,7 +207,7 @@ def test_who_slows_a_critical_pod_down_goes_and_stays_away_also_after_a_crash(
         pair(now, "open", "noisy-0")
         pair(now, "held", "noisy-guarded", labels={"app": "guarded"})
         applications.does(serve_open=ALONE_PER_S, serve_held=ALONE_PER_S)
-        until_explained(now, "serve-open", "broken in 0 of the last 3 windows")
+        until_explained(now, "serve-open", "exceeded in 0 of the last 3 windows")
         assert not [
             one for one in now.api.list("Event", now.namespace) if one["reason"] == "SlowedDown"
         ]

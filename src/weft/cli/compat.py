@@ -165,8 +165,8 @@ def _format(flags: dict[str, str], warnings: list[str]) -> LogFormat:
 def _extender(
     flags: dict[str, str], environment: Mapping[str, str], warnings: list[str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Translate Elastic GPU's, gpushare's and Co-scheML's: all three paths on one port, open to
-    all."""
+    """Translate the flags of Elastic GPU's, gpushare's or Co-scheML's extender: one port serves the
+    paths of all three, and any client may bind."""
     words = ["extender", "serve"]
     port = environment.get("PORT", "")
     extender: dict[str, Any] = {"address": "0.0.0.0", "anyoneMayBind": True}

@@ -1,10 +1,11 @@
-"""Hides the names of pods whose namespaces a viewer may not list; what they hold stays to be seen.
+"""Hides the names of pods whose namespaces a viewer may not list; the GPUs that they hold stay
+visible.
 
-Of such a pod nothing is left by which it could be told from another: no name, namespace, group or
-application, and another key than its UID. Texts are searched for NAMESPACE/NAME, whoever wrote
-them: what is hidden is decided by the namespace alone, so that nobody can try out names. A pod may
-name any queue: so of a queue that is not named after one of a viewer's namespaces they are shown
-what their own pods hold, whether it has others' pods, and is configured, or not.
+Nothing is left by which such a pod could be told from another: no name, namespace, group or
+application, and a key other than its UID. All texts are searched for NAMESPACE/NAME. The namespace
+alone decides what is hidden, so that names cannot be tried out. A pod may name any queue. Of a
+queue that is not named after one of the viewer's namespaces, the viewer sees only what pods of
+these namespaces hold, whether the queue has other pods, and whether it is configured.
 """
 
 import hashlib

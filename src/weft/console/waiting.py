@@ -19,8 +19,8 @@ from weft.model.reason import TEXT
 
 
 class Alike(NamedTuple):
-    """All of a pod by which it fits, or by which others would have to end: pods of which it is
-    equal wait for the same reason."""
+    """The properties of a pod that decide where it fits, and which other pods would have to end:
+    pods that agree in all of them wait for the same reason."""
 
     profile: str
     shape: Shape
@@ -145,7 +145,7 @@ class _Search:
                 self._ended_at = self._engine.ledger.version
 
     def is_stale(self, engine: Engine) -> bool:
-        """Tell whether the search ended on another state, and found nothing that helps now."""
+        """Return True if the search ended on another state, and found nothing that helps now."""
         return (
             self._search.ended
             and self._ended_at != engine.ledger.version

@@ -1,4 +1,4 @@
-"""Counts a node's GPUs in each system's own resources: what an agent tells the kubelet.
+"""Counts a node's GPUs in each system's own resources, as an agent reports them to the kubelet.
 
 Each dialect says what one card is in its units (`BaseDialect.card_units`), the inverse of its
 `reported_gpus`; here they are added up. A kubelet counts each resource alone and refuses pods

@@ -52,7 +52,7 @@ AGENT_ANNOTATIONS = tuple(system.agent_annotation for system in ALL if system.ag
 
 
 def is_kept_mark(name: str) -> bool:
-    """True of marks of a system that goes on beside Weft."""
+    """Return True for marks of a system that goes on beside Weft."""
     return name in _KEPT or name.startswith(_KEPT_BEGINNINGS)
 
 
@@ -74,7 +74,7 @@ def kept_marks(words: Mapping[str, str] | None) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=1024)
 def is_gpu_resource(name: str) -> bool:
-    """True if it asks for GPUs in one of the systems.
+    """Return True if it asks for GPUs in one of the systems.
 
     None of these is a resource "of the node beside the GPUs", whichever system the pod is of.
     """

@@ -65,10 +65,11 @@ def derived_record(
 def why_not_due(
     record: DeliveryRecord, pod: PodManifest, node: Node, settings: DialectSettings
 ) -> str:
-    """Why the pod's requests and its placement on `node` do not allow this record; "" if they do.
+    """Return why the pod's requests and its placement on `node` do not allow this record; "" if
+    they do.
 
-    Its GPUs and amounts are compared. How much it says may be promised of a card is not read: the
-    node's settings say that.
+    The record's GPUs and amounts are compared. How much of a card may be promised is not read from
+    it: the node's settings say that.
     """
     try:
         request = parse_pod(pod, settings)
@@ -107,7 +108,7 @@ def _placed(pod: PodManifest, request: PodRequest, node: Node) -> tuple[tuple[Sh
 
 
 def _beyond(record: DeliveryRecord, due: DeliveryRecord | None, request: PodRequest) -> str:
-    """Names what the record has beyond the one that is due to the pod; "" for nothing."""
+    """Return what the record gives beyond the one that is due to the pod; "" if nothing."""
     if due is None or {_amounts(card) for card in record.cards} != set(map(_amounts, due.cards)):
         return f"it names other GPUs, or other amounts of them, than {PLACEMENT}"
     nothing = DeliveredContainer()
@@ -125,7 +126,8 @@ def _beyond(record: DeliveryRecord, due: DeliveryRecord | None, request: PodRequ
 
 
 def _beyond_asked(container: DeliveredContainer, due: DeliveredContainer, *, limited: bool) -> str:
-    """Names what the container has beyond its due; `limited`: it asks for an amount of memory."""
+    """Return what the container has beyond its due, "" if nothing; `limited`: it asks for an amount
+    of memory."""
     own = container.shares
     if [(s.gpu, s.uuid, s.milli) for s in own] != [(s.gpu, s.uuid, s.milli) for s in due.shares]:
         return "has other GPUs, or other amounts of their cores, than it asks for"
@@ -145,7 +147,8 @@ def _amounts(card: DeliveredCard) -> tuple[int, str, int, int]:
 
 
 def _spent_twice(record: DeliveryRecord, request: PodRequest) -> str:
-    """Says where containers that run together have more memory than their pod."""
+    """Return on which GPU containers that run together have more memory than their pod; "" if on
+    none."""
     stay = {container.name for container in request.containers if not container.init}
     for card in record.cards:
         together = (

@@ -24,9 +24,9 @@ class DialectSettings(msgspec.Struct, frozen=True):
     `interference_table`: whether one is configured, which makes gpushare pods with a known
     application coscheml's. `compat`: `exact` reproduces the originals' quirks where golden vectors
     exist. `volcano_memory_factor`: MiB that one `volcano.sh/vgpu-memory` is (its plugin's
-    gpuMemoryFactor). `lends`: whether more may be promised than a card has. Resources that ask for
-    GPUs then count besides, as kubelets count them: these refuse pods beyond what their nodes
-    advertise.
+    gpuMemoryFactor). `lends`: whether more may be promised than a card has. If so, resources that
+    ask for GPUs are also counted as the kubelet counts them, since it refuses pods beyond what its
+    node advertises.
     """
 
     gpushare_unit: Literal["auto", "node", "GiB", "MiB"] = "auto"
@@ -53,12 +53,12 @@ class UnitSettings(msgspec.Struct, frozen=True):
     volcano_memory_factor: int = 1
 
     def promised(self, units: int) -> int:
-        """How many of so many units of memory may be promised."""
+        """Return how many of these units of memory may be promised."""
         return units * self.promised_permille // 1000
 
 
 class PodAnnotations(msgspec.Struct, frozen=True):
-    """The annotations and labels that a dialect writes for a placement, and what should follow.
+    """The annotations and labels that a dialect writes for a placement, and the environment.
 
     `annotations` and `labels` go into the Binding. `env`, per container name, is what the container
     needs to use its GPUs: it goes into the delivery record, and whatever delivers sets it.
@@ -77,7 +77,7 @@ class Dialect(Protocol):
     tie_break: TieBreak
 
     def owns(self, pod: PodManifest, settings: DialectSettings) -> bool:
-        """True if this pod asks in this system's way (resources, labels, schedulerName)."""
+        """Return True if this pod asks in this system's way (resources, labels, schedulerName)."""
         ...
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:

@@ -1,4 +1,4 @@
-"""Weighs a bound pod's annotations and labels: nobody's word alone makes a charge smaller.
+"""Weighs a bound pod's annotations and labels: no single source makes a charge smaller.
 
 Whoever may change a pod may change its annotations, and the ledger is made of them. What a bound
 pod was decided to hold stays its charge while two of its marks agree on it, whatever else it says:
@@ -74,7 +74,7 @@ def agreed(pod: PodManifest, bound_with: str = "") -> str:
 
 
 def marked(pod: PodManifest) -> bool:
-    """True if one of Weft's annotations says where this very pod is, on this very node."""
+    """Return True if one of Weft's annotations says where this very pod is, on this very node."""
     marks = pod.metadata.annotations or {}
     bound_to = (pod.metadata.uid, pod.spec.node_name)
     return bool(pod.spec.node_name) and any(
@@ -133,8 +133,8 @@ def records(pod: PodManifest, request: PodRequest, node: Node, bound_with: str =
 
 
 def anothers(pod: PodManifest, request: PodRequest, node: Node) -> bool:
-    """True if Weft's annotations are another pod's, or speak of another node: then the system's own
-    marks came from there as well."""
+    """Return True if Weft's annotations are another pod's, or speak of another node: then the
+    system's own marks came from there as well."""
     if pod.spec.node_name and pod.spec.node_name != node.name:
         return True
     annotations = pod.metadata.annotations or {}
@@ -230,7 +230,7 @@ def _less(
 
 
 def _too_few(gpu_request: GpuRequest, shares: Sequence[Share]) -> bool:
-    """True if these are not all GPUs of the request."""
+    """Return True if these are not all GPUs of the request."""
     few_mib = sum(share.memory_mib for share in shares) < gpu_request.memory.value
     return len(shares) < gpu_request.count or (gpu_request.split and few_mib)
 

@@ -52,7 +52,7 @@ class GeniusDialect(BaseDialect):
     pod_asks_as_one = True
 
     def carries(self, words: PodWords, settings: DialectSettings) -> bool:
-        """True if a label asks for GPUs; genius/priority alone does not."""
+        """Return True if a label asks for GPUs; genius/priority alone does not."""
         return any(name in words.labels for name in self.asking_labels)
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:

@@ -124,13 +124,15 @@ class Gpushare(BaseDialect):
         others: Sequence[PodManifest],
         now_ns: int,
     ) -> dict[str, str]:
-        """Assigned, since now: as its device plugin does at Allocate."""
+        """Return the annotations that mark the pod as assigned now, as gpushare's device plugin
+        writes them at Allocate."""
         if (pod.metadata.annotations or {}).get(ASSIGNED) != "false":
             return {}
         return {ASSIGNED: "true", ASSUME_TIME: str(now_ns)}
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
-        """From the index annotation, or gpushare 2.0's allocation where that is one card."""
+        """Return the placement on the card in the index annotation, or in gpushare 2.0's allocation
+        if that is one card; else None."""
         annotations = pod.metadata.annotations or {}
         allocated = annotations.get(ALLOCATION, "")
         gpu = find(node, annotations.get(PREFIX + "IDX") or _single_card(allocated))
@@ -143,7 +145,9 @@ class Gpushare(BaseDialect):
     def on_node(
         self, pod: PodManifest, request: PodRequest, node: Node, settings: DialectSettings
     ) -> tuple[PodRequest, str]:
-        """By the node's unit; by a larger one that its marks or the setting say, if it can be."""
+        """Return the request in the node's unit, and a doubt in words, "" for none. If the pod's
+        marks or the setting say a larger unit, that one counts, as long as the amount fits on a
+        card."""
         if not request.shape.gpu_requests:
             return request, ""
         gpu_request, card_mib = request.shape.gpu_requests[0], _largest_mib(node)

@@ -141,7 +141,8 @@ def _topology_keys(spec: PodGroupSpec, warnings: list[str]) -> list[str]:
 
 
 def ends_as_one(mode: Any, warnings: list[str]) -> bool:
-    """True if all pods of the group are preempted where one is; an unknown mode is warned of."""
+    """Return True if all pods of the group are preempted where one is; an unknown mode is warned
+    of."""
     if isinstance(mode, dict) and len(mode) == 1:
         mode = next(iter(mode))
     if mode in (AS_ONE, "all"):

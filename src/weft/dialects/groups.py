@@ -1,4 +1,5 @@
-"""Reads a pod's group from its own words, in each system's language, as one `Gang`.
+"""Reads a pod's group from its own fields, labels and annotations, in each system's form, as one
+`Gang`.
 
     kubernetes         spec.schedulingGroup.podGroupName          size in its PodGroup
     scheduler-plugins  label scheduling.x-k8s.io/pod-group        size in its PodGroup
@@ -6,10 +7,10 @@
     koordinator        annotations gang.scheduling.koordinator.sh/…, or its two old labels
     owner              annotation weft.dev/gang: owner, on the pod or its namespace
 
-Of several in one pod the first counts, with a warning. A size that stands in an object is 0 here,
-unknown: `cluster/state/groups.py` fills it in. Whatever cannot be read is worth one warning and
-never raises: a pod whose group has a name or a size that nobody can read waits, as it would for its
-first scheduler.
+If a pod names several groups, the first in this order counts, with a warning. A size that stands in
+an object is 0 (unknown) here: `cluster/state/groups.py` fills it in. A value that cannot be read
+causes a warning, never an error: a pod whose group has an unreadable name or size stays pending, as
+it would with the scheduler that it was written for.
 """
 
 import json
@@ -93,7 +94,7 @@ ON_ITS_OWN = GroupWords()
 
 
 def may_have_group(pod: PodManifest, *, by_namespace: bool = False) -> bool:
-    """True if the pod says anything of a group. Most pods do not, and that is soon seen."""
+    """Return True if the pod says anything of a group. Most pods do not, and that is soon seen."""
     meta = pod.metadata
     labels, annotations = meta.labels, meta.annotations
     return bool(
@@ -105,7 +106,7 @@ def may_have_group(pod: PodManifest, *, by_namespace: bool = False) -> bool:
 
 
 def could_have_by_namespace(pod: PodManifest) -> bool:
-    """True if its owner's pods are a group where its namespace says so."""
+    """Return True if its owner's pods are a group where its namespace says so."""
     labels = pod.metadata.labels
     return bool(labels) and not _OWNED.isdisjoint(labels or ())
 
@@ -136,7 +137,7 @@ def group_of(
 
 
 class _Words:
-    """One pod's words, and what is to be said of them."""
+    """One pod's fields about its group, and the warnings about them."""
 
     def __init__(self, pod: PodManifest, owner: str, by_namespace: bool, written: bool) -> None:
         meta = pod.metadata
@@ -168,7 +169,8 @@ class _Words:
         return GroupWords(warnings=tuple(self._warnings))
 
     def found(self) -> list[tuple[str, str]]:
-        """Return the systems in whose words the pod says a group, with its name, in their order."""
+        """Return the systems in whose form the pod names a group, in their order, each with the
+        group's name."""
         group = self._pod.spec.scheduling_group
         names = [
             (KUBERNETES, (group.pod_group_name or "") if group is not None else "", _FIELD),
@@ -290,7 +292,8 @@ class _Words:
         return self.of(Gang(OWNER, self.namespace, name, least))
 
     def _size(self, where: str, text: str) -> int:
-        """Return the number of pods that is written there; 0, the pod waits, if it is not one."""
+        """Return the number of pods in `text`, the value of the field `where`; 0, so that the pod
+        waits, if it is not a number."""
         if not _NUMBER.fullmatch(text) or len(text) > _MOST_DIGITS:
             self.warn(
                 f"{where} is {_shown(text)}, not a number of pods, so the pod stays "

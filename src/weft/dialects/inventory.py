@@ -60,7 +60,7 @@ class InventoryFallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     labels: dict[str, str] = {}
 
     def fits(self, node: NodeManifest) -> bool:
-        """True if it is about this node."""
+        """Return True if it is about this node."""
         labels = node.metadata.labels or {}
         return fnmatch.fnmatchcase(node.metadata.name, self.nodes) and all(
             labels.get(key) == value for key, value in self.labels.items()
@@ -250,7 +250,8 @@ def _sized(
 
 
 def _counts_reserve(card: ReportedGpu, usable_mib: int) -> bool:
-    """True if it is a card of so much usable memory, the driver's part of it included or not."""
+    """Return True if it is a card of so much usable memory, the driver's part of it included or
+    not."""
     return card.least - card.least // _RESERVE_PART <= usable_mib <= card.most
 
 

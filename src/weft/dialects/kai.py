@@ -80,7 +80,7 @@ class Kai(BaseDialect):
     served_by_itself = True
 
     def carries(self, words: PodWords, settings: DialectSettings) -> bool:
-        """True if an annotation asks, or it is a reservation pod.
+        """Return True if an annotation asks, or it is a reservation pod.
 
         The annotations' names are anybody's: a pod of Kubernetes' own scheduler is KAI's only where
         a label of KAI's says so.
@@ -93,7 +93,8 @@ class Kai(BaseDialect):
         return labelled or words.manifest.spec.scheduler_name not in _UNLABELLED
 
     def yields(self, words: PodWords) -> bool:
-        """Beside any other system's words its annotations are ignored, as a name of anybody's."""
+        """Return True unless it is a reservation pod: next to another system's words KAI's
+        annotations are ignored, as their names are not KAI's alone."""
         return not is_reservation(words.manifest)
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
@@ -125,7 +126,7 @@ class Kai(BaseDialect):
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """No marks; the variables that KAI's ConfigMap gives a container."""
+        """Return no marks, only the variables that KAI's ConfigMap gives a container."""
         env = visible(request, placement)
         asked = {c.name: c.asked for c in request.containers if c.asked is not None}
         for name, values in env.items():
@@ -137,8 +138,8 @@ class Kai(BaseDialect):
     def on_node(
         self, pod: PodManifest, request: PodRequest, node: Node, settings: DialectSettings
     ) -> tuple[PodRequest, str]:
-        """Nothing for a reservation whose group has pods there, all on known cards; whole cards
-        where it is unknown which card a pod has its part of."""
+        """Return the request, with no GPUs for a reservation pod whose group has pods there, all on
+        known cards; with whole cards if it is unknown of which card a pod has its part."""
         if pod.spec.node_name != node.name or marked(pod) or not request.shape.gpu_requests:
             return request, ""
         names, kept = _names(node), _kept_whole(node)
@@ -155,7 +156,8 @@ class Kai(BaseDialect):
         return _asking(request), ""
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
-        """From its groups' reservation pods; a reservation pod's from its own annotation."""
+        """Return the placement that its groups' reservation pods give, or a reservation pod's own
+        annotation; None if they give none."""
         gpu_request = request.shape.gpu_requests[0]
         if is_reservation(pod):
             uuids = [_reserved_card(pod)]
@@ -185,13 +187,15 @@ class Kai(BaseDialect):
         return charged
 
     def cards_named_by(self, pod: PodManifest) -> str:
-        """Its group's reservation pod; that pod's own annotation."""
+        """Return the source of the pod's card: its group's reservation pod, or a reservation pod's
+        own annotation; "" if there is none."""
         if is_reservation(pod):
             return RESERVED_CARD if _reserved_card(pod) else ""
         return "its reservation pod" if groups_of(pod) else ""
 
     def wrong_marks(self, pod: PodManifest, request: PodRequest, node: Node) -> WrongMark | None:
-        """Return a reservation pod that nobody can share a card by; annotations that contradict."""
+        """Return what is wrong: a reservation pod without a group, or annotations that contradict
+        each other or cannot be read; None if nothing."""
         if is_reservation(pod):
             lost = f"it reserves a card for KAI and has no label {GROUP}: nobody can share it"
             return None if groups_of(pod) else WrongMark("reservation-without-group", lost)
@@ -205,7 +209,7 @@ class Kai(BaseDialect):
 
 
 def groups_of(pod: PodManifest) -> tuple[str, ...]:
-    """KAI's groups of cards that the pod has parts of, in order."""
+    """Return Return KAI's groups of cards that the pod has parts of, in order."""
     labels = pod.metadata.labels
     if not labels:
         return ()
@@ -215,7 +219,7 @@ def groups_of(pod: PodManifest) -> tuple[str, ...]:
 
 
 def is_reservation(pod: PodManifest) -> bool:
-    """True of pods by which KAI keeps a card for those that share it."""
+    """Return True for pods by which KAI keeps a card for those that share it."""
     return pod.metadata.namespace == RESERVATIONS
 
 
@@ -243,7 +247,8 @@ def card_names(pods: Iterable[PodManifest]) -> CardNames:
 
 
 def _known(groups: Sequence[str], node: Node) -> bool:
-    """True if each of these groups, which are some, has a card of its own that the node shows."""
+    """Return True if each of these groups, which are some, has a card of its own that the node
+    shows."""
     called = _names(node).cards
     uuids = {called.get(GROUPS + group, "") for group in groups}
     return 0 < len(uuids) == len(groups) and uuids <= {gpu.uuid for gpu in node.gpus if gpu.uuid}

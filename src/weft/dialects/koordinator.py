@@ -93,7 +93,8 @@ class Koordinator(BaseDialect):
     served_by_itself = True
 
     def carries(self, words: PodWords, settings: DialectSettings) -> bool:
-        """Koordinator's own resources; or plain GPUs under its schedulerName."""
+        """Return True for Koordinator's own resources, and for plain GPUs under its
+        schedulerName."""
         if super().carries(words, settings):
             return True
         return words.manifest.spec.scheduler_name in self.scheduler_names and words.asks_for((GPU,))
@@ -112,7 +113,7 @@ class Koordinator(BaseDialect):
         return build(words, self.name, layout, shape=shape, shared=True, warnings=notes)
 
     def delivered_by(self, words: PodWords) -> tuple[str, ...]:
-        """NVIDIA's resource, of a pod that names none of Koordinator's."""
+        """Return NVIDIA's resource if the pod asks for it, as it may name none of Koordinator's."""
         return (GPU,) if words.asks_for((GPU,)) else ()
 
     def annotate(
@@ -143,7 +144,7 @@ class Koordinator(BaseDialect):
         return _held(pod, request, node)[0]
 
     def wrong_marks(self, pod: PodManifest, request: PodRequest, node: Node) -> WrongMark | None:
-        """Says what in the mark cannot be read, or contradicts itself."""
+        """Return what in the mark cannot be read, or contradicts itself; None if nothing."""
         return _held(pod, request, node)[1] if request.shape.gpu_requests else None
 
     def perhaps_on(self, pod: PodManifest, node: Node) -> frozenset[int]:
@@ -155,7 +156,7 @@ class Koordinator(BaseDialect):
 
 
 def minor_names(device: KoordinatorDevice | None) -> dict[str, str]:
-    """UUIDs of the node's GPUs by what Koordinator's marks call them."""
+    """Return the UUIDs of the node's GPUs by the names that Koordinator's marks have for them."""
     return {f"{_MINOR}{gpu.minor}": gpu.id for gpu in _gpus(device) if gpu.id}
 
 
@@ -230,8 +231,8 @@ def _request(asked: Mapping[str, int]) -> GpuRequest:
 def _held(
     pod: PodManifest, request: PodRequest, node: Node
 ) -> tuple[Placement | None, WrongMark | None]:
-    """Return the placement by the pod's mark, None if it gives none; and what is wrong with
-    that."""
+    """Return the placement that the pod's mark gives, None if it gives none; and what is wrong with
+    the mark, None if nothing."""
     if not (pod.metadata.annotations or {}).get(ALLOCATED):
         return None, None
     if (given := _given(pod)) is None:
@@ -262,7 +263,7 @@ def _held(
 
 
 def _given(pod: PodManifest) -> list[tuple[int, dict[str, Any]]] | None:
-    """Minor numbers and amounts of the pod's mark; None if nobody can read it."""
+    """Return the minor numbers and amounts in the pod's mark; None if it cannot be read."""
     text = (pod.metadata.annotations or {}).get(ALLOCATED) or "{}"
     try:
         entries = json.loads(text).get("gpu") or []

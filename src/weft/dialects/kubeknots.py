@@ -16,7 +16,8 @@ LABEL = "GPU_MEM_REQ"
 
 
 class Kubeknots(BaseDialect):
-    """MiB of one GPU; a missing or unreadable label is 0, with a warning."""
+    """Requests in a label for MiB of one GPU; a missing or unreadable label counts as 0, with a
+    warning."""
 
     name = "kubeknots"
     title = "Kube-Knots"
@@ -27,7 +28,7 @@ class Kubeknots(BaseDialect):
     pod_asks_as_one = True
 
     def carries(self, words: PodWords, settings: DialectSettings) -> bool:
-        """True if the label is there, readable or not."""
+        """Return True if the label is there, readable or not."""
         return LABEL in words.labels
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:

@@ -44,7 +44,7 @@ class InventorySource(msgspec.Struct, frozen=True):
 def equal_gpus(
     name: str, count: int, least: int, most: int, model: str = ""
 ) -> InventorySource | None:
-    """So many GPUs of the same size; None for none."""
+    """Return this many GPUs of the same size; None for none."""
     if not 0 < count <= MOST_GPUS or most > MOST_GPU_MIB:
         if not count:
             return None
@@ -58,7 +58,7 @@ def listed_parts(text: str) -> list[str]:
 
 
 def whole_number(annotations: Mapping[str, str], name: str) -> int:
-    """Return the whole number in this annotation or label."""
+    """Return the whole number in this annotation or label; `BadInputError` if it is not one."""
     text = annotations[name].strip()
     if not (text.isascii() and text.isdecimal()) or len(text) > 9:
         raise BadInputError(name, f"{text[:40]!r} is not a whole number")
@@ -66,7 +66,8 @@ def whole_number(annotations: Mapping[str, str], name: str) -> int:
 
 
 def advertised_by_agent(node: NodeManifest, name: str) -> bool:
-    """True if Weft's agent, which says all about the GPUs in its own annotation, advertises this.
+    """Return True if Weft's agent, which says all about the GPUs in its own annotation, advertises
+    this.
 
     Its sums are no second source: they add up cards that differ, and what is lent.
     """

@@ -40,7 +40,7 @@ class LinksRule(msgspec.Struct, frozen=True):
     labels: Mapping[str, str] = {}
 
     def fits(self, node: NodeManifest) -> bool:
-        """True if it is about this node."""
+        """Return True if it is about this node."""
         labels = node.metadata.labels or {}
         return fnmatch.fnmatchcase(node.metadata.name, self.nodes) and all(
             labels.get(key) == value for key, value in self.labels.items()

@@ -57,7 +57,7 @@ class GivenShares(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def is_device(resource: str) -> bool:
-    """True of resources that count devices of NVIDIA's plugin."""
+    """Return True for resources that count devices of NVIDIA's plugin."""
     return _DEVICE.fullmatch(resource) is not None
 
 
@@ -148,7 +148,7 @@ def card_of(device: str) -> str:
 
 
 def asks_plugin(pod: PodManifest, settings: DialectSettings) -> bool:
-    """True of pods that ask NVIDIA's plugin for devices, and no other system."""
+    """Return True for pods that ask NVIDIA's plugin for devices, and no other system."""
     if not any(_devices(slot) for slot in slots(pod)):
         return False
     try:

@@ -42,7 +42,7 @@ def named_queue(pod: PodManifest) -> str:
 
 
 def is_queue_name(text: str) -> bool:
-    """True if a queue may have this name."""
+    """Return True if a queue may have this name."""
     return _NAME.fullmatch(text) is not None
 
 

@@ -192,7 +192,8 @@ def read_pod(manifest: PodManifest, settings: DialectSettings) -> ManifestReadin
 
 
 def unhonoured(pod: PodManifest, name: str) -> tuple[ForeignRequest, ...]:
-    """Annotations by which a pod of this dialect asks what Weft does not do."""
+    """Return the annotations by which a pod of this dialect asks for something that Weft does not
+    do."""
     annotations, found = pod.metadata.annotations or {}, []
     for key in dialect(name).unhonoured:
         if text := annotations.get(key):
@@ -260,13 +261,15 @@ class KeptWords(NamedTuple):
 
 
 def kept_of(manifest: PodManifest, *, asking: bool = True) -> KeptWords:
-    """Return the pod's own; without those that ask, where its marks say what it holds."""
+    """Return the labels and annotations of the pod that count as they were first seen; only marks
+    unless `asking`."""
     words = kept_words if asking else kept_marks
     return KeptWords(words(manifest.metadata.labels), words(manifest.metadata.annotations))
 
 
 def with_kept(manifest: AnyPod, kept: KeptWords, *, asking: bool = True) -> AnyPod:
-    """Return the pod with these in place of its own."""
+    """Return the pod with the labels and annotations in `kept` in place of its own ones of that
+    sort."""
     own = kept_of(manifest, asking=asking)
     if own == kept:
         return manifest
@@ -302,8 +305,8 @@ def without_words(manifest: PodManifest) -> PodManifest:
 
 
 def _placed_by_words(manifest: PodManifest) -> bool:
-    """True if labels or annotations decide what this bound pod holds: a scheduler that reads them
-    placed it, or left a mark; or Weft did and its marks contradict each other."""
+    """Return True if labels or annotations decide what this bound pod holds: a scheduler that reads
+    them placed it, or left a mark; or Weft did and its marks contradict each other."""
     labels, annotations = manifest.metadata.labels or {}, manifest.metadata.annotations or {}
     if agreed(manifest):
         return False
@@ -385,8 +388,8 @@ def _asking_only(manifest: PodManifest, names: Set[str]) -> PodManifest:
 
 
 def _units(slot: ContainerSlot, names: Set[str]) -> int:
-    """Units of these resources that the container names, no more than a node has GPUs; one where
-    that is not a whole number."""
+    """Return the units of these resources that the container requests, at most as many as a node
+    has GPUs; 1 if that is not a whole number."""
     try:
         units = sum(amount(slot, name, HELD) for name in asked_of(slot, sorted(names)))
     except BadInputError:
@@ -397,7 +400,8 @@ def _units(slot: ContainerSlot, names: Set[str]) -> int:
 def read_bound(
     manifest: PodManifest, node: Node, settings: DialectSettings
 ) -> tuple[PodRequest, Placement | None]:
-    """Return the same with the pod's request, as its node counts."""
+    """Return the bound pod's request as its node counts it, and its placement, None if its
+    annotations do not say."""
     request = parse_pod(manifest, settings)
     system = dialect(request.dialect)
     request = system.on_node(manifest, request, node, settings)[0]

@@ -51,7 +51,7 @@ _SHORT = 16
 
 @functools.lru_cache(maxsize=1024)
 def _short(parse: Parse, text: str) -> int | None:
-    """`parse`; None of what is no number, or an absurd one."""
+    """Return the amount that `parse` reads; None if it is not a number, or an absurd one."""
     try:
         return None if _ABSURD.search(text) else parse(text, "")
     except BadInputError:
@@ -59,7 +59,8 @@ def _short(parse: Parse, text: str) -> int | None:
 
 
 class InputBounds:
-    """Refuses what is more than any node has; where that must be `held`, it is as much as that."""
+    """Limits for amounts: more than any node has is refused or, if `held`, counts as the most that
+    a node has."""
 
     def __init__(self, *, held: bool = False) -> None:
         self.held = held
@@ -73,7 +74,8 @@ class InputBounds:
         return self.read(parse_quantity, text, where, _MOST_BYTES)
 
     def read(self, parse: Parse, text: str | int | float, where: str, most: int) -> int:
-        """`parse`, if it is no more than `most`."""
+        """Return the amount that `parse` reads; one above `most` is refused, or counts as `most` if
+        `held`."""
         known = _short(parse, text) if type(text) is str and len(text) <= _SHORT else None
         if known is not None and known <= most:
             return known
@@ -87,7 +89,8 @@ class InputBounds:
         return value
 
     def total(self, value: int, most: int, unit: str, where: str = "spec.containers") -> int:
-        """A sum of what was read one by one, if it is no more than `most`."""
+        """Return a sum of amounts that were read one by one; one above `most` is refused, or counts
+        as `most` if `held`."""
         if value <= most or self.held:
             return min(value, most)
         raise BadInputError(
@@ -153,13 +156,13 @@ class PodWords:
         return list(found.values())
 
     def asks_for(self, names: Iterable[str]) -> bool:
-        """True if any container names one of these resources with anything but zero."""
+        """Return True if any container names one of these resources with anything but zero."""
         wanted = frozenset(names)
         return any(names_any(slot.container, wanted) for slot in self.naming_any(wanted))
 
 
 def names_any(container: ManifestContainer, names: Set[str]) -> bool:
-    """True if the container names one of these resources with anything but zero."""
+    """Return True if the container names one of these resources with anything but zero."""
     for amounts in (container.resources.limits, container.resources.requests):
         if not amounts:
             continue
@@ -220,7 +223,7 @@ def amount(slot: ContainerSlot, name: str, bounds: InputBounds = REFUSED) -> int
 
 
 def units(slot: ContainerSlot, name: str, unit: str) -> int:
-    """`amount` of a resource that counts `unit`s of GPU memory, refusing sizes in bytes."""
+    """Return `amount` of a resource that counts `unit`s of GPU memory; refuse sizes in bytes."""
     value = amount(slot, name)
     if value >= MORE_THAN_A_CARD:
         resources = slot.container.resources
@@ -236,7 +239,7 @@ def units(slot: ContainerSlot, name: str, unit: str) -> int:
 
 
 def percent(slot: ContainerSlot, name: str) -> int:
-    """`amount` of a resource that is a percentage of one card, refusing more than 100."""
+    """Return `amount` of a resource that is a percentage of one card; refuse more than 100."""
     value = amount(slot, name)
     if value > 100:
         raise BadInputError(
@@ -275,7 +278,8 @@ def peak(amounts: Sequence[tuple[Role, int]]) -> int:
 
 
 def cpu_and_memory(words: PodWords, bounds: InputBounds) -> tuple[int, int]:
-    """Thousandths of a core and bytes of host memory that the containers ask, with the overhead."""
+    """Return the thousandths of a core and bytes of host memory that the containers request, with
+    the overhead."""
     overhead, naming = words.manifest.spec.overhead or {}, words.naming
     cpu = peak([(s.role, bounds.cpu_milli(*_asked(s, "cpu"))) for s in naming.get("cpu", ())])
     memory = peak(
@@ -333,7 +337,8 @@ def beside_gpus(
     *,
     counted: Collection[str] = (),
 ) -> NonGpuResources:
-    """CPU, memory and other resources that the pod asks; of GPU resources those in `counted`."""
+    """Return the CPU, memory and other resources that the pod requests; of GPU resources only those
+    in `counted`."""
     pod, slots_of = words.manifest, words.naming
     cpu, memory = 0, 0
     others: dict[str, int] = {}
@@ -360,7 +365,8 @@ def beside_gpus(
 
 
 def _gpu_resources(slots_of: SlotsByName, counted: Collection[str]) -> dict[str, int]:
-    """GPU resources as the kubelet counts them; nothing of a number that cannot be read."""
+    """Return the GPU resources as the kubelet counts them, without those whose number cannot be
+    read."""
     amounts = {}
     for name in slots_of.keys() & counted:
         with contextlib.suppress(BadInputError):
@@ -390,9 +396,10 @@ def _of_containers(
 
 
 def _storage(pod: PodManifest, slots_of: SlotsByName) -> dict[str, int]:
-    """ephemeral-storage and huge pages, in bytes: native to Kubernetes, counted like extended ones.
+    """Return the pod's ephemeral-storage and huge pages, in bytes: resources of Kubernetes itself
+    that are counted like extended resources.
 
-    Overhead may name any resource; the pod's own level knows huge pages beside CPU and memory.
+    The overhead may name any resource; pod-level resources may be CPU, memory and huge pages.
     """
     overhead = pod.spec.overhead or {}
     pod_level = _pod_level(pod, slots_of)
@@ -457,7 +464,8 @@ def to_deliver(
 def asks_of(
     words: PodWords, names: Iterable[str], ask: Callable[[ContainerSlot], GpuRequest | None]
 ) -> list[GpuRequest | None]:
-    """Each container's request as `ask` reads it; None if it names none of these resources."""
+    """Return each container's request as `ask` reads it; None if it names none of these
+    resources."""
     wanted = frozenset(names)
     asking = [names_any(slot.container, wanted) for slot in words.slots]
     _check_asking(sum(asking))
@@ -473,7 +481,8 @@ def _check_asking(asking: int) -> None:
 def per_container(
     slots: Sequence[ContainerSlot], asks: Sequence[GpuRequest | None]
 ) -> ContainerRequests:
-    """Every container on GPUs of its own (Elastic, HAMi, NVIDIA, Weft): one ask per slot.
+    """Return the requests of a pod whose containers each have GPUs of their own (Elastic, HAMi,
+    NVIDIA, Weft): one ask per slot.
 
     GPU requests come in this order: main containers as written, sidecars, then what init containers
     need beyond the main containers.
@@ -497,7 +506,8 @@ def per_container(
 def one_card(
     slots: Sequence[ContainerSlot], asks: Sequence[GpuRequest | None], most_milli: int = FULL_MILLI
 ) -> ContainerRequests:
-    """One card serves the whole pod (gpushare, Alnair): a single GPU request for the pod's peak.
+    """Return the requests of a pod that is served by one card (gpushare, Alnair): a single GPU
+    request for the pod's peak.
 
     Asks must be of one card and one kind of memory; cores are held at `most_milli`.
     """
@@ -522,7 +532,8 @@ def one_card(
 def pod_wide(
     slots: Sequence[ContainerSlot], gpu_requests: Sequence[GpuRequest]
 ) -> ContainerRequests:
-    """The pod asks as one (Genius, Kube-Knots): every container uses all the GPU requests."""
+    """Return the requests of a pod that asks as one (Genius, Kube-Knots): every container uses all
+    the GPU requests."""
     every = tuple(range(len(gpu_requests)))
     shared = gpu_requests[0] if gpu_requests else None
     uses = [every] * len(slots)
@@ -541,7 +552,8 @@ def _requests(
 
 
 def _borrow(gpu_requests: list[GpuRequest], pool: list[int], ask: GpuRequest) -> tuple[int, ...]:
-    """GPU requests that serve this init container; grown or added to where they are too small."""
+    """Return the GPU requests that serve this init container; enlarge them or add one if they are
+    too small."""
     order = sorted(pool, key=lambda i: _size(gpu_requests[i]), reverse=True)
     taken, missing = _take_whole(gpu_requests, order, ask.count)
     if missing <= 0:

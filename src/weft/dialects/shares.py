@@ -40,7 +40,8 @@ _Percent = Annotated[int, msgspec.Meta(ge=0, le=MOST_PERCENT)]
 
 
 class SaidByPod(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A pod's words on itself when it was bound, as its placement keeps them."""
+    """Facts that a pod stated about itself when it was bound, as its placement keeps them:
+    application, job class, expected seconds, and slowdown limit."""
 
     application: _Name = ""
     job_class: Literal["", "latency-critical", "batch", "best-effort"] = ""
@@ -84,14 +85,15 @@ def placement_of(request: PodRequest, node: Node, shares: Sequence[Share]) -> Pl
 
 
 def keeps(placement: Placement, shape: Shape) -> bool:
-    """True if it keeps what a pod of this shape says of itself, beside what it asks for."""
+    """Return True if it keeps what a pod of this shape says of itself, beside what it asks for."""
     return all(getattr(placement, name) == getattr(shape, name) for name in _KEPT)
 
 
 def of_container(
     request: PodRequest, container: ContainerRequest, placement: Placement
 ) -> list[Share]:
-    """The shares a container uses: the first `asked.count` of its requests' (all, where shared)."""
+    """Return the shares that a container uses: the first `asked.count` of its requests', or all if
+    they are shared or split."""
     if container.asked is None:
         return []
     shares = [
@@ -106,7 +108,8 @@ def of_container(
 
 
 def visible(request: PodRequest, placement: Placement) -> dict[str, dict[str, str]]:
-    """NVIDIA_VISIBLE_DEVICES by container, as UUIDs; each once, where GPU requests meet on one."""
+    """Return NVIDIA_VISIBLE_DEVICES by container, as UUIDs; a GPU that several GPU requests share
+    is named once."""
     return {
         name: {"NVIDIA_VISIBLE_DEVICES": ",".join(dict.fromkeys(map(identity, held)))}
         for name, held in by_container(request, placement).items()
@@ -221,7 +224,7 @@ def _cards(
 
 
 def _by_gpu(shares: Sequence[Share]) -> tuple[DeliveredShare, ...]:
-    """One share a GPU, in the order in which the container sees them."""
+    """Return one share per GPU, in the order in which the container sees them."""
     parts: dict[int, DeliveredShare] = {}
     for share in shares:
         memory_mib, milli, before = share.memory_mib, share.milli, parts.get(share.gpu)
@@ -287,7 +290,7 @@ def said_in(text: str) -> SaidByPod | None:
 
 
 def said_by(placement: Placement) -> SaidByPod:
-    """The same words in a placement."""
+    """Return the facts that the placement keeps."""
     return SaidByPod(*(getattr(placement, name) for name in _KEPT))
 
 

@@ -134,11 +134,12 @@ class BaseDialect:
     card_marks: ClassVar[tuple[str, ...]] = ()
 
     def carries(self, words: PodWords, settings: DialectSettings) -> bool:
-        """True if the pod asks in this system's words, whatever its schedulerName."""
+        """Return True if the pod asks in this system's words, whatever its schedulerName."""
         return words.asks_for(self.resources)
 
     def yields(self, words: PodWords) -> bool:
-        """True if the pod is another system's wherever it asks in that one's words as well."""
+        """Return True if the pod is another system's wherever it asks in that one's words as
+        well."""
         return False
 
     def delivered_by(self, words: PodWords) -> tuple[str, ...]:
@@ -146,12 +147,13 @@ class BaseDialect:
         return ()
 
     def owns(self, pod: PodManifest, settings: DialectSettings) -> bool:
-        """True if this pod asks in this system's way."""
+        """Return True if this pod asks in this system's way."""
         by_name = self.asks_by_name and pod.spec.scheduler_name in self.scheduler_names
         return by_name or self.carries(PodWords(pod), settings)
 
     def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
-        """One card in the resources of this system that a node advertises; none by default.
+        """Return how much of each resource of this system a node advertises for one card; nothing
+        by default.
 
         `pieces`: the MIG instances it is cut into, 1 for a card that is not.
         """
@@ -164,7 +166,7 @@ class BaseDialect:
     def write(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """This system's marks, and Weft's own annotation beside them."""
+        """Return this system's marks, with Weft's own annotation added."""
         if not placement.shares:
             return PodAnnotations()
         own = self.annotate(request, placement, node, now_ns)
@@ -199,17 +201,17 @@ class BaseDialect:
         return evidence.weigh(request, node, records, own, self.name) if records else None
 
     def wrong_marks(self, pod: PodManifest, request: PodRequest, node: Node) -> WrongMark | None:
-        """Says what is wrong with this system's own marks of a bound pod; None for nothing."""
+        """Return what is wrong with this system's own marks on a bound pod; None if nothing."""
         return None
 
     def perhaps_on(self, pod: PodManifest, node: Node) -> frozenset[int]:
-        """Cards of the node that this system's marks of the bound pod name, though they give no
-        placement."""
+        """Return the cards of the node that this system's marks on the bound pod name, though they
+        give no placement."""
         return frozenset()
 
     def cards_named_by(self, pod: PodManifest) -> str:
-        """Names what says which cards this bound pod has: an annotation, or a label; "" if nothing
-        of this system's does."""
+        """Return the name of the annotation or label of this system that says which cards this
+        bound pod has; "" if there is none."""
         meta, names = pod.metadata, self.card_marks or self.kept_marks
         marks = {**(meta.labels or {}), **(meta.annotations or {})}
         beginnings = tuple(name[:-1] for name in names if name[-1] == "*")
@@ -309,7 +311,7 @@ def build(
 
 
 def _priority(pod: PodManifest, notes: list[str]) -> int:
-    """spec.priority, as far as the API server would take it."""
+    """Return spec.priority, cut to what the API server accepts, with a note if it was cut."""
     asked = pod.spec.priority or 0
     if asked != (priority := max(LEAST_PRIORITY, min(asked, MOST_PRIORITY))):
         notes.append(
@@ -329,7 +331,7 @@ def _slowdown_limit(
 
 
 def _check(layout: ContainerRequests) -> None:
-    """Refuses requests that are too large together, though none of them is by itself."""
+    """Refuse requests that are too large together, though none of them is too large by itself."""
     gpus = sum(gpu_request.count for gpu_request in layout.gpu_requests)
     if gpus > MOST_GPUS:
         wrong = f"{gpus:,} GPUs in all: no node has more than {MOST_GPUS:,}"
@@ -342,7 +344,8 @@ def _check(layout: ContainerRequests) -> None:
 
 
 def timestamp_ns(text: str | None) -> int:
-    """Nanoseconds since 1970 of a Kubernetes timestamp (RFC 3339, UTC); 0 if there is none."""
+    """Return a Kubernetes timestamp (RFC 3339, UTC) as nanoseconds since 1970; 0 if there is
+    none."""
     if not text:
         return 0
     match = _TIME.fullmatch(text.strip())
@@ -365,7 +368,8 @@ def _one_of(annotations: dict[str, str], name: str, allowed: Sequence[str]) -> s
 
 
 def _topology(annotations: dict[str, str], layout: ContainerRequests) -> TopologyWish | UnsetType:
-    """How connected its GPUs must be; unset for `preferred`, and where it has only one."""
+    """Return how the pod's GPUs must be connected; unset for `preferred`, and if it has only one
+    GPU."""
     wish = _one_of(annotations, TOPOLOGY, TOPOLOGIES)
     several = sum(ask.count for ask in layout.gpu_requests) > 1
     if wish == "required":
@@ -426,7 +430,7 @@ def _restart_s(annotations: Mapping[str, str], notes: list[str]) -> int | UnsetT
 
 
 def deadline_of(pod: PodManifest) -> int | UnsetType:
-    """spec.activeDeadlineSeconds, as far as the API server would take it."""
+    """Return spec.activeDeadlineSeconds; unset if the API server would not accept it."""
     asked = pod.spec.active_deadline_seconds or 0
     return asked if 0 < asked <= MOST_DEADLINE_S else UNSET
 
@@ -450,7 +454,8 @@ def listed(annotations: Mapping[str, str], name: str) -> tuple[str, ...]:
 
 
 def _environment_notes(words: PodWords, layout: ContainerRequests, dialect: str) -> list[str]:
-    """Warns of GPU variables in the pod itself, which only an agent on the node replaces."""
+    """Return warnings of GPU variables that the pod itself sets, which only an agent on the node
+    replaces."""
     notes: list[str] = []
     delivered = {"NVIDIA_VISIBLE_DEVICES", *(("LD_PRELOAD",) if dialect == "alnair" else ())}
     for slot, request in zip(words.slots, layout.containers, strict=True):

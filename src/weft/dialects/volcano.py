@@ -295,7 +295,7 @@ def _by_index(
 
 
 def _is_older(request: PodRequest) -> bool:
-    """True if the pod asks in the words of the older mode, which knows no cores."""
+    """Return True if the pod asks in the words of the older mode, which knows no cores."""
     asked = request.shape.gpu_requests
     return request.shared_by_containers or any(ask.whole for ask in asked)
 

@@ -1,4 +1,5 @@
-"""Settings of the queue: when a place is kept for who waits, and what teams' queues may hold."""
+"""Settings of the queue: when a place is kept for a waiting pod or gang, and what teams' queues may
+hold."""
 
 from typing import Annotated, Literal
 
@@ -94,7 +95,7 @@ class QueueingSettings(Section, frozen=True):
         return MoveRules(after_ns, self.moves_an_hour)
 
     def rules(self) -> HeadOfLine:
-        """When places are kept, in the engine's units."""
+        """Return when places are kept, in the engine's units."""
         return HeadOfLine(
             _ns(self.head_of_line_seconds),
             _ns(self.keep_for_seconds),

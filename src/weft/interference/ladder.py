@@ -176,7 +176,7 @@ class Predictor:
         return prediction
 
     def _said_alone(self, name: str) -> bool:
-        """Tell whether the learned rung knows pairs, a family or features of an application."""
+        """Return True if the learned rung knows pairs, a family or features of an application."""
         solo = self.solos.get(name)
         if solo is None:
             return False

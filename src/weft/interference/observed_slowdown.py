@@ -341,7 +341,7 @@ def _measured(cells: _Cells, cell: tuple[int, int, int], observed: RememberedSlo
 
 
 def _moved(published: dict[Key, RememberedSlowdown], known: dict[Key, RememberedSlowdown]) -> bool:
-    """Tell whether any pair changed enough to be worth an update, or was forgotten."""
+    """Return True if any pair changed enough to be worth an update, or was forgotten."""
     return bool(published.keys() - known.keys()) or any(
         key not in published
         or abs(published[key].mean - slowdown.mean) > MOVED

@@ -30,7 +30,8 @@ _SETTINGS = {
 
 
 def available() -> bool:
-    """True if LightGBM (Weft's extra `interference`) and the libraries it needs are installed."""
+    """Return True if LightGBM (Weft's extra `interference`) and the libraries it needs are
+    installed."""
     try:
         import lightgbm  # noqa: F401
     except (ImportError, OSError):
@@ -39,7 +40,7 @@ def available() -> bool:
 
 
 def readable(texts: Sequence[str]) -> bool:
-    """True if `texts` are empty or three forests; without LightGBM only their first line is
+    """Return True if `texts` are empty or three forests; without LightGBM only their first line is
     checked."""
     if not texts:
         return True

@@ -83,7 +83,7 @@ class Account(NamedTuple):
 
 async def make_token(client: ApiClient, account: Account, audience: str) -> str:
     """Return a short-lived token of this service account, good for this audience alone; `ApiError`
-    where whoever asks may not `create` its `serviceaccounts/token`."""
+    if the caller may not `create` its `serviceaccounts/token`."""
     namespace, name = (quote(part, safe="") for part in account)
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
     spec = {"audiences": [audience], "expirationSeconds": LIFETIME_S}
@@ -128,7 +128,7 @@ async def _may(client: ApiClient, user: User, asked: dict[str, dict[str, str]]) 
 
 
 async def may_i(client: ApiClient, right: ResourceRight) -> bool:
-    """Asks whether whoever asks has this right; everybody who is known may ask."""
+    """Ask if the caller has this right; any authenticated user may ask."""
     resource, _, subresource = right.resource.partition("/")
     attributes = {
         "verb": right.verb,

@@ -100,14 +100,13 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 
 
 class NotLeader(msgspec.Struct, frozen=True, gc=False):
-    """Not sent: the lease does not outlive the request."""
+    """The request was not sent, as the lease might end before the answer."""
 
 
 class Unknown(msgspec.Struct, frozen=True, gc=False):
     """The answer was lost: the pod may be bound, or may yet be. `Binder.resolve` finds out.
-
-    `version` is the precondition it was sent with. `lost_at`, by the client's monotonic clock, is
-    when it was given up: it has left by then, however long this process was held up before that.
+    `version` is the precondition that was sent. `lost_at`, by the client's monotonic clock, is when
+    the request was given up; it was sent before that.
     """
 
     request: BindRequest
@@ -287,7 +286,7 @@ class Binder:
     # --- resolve ---
 
     async def _read_back(self, unknown: Unknown) -> Outcome | None:
-        """One look at the pod; None if nothing can be said yet."""
+        """Read the pod once; None if the outcome is not known yet."""
         request, clock = unknown.request, self._client.clock
         if not unknown.version:
             over_at = unknown.lost_at + 2 * self.options.request_timeout_s
@@ -345,7 +344,8 @@ def encode(request: BindRequest, version: str) -> bytes:
 
 
 def _is_ours(pod: Pod, request: BindRequest) -> bool:
-    """True if this very binding bound the pod. Agents change their systems' other annotations."""
+    """Return True if this very binding bound the pod. Agents change their systems' other
+    annotations."""
     has = pod.metadata.annotations or {}
     mark = request.annotations.get(PLACEMENT)
     if mark is not None:

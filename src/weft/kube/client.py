@@ -1,8 +1,8 @@
 """One small asynchronous client: the only place where requests to the API server are made.
 
-Everything passes one rate limit. What is safe to repeat is repeated (reads; and whatever the server
-says it did not even look at: 401, 429); for a write that got no answer the caller is told so, and
-must look before it concludes anything.
+Everything passes one rate limit. Safe requests are repeated (reads, and requests that the server
+rejected unprocessed: 401, 429). For a write without an answer the caller gets an error, and must
+read the object before it concludes anything.
 """
 
 import functools
@@ -129,7 +129,7 @@ class ApiClient:
     # --- objects ---
 
     async def get(self, resource: Resource[T], namespace: str, name: str) -> T:
-        """One object as it is now (a consistent read)."""
+        """Read one object as it is now (a consistent read)."""
         return resource.decode(await self.call("GET", resource.of(namespace, name)))
 
     async def create(self, resource: Resource[T], namespace: str, body: bytes) -> T:
@@ -218,11 +218,11 @@ class ApiClient:
         leaving: Callable[[], None] | None = None,
         most_bytes: int = 0,
     ) -> ApiResponse:
-        """One request, tried once; the answer whatever its code.
+        """Send one request once; return the answer whatever its code.
 
         `leaving` is called when nothing but the network is between the request and the server:
-        after every wait. It may raise to keep the request back. `OversizedError`: the body has
-        more than `most_bytes` (0: however many), for the API server passes on what others say.
+        after every wait. It may raise to keep the request back. `OversizedError` if the body has
+        more than `most_bytes` (0: no limit), as the API server may pass on others' answers.
         """
         if not urgent and (delay := self.limit.delay_s()):
             await self.clock.sleep(delay)
@@ -300,7 +300,7 @@ class ApiClient:
         return URL(f"{self.endpoint.url}{path}{tail}", encoded=True)
 
     def pause_s(self, answer: ApiResponse) -> float:
-        """Seconds that the server wants to be left alone after this answer."""
+        """Return the seconds to pause after this answer, as the server asks."""
         retry_after = answer.retry_after
         wait = float(retry_after) if retry_after.isdecimal() else 1.0 if answer.code == 429 else 0.0
         return min(wait, self.options.most_wait_s)
@@ -352,7 +352,7 @@ def _limits(total_s: float, connect_s: float) -> aiohttp.ClientTimeout:
 
 
 def _repeat(method: str, code: int) -> bool:
-    """True if a request with this answer may be sent again unchanged."""
+    """Return True if a request with this answer may be sent again unchanged."""
     return code == 429 or (method == "GET" and code in (500, 502, 503, 504))
 
 

@@ -14,7 +14,7 @@ class Clock(Protocol):
     """A monotonic clock in seconds, the wall clock, and sleeping by the former."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment; it never goes back."""
+        """Return seconds since some moment; never goes back."""
         ...
 
     def wall(self) -> datetime.datetime:
@@ -22,7 +22,7 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Return when so much monotonic time has passed."""
+        """Return after this much monotonic time has passed."""
         ...
 
 
@@ -67,5 +67,5 @@ class Backoff:
         return step * (0.5 + 0.5 * self._rng.random())
 
     def reset(self) -> None:
-        """Something worked: begin with the shortest delay again."""
+        """Begin with the shortest delay again, after a success."""
         self.failures = 0

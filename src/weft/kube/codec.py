@@ -1,7 +1,5 @@
-"""From the API's JSON to structs, with what cannot be read set aside instead of ending the world.
-
-A list is decoded as a whole, which is fastest; only where that fails is each of its objects looked
-at alone.
+"""Decodes the API's JSON into structs, setting aside unreadable objects instead of failing. A list
+is decoded as a whole, which is fastest; only if that fails is each of its objects decoded alone.
 """
 
 import logging
@@ -49,7 +47,7 @@ class SkippedObjects:
         self._told: set[tuple[str, str]] = set()
 
     def note(self, resource: str, name: str, error: Exception) -> None:
-        """One more."""
+        """Count one unreadable object."""
         self.counts[resource] = self.counts.get(resource, 0) + 1
         if (resource, name) not in self._told and len(self._told) < _REMEMBERED:
             self._told.add((resource, name))
@@ -118,7 +116,7 @@ class Resource(Generic[T]):
         return f"{path}/{subresource}" if subresource else path
 
     def decode(self, body: bytes) -> T:
-        """One object; `msgspec.DecodeError` where it is not as it should be."""
+        """Decode one object; raises `msgspec.DecodeError` if it is malformed."""
         return self._one.decode(body)
 
     def decode_page(self, body: bytes, skips: SkippedObjects) -> ObjectPage[T]:

@@ -1,6 +1,5 @@
-"""One ConfigMap that Weft keeps for itself: read whole, written key by key, by compare-and-swap.
-
-Keys that nobody writes stay as they are. What is unknown to have been written is read again.
+"""A ConfigMap that Weft owns: read whole, written key by key, by compare-and-swap. Keys that are
+not written stay as they are. After a write of unknown outcome it is read again.
 """
 
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from weft.kube.structs import ConfigMap
 class OwnConfigMap:
     """The ConfigMap of this namespace and name. Errors are those of `ApiClient.call`.
 
-    `timeout_s` is of one request, which is made once: whoever keeps something tries again later.
+    `timeout_s` is for one request, which is made once: the caller tries again later.
     """
 
     def __init__(self, client: ApiClient, namespace: str, name: str) -> None:
@@ -37,9 +36,8 @@ class OwnConfigMap:
             return {}
 
     async def write(self, changes: Mapping[str, str | None]) -> dict[str, str]:
-        """Write these keys (None: it goes); all of it as it is then.
-
-        `ConflictError` where it is not as it was read or written last.
+        """Write these keys (None removes one); return all of it. `ConflictError` if it changed
+        since it was last read or written.
         """
         if self._version:
             meta = {"resourceVersion": self._version}

@@ -57,7 +57,7 @@ class SliceDevice(Api, frozen=True, gc=False):
 
 
 class ResourcePool(Api, frozen=True, gc=False):
-    """The pool of a slice: so many slices have this generation when it is complete."""
+    """The pool of a slice, and how many slices of this generation make it complete."""
 
     name: str = ""
     generation: int = 0
@@ -81,8 +81,8 @@ class ResourceSlice(Api, frozen=True, gc=False):
 
 
 class ClaimMeta(ObjectMeta, frozen=True, gc=False):
-    """metadata of a claim. Tens of thousands are kept: what is not read is taken for a field that
-    nobody writes, and so is skipped."""
+    """metadata of a claim. Tens of thousands of claims are kept, so fields that Weft does not read
+    get a name that no API server sends, and are never decoded."""
 
     generate_name: str = msgspec.field(default="", name="-generateName")
     labels: dict[str, str] | None = msgspec.field(default=None, name="-labels")
@@ -91,7 +91,7 @@ class ClaimMeta(ObjectMeta, frozen=True, gc=False):
 
 class AllocatedDevice(Api, frozen=True, gc=False):
     """One entry of status.allocation.devices.results. `consumed_capacity` is there only on devices
-    that several claims may share. Who has admin access looks on and holds nothing."""
+    that several claims may share. A claim with admin access only monitors, and holds nothing."""
 
     request: str = ""
     driver: str = ""

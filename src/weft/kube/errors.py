@@ -64,7 +64,7 @@ class LostError(WeftError):
 
 
 class OversizedError(WeftError):
-    """The answer is larger than whoever asked takes; the rest of it was not read."""
+    """The answer is larger than the caller accepts; the rest of it was not read."""
 
 
 _OTHER_UID = ("the UID in the precondition (", "UID in precondition: ")

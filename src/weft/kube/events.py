@@ -183,7 +183,7 @@ class EventWriter:
                 worker.cancel()
 
     async def drained(self) -> None:
-        """Return when everything that was told is written or dropped."""
+        """Return when all reported events are written or dropped."""
         await self._queue.join()
 
     def _enqueue(self, writes: Sequence[Write]) -> None:
@@ -215,7 +215,8 @@ class EventWriter:
                 self._queue.task_done()
 
     async def _give_way(self) -> None:
-        """A burst of bindings goes first; one that does not end is written beside."""
+        """Let a burst of bindings go first; during one that does not end, events are written in
+        between."""
         clock = self._client.clock
         while self._busy():
             if self._held_since is None:
@@ -258,7 +259,7 @@ class EventWriter:
 
 
 def shortened(text: str, most_bytes: int) -> str:
-    """At most so many bytes of UTF-8, `…` at the end where something is missing."""
+    """Shorten to at most this many bytes of UTF-8, with `…` at the end if something is cut."""
     raw = text.encode()
     if len(raw) <= most_bytes:
         return text

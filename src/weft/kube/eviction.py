@@ -29,7 +29,7 @@ class EvictionAnswer(NamedTuple):
 
     @property
     def retry_after_s(self) -> float:
-        """How long the API server asks to wait; 0 if it says nothing."""
+        """Return how long the API server asks to wait, seconds; 0 if it does not say."""
         return self.error.retry_after_s if isinstance(self.error, ApiError) else 0.0
 
     @property

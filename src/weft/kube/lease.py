@@ -69,10 +69,9 @@ class LeaseOptions(msgspec.Struct, frozen=True):
 
 
 class LeaseObservation:
-    """A candidate's view of a Lease, and since when it holds. Pure.
-
-    `alive`: it was seen to change, so that somebody holds it now, or did a moment ago: a Lease that
-    is just there may be a dead process's.
+    """A candidate's view of a Lease, and since when it is unchanged. Pure. `alive`: it was seen to
+    change, so that a process holds it now, or did a moment ago; an unchanged Lease may be a dead
+    process's.
     """
 
     def __init__(self, margin_s: float) -> None:
@@ -94,13 +93,13 @@ class LeaseObservation:
             self._held_s = spec.lease_duration_seconds or MOST_DURATION_S
 
     def miss(self, now: float) -> None:
-        """There is no Lease. Its holder, if there was one, does not know yet."""
+        """Note that the Lease is missing; its holder, if any, may not know yet."""
         if self._version != _MISSING:
             self._at = now
         self._held_s, self._version = MOST_DURATION_S, _MISSING
 
     def free_in_s(self, now: float) -> float:
-        """Seconds until it may be taken; 0 for now."""
+        """Return the seconds until it may be taken; 0 for now."""
         return max(0.0, self._at + self._held_s + self._margin_s - now) if self._held_s else 0.0
 
 
@@ -136,13 +135,13 @@ class Elector:
 
     @property
     def other(self) -> str:
-        """The other leader, as far as this process has seen; "" while nobody is known to."""
+        """Return the other leader, as far as this process has seen; "" if none is known."""
         if self.leading or self.holder == self.identity or not self._observed.alive:
             return ""
         return self.holder if self._observed.free_in_s(self._clock.monotonic()) > 0 else ""
 
     def may_bind(self, seconds: float) -> bool:
-        """True if a write that takes up to `seconds` ends before the lease does."""
+        """Return True if a write that takes up to `seconds` ends before the lease does."""
         return self._clock.monotonic() + seconds + self.options.margin_s < self._expires_at
 
     # --- becoming and staying leader ---
@@ -231,7 +230,7 @@ class Elector:
         return True
 
     async def _renew(self) -> str:
-        """Renew once; who else has the lease, "" for nobody."""
+        """Renew once; return who else has the lease, "" for none."""
         for _ in range(_TRIES):
             sent_at = self._clock.monotonic()
             try:
@@ -253,7 +252,8 @@ class Elector:
         raise LostError("the lease is being changed all the time")
 
     def _may_make_again(self) -> bool:
-        """True if a Lease has been missing for half its duration, or leadership would end."""
+        """Return True if a Lease has been missing for half its duration, or leadership would
+        end."""
         now, options = self._clock.monotonic(), self.options
         self._missing_since = min(self._missing_since, now)
         needed_s = options.renew_s / 4 + options.request_timeout_s + options.margin_s

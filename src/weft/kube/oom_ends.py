@@ -74,7 +74,7 @@ def _ends(status: ContainerStatus) -> list[tuple[int, Terminated]]:
 
 
 def for_want_of_memory(ended: Terminated) -> bool:
-    """True if the container ended because its GPU had no memory left."""
+    """Return True if the container ended because its GPU had no memory left."""
     if ended.exit_code in (0, _KILLED, _TERMINATED) or ended.reason == "OOMKilled":
         return False
     return bool(ended.message) and _tells(ended.message.lower())

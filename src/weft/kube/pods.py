@@ -37,7 +37,7 @@ class NodeSelectorTerm(Api, frozen=True, gc=False):
 
 
 class NodeSelector(Api, frozen=True, gc=False):
-    """Any of these terms."""
+    """A selector of nodes, of which at least one term must match."""
 
     node_selector_terms: list[NodeSelectorTerm] = msgspec.field(default_factory=list)
 
@@ -348,5 +348,6 @@ class Pod(PodManifest, frozen=True, gc=False):
 
     @property
     def ended(self) -> bool:
-        """True if its containers are over: only then (or when it is gone) is a GPU free."""
+        """Return True if its containers have ended: only then (or when it is gone) is its GPU
+        free."""
         return self.status.phase in ENDED

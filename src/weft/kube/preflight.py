@@ -1,7 +1,7 @@
 """Checks what a program needs before it writes anything: a new enough API server, its rights.
 
-Only a clear no counts. Whoever cannot be asked now is asked again by the first request that
-matters.
+Only a clear refusal counts. If the API server does not answer now, the first real request will
+tell.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ async def check_server(
 
 
 async def serves(client: ApiClient, kinds: Sequence[Resource[Any]]) -> bool:
-    """True if the API server has all of these kinds, which are of one group and version.
+    """Return True if the API server has all of these kinds, which are of one group and version.
 
     Raises what the client raises but where the server says that there are none.
     """

@@ -16,7 +16,7 @@ class ReadOnlyClient(ApiClient):
     """
 
     async def send(self, method: str, path: str, body: bytes = b"", **more: Any) -> ApiResponse:
-        """One request to read, tried once."""
+        """Send one read request, once."""
         if method != "GET" and (method, path) not in _QUESTIONS:
             raise RuntimeError(f"{method} {path} is a write, and this process only reads")
         return await super().send(method, path, body, **more)

@@ -1,7 +1,6 @@
-"""Services and pods as the places where something is served: read when asked for, never watched.
-
-What is served can be reached two ways: at its own address, by whoever is inside the cluster, and
-through the API server's proxy, by whoever has the right to `get services/proxy` or `pods/proxy`.
+"""Services and pods as HTTP endpoints: read on demand, never watched. An endpoint can be reached at
+its own address from inside the cluster, and through the API server's proxy by users with the right
+to `get services/proxy` or `pods/proxy`.
 """
 
 from collections.abc import Iterator

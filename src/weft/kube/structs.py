@@ -23,7 +23,7 @@ class KubeObject(Protocol):
 
     @property
     def metadata(self) -> ObjectMeta:
-        """Name, version and what hangs on them."""
+        """Name, UID, version, labels and annotations."""
         ...
 
 
@@ -196,7 +196,8 @@ class KubeCsiDriver(Api, frozen=True, gc=False):
 
 
 class CsiStorageCapacity(Api, frozen=True, gc=False):
-    """storage.k8s.io/v1 CSIStorageCapacity: what is left of a class on some nodes."""
+    """storage.k8s.io/v1 CSIStorageCapacity: the space that is left for a storage class on some
+    nodes."""
 
     metadata: ObjectMeta = ObjectMeta()
     storage_class_name: str = ""

@@ -96,7 +96,8 @@ class WatchPlan:
             self._backoff.reset()
 
     def ended(self, lasted_s: float, any_event: bool) -> WatchStep:
-        """The watch ended in good order; one that ended at once and told nothing has failed."""
+        """Note that the watch ended in good order, and return the next step. A watch that ended at
+        once without an event counts as failed."""
         self.resumes += 1
         delay = 0.0 if any_event or lasted_s >= SHORT_S else self._backoff.next_s()
         return WatchStep("watch", self.version, delay)
@@ -118,7 +119,7 @@ class WatchPlan:
 
 
 class Added(msgspec.Struct, Generic[T], frozen=True, gc=False):
-    """An object that was not known."""
+    """An object that is new to the watch."""
 
     object: T
 

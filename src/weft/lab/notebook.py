@@ -48,11 +48,11 @@ class Comparison:
         ]
 
     def to_pandas(self) -> Any:
-        """`rows` as a pandas DataFrame; ImportError where pandas is not installed."""
+        """Return `rows` as a pandas DataFrame; ImportError if pandas is not installed."""
         return import_module("pandas").DataFrame(self.rows())
 
     def to_polars(self) -> Any:
-        """`rows` as a Polars DataFrame; ImportError where Polars is not installed."""
+        """Return `rows` as a Polars DataFrame; ImportError if Polars is not installed."""
         return import_module("polars").DataFrame(self.rows())
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class Comparison:
 
 
 class _MakePolicies:
-    """Makes policies by name; `own` are classes by theirs."""
+    """A maker of policies by name; `own` are the caller's classes, by policy name."""
 
     def __init__(self, own: Mapping[str, type[Policy]]) -> None:
         self.own = own

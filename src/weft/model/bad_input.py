@@ -1,4 +1,4 @@
-"""Kinds of bad input from other systems: what is told, counted, and charged the most it may be.
+"""Kinds of bad input from other systems: reported, counted, and charged the most that it may mean.
 
 A kind is the label of `weft_bad_input` (docs/reference/metrics.md), so that their number is fixed.
 """

@@ -1,8 +1,7 @@
-"""The most of anything that a pod may ask for or a node may have: one home for these numbers.
-
-What a pod asks beyond them, by one container or by all together, is a mistake or malice and is
-refused when the pod is read; a bound pod's is held at them, and so is what a node tells. A node
-thus never has more than a bound pod is charged that asks for more than there can be.
+"""Upper limits for what a pod may request or a node may have: one place for these numbers. A
+request beyond them, by one container or by all together, is a mistake or malice and is refused when
+the pod is read; a bound pod's is clipped to them, and so is what a node reports. A node thus never
+has more than a bound pod is charged that asks for more than there can be.
 
 Why no sum leaves 64 bits: CPU, host memory and a GPU's memory and cores are below 2**32 a pod, so
 that the pods of a node would have to be more than 2**30. Extended resources are counted in units as

@@ -94,7 +94,7 @@ def decode_delivery(text: str) -> DeliveryRecord:
 
 
 def problem_of(record: DeliveryRecord) -> str:
-    """Names what cannot be true of any pod and node; "" for nothing."""
+    """Name what cannot be true of any pod and node; "" if nothing."""
     if record.version != VERSION:
         return f"version {record.version} is not known; this agent knows version {VERSION}"
     if not record.pod or not record.node:

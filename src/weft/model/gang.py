@@ -28,7 +28,7 @@ class Gang(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
     @property
     def key(self) -> str:
-        """One group's, whatever its pods say of it: groups of two systems are two."""
+        """Return the key of a group; equal names in two systems are two groups."""
         return f"{self.system}:{self.namespace}/{self.name}"
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
-"""Predicted slowdown of pods on a shared GPU, as policies see it: one table, swapped whole.
+"""Predicted slowdown of pods on a shared GPU, as policies see it: one table, replaced as a whole.
 
 An `InterferenceTable` is plain data: it reaches policies as the `PolicyInput` `INTERFERENCE`, is
-logged with it and replays. An `InterferenceView` is it as arrays. Predictors live elsewhere; here
-is only what they ended with for each pair of applications and each GPU model.
+recorded with it and replays. An `InterferenceView` holds it as arrays. Predictors live elsewhere;
+this is only their result for each pair of applications and each GPU model.
 
 Log slowdown is ln(rate alone ÷ rate beside others): 0 no loss, ln 2 half speed. It is at least as
 small as measurements make it, so a little below 0 is possible.
@@ -82,7 +82,7 @@ class InterferenceTable(msgspec.Struct, frozen=True, gc=False):
 
 
 class CardTable(NamedTuple):
-    """The pairs on one GPU model, [K+1, K+1] each; `seen`: somebody measured on this model."""
+    """The pairs on one GPU model, [K+1, K+1] each; `seen`: something was measured on this model."""
 
     mean: Floats
     upper: Floats
@@ -91,9 +91,8 @@ class CardTable(NamedTuple):
 
 
 class JointSlowdown(NamedTuple):
-    """One pod beside others: log slowdown, its bound, the worst tier in it, is that calibrated.
-
-    Forbidden together: `upper` is +inf.
+    """One pod with co-residents: log slowdown, its upper bound, the worst tier among its pairs, and
+    if the bound is calibrated. `upper` is +inf for a forbidden pair.
     """
 
     mean: float
@@ -169,10 +168,8 @@ class InterferenceView:
         return self._index.get(application, self.unknown)
 
     def of(self, gpu_model: str) -> CardTable:
-        """Return the pairs on a GPU model.
-
-        One that nobody measured gets what counts on any model; where nothing does, the worst of all
-        others, with its bounds widened.
+        """Return the pairs on a GPU model. A model without measurements gets the values for any
+        model; if there are none, the worst of all other models, with widened bounds.
         """
         return self._cards.get(normalized(gpu_model), self._elsewhere)
 
@@ -184,8 +181,8 @@ class InterferenceView:
         """Predicted slowdown of one pod beside others, by index.
 
         Beside several, log slowdowns add up, as if each took its share of what the ones before it
-        left; bounds add up too, as if all were at their worst at once. Two who are harmless one
-        by one may fill the card all the same: pairs do not show it.
+        left; bounds add up too, as if all were at their worst at once. Two pods that are harmless
+        one by one may still fill the card together: pairs do not show it.
         """
         card = self.of(gpu_model)
         if not len(co_residents):

@@ -1,6 +1,5 @@
-"""Canonical names of what GPUs measure: one name and one unit each, whoever measured.
-
-What an exporter calls them is in `metric_aliases.py`.
+"""Canonical names of GPU metrics: one name and one unit each, whatever the source. Exporters' names
+are in `metric_aliases.py`.
 """
 
 import enum

@@ -19,12 +19,12 @@ def normalized(name: str) -> str:
 
 
 def contains(name: str, part: str) -> bool:
-    """True if `part` is in the name, in any letters' case."""
+    """Return True if `part` is in the name, in any letters' case."""
     return normalized(part).lower() in normalized(name).lower()
 
 
 def matches(name: str, pattern: str) -> bool:
-    """True if the regular expression is found in the name, in any letters' case."""
+    """Return True if the regular expression is found in the name, in any letters' case."""
     return _compiled(pattern).search(name) is not None
 
 

@@ -46,7 +46,7 @@ class CardNames(msgspec.Struct, frozen=True, gc=False):
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):
-    """A node's GPUs and what stands beside them.
+    """A node's GPUs and its other resources.
 
     `cpu_milli`, `memory_mib` and `extended` are allocatable amounts (thousandths of a core, MiB,
     and whole numbers by resource name). `rank` orders nodes where scores tie: lower first, then by
@@ -81,13 +81,15 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     called: CardNames | UnsetType = UNSET
 
     def lacks(self, resources: Sequence[str]) -> tuple[str, ...]:
-        """Which of these GPU resources would not reach a pod's containers on this node."""
+        """Return those of these GPU resources that would not reach a pod's containers on this
+        node."""
         if self.delivers is None:
             return ()
         return tuple(name for name in resources if name not in self.delivers)
 
     def isolates(self, mode: str) -> bool:
-        """True if containers can have GPUs in this mode on this node; "" is whichever there is."""
+        """Return True if containers can have GPUs in this isolation mode on this node; "" accepts
+        any."""
         return not mode or self.isolation is None or mode in self.isolation
 
 

@@ -32,5 +32,5 @@ def decimal_number(text: str) -> float:
 
 
 def is_text(text: str) -> bool:
-    """True if it can be written anywhere: half a character (a lone surrogate) can not."""
+    """Return True if the text can be encoded: a lone surrogate cannot."""
     return _SURROGATE.search(text) is None

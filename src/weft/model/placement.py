@@ -20,7 +20,7 @@ class Share(msgspec.Struct, frozen=True, gc=False):
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
-    """A pod's place: node and GPU shares, with what it takes of the node beside them.
+    """A pod's place: its node and GPU shares, and what else it takes of the node.
 
     `application`, `job_class`, `expected_s` and `slowdown_limit` say what runs there, as `Shape`
     has them.

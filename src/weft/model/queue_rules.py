@@ -14,7 +14,7 @@ Discipline = Literal["first-fit", "reserve", "easy", "conservative", "shortest"]
 
 
 class QueueAmounts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Amounts of what a queue holds; None if nothing is said of one.
+    """Amounts that a queue holds; None where an amount is not stated.
 
     `gpu_milli` and `models` are in thousandths of a GPU, `core_milli` in thousandths of a GPU's
     cores, `memory_mib` is GPU memory. `models` goes by a part of the model's name.
@@ -27,7 +27,7 @@ class QueueAmounts(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_none(self) -> bool:
-        """True if it says nothing."""
+        """Return True if no amount is stated."""
         return self == NO_AMOUNTS
 
 
@@ -56,7 +56,7 @@ class QueueRules(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def count(self) -> bool:
-        """True if what queues hold must be known to decide."""
+        """Return True if decisions depend on what queues hold."""
         return (
             self.order == "fair"
             or self.reclaim
@@ -70,8 +70,8 @@ NO_QUEUES = QueueRules()
 class HeadOfLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """A gang that was among the first `at_once` of its priority for `after_ns` has its place kept
     until it starts, for `keep_for_ns` at most; a pod of several GPUs after `pods_after_ns`. Nothing
-    is kept for whom that is 0. `discipline` says who goes next, and who may pass into what is
-    kept: who ends in time in so many of a hundred cases (`confidence`)."""
+    is kept where that is 0. `discipline` decides which pod goes next, and which may backfill kept
+    places: those that end in time with `confidence` percent."""
 
     after_ns: int = 0
     keep_for_ns: int = 0

@@ -6,10 +6,9 @@ import msgspec
 
 
 class Code(enum.IntEnum):
-    """Why a node was left out: one reason each, the most fundamental that is known. 0: it fits.
-
-    Up to `OUT_OF_SERVICE` a reason follows from the node as it is told, but for `ANTI_AFFINITY`;
-    from `CPU` on it follows from what others hold, or are.
+    """Why a node was left out: one reason each, the most fundamental that is known. 0: it fits. Up
+    to `OUT_OF_SERVICE` a reason follows from the node itself, except `ANTI_AFFINITY`; from `CPU` on
+    it follows from other pods.
     """
 
     FITS = 0

@@ -6,8 +6,9 @@ request (a gpushare pod, or an init container that runs before the container who
 The *shape* is the part of a request that decides where it fits: pods of one shape are
 interchangeable for every filter and score, and Weft caches per shape.
 
-*Constraints* keep a pod off a node besides room: taints, selectors, affinity, ports, volumes. Words
-and meanings are Kubernetes' own (core/v1). Everything is hashable, because it is part of a shape.
+*Constraints* keep a pod off a node even with room: taints, selectors, affinity, ports, volumes.
+Words and meanings are Kubernetes' own (core/v1). Everything is hashable, because it is part of a
+shape.
 
 Amounts are exact integers: Kubernetes' quantities (`100m`, `2Gi`, `1e3`) are read here.
 """
@@ -92,7 +93,7 @@ class HostPort(msgspec.Struct, frozen=True, gc=False):
     ip: str = ""
 
     def conflicts(self, other: "HostPort") -> bool:
-        """True if both cannot be had on one node."""
+        """Return True if both cannot be had on one node."""
         if self.port != other.port or self.protocol != other.protocol:
             return False
         anywhere = ("", "0.0.0.0")  # to kube-scheduler `::` is one more address
@@ -100,7 +101,7 @@ class HostPort(msgspec.Struct, frozen=True, gc=False):
 
 
 def have_conflicts(wanted: Sequence[HostPort], used: Iterable[HostPort]) -> bool:
-    """True if one of the wanted ports is taken by one of the used."""
+    """Return True if one of the wanted ports is taken by one of the used."""
     by_number: dict[tuple[int, str], list[HostPort]] = {}
     for want in wanted:
         by_number.setdefault((want.port, want.protocol), []).append(want)
@@ -114,13 +115,13 @@ def have_conflicts(wanted: Sequence[HostPort], used: Iterable[HostPort]) -> bool
 class Constraints(msgspec.Struct, frozen=True, gc=False):
     """All of it for one pod.
 
-    `selector` are nodeSelector's pairs. `affinity` are the required terms, of which one must
-    match (None: no such rule; empty: nothing matches). `volumes` are the bound volumes' terms:
-    for each volume one of its terms must match. `unsupported` says in words what Weft does not
-    honour yet: such a pod stays pending with that reason. `features` are those that its node must
-    declare. `pods` is what it demands of the pods around it, `storage` what its volumes demand
-    beside the bound ones' places. `judged_elsewhere`: whoever asks has looked at all of this
-    already, and at other pods' anti-affinity; only `ports` count, as room.
+    `selector` are nodeSelector's pairs. `affinity` are the required terms, of which one must match
+    (None: no such rule; empty: nothing matches). `volumes` are the bound volumes' terms: for each
+    volume one of its terms must match. `unsupported` says in words what Weft does not honour yet:
+    such a pod stays pending with that reason. `features` are those that its node must declare.
+    `pods` are its rules about other pods, `storage` those of its volumes that are not bound yet.
+    `judged_elsewhere`: the caller has checked all of this already, and other pods' anti-affinity;
+    only `ports` count, as room.
     """
 
     selector: tuple[tuple[str, str], ...] = ()
@@ -251,13 +252,12 @@ class GpuMemoryRequest(msgspec.Struct, frozen=True, gc=False):
         )
 
     def units_on(self, card_mib: int) -> int:
-        """Number of this dialect's units that a card of `card_mib` MiB advertises."""
+        """Return the number of this dialect's units that a card of `card_mib` MiB advertises."""
         return (card_mib + (self.unit_mib // 2 if self.half_up else 0)) // self.unit_mib
 
     def mib_on(self, card_mib: int) -> int:
-        """MiB that this asks of a card of `card_mib` MiB; more than the card if it can't fit.
-
-        Of `node-units` as on a node that does not say its unit: ask `on_node` first.
+        """Return the MiB requested of a card of `card_mib` MiB; more than the card if it can't fit.
+        `node-units` are read as on a node of unknown unit: call `on_node` first.
         """
         if self.kind == "mib":
             return self.value
@@ -322,13 +322,13 @@ class DeviceRule(msgspec.Struct, frozen=True, gc=False):
     not_uuids: tuple[str, ...] = ()
 
     def accepts_model(self, model: str) -> bool:
-        """True if a device of this model is acceptable."""
+        """Return True if a device of this model is acceptable."""
         if self.models and not any(self._same(want, model) for want in self.models):
             return False
         return not any(self._same(bad, model) for bad in self.not_models)
 
     def accepts_uuid(self, uuid: str) -> bool:
-        """True if the device with this UUID is acceptable."""
+        """Return True if the device with this UUID is acceptable."""
         return (not self.uuids or uuid in self.uuids) and uuid not in self.not_uuids
 
     def _same(self, pattern: str, model: str) -> bool:
@@ -381,7 +381,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
     @property
     def gpus(self) -> int:
-        """How many GPUs, or shares of different ones, it asks for."""
+        """Return how many GPUs, or shares of different GPUs, it requests."""
         return sum(request.count for request in self.gpu_requests)
 
 
@@ -452,7 +452,7 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
         return self.queue or self.namespace
 
     def goes_with(self, other: "PodRequest") -> bool:
-        """True if the other one is this pod, or of its gang."""
+        """Return True if the other pod is this one, or of its gang."""
         mine, its = self.gang, other.gang
         return self.uid == other.uid or bool(mine and its and mine.key == its.key)
 
@@ -488,7 +488,8 @@ _TIMES = {suffix: int(value) for suffix, value in _SUFFIX.items() if value >= 1}
 
 
 def _whole(text: str | int | float, per: int) -> int | None:
-    """So many parts of which `per` are one, rounded up; None if the long way tells."""
+    """Return a whole number in parts of which `per` are one, rounded up; None if the number needs
+    exact parsing."""
     if type(text) is int and 0 <= text < 10**15:
         return text * per
     match = _PLAIN.fullmatch(text) if type(text) is str else None

@@ -28,29 +28,30 @@ nri_enable_default_validator = true
 
 
 def takes_cdi(runtime: str) -> bool:
-    """True if this runtime (`containerd v2.2.9`) gives containers what the CDI names of a plugin
-    bring: earlier ones drop such names without a word."""
+    """Return True if this runtime (`containerd v2.2.9`) applies CDI names of a plugin; earlier ones
+    drop such names silently."""
     return is_from(_CDI_FROM, *runtime.partition(" ")[::2])
 
 
 def puts_cdi_last(runtime: str) -> bool:
-    """True if the environment of a plugin's CDI devices goes before the image's and the pod's."""
+    """Return True if the environment of a plugin's CDI devices goes before the image's and the
+    pod's."""
     return is_from(_LAST_CDI_FROM, *runtime.partition(" ")[::2])
 
 
 def has_validators(runtime: str) -> bool:
-    """True if it is certain that plugins may validate."""
+    """Return True if it is certain that plugins may validate."""
     return is_from(_VALIDATORS_FROM, *runtime.partition(" ")[::2])
 
 
 def closes(runtime: str) -> bool:
-    """True if some configuration of this runtime has it wait for a plugin."""
+    """Return True if this runtime can be configured to wait for a plugin."""
     return is_from(_CLOSES_FROM, *runtime.partition(" ")[::2])
 
 
 def how_to_close(runtime: str) -> str:
-    """How to have this runtime create no container while a plugin that it requires is away: which
-    lines its configuration needs, or which version."""
+    """Say how to configure this runtime so that it creates no container while a required plugin is
+    away: the lines of its configuration, or the version needed."""
     name, _, version = runtime.partition(" ")
     if name == "cri-o":
         where, lines, service = "/etc/crio/crio.conf.d/60-weft.conf", CRIO_LINES, "crio"
@@ -64,7 +65,7 @@ def how_to_close(runtime: str) -> str:
 
 
 def is_from(first: Mapping[str, tuple[int, int]], name: str, version: str) -> bool:
-    """True if the runtime of this name and version (`v2.2.9`) is among these, or newer."""
+    """Return True if the runtime of this name and version (`v2.2.9`) is among these, or newer."""
     numbers = re.match(r"v?(\d{1,4})\.(\d{1,4})", version)
     if name not in first or numbers is None:
         return False

@@ -22,7 +22,7 @@ class Requirement(msgspec.Struct, frozen=True, gc=False):
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """As Kubernetes' node selector requirement; Gt and Lt compare whole numbers."""
+        """Evaluate as Kubernetes' node selector requirement; Gt and Lt compare integers."""
         value = labels.get(self.key)
         match self.operator:
             case "In":
@@ -69,7 +69,7 @@ class Term(msgspec.Struct, frozen=True, gc=False):
     fields: tuple[Requirement, ...] = ()
 
     def matches(self, name: str, labels: Mapping[str, str]) -> bool:
-        """True if a node of this name and these labels satisfies the term."""
+        """Return True if a node of this name and these labels satisfies the term."""
         if not self.labels and not self.fields:
             return False
         own = {"metadata.name": name}
@@ -88,7 +88,7 @@ class PodSelector(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     labels: tuple[Requirement, ...] | None
 
     def matches(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """True if a pod of this namespace with these labels is selected."""
+        """Return True if a pod of this namespace with these labels is selected."""
         if self.labels is None:
             return False
         if self.namespaces is not None and namespace not in self.namespaces:
@@ -112,7 +112,7 @@ class PodTerm(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
 
 def rules_in(asked: Sequence[PodSelector]) -> int:
-    """How many rules these selectors are; ten values that one lists count as one more."""
+    """Return how many rules these selectors count as; every ten listed values count as one more."""
     listed = [rule for pods in asked for rule in pods.labels or ()]
     return len(asked) + len(listed) + sum(len(rule.values) for rule in listed) // 10
 
@@ -161,7 +161,7 @@ class InterPodRules(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
     @property
     def rules(self) -> int:
-        """How many there are: a decision's work grows with them."""
+        """Return the number of rules; a decision's work grows with them."""
         asked = [term.pods for term in (*self.affinity, *self.anti_affinity)]
         return rules_in([*asked, *(rule.pods for rule in self.spread)])
 

@@ -12,8 +12,9 @@ _SHOWN = 4
 
 
 def limit_percent(slo_ms: float, solo_ms: float) -> int:
-    """An SLO in percent of the p99 alone, rounded down so that few pods differ: to whole percents
-    below 200, to hundreds above, 10,000 at most. 100 if the SLO is the smaller of the two.
+    """Return an SLO in percent of the p99 alone, rounded down so that there are few different
+    values: to whole percents below 200, to hundreds above, 10,000 at most. 100 if the SLO is the
+    smaller of the two.
     """
     percent = int(round(min(100.0 * slo_ms / solo_ms, MOST_PERCENT), 6))
     return max(LEAST_PERCENT, percent if percent < FINE_PERCENT else percent // 100 * 100)

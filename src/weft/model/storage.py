@@ -45,7 +45,8 @@ class FreeVolume(msgspec.Struct, frozen=True, gc=False):
     reserved: bool = False
 
     def could_serve(self, claim: UnboundClaim) -> bool:
-        """True if it is right for the claim, wherever it is: as Kubernetes' FindMatchingVolume."""
+        """Return True if the volume suits the claim, wherever it is: as Kubernetes'
+        FindMatchingVolume."""
         own = self.storage_class, self.volume_mode, self.attributes_class
         if own != (claim.storage_class, claim.volume_mode, claim.attributes_class):
             return False
@@ -102,7 +103,7 @@ class LoneDisk(msgspec.Struct, frozen=True, gc=False):
     read_only: bool = False
 
     def conflicts(self, other: "LoneDisk") -> bool:
-        """True if one node cannot take pods with both."""
+        """Return True if one node cannot take pods with both."""
         if (self.kind, self.name) != (other.kind, other.name) or self.read_only & other.read_only:
             return False
         return self.kind != "rbd" or not set(self.monitors).isdisjoint(other.monitors)
@@ -121,8 +122,8 @@ class MountedVolumes(msgspec.Struct, frozen=True, gc=False):
 
 
 class StorageRules(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """All of it for one pod: its `claims` that wait for their first consumer, each once, and what
-    it mounts. `waits_for` says in words what somebody else has to do for its claims first."""
+    """One pod's volumes: its `claims` that wait for their first consumer, each once, and what it
+    mounts. `waits_for` says in words what has to happen to its claims first."""
 
     claims: tuple[UnboundClaim, ...] = ()
     mounts: MountedVolumes = MountedVolumes()
@@ -130,7 +131,7 @@ class StorageRules(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
     @property
     def rules(self) -> int:
-        """How many there are: a decision's work grows with them."""
+        """Return the number of rules; a decision's work grows with them."""
         mounts = self.mounts
         return len(self.claims) + len(mounts.attached) + len(mounts.disks) + len(mounts.lone_claims)
 

@@ -266,7 +266,7 @@ def test_evaluate_says_how_well_beside_the_baselines(
     assert 0 <= methods["weft"]["coverage"] <= 1
     assert [wanted for wanted, _ in found["new GPU"]["curve"]][:2] == [0.5, 0.6]
     figure = (tmp_path / "report" / "calibration-data-big-mps.svg").read_text()
-    assert "bound wanted to hold" in figure
+    assert "how often the bound should hold" in figure
     assert json.loads((tmp_path / "report" / "evaluation.json").read_text())
 
 

@@ -13,17 +13,17 @@ EVERYWHERE = ("0.0.0.0", "::")
 
 
 def is_label(text: str) -> bool:
-    """Tell whether the text is a DNS label (RFC 1123), such as a namespace's name."""
+    """Return True if the text is a DNS label (RFC 1123), such as a namespace's name."""
     return _LABEL.fullmatch(text) is not None
 
 
 def is_subdomain(text: str) -> bool:
-    """Tell whether the text is a DNS subdomain (RFC 1123), such as most objects' names."""
+    """Return True if the text is a DNS subdomain (RFC 1123), such as most objects' names."""
     return len(text) <= 253 and all(is_label(part) for part in text.split("."))
 
 
 def is_host(text: str) -> bool:
-    """Tell whether the text is an IP address or a host name; `999.1.1.1` is neither."""
+    """Return True if the text is an IP address or a host name; `999.1.1.1` is neither."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

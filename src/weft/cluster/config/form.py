@@ -471,8 +471,8 @@ class InterferenceSettings(Section, frozen=True):
     progress_metric: Annotated[
         str,
         "the counter of work done that applications export; if it shows that a pod exceeds its "
-        "bound, "
-        "a best-effort pod on its GPU is evicted. Empty: no pod is, and nothing is queried",
+        "bound, a best-effort pod on its GPU is evicted. Empty: no pod is evicted for it, and the "
+        "metric is not queried",
     ] = "weft_progress_total"
     latency_metric: Annotated[
         str,

@@ -78,10 +78,10 @@ OnNotice = Callable[[Notice], None]
 
 
 class StateStore(Protocol):
-    """Keeps something where the next process finds it."""
+    """A store of facts that outlive this process, for the next leader."""
 
     async def lead(self) -> None:
-        """Take over what there is, before anything is decided; write from now on."""
+        """Read what is stored, before anything is decided; write changes from now on."""
         ...
 
     async def stop(self) -> None:
@@ -102,7 +102,7 @@ class LeaderPart(Protocol):
 
 
 class ClusterHooks:
-    """Functions that are called when the cluster changes, each list in its order.
+    """Functions to call when the cluster changes, in the order of each list.
 
     `ends` say what else a pod means to the engine, before its own event, where it is gone or
     something in it says that a container ended; `bound` is called with bound pods that changed, or
@@ -175,13 +175,14 @@ class LiveCluster(Protocol):
         ...
 
     def pod_by_uid(self, uid: str) -> Pod | None:
-        """Return the same, by UID: also a pod that was only ever seen bound."""
+        """Return the pod with this UID as the watch showed it last, also if it was bound when it
+        was first seen."""
         ...
 
     def handle(self, event: Event) -> list[Command]:
-        """One event, now. Commands about pods of the queue, and wakes, are seen to.
+        """Handle one event at once. Commands about queued pods, and wakes, are carried out.
 
-        What is left for the caller is returned: for a `BindOn` its `Bind` or `Refused`.
+        Return the commands that are left to the caller: for a `BindOn` its `Bind` or `Refused`.
         """
         ...
 
@@ -233,5 +234,5 @@ class ClusterView(LiveCluster, Protocol):
         ...
 
     def notice(self, notice: Notice) -> None:
-        """Tell those who report to people."""
+        """Pass the notice to the parts that report to people."""
         ...

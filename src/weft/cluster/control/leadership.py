@@ -11,20 +11,21 @@ NOBODY = "no Weft process leads yet; ask again in some seconds"
 
 
 class LeaseHolder(Protocol):
-    """Waits for the lease, or has it (`weft.kube.lease.Elector`)."""
+    """A process that waits for the lease, or has it (`weft.kube.lease.Elector`)."""
 
     @property
     def other(self) -> str:
-        """Another process that has it, as far as is known; "" if nobody is known to."""
+        """Another process that has the lease, as far as is known; else ""."""
         ...
 
     def may_bind(self, seconds: float) -> bool:
-        """True if a write that takes up to `seconds` ends before the lease does."""
+        """Return True if a write that takes up to `seconds` ends before the lease does."""
         ...
 
 
 class Leadership:
-    """Knows if this process leads (`here`). Without a `lease` nobody else does."""
+    """The state of leadership: `here` is True while this process leads. Without a `lease` no other
+    process leads."""
 
     def __init__(self, lease: LeaseHolder | None, *, here: bool = False) -> None:
         self._lease = lease
@@ -35,7 +36,7 @@ class Leadership:
 
     @property
     def elsewhere(self) -> str:
-        """Another process that leads, as far as is known; "" if nobody is known to."""
+        """Another process that leads, as far as is known; else ""."""
         return self._lease.other if self._lease is not None else ""
 
     @property
@@ -54,8 +55,8 @@ class Leadership:
         self._begun.clear()
 
     async def why_not(self, within_s: float) -> str:
-        """Reason why it binds nothing; "" if it leads. Where nobody leads, it may be this process
-        in a moment: so long that is waited for."""
+        """Return the reason why this process binds nothing; "" if it leads. While no process leads,
+        wait at most `within_s` seconds, as this one may be about to."""
         if self.lacking:
             try:
                 async with asyncio.timeout(within_s):

@@ -159,7 +159,7 @@ def bind_request(
 
 
 def _may_tell_of_ends(pod: Pod) -> bool:
-    """True if anything in the pod could say that a container ended."""
+    """Return True if anything in the pod could say that a container ended."""
     status = pod.status
     shown = status.container_statuses or status.init_container_statuses
     return bool(shown) or OUT_OF_MEMORY in (pod.metadata.annotations or {})
@@ -400,7 +400,7 @@ class EngineCluster:
         return stuck(candidates, self._nodes.objects, self.engine.ledger.holdings, at)
 
     def handle(self, event: Event) -> list[Command]:
-        """One event, now; returns what is left for the caller."""
+        """Handle one event at once; return the commands that are left to the caller."""
         began = self._client.clock.monotonic()
         left: list[Command] = []
         asked = event.pod.uid if isinstance(event, BindOn) else ""
@@ -447,7 +447,8 @@ class EngineCluster:
     # --- writing ---
 
     def _begin(self, command: Bind, *, versioned: bool) -> asyncio.Task[Outcome]:
-        """`versioned`: only the pod as it is now, at the decision, may be bound."""
+        """Return the task that binds the pod, begun if there is none. `versioned`: bind the pod
+        only if it has not changed since now, the time of the decision."""
         uid = command.pod.uid
         task = self._binding.get(uid)
         if task is None:
@@ -494,7 +495,7 @@ class EngineCluster:
         return outcome
 
     def _tell(self, decision: Attempt | BindOutcome) -> None:
-        """Tell those who count and report: what breaks off there changes no decision."""
+        """Inform the parts that count and report; an error there changes no decision."""
         for hook in self.on_decision:
             with self.faults.beside("telling of a decision"):
                 hook(decision)
@@ -522,7 +523,8 @@ class EngineCluster:
     # --- taking in ---
 
     def _close_nodes(self, changes: list[Change[Any]]) -> None:
-        """Whoever else is decided from here on meets a node that was closed as closed."""
+        """Tell the engine at once of nodes that were closed, so that the next decision already
+        leaves them out."""
         closures = [closed for change in changes if (closed := self._nodes.take_node(change))]
         if closures:
             self.handle(NodesClosed(tuple(closures)))
@@ -580,8 +582,8 @@ class EngineCluster:
         self._check_accounts()
 
     def _free_unseen(self, synced: Synced) -> None:
-        """Pods that were bound before this list was asked for, and that it does not show, are gone:
-        no change says so of those that no watch ever showed."""
+        """Release pods that were bound before this list was requested and are not in it. They are
+        gone; no watch event says so of a pod that the watch never showed."""
         for uid in [uid for uid, since in self._unseen.items() if since < synced.asked_s]:
             del self._unseen[uid]
             self._pods.mark_gone(uid)
@@ -617,7 +619,7 @@ class EngineCluster:
         self._check_accounts()
 
     def _hear_of(self, pods: Sequence[Pod]) -> None:
-        """Charge these again: their node shows something else."""
+        """Charge these pods again, as what their node shows has changed."""
         for event in self._pods.in_safe_order([self._pods.update(pod) for pod in pods]):
             self.handle(event)
 
@@ -662,7 +664,7 @@ class EngineCluster:
         self.notice(Notice("FailedScheduling", why, pod=pod, waits=True))
 
     def notice(self, notice: Notice) -> None:
-        """Tell those who report to people: what breaks off there changes nothing."""
+        """Pass the notice to the parts that report to people; an error there changes nothing."""
         for hook in self.on_notice:
             with self.faults.beside("telling of a notice"):
                 hook(notice)

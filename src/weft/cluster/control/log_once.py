@@ -10,7 +10,7 @@ class LogOnce:
         self.topics: set[str] = set()
 
     def is_new(self, topic: str) -> bool:
-        """True if this is to be logged now: it was not yet."""
+        """Return True if this is to be logged now: it was not yet."""
         if topic in self.topics or len(self.topics) >= MOST:
             return False
         self.topics.add(topic)

@@ -122,7 +122,8 @@ class OptionalFeeds:
         await self._stream.start(*(feed for each in kinds for feed in each.feeds()))
 
     async def _may_follow(self, asked: OptionalKinds) -> bool:
-        """True if the API server has these kinds, and lets this process list and watch them."""
+        """Return True if the API server has these kinds, and lets this process list and watch
+        them."""
         if not asked.is_core and not await serves(self._client, asked.kinds):
             self.unreadable.pop(asked.version, None)
             return False
@@ -161,12 +162,13 @@ class OptionalFeeds:
 
 
 def _are_among(kinds: OptionalKinds, followed: Sequence[OptionalKinds]) -> bool:
-    """True if these objects are followed in another version."""
+    """Return True if these objects are followed in another version."""
     return bool(kinds.objects) and any(each.objects == kinds.objects for each in followed)
 
 
 def device_kinds(client: ApiClient, nodes: NodeView, after: Callable[[], None]) -> OptionalKinds:
-    """Koordinator's Devices, where their CRD is installed."""
+    """Return the `OptionalKinds` of Koordinator's Devices, which exist if their CRD is
+    installed."""
 
     def feeds() -> list[WatchFeed[Any]]:
         return [WatchFeed(client, DEVICES, nodes.take_device, after)]
@@ -177,8 +179,9 @@ def device_kinds(client: ApiClient, nodes: NodeView, after: Callable[[], None]) 
 def namespace_kinds(
     client: ApiClient, stream: ChangeStream, pods: PodView, tell: Callable[[], None]
 ) -> OptionalKinds:
-    """Namespaces, where one may read them. `tell` takes some of the pods whose terms select others
-    than before, or whose group is another by them; the rest comes in its turn."""
+    """Return the `OptionalKinds` of namespaces, which this process may not be allowed to read.
+    `tell` takes some of the pods whose terms select others than before, or whose group is another
+    by them; the rest comes in its turn."""
 
     def take(change: Change[MetaOnly]) -> None:
         pods.namespaces.take(change)
@@ -198,7 +201,8 @@ def namespace_kinds(
 
 
 def budget_kinds(client: ApiClient, tell: Callable[[BudgetsChanged], object]) -> OptionalKinds:
-    """Disruption budgets; `tell` is called with those that changed."""
+    """Return the `OptionalKinds` of disruption budgets; `tell` is called with those that
+    changed."""
     view = BudgetView()
 
     def after() -> None:
@@ -214,8 +218,9 @@ def budget_kinds(client: ApiClient, tell: Callable[[BudgetsChanged], object]) ->
 def group_kinds(
     client: ApiClient, stream: ChangeStream, pods: PodView, tell: Callable[[], None]
 ) -> list[OptionalKinds]:
-    """PodGroups of each system, where its API is there; of several versions the newest. `tell`
-    takes some of the pods whose group is another than before; the rest comes in its turn."""
+    """Return the `OptionalKinds` of each system's PodGroups, which exist if its API is installed;
+    the newest of several versions. `tell` takes some of the pods whose group is another than
+    before; the rest comes in its turn."""
 
     def of(system: str, kind: Resource[KubePodGroup]) -> OptionalKinds:
         def after() -> None:

@@ -95,7 +95,7 @@ class TypicalInput:
             await self._tell(TYPICAL_PODS, now)
 
     def _is_beside_gpus(self, pod: Pod) -> bool:
-        """Tells whether the pod has a node with GPUs, where its CPU is missing to them."""
+        """Return True if the pod has a node with GPUs, where its CPU is missing to them."""
         table = self._live.engine.ledger.table
         row = table.row_of.get(pod.spec.node_name or "", -1)
         return row >= 0 and bool(table.gpus[row])

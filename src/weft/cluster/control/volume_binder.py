@@ -146,7 +146,7 @@ class VolumeBinder:
         self._written[meta.uid] = _number(kind.decode(answer).metadata.resource_version)
 
     def _is_shown(self, meta: ObjectMeta) -> bool:
-        """True if a watch shows what was written to this object here, or a later state."""
+        """Return True if a watch shows what was written to this object here, or a later state."""
         written = self._written.get(meta.uid)
         if written is None or _number(meta.resource_version) >= written:
             self._written.pop(meta.uid, None)
@@ -191,8 +191,8 @@ class VolumeBinder:
             limit.cancel()
 
     def _is_done(self, pod: PodRequest, chosen: ChosenVolume, node: Node) -> bool:
-        """True if the claim is bound, to a volume that reaches the node; `_NotNowError` where it
-        will not be bound as was chosen."""
+        """Return True if the claim is bound, to a volume that reaches the node; `_NotNowError`
+        where it will not be bound as was chosen."""
         claim = self._claim(pod.namespace, chosen.claim)
         if not self._is_shown(claim.metadata):
             return False

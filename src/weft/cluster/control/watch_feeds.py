@@ -23,19 +23,20 @@ Apply = Callable[[Change[T]], None]
 OnBatch = Callable[[list[Change[T]]], None]
 OnSynced = Callable[[Synced], None]
 SLICE_S, MOST = 0.005, 20
-"""Others wait so long at most, but for the one piece of work that is under way; and never for more
-pieces than that, however small."""
+"""Longest time, seconds, and most pieces of work until other tasks have their turn; the piece under
+way is finished first."""
 
 
 class LoopTurns:
-    """For one stretch of work, timed by `clock`: `await turns.end()` after each piece of it."""
+    """Turns of other tasks during long work, timed by `clock`: `await turns.end()` after each piece
+    of it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._began, self._pieces = clock(), 0
 
     async def end(self) -> None:
-        """Note that one piece of work is done."""
+        """Note that one piece of work is done; give other tasks a turn if it is time."""
         self._pieces += 1
         if self._pieces >= MOST or self._clock() - self._began >= SLICE_S:
             await asyncio.sleep(0)
@@ -139,7 +140,7 @@ class ChangeStream:
             self._failure.set_exception(error)
 
     async def stop(self) -> None:
-        """End all of it."""
+        """End all feeds and the task that takes in their changes."""
         tasks = [*self._pumps.values(), *([self._consumer] if self._consumer else [])]
         for task in tasks:
             task.cancel()
@@ -159,7 +160,8 @@ class ChangeStream:
             self._failure.result()
 
     def _endless(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task that ends only when it is cancelled, or by what is then raised everywhere here."""
+        """Return a task for work that must not end before it is cancelled; if it fails, its error
+        is raised for all who wait for this stream."""
         task = asyncio.create_task(work)
         task.add_done_callback(self._ended)
         return task

@@ -27,14 +27,15 @@ class MovedPod(NamedTuple):
 
 
 def owner_of(pod: Pod) -> tuple[str, str]:
-    """Kind and name of the controller that recreates the pod."""
+    """Return kind and name of the controller that recreates the pod; "" for both if it has none."""
     owners = pod.metadata.owner_references or ()
     controller = next((owner for owner in owners if owner.controller), None)
     return ("", "") if controller is None else (controller.kind, controller.name)
 
 
 async def move(client: ApiClient, pod: Pod, wait_s: float) -> MovedPod:
-    """Evict it as disruption budgets allow, and wait so many seconds for its successor's place.
+    """Evict the pod as disruption budgets allow, and wait at most `wait_s` seconds until its
+    successor is placed.
 
     Raises what the client raises where the API does not answer at all.
     """
@@ -78,7 +79,7 @@ async def _siblings(client: ApiClient, pod: Pod) -> list[Pod]:
 
 
 async def _evict(client: ApiClient, pod: Pod) -> str:
-    """Why it may not go; "" if it may, or nobody can tell."""
+    """Evict the pod; return why it cannot be evicted, "" if it is or if the answer was lost."""
     meta = pod.metadata
     try:
         await client.evict(meta.namespace, meta.name, meta.uid)

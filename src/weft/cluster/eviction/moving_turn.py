@@ -1,7 +1,7 @@
-"""One at a time moves pods: the Lease `kube-system/weft-defrag`, held for as long as it takes.
+"""Lets one process at a time move pods: it holds the Lease `kube-system/weft-defrag` meanwhile.
 
-Two that moved pods at once would each count on places that the other one's pods take. A holder
-that died is waited for, ten seconds at most; a living one is not.
+Two that moved pods at once would each count on places that the other one's pods take. If the holder
+has died, its Lease is waited for, ten seconds at most; a live holder is not waited for.
 """
 
 import asyncio
@@ -20,8 +20,9 @@ _LOOKS_EVERY_S = 0.1
 
 
 class MovingTurn:
-    """The right to move pods. `hold` has it on one thread's loop, another thread asks `why_not`
-    before each eviction. `settled`: it is known who has it, or (the caller says so) nobody will."""
+    """The right to move pods. `hold` takes and keeps it on one thread's loop, while another thread
+    reads `why_not` before each eviction. `settled` is set once it is known which process has the
+    right, or, by the caller, if none will."""
 
     def __init__(self, identity: str) -> None:
         self.settled = threading.Event()
@@ -33,7 +34,7 @@ class MovingTurn:
 
     @property
     def why_not(self) -> str:
-        """Why no pod may be moved now; "" if this process may."""
+        """Reason why no pod may be moved now; "" if this process may move pods."""
         if self._refused or (self._elector is not None and self._elector.leading):
             return self._refused
         return f"the lease {LEASE} was lost; another process may be moving pods now"
@@ -52,12 +53,12 @@ class MovingTurn:
             await self._renew(elector)
 
     def end(self) -> None:
-        """No more pods are moved: the next one may."""
+        """Give up the right, so that the next process may move pods."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._over.set)
 
     async def _take(self, elector: Elector) -> str:
-        """Why it was not taken; "" if it was."""
+        """Take the Lease; return why it could not be taken, "" if it was."""
         taking = asyncio.create_task(elector.acquire())
         try:
             while not (await asyncio.wait({taking}, timeout=_LOOKS_EVERY_S))[0]:

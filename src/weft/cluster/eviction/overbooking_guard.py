@@ -1,4 +1,5 @@
-"""Watches for GPUs that hold more than they have, tells people, and has the engine decide who goes.
+"""Watches for GPUs that hold more than they have, reports them, and has the engine decide which pod
+is evicted.
 
     watch ──▶ touch(node) ──▶ look() ──▶ over, told once ──▶ two of Weft's own? ──▶ read them afresh
                                              │                                        │
@@ -52,7 +53,8 @@ class OverbookingGuardOptions(msgspec.Struct, frozen=True):
 
 
 class OverbookingGuard:
-    """Looks after the accounts of one live cluster. `over` are the overbooked GPUs by node."""
+    """The guard against overbooked GPUs in one live cluster. `over` are the overbooked GPUs by
+    node."""
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class OverbookingGuard:
         return sum(map(len, self.over.values()))
 
     def touch(self, node: str) -> None:
-        """Something on this node changed without the ledger's leave."""
+        """Note that charges on this node changed without the ledger's check."""
         self._touched.add(node)
 
     def check(self) -> None:
@@ -107,7 +109,7 @@ class OverbookingGuard:
             self._report_doubts()
 
     def _changed(self, name: str) -> bool:
-        """True if a node's account changed since the last poll."""
+        """Return True if a node's account changed since the last poll."""
         table = self._engine.ledger.table
         row = table.row_of.get(name)
         return row is None or bool(table.changed_at[row] > self._looked_at)
@@ -172,14 +174,16 @@ class OverbookingGuard:
     # --- mending ---
 
     def _mend(self, name: str) -> None:
-        """Have it decided who goes, if Weft's own pods are more than a GPU of this node holds."""
+        """Have the engine decide which pod is evicted, if Weft's own pods hold more than a GPU of
+        this node has."""
         if name in self._tasks or not self._is_double_booked(name, self._ours(name)):
             return
         task = self._tasks[name] = asyncio.create_task(self._settle(name))
         task.add_done_callback(lambda _: self._tasks.pop(name, None))
 
     def _ours(self, name: str) -> frozenset[str]:
-        """Weft's own pods on this node that are as it bound them, and not terminating."""
+        """Return the UIDs of Weft's own pods on this node that are unchanged since it bound them,
+        and not terminating."""
         ours = set()
         for holding in self._engine.ledger.pods_on(name):
             pod = self._pods.by_uid(holding.placement.uid)
@@ -190,12 +194,13 @@ class OverbookingGuard:
         return frozenset(ours)
 
     def _is_sure(self, uid: str) -> bool:
-        """True if the pod holds what is charged for it, where it is charged."""
+        """Return True if the pod holds what is charged for it, where it is charged."""
         doubts = self._pods.doubts.get(uid, ())
         return not self._pods.unsure(uid) and all(each.reason == UNREADABLE for each in doubts)
 
     def _is_double_booked(self, name: str, ours: frozenset[str]) -> bool:
-        """True if these pods do not fit beside each other, and that was not left as it is."""
+        """Return True if these pods do not fit beside each other, and that was not left as it
+        is."""
         node = self._nodes.nodes.get(name)
         if node is None or self._left.get(name) == (ours, node):
             return False
@@ -221,7 +226,7 @@ class OverbookingGuard:
                 await self._client.clock.sleep(max(outcome.retry_after_s, backoff.next_s()))
 
     async def _decide(self, name: str, ours: Collection[str]) -> EvictionOutcome:
-        """Read these pods afresh and let the engine say who goes; what became of that."""
+        """Read these pods afresh and let the engine decide which is evicted; return the outcome."""
         bindings = [read for uid in sorted(ours) if (read := await self._read(uid)) is not None]
         shrunk = name in self._nodes.shrunk
         self._report_event(BindingsRead(name, tuple(bindings), shrunk))
@@ -234,7 +239,8 @@ class OverbookingGuard:
         self._waived.add(place.node)
 
     async def _read(self, uid: str) -> PodBinding | None:
-        """Reads when the pod was bound, as it is now; None if it holds nothing for long."""
+        """Read the pod afresh and return its binding; None if the pod is gone, ended, terminating
+        or edited."""
         known = self._pods.by_uid(uid)
         if known is None:
             return None

@@ -28,7 +28,8 @@ _FIRST_S, _MOST_S = 1.0, 60.0
 
 
 class PastScheduler:
-    """Looks after one cluster's pods, while `leading`. `here` are those bound past us, by UID."""
+    """The watch over one cluster's pods, active while `leading`. `here` are the pods that were
+    bound past Weft, by UID."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class PastScheduler:
         self._task: asyncio.Task[None] | None = None
 
     def check(self) -> None:
-        """Look who is there; tell who is new, and begin to evict."""
+        """Find such pods; report new ones, and begin to evict."""
         known_by = self._pods.assumed | self._pods.told
         pods = {uid: pod for uid in known_by if (pod := self._pods.by_uid(uid))}
         self.here = frozenset(uid for uid, pod in pods.items() if self._is_past_us(pod))
@@ -84,7 +85,8 @@ class PastScheduler:
         return [pod for pod in found if pod is not None and not pod.metadata.deletion_timestamp]
 
     async def _evict_all(self) -> None:
-        """Ask again until nobody is left; a disruption budget may forbid it for a while."""
+        """Evict again and again until no such pod is left; a disruption budget may forbid it for a
+        while."""
         backoff = Backoff(_FIRST_S, _MOST_S, self._client.rng)
         while self.leading and (due := self._due()):
             for pod in due:

@@ -131,15 +131,15 @@ class Preemptor:
             self._wait_for(pod)
 
     def _is_being_bound(self, uid: str) -> bool:
-        """True while its own Binding has no sure answer: it may fail, or another scheduler's have
-        come first, and then there is nobody to end here."""
+        """Return True while its own Binding has no sure answer: it may fail, or another scheduler's
+        have come first, and then there is nobody to end here."""
         holding = self._engine.ledger.holdings.get(uid)
         return holding is not None and holding.state == "reserved"
 
     def _stands(self, uid: str, why: PreemptedFor) -> bool:
-        """True while the pod holds its place and may be ended, and one waits for that: since the
-        decision another scheduler's binding of it may have been seen, or the other pod have got a
-        place."""
+        """Return True while the pod holds its place and may be ended, and one waits for that: since
+        the decision another scheduler's binding of it may have been seen, or the other pod have got
+        a place."""
         preemption = self._engine.preemption
         awaited = why.uid in preemption.nominations or any(preemption.waiting_for(uid))
         return awaited and uid in preemption.standings and uid in self._engine.ledger.holdings
@@ -148,8 +148,8 @@ class Preemptor:
         return self.leading and (self._may_write is None or self._may_write(seconds))
 
     async def _surely(self, ask: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Send the request, again while its answer is lost, or others write at the same time, and
-        this process leads."""
+        """Send the request; repeat it while the answer is lost or others write at the same time, if
+        this process still leads."""
         for _ in range(TRIES - 1):
             try:
                 await ask()
@@ -162,7 +162,7 @@ class Preemptor:
         await ask()
 
     async def _ask(self, pod: Pod, why: PreemptedFor) -> bool:
-        """True if the pod goes, or may."""
+        """Have the pod ended; return True if it ends, or may."""
         meta, text = pod.metadata, preempted_in_words(why)
         refused = ""
         try:
@@ -248,7 +248,8 @@ class Preemptor:
             self._waits[uid] = asyncio.create_task(self._wait(pod, wait_s))
 
     async def _wait(self, pod: Pod, wait_s: float) -> None:
-        """Tell the engine of a pod that is still there then: no pod waits for it any more."""
+        """Tell the engine if the pod still exists after `wait_s` seconds: then no pod waits for it
+        any more."""
         await self._client.clock.sleep(wait_s)
         uid = pod.metadata.uid
         self._waits.pop(uid, None)

@@ -245,7 +245,7 @@ class Extender:
 
 
 def _has_rules_beyond_sums(pod: Pod) -> bool:
-    """True if kube-scheduler may propose victims for more than what a node has in all."""
+    """Return True if kube-scheduler may propose victims for more than what a node has in all."""
     affinity, spec = pod.spec.affinity, pod.spec
     about_pods = affinity is not None and (affinity.pod_affinity or affinity.pod_anti_affinity)
     disks = (each for each in spec.volumes or () if each != Volume(each.name, image=each.image))

@@ -42,7 +42,8 @@ class ReviewLimits(msgspec.Struct, frozen=True):
 
 
 class TokenTurns:
-    """Lets tokens be checked in turn."""
+    """Limits on checking tokens: one at a time for each address, few in all, and each within a time
+    limit."""
 
     def __init__(self, limits: ReviewLimits) -> None:
         self._limits = limits

@@ -112,7 +112,7 @@ def _waiting(cluster: ClusterReading, names: Collection[str]) -> list[PodRequest
 
 
 def _is_unschedulable(pod: Pod) -> bool:
-    """True if it has the condition by which autoscalers know that a pod waits for room."""
+    """Return True if it has the condition by which autoscalers know that a pod waits for room."""
     said = (c for c in pod.status.conditions or () if c.type == "PodScheduled")
     return any(c.status == "False" and c.reason == UNSCHEDULABLE for c in said)
 

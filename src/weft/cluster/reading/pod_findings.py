@@ -163,7 +163,7 @@ def _scheduler(pod: Pod) -> str:
 
 
 def _hangs(pod: Pod, shown: SystemNode, settings: DialectSettings, now: datetime.datetime) -> bool:
-    """Tell whether the node's agent keeps a pod from starting, as nothing else there serves its
+    """Return True if the node's agent keeps a pod from starting, as nothing else there serves its
     resources."""
     if AGENT not in (shown.metadata.annotations or {}) or pod.status.phase == "Running":
         return False
@@ -177,7 +177,7 @@ def _hangs(pod: Pod, shown: SystemNode, settings: DialectSettings, now: datetime
 
 
 def _placed_by_other(pod: Pod, node: Node, settings: DialectSettings) -> bool:
-    """Tell whether another system's agent or scheduler says which GPU the pod has."""
+    """Return True if another system's agent or scheduler says which GPU the pod has."""
     if marked(pod):
         return False
     try:

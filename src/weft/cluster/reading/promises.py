@@ -342,7 +342,7 @@ def troubles_of(node: NodeReport) -> list[str]:
 
 
 def _cut(node: NodeReport, gpu: GpuReport) -> bool:
-    """Tell whether the GPU is partitioned into MIG instances."""
+    """Return True if the GPU is partitioned into MIG instances."""
     return any(each.parent == gpu.index for each in node.gpus)
 
 

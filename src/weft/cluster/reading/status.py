@@ -326,7 +326,7 @@ _ON_ITS_WAY = ("", "ContainerCreating", "PodInitializing", "CrashLoopBackOff")
 
 
 def _concerns(pod: Pod, wish: StatusWish) -> bool:
-    """Tell whether the pod asks for GPUs in any system's form, or has one of Weft's
+    """Return True if the pod asks for GPUs in any system's form, or has one of Weft's
     schedulerNames."""
     if pod.spec.scheduler_name in wish.names:
         return True
@@ -384,7 +384,7 @@ def _condition(pod: Pod) -> str:
 
 
 def _silent(pod: Pod) -> bool:
-    """Tell whether only an event can say why the pod does not run."""
+    """Return True if only an event can say why the pod does not run."""
     if pod.spec.node_name:
         return pod.status.phase not in ("Running", "") and not pod.status.reason
     return not pod.spec.scheduling_gates and not _condition(pod)

@@ -258,7 +258,7 @@ class SchedulerMetrics:
         yield counter("weft_lessons_writes", writes, parts.oom_history.counts, "outcome")
         ends = "Containers that ran out of GPU memory."
         yield counter("weft_out_of_gpu_memory", ends, parts.ends.count)
-        charged = "Workloads that are charged by such ends."
+        charged = "Workloads charged more since they ran out of GPU memory."
         yield gauge("weft_lessons", charged, len(live.engine.oom_history.known))
         unreadable = "Keys of the ConfigMap of these workloads that could not be read."
         yield gauge("weft_lessons_unreadable", unreadable, len(parts.oom_history.unreadable))

@@ -89,7 +89,7 @@ V = TypeVar("V")
 
 
 def is_systems_own(key: str) -> bool:
-    """Tell whether an annotation, label or resource is defined by a GPU scheduling system."""
+    """Return True if an annotation, label or resource is defined by a GPU scheduling system."""
     domain, slash, _ = key.partition("/")
     if not slash:
         return key.startswith(BARE)
@@ -315,7 +315,7 @@ def _persistent_volume(volume: PersistentVolume) -> PersistentVolume:
 
 
 def _volume_claim(claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
-    """Keep all that says which volume the claim has, or can get. Of owners the UID counts."""
+    """Keep what says which volume the claim has or can get, and the owners, whose UIDs are read."""
     marks = claim.metadata.annotations or {}
     meta = replace(
         _meta(claim.metadata),

@@ -53,7 +53,7 @@ _BEGINNINGS = tuple(name.rstrip("*") for name in _OTHERS if name.endswith("*"))
 
 
 class Marks:
-    """Renames the annotations of one snapshot; unknown annotations are dropped."""
+    """A renamer of one snapshot's annotations; unknown annotations are dropped."""
 
     def __init__(self, names: Pseudonyms) -> None:
         self._names = names

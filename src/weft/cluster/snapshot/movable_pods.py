@@ -65,7 +65,7 @@ def _covers(budget: DisruptionBudget, pod: Pod) -> bool:
 
 
 def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """Tell whether a selector matches these labels; an empty selector matches all, None matches
+    """Return True if a selector matches these labels; an empty selector matches all, None matches
     none.
 
     An unknown operator counts as matching, so that a budget is rather respected than missed."""

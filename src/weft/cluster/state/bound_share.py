@@ -80,10 +80,10 @@ DOUBTS = (
 
 
 class Doubt(NamedTuple):
-    """Something about a bound pod's GPUs that people must hear: an event's reason and text.
+    """A problem with a bound pod's GPUs that is reported to people: an event's reason and text.
 
     `unsure`: it may hold less than is charged for it, so no other pod is evicted for that. `kind`
-    is how it is counted as bad input of another system's; None if it is none.
+    is the kind of another system's bad input as which it is counted; None if it is not counted.
     """
 
     reason: str
@@ -93,11 +93,12 @@ class Doubt(NamedTuple):
 
 
 class BoundShare(NamedTuple):
-    """The charge for a pod. `why` says, where its marks did not, what was assumed.
+    """The charge for a pod. `why` says what was assumed, if its marks did not say which GPUs it
+    has.
 
-    `moves`: what other pods of the node hold may change it. `doubts`: what is wrong with its marks.
-    `told` says in words that its node's agent tells what it holds: no other pod is evicted for
-    that. `fault`: the mistake of ours by which its reading broke off.
+    `moves`: the charge may change with what other pods on the node hold. `doubts`: what is wrong
+    with its marks. `told` is a sentence if the charge is what its node's agent reports: no other
+    pod is evicted for it. `fault` is the error in Weft that broke off its reading.
     """
 
     placement: Placement
@@ -130,20 +131,21 @@ class AsSeenFirst(NamedTuple):
 
 
 class BoundReading(NamedTuple):
-    """A bound pod, as it is now, and as its charge goes by it."""
+    """A bound pod as it is now, and the facts from when it was first seen, by which it is
+    charged."""
 
     pod: Pod
     first: AsSeenFirst
 
     @property
     def counted(self) -> Pod:
-        """The pod by what it asked with when it was first seen."""
+        """The pod with the labels and annotations that count as they were first seen."""
         asking = not self.first.bound_with
         return registry.with_kept(self.pod, self.first.kept, asking=asking)
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """Names of other systems' marks that say something else than when it was first seen."""
+        """Names of other systems' marks that changed since the pod was first seen."""
         now, then = registry.kept_of(self.pod), self.first.kept
         return tuple(
             sorted(
@@ -162,7 +164,7 @@ class BoundReading(NamedTuple):
 
 
 def seen_first(pod: Pod) -> AsSeenFirst:
-    """Keep of a bound pod what later edits do not change."""
+    """Return the facts about a bound pod that count from now on, regardless of later edits."""
     if bound_with := agreed(pod):
         kept = registry.kept_of(pod, asking=False)
         return AsSeenFirst(bound_with, kept, is_marked=True, said=said_in(bound_with))
@@ -170,8 +172,8 @@ def seen_first(pod: Pod) -> AsSeenFirst:
 
 
 def seen_as_decided(placement: Placement) -> AsSeenFirst:
-    """Return the same of a pod that comes back from its binding as it was decided, without such
-    words."""
+    """Return these facts for a pod that the API shows bound exactly as it was decided, with no
+    labels or annotations to keep."""
     return AsSeenFirst(encode(placement), _NO_WORDS, is_marked=True, said=said_by(placement))
 
 
@@ -182,9 +184,10 @@ def account(
     how_full: HowFull,
     shown: KubeNode | None,
 ) -> BoundShare:
-    """Charge a bound pod on its node; all but GPUs while that is unknown (None). Never raises.
+    """Return the charge of a bound pod on its node; without GPUs while the node is unknown (None).
+    Never raises.
 
-    `shown` is the node as the API shows it, whose cards are so full without the pod.
+    `shown` is the node as the API shows it; `how_full` says how full its cards are without the pod.
     """
     pod, first = reading
     try:
@@ -208,7 +211,7 @@ def account(
 
 
 def fault_in_words(error: Exception) -> str:
-    """Name a mistake of ours."""
+    """Describe an error in Weft in a few words."""
     return f"{type(error).__name__}: {error}"[:300]
 
 
@@ -223,7 +226,7 @@ class GuessedUse:
         self._pods: Counter[int] = Counter()
 
     def known(self, shares: Iterable[Share]) -> None:
-        """A pod is known to be there."""
+        """Count a pod that is known to hold these shares."""
         for share in shares:
             card = self._card.get(share.gpu, share.gpu)
             self._memory_mib[card] += share.memory_mib
@@ -231,23 +234,25 @@ class GuessedUse:
             self._pods[card] += 1
 
     def guessed(self, shares: Iterable[Share]) -> None:
-        """A pod is taken to be there."""
+        """Count a pod that is assumed to hold these shares."""
         self._guesses.update(self._card.get(share.gpu, share.gpu) for share in shares)
 
     def how_full(self, gpu: Gpu) -> Fullness:
-        """All 0 for an idle card. Two pods of whole cards are on one only if there is no other."""
+        """Return a sort key, all 0 for an idle card: assumed pods, MiB, thousandths of cores, and
+        known pods. Assumed pods come first, so that two pods with whole cards share one only if no
+        other is left."""
         card = gpu.index
         return self._guesses[card], self._memory_mib[card], self._milli[card], self._pods[card]
 
 
 def placed_by_weft(pod: Pod) -> bool:
-    """True if Weft wrote where this bound pod is: for this very pod, on this very node."""
+    """Return True if Weft wrote where this bound pod is: for this very pod, on this very node."""
     return marked(pod)
 
 
 def as_bound(pod: Pod) -> str:
-    """Return the value of Weft's annotation, if it is as it was bound with: its copy is the
-    same."""
+    """Return the value of Weft's annotation if it is unchanged since the binding, that is, equal to
+    its copy; else ""."""
     marks = pod.metadata.annotations or {}
     text = marks.get(PLACEMENT, "")
     return text if text == marks.get(PLACEMENT_COPY) and placed_by_weft(pod) else ""
@@ -256,9 +261,10 @@ def as_bound(pod: Pod) -> str:
 def held_by(
     pod: Pod, node: Node, settings: DialectSettings, how_full: HowFull, bound_with: str = ""
 ) -> BoundShare:
-    """Charge this bound pod on its node, whose cards are so full without it.
+    """Return the charge of this bound pod on its node; `how_full` says how full the cards are
+    without it.
 
-    `bound_with` is what it was first seen bound with: the value of Weft's annotation.
+    `bound_with` is the value of Weft's annotation when the pod was first seen.
     """
     try:
         request, mismatch, why = read_there(pod, node, settings)
@@ -309,7 +315,7 @@ def by_late_marks(
 ) -> BoundShare:
     """Charge a bound pod that was first seen without Weft's marks and has some now.
 
-    They end what was assumed of it, but where they say more than that: its owner may have written
+    The marks replace what was assumed, unless they name more than that: its owner may have written
     them, and would take cards from others.
     """
     said = held_by(pod, node, settings, how_full, bound_with)
@@ -318,7 +324,7 @@ def by_late_marks(
 
 
 def _within(said: Sequence[Share], assumed: Sequence[Share]) -> bool:
-    """True if neither a single card nor all cards together are charged more."""
+    """Return True if neither a single card nor all cards together are charged more."""
     for amount in (attrgetter("memory_mib"), attrgetter("milli")):
         new, old = [amount(share) for share in said], [amount(share) for share in assumed]
         if sum(new) > sum(old) or max(new, default=0) > max(old, default=0):
@@ -334,11 +340,11 @@ def _unread(why: str, charged: str) -> Iterator[Doubt]:
 def with_record(
     held: BoundShare, pod: Pod, node: Node, settings: DialectSettings, shown: KubeNode | None
 ) -> BoundShare:
-    """Return the same, with what its delivery record adds: a doubt, if the pod asks for less than
-    that.
+    """Return the charge, with a doubt added if the pod's delivery record gives it more than it asks
+    for.
 
     `shown` is the node as the API shows it: its agent says there whether it believes such records.
-    Where other marks are in doubt as well, that was said.
+    If other marks are in doubt already, nothing is added.
     """
     text = (pod.metadata.annotations or {}).get(DELIVERY)
     if text is None or held.doubts or held.why:
@@ -369,7 +375,8 @@ def _named(record: DeliveryRecord, node: Node) -> Iterator[Share]:
 
 
 def _believes_records(shown: KubeNode | None) -> bool:
-    """True if the node has an agent that does not compare records with what their pods ask for."""
+    """Return True if the node has an agent that does not compare records with what their pods ask
+    for."""
     text = (shown.metadata.annotations or {}).get(AGENT) if shown is not None else None
     if text is None:
         return False
@@ -401,7 +408,7 @@ def without_node(pod: Pod, settings: DialectSettings) -> BoundShare:
 def guessed(
     request: PodRequest, node: Node, how_full: HowFull, perhaps_on: Collection[int] = ()
 ) -> BoundShare:
-    """Charge a holder of which it is unknown which GPUs of its node it has.
+    """Return the charge of a pod or claim of which it is unknown which GPUs of its node it holds.
 
     `perhaps_on` are cards that its marks name without saying enough: it has all these at least,
     where it asks for whole cards.
@@ -444,7 +451,8 @@ def guessed(
 def contradicting(
     pod: Pod, node: Node, settings: DialectSettings, how_full: HowFull, error: str
 ) -> BoundShare:
-    """Charge a bound pod whose resources contradict each other what they can be at most."""
+    """Return the charge of a bound pod whose resources contradict each other: the most that they
+    can mean."""
     request = _plain_request(pod, settings)
     each, whole = registry.possible_requests(pod, settings)
     requests = [gpu_request for one in each for gpu_request in one.shape.gpu_requests]
@@ -457,8 +465,8 @@ def contradicting(
 
 
 def unreadable(pod: Pod, node: Node, settings: DialectSettings, error: str) -> BoundShare:
-    """Charge a bound pod whose reading breaks off by a mistake of ours: every card that it may
-    have. Never raises."""
+    """Return the charge of a bound pod whose reading fails by an error in Weft: every card that it
+    may have. Never raises."""
     try:
         request, gpus = _plain_request(pod, settings), _names_gpus(pod)
     except Exception:  # what it takes beside GPUs is not known either

@@ -1,4 +1,5 @@
-"""ResourceClaims: whatever is allocated is held, whoever allocated it, with or without a pod.
+"""ResourceClaims: every allocated device is held, whichever scheduler allocated it, with or without
+a pod.
 
     claim, allocated ──▶ its devices ──▶ the cards of a node ──▶ PodSeenBound, by the claim's UID
     not allocated any more, or gone ──────────────────────────▶ PodGone
@@ -67,8 +68,9 @@ _MIB = 2**20
 class DeviceHold(NamedTuple):
     """One allocated device's part of a node's GPUs.
 
-    `node` "": nobody says on which it is. `gpu` −1: it is unknown which GPU it is. `memory_mib` −1:
-    all of it. `problem` says in words what is wrong, "" for nothing, and `kind` how it is counted.
+    `node` is "" if the node is unknown. `gpu` is −1 if it is unknown which GPU it is. `memory_mib`
+    is −1 for all of its memory. `problem` says in words what is wrong, "" for nothing, and `kind`
+    how it is counted.
     """
 
     node: str
@@ -103,7 +105,7 @@ class ReadingClaims(NamedTuple):
 
 
 def holds_of(claim: ResourceClaim, by: ReadingClaims) -> list[DeviceHold | None]:
-    """The hold of each allocated device of the claim; None for those that hold no GPU."""
+    """Return the hold of each allocated device of the claim; None for those that hold no GPU."""
     allocation = claim.status.allocation
     if allocation is None:
         return []
@@ -167,8 +169,8 @@ def consumed(device: AllocatedDevice, facts: SliceGpu | None) -> Consumed:
 
 
 def _of_card(amount: Consumed, gpu: Gpu, part: Gpu | None) -> tuple[int, int]:
-    """Return the same of this card in MiB and thousandths; of a partition of it that `part`
-    describes."""
+    """Return the amount of this card in MiB and thousandths of its cores; `part` describes the
+    partition of it, if the device is one."""
     whole = gpu if part is None else part
     size_mib, milli = min(whole.memory_mib, gpu.memory_mib), amount.milli
     memory_mib = amount.memory_mib
@@ -185,8 +187,8 @@ def on_card(
     """Return the GPU of the node that the device is: by UUID, or where the node's GPUs have none by
     index.
 
-    Of a partition that the node does not show its card, and the partition: None if it is unknown
-    how large it is.
+    For a partition that the node does not show, return its card and the partition, the latter None
+    if its size is unknown.
     """
     cards = slices.cards(where)
     index = cards.index_of.get(key, -1)
@@ -203,8 +205,9 @@ def on_card(
 
 
 def _same(own: Gpu, node: Node, card: Gpu | None = None) -> Gpu | None:
-    """Return the same by UUID, else by index; a partition only where it is one of `card`, and not
-    one without UUID by one that has it: it is not cut yet, and another may have its index."""
+    """Return the node's GPU that this is, by UUID, else by index. A partition must be one of
+    `card`. One without a UUID is not cut yet, and does not match one with a UUID, which may have
+    the same index by chance."""
     uuid, by_index = own.uuid, None
     for gpu in node.gpus:
         if uuid and gpu.uuid == uuid:
@@ -233,7 +236,8 @@ def node_named(claim: ResourceClaim) -> str:
 
 
 def _may_be_gpu(claim: ResourceClaim, device: AllocatedDevice, by: ReadingClaims) -> bool:
-    """True for a device in no slice that is a GPU for all that is known of its driver and class."""
+    """Return True for a device in no slice that is a GPU for all that is known of its driver and
+    class."""
     if by.slices.is_of_gpus(device.driver) or "gpu" in device.driver.lower():
         return True
     request, _, sub = device.request.partition("/")
@@ -247,7 +251,8 @@ def _may_be_gpu(claim: ResourceClaim, device: AllocatedDevice, by: ReadingClaims
 
 
 def beside_claims(pod: Pod, covered: frozenset[tuple[str, str]]) -> Pod:
-    """The pod without what a claim gives it: resources by container."""
+    """Return the pod without the resources that a claim gives it; `covered` are pairs of container
+    and resource."""
 
     def without(container: PodContainer) -> PodContainer:
         names = {resource for name, resource in covered if name == container.name}
@@ -270,8 +275,8 @@ def beside_claims(pod: Pod, covered: frozenset[tuple[str, str]]) -> Pod:
 
 
 class ClaimCharge(NamedTuple):
-    """A claim's part of one node: shares of known GPUs, and requests for GPUs that nobody
-    names."""
+    """A claim's charge on one node: shares of known GPUs, and requests for GPUs that are
+    unknown."""
 
     claim: ResourceClaim
     node: str
@@ -279,8 +284,8 @@ class ClaimCharge(NamedTuple):
     anywhere: tuple[GpuRequest, ...] = ()
 
     def driver_of(self, share: Share) -> str:
-        """Return the driver of the device that is this share; of one of nobody-knows-which, of the
-        first."""
+        """Return the driver of the device that is this share; if the share's GPU is a guess, that
+        of the claim's first device."""
         allocation = self.claim.status.allocation
         results = allocation.devices.results or () if allocation is not None else ()
         number = share.gpu_request if share in self.shares else 0
@@ -320,12 +325,12 @@ class ClaimView:
 
     @property
     def holders(self) -> int:
-        """Number of holders of GPUs: one a claim and node."""
+        """Number of holders of GPUs: one for each claim and node."""
         return len(self._charges)
 
     def take_class(self, change: Change[DeviceClass]) -> tuple[list[Event], set[str]]:
-        """A class was added, changed or deleted: devices of it in no slice may be GPUs now, or
-        none."""
+        """Take in a class that was added, changed or deleted: devices of it that are in no slice
+        may be GPUs now, or no longer. Return as `take` does."""
         shown = change.object  # type: ignore[union-attr]
         name = shown.metadata.name
         before = self._classes.pop(name, "")
@@ -336,8 +341,8 @@ class ClaimView:
         return self._charge_all(self.claims)
 
     def take(self, change: Change[ResourceClaim]) -> tuple[list[Event], set[str]]:
-        """A claim was added, changed or deleted: what the engine needs to know, and the nodes of
-        which it holds something else now."""
+        """Take in a claim that was added, changed or deleted. Return the events for the engine, and
+        the nodes on which the charges changed."""
         claim = change.object  # type: ignore[union-attr]
         meta, allocation = claim.metadata, claim.status.allocation
         known = self.claims.get(meta.uid)
@@ -354,9 +359,10 @@ class ClaimView:
         return self._charge(meta.uid, anew=True)
 
     def pool_changed(self, pool: PoolKey) -> tuple[list[Event], set[str]]:
-        """The pool's slices changed: claims may be found on cards now, also those of other pools of
-        its nodes: two drivers' devices may be one card. Where by these its driver is one of GPUs,
-        or none any more, that is so of its other pools' claims too."""
+        """Update claims after the pool's slices changed; return as `take` does. Claims of other
+        pools on the same nodes may be found on cards now, too, since two drivers' devices may be
+        one card. If the slices show that the driver is one of GPUs, or no longer is, the claims of
+        all its pools are updated."""
         driver, moved = pool[0], self._by.slices.moved
         self._by.slices.moved = set()
         holders = (holder for name in moved for holder in self._on_node.get(name, ()))
@@ -394,7 +400,7 @@ class ClaimView:
         return self._place(uid, {})
 
     def _forget(self, claim: ResourceClaim) -> None:
-        """Its allocation is over: where its devices were found counts no more."""
+        """Drop the claim from its pools, as its allocation is over."""
         uid, allocation = claim.metadata.uid, claim.status.allocation
         for device in allocation.devices.results or () if allocation else ():
             pool = device.driver, device.pool
@@ -404,8 +410,8 @@ class ClaimView:
                 self._of_pool.pop(pool, None)
 
     def _charge(self, uid: str, *, anew: bool = False) -> tuple[list[Event], set[str]]:
-        """Charge what the claim holds, by the slices and nodes of now; `anew`: its allocation is
-        another than before."""
+        """Charge what the claim holds by the present slices and nodes; `anew` says that its
+        allocation changed. Return as `take` does."""
         claim = self.claims[uid]
         by_node: dict[str, ClaimCharge] = {}
         problems: list[str] = []
@@ -427,7 +433,7 @@ class ClaimView:
         return self._place(uid, by_node)
 
     def _found(self, uid: str, number: int) -> DeviceHold | None:
-        """Where the claim's device of this number was found, if it ever was."""
+        """Return where the claim's device of this number was found before; None if it never was."""
         for charge in (self._charges[holder] for holder in self._holders(uid)):
             for share in charge.shares:
                 if share.gpu_request == number:
@@ -449,7 +455,7 @@ class ClaimView:
             self._on_problem(claim, problem)
 
     def _place(self, uid: str, by_node: Mapping[str, ClaimCharge]) -> tuple[list[Event], set[str]]:
-        """Replace what the claim's holders hold by this."""
+        """Replace what the claim's holders hold by these charges; return as `take` does."""
         wanted = {
             uid if place == 0 else f"{uid}/{name}": by_node[name]
             for place, name in enumerate(sorted(by_node))
@@ -501,7 +507,7 @@ class ClaimView:
     # --- what others ask ---
 
     def holds(self, holder: str) -> bool:
-        """True if this is a claim's holder."""
+        """Return True if this is a claim's holder."""
         return holder in self._charges
 
     def charge_of(self, holder: str) -> ClaimCharge:
@@ -520,7 +526,7 @@ class ClaimView:
         return self._charges[holder].claim.metadata.namespace
 
     def of_pod(self, uid: str) -> list[str]:
-        """Names of the claims that are reserved for this pod and hold GPUs."""
+        """Return the names of the claims that are reserved for this pod and hold GPUs."""
         return sorted(
             self.name_of(holder)
             for holder, charge in self._charges.items()
@@ -528,12 +534,12 @@ class ClaimView:
         )
 
     def charges_on(self, node: str) -> list[ClaimCharge]:
-        """Everything that claims hold of this node, by the claims' names."""
+        """Return what claims hold of this node, sorted by the claims' names."""
         charges = [self._charges[holder] for holder in self._on_node.get(node, ())]
         return sorted(charges, key=lambda c: (c.claim.metadata.namespace, c.claim.metadata.name))
 
     def is_anywhere(self, uid: str) -> bool:
-        """True if the claim holds a GPU of which it is unknown which it is."""
+        """Return True if the claim holds a GPU of which it is unknown which it is."""
         return any(self._charges[holder].anywhere for holder in self._holders(uid))
 
     def known_on(self, node: str) -> Iterator[tuple[Share, ...]]:
@@ -560,7 +566,7 @@ class ClaimView:
             yield holder, share._replace(placement=replace(share.placement, shares=both))
 
     def guesses_on(self, node: str) -> bool:
-        """True if some claim holds an unknown GPU of this node."""
+        """Return True if some claim holds an unknown GPU of this node."""
         return any(self._charges[holder].anywhere for holder in self._on_node.get(node, ()))
 
     def covered(self, pod: Pod) -> frozenset[tuple[str, str]]:
@@ -577,7 +583,7 @@ class ClaimView:
 
 
 def is_left(claim: ResourceClaim, is_there: Callable[[str], bool]) -> bool:
-    """True if the claim is reserved for pods only, and none of these (by UID) is there."""
+    """Return True if the claim is reserved for pods only, and none of these (by UID) is there."""
     users = claim.status.reserved_for or ()
     return bool(users) and all(u.resource == "pods" and not is_there(u.uid) for u in users)
 
@@ -601,7 +607,8 @@ def _with(charge: ClaimCharge, number: int, hold: DeviceHold) -> ClaimCharge:
 
 
 def allocated_ns(claim: ResourceClaim) -> int:
-    """Time of its allocation (else creation), by the API, nanoseconds since 1970; else 0."""
+    """Return the time of the claim's allocation, or else creation, as the API shows it, nanoseconds
+    since 1970; 0 if unknown."""
     try:
         return int(datetime.datetime.fromisoformat(_age(claim)).timestamp()) * 10**9
     except ValueError:

@@ -1,11 +1,11 @@
 """Groups of pods: what pods say of theirs, with what PodGroups say of it, as one `Gang` each.
 
-A pod that names a group waits until its PodGroup is there, whoever comes first. When a PodGroup is
-added, changed or deleted, all pods of its group are told again; so are those of a group in which
-pods state different sizes (the largest counts), have different priorities or name other schedulers,
-and those whose namespace begins or ends to say `weft.dev/gang: owner`. Each kind of PodGroup is
-followed only where the API server has it; a group of a kind that is not followed is one whose
-object is missing.
+A pod that names a group waits until its PodGroup is there, whichever of the two is created first.
+When a PodGroup is added, changed or deleted, all pods of its group are told again; so are those of
+a group in which pods state different sizes (the largest counts), have different priorities or name
+other schedulers, and those whose namespace begins or ends to say `weft.dev/gang: owner`. Each kind
+of PodGroup is followed only where the API server has it; a group of a kind that is not followed is
+one whose object is missing.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -56,8 +56,8 @@ ObjectKey = tuple[str, str, str]  # system, namespace, name
 
 
 class KnownGroup(NamedTuple):
-    """A pod's group, unset for a pod on its own, and what is to be said of it to people.
-    `unhonoured` keeps the pod waiting, "" for nothing."""
+    """A pod's group, unset for a pod on its own, and warnings about it for people. `unhonoured`
+    says why the group keeps the pod waiting, "" if it does not."""
 
     gang: Gang | UnsetType = UNSET
     warnings: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ NO_GROUP = KnownGroup()
 
 
 class Groups(Protocol):
-    """Knows the groups of pods."""
+    """A source of pods' groups."""
 
     def read(self, pod: Pod) -> KnownGroup:
         """Return the pod's group as it is now."""
@@ -76,8 +76,8 @@ class Groups(Protocol):
 
 
 def with_policy(words: GroupWords, policy: GroupPolicy) -> KnownGroup:
-    """Return the group as its PodGroup has it; none where that does not bind its pods to each
-    other."""
+    """Return the group as its PodGroup describes it; no group if the PodGroup does not require its
+    pods to start together."""
     gang, warnings = words.gang, (*words.warnings, *policy.warnings)
     if gang is UNSET or not policy.is_gang:
         return KnownGroup(UNSET, warnings)
@@ -100,8 +100,8 @@ def words_of(pod: Pod, *, by_namespace: bool = False, written: bool = False) -> 
 
 
 def in_group_of(request: PodRequest, asked: PodRequest) -> PodRequest:
-    """Return what is asked now, with its group as it was at the decision on `request`, where it
-    still is in that group: what a PodGroup says meanwhile is for later decisions."""
+    """Return `asked` with the group as it was at the decision on `request`, if the pod is still in
+    that group: changes of a PodGroup since then only affect later decisions."""
     now, then = asked.gang, request.gang
     if now is UNSET or then is UNSET or now.key != then.key:
         return asked
@@ -130,7 +130,8 @@ class _Members:
         self.objects: set[ObjectKey] = set()
 
     def put(self, uid: str, words: MemberWords) -> bool:
-        """Add the pod, or change what it says; True if the others are to hear something else."""
+        """Add the pod, or update what it says; return True if the others in the group have to be
+        read again."""
         if self.stated.get(uid) == words:
             return False
         before = self._said()
@@ -144,13 +145,13 @@ class _Members:
         return before != self._said()
 
     def drop(self, uid: str) -> bool:
-        """Remove the pod; True if the others are to hear something else."""
+        """Remove the pod; return True if the others in the group have to be read again."""
         before = self._said()
         self._take(uid)
         return before != self._said()
 
     def mixed(self, group: str) -> Iterator[str]:
-        """Notes on pods that name other schedulers, and on different priorities."""
+        """Yield notes on pods that name other schedulers, and on different priorities."""
         if self.elsewhere:
             some = list(islice(self.elsewhere.values(), _NAMED + 1))
             they, are = ("it does", "it is") if len(some) == 1 else ("they do", "they are")
@@ -166,7 +167,8 @@ class _Members:
         _one_less(self.priorities, words.priority)
 
     def _said(self) -> tuple[object, ...]:
-        """Return all that each pod hears of the others: little, so that few changes are told."""
+        """Return the facts about the group that its pods' readings use. They are few, so that pods
+        seldom have to be read again."""
         shown = self.elsewhere.values(), self.priorities
         return frozenset(self.sizes) - {0}, *(tuple(islice(each, _NAMED + 1)) for each in shown)
 
@@ -178,7 +180,8 @@ def _one_less(counts: dict[K, int], value: K) -> None:
 
 
 def elsewhere_in_words(group: str, some: Sequence[MemberWords], why: str) -> str:
-    """Note on pods of a group that name another scheduler than it needs, and why that matters."""
+    """Return a note on pods of a group that name a different scheduler; `why` says why that
+    matters."""
     namespace = group.partition("/")[0]
     names = ", ".join(f"{namespace}/{each.name}" for each in some[:_NAMED])
     names += ", …" if len(some) > _NAMED else ""
@@ -190,7 +193,7 @@ def elsewhere_in_words(group: str, some: Sequence[MemberWords], why: str) -> str
 
 
 def priorities_in_words(group: str, some: Sequence[int | str]) -> str:
-    """Note on pods of a group that have different priorities."""
+    """Return a note on pods of a group that have different priorities."""
     shown = list(map(str, sorted(some[:_NAMED], key=lambda each: (isinstance(each, str), each))))
     text = ", ".join((*shown, "…")) if len(some) > _NAMED else " and ".join(shown)
     return (
@@ -208,7 +211,7 @@ class _WrittenMembers:
         self.priorities: dict[int | str, None] = {}
 
     def mixed(self, group: str, own: str) -> Iterator[str]:
-        """Notes on a pod with this schedulerName."""
+        """Yield notes for a pod with this schedulerName."""
         others = chain.from_iterable(some for name, some in self.some.items() if name != own)
         if some := list(islice(others, _NAMED + 1)):
             why = f"and this one {own}: they start together only if both are Weft's"
@@ -218,15 +221,15 @@ class _WrittenMembers:
 
 
 class WrittenGroups:
-    """Stands for manifests alone: the PodGroups that are written beside them, by `policies`, and
-    the pods that are told with `use`."""
+    """The groups of pods in manifests, without a cluster: `policies` are the PodGroups in the same
+    files, and `use` adds pods."""
 
     def __init__(self, policies: Mapping[ObjectKey, GroupPolicy] | None = None) -> None:
         self._policies = policies or {}
         self._members: dict[str, _WrittenMembers] = {}
 
     def use(self, pod: Pod) -> None:
-        """The pod is written too."""
+        """Add a pod of the manifests."""
         gang, spec = words_of(pod, written=True).gang, pod.spec
         if gang is UNSET:
             return
@@ -260,7 +263,7 @@ class WrittenGroups:
 
 class GroupView:
     """The PodGroups there are, and which pods are in which group. `moved` are UIDs of pods whose
-    group is another than when they were last told; `on_follow` is called with each system whose
+    group changed since they were last reported; `on_follow` is called with each system whose
     PodGroups are followed from then on. `ours` are the schedulerNames whose pods are placed here,
     None for all."""
 
@@ -278,17 +281,18 @@ class GroupView:
         self._owned: dict[str, dict[str, None]] = {}  # by namespace: UIDs that it may be said of
 
     def take_moved(self, most: int) -> list[str]:
-        """Take so many at most of those that moved."""
+        """Take out and return at most `most` of the pods in `moved`."""
         return [self.moved.popitem()[0] for _ in range(min(most, len(self.moved)))]
 
     def object(self, key: ObjectKey) -> tuple[Resource[KubePodGroup], KubePodGroup] | None:
-        """Return the PodGroup as it was last shown, in the version that is followed."""
+        """Return the followed version and the PodGroup as it was last shown; None if there is none
+        or it is not followed."""
         kind, group = self._followed.get(key[0]), self._objects.get(key)
         return None if kind is None or group is None else (kind, group)
 
     def follow(self, system: str, kind: Resource[KubePodGroup]) -> None:
-        """All of this system's PodGroups were reported once, in this version, and changes are from
-        now on."""
+        """Note that all of this system's PodGroups were listed, in this version, and that changes
+        of them are reported from now on."""
         if system not in self._followed:
             self._followed[system] = kind
             for hear in self.on_follow:

@@ -1,4 +1,5 @@
-"""Koordinator's Device objects, one a node: a custom resource, there where its CRD is installed."""
+"""Koordinator's Device objects, one per node: a custom resource that exists only if its CRD is
+installed."""
 
 from collections.abc import Mapping
 

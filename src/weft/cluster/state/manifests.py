@@ -68,7 +68,8 @@ class Document(NamedTuple):
 
 
 def split(text: str) -> Iterator[Document]:
-    """Yield the documents of a file, each to be read whatever the others hold."""
+    """Yield the documents of a file as text, so that a broken one does not keep the others from
+    being read."""
     lines = text.splitlines()
     starts = [i for i, line in enumerate(lines) if re.match(r"---(\s|$)", line)]
     number = 0
@@ -80,13 +81,14 @@ def split(text: str) -> Iterator[Document]:
 
 
 def _says_something(line: str) -> bool:
-    """True if a line is more than a document's beginning or end, a directive or a comment."""
+    """Return True if a line is more than a document's beginning or end, a directive or a
+    comment."""
     rest = re.sub(r"^(---(?=\s|$)|\.\.\.$|%.*)", "", line).strip()
     return bool(rest) and not rest.startswith("#")
 
 
 def load(document: Document) -> Any:
-    """One YAML document as plain values; times stay text, as the Kubernetes API has them."""
+    """Return a YAML document as plain values; times stay text, as in the Kubernetes API."""
     try:
         return yaml_text.load(document.text, document.first_line)
     except yaml_text.BrokenYamlError as broken:
@@ -96,7 +98,8 @@ def load(document: Document) -> Any:
 
 
 def _bad_yaml(document: Document, line: int, problem: str) -> BadInputError:
-    """Names the line, and what to do about the mistakes that old READMEs teach."""
+    """Return an error that names the line, and says how to correct mistakes that are common in old
+    READMEs."""
     lines, first = document.text.splitlines(), document.first_line
     # A broken line is often reported at the next one.
     near = [n for n in (line, line - 1) if 0 <= n < len(lines)]
@@ -176,7 +179,8 @@ def pod_groups_in(value: Any) -> Iterator[tuple[ObjectKey, GroupPolicy]]:
 
 
 def _is_kubernetes_own(value: dict[str, Any]) -> bool:
-    """True if an object is of an API group of Kubernetes: Volcano, say, has Jobs of its own."""
+    """Return True if an object is of an API group of Kubernetes itself. Other systems have kinds of
+    the same name, such as Volcano's Job."""
     group, slash, _ = str(value.get("apiVersion") or "").partition("/")
     return not slash or group in ("apps", "batch", "extensions")
 
@@ -194,7 +198,8 @@ class _Place(NamedTuple):
         return _Place(path, self.field + step if self.field else step.lstrip("."), self.counts)
 
     def counted(self, value: dict[str, Any]) -> "_Place":
-        """Return the same for the template in `value`, as often as is said beside it."""
+        """Return the place of the template in `value`, with the number of its pods that the field
+        replicas or parallelism next to it states."""
         said = next((key for key in ("replicas", "parallelism") if value.get(key) is not None), "")
         if not said:
             return self
@@ -206,7 +211,7 @@ Template = tuple[_Place, dict[str, Any]]
 
 
 def _templates(value: Any, place: _Place) -> Iterator[Template]:
-    """Pod templates below `value`, which is at `place`."""
+    """Yield the pod templates below `value`, which is at `place`."""
     if isinstance(value, list):
         for i, item in enumerate(value):
             name = item.get("name") if isinstance(item, dict) else None
@@ -228,7 +233,8 @@ def _templates(value: Any, place: _Place) -> Iterator[Template]:
 
 
 def _is_for_pods(template: dict[str, Any]) -> bool:
-    """True if a template has containers, be they none or misspelled: other things have templates.
+    """Return True if a template has containers, be they none or misspelled: other things have
+    templates.
 
     Only a list counts as misspelled containers, for the templates of other kinds have all sorts
     of fields.
@@ -250,7 +256,8 @@ def _meant(field: str, among: dict[str, Any]) -> str | None:
 
 
 def _argo(templates: list[Any], place: _Place) -> Iterator[Template]:
-    """Argo workflow steps: one container each, beside init containers and sidecars."""
+    """Yield the pods of Argo workflow steps: one container each, with init containers and
+    sidecars."""
     for i, step in enumerate(templates):
         if not isinstance(step, dict):
             continue
@@ -274,7 +281,8 @@ _MOST_PODS = 2**31 - 1  # as Kubernetes has it
 
 
 def replicas_of(pod: ManifestPod) -> int | None:
-    """How many of it run at once; None of a DaemonSet, which runs one on each of its nodes."""
+    """Return how many of these pods run at once; None for a DaemonSet, which runs one on each of
+    its nodes."""
     if pod.kind == "DaemonSet":
         return None
     replicas = 1
@@ -312,7 +320,8 @@ def manifest_of(pod: ManifestPod) -> Pod:
 
 
 def _check_containers(pod: ManifestPod) -> None:
-    """Refuses a pod without containers, for a misspelled field reads as one, and equal names."""
+    """Refuse a pod without containers, since it may have a misspelled field, and a pod with two
+    containers of one name."""
     value: Any = pod.value
     for n, step in enumerate(pod.containers):
         field = ".".join(pod.containers[: n + 1])
@@ -333,7 +342,7 @@ def _check_containers(pod: ManifestPod) -> None:
 
 
 def _check_names(spec: dict[str, Any]) -> None:
-    """Init containers and containers share their names' space."""
+    """Refuse two containers of one name, init containers included."""
     taken: dict[str, str] = {}
     for part in ("initContainers", "containers"):
         listed = spec.get(part)
@@ -348,7 +357,8 @@ def _check_names(spec: dict[str, Any]) -> None:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Without empty fields (`labels:`), which Kubernetes reads as absent; keys as text, as JSON."""
+    """Return the value without empty fields (`labels:`), which Kubernetes reads as absent, and with
+    keys as text, as in JSON."""
     if isinstance(value, dict):
         return {_text(k): _without_nulls(v) for k, v in value.items() if v is not None}
     if isinstance(value, list):

@@ -39,7 +39,7 @@ def made_anew(pod: Pod) -> Pod:
 
 
 def says_it_moves(pod: Pod) -> bool:
-    """True if the pod says that it may be moved for others."""
+    """Return True if the pod says that it may be moved for others."""
     return (pod.metadata.annotations or {}).get(MOVABLE) == "true"
 
 

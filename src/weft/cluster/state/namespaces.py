@@ -16,18 +16,21 @@ Labels = tuple[Requirement, ...]
 
 
 class Namespaces(Protocol):
-    """Knows namespaces by their labels."""
+    """A source of namespaces by their labels."""
 
     def selected(self, labels: Labels) -> tuple[str, ...] | None:
-        """Names of the namespaces of whose labels all of this holds; None if unknown."""
+        """Return the names of the namespaces whose labels meet all of these requirements; None if
+        unknown."""
         ...
 
 
 class UnnamedNamespaces:
-    """Stands for a manifest alone: the namespaces that a selector selects are called by it."""
+    """The namespaces for manifests without a cluster: those that a selector selects are named after
+    the selector."""
 
     def selected(self, labels: Labels) -> tuple[str, ...] | None:
-        """One that no pod is in, for people to read."""
+        """Return one name that says what is selected, for people to read; no pod is in such a
+        namespace."""
         return (f"namespaces with {', '.join(map(str, labels))}",)
 
 
@@ -88,13 +91,13 @@ class NamespaceView:
                 self._selected.pop(selector, None)
 
     def take_moved(self, most: int) -> list[str]:
-        """UIDs of pods, so many `most`, whose terms select other namespaces than when this was
-        last asked."""
+        """Return the UIDs of at most `most` pods whose terms now select other namespaces than
+        before, and forget them."""
         return [self._moved.popitem()[0] for _ in range(min(most, len(self._moved)))]
 
     def selected(self, labels: Labels) -> tuple[str, ...] | None:
-        """Names of the namespaces of whose labels all of this holds, sorted; None while they are
-        not known."""
+        """Return the names of the namespaces whose labels meet all of these requirements, sorted;
+        None while the namespaces are not known."""
         if not self.known:
             return None
         names = self._selected.get(labels)

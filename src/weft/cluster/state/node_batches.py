@@ -1,4 +1,5 @@
-"""Changed nodes are gathered for a moment and taken over together: laying a table out takes long.
+"""Gathers changed nodes for a moment and takes them over together, because laying out a table takes
+long.
 
 changed ──▶ a moment later: nudge ──▶ changed ──▶ lay
 """
@@ -15,7 +16,8 @@ _MOST_WAIT_S = 1.0
 
 
 class NodeBatches:
-    """`lay` takes over what changed; `nudge` has `changed` called again, in its turn."""
+    """A timer that gathers changes. A timer that gathers changes. `lay` takes over what changed;
+    `nudge` has `changed` called again, in its turn."""
 
     def __init__(self, clock: Clock, lay: Callable[[], None], nudge: Callable[[], None]) -> None:
         self._clock, self._lay, self._nudge = clock, lay, nudge
@@ -24,7 +26,7 @@ class NodeBatches:
         self._over = False
 
     def changed(self, *, at_once: bool) -> None:
-        """Something changed: take it over at once, or later together with what comes soon."""
+        """Take over a change at once, or later together with changes that come soon."""
         if at_once or self._over:
             self.lay()
         elif self._timer is None:

@@ -245,7 +245,7 @@ class NodeView:
 
 
 def _same(known: KubeNode, node: KubeNode) -> bool:
-    """True if Weft reads the same in both. Most of what happens to nodes are heartbeats."""
+    """Return True if Weft reads the same in both. Most of what happens to nodes are heartbeats."""
     was, now = known.metadata, node.metadata
     status = node.status
     if known.status.images != status.images:  # each pull is one: `NodeView.images` tells of them

@@ -14,7 +14,8 @@ from weft.model.annotations import CLASS, PLACEMENT, PLACEMENT_COPY
 
 
 def same(known: Pod, pod: Pod) -> bool:
-    """True if the pod asks, holds and is the same as before. Most changes are of its status."""
+    """Return True if the pod asks, holds and is the same as before. Most changes are of its
+    status."""
     was, now = known.metadata, pod.metadata
     return (
         known.ended == pod.ended
@@ -29,8 +30,8 @@ def same(known: Pod, pod: Pod) -> bool:
 
 
 def came_as_decided(known: Pod, pod: Pod, placed: Placement) -> bool:
-    """True if the pod comes back from this placement's Binding as it went into it: asking what it
-    asked, saying what it said, and with the annotations as written, no agent's among them."""
+    """Return True if the API shows the pod exactly as this placement's Binding made it: the same
+    spec, but for the node, and the annotations as Weft wrote them, with none of an agent's."""
     known_annotations, says = known.metadata.annotations or {}, pod.metadata.annotations or {}
     text = says.get(PLACEMENT)
     return (
@@ -45,7 +46,8 @@ def came_as_decided(known: Pod, pod: Pod, placed: Placement) -> bool:
 
 
 def bound_ns(pod: Pod) -> int:
-    """Time of its binding (else creation), by the API, nanoseconds since 1970; else 0."""
+    """Return the time of the pod's binding, or else creation, as the API shows it, nanoseconds
+    since 1970; 0 if unknown."""
     return moment_ns(pod.bound_at or pod.metadata.creation_timestamp)
 
 
@@ -64,10 +66,10 @@ def job_class_of(pod: Pod) -> str:
 
 
 def age(pod: Pod) -> tuple[str, str]:
-    """Return the oldest first, and of those by name."""
+    """Return a sort key: the oldest pod first, those of the same age by name."""
     return pod.metadata.creation_timestamp or "", pod.metadata.name
 
 
 def since(pod: Pod) -> tuple[str, str]:
-    """Return the oldest first, and of those by UID: everybody's order."""
+    """Return a sort key: the oldest pod first, those of the same age by UID."""
     return pod.metadata.creation_timestamp or "", pod.metadata.uid

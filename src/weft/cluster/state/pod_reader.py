@@ -1,11 +1,12 @@
-"""From a pod of the API to a `PodRequest`: the dialect's reading, and Kubernetes' own beside it.
+"""Reads a pod of the API as a `PodRequest`: its GPUs by its dialect, and Kubernetes' own
+constraints.
 
-What Kubernetes itself says about where the pod may run becomes `Constraints`. What of that Weft
-does not honour yet is never passed over: it becomes the text of `unsupported`, and the pod waits
-with that reason until someone changes it.
+Kubernetes' own rules for where the pod may run become `Constraints`. A rule that Weft does not
+honour yet is never ignored: `unsupported` names it, and the pod waits with that reason until
+someone changes the pod.
 
-Pods that ask alike are read once: a workload's pods differ in their names and little else. What is
-kept depends on nothing but the pod's own words and the settings, so nothing makes it stale.
+Pods with the same requests are read once: a workload's pods differ in their names and little else.
+A cached result depends only on the pod itself and the settings, so it never becomes outdated.
 
 A pod's workload is the name of what makes pods like it, again and again:
 
@@ -100,7 +101,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Volumes(Protocol):
-    """Knows what the claims of a pod are bound to."""
+    """A source of the demands of pods' volumes, which knows what their claims are bound to."""
 
     def read(self, pod: Pod) -> PodVolumes:
         """Return the demands of the pod's volumes."""
@@ -108,10 +109,11 @@ class Volumes(Protocol):
 
 
 class UnknownVolumes:
-    """Stands for a manifest alone: nobody knows what its claims are bound to."""
+    """The volumes of pods in manifests, without a cluster: what their claims are bound to is
+    unknown."""
 
     def read(self, pod: Pod) -> PodVolumes:
-        """Nothing but its disks."""
+        """Return only the disks that the pod itself names, as nothing is known of its claims."""
         return PodVolumes(storage=StorageRules(mounts=MountedVolumes(disks=disks_of(pod))))
 
 
@@ -127,7 +129,7 @@ def read(
     namespaces: Namespaces = _UNNAMED,
     groups: Groups = _UNGROUPED,
 ) -> PodRequest:
-    """A pod that Weft itself schedules."""
+    """Read a pod that Weft itself schedules."""
     of_volumes = volumes.read(pod) if pod.spec.volumes else _NO_VOLUMES
     preferences = preferences_of(pod, namespaces)
     constraints = constraints_with(pod, of_volumes, namespaces)
@@ -152,12 +154,14 @@ def read(
 
 
 def read_asked(pod: Pod, settings: DialectSettings) -> PodRequest:
-    """A pod that kube-scheduler asks about: its constraints are kube-scheduler's business."""
+    """Read a pod that kube-scheduler asks about. Only its host ports are read of its constraints:
+    kube-scheduler checks the constraints itself."""
     return _cache.read(pod, settings, replace(_ASKED, ports=ports_of(pod.spec)))
 
 
 def read_bound(pod: Pod, settings: DialectSettings) -> PodRequest:
-    """A pod that has a node, whichever: only what it holds there matters."""
+    """Read a pod that has a node. Only its host ports are read of its constraints, since it holds
+    these there."""
     return _read(pod, settings, Constraints(ports=ports_of(pod.spec)))
 
 
@@ -181,7 +185,7 @@ def read_there(pod: Pod, node: Node, settings: DialectSettings) -> BoundRequest:
 
 
 def not_placed(pod: Pod, request: PodRequest) -> list[ForeignRequest]:
-    """Lists requests for GPUs in the pod, or possible ones, that Weft does not place."""
+    """List requests for GPUs in the pod, including possible ones, that Weft does not place."""
     foreign = foreign_requests(pod, by=request.dialect)
     claims = claims_request(pod.spec)
     waits = registry.unhonoured(pod, request.dialect)
@@ -202,7 +206,8 @@ def plain_shape(pod: Pod, settings: DialectSettings) -> Shape:
 
 
 def _read_waiting(pod: Pod, settings: DialectSettings, constraints: Constraints) -> PodRequest:
-    """A pod that is to be placed: what it asks in words that no dialect reads keeps it waiting."""
+    """Read a pod that is to be placed; a request for GPUs that no dialect reads keeps it
+    waiting."""
     reading = registry.read_pod(pod, settings)
     request = _constrained(reading.request, constraints)
     meta = pod.metadata
@@ -227,21 +232,22 @@ def _constrained(request: PodRequest, constraints: Constraints) -> PodRequest:
 
 
 def _counted(shape: Shape, constraints: Constraints) -> Shape:
-    """With its constraints, and as one of the node's `pods`."""
+    """Return the shape with these constraints, counted as one of the node's `pods`."""
     extended = tuple(sorted((*shape.extended, ("pods", 1))))
     return replace(shape, extended=extended, constraints=constraints)
 
 
 class ParseCache:
-    """`read`, remembering its last `keep` different answers: of a pod like one that was read, what
-    differs is set again (its names, its age, its workload and labels)."""
+    """A cache of the last `keep` different results of `read`. For a pod like one that was read,
+    only the fields that differ are replaced (its names, its age, its workload and labels)."""
 
     def __init__(self, read: Read, keep: int = 256) -> None:
         self._read, self._keep = read, keep
         self._known: OrderedDict[bytes, tuple[Constraints, PodRequest]] = OrderedDict()
 
     def read(self, pod: Pod, settings: DialectSettings, constraints: Constraints) -> PodRequest:
-        """Read this pod, or one like it; whatever `read` raises comes through, and is not kept."""
+        """Return the pod's request, from the cache if a pod like it was read before. An error in
+        reading is raised, and not cached."""
         meta = pod.metadata
         if not (meta.uid and meta.name and meta.namespace):  # no pod of the API
             return self._read(pod, settings, constraints)
@@ -271,12 +277,14 @@ _cache = ParseCache(_read_waiting)
 
 
 def constraints_of(pod: Pod, volumes: Volumes, namespaces: Namespaces = _UNNAMED) -> Constraints:
-    """Everything that keeps the pod off nodes, or the reason why it cannot be said."""
+    """Return the constraints that keep the pod off nodes; `Constraints.unsupported` names those
+    that Weft does not honour."""
     return constraints_with(pod, volumes.read(pod), namespaces)
 
 
 def constraints_with(pod: Pod, of_volumes: PodVolumes, namespaces: Namespaces) -> Constraints:
-    """Everything that keeps the pod off nodes, where its volumes demand this."""
+    """Return the constraints that keep the pod off nodes; `of_volumes` is what its volumes
+    demand."""
     spec = pod.spec
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     required = affinity.required if affinity is not None else None
@@ -333,7 +341,8 @@ def claims_request(spec: ScheduledSpec) -> ForeignRequest | None:
 
 
 def claims_of(pod: Pod) -> list[str]:
-    """Names of the PersistentVolumeClaims that the pod mounts, also those made for it."""
+    """Return the names of the PersistentVolumeClaims that the pod mounts, including those made for
+    it."""
     return [mounted.claim for mounted in mounted_claims(pod)]
 
 
@@ -354,7 +363,8 @@ def workload_of(pod: Pod) -> str:
 
 
 def _above(owner: OwnerReference, pod: Pod) -> tuple[str, str]:
-    """Kind and name of what made the owner, where the names tell; else the owner's."""
+    """Return kind and name of the Deployment or CronJob that made the owner, if the names tell;
+    else the owner's."""
     if owner.kind == "ReplicaSet":
         tail = f"-{(pod.metadata.labels or {}).get(TEMPLATE_HASH, '')}"
         if len(tail) > 1 and owner.name.endswith(tail) and owner.name != tail:
@@ -367,7 +377,7 @@ def _above(owner: OwnerReference, pod: Pod) -> tuple[str, str]:
 
 
 def _made_min(pod: Pod) -> int:
-    """Time of the pod's creation, minutes since 1970; 0 if unknown."""
+    """Return the time of the pod's creation, minutes since 1970; 0 if unknown."""
     try:
         made = datetime.datetime.fromisoformat(pod.metadata.creation_timestamp or "")
     except ValueError:
@@ -409,7 +419,7 @@ def marks_of(pod: Pod, namespaces: Namespaces = _UNNAMED) -> PodMarks:
 
 
 def preferences_of(pod: Pod, namespaces: Namespaces = _UNNAMED) -> Preferences | UnsetType:
-    """Read where the pod had rather be; unset for anywhere."""
+    """Read the pod's preferences about nodes; unset if it has none."""
     spec, said = pod.spec, pod.spec.topology_spread_constraints
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     preferred = (affinity.preferred or ()) if affinity is not None else ()
@@ -426,7 +436,7 @@ def preferences_of(pod: Pod, namespaces: Namespaces = _UNNAMED) -> Preferences |
 
 
 def preferred_pods(pod: Pod, namespaces: Namespaces) -> tuple[WeightedTerm, ...]:
-    """Read which pods the pod had rather be near to, or (negative) not near to."""
+    """Read which pods this pod prefers to be near, or (negative weight) not near."""
     affinity = pod.spec.affinity
     if affinity is None:
         return ()
@@ -446,7 +456,7 @@ def images_of(spec: ScheduledSpec) -> tuple[str, ...]:
 
 
 def image_name(name: str) -> str:
-    """With the tag that is meant where there is none."""
+    """Return the image's name, with the tag "latest" if it has none."""
     return f"{name}:latest" if name.rfind(":") <= name.rfind("/") else name
 
 
@@ -530,8 +540,9 @@ def _with_keys(
     same: Sequence[str],
     other: Sequence[str] = (),
 ) -> tuple[Requirement, ...] | None:
-    """With matchLabelKeys and mismatchLabelKeys: the pod's own values, or not these. API servers
-    write those of affinity into the selector as well: once is enough."""
+    """Return the label requirements with those of matchLabelKeys (the pod's own values) and
+    mismatchLabelKeys (any other values) added. API servers write those of affinity into the
+    selector as well; duplicates are dropped."""
     if labels is None:
         return None
     more = [Requirement(key, "In", (own[key],)) for key in same if key in own]

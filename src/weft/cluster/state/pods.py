@@ -205,8 +205,8 @@ class PodView:
         return holding.placement if holding is not None else None
 
     def unsure(self, uid: str) -> bool:
-        """True if the pod may hold less than is charged for it, or be elsewhere on its node: its
-        marks are in doubt, or its share is assumed."""
+        """Return True if the pod may hold less than is charged for it, or be elsewhere on its node:
+        its marks are in doubt, or its share is assumed."""
         return (
             uid in self.assumed
             or uid in self.told
@@ -231,7 +231,8 @@ class PodView:
         return self.in_safe_order([*events, self.update(pod) if pod is not None else None])
 
     def frees_nothing(self, events: Sequence[Event], claim: Key) -> bool:
-        """True if these events of this claim free nothing, so that guesses can wait for others."""
+        """Return True if these events of this claim free nothing, so that guesses can wait for
+        others."""
         return claim not in self._by_claim and all(
             isinstance(event, PodSeenBound) and self.decided(event.placement.uid) is None
             for event in events
@@ -334,7 +335,8 @@ class PodView:
         return self._nodes.called(name, self._names.of(name))
 
     def is_placed_by_weft(self, pod: Pod) -> bool:
-        """True if Weft placed this bound pod: its marks say so, or did when it was first seen."""
+        """Return True if Weft placed this bound pod: its marks say so, or did when it was first
+        seen."""
         first = self._first.get(pod.metadata.uid)
         return placed_by_weft(pod) or (first is not None and bool(first.bound_with))
 
@@ -415,7 +417,7 @@ class PodView:
         ]
 
     def ours(self, pod: Pod) -> bool:
-        """True if one of our profiles decides for it."""
+        """Return True if one of our profiles decides for it."""
         return (pod.spec.scheduler_name or "default-scheduler") in self._ours
 
     def _is_pending(self, pod: Pod) -> bool:
@@ -527,7 +529,7 @@ class PodView:
         return seen
 
     def _may_be_ended(self, pod: Pod) -> bool:
-        """True for pods that Weft placed, or is to schedule, but for a node's own files."""
+        """Return True for pods that Weft placed, or is to schedule, but for a node's own files."""
         of_node = MIRROR in (pod.metadata.annotations or {})
         return not of_node and (self.ours(pod) or self.is_placed_by_weft(pod))
 

@@ -24,8 +24,8 @@ _NOTHING = "0"
 
 
 def as_set_aside(pod: Pod) -> Pod:
-    """Return the pod as it would ask for what its node sets aside for it; itself, where it asks
-    that."""
+    """Return the pod with requests equal to what its node sets aside for it; the pod itself if they
+    already are."""
     status, spec = pod.status, pod.spec
     said = [*(status.container_statuses or ()), *(status.init_container_statuses or ())]
     running = {each.name: each for each in said if each.resources is not None}
@@ -50,7 +50,7 @@ def as_set_aside(pod: Pod) -> Pod:
 
 
 def is_refused(pod: Pod) -> bool:
-    """True if its node says that it can never have what it asks now."""
+    """Return True if its node says that it can never have what it asks now."""
     pending = (c for c in pod.status.conditions or () if c.type == "PodResizePending")
     return next((condition.reason == "Infeasible" for condition in pending), False)
 
@@ -87,7 +87,8 @@ def _whole(pod: Pod, *, refused: bool) -> Resources | None:
 
 
 def _put(requests: Quantities, name: str, among: tuple[Quantities, ...]) -> None:
-    """Make it the largest of these, the first of those that are equal; absent where none says."""
+    """Set the resource to the largest of these amounts, the first of equal ones; remove it if none
+    has it."""
     texts = [amounts[name] for amounts in among if name in amounts]
     requests.pop(name, None)
     if texts:
@@ -95,7 +96,8 @@ def _put(requests: Quantities, name: str, among: tuple[Quantities, ...]) -> None
 
 
 def _requested(resources: ManifestResources) -> Quantities:
-    """Its requests; where only a limit is said, the API server takes that."""
+    """Return the requests; for a resource with only a limit, the limit, as the API server has
+    it."""
     return {**(resources.limits or {}), **(resources.requests or {})}
 
 

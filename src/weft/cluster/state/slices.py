@@ -117,7 +117,7 @@ def local(name: str) -> str:
 
 
 def is_read(name: str) -> bool:
-    """True for an attribute, or a capacity, that says something here."""
+    """Return True for an attribute, or a capacity, that says something here."""
     connected = (*_NUMA, _ROOT)
     known = ("uuid", "parentuuid", "type", *_PCI, *_NUMBERS, *_MODELS, *connected)
     return local(name) in (*known, *MEMORY, *CORES, SHARES)
@@ -500,7 +500,7 @@ class SliceView:
         return {node: known.problems for node, known in self._cards.items() if known.problems}
 
     def has(self, key: DeviceKey) -> bool:
-        """True if a complete pool shows this device, whatever it is."""
+        """Return True if a complete pool shows this device, whatever it is."""
         return key[2] in self._pools.get(key[:2], ())
 
     def facts(self, key: DeviceKey) -> SliceGpu | None:
@@ -508,7 +508,7 @@ class SliceView:
         return self._pools.get(key[:2], {}).get(key[2])
 
     def is_of_gpus(self, driver: str) -> bool:
-        """True if some pool of this driver has GPUs."""
+        """Return True if some pool of this driver has GPUs."""
         return self._drivers[driver] > 0
 
 

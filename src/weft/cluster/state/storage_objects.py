@@ -66,14 +66,14 @@ def class_name(thing: PersistentVolume | PersistentVolumeClaim) -> str:
 
 
 def is_bound(claim: PersistentVolumeClaim) -> bool:
-    """True if the controller has bound the claim and its volume to each other. In a file nobody
-    may say so: the API's claims have a phase."""
+    """Return True if the controller has bound the claim and its volume to each other. In a file
+    nobody may say so: the API's claims have a phase."""
     done = BIND_COMPLETED in (claim.metadata.annotations or {})
     return bool(claim.spec.volume_name) and (done or claim.status.phase in ("Bound", ""))
 
 
 def is_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-    """True if the volume is set apart for this claim, or bound to it."""
+    """Return True if the volume is set apart for this claim, or bound to it."""
     ref, meta = volume.spec.claim_ref, claim.metadata
     if ref is None or (ref.namespace, ref.name) != (meta.namespace, meta.name):
         return False

@@ -19,8 +19,9 @@ Rules = tuple[tuple[Term, ...], ...]
 
 
 class PodVolumes(NamedTuple):
-    """The demands of a pod's volumes: `rules`, of each of which one term must match the node, and
-    what else; the names of its claims that wait for their first consumer, in their order."""
+    """The demands of a pod's volumes. Each of the `rules` needs a term that matches the node;
+    `storage` are the other demands. `claims` names the claims that wait for their first consumer,
+    in their order."""
 
     rules: Rules = ()
     storage: StorageRules = StorageRules()
@@ -66,7 +67,7 @@ def terms_of(selector: kube.NodeSelector) -> tuple[Term, ...]:
 
 
 def term_of(term: kube.NodeSelectorTerm) -> Term:
-    """One of them."""
+    """Return one term of a node selector."""
     return Term(requirements_of(term.match_expressions), requirements_of(term.match_fields))
 
 

@@ -52,7 +52,8 @@ _NOTHING = StorageRules()
 
 
 class Moves:
-    """Names of what the engine has not been told of yet, and pods to be read again."""
+    """Names of the objects that the engine has not been told of yet, and the claims whose pods are
+    to be read again."""
 
     def __init__(self) -> None:
         self.volumes: dict[str, None] = {}
@@ -79,8 +80,8 @@ class _Found(NamedTuple):
 
 
 class VolumeView:
-    """The claims, volumes and classes there are, and the pods that mount them. `moved`: pods may
-    read otherwise, or the engine may have to be told something."""
+    """The claims, volumes and classes there are, and the pods that mount them. `moved` is True if
+    pods may have to be read again, or the engine may have to be told something."""
 
     def __init__(self) -> None:
         self.volumes: dict[str, PersistentVolume] = {}
@@ -103,7 +104,7 @@ class VolumeView:
     # --- taking in ---
 
     def take_volume(self, change: Change[PersistentVolume]) -> None:
-        """A volume was added, changed or deleted."""
+        """Take in a volume that was added, changed or deleted."""
         self.moved = True
         volume = change.object  # type: ignore[union-attr]
         name = volume.metadata.name
@@ -122,7 +123,7 @@ class VolumeView:
             self._moves.nodes[self._attachments[attachment].spec.node_name] = None
 
     def take_claim(self, change: Change[PersistentVolumeClaim]) -> None:
-        """A claim was added, changed or deleted."""
+        """Take in a claim that was added, changed or deleted."""
         self.moved = True
         claim = change.object  # type: ignore[union-attr]
         key = (claim.metadata.namespace, claim.metadata.name)
@@ -137,7 +138,7 @@ class VolumeView:
         self._moves.volumes.update(self._reserved.get(key, {}))
 
     def take_class(self, change: Change[KubeStorageClass]) -> None:
-        """A StorageClass was added, changed or deleted."""
+        """Take in a StorageClass that was added, changed or deleted."""
         self.moved = True
         found = change.object  # type: ignore[union-attr]
         name = found.metadata.name
@@ -150,7 +151,7 @@ class VolumeView:
             self._classes[name] = found
 
     def take_driver(self, change: Change[KubeCsiDriver]) -> None:
-        """A CSIDriver was added, changed or deleted."""
+        """Take in a CSIDriver that was added, changed or deleted."""
         self.moved = True
         driver = change.object  # type: ignore[union-attr]
         name, counts = driver.metadata.name, bool(driver.spec.storage_capacity)
@@ -163,7 +164,7 @@ class VolumeView:
             )
 
     def take_capacity(self, change: Change[CsiStorageCapacity]) -> None:
-        """A CSIStorageCapacity was added, changed or deleted."""
+        """Take in a CSIStorageCapacity that was added, changed or deleted."""
         self.moved = True
         found = change.object  # type: ignore[union-attr]
         key = (found.metadata.namespace, found.metadata.name)
@@ -202,7 +203,7 @@ class VolumeView:
                 self._moves.all_claims = True
 
     def take_attachment(self, change: Change[VolumeAttachment]) -> None:
-        """A VolumeAttachment was added, changed or deleted."""
+        """Take in a VolumeAttachment that was added, changed or deleted."""
         self.moved = True
         found = change.object  # type: ignore[union-attr]
         name = found.metadata.name
@@ -221,7 +222,8 @@ class VolumeView:
     # --- who uses what ---
 
     def use(self, pod: Pod, *, waits: bool) -> None:
-        """The pod as it is now: it uses its claims where it `waits` for a node, or runs on one."""
+        """Take in the pod as it is now: it uses its claims if it `waits` for a node, or runs on
+        one."""
         if not pod.spec.volumes:
             return
         if not waits and (pod.ended or not pod.spec.node_name):
@@ -232,12 +234,12 @@ class VolumeView:
             self._users.setdefault(key, {})[pod.metadata.uid] = pod
 
     def release(self, pod: Pod) -> None:
-        """The pod uses its claims no more."""
+        """Note that the pod no longer uses its claims."""
         for mounted in mounted_claims(pod):
             _drop(self._users, (pod.metadata.namespace, mounted.claim), pod.metadata.uid)
 
     def take_moved(self) -> list[Pod]:
-        """Return the pods whose claims say something else since this was asked last."""
+        """Return the pods whose claims changed since the last call."""
         moves = self._moves
         keys = self._users if moves.all_claims else moves.claims
         found = {uid: pod for key in keys for uid, pod in self._users.get(key, {}).items()}
@@ -245,7 +247,7 @@ class VolumeView:
         return list(found.values())
 
     def take_event(self) -> VolumesChanged | None:
-        """Return the news that the engine has not been told yet; None for none."""
+        """Return the changes that the engine has not been told of yet; None if there are none."""
         self.moved = False
         if not self._moves.tell:
             return None
@@ -299,7 +301,8 @@ class VolumeView:
         return PodVolumes(tuple(found.rules), storage, tuple(found.unbound))
 
     def mounted(self, pod: Pod) -> MountedVolumes | UnsetType:
-        """Return the volumes that a pod with a node uses there, as far as it matters to others."""
+        """Return what a pod's volumes on its node take from other pods: attachments that a driver
+        limits, disks, and claims for one pod alone; unset if nothing."""
         attached = dict.fromkeys(self._counted(inline_disks(pod)))
         lone: dict[str, None] = {}
         for mounted in mounted_claims(pod):
@@ -312,7 +315,7 @@ class VolumeView:
         return found if found != MountedVolumes() else UNSET
 
     def _read_claim(self, pod: Pod, mounted: MountedClaim, found: _Found) -> str:
-        """Add what the claim demands; the reason why it has to wait instead, "" for none."""
+        """Add the claim's demands; return why the pod has to wait instead, "" if it does not."""
         key = (pod.metadata.namespace, mounted.claim)
         claim = self.claims.get(key)
         if claim is None:
@@ -343,7 +346,7 @@ class VolumeView:
         return ""
 
     def _counted(self, volumes: list[Attached]) -> list[Attached]:
-        """Return those whose driver limits how many are attached, somewhere."""
+        """Return those of which the driver limits, on some node, how many are attached."""
         return [volume for volume in volumes if volume[0] in self._limited]
 
 

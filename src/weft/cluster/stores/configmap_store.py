@@ -1,4 +1,5 @@
-"""Something that is kept in a ConfigMap: read by who leads, written when it is due, tried again.
+"""A value that is kept in a ConfigMap: the leader reads it, writes it when that is due, and
+retries.
 
     lead ──▶ read ──▶ known here ──news──▶ write what is due ──▶ ConfigMap
                  ▲                              │
@@ -28,9 +29,9 @@ _BROKEN = (ApiError, LostError, NotSentError, msgspec.DecodeError, RecursionErro
 
 
 class StoredValue(abc.ABC):
-    """Keeps one thing. Nothing is kept where `kept` is None.
+    """A value to keep in a ConfigMap; only in memory if there is none.
 
-    `counts`: writes by what became of them.
+    `counts`: writes by outcome.
     """
 
     subject: ClassVar[str]
@@ -57,7 +58,7 @@ class StoredValue(abc.ABC):
 
     @abc.abstractmethod
     def _is_due(self) -> bool:
-        """True if something is not stored yet."""
+        """Return True if something is not stored yet."""
 
     @abc.abstractmethod
     async def _read(self, config_map: OwnConfigMap) -> None:
@@ -80,7 +81,7 @@ class StoredValue(abc.ABC):
     # --- its life ---
 
     async def lead(self) -> None:
-        """Take over what there is, as far as it can be read now; write from now on."""
+        """Read what is stored, as far as it can be read now; write changes from now on."""
         if self._config_map is None:
             return
         try:
@@ -111,7 +112,8 @@ class StoredValue(abc.ABC):
             await self._pause(self.gather_s)
 
     async def _try(self, config_map: OwnConfigMap) -> bool:
-        """Read where that failed before, and write what is due; whether all of it is stored now."""
+        """Read the stored value if that failed before, and write what is due; return True if all of
+        it is stored now."""
         if self._stored is not None and not self._is_due():
             return True
         if self._may_write is not None and not self._may_write(2 * config_map.timeout_s):
@@ -138,7 +140,8 @@ class StoredValue(abc.ABC):
         return True
 
     def _fails(self, error: Exception, *, ours: bool = False) -> None:
-        """Told once while it stays the same; a mistake of `ours` with where it was made."""
+        """Count a failure, and log it unless it is the same as before; one of `ours`, an error in
+        Weft, with its traceback."""
         self.counts["failed"] += 1
         if str(error) != self._failing and self._config_map is not None:
             self._failing = str(error)

@@ -2,7 +2,8 @@
 
     peaks.v1.json: {"peaks": [{"namespace": …, "owner": …, "asks": …, "most_mib": 900, "runs": 3}]}
 
-The kinds heard of least recently stand first, and go first where there is no room.
+The kinds of pods that were updated least recently come first, and are dropped first if there is no
+room.
 """
 
 from collections.abc import Mapping
@@ -45,7 +46,7 @@ def encode(known: Mapping[Kind, PeakUsage], others: Mapping[str, str]) -> str:
 
 
 def decode(text: str) -> tuple[PeakLearnt, ...]:
-    """Decodes stored peaks; `msgspec.DecodeError` where they are none of ours."""
+    """Decode stored peaks; `msgspec.DecodeError` if they are not as Weft writes them."""
     try:
         document = with_todays_names(msgspec.json.decode(text), {"who": "owner"})
         kinds = msgspec.convert(document, _Kept).peaks

@@ -139,7 +139,7 @@ def history_of(
 
 
 def _unconstrained(state: dict[str, list[StateSeries]]) -> Iterator[str]:
-    """Lists the constraints on nodes that the trace does not record."""
+    """Yield notes on constraints on nodes that the trace does not record."""
     yield "no metric has node or pod affinity: the trace has none"
     if not state[kube_state.POD_TOLERATIONS]:
         yield f"there is no {kube_state.POD_TOLERATIONS}: the trace has no taints"

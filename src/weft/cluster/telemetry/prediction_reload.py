@@ -63,9 +63,10 @@ class LoadedPredictions(NamedTuple):
 
 
 class PredictionFiles:
-    """Files by the place that names them in errors. One look at a time, from whatever thread.
+    """The files, by the place that names them in errors. Any thread may read them, but only one at
+    a time.
 
-    `meaning` makes of all their bytes what they say, or raises `BadInputError`.
+    `meaning` converts the bytes of all files together, or raises `BadInputError`.
     """
 
     def __init__(
@@ -136,10 +137,11 @@ def _digests(bodies: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 class PredictionReloader:
-    """Gives one live cluster what `files` say, and again where that changed.
+    """The part that passes the contents of `files` to one live cluster, and again after they
+    changed.
 
-    `counts`: looks that brought something else, and looks at which a file was missing or bad.
-    `solos` is for whoever looks how fast pods go, and so is `slowdown_store`, if anybody does.
+    `counts`: polls with changed contents, and polls at which a file was missing or bad. `solos` and
+    `slowdown_store` (None if progress is not observed) get the new contents, too.
     """
 
     def __init__(
@@ -151,7 +153,7 @@ class PredictionReloader:
         solos: SoloProfiles,
         slowdown_store: SlowdownStore | None,
     ) -> None:
-        """`loaded` is what they said at the start."""
+        """Begin with `loaded`, the contents of the files at the start."""
         self.loaded, self.every_s = loaded, every_s
         self.solos = solos
         self.slowdown_store = slowdown_store
@@ -167,7 +169,7 @@ class PredictionReloader:
             self._live.handle(PolicyInput(MYSTIC, self.loaded.distances))
 
     async def run(self) -> None:
-        """Look, again and again."""
+        """Poll the files every `every_s` seconds, until cancelled."""
         while True:
             await self._live.client.clock.sleep(self.every_s)
             await self.reload()
@@ -205,7 +207,8 @@ class PredictionReloader:
             )
 
     def _apply(self, new: LoadedPredictions) -> None:
-        """Whoever goes by it; policies only where it is not what they know."""
+        """Pass new contents to the parts that use them, and to policies only what differs from what
+        they have."""
         old, table = self.loaded, new.interference
         if table is not None and old.interference is not None:
             version = old.interference.version
@@ -221,7 +224,7 @@ class PredictionReloader:
             self._live.handle(PolicyInput(MYSTIC, new.distances))
 
     def _predict(self, table: InterferenceTable) -> None:
-        """Policies get it with what was observed over it, at once: a decision may follow each
+        """Pass the table to policies together with what was observed: a decision may follow each
         event, and must not miss a ban."""
         if self.slowdown_store is not None:
             if any(PREDICTED in policy.inputs for policy in self._live.engine.policies):

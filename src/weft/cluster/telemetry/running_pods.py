@@ -26,7 +26,8 @@ Gpu = tuple[str, int]
 
 
 class RunningPod(NamedTuple):
-    """A pod that holds GPUs: the UIDs beside it, the model, since when (1970; NaN unknown).
+    """A pod that holds GPUs: the UIDs of its co-residents, the GPU model, and when it was bound
+    (seconds since 1970; NaN if unknown).
 
     `parting`: one beside it is terminating.
     """
@@ -41,12 +42,13 @@ class RunningPod(NamedTuple):
 
     @property
     def uid(self) -> str:
-        """The pod's."""
+        """The pod's UID."""
         return self.pod.metadata.uid
 
 
 async def running_pods(live: ClusterView) -> dict[PodName, RunningPod]:
-    """Bound pods that hold GPUs and are not terminating, node by node; gives others turns."""
+    """Return the bound pods that hold GPUs and are not terminating, by namespace and name; other
+    tasks have their turn in between."""
     held_by: dict[str, list[Holding]] = {}
     on: dict[Gpu, list[str]] = {}
     for holding in live.engine.ledger.holdings.values():
@@ -81,25 +83,25 @@ async def running_pods(live: ClusterView) -> dict[PodName, RunningPod]:
 
 
 def _leaves(pod: Pod | None, now_s: float) -> bool:
-    """True if it is terminating, and not stuck there."""
+    """Return True if it is terminating, and not stuck there."""
     text = (pod.metadata.deletion_timestamp or "") if pod is not None else ""
     return bool(text) and not time_s(text) < now_s - LEAVING_S
 
 
 class SoloRateCache:
-    """Caches what each pod does alone; reads again where the pod, or its profile, changed."""
+    """A cache of each pod's rate alone, which is read again if the pod or its profile changed."""
 
     def __init__(self, live: ClusterView, solos: SoloProfiles) -> None:
         self._live, self._solos = live, solos
         self._known: dict[str, tuple[tuple[str, str, int], SoloRate]] = {}
 
     def keep(self, pods: Mapping[PodName, RunningPod]) -> None:
-        """Forget all others."""
+        """Forget all pods but these."""
         uids = {running.uid for running in pods.values()}
         self._known = {uid: known for uid, known in self._known.items() if uid in uids}
 
     def of(self, pod: Pod, gpu_model: str) -> SoloRate:
-        """On this GPU model."""
+        """Return the pod's rate alone on this GPU model."""
         uid, text = pod.metadata.uid, (pod.metadata.annotations or {}).get(SOLO_RATE, "")
         known, key = self._known.get(uid), (text, gpu_model, self._solos.version)
         if known is None or known[0] != key:
@@ -111,7 +113,8 @@ class SoloRateCache:
         return known[1]
 
     def sm_active(self, made: SignalsSnapshot) -> dict[Gpu, float]:
-        """SM_ACTIVE of GPUs just now, where anybody's SM_ACTIVE alone is known."""
+        """Return the present SM_ACTIVE of GPUs where it is fresh; empty if there are no
+        profiles."""
         if not self._solos:
             return {}
         table = self._live.engine.ledger.table
@@ -121,8 +124,8 @@ class SoloRateCache:
         return {gpu: value for gpu, value, age in readings if age == FRESH and value > 0.0}
 
     def guess(self, running: RunningPod, sm_active: Mapping[Gpu, float]) -> float:
-        """Slowdown of all pods of its GPU together: what they take of the SMs alone, by what they
-        have now. 0 if unknown."""
+        """Return the slowdown of all pods of its GPU together: the sum of their SM_ACTIVE alone,
+        divided by the GPU's present SM_ACTIVE; at least 1. 0 if unknown."""
         if len(running.gpus) != 1 or running.gpus[0] not in sm_active:
             return 0.0
         wanted = self.of(running.pod, running.gpu_model).sm_active

@@ -29,7 +29,7 @@ class SlowdownMetrics:
         yield gauge("weft_observed_unjoined_series", unjoined, by_reason, "why")
         store, writes = observer.slowdown_store, "Writes of what was observed, by outcome."
         yield counter("weft_observed_writes", writes, store.counts, "outcome")
-        unreadable = "Times that what was kept could not be read."
+        unreadable = "Failed reads of the stored observations."
         yield counter("weft_observed_unreadable", unreadable, store.unreadable)
         faults = "Mistakes of Weft's own in looking at progress."
         yield counter("weft_observed_faults", faults, observer.errors)

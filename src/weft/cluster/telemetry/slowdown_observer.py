@@ -82,9 +82,9 @@ class _Seen:
 
 
 class SlowdownObserver:
-    """Observes for one live cluster. `errors` counts our own mistakes, `counts` the pods of the
-    last poll: by source, `late` for their SLO, and `slow` beyond their bound. What was observed is
-    kept in `config_map`, over the predictions `base`."""
+    """The observer of one live cluster. `errors` counts errors in Weft itself, `counts` the pods of
+    the last poll: by source, `late` for their SLO, and `slow` beyond their bound. What was observed
+    is kept in `config_map`, over the predictions `base`."""
 
     def __init__(
         self,
@@ -128,9 +128,10 @@ class SlowdownObserver:
                 log.exception("progress: looking failed; nothing is known of pods' speed")
 
     def goes(self, slowed: SlowdownReason) -> None:
-        """A pod goes for another's sake: they are kept apart from now on.
+        """Note that a pod is evicted for the speed of another: the two applications are kept apart
+        from now on.
 
-        That is written at once, for whoever comes after us, and tried again until it is.
+        The ban is stored at once, for the next leader; storing is tried again until it succeeds.
         """
         slow, evicted = slowed.applications
         slowdown_store = self.slowdown_store
@@ -228,7 +229,7 @@ class SlowdownObserver:
         new: PodProgress | None,
         sm_active: Mapping[Gpu, float],
     ) -> None:
-        """Keep what people are told about the pod."""
+        """Update what people are shown about the pod."""
         if new is not None:
             seen.last.append(new)
         if not self._recent(seen):
@@ -244,7 +245,8 @@ class SlowdownObserver:
         seen.progress = replace(seen.progress, bound=bound, broken=broken, windows=len(seen.last))
 
     async def _report(self, progress: Sequence[tuple[RunningPod, PodProgress]]) -> None:
-        """The engine, of so many pods at once that others have their turn; a node's together."""
+        """Report progress to the engine in batches, so that other tasks have their turn; a node's
+        pods are in one batch."""
         holdings = self._live.engine.ledger.holdings
         part: list[PodProgress] = []
         for at, (running, new) in enumerate(progress):
@@ -273,7 +275,8 @@ class SlowdownObserver:
     def _of_pod(
         self, running: RunningPod, seen: _Seen, rate: Rate | None, p99_ms: float
     ) -> PodProgress | None:
-        """Progress to tell the engine; what was observed is put into `seen`."""
+        """Return the progress to report to the engine, None for none; put what was observed into
+        `seen`."""
         alone, slo = self._alone.of(running.pod, running.gpu_model), slo_ms(running.pod) or 0.0
         now_s, slowdown = self._now_s(), 0.0
         problem = alone.problem or ("" if self.options.trusted else _UNTRUSTED)
@@ -297,7 +300,8 @@ class SlowdownObserver:
         return PodProgress(running.uid, 1.0, proxy=True, late=late)
 
     def _recent(self, seen: _Seen) -> bool:
-        """True if the pod was counted lately: what was, is how fast it goes now."""
+        """Return True if the pod's progress was counted lately, so that its last rate still
+        holds."""
         return seen.counted_s >= self._now_s() - 2.0 * self._rates.rests_s
 
     # --- what follows ---
@@ -325,11 +329,11 @@ class SlowdownObserver:
             self.slowdown_store.changed()
 
     def _young(self, running: RunningPod) -> bool:
-        """True if it has not been there for as long as pods take to start."""
+        """Return True if it has not been there for as long as pods take to start."""
         return self._now_s() - running.bound_s < self._rates.rests_s
 
     def _tell_policies(self, *, at_once: bool = False) -> bool:
-        """Tell policies that go by it, if something moved; True if they were told."""
+        """Pass the updated table to policies, if it changed; return True if it was passed."""
         policies = (p for profile in self._live.engine.profiles.values() for p in profile.policies)
         now_s, bans = self._live.client.clock.monotonic(), self._bans_now()
         soon = at_once or bans != self._bans or now_s - self._told_s >= TELL_NS / 1e9

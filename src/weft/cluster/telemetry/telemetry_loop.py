@@ -153,7 +153,7 @@ class TelemetryLoop:
         return made
 
     async def _counters(self, back_s: float) -> SourceReading:
-        """Counters of applications, where anybody wants to know."""
+        """Read the applications' counters, if there is a slowdown observer."""
         if self.slowdown_observer is None:
             return SourceReading([], [])
         return await self.slowdown_observer.read(back_s)
@@ -174,9 +174,9 @@ class TelemetryLoop:
     def _note(
         self, reading: SourceReading, began_s: float, more: Sequence[QueryOutcome] = ()
     ) -> None:
-        """Count what went wrong; say it where it is new, and where all is well again.
+        """Count failed queries; log a failure when it is new, and when all queries succeed again.
 
-        `more` was asked beside it, and says nothing of what is known of GPUs.
+        `more` are further queries, which say nothing about what is known of GPUs.
         """
         wrong = [asked for asked in reading.asked if asked.error is not None]
         self.took_s = {asked.about: asked.took_s for asked in (*reading.asked, *more)}
@@ -244,7 +244,8 @@ class TelemetryLoop:
         return self.feed
 
     def _bound(self) -> dict[str, float]:
-        """The time each holding pod was bound, seconds since 1970; NaN where the API says none."""
+        """Return when each pod in the ledger was bound, by UID, seconds since 1970; NaN if the API
+        does not say."""
         pods = map(self._live.pod_by_uid, self._live.engine.ledger.holdings)
         return {pod.metadata.uid: time_s(pod.bound_at) for pod in pods if pod is not None}
 

@@ -44,8 +44,8 @@ class TelemetryMetrics:
         outside = "Series of the last poll that belong to no GPU."
         yield gauge("weft_telemetry_unjoined_series", outside, unjoined, "why")
         version = loop.snapshot.version if loop.snapshot else 0
-        looks = "Looks that have become a snapshot."
-        yield gauge("weft_telemetry_snapshot_version", looks, version)
+        newest = "Version of the newest snapshot of GPUs' metrics; grows by one with each poll."
+        yield gauge("weft_telemetry_snapshot_version", newest, version)
 
     def _whom(self) -> Iterator[Metric]:
         """Gives the backend that answers, and how queries went."""

@@ -1,5 +1,5 @@
-"""Rules of a pod about the pods around it (affinity, anti-affinity, topology spread) and about its
-volumes; and where it had rather be.
+"""Rules of a pod about other pods (affinity, anti-affinity, topology spread) and about its volumes,
+and its preferences.
 
 In: nodes' labels, taints and images, the labels of pods that have a node and what they mount, the
 volumes that are free. Out: any API, any policy, who decides.

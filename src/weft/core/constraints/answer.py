@@ -1,4 +1,4 @@
-"""The answer of one of a pod's rules, and what all of them together leave."""
+"""The answer of one of a pod's rules, and the nodes that all of them together leave."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -15,10 +15,10 @@ Codes = npt.NDArray[np.int8]
 
 
 class PodAnswer(NamedTuple):
-    """One rule's answer: where it refuses a pod, with this code, and why it refuses the node of a
-    row, in words. `where` is by node, [N], and may change with what there is; if there are
-    `domains`, it is a set of these (`LabelColumn.rows_in`). `rows` are the nodes, if it is known
-    which are the few."""
+    """One rule's answer: the nodes that it refuses, with this code, and a function that says why in
+    words. `where` is by node, [N], and may change as pods come and go; if `domains` is set, it is a
+    set of domains (`LabelColumn.rows_in`). `rows` are the refused nodes, where they are few and
+    known."""
 
     code: Code
     where: Bools | int
@@ -28,14 +28,14 @@ class PodAnswer(NamedTuple):
 
     @property
     def is_any(self) -> bool:
-        """True if it refuses any node."""
+        """Return Return True if it refuses any node."""
         where, rows = self.where, self.rows
         if rows is not None:
             return bool(rows)
         return bool(where) if isinstance(where, int) else bool(np.count_nonzero(where))
 
     def refuses(self) -> Bools:
-        """True for each node that it refuses, [N]."""
+        """Return True for each node that it refuses, [N]."""
         domains, asked = self.domains, self.asked()
         return asked if domains is None else asked.take(domains.of_node)
 
@@ -48,8 +48,8 @@ class PodAnswer(NamedTuple):
 
 
 def _by_key(answers: Sequence[PodAnswer]) -> list[list[PodAnswer]]:
-    """Return those that refuse something: by the same domains together, and by node. Of several
-    that refuse a node the first of the first counts."""
+    """Return the answers that refuse something, grouped by topology key, then those by node. Where
+    several refuse a node, the first of the first group counts."""
     found: dict[int, list[PodAnswer]] = {}
     for answer in answers:
         key = id(answer.domains)
@@ -61,8 +61,8 @@ def _by_key(answers: Sequence[PodAnswer]) -> list[list[PodAnswer]]:
 
 
 def refusals(answers: Sequence[PodAnswer], nodes: int) -> Codes | None:
-    """Return the code by which each of so many nodes is refused, [N], 0 if it is not; None: none
-    is."""
+    """Return for each node the code by which it is refused, [N], 0 if it is not; None if no node is
+    refused."""
     found: Codes | None = None
     for alike in reversed(_by_key(answers)):
         domains = alike[0].domains
@@ -78,11 +78,11 @@ def refusals(answers: Sequence[PodAnswer], nodes: int) -> Codes | None:
 
 
 class RowsLeft:
-    """Finds which of the nodes whose `codes` are 0 a pod's answers leave: as `refusals` does, but
-    nodes of domains that are refused are not looked at.
+    """Finds which nodes with code 0 a pod's answers leave. Does what `refusals` does, but skips
+    nodes of refused domains.
 
-    `rows` are those that are left, in order, and `codes` what they were; where no answer is by
-    domain `rows` are None, and `codes` those of all nodes. `counts[c]` nodes have code c.
+    `rows` are the remaining nodes, in order, and `codes` their codes; where no answer is by domain,
+    `rows` is None and `codes` covers all nodes. `counts[c]` is the number of nodes with code c.
     """
 
     __slots__ = ("codes", "counts", "rows")
@@ -104,8 +104,8 @@ class RowsLeft:
         self.counts[code] += nodes
 
     def _left_in(self, alike: Sequence[PodAnswer], domains: LabelColumn) -> Ints:
-        """The nodes whose codes are 0 of those domains that no answer refuses: others are not
-        looked at."""
+        """Return the nodes with code 0 in domains that no answer refuses; other nodes are
+        skipped."""
         left, refused = domains.everywhere, []
         for answer in alike:
             assert isinstance(answer.where, int)
@@ -129,7 +129,7 @@ class RowsLeft:
         return rows
 
     def _left_of(self, rows: Ints, alike: Sequence[PodAnswer]) -> Ints:
-        """Those of the rows that are left."""
+        """Return the rows that these answers leave."""
         for answer in alike:
             domains, asked = answer.domains, answer.asked()
             out = asked.take(rows if domains is None else domains.of_node.take(rows))

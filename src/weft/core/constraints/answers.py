@@ -1,4 +1,4 @@
-"""Which nodes the rules about other pods leave: kube-scheduler's PodTopologySpread and
+"""Filters nodes by the rules about other pods: kube-scheduler's PodTopologySpread and
 InterPodAffinity filters, for all nodes at once.
 """
 
@@ -29,8 +29,8 @@ def answers(
     constraints: Constraints,
     pod: PodRequest | None = None,
 ) -> list[PodAnswer]:
-    """Return the answers of all rules about other pods, and about volumes, of a pod with these
-    constraints: its `own` rules, with what others add; `pod` has the names of its claims."""
+    """Return the answers of all of a pod's rules about other pods and volumes. `own` are the pod's
+    rules, `constraints` the same with what other pods add; `pod` has the names of its claims."""
     found: list[PodAnswer] = []
     if constraints.pods:
         asked = _asked(existing, table, own or _NO_RULES)
@@ -41,7 +41,7 @@ def answers(
 
 
 def _asked(existing: ExistingPods, table: LedgerTable, rules: InterPodRules) -> "AskedRules":
-    """Look up what the rules ask, once: pods of a workload come with the same ones."""
+    """Look up the counts that the rules need, once for all pods of a workload."""
     known = existing.asked_rules.get(rules)
     if known is None or not known.is_true(table):
         if len(existing.asked_rules) >= KEPT_RULES:
@@ -51,8 +51,8 @@ def _asked(existing: ExistingPods, table: LedgerTable, rules: InterPodRules) -> 
 
 
 class AskedRules:
-    """Some pods' rules, with what their answers are made of on one layout of nodes: counts and
-    words. Counts change with pods, and are read at each answer."""
+    """The rules of pods that are alike, with the counts and words behind their answers, for one
+    layout of nodes. Counts change as pods come and go, and are read for each answer."""
 
     def __init__(self, existing: ExistingPods, table: LedgerTable, rules: InterPodRules) -> None:
         self._existing, self._rules, self._row_of = existing, rules, table.row_of
@@ -80,13 +80,14 @@ class AskedRules:
         self._kept_off: list[tuple[PodTerm | None, PodAnswer | _AwayByDomain]] = []
 
     def is_true(self, table: LedgerTable) -> bool:
-        """True while counts and nodes are those that there are: they are asked once more."""
+        """Return True if the counts and the layout are still current; this also marks the counts as
+        used."""
         return self._row_of is table.row_of and self._existing.ask_again(self._counts)
 
     def answers(
         self, table: LedgerTable, constraints: Constraints, off: Sequence[PodTerm]
     ) -> list[PodAnswer]:
-        """The answers now, with those of others' terms that keep the pods `off`."""
+        """Return the answers now, including other pods' anti-affinity terms (`off`)."""
         found = self._affinity(table) if self._near else []
         away = self._away
         if off:
@@ -110,8 +111,8 @@ class AskedRules:
         return found
 
     def _keep_off(self, table: LedgerTable, off: Sequence[PodTerm]) -> None:
-        """Look others' terms up. One that the pod has too refuses no other node than its own does,
-        but where pods have it that it does not select."""
+        """Look up other pods' anti-affinity terms. One that the pod has too refuses no other node
+        than its own does, but where pods have it that it does not select."""
         owners, same = [self._existing.owners[term] for term in off], self._rules.anti_affinity
         self._kept_off = [
             (term if term in same else None, _away(table, term, count, Code.ANTI_AFFINITY))
@@ -120,8 +121,8 @@ class AskedRules:
         self._off, self._off_counts = off, _laid_out(table, owners)
 
     def _affinity(self, table: LedgerTable) -> list[PodAnswer]:
-        """One pod must match all terms to count for any; the first of pods that are near to each
-        other may be anywhere where all topology keys are."""
+        """Answer required affinity. A pod counts only if it matches all terms; the first pod of a
+        self-affine set may run on any node that has all topology keys."""
         rules, existing, near = self._rules, self._existing, self._near
         is_first = rules.is_its_own and _nowhere([each.sums for each in near])
         if is_first and existing.kept:  # another one may have a place soon
@@ -135,7 +136,7 @@ class AskedRules:
 def _laid_out(
     table: LedgerTable, counts: Sequence[CountByNode | None]
 ) -> list[tuple[CountByNode, object]]:
-    """The counts, each with its layout: that of the table."""
+    """Return the counts with the layout of the table."""
     found = []
     for count in counts:
         if count is not None:
@@ -145,7 +146,7 @@ def _laid_out(
 
 
 def _nowhere(near: Sequence[SumsByDomain]) -> bool:
-    """True if there are none in any domain."""
+    """Return True if no domain has a matching pod."""
     return all(sums.none_in == sums.domains.everywhere for sums in near)
 
 
@@ -177,14 +178,14 @@ class _NearByDomain(NamedTuple):
 
 
 class _AwayByDomain(NamedTuple):
-    """A term that keeps a pod off some domains: those that have any of these pods."""
+    """An anti-affinity term: refuses the domains that have any matching pod."""
 
     code: Code
     sums: SumsByDomain
     words: Words
 
     def now(self) -> PodAnswer:
-        """The answer as pods are now."""
+        """Return the answer for the pods as they are now."""
         domains = self.sums.domains
         here = domains.everywhere ^ self.sums.none_in
         return PodAnswer(self.code, here, self.words, domains)
@@ -193,7 +194,7 @@ class _AwayByDomain(NamedTuple):
 def _away(
     table: LedgerTable, term: PodTerm, count: CountByNode, code: Code
 ) -> PodAnswer | _AwayByDomain:
-    """A term's answer: by node it changes as pods come and go."""
+    """Return a term's answer, by node; it changes as pods come and go."""
     words = partial(_away_words, term, table, count, code)
     if table.labels.domains(term.topology_key).tells_nodes_apart:
         return PodAnswer(code, count.anywhere(table), words, rows=count.rows(table))
@@ -219,8 +220,8 @@ def nodes_within(
     *,
     need_all: bool = True,
 ) -> list[Bools | None]:
-    """Return the nodes that each of a pod's spread rules counts on, None for all; those with all of
-    their topology keys, if they `need_all`."""
+    """Return, for each spread rule, the nodes whose pods it counts, None for all; if the rules
+    `need_all`, only nodes with all of their topology keys."""
     have_all = None
     by_labels = tolerated = None
     if len(rules) > 1 and need_all:

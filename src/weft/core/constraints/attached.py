@@ -23,7 +23,8 @@ class AttachedVolumes:
         self._counts: dict[str, CountByNode] = {}  # of drivers
 
     def take(self, storage: NodeStorage) -> set[str]:
-        """This is what the node says now. Drivers of which it may take more than before."""
+        """Take the node's attached volumes and limits; return the drivers of which it may take more
+        than before."""
         name, before = storage.node, self._storage.get(storage.node, NodeStorage(storage.node))
         used = self._used.get(name, {})
         for volume in set(before.attached) - set(storage.attached):
@@ -47,11 +48,11 @@ class AttachedVolumes:
         }
 
     def told(self) -> tuple[NodeStorage, ...]:
-        """All that nodes say."""
+        """Return what all nodes report."""
         return tuple(self._storage.values())
 
     def put(self, node: str, volumes: Sequence[Attached]) -> None:
-        """One pod more on the node uses these."""
+        """Count one more pod on the node that uses these volumes."""
         here = self._used.setdefault(node, {}) if volumes else {}
         for volume in volumes:
             here[volume] = here.get(volume, 0) + 1
@@ -61,7 +62,7 @@ class AttachedVolumes:
                     self._count(volume[0], node, 1)
 
     def remove(self, node: str, volumes: Sequence[Attached]) -> set[str]:
-        """One pod less uses them. Drivers of which the node may take more than before."""
+        """Count one pod less; return the drivers of which the node may take more than before."""
         here = self._used.get(node, {})
         fell = set()
         for volume in volumes:

@@ -9,13 +9,13 @@ from weft.core.ledger.table import Bools, Ints, LedgerTable
 
 
 class SumsByDomain:
-    """A count's sums by the domains of one topology key, numbered as the nodes' labels are; of
-    nodes without the label, 0, none."""
+    """Sums of a count by domain of one topology key. Domains are numbered as label values are; 0
+    stands for nodes without the label and has no sum."""
 
     __slots__ = ("_beyond", "_fewest", "domains", "none_in", "sums")
 
     def __init__(self, domains: LabelColumn, rows: Ints, counts: Ints) -> None:
-        """Add up so many on each of these rows. `none_in`: the domains without any, and 0
+        """Add up the counts of these rows. `none_in` are the domains without any, and 0
         (`as_bits`)."""
         self.domains = domains
         self.sums: Ints = np.zeros(domains.count, dtype=np.int64)
@@ -26,7 +26,7 @@ class SumsByDomain:
         self._beyond: tuple[int, int] | None = None  # so many, and the domains with more
 
     def add(self, row: int, by: int) -> None:
-        """So many more on the node of this row."""
+        """Add `by` to the node of this row."""
         domain = self.domains.of_node.item(row)
         if not domain:
             return
@@ -51,7 +51,7 @@ class SumsByDomain:
 
     @property
     def least(self) -> int:
-        """The fewest that a domain has; 0 where there is none."""
+        """Return the smallest sum of any domain; 0 if there is no domain."""
         if self._fewest is None:
             sums = self.sums[1:].tolist()
             fewest = min(sums, default=0)
@@ -59,16 +59,16 @@ class SumsByDomain:
         return self._fewest[0]
 
     def beyond(self, most: int) -> int:
-        """Return the domains with more than so many (`as_bits`)."""
+        """Return the domains with a sum above `most` (`as_bits`)."""
         if self._beyond is None or self._beyond[0] != most:
             self._beyond = most, as_bits(self.sums > most)
         return self._beyond[1]
 
 
 class CountByNode:
-    """Pods of one kind by node; for a table's nodes as a column, and by topology domain.
-
-    Most kinds have pods on few nodes: these are kept, and a column of all is made for who asks.
+    """Counts pods of one kind: by node, as a column of a table's nodes, and by topology domain.
+    Most kinds have pods on few nodes, so only these are stored; a column of all nodes is made on
+    demand.
     """
 
     __slots__ = (
@@ -84,9 +84,9 @@ class CountByNode:
     )
 
     def __init__(self, asked: int = 0) -> None:
-        """`asked`: when somebody asked about it last, by a count of such questions. It has `ended`
-        when nobody keeps it up any more. Columns, rows and sums are of one `layout` of nodes, and
-        kept up while that is the same."""
+        """`asked` is the number of the last question about it. `ended` is True once it is no longer
+        updated. Columns, rows and sums belong to one `layout` of nodes, and are updated while that
+        stays."""
         self.asked, self.ended = asked, False
         self.layout = object()
         self.by_node: dict[str, int] = {}
@@ -97,7 +97,7 @@ class CountByNode:
         self._by_key: dict[str, SumsByDomain] = {}
 
     def add(self, node: str, by: int) -> None:
-        """So many more on this node, which may be in no table."""
+        """Add `by` to this node, which may be in no table."""
         count = self.by_node.get(node, 0) + by
         if count:
             self.by_node[node] = count
@@ -125,7 +125,7 @@ class CountByNode:
             self._of_row = {row: count for row, count in there if row is not None}
 
     def on(self, table: LedgerTable) -> Ints:
-        """The count on each of the table's nodes, [N]."""
+        """Return the count on each of the table's nodes, [N]."""
         self._lay_out(table)
         if self._column is None:
             self._column = np.zeros(table.count, dtype=np.int64)
@@ -134,7 +134,7 @@ class CountByNode:
         return self._column
 
     def by_domain(self, table: LedgerTable, key: str) -> SumsByDomain:
-        """Return the sums by domain of this topology key, kept up while the table has this
+        """Return the sums by domain of this topology key; they are updated while the table has this
         layout."""
         self._lay_out(table)
         found = self._by_key.get(key)
@@ -145,12 +145,12 @@ class CountByNode:
         return found
 
     def rows(self, table: LedgerTable) -> Mapping[int, int]:
-        """The table's nodes with any, and how many each has; it changes with them."""
+        """Return the rows of nodes with any, and their counts; both change as pods come and go."""
         self._lay_out(table)
         return self._of_row
 
     def anywhere(self, table: LedgerTable) -> Bools:
-        """True for each of the table's nodes with any, [N]; it changes with them."""
+        """Return a mask of the table's nodes with any, [N]; it changes as pods come and go."""
         self._lay_out(table)
         if self._anywhere is None:
             self._anywhere = np.zeros(table.count, dtype=np.bool_)
@@ -162,7 +162,8 @@ class CountByNode:
 
 
 def summed(domains: LabelColumn, counts: Ints, within: Bools | None = None) -> Ints:
-    """Sums of the nodes' counts by domain; of these nodes alone, where they are named."""
+    """Return the sums of the nodes' counts by domain, counting only the nodes in `within` if it is
+    given."""
     of_node = domains.of_node
     if within is not None:
         of_node, counts = of_node[within], counts[within]

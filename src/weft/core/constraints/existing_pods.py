@@ -1,8 +1,7 @@
-"""Pods that have a node, counted by node for every selector that somebody asks about.
-
-A selector's count is made once, by going through the pods there are; from then on it is raised and
-lowered as pods come, go and are relabelled. A pod's labels are matched against the living selectors
-once each time: an index by label finds the few that may select it.
+"""Counts the pods that have a node, by node and selector. A selector's count is made once, by going
+through the pods there are; from then on it is raised and lowered as pods come, go and are
+relabelled. A pod's labels are matched against the living selectors once each time: an index by
+label finds the few that may select it.
 """
 
 import functools
@@ -54,22 +53,22 @@ class CountKey(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     with_kept: bool = True
 
     def counts(self, marks: PodMarks) -> bool:
-        """True if such a pod is among them."""
+        """Return True if a pod with these marks is counted."""
         return self.takes(marks) and all(
             _by_sets(each).matches(marks.namespace, marks.labels) for each in self.selectors
         )
 
     def takes(self, marks: PodMarks) -> bool:
-        """The same of a pod that the selectors are known to select."""
+        """Return the same for a pod that the selectors are known to select."""
         return (self.with_terminating or not marks.terminating) and (
             self.with_kept or not marks.kept
         )
 
 
 class PodsMoved(NamedTuple):
-    """Since somebody looked last: counts and anti-affinity terms (by their owners) that rose
-    somewhere, and that fell; and what got better of `volumes`. Or whatever of these a pod waits
-    for."""
+    """Changes since the last look: counts and anti-affinity terms (by their owners) that rose
+    somewhere or fell, and `volumes` that became available. Also used for the changes that a pod
+    waits for."""
 
     rose: frozenset[CountKey | PodTerm]
     fell: frozenset[CountKey | PodTerm]
@@ -80,7 +79,7 @@ _NOTHING_MOVED = PodsMoved(frozenset(), frozenset())
 
 
 def waits_for(constraints: Constraints) -> PodsMoved:
-    """Whatever has to move before a pod with these rules, which fitted nowhere, may fit."""
+    """Return the changes one of which must happen before a pod with these rules may fit."""
     rules, storage = constraints.pods, constraints.storage
     if not rules and not storage:
         return _NOTHING_MOVED
@@ -101,8 +100,8 @@ def waits_for(constraints: Constraints) -> PodsMoved:
 
 
 def affinity_key(rules: InterPodRules, *, with_kept: bool = False) -> CountKey:
-    """Return the pods that a pod's required affinity is to: all of its terms select them. One that
-    only has a place kept for it may never come there."""
+    """Return the key of the pods that a pod's required affinity selects by all of its terms. Pods
+    that only have a place kept for them are left out, as they may never start there."""
     return CountKey(tuple(term.pods for term in rules.affinity), with_kept=with_kept)
 
 
@@ -110,15 +109,15 @@ T = TypeVar("T")
 
 
 class _Selected(NamedTuple):
-    """Selectors in an index: the how manieth they are, and what is left to ask of a pod that has
-    the label by which they were found."""
+    """Selectors in an index: their number, and the conditions that remain for a pod that has the
+    label by which they were found."""
 
     number: int
     namespaces: tuple[str, ...] | None
     more: tuple[PodSelector, ...]
 
     def has(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """True if it selects such a pod."""
+        """Return True if the selectors select such a pod."""
         if self.namespaces is not None and namespace not in self.namespaces:
             return False
         return all(each.matches(namespace, labels) for each in self.more)
@@ -173,7 +172,7 @@ class _Index(Generic[T]):
         self._next = 0
 
     def add(self, item: T, selectors: Sequence[PodSelector]) -> None:
-        """Count one more such pod."""
+        """Add an item with the selectors that must all select a pod."""
         self._next += 1
         first = selectors[0]
         pairs = _pairs_of(first)
@@ -187,7 +186,7 @@ class _Index(Generic[T]):
             self._by_label.setdefault(key, {}).setdefault(value, {})[item] = asked
 
     def remove(self, item: T, selectors: Sequence[PodSelector]) -> None:
-        """One less."""
+        """Remove the item."""
         self._others.pop(item, None)
         pairs = _pairs_of(selectors[0])
         self._found.forget(self._number, pairs)
@@ -227,7 +226,7 @@ class _Index(Generic[T]):
 
 
 def _pairs_of(selector: PodSelector) -> tuple[tuple[str, str], ...]:
-    """Labels of which a selected pod has one; none where no label is needed."""
+    """Return labels of which a selected pod has one; empty if no label is required."""
     needed = (r for r in selector.labels or () if r.operator == "In" and r.values)
     first = next(needed, None)
     return () if first is None else tuple((first.key, v) for v in dict.fromkeys(first.values))
@@ -235,7 +234,8 @@ def _pairs_of(selector: PodSelector) -> tuple[tuple[str, str], ...]:
 
 @functools.lru_cache(maxsize=KEPT + WATCHED)
 def _by_sets(selector: PodSelector) -> PodSelector:
-    """Return the same for asking thousands of pods: a selector may list thousands of values."""
+    """Return the selector in a form that is fast for thousands of pods, as it may list thousands of
+    values."""
     quick = [
         replace(each, values=frozenset(each.values)) if each.operator in ("In", "NotIn") else each
         for each in selector.labels or ()
@@ -244,13 +244,14 @@ def _by_sets(selector: PodSelector) -> PodSelector:
 
 
 class _PodsByLabel:
-    """UIDs of pods by each of their labels: one of thousands of selectors need not ask all pods."""
+    """UIDs of pods by each of their labels, so that a selector is compared with few pods instead of
+    all."""
 
     def __init__(self) -> None:
         self._uids: dict[str, dict[str, dict[str, None]]] = {}
 
     def add(self, uid: str, labels: Mapping[str, str]) -> None:
-        """Count one more such pod."""
+        """Add a pod under each of its labels."""
         for key, value in labels.items():
             by_value = self._uids.get(key)
             if by_value is None:
@@ -262,7 +263,7 @@ class _PodsByLabel:
                 here[uid] = None
 
     def remove(self, uid: str, labels: Mapping[str, str]) -> None:
-        """One less."""
+        """Remove the pod."""
         for key, value in labels.items():
             by_value = self._uids[key]
             here = by_value[value]
@@ -273,7 +274,7 @@ class _PodsByLabel:
                     del self._uids[key]
 
     def near(self, selector: PodSelector, most: int) -> list[str] | None:
-        """Return those of which it may select some; None if these are `most` or more."""
+        """Return the pods that it may select; None if there are `most` or more."""
         found: list[str] | None = None
         for rule in selector.labels or ():
             if rule.operator not in ("In", "Exists"):
@@ -290,8 +291,8 @@ class _PodsByLabel:
 def draws_of(
     affinity: Sequence[PodTerm], preferences: Preferences | UnsetType
 ) -> tuple[WeightedTerm, ...] | UnsetType:
-    """Terms by which a pod changes the preferences of those that come after it: its own, and its
-    required affinity as one of weight 1 (kube-scheduler's hardPodAffinityWeight)."""
+    """Return the terms by which a pod influences the preferences of later pods: its preferred
+    terms, and its required affinity with weight 1 (kube-scheduler's hardPodAffinityWeight)."""
     own = preferences.pods if preferences else ()
     return (*own, *(WeightedTerm(1, term) for term in affinity)) or UNSET
 
@@ -333,7 +334,7 @@ class ExistingPods:
 
     @property
     def are_counted(self) -> bool:
-        """True if somebody has rules about other pods."""
+        """Return True if any pod has rules about other pods."""
         return bool(self._counts or self.owners)
 
     def put(
@@ -343,7 +344,7 @@ class ExistingPods:
         marks: PodMarks,
         mounted: MountedVolumes | UnsetType = UNSET,
     ) -> None:
-        """The pod is on this node now, and looks like this."""
+        """Record that the pod is on this node, with these labels and rules."""
         before = self._pods.get(uid)
         volumes = self.volumes
         if before == (node, marks) and volumes.mounts.get(uid, (node, UNSET)) == (node, mounted):
@@ -361,7 +362,7 @@ class ExistingPods:
             volumes.put(uid, node, mounted)
 
     def marks_of(self, uid: str) -> PodMarks | None:
-        """Return the pod as others see it; None if nobody said."""
+        """Return the pod as other pods' rules see it; None if it is unknown."""
         known = self._pods.get(uid)
         return None if known is None else known[1]
 
@@ -370,8 +371,8 @@ class ExistingPods:
         return {self._pods[uid][0] for uid in self._by_namespace.get(namespace, ())}
 
     def filled_in(self, pod: PodRequest, shape: Shape) -> Shape:
-        """Return the pod's shape with what others add: terms that keep it off, and what was chosen
-        for claims that it shares."""
+        """Return the pod's shape with what other pods add: their anti-affinity terms that select
+        it, and the volumes chosen for claims that it shares."""
         storage = shape.constraints.storage
         if self.owners and (off := self.keeping_off(pod.namespace, pod.labels or {})):
             shape = self._kept_off(shape, off)
@@ -393,12 +394,12 @@ class ExistingPods:
         return filled
 
     def choose(self, pod: PodRequest, shape: Shape, node: Node) -> tuple[ChosenVolume, ...]:
-        """How the pod's claims are served on this node, which its rules (`shape`) accept."""
+        """Return how the pod's claims are served on this node, which its rules (`shape`) accept."""
         storage = shape.constraints.storage
         return self.volumes.choose(storage, pod.claims, node) if storage else ()
 
     def put_asked(self, pod: PodRequest, node: str, chosen: tuple[ChosenVolume, ...] = ()) -> None:
-        """This pod gets a place on the node, where its claims are served by these."""
+        """Record that the pod gets a place on the node, with these volumes for its claims."""
         constraints = pod.shape.constraints
         keeps_away = constraints.pods.anti_affinity if constraints.pods else ()
         mounted: MountedVolumes | UnsetType = UNSET
@@ -411,13 +412,14 @@ class ExistingPods:
             self.volumes.assume(pod.uid, pod.namespace, node, chosen)
 
     def put_kept(self, uid: str, pod: PodRequest, node: str) -> None:
-        """A place is kept for this pod on the node, under that UID."""
+        """Record that a place on the node is kept for this pod, under this UID."""
         rules = pod.shape.constraints.pods
         keeps_away = rules.anti_affinity if rules else ()
         self.put(uid, node, PodMarks(pod.namespace, pod.labels or {}, keeps_away, kept=True))
 
     def moved_to(self, uid: str, node: str) -> None:
-        """The pod is there, as it was known; nothing, where nobody said what it looks like."""
+        """Record that the pod is on this node, with the labels and rules known before; does nothing
+        for an unknown pod."""
         if (known := self._pods.get(uid)) is not None:
             self.put(uid, node, known[1], self._mounted(uid))
 
@@ -425,7 +427,7 @@ class ExistingPods:
         return self.volumes.mounts.get(uid, ("", UNSET))[1]
 
     def remove(self, uid: str) -> None:
-        """The pod has no node any more."""
+        """Remove the pod: it has no node any more."""
         if uid in self.volumes.picks:
             self.volumes.release(uid)
         self._take_off(uid)
@@ -450,7 +452,8 @@ class ExistingPods:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Undo at the end what pods come and go meanwhile; that wakes nobody."""
+        """Undo, at the end of the context, all pods added and removed meanwhile; this wakes no
+        pod."""
         undo: list[_Undo] = []
         self._undo, before_trial = undo, (set(self._rose), set(self._fell))
         with self.volumes.trial():
@@ -466,7 +469,7 @@ class ExistingPods:
                 self.has_moved = bool(self._rose or self._fell)
 
     def count(self, key: CountKey) -> CountByNode:
-        """How many of these pods each node has."""
+        """Return how many of these pods each node has."""
         known = self._counts.get(key)
         self._asked += 1
         if known is not None:
@@ -490,8 +493,8 @@ class ExistingPods:
         return known
 
     def ask_again(self, counts: Sequence[tuple[CountByNode, object]]) -> bool:
-        """Ask for counts that somebody has in these layouts; False where one of them is not kept
-        any more, or in another one."""
+        """Mark these counts as used; False if one of them is no longer updated or has another
+        layout."""
         self._asked += 1
         for count, layout in counts:
             if count.ended or count.layout is not layout:
@@ -500,7 +503,8 @@ class ExistingPods:
         return True
 
     def _forget_oldest(self) -> None:
-        """Watch the oldest no more: who waits for it looks again, as nobody would tell it later."""
+        """Stop updating the oldest count. Pods that wait for it are tried again, as later changes
+        would go unnoticed."""
         oldest, _ = self._watched.popitem(last=False)
         self._counted.remove(oldest, oldest.selectors)
         self._rose.add(oldest)
@@ -508,21 +512,21 @@ class ExistingPods:
         self.has_moved = True
 
     def keeping_off(self, namespace: str, labels: Mapping[str, str]) -> tuple[PodTerm, ...]:
-        """Return the anti-affinity terms of pods here that select a pod like this."""
+        """Return the anti-affinity terms of existing pods that select a pod like this."""
         return self._away.selecting(namespace, labels)
 
     def drawing(
         self, namespace: str, labels: Mapping[str, str]
     ) -> list[tuple[WeightedTerm, CountByNode]]:
-        """Return the terms by which pods here would have a pod like this near or far, with who has
-        them: so many terms each node has."""
+        """Return the preferred terms of existing pods that select a pod like this, each with its
+        number by node."""
         if not self.drawers:
             return []
         drawn = self._drawn.selecting(namespace, labels)
         return [(wish, self.drawers[wish]) for wish in drawn]
 
     def take_moved(self) -> PodsMoved:
-        """Counts and terms that rose or fell since this was asked last."""
+        """Return the counts and terms that rose or fell since the last call."""
         volumes = self.volumes.take_moved()
         moved = PodsMoved(frozenset(self._rose), frozenset(self._fell), volumes)
         self.has_moved = False
@@ -584,7 +588,7 @@ class ExistingPods:
 def _count_owner(
     owners: dict[T, CountByNode], index: _Index[T], item: tuple[T, PodSelector], node: str, by: int
 ) -> None:
-    """So many more pods with this term on the node; a term that nobody has is forgotten."""
+    """Count `by` more pods with this term on the node; a term without pods is dropped."""
     term, pods = item
     count = owners.get(term)
     if count is None:

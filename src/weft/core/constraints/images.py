@@ -33,7 +33,7 @@ class ImagesOnNodes:
         self._asked: OrderedDict[str, Bools] = OrderedDict()
 
     def put(self, node: str, images: Iterable[tuple[str, int]]) -> None:
-        """The node has these now, names and sizes; none, where it is gone."""
+        """Set the node's images, names and sizes; empty if the node is gone."""
         before = self._of_node.pop(node, None)
         found = [self._take(name, size) for name, size in dict(images).items()]
         if found:
@@ -47,13 +47,13 @@ class ImagesOnNodes:
                 column[row] = self._number.get(name, -1) in here
 
     def have_any(self, names: Sequence[str]) -> bool:
-        """True if some node has one of these."""
+        """Return True if some node has one of these images."""
         return any(name in self._number for name in names)
 
     def points(self, table: LedgerTable, names: Sequence[str], containers: int, rows: Ints) -> Ints:
-        """0 to 100 for each of these rows: how much of these images, one for each use, it has.
-
-        An image counts less the fewer nodes have it, so that its pods do not crowd there.
+        """Return 0 to 100 for each of these rows: how much of these images it has, each counted
+        once per use. An image counts less the fewer nodes have it, so that its pods do not crowd
+        there.
         """
         found = np.zeros(len(rows), dtype=np.int64)
         for name in names:

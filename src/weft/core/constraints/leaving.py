@@ -18,8 +18,9 @@ ANY_NUMBER = 1 << 40
 
 
 class PodsToLeave(NamedTuple):
-    """One rule, by node, [N]: at least so many of the pods that it `counts` (by UID) have to leave
-    the node's domain, and `most` may. `there` are those whose leaving is seen by the rule."""
+    """One rule, by node, [N]: at least `least` of the pods that it `counts` (by UID) have to
+    leave the node's domain, and at most `most` may. `there` are the pods whose leaving the rule
+    notices."""
 
     counts: Callable[[str], bool]
     least: Ints
@@ -28,7 +29,7 @@ class PodsToLeave(NamedTuple):
 
     @property
     def is_possible(self) -> Bools:
-        """The nodes where enough of them can leave, [N]."""
+        """Return a mask of the nodes where enough of the pods can leave, [N]."""
         return np.asarray((self.least <= self.there) & (self.most >= 0))
 
 
@@ -78,7 +79,7 @@ def _owns(existing: ExistingPods, term: PodTerm, uid: str) -> bool:
 def _all_of(
     count: CountByNode, table: LedgerTable, term: PodTerm, counts: Callable[[str], bool]
 ) -> PodsToLeave:
-    """All pods of the domain have to leave."""
+    """Require all pods of the domain to leave."""
     domains, there = table.labels.domains(term.topology_key), count.on(table)
     least = there
     if not domains.tells_nodes_apart:
@@ -89,7 +90,7 @@ def _all_of(
 def _one_stays(
     existing: ExistingPods, table: LedgerTable, rules: InterPodRules
 ) -> list[PodsToLeave]:
-    """Keep one of the pods in the domain that it must be near to."""
+    """Require one of the pods that satisfy required affinity to stay in the domain."""
     key, nobody = affinity_key(rules), np.zeros(table.count, dtype=np.int64)
     count, found = existing.count(key), list[PodsToLeave]()
     for term in rules.affinity:
@@ -103,7 +104,8 @@ def _one_stays(
 def _skewed(
     existing: ExistingPods, table: LedgerTable, rule: SpreadRule, within: Bools | None
 ) -> PodsToLeave:
-    """So many more than the domain with the fewest allows have to leave; nodes in none are out."""
+    """Require the pods beyond what the domain with the fewest allows to leave; nodes in no domain
+    are excluded."""
     count, domains = pods_of(existing, rule), table.labels.domains(rule.topology_key)
     spread = CountedSpread(rule, table, count)
     sums, _, least = spread.skew(table, within)

@@ -1,5 +1,5 @@
-"""Where a pod had rather be, in points: kube-scheduler's TaintToleration, NodeAffinity,
-PodTopologySpread, InterPodAffinity and ImageLocality scores, for all nodes at once.
+"""Scores a pod's preferences: kube-scheduler's TaintToleration, NodeAffinity, PodTopologySpread,
+InterPodAffinity and ImageLocality scores, for all nodes at once.
 
 Each part is 0 to 100 over the nodes that fit, as kube-scheduler normalises it, times its weight.
 """
@@ -39,7 +39,7 @@ class PreferencePart(NamedTuple):
 
     @property
     def tells_apart(self) -> bool:
-        """True if the rows have different points."""
+        """Return Return True if the rows have different points."""
         points = self.points  # not min() and max(), which take several times as long for few
         return bool(points[points.argmin()] < points[points.argmax()])
 
@@ -72,7 +72,7 @@ class PreferredAmong(NamedTuple):
     parts: list[PreferencePart]
 
     def place(self, row: int) -> PreferredPlace:
-        """The reason why it is this row, which is among them."""
+        """Return the reason why this row, one of `rows`, was chosen."""
         at, near = int(self.rows.searchsorted(row)), self.near
         if near is not None:
             at = int(near.searchsorted(at))
@@ -84,8 +84,8 @@ class PreferredAmong(NamedTuple):
 
 
 class PodWishes:
-    """One pod's preferences now, with those that others have about it. `rules` is the work that
-    they are."""
+    """One pod's preferences now, with other pods' preferences about it. `rules` is their number, a
+    measure of the work."""
 
     __slots__ = ("_asked", "_constraints", "_drawing", "_existing", "_images", "_table", "rules")
 
@@ -131,7 +131,8 @@ class PodWishes:
         return found
 
     def _by_taints(self, rows: Ints) -> Ints:
-        """Taints that the pod does not tolerate, and should: the fewest are the most points."""
+        """Score by PreferNoSchedule taints that the pod does not tolerate: the fewer, the more
+        points."""
         taints = self._table.taints
         disliked = np.array([self._constraints.disliked(each) for each in taints.sets])
         counts = disliked.astype(np.int64).take(taints.of_node.take(rows))
@@ -169,8 +170,8 @@ class PodWishes:
         return PreferencePart("pod-affinity", points.take(which))
 
     def _by_spread(self, rows: Ints) -> Ints:
-        """The fewer pods of these are there, the more points; none where a label is missing by
-        which the pod is to be spread."""
+        """Score by spread: the fewer matching pods, the more points; none where a topology label is
+        missing."""
         table, asked = self._table, self._asked
         columns = [table.labels.domains(rule.topology_key) for rule in asked.spread]
         scored = np.ones(len(rows), dtype=np.bool_)
@@ -196,7 +197,8 @@ class PodWishes:
     def _counted(
         self, rule: SpreadRule, column: LabelColumn, within: Bools | None, rows: Ints
     ) -> tuple[Ints, int]:
-        """How many pods of the rule each row's domain has, and how many domains the rows are in."""
+        """Return how many pods of the rule each row's domain has, and how many domains the rows are
+        in."""
         table, count = self._table, pods_of(self._existing, rule)
         if rule.topology_key == HOSTNAME:  # each node is one, whatever its label says
             alone = np.zeros(len(rows), np.int64) if count is None else count.on(table).take(rows)
@@ -220,6 +222,6 @@ class PodWishes:
 
 
 def _of_most(counts: Ints) -> Ints:
-    """100 for the most, the others in proportion."""
+    """Return 100 for the largest count, the others in proportion."""
     most = int(counts.max(initial=0))
     return counts * _MOST // most if most else counts

@@ -1,4 +1,4 @@
-"""Which nodes a pod's volumes leave: kube-scheduler's VolumeBinding (of claims that wait for their
+"""Filters nodes by a pod's volumes: kube-scheduler's VolumeBinding (of claims that wait for their
 first consumer), VolumeRestrictions and NodeVolumeLimits filters, for all nodes at once.
 """
 
@@ -25,8 +25,8 @@ from weft.model.storage import Attached, mounted_by
 
 
 class Served(NamedTuple):
-    """Where a claim can be served, [N] each: by a free volume, by one that is made (without regard
-    to what is left), and where enough is left to make it."""
+    """Nodes where a claim can be served, [N] each: by a free volume, by provisioning one (ignoring
+    capacity), and where enough capacity is left to provision it."""
 
     by_volume: Bools
     by_making: Bools
@@ -80,11 +80,10 @@ def _disks(volumes: ServingVolumes, table: LedgerTable, rules: StorageRules) -> 
 def served_of(
     volumes: ServingVolumes, table: LedgerTable, claims: Sequence[UnboundClaim]
 ) -> list[Served]:
-    """Where each of a pod's claims can be served, in their order.
-
-    The smaller claim is served first, by the smallest volume that reaches the node: a volume serves
-    one claim, and on another node it may be another one. Claims that share no volume are asked
-    alone.
+    """Return where each of a pod's claims can be served, in their order. The smaller claim is
+    served first, by the smallest volume that the node can reach. A volume serves one claim, and may
+    serve a different one on another node. Claims that share no candidate volume are handled
+    separately.
     """
     asked = {index: _asked(volumes, claims[index]) for index in range(len(claims))}
     found: dict[int, Served] = {}
@@ -115,8 +114,8 @@ def _given(
     candidates: Sequence[FreeVolume],
     before: Sequence[tuple[FreeVolume, Bools]],
 ) -> list[tuple[FreeVolume, Bools]]:
-    """Return the nodes on which each volume serves the claim, those given to others `before`
-    aside."""
+    """Return the nodes on which each volume serves the claim, except volumes given to claims
+    `before` it."""
     left, found = np.ones(table.count, dtype=np.bool_), []
     for volume in candidates:
         rows = left & _any(table, [volume.terms])
@@ -134,8 +133,8 @@ def _given(
 def _making(
     volumes: ServingVolumes, table: LedgerTable, claim: UnboundClaim
 ) -> tuple[Bools, Bools]:
-    """Return the nodes where a volume may be made for the claim, and those where enough is left for
-    it."""
+    """Return the nodes where a volume may be provisioned for the claim, and those with enough
+    capacity left."""
     nothing, everything = np.zeros(table.count, np.bool_), np.ones(table.count, np.bool_)
     how = volumes.classes.get(claim.storage_class)
     if how is None or not how.provisioner:
@@ -186,7 +185,8 @@ def _any(table: LedgerTable, terms: Iterable[Term | Sequence[Term] | None]) -> B
 def _claim(
     volumes: ServingVolumes, table: LedgerTable, claim: UnboundClaim, name: str, served: Served
 ) -> list[PodAnswer]:
-    """As kube-scheduler: a claim for which no volume can be had or made, or too little is left."""
+    """Answer for a claim as kube-scheduler does: no volume matches or can be provisioned, or too
+    little capacity is left."""
     words = _ClaimWords(volumes, table, claim, name)
     nowhere = ~served.by_volume & ~served.by_making
     full = ~served.by_volume & served.by_making & ~served.enough
@@ -206,7 +206,7 @@ class _ClaimWords:
         self._name = f"PersistentVolumeClaim {name}"
 
     def no_volume(self, row: int) -> str:
-        """No volume is there, and none can be made."""
+        """Say why no volume exists on the node, and none can be provisioned."""
         claim, node = self._claim, self._table.nodes[row]
         if claim.selected_node is not None and claim.selected_node != node.name:
             return f"{self._name} gets its volume on node {claim.selected_node}"
@@ -239,7 +239,7 @@ class _ClaimWords:
         return f"{how.provisioner} makes none on this node (allowedTopologies)"
 
     def capacity(self, row: int) -> str:
-        """A volume would be made there, but too little is left."""
+        """Say that a volume would be provisioned there, but too little capacity is left."""
         claim, node = self._claim, self._table.nodes[row]
         left = [
             each.size_bytes
@@ -276,8 +276,8 @@ def exact_size(size_bytes: int) -> str:
 def _limits(
     volumes: ServingVolumes, table: LedgerTable, new: Sequence[Attached]
 ) -> list[PodAnswer]:
-    """A node's CSINode says how many volumes of a driver it can have; one that a pod there uses
-    already is no new one."""
+    """Answer by attach limits: a node's CSINode says how many volumes of a driver it can have; a
+    volume that a pod there uses already is not new."""
     found = []
     for driver in dict.fromkeys(driver for driver, _ in new):
         limits = volumes.attached.limits(table, driver)

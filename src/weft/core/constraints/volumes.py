@@ -1,9 +1,10 @@
-"""Volumes that are free or can be made, and what is attached to nodes: what serves a pod's claims.
+"""Tracks volumes that are free or can be provisioned, and those attached to nodes: they serve pods'
+claims.
 
-What may change here: what the host tells of volumes, classes, capacities and nodes (`take`), what
+What may change here: what the host reports of volumes, classes, capacities and nodes (`take`), what
 pods on nodes mount (`put`, `remove`), and which free volume, or node, a decision chose for a claim
-(`assume`). A volume that was chosen is nobody else's until its pod is gone or its place was given
-up, and another pod with the same claim gets the same. Nothing here knows an API.
+(`assume`). A chosen volume is reserved until its pod is gone or loses its place; another pod with
+the same claim gets the same volume. Nothing here knows an API.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,8 +35,9 @@ Picks = tuple[str, str, tuple[ChosenVolume, ...]]
 
 
 class ServingVolumes:
-    """All of it. `moved` gathers what got better since somebody looked last; `mounts` is what pods
-    mount and where, `picks` what decisions chose, by the pod's UID."""
+    """The volumes, classes and capacities that can serve claims. `moved` collects what became
+    available since the last look; `mounts` is what pods mount and where, `picks` what decisions
+    chose, by the pod's UID."""
 
     def __init__(self) -> None:
         self.free: dict[str, FreeVolume] = {}
@@ -61,7 +63,7 @@ class ServingVolumes:
         capacities: Iterable[StorageCapacity] = (),
         nodes: Iterable[NodeStorage] = (),
     ) -> None:
-        """These came, or are otherwise than before."""
+        """Take in these new or changed objects."""
         for volume in volumes:
             self._forget_volume(volume.name)
             self.free[volume.name] = volume
@@ -81,7 +83,7 @@ class ServingVolumes:
     def forget(
         self, volumes: Iterable[str], classes: Iterable[str], capacities: Iterable[str]
     ) -> None:
-        """These are free, or there, no more."""
+        """Drop these: they are no longer free, or no longer exist."""
         for name in volumes:
             self._forget_volume(name)
         for name in classes:
@@ -98,7 +100,7 @@ class ServingVolumes:
             _drop(self._capacities_of, known.storage_class, name)
 
     def candidates(self, claim: UnboundClaim) -> list[FreeVolume]:
-        """The free volumes that could serve the claim somewhere, the smallest first."""
+        """Return the free volumes that could serve the claim somewhere, the smallest first."""
         reserved = self.free.get(claim.reserved)
         if reserved is not None and reserved.could_serve(claim):
             return [reserved]
@@ -111,25 +113,25 @@ class ServingVolumes:
         return found
 
     def of_class(self, name: str) -> list[FreeVolume]:
-        """The free volumes of a class that nobody was given."""
+        """Return the free volumes of a class that no claim was given."""
         known = self._of_class.get(name, {}).values()
         return [each for each in known if not each.reserved and each.name not in self._taken]
 
     def capacities_of(self, name: str) -> list[StorageCapacity]:
-        """The capacities that are told for a class."""
+        """Return the reported capacities of a class."""
         return list(self._capacities_of.get(name, {}).values())
 
     def sizes_below(self, claim: UnboundClaim) -> list[int]:
         """Return the smaller sizes, in order, at which another volume of the claim's class would
-        do, or one could be made elsewhere too."""
+        fit, or one could be provisioned in more places."""
         of_class = claim.storage_class
         sizes = {each.size_bytes for each in self.of_class(of_class)}
         sizes.update(each.size_bytes for each in self.capacities_of(of_class))
         return sorted(size for size in sizes if 0 < size < claim.size_bytes)
 
     def other_classes(self, claim: UnboundClaim) -> list[UnboundClaim]:
-        """Return the claim as it would be of each other class, in-tree plugins' aside: of these
-        nobody says here which driver attaches their volumes."""
+        """Return the claim as it would be with each other class, except classes of in-tree plugins,
+        whose driver is unknown here."""
         return [
             replace(claim, storage_class=name, driver=how.provisioner)
             for name, how in sorted(self.classes.items())
@@ -139,7 +141,7 @@ class ServingVolumes:
     # --- pods that have a node ---
 
     def put(self, uid: str, node: str, mounted: MountedVolumes) -> None:
-        """A pod that mounted nothing is on this node, and mounts these."""
+        """Record that a pod on this node mounts these; it mounted nothing before."""
         self.mounts[uid] = node, mounted
         self.attached.put(node, mounted.attached)
         for disk in mounted.disks:
@@ -148,7 +150,7 @@ class ServingVolumes:
             self._lone.setdefault(claim, {})[uid] = None
 
     def remove(self, uid: str) -> None:
-        """The pod mounts nothing any more."""
+        """Record that the pod mounts nothing any more."""
         known = self.mounts.pop(uid, None)
         if known is None:
             return
@@ -164,11 +166,11 @@ class ServingVolumes:
             self.moved.add(("claim", claim))
 
     def in_use(self, claim: str) -> bool:
-        """True if a pod that has a node mounts this claim, which is for one pod alone."""
+        """Return True if a pod that has a node mounts this ReadWriteOncePod claim."""
         return claim in self._lone
 
     def conflicts(self, disk: LoneDisk) -> Iterator[tuple[str, LoneDisk]]:
-        """Nodes with pods that have the disk in a way that keeps others off."""
+        """Return the nodes with pods that use the disk in a way that excludes others."""
         for node, other in self._disks.get((disk.kind, disk.name), {}).values():
             if disk.conflicts(other):
                 yield node, other
@@ -178,7 +180,7 @@ class ServingVolumes:
     def as_assumed(
         self, rules: StorageRules, namespace: str, names: Sequence[str] | UnsetType
     ) -> StorageRules:
-        """Return the rules, with what was chosen already for claims that pods share."""
+        """Return the rules with the volumes already chosen for shared claims."""
         if not self._served or not rules.claims:
             return rules
         claims = [
@@ -196,8 +198,8 @@ class ServingVolumes:
     def choose(
         self, rules: StorageRules, names: Sequence[str] | UnsetType, node: Node
     ) -> tuple[ChosenVolume, ...]:
-        """How the claims are served on a node that can: the smaller claim first, each by the
-        smallest free volume, else by one that is made."""
+        """Choose how the claims are served on a node that can: the smaller claim first, each by the
+        smallest free volume, else by provisioning."""
         chosen: dict[str, None] = {}
         found: dict[str, ChosenVolume] = {}
         for index in by_size(rules.claims):
@@ -218,7 +220,7 @@ class ServingVolumes:
         return tuple(found[name] for name in names or ())
 
     def assume(self, uid: str, namespace: str, node: str, chosen: tuple[ChosenVolume, ...]) -> None:
-        """A decision chose these for the pod."""
+        """Reserve these volumes, which a decision chose for the pod."""
         self.release(uid)
         if not chosen:
             return
@@ -230,8 +232,8 @@ class ServingVolumes:
                 self._taken[each.volume] = key
 
     def release(self, uid: str) -> None:
-        """The pod is gone, or gave its place up: what was chosen for it is free, unless another
-        pod has the same claim."""
+        """Free what was chosen for a pod that is gone or lost its place, unless another pod has the
+        same claim."""
         known = self.picks.pop(uid, None)
         if known is None:
             return
@@ -247,7 +249,8 @@ class ServingVolumes:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Undo at the end what is chosen meanwhile. What pods mount is not undone here."""
+        """Undo, at the end of the context, all choices made meanwhile. Mounts are not undone
+        here."""
         kept = dict(self.picks), dict(self._taken), {k: list(v) for k, v in self._served.items()}
         moved = set(self.moved)
         try:
@@ -257,14 +260,14 @@ class ServingVolumes:
             self.moved = moved
 
     def take_moved(self) -> frozenset[Moved]:
-        """Return the names of whatever got better since this was asked last."""
+        """Return the names of what became available since the last call."""
         moved = frozenset(self.moved)
         self.moved.clear()
         return moved
 
 
 def wanted_by(rules: StorageRules) -> frozenset[Moved]:
-    """Whatever has to get better before a pod with these rules, which fitted nowhere, may fit."""
+    """Return what has to become available before a pod with these rules may fit."""
     mounts = rules.mounts
     asked: set[Moved] = {("class", claim.storage_class) for claim in rules.claims}
     asked.update(("driver", claim.driver) for claim in rules.claims)
@@ -280,7 +283,8 @@ def by_size(claims: Sequence[UnboundClaim]) -> list[int]:
 
 
 def reaches(terms: tuple[Term, ...] | None, name: str, labels: Mapping[str, str]) -> bool:
-    """True if a volume with this node affinity can be had on such a node."""
+    """Return True if a node with this name and these labels can reach a volume with this node
+    affinity."""
     return terms is None or any(term.matches(name, labels) for term in terms)
 
 

@@ -1,8 +1,9 @@
 """The fit and the score of every node for a shape: kept per shape, updated where nodes changed.
 
 Each (profile, shape) keeps its answers as columns over all nodes and the ledger version they were
-true at. Asking again looks only at nodes changed since; past a quarter of them, at all. Where nodes
-come or go, the others keep their answers. The least recently used shapes are forgotten.
+true at. A later question looks only at nodes changed since; if more than a quarter changed, at all
+nodes. When nodes come or go, the other nodes keep their answers. The least recently used shapes are
+forgotten.
 """
 
 from collections import OrderedDict
@@ -71,14 +72,13 @@ class Assessment:
     policy scores devices. `counts[c]` is the number of nodes with code c. `inexact` says on which
     nodes the search for several GPU requests ended at its bound, None if on none. `places` is what
     was found for several GPU requests when nodes were looked at last, and their rows. `observed` is
-    what policies were shown of the cluster when they were asked last, `prices` and `asked` by which
-    price lists they scored, and a pod asked. `connected` is the quality of the best connected set
-    of GPUs that is free on each node, `connectable` that of the empty node: None if it does not
-    matter. `kinds` is what the layout tells GPUs apart by. `beside` are the answers of the pod's
-    rules about other pods, in an answer that is of one moment (`among`). `rows`, where they are
-    named, are all that fit, in order, with `scores`. `wishes` are the pod's preferences now
-    (`preferring`), None without any, and `preferred` why a node was chosen by them, where they
-    decided.
+    the snapshot that policies last saw, `prices` and `asked` are the price lists by which they
+    scored and by which a pod was last assessed. `connected` is the quality of the best connected
+    set of GPUs that is free on each node, `connectable` that of the empty node: None if it does not
+    matter. `kinds` are the layout's kinds of GPU. `beside` are the answers of the pod's rules about
+    other pods, valid for one moment (`among`). `rows`, if set, are all nodes that fit, in order,
+    with `scores`. `wishes` are the pod's preferences now (`preferring`), None without any;
+    `preferred` is why they chose a node, where they decided.
     """
 
     def __init__(self, shape: Shape, ledger: Ledger, profile: Profile) -> None:
@@ -116,16 +116,14 @@ class Assessment:
         return Query(table, self.demand, rows, self.observed)
 
     def read_nodes(self, table: LedgerTable) -> None:
-        """Take what follows from the nodes alone: with the layout, and where a node is closed."""
+        """Read the codes that follow from the nodes alone: by the layout, and closed nodes."""
         self.declared: Codes = feasibility.declared_codes(table, self.demand)
         self.any_declared = bool(self.declared.any())
 
     def carry(self, ledger: Ledger) -> bool:
-        """Take the answers over to the ledger's layout, but for nodes that came or changed, which
-        are asked about when the answers are updated next.
-
-        False, and nothing is changed, where the others could get other answers there, or not
-        everything was looked at.
+        """Carry the answers over to the ledger's new layout; new and changed nodes are assessed at
+        the next update. Returns False and changes nothing if other nodes' answers could differ
+        there, or the answers are incomplete.
         """
         table, then = ledger.table, ledger.rows_then(self.generation)
         if then is None or not len(self.codes) or self.inexact is not None:
@@ -164,16 +162,15 @@ class Assessment:
                 setattr(self, name, column.take(rows))
 
     def copied(self) -> "Assessment":
-        """Return the same answers, to be narrowed: columns are shared until they are replaced."""
+        """Return a copy to be narrowed; columns are shared until they are replaced."""
         twin = object.__new__(Assessment)
         twin.__dict__.update(self.__dict__)
         return twin
 
     def among(self, shape: Shape, beside: Sequence[PodAnswer]) -> "Assessment":
-        """Return the same without the nodes that a pod's rules about other pods refuse now.
-
-        What pods are where changes with every decision, so these rules are asked again each time.
-        `shape` is the pod's, with the rules that others have about it.
+        """Return the same without the nodes that a pod's rules about other pods refuse now. Pods
+        move with every decision, so these rules are evaluated each time. `shape` is the pod's, with
+        other pods' rules about it.
         """
         return NarrowedAssessment(self, shape, beside)
 
@@ -190,19 +187,20 @@ class Assessment:
 
     @property
     def never(self) -> Never:
-        """The nodes that could not take the shape whatever leaves them."""
+        """Return the nodes that could not take the shape whichever pods leave."""
         if not self.any_declared:
             return NOWHERE
         return Never(self.generation, np.packbits(self.declared != 0).tobytes())
 
 
 class NarrowedAssessment(Assessment):
-    """The answers where rules about other pods leave some nodes: where these are few, only they are
-    looked at, and `codes` and `total` of all nodes are made for who asks. That has to be before
-    anything changes (`filled`)."""
+    """Answers narrowed by rules about other pods. If few nodes are left, only these are looked at;
+    `codes` and `total` of all nodes are computed on demand, which must happen before anything
+    changes (`filled`)."""
 
     def __init__(self, known: Assessment, shape: Shape, beside: Sequence[PodAnswer]) -> None:
-        """Narrow what is `known` without the rules."""
+        """Narrow `known`, the assessment without the rules about other pods, by the answers
+        `beside`."""
         self.__dict__.update(known.filled().__dict__)
         self.shape, self.beside, self._known = shape, beside, known
         left = RowsLeft(known.codes, known.counts, beside)
@@ -220,7 +218,7 @@ class NarrowedAssessment(Assessment):
                 self.total = np.where(left.codes == 0, known.total, _NEVER)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a column of all nodes that is not made yet."""
+        """Compute a column of all nodes on first access."""
         if name in ("codes", "total"):
             return getattr(self.filled(), name)
         raise AttributeError(name)
@@ -246,23 +244,21 @@ class NarrowedAssessment(Assessment):
         return twin
 
     def preferring(self, wishes: PodWishes) -> Assessment:
-        """Return the same for a pod with these preferences: it is of one moment anyway."""
+        """Set these preferences on this object, which is valid for one moment anyway."""
         self.wishes = wishes
         return self
 
 
 class Assessor:
-    """Keeps `Assessment`s true to the ledger. One per engine. `forgotten` counts how often
-    policies' own state changed. `dear` are answers by prices of before, for `work_ahead` to score.
-
-    `observed` is shown to policies that read any of it, swapped whole between two decisions.
-
-    `looked` adds up the work so far, in looks at one node for a plain shape: it is the same for the
-    same events, as no clock is.
+    """Keeps each `Assessment` current with the ledger. One per engine. `forgotten` counts how often
+    policies' own state changed. `dear` are answers scored by earlier prices, for `work_ahead` to
+    score again. `observed` is the snapshot for policies, replaced as a whole between decisions.
+    `looked` is the work so far, counted in nodes looked at for a plain shape: unlike a clock, it is
+    the same for the same events.
     """
 
     def __init__(self, ledger: Ledger, keep: int = 256) -> None:
-        """`keep` shapes, whatever they take, and more where that is little."""
+        """Keep at least `keep` shapes, and more where they take little memory."""
         self._ledger = ledger
         self._keep = keep
         self.observed = NOTHING_OBSERVED
@@ -281,7 +277,7 @@ class Assessor:
         self.forgotten += 1
 
     def reprice(self) -> None:
-        """Policies have other prices: what they scored is out of date, what fits is not."""
+        """Mark scores as out of date after policies changed their prices; what fits stays valid."""
         self.dear = []
         for known in reversed(self._known.values()):
             if self._prices - known.asked >= ASKED_LATELY:
@@ -293,8 +289,8 @@ class Assessor:
         self.forgotten += 1
 
     def work_ahead(self, until: int) -> None:
-        """Score shapes that were asked about lately, the latest first, until so much was looked at,
-        so that no decision has to. It changes no answer, only when it is worked out."""
+        """Score recently used shapes ahead of decisions, the latest first, until this much work is
+        done. This changes no answer, only when it is computed."""
         while self.dear and self.looked < until:
             stale = self.dear.pop()
             self.looked += LOOKS_AHEAD
@@ -315,8 +311,8 @@ class Assessor:
         return known
 
     def without_rules(self, shape: Shape) -> Shape:
-        """Return the same for everybody who asks as much, whatever pods it wants around it: answers
-        about room are kept by this."""
+        """Return the shape without its rules about other pods: answers about room are kept by this
+        key."""
         known = self._without_rules.get(shape)
         if known is None:
             if len(self._without_rules) >= KEPT_AT_MOST:
@@ -329,8 +325,8 @@ class Assessor:
         return known
 
     def _of_this_layout(self, profile: Profile, shape: Shape) -> Assessment:
-        """Return the answers kept for `shape`; new ones where the nodes are others since (its
-        columns have a place for each node and GPU of one layout)."""
+        """Return the answers kept for `shape`; new ones if the layout changed (columns have one
+        entry per node and GPU of a layout)."""
         key = (profile.name, shape)
         ledger = self._ledger
         known = self._known.get(key)
@@ -352,7 +348,7 @@ class Assessor:
         return max(self._keep, min(KEPT_AT_MOST, within))
 
     def _bring_up(self, known: Assessment) -> None:
-        """Make the answers true to the ledger, to what is observed, and to the prices."""
+        """Bring the answers up to date with the ledger, the signals and the prices."""
         profile, version = known.profile, self._ledger.version
         known.observed = self.observed if profile.observes else NOTHING_OBSERVED
         if known.version != version or self._is_dear(known):
@@ -364,12 +360,12 @@ class Assessor:
             known.version, known.prices = version, self._prices
 
     def _is_dear(self, known: Assessment) -> bool:
-        """True if it was scored by other prices than there are."""
+        """Return True if it was scored by outdated prices."""
         return known.profile.has_prices and known.prices != self._prices
 
     def _stale(self, known: Assessment) -> Ints | None:
-        """Rows whose answers may not be true any more, None for all. By other prices these are
-        all that fit: what fits they do not change."""
+        """Return the rows whose answers may be out of date, None for all. After a price change
+        these are all rows that fit, as prices do not change what fits."""
         table = self._ledger.table
         stale = table.changed_at > known.version
         if self._is_dear(known):
@@ -418,7 +414,7 @@ class Assessor:
 
 
 def _rules(shape: Shape) -> int:
-    """Return the rules that were asked of all nodes; most pods have none."""
+    """Return the rules that all nodes were checked for; most pods have none."""
     return 0 if shape.constraints == _UNCONSTRAINED else shape.constraints.rules
 
 
@@ -453,8 +449,8 @@ def _node_scores(query: Query, policy: Policy) -> Ints:
 
 
 def _score_feasible(query: Query, fits: Bools, profile: Profile) -> tuple[list[Ints], Ints | None]:
-    """Scores where devices are scored: only feasible nodes are worth the work, unless most are:
-    picking their columns out costs more than it saves. What does not fit gets no score later."""
+    """Score devices on feasible nodes only, unless most are feasible: then picking their columns
+    out costs more than it saves. Nodes that do not fit get no score later."""
     feasible = fits.nonzero()[0]
     scores: list[Ints] = []
     position = np.zeros(query.n, dtype=np.int64)
@@ -480,7 +476,7 @@ def _score_feasible(query: Query, fits: Bools, profile: Profile) -> tuple[list[I
 def _many(
     query: Query, codes: Codes, fits: Bools, profile: Profile, known: Assessment
 ) -> tuple[Codes, Bools, list[Ints], Bools]:
-    """Several GPU requests: search where the node beside the GPUs is roomy enough."""
+    """Search places for several GPU requests, on nodes with enough CPU and memory."""
     fitting = np.flatnonzero(fits)
     inexact = np.zeros(query.n, dtype=np.bool_)
     scores = [_node_scores(query, plugin.policy) for plugin in profile.scorers]
@@ -532,7 +528,7 @@ def _store(
 
 
 def _weigh(known: Assessment) -> None:
-    """Several scores: normalise each over the feasible nodes and add by weight."""
+    """Normalise several policies' scores over the feasible nodes, and add them by weight."""
     fits = np.flatnonzero(known.codes == 0)
     known.total[:] = NEVER
     known.total[fits] = _weighed(known, fits)

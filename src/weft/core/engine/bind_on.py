@@ -1,7 +1,6 @@
-"""Binds a pod to the node that kube-scheduler chose: the GPUs are chosen now, by today's accounts.
-
-A place that is kept there for a less important pod is free to it, as in every answer before
-(`questions.py`): that pod looks for another one.
+"""Binds a pod to the node that kube-scheduler chose. GPUs are chosen now, from the current ledger.
+A place kept there for a less important pod counts as free, as in the filter's answer
+(`questions.py`); that pod looks for another place.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def _reserve(
 def _takes_kept(
     engine: Engine, profile: Profile, event: BindOn, now_ns: int, out: list[Command]
 ) -> bool:
-    """Take what is kept on the node for less important pods, if the pod fits there then."""
+    """Take places kept on the node for less important pods, if the pod fits there then."""
     beaten = [each for each in preempting.beaten_by(engine, event.pod) if each.node == event.node]
     if not beaten:
         return False

@@ -1,11 +1,10 @@
-"""A decision that breaks off is a pod's misfortune, not the process's.
+"""Contains faults: a decision that fails affects its pod, not the process. Whatever one pod
+provokes in a decision (a policy that raises, a number that no array holds) is undone, and the pod
+waits apart: it is tried again when the cluster or the pod changes, after a back-off that doubles
+each time. The same event breaks off alike in a replay, so it is on record.
 
-Whatever one pod provokes in a decision (a policy that raises, a number that no array holds) is
-undone, and the pod waits apart: it is tried again when the cluster or the pod changes, after a
-back-off that doubles each time. The same event breaks off alike in a replay, so it is on record.
-
-What is done beside deciding (`SideTasks`: prices, scores ahead, learning, explanations) is nobody's
-turn: where it breaks off its result is dropped, and the decision goes on without.
+Work outside decisions (`SideTasks`: prices, scores ahead, learning, explanations) belongs to no
+pod: if it fails, its result is dropped and the decision goes on without it.
 """
 
 import re
@@ -31,10 +30,9 @@ _MOST_UNTOLD = 100
 
 
 class Faulted(msgspec.Struct, frozen=True):
-    """Deciding broke off: for `pod`, or taking in an event about no pod. `record.fault` says why.
-
-    The pod is parked, and all is as it was before. `error` is for whoever does not go on. Frames of
-    its traceback have this in their commands: a cycle, which only garbage collection ends.
+    """A decision for `pod` failed, or handling an event about no pod did. `record.fault` says why.
+    The pod is parked, and all changes are undone. `error` is for hosts that do not continue. Frames
+    of its traceback have this in their commands: a cycle, which only garbage collection ends.
     """
 
     record: Record
@@ -43,23 +41,23 @@ class Faulted(msgspec.Struct, frozen=True):
 
 
 class TaskFaulted(msgspec.Struct, frozen=True):
-    """A `task` beside deciding broke off: its result is dropped. It is not on record: tasks depend
-    also on what was only asked, and no replay hears of questions."""
+    """A `task` outside decisions failed: its result is dropped. It is not recorded, since tasks
+    also depend on questions, which a replay does not see."""
 
     task: str
     error: Exception
 
 
 class SideTasks:
-    """Runs what an engine does beside deciding; `faults` are those that `take_faults` is still to
-    tell, `count` says how often anything broke off."""
+    """Runs an engine's work outside decisions. `faults` are those not yet returned by
+    `take_faults`; `count` is the number of failures."""
 
     def __init__(self) -> None:
         self.count = 0
         self.faults: list[TaskFaulted] = []
 
     def run(self, task: str, call: Callable[[], T], instead: C) -> T | C:
-        """Return what `call` returns; `instead` where it breaks off."""
+        """Return what `call` returns; `instead` if it fails."""
         try:
             return call()
         except Exception as error:
@@ -67,7 +65,7 @@ class SideTasks:
             return instead
 
     def broke_off(self, task: str, error: Exception) -> None:
-        """Note a fault, for whoever guards a task in its own place."""
+        """Note a fault that a caller caught itself."""
         self.count += 1
         if len(self.faults) < _MOST_UNTOLD:
             self.faults.append(TaskFaulted(task, error))
@@ -79,7 +77,7 @@ class SideTasks:
 
 
 def fault_backoff_ns(faults: int) -> int:
-    """Return the back-off of a pod after its decision broke off so many times, nanoseconds."""
+    """Return the back-off of a pod after this many failed decisions, nanoseconds."""
     return min(FAULT_BACKOFF_FIRST_NS << min(faults - 1, 10), FAULT_BACKOFF_MOST_NS)
 
 
@@ -93,7 +91,7 @@ def unless_faulted(commands: list[C]) -> list[C]:
 
 
 def in_words(error: BaseException, what: str = "deciding for this pod") -> str:
-    """Says why `what` broke off, the same in every process."""
+    """Say why `what` failed, in the same words in every process."""
     kind = "" if isinstance(error, PolicyError) else f"{type(error).__name__}: "
     text = _ADDRESS.sub("0x…", f"{kind}{error}")
     return f"{what} failed: {text}"[:_MOST_LETTERS]

@@ -1,13 +1,12 @@
-"""Learns how long pods run, and says how much longer one will: in half of the cases, in nine of
-ten, and with the confidence that is asked for.
-
-In this order: by what the pod says, corrected by what those who said so before really took; by
-earlier runs of its kind, the most specific kind with enough of them (Kaplan and Meier's estimate:
-runs that were cut short, or still go on, count as lasting that long at least; Kaplan and Meier,
-"Nonparametric Estimation from Incomplete Observations", 1958); by what it says alone, unless too
-many of its namespace ran for far longer than they said. What ends it at the latest bounds all of
-these. Of an old pod those runs count that lasted as long as it did. Unknown is unknown: nobody's
-end is guessed from few runs. It knows no clock and no policy.
+"""Learns how long pods run, and predicts how much longer one will: the median, the 90 % quantile,
+and one with the configured confidence. Sources, in this order: what the pod says, corrected by how
+long pods that said so really took; by earlier runs of its kind, the most specific kind with enough
+of them (Kaplan and Meier's estimate: runs that were cut short, or still go on, count as lasting
+that long at least; Kaplan and Meier, "Nonparametric Estimation from Incomplete Observations",
+1958); by what it says alone, unless too many of its namespace ran for far longer than they said. A
+pod's time limit bounds all of these. For a pod that already runs, only runs count that lasted at
+least as long. If there are too few runs, the result is unknown, never a guess. This module knows no
+clock and no policy.
 """
 
 import heapq
@@ -45,9 +44,9 @@ _ROUNDING = 1e-12
 
 
 class TimeLeft(NamedTuple):
-    """So long, in ns, half of such pods run on at most (`half_ns`), nine of ten (`most_ns`), and
-    as many as are to be sure (`sure_ns`); None where that is not known. `by`: "said", "learnt" or
-    "bound", "" where nothing is known."""
+    """Remaining running time, ns: half of such pods end within `half_ns`, nine of ten within
+    `most_ns`, and the configured confidence within `sure_ns`; None where unknown. `by`: "said",
+    "learnt" or "bound", "" where nothing is known."""
 
     half_ns: int | None = None
     most_ns: int | None = None
@@ -59,20 +58,20 @@ UNKNOWN = TimeLeft()
 
 
 class Survival(NamedTuple):
-    """Times at which some of several runs ended, ascending, and the part that lasts longer than
-    each; [n] each."""
+    """A survival curve: times at which runs ended, ascending, and the fraction that lasts longer
+    than each; [n] each."""
 
     times: Ints
     left: Floats
 
     def beyond(self, age: int) -> float:
-        """Return the part that lasts longer than this."""
+        """Return the fraction that lasts longer than this age."""
         at = int(self.times.searchsorted(age, side="right"))
         return float(self.left[at - 1]) if at else 1.0
 
     def quantile(self, part: float, age: int) -> int | None:
-        """How much longer this part of those lasts at most that lasted for `age`; None if too few
-        of them were seen to end."""
+        """Return the time within which this fraction of the runs that reached `age` end; None if
+        too few were seen to end."""
         first = int(self.times.searchsorted(age, side="right"))
         beyond = float(self.left[first - 1]) if first else 1.0
         if beyond <= _ROUNDING:
@@ -83,8 +82,8 @@ class Survival(NamedTuple):
 
 
 def survival(ran: Ints, ended: Bools, weights: Floats) -> Survival:
-    """Kaplan and Meier's estimate of runs that lasted for `ran` and `ended` then, or lasted longer
-    (or were cut short), each counting by its weight; [n] each."""
+    """Return Kaplan and Meier's estimate for runs that lasted `ran`, weighted; `ended` is False for
+    runs that go on or were cut short; [n] each."""
     order = np.argsort(ran, kind="stable")
     ran, ended, weights = ran[order], ended[order], weights[order]
     times, first = np.unique(ran, return_index=True)
@@ -99,8 +98,8 @@ def survival(ran: Ints, ended: Bools, weights: Floats) -> Survival:
 
 
 class _Curve(NamedTuple):
-    """The estimate by some runs, and how many of those that ended by themselves lasted longer than
-    each of `ended`, which ascend: as so many of equal weight, [n + 1]."""
+    """A survival estimate, and for each of `ended` (ascending) the effective number of runs that
+    lasted longer and ended by themselves, [n + 1]."""
 
     all: Survival
     ended: Ints
@@ -108,7 +107,7 @@ class _Curve(NamedTuple):
 
     @classmethod
     def of(cls, runs: Sequence[tuple[int, bool, int]], now_ns: int, half_life_ns: int) -> Self:
-        """By these runs, each of which counts by when it was."""
+        """Estimate from these runs, weighted by their age."""
         ran, ended, at = np.array(runs, dtype=np.int64).reshape(-1, 3).T
         is_end = ended != 0
         weights = 0.5 ** (np.maximum(now_ns - at, 0) / half_life_ns)
@@ -117,13 +116,14 @@ class _Curve(NamedTuple):
         return cls(survival(ran, is_end, weights), ran[is_end][order], last)
 
     def runs_beyond(self, age: int) -> float:
-        """So many lasted longer than this and ended by themselves."""
+        """Return the effective number of runs that lasted longer than this and ended by
+        themselves."""
         return float(self.beyond[int(self.ended.searchsorted(age, side="right"))])
 
 
 def effective_sizes(weights: Floats) -> Floats:
-    """As many runs of equal weight as say as much as all from each on (Kish's effective sample
-    size); 0 after the last, [n + 1]."""
+    """Return Kish's effective sample size of the weights from each position on; 0 after the last,
+    [n + 1]."""
     sums, squares = (np.cumsum(each[::-1])[::-1] for each in (weights, weights**2))
     sizes = np.divide(sums**2, squares, out=np.zeros_like(sums), where=squares > 0)
     return np.append(sizes, 0.0)
@@ -134,7 +134,7 @@ Quantiles = tuple[int | None, int | None, int | None]
 
 
 class RunsOfKind:
-    """The latest runs of one kind: how long each was, whether it ended by itself, and when."""
+    """The latest runs of one kind: the length of each, whether it ended by itself, and when."""
 
     def __init__(self) -> None:
         self.runs: deque[tuple[int, bool, int]] = deque(maxlen=RUNS_KEPT)
@@ -143,7 +143,7 @@ class RunsOfKind:
         self._at_start: tuple[_Curve, float, Quantiles | None] | None = None
 
     def add(self, ran: int, now_ns: int, *, ended: bool) -> None:
-        """One more run that is over."""
+        """Add a run that is over."""
         self.runs.append((ran, ended, now_ns))
         self._added += 1
 
@@ -156,8 +156,9 @@ class RunsOfKind:
         ages: Callable[[], Sequence[int]] = tuple,
         sure: float = SURE,
     ) -> Quantiles | None:
-        """The quantiles of what is left at this age, as of a little while ago; None for too few
-        runs. So many are `running`, of these `ages`; `sure` is the confidence of the last one."""
+        """Return the quantiles of the time left at this age, possibly cached for a short while;
+        None for too few runs. `running` is how many run now, `ages` their ages; `sure` is the
+        confidence of the last quantile."""
         curve = self._curve(now_ns, half_life_ns, running, ages)
         if age:
             return _quantiles(curve, age, sure)
@@ -190,7 +191,8 @@ def _quantiles(curve: _Curve, age: int, sure: float) -> Quantiles | None:
 
 
 def _of_few(curve: Survival, part: float, age: int, count: float) -> int | None:
-    """The time by which this part of runs to come is over, where only so many were seen."""
+    """Return the time within which this fraction of future runs ends, cautious for the `count` runs
+    seen."""
     part *= (count + 1) / count
     return curve.quantile(min(part, 1.0), age) if part <= 1 + _ROUNDING else None
 
@@ -214,8 +216,8 @@ def _expected_end(left: TimeLeft, now_ns: int) -> _ExpectedEnd:
 
 
 class RunHistory:
-    """Runs by kind, and the pods that run. `coverage` counts forecasts of pods that started since
-    (`half`, `most`), and those that were kept (`half-kept`, `most-kept`)."""
+    """Runs by kind, and the running pods. `coverage` counts forecasts of pods that started since
+    (`half`, `most`), and those that came true (`half-kept`, `most-kept`)."""
 
     def __init__(self, half_life_ns: int = HALF_LIFE_NS, sure: float = SURE) -> None:
         self._half_life_ns, self._sure = half_life_ns, sure
@@ -232,9 +234,9 @@ class RunHistory:
     def begins(
         self, uid: str, kinds: Sequence[str], now_ns: int, said_ns: int = 0, bound_ns: int = 0
     ) -> TimeLeft:
-        """The pod starts; how long it will run. `kinds` are what is alike in it, the most specific
-        first, its namespace last; `said_ns` what it says, `bound_ns` when it is ended at the
-        latest, 0 for nothing."""
+        """Note that the pod starts, and return how long it will run. `kinds` are the groups that it
+        belongs to, the most specific first, its namespace last; `said_ns` is the duration that it
+        states, `bound_ns` its time limit, 0 for none."""
         said_ns = said_ns if 0 < said_ns <= MOST_NS else 0
         told = self.left(kinds, 0, now_ns, said_ns=said_ns, bound_ns=bound_ns)
         self.forget(uid)
@@ -251,7 +253,7 @@ class RunHistory:
         return uid in self._running
 
     def forget(self, uid: str) -> _Running | None:
-        """Forget the pod, which never ran: its place is taken back."""
+        """Forget a pod that never ran, as it lost its place."""
         run = self._running.pop(uid, None)
         self._ends.pop(uid, None)
         if run is None:
@@ -267,7 +269,7 @@ class RunHistory:
         return run
 
     def ends(self, uid: str, now_ns: int, *, by_itself: bool) -> None:
-        """The pod holds nothing any more: it ended `by_itself`, or was cut short."""
+        """Note that the pod holds nothing any more: it ended `by_itself`, or was cut short."""
         run = self.forget(uid)
         if run is None:
             return
@@ -292,7 +294,7 @@ class RunHistory:
         return runs
 
     def told(self) -> dict[tuple[str, str], int]:
-        """Forecasts of pods that ended by themselves, by bound and outcome."""
+        """Return the number of forecasts of pods that ended by themselves, by bound and outcome."""
         found = {}
         for name, bound in (("half", "50"), ("most", "90")):
             kept = self.coverage[f"{name}-kept"]
@@ -306,7 +308,8 @@ class RunHistory:
                 self.coverage[f"{name}-kept"] += ran_ns <= bound_ns
 
     def of_running(self, uid: str, now_ns: int, sure: float = 0) -> TimeLeft:
-        """How much longer a pod that runs does; `sure` is another confidence, 0 for that asked."""
+        """Return how much longer a running pod runs; `sure` is the confidence, 0 for the configured
+        one."""
         run = self._running.get(uid)
         if run is None:
             return UNKNOWN
@@ -314,16 +317,16 @@ class RunHistory:
         return self.left(run.kinds, age_ns, now_ns, said_ns=said_ns, bound_ns=bound_ns, sure=sure)
 
     def all_end_at(self, uids: Sequence[str], now_ns: int) -> int | None:
-        """When all these pods have ended, with the confidence that is asked for: each of them with
-        so much more that all do. As if none had to do with another."""
+        """Return when all these pods have ended, with the configured confidence: that of each is
+        raised so that it holds for all, taking them as independent."""
         sure = float(self._sure ** (1 / max(1, len(uids))))
         left = [self.of_running(uid, now_ns, sure).sure_ns for uid in uids]
         known = [sure_ns for sure_ns in left if sure_ns is not None]
         return now_ns + max(known, default=0) if len(known) == len(left) else None
 
     def ends_at(self, uid: str, now_ns: int) -> int | None:
-        """When a pod that runs ends in half of the cases, as it was expected when it started; anew
-        once it has run for a second longer. None if nobody knows, or it only has a place kept."""
+        """Return the median end of a running pod, as expected at its start; computed again once it
+        runs a second longer. None if unknown, or if only a place is kept for it."""
         found = self._ends.get(uid)
         if found is None or now_ns >= found.again_ns:
             found = _expected_end(self.of_running(uid, now_ns), now_ns)
@@ -341,8 +344,8 @@ class RunHistory:
         bound_ns: int = 0,
         sure: float = 0,
     ) -> TimeLeft:
-        """How much longer a pod of these kinds runs that ran for `age_ns`; `bound_ns` is how long
-        it may run at most, 0 where nothing ends it."""
+        """Return how much longer a pod of these kinds runs after `age_ns`; `bound_ns` is its time
+        limit, 0 for none."""
         sure = sure or self._sure
         found = self._corrected(kinds, age_ns, now_ns, said_ns, sure) if said_ns else UNKNOWN
         if not found.by:
@@ -361,7 +364,8 @@ class RunHistory:
     def _corrected(
         self, kinds: Sequence[str], age_ns: int, now_ns: int, said_ns: int, sure: float
     ) -> TimeLeft:
-        """By what it says, times what those of its namespace took of what they said."""
+        """Estimate from the stated duration, scaled by how long pods of its namespace took compared
+        with theirs."""
         took = self._took.get(kinds[-1]) if kinds else None
         if took is None:
             return UNKNOWN
@@ -377,13 +381,14 @@ class RunHistory:
         return TimeLeft(half_ns, most_ns, "said", sure_ns)
 
     def _parts(self, uids: Iterable[str], now_ns: int) -> list[int]:
-        """Thousandths of what these said for which they have run, of the oldest if many do."""
+        """Return the running time of these pods in thousandths of their stated durations; only of
+        the oldest if there are many."""
         runs = (self._running[uid] for uid in islice(uids, RUNS_KEPT))
         return [max(0, now_ns - run.since_ns) * _PERMILLE // run.said_ns for run in runs]
 
     def _is_believed(self, kinds: Sequence[str], now_ns: int) -> bool:
-        """True unless more of its namespace's pods than may be wrong ran, or run, for more than
-        `SAID_AT_MOST` times what they said."""
+        """Return True unless too many pods of its namespace ran, or run, for more than
+        `SAID_AT_MOST` times their stated duration."""
         while self._late_at and self._late_at[0][0] < now_ns:
             at_ns, uid = heapq.heappop(self._late_at)
             run = self._running.get(uid)
@@ -408,13 +413,13 @@ class RunHistory:
         return UNKNOWN
 
     def _ages(self, kind: str, now_ns: int) -> list[int]:
-        """Ages of pods of the kind that run, of the oldest where there are many."""
+        """Return the ages of running pods of the kind; only the oldest if there are many."""
         running = islice(self._of_kind.get(kind, ()), RUNS_KEPT)
         return [max(0, now_ns - self._running[uid].since_ns) for uid in running]
 
 
 def _as_said(age_ns: int, said_ns: int, sure: float) -> TimeLeft:
-    """By what it says, which nobody has looked at yet; nothing once it ran for longer."""
+    """Estimate from the stated duration alone; nothing once the pod ran for longer."""
     if age_ns >= said_ns:
         return UNKNOWN
     most_ns = SAID_AT_MOST * said_ns - age_ns

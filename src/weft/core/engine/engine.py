@@ -87,14 +87,14 @@ _LEARNING = "learning what pods use"
 class Engine:
     """Decides for its profiles on one ledger.
 
-    `profiles` by schedulerName (see `profile_of` for other names), `seed` for policies that
-    draw, `keep_top` how many best nodes each record lists, `bind_timeout_ns` how long a `Bind`
-    may go unanswered before the place is free again, `limits` how far memory may be promised
-    beyond what there is. `turn_looks`: after so many looks at a node the work of an event, or of
-    several in one breath, is over; a `Wake` for now asks for a `Tick`, which goes on, and until
-    then pods are only queued (0: never). `queues` are teams' shares of the cluster;
-    `head_of_line` says when places are kept for gangs that wait, `moves` when pods are moved for
-    some. A `Wake` comes too where prices are new: later decisions' work is done between them.
+    `profiles` by schedulerName (see `profile_of` for other names), `seed` for policies that draw,
+    `keep_top` how many best nodes each record lists, `bind_timeout_ns` how long a `Bind` may go
+    unanswered before the place is free again, `limits` how far memory may be promised beyond what
+    there is. `turn_looks`: after this many looks at nodes the work of one event, or of several at
+    one moment, pauses; an immediate `Wake` asks for a `Tick`, which continues it, and until then
+    pods are only queued (0: never). `queues` are teams' shares of the cluster; `head_of_line` says
+    when places are kept for gangs that wait, `moves` when pods are moved for some. A `Wake` also
+    comes when prices are new, so that scores are computed between decisions.
     """
 
     def __init__(
@@ -142,12 +142,12 @@ class Engine:
 
     @property
     def policies(self) -> list[Policy]:
-        """All profiles' policies."""
+        """Return all profiles' policies."""
         return [policy for profile in self.profiles.values() for policy in profile.policies]
 
     @property
     def signals(self) -> SignalsView:
-        """The GPUs' signals, as policies see them."""
+        """Return the GPUs' signals, as policies see them."""
         return self.assessor.observed.signals
 
     def observe(self, signals: SignalsView) -> None:
@@ -155,9 +155,8 @@ class Engine:
         self.assessor.observed = Observations(signals, self.residencies)
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
-        """Take in one event at `now_ns` (any clock that does not go back); what to do about it.
-
-        It raises where the ledger's own accounts break, and nowhere else.
+        """Handle one event at `now_ns` (any clock that does not go back), and return commands.
+        Raises only if the ledger's own accounts break.
         """
         out: list[Command] = []
         self._begin_turn(event, now_ns)
@@ -199,7 +198,8 @@ class Engine:
         return out
 
     def _begin_turn(self, event: Event, now_ns: int) -> None:
-        """Let the event do a turn's work, or what is left of it where others just came before."""
+        """Start the event's work budget, or continue with what earlier events of the same moment
+        left."""
         late = now_ns - self._turn_began_ns >= TURN_NS
         if late or isinstance(event, events.Tick) or not self.turn_looks:
             self._until = self.assessor.looked + (self.turn_looks or TURN_LOOKS)
@@ -246,7 +246,7 @@ class Engine:
         self._price(partial(self.price_lists.nodes_changed, now_ns))
 
     def _work_ahead(self) -> None:
-        """Prices are new: score by them what is likely to be asked, while nobody is due."""
+        """After new prices, score the shapes likely to be asked about, while no pod is due."""
         if not self._stopped and self.assessor.dear:
             self.side_tasks.run(
                 "scoring ahead", partial(self.assessor.work_ahead, self._until), None
@@ -332,7 +332,7 @@ class Engine:
         return False
 
     def _seen_bound(self, event: events.PodSeenBound, now_ns: int, out: list[Command]) -> None:
-        """The API is right: a pod that we put elsewhere is there."""
+        """Follow the API: a pod that was decided for another node is bound here."""
         placement = event.placement
         self.harvest.seen_bound(placement.uid, event.bound_ns, event.job_class, unsure=event.unsure)
         self.queue.remove(placement.uid, now_ns)
@@ -360,8 +360,8 @@ class Engine:
             self.wake_for_freed(placement.node, now_ns)
 
     def _bind_failed(self, uid: str, now_ns: int) -> None:
-        """The bind was refused: free the place and try again after a back-off. A pod known to be
-        bound stays: a request that timed out may have arrived all the same."""
+        """Free the place of a refused bind, and try again after a back-off. A pod seen bound keeps
+        its place: a request that timed out may have arrived."""
         held = self.ledger.holdings.get(uid)
         if held is not None and held.state == "reserved":
             self.ledger.release(uid)
@@ -370,7 +370,7 @@ class Engine:
     def evict(
         self, holding: Holding, reason: EvictionReason, now_ns: int, out: list[Command]
     ) -> None:
-        """Ask the pod to go, on the record."""
+        """Evict the pod, with a record."""
         record = self.journal.asked_to_leave(
             holding, self.placed.get(holding.placement.uid), now_ns, reason
         )
@@ -385,7 +385,7 @@ class Engine:
         return tolerance_of(profile.policies, holding.placement if holding else None, self.ledger)
 
     def _unwind(self, uid: str, now_ns: int) -> None:
-        """The pod's reservation is released: back into the queue, and its share is free."""
+        """Release the pod's reservation, and put the pod back into the queue."""
         placed = self.placed.pop(uid)
         self._leaves(uid)
         self.queue.lost_place(uid, now_ns)
@@ -409,8 +409,8 @@ class Engine:
 
     @contextmanager
     def trial(self, gone: Sequence[str] = (), beside: Sequence[Nomination] = ()) -> Iterator[None]:
-        """Try something out without these pods, and with all that is free then of the places which
-        are kept for those `beside`: all that is done meanwhile is undone at the end."""
+        """Try something without these pods, holding what is free of the places kept for those
+        `beside`. All changes are undone at the end of the context."""
         self.ledger.checkpoint()
         try:
             with self.existing.trial():
@@ -426,7 +426,8 @@ class Engine:
     # --- the cycle -----------------------------------------------------------------------------
 
     def _run_cycles(self, now_ns: int, out: list[Command], *, goes_on: bool) -> None:
-        """Run scheduling cycles until the turn is over; a `Tick` `goes_on` by one at least."""
+        """Run scheduling cycles until the work budget is used up; a `Tick` (`goes_on`) runs at
+        least one."""
         until = self._until if self.turn_looks else FAR
         is_over = self.assessor.looked >= until and not goes_on
         while True:
@@ -450,7 +451,7 @@ class Engine:
         self.queue.take_turns(by_turns=self._stopped)
 
     def undo(self, uid: str, now_ns: int) -> None:
-        """A decision broke off: nothing of it stays."""
+        """Undo everything that a failed decision did."""
         self.queue.lost_place(uid, now_ns)
         self.preemption.standings.pop(uid, None)
         ledger, placed = self.ledger, self.placed.pop(uid, None)
@@ -458,7 +459,7 @@ class Engine:
         self._leaves(uid)
 
     def _leaves(self, uid: str) -> None:
-        """The pod has no place any more."""
+        """Note that the pod has no place any more."""
         self.existing.remove(uid)
         self.harvest.gone(uid)
         self.residencies.remove(uid)
@@ -501,7 +502,7 @@ class Engine:
     def parks(
         self, waiting: WaitingPod, known: Assessment, now_ns: int, out: list[Command]
     ) -> None:
-        """The pod fits nowhere: it waits for what could help."""
+        """Park a pod that fits nowhere, until something that could help happens."""
         record = self.refused(waiting, known, now_ns)
         self.queue.park(waiting, known.shape, known.demand, now_ns, known.never)
         out.append(Unschedulable(waiting.pod, record))
@@ -509,7 +510,7 @@ class Engine:
     def place(
         self, waiting: WaitingPod, known: Assessment, row: int, now_ns: int, out: list[Command]
     ) -> None:
-        """The pod gets a place on the node of this row, which fits."""
+        """Place the pod on the node of this row, which fits."""
         self.hold(self.choose_place(waiting, known, row, now_ns), now_ns, out)
         self.queue.done(waiting, now_ns)
         self.queue.next_of_group(waiting, now_ns)
@@ -531,21 +532,21 @@ class Engine:
             out.append(events.BindOnRefused(pod, event.node, Code.FAULT))
 
     def follow_first(self) -> None:
-        """Until the first pod comes: have prices by the ledger as it is."""
+        """Until the first pod comes, have prices follow the ledger."""
         if self.price_lists.lists and not self.price_lists.has_begun:
             self._price(self.price_lists.follow)
 
     def assess(
         self, profile: Profile, pod: PodRequest, beside: Sequence[PodRequest] | None = ()
     ) -> Assessment:
-        """The nodes' fit and score for the pod now: a pure question. `beside` wait
-        elsewhere than in the queue; None: whoever waits is no matter."""
+        """Return the nodes' fit and score for the pod now, without side effects. `beside` are pods
+        that wait outside the queue; None ignores waiting pods."""
         return self._assess(profile, pod, beside).filled()
 
     def _assess(
         self, profile: Profile, pod: PodRequest, beside: Sequence[PodRequest] | None = ()
     ) -> Assessment:
-        """Return the same, to be used before anything changes."""
+        """Return the same; valid only until something changes."""
         self.follow_first()
         shape = self.shape_of(profile, pod)
         known = self.asked_of(self.assessor, profile, shape, pod)
@@ -566,8 +567,8 @@ class Engine:
         return gang_preempting.makes_room(self, head, members, now_ns, out) if preempts else None
 
     def shape_of(self, profile: Profile, pod: PodRequest) -> Shape:
-        """Return the shape that is placed for the pod: its own, with what was learnt of those like
-        it, and what policies make of that."""
+        """Return the shape by which the pod is placed: its own request, adjusted by what was learnt
+        of pods like it and by policies."""
         shape = pod.shape
         if self.oom_history.known or self.peaks.known:
             shape = self.side_tasks.run(_LEARNING, partial(self._learnt_shape, profile, pod), shape)
@@ -576,8 +577,8 @@ class Engine:
     def asked_of(
         self, assessor: Assessor, profile: Profile, shape: Shape, pod: PodRequest
     ) -> Assessment:
-        """Return the assessor's answers about the shape, by the pod's rules about other pods, and
-        by theirs about it."""
+        """Return the assessor's answers about the shape, narrowed by the pod's rules about other
+        pods and by theirs about it."""
         constraints, existing, table = shape.constraints, self.existing, self.ledger.table
         has_rules = constraints.pods or constraints.storage
         known = assessor.assess(profile, assessor.without_rules(shape) if has_rules else shape)
@@ -603,7 +604,7 @@ class Engine:
         return known
 
     def _learnt_shape(self, profile: Profile, pod: PodRequest) -> Shape:
-        """Return the request of the pod, and what was learnt of pods like it."""
+        """Return the pod's request, adjusted by what was learnt of pods like it."""
         shape = self.oom_history.shape_of(pod)
         if profile.harvests and self.ledger.table.harvests:
             shape = self.peaks.shape_of(pod, shape)
@@ -674,9 +675,8 @@ class Engine:
 def _signals_changed(
     engine: Engine, source: SignalsSnapshot, now_ns: int, out: list[Command]
 ) -> None:
-    """Swap what policies see; only nodes on which something moved are asked about again.
-
-    Who borrowed memory that its holders need again is asked to go.
+    """Replace the signals that policies see; only nodes whose signals changed are assessed again.
+    Borrowers of memory that its holders need again are evicted.
     """
     if source.version <= engine.signals.version:
         return

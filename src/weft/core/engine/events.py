@@ -1,7 +1,6 @@
-"""Events that the engine is told, and commands for its host to carry out.
-
-Events are plain values that can be logged and replayed: together with their times they are all
-the engine ever learns. Commands are for a host to carry out; it reports back with events.
+"""Events that the engine handles, and commands that its host carries out. Events are plain values
+that can be logged and replayed: with their times they are the engine's only input. The host reports
+the outcome of commands as events.
 """
 
 from collections.abc import Iterator
@@ -44,20 +43,21 @@ class NodesChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class NodesClosed(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Nodes that take fewer pods than before. `NodesChanged` says the rest, and what opens one."""
+    """Nodes that accept fewer pods than before (cordoned, not ready). `NodesChanged` reports
+    everything else, and reopens them."""
 
     nodes: tuple[ClosedNode, ...]
 
 
 class ImagesSeen(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Container images that nodes have now: `images` are names and sizes (bytes), `nodes` the
-    numbers of each node's among them. Nodes not named have what they had."""
+    """Container images on nodes: `images` are names and sizes (bytes), `nodes` lists indexes into
+    these by node. Nodes not named are unchanged."""
 
     images: tuple[tuple[str, int], ...]
     nodes: dict[str, tuple[int, ...]]
 
     def by_node(self) -> Iterator[tuple[str, list[tuple[str, int]]]]:
-        """Each node with its images."""
+        """Yield each node with its images."""
         for node, numbers in self.nodes.items():
             yield node, [self.images[number] for number in numbers]
 
@@ -76,7 +76,7 @@ class VolumesChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
 
     @classmethod
     def of(cls, volumes: ServingVolumes) -> "VolumesChanged | None":
-        """Return all that this account knows, for another one; None if it knows nothing."""
+        """Return everything this account knows, for another account; None if it knows nothing."""
         found = cls(
             tuple(volumes.free.values()),
             tuple(volumes.classes.values()),
@@ -86,13 +86,13 @@ class VolumesChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
         return found if found != cls() else None
 
     def tell(self, volumes: ServingVolumes) -> None:
-        """Have the engine's account know it."""
+        """Apply the event to the engine's account."""
         volumes.forget(self.volumes_gone, self.classes_gone, self.capacities_gone)
         volumes.take(self.volumes, self.classes, self.capacities, self.nodes)
 
 
 class PodAdded(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """A pod waits for a place."""
+    """A pod is pending."""
 
     pod: PodRequest
 
@@ -137,8 +137,8 @@ class BindOn(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class PodFitsNowhere(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """kube-scheduler asked about the pod, and it fits none of the nodes (extender): it has come,
-    and no bind will tell of it. Told for policies with prices, which count what comes."""
+    """kube-scheduler asked about the pod, and it fits none of the nodes (extender), so no bind
+    follows. Reported for policies with prices, which count arriving pods."""
 
     uid: str
 
@@ -158,10 +158,9 @@ class BindFailed(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 class PodGone(msgspec.Struct, frozen=True, tag=True, gc=False):
     """A pod succeeded, failed, was deleted, or is withdrawn: whatever it holds is free.
-
-    `out_of_memory` says that it ran out of GPU memory, and was last seen to use `peak_mib` (0 if
-    nobody saw it); `workload` whose pods those like it are ("": its own); `completed` that it ran
-    to its end: what it used at most is what one like it will need.
+    `out_of_memory`: it ran out of GPU memory, and was last seen to use `peak_mib` (0 if unseen).
+    `workload` is the owner of pods like it ("": its own). `completed`: it ran to its end, so that
+    its peak use is what a pod like it will need.
     """
 
     uid: str
@@ -176,22 +175,21 @@ class Tick(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class PolicyInput(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """New input for the policy of this name (typical pods, a table); it knows the form."""
+    """New input for the policy of this name (typical pods, a table), in that policy's form."""
 
     policy: str
     value: Any
 
 
 class SignalsChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The GPUs were looked at again. One that is older than the last is nothing new."""
+    """A new snapshot of the GPUs' signals. One older than the last is ignored."""
 
     signals: SignalsSnapshot
 
 
 class NotEvicted(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """An `Evict` came to nothing: refused (a disruption budget: another may go), or not asked.
-
-    `stays`: the pod was ended, and is there long after its grace period: no pod waits for it."""
+    """An `Evict` failed: it was refused (for example by a disruption budget) or not sent. `stays`:
+    the pod was deleted, and still exists long after its grace period, so no pod waits for it."""
 
     uid: str
     why: str = ""
@@ -200,7 +198,7 @@ class NotEvicted(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class BudgetsChanged(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Disruption budgets as they are now; those not named stay as they were."""
+    """Disruption budgets as they are now; those not named are unchanged."""
 
     budgets: tuple[Budget, ...] = ()
     removed: tuple[str, ...] = ()
@@ -224,7 +222,7 @@ class OomHistoryLearnt(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class ProgressSeen(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The running pods' progress since the last poll; those nobody knows it of are left out."""
+    """The running pods' progress since the last poll; pods of unknown progress are left out."""
 
     observed: tuple[PodProgress, ...] = ()
 
@@ -234,10 +232,9 @@ class LeadershipBegan(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class BindingsRead(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Pods of a node hold more than it has: the bindings, read afresh, of those that Weft placed.
-
-    Pods terminating, and those whose marks are in doubt, are left out. `shrunk`: the node has shown
-    larger or more GPUs than now.
+    """Pods of a node hold more than it has: fresh bindings of the pods that Weft placed there.
+    Terminating pods and those with doubtful annotations are left out. `shrunk`: the node once had
+    larger or more GPUs.
     """
 
     node: str
@@ -287,7 +284,7 @@ class Bind(msgspec.Struct, frozen=True, gc=False):
 
 class Unschedulable(msgspec.Struct, frozen=True, gc=False):
     """The pod fits nowhere now; it stays queued until something changes that could help. `others`
-    are those of its gang that wait with it, for the same reason."""
+    are pods of its gang that wait with it, for the same reason."""
 
     pod: PodRequest
     record: Record
@@ -314,14 +311,15 @@ class Evict(msgspec.Struct, frozen=True, gc=False):
 
 
 class Nominate(msgspec.Struct, frozen=True, gc=False):
-    """Write down that room is kept, or being made, for the pod on this node; "" for on none."""
+    """Set the pod's nominatedNodeName: room is kept, or being made, for it on this node; "" clears
+    it."""
 
     pod: PodRequest
     node: str
 
 
 class EvictionWaived(msgspec.Struct, frozen=True, gc=False):
-    """A double-booked pod, bound `held_ns` ago, stays all the same."""
+    """A double-booked pod, bound `held_ns` ago, is not evicted."""
 
     placement: Placement
     why: DoubleBooking
@@ -330,7 +328,7 @@ class EvictionWaived(msgspec.Struct, frozen=True, gc=False):
 
 
 class Learnt(msgspec.Struct, frozen=True, gc=False):
-    """Keep this where the next process finds it: what a workload needs."""
+    """Store what a workload needs, where the next process finds it."""
 
     workload: str
     oom_record: OomRecord

@@ -1,7 +1,6 @@
-"""Withholds evictions for a slow pod: those beside it are not to blame, or enough went.
-
-What may change here: for whom others went, who was slow alone, and who went at this poll. It is a
-pure function of what `SlowdownEviction` tells it: the windows it counted, and who went.
+"""Withholds evictions for a slow pod whose neighbours are not the cause, or when enough pods were
+evicted. State: for which pods others were evicted, which were slow alone, and evictions at this
+poll. A pure function of what `SlowdownEviction` reports: windows and evictions.
 
     slow alone on its GPUs                           ──▶ no eviction for it, until it is seen
                                                          within its bound
@@ -9,8 +8,8 @@ pure function of what `SlowdownEviction` tells it: the windows it counted, and w
     more than a third of the critical pods are slow  ──▶ no eviction at this poll
     one of a hundred GPUs lost a pod at this poll    ──▶ no other eviction at this poll
 
-Pods of every class are doubted. For those that are not latency-critical that counts where the pods
-of a GPU get less done together than one alone: a wrong rate alone of one of them looks like that.
+Pods of every class are checked. For pods that are not latency-critical this matters where the pods
+of a GPU get less done together than one alone, which a wrong solo rate also looks like.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -38,7 +37,7 @@ LOOK_NS = 10 * 1_000_000_000
 Why = Literal["alone", "in-vain", "common", "enough"]
 _WORDS: dict[Why, str] = {
     "alone": "it was too slow alone on its GPUs, too",
-    "in-vain": f"{TRIES} were evicted for it within an hour",
+    "in-vain": f"{TRIES} pods were already evicted for it within an hour",
     "common": "more than a third of the latency-critical pods are too slow at once; that is not "
     "their neighbours",
     "enough": "enough pods were evicted at the last poll; this pod is next",
@@ -47,36 +46,34 @@ WHYS = tuple(_WORDS)
 
 
 def why_withheld_in_words(why: Why) -> str:
-    """Says why no pod is evicted for a pod that is too slow."""
+    """Say why no pod is evicted for a pod that is too slow."""
     return f"no pod is evicted for it: {_WORDS[why]}"
 
 
 class SlowdownSample(NamedTuple):
-    """One look at a pod; `slowdown` is None if nobody counted."""
+    """One sample of a pod; `slowdown` is None if it was not counted."""
 
     slowdown: float | None
     late: bool
 
 
 def bad_windows(windows: Iterable[SlowdownSample], bound: float) -> tuple[int, int]:
-    """Return the number of windows in which it was slower than its bound, and of those in which
-    late."""
+    """Return in how many windows it was slower than its bound, and in how many late."""
     samples = list(windows)
     slow = sum(sample.slowdown is not None and sample.slowdown > bound for sample in samples)
     return slow, sum(sample.late for sample in samples)
 
 
 class _Leaving(NamedTuple):
-    """For whom a pod goes, and when it was asked to."""
+    """The pod for which another is evicted, and the time of the request."""
 
     slow_pod: str
     asked_ns: int
 
 
 class EvictionLimits:
-    """Withholds evictions of one ledger's pods.
-
-    `withheld_evictions` says for which pods nobody went at their last poll, and why.
+    """Withholds evictions of one ledger's pods. `withheld_evictions` lists the pods for which no
+    other was evicted at their last poll, and why.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -95,9 +92,9 @@ class EvictionLimits:
     def record(
         self, uid: str, windows: Sequence[SlowdownSample], bound: float, *, alone: bool
     ) -> bool:
-        """The last windows of a latency-critical pod, the newest last; whether it is too slow.
-
-        It is from the first bad window on: what many pods have in common shows at once.
+        """Record the last windows of a latency-critical pod, the newest last, and return True if it
+        is too slow. One bad window is enough here, so that a cause common to many pods shows at
+        once.
         """
         slow, late = bad_windows(windows, bound)
         newest = windows[-1]
@@ -111,28 +108,28 @@ class EvictionLimits:
         return bad or max(slow, late) >= BROKEN
 
     def record_other(self, uid: str, windows: Iterable[SlowdownSample], *, alone: bool) -> None:
-        """The same of a pod that is not latency-critical; that it was late counts for nothing."""
+        """Record the windows of a pod that is not latency-critical; lateness is ignored."""
         on_time = [window._replace(late=False) for window in windows]
         self.record(uid, on_time, FULL_SPEED, alone=alone)
 
     def observe(self, too_slow: Collection[bool], now_ns: int) -> None:
-        """Take over which of the latency-critical pods are too slow now."""
+        """Set which latency-critical pods are too slow now."""
         many = sum(too_slow)
         self._common = many >= COMMON_LEAST and many * COMMON_PART > len(too_slow)
         self._went_ns = {u: at for u, at in self._went_ns.items() if now_ns - at < LOOK_NS}
 
     def forget(self, uids: Iterable[str]) -> None:
-        """Nobody is held back for these any more: they are about to be looked at, or not seen."""
+        """Drop withheld evictions for these pods: they are about to be checked, or were not
+        seen."""
         for uid in uids:
             self.withheld_evictions.pop(uid, None)
 
     # --- who goes ---
 
     def allows(self, uid: str, slow_pod: str, co_residents: Iterable[str], now_ns: int) -> bool:
-        """Let the pod be evicted for the slow pod's sake, or say in `withheld_evictions` why not.
-
-        `co_residents` are others without whose numbers it would not go: they are not doubted
-        either.
+        """Return True if the pod may be evicted for the slow pod; else note why not in
+        `withheld_evictions`. `co_residents` are the other pods whose measurements led to this
+        eviction; theirs must be trustworthy too.
         """
         doubted = (
             pod_uid
@@ -149,7 +146,7 @@ class EvictionLimits:
         return True
 
     def _doubt(self, uid: str, now_ns: int) -> Why | None:
-        """Return the doubt about the pod itself, if there is one."""
+        """Return the reason to doubt the pod's own measurements, if there is one."""
         if uid in self._alone:
             return "alone"
         went = sum(now_ns - asked_ns < TRIED_NS for asked_ns in self._for.get(uid, ()))
@@ -170,12 +167,13 @@ class EvictionLimits:
         return max(1, len(gpus) // GPUS_EACH)
 
     def not_evicted(self, uid: str) -> None:
-        """The pod was not evicted."""
+        """Note that the pod was not evicted."""
         self._leaving.pop(uid, None)
         self._went_ns.pop(uid, None)
 
     def gone(self, uid: str) -> None:
-        """The pod holds nothing any more; the one that it went for may not have many more go."""
+        """Note that the pod is gone; this counts against the limit of the pod that it was evicted
+        for."""
         self._alone.pop(uid, None)
         self._for.pop(uid, None)
         self.withheld_evictions.pop(uid, None)

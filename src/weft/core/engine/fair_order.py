@@ -4,8 +4,8 @@ Next is the first pod of the queue that is furthest below its guarantee, then of
 smallest dominant share by weight (`TeamQueues.turn`); within a queue the highest priority, then the
 oldest. A queue whose first pod fits nowhere is passed over until something changes.
 
-While there is more to do than one event's work, a queue goes behind the others once it had a whole
-turn's work more than they: many pods that fit nowhere do not keep other queues waiting.
+While one event's work budget is not enough for all, a queue goes behind the others once it had a
+whole turn's work more than they: many pods that fit nowhere do not keep other queues waiting.
 """
 
 import heapq
@@ -17,9 +17,8 @@ from weft.model import Shape
 
 
 class FairPods(ActivePods):
-    """Heaps by queue, and by profile in these: a look at each queue that has pods finds the next.
-
-    Entries of pods that are not active any more are skipped when they surface.
+    """Heaps by queue, and by profile within each: finding the next pod takes one look per queue.
+    Entries of pods that are no longer active are skipped when they surface.
     """
 
     def __init__(self, teams: TeamQueues) -> None:
@@ -32,7 +31,7 @@ class FairPods(ActivePods):
         return any(_first(heaps) is not None for heaps in self._by_team.values())
 
     def push(self, waiting: WaitingPod, turn_of: str | None = None) -> None:
-        """One more, on its own queue's turn."""
+        """Add a pod, on its own queue's turn."""
         waiting.turn_of = team = waiting.team
         if self._by_turns and _first(self._by_team.get(team, {})) is None:
             others = (self._looks.get(each, 0) for each in self._by_team if each != team)
@@ -56,11 +55,11 @@ class FairPods(ActivePods):
         return None if best is None else heapq.heappop(best)[1]
 
     def more_important(self, waiting: WaitingPod) -> WaitingPod | None:
-        """None: it is the queues' turns that count."""
+        """Return None: queues' turns decide."""
         return None
 
     def worked(self, waiting: WaitingPod, looks: int) -> None:
-        """So much work was done for the pod, on the turn of its queue."""
+        """Charge the work done for the pod to its queue."""
         self._looks[waiting.turn_of] = self._looks.get(waiting.turn_of, 0) + looks
 
     def take_turns(self, *, by_turns: bool) -> None:
@@ -70,7 +69,8 @@ class FairPods(ActivePods):
             self._looks.clear()
 
     def elder(self, waiting: WaitingPod, shape: Shape) -> WaitingPod | None:
-        """None: those alike are of one queue, and its pods go in their order."""
+        """Return None: pods that are alike belong to one queue, whose pods are tried in their
+        order."""
         return None
 
 

@@ -1,8 +1,7 @@
-"""Applies what is known of how long pods run to the queue: their order, when a place that is kept
-will be whole, and who may pass into it.
-
-How long pods run is learnt from events alone: a pod starts when it gets its place, and ends when it
-is gone. Where the discipline asks nothing of it, nothing is learnt, and nothing is different.
+"""Applies pods' expected running times to the queue: their order, when a kept place will be free,
+and which pods may backfill it. Running times are learnt from events alone: a pod starts when it
+gets its place, and ends when it is gone. If the discipline does not use them, nothing is learnt and
+nothing changes.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ _Ends = list[tuple[int, str, _Amounts]]
 
 
 class ExpectedStart(NamedTuple):
-    """When a place is whole in half of the cases: the earliest where not all is known, and
-    (`compared_ns`) late there. `in_way` are those who have to end."""
+    """The median time at which a place is free: the earliest possible where not all ends are known,
+    and `compared_ns` a late one there. `in_way` are the pods that have to end."""
 
     half_ns: int
     compared_ns: int
@@ -49,7 +48,7 @@ class ExpectedStart(NamedTuple):
 
 
 class Forecasts:
-    """How long pods run, by the rules of the queue; `on` where its discipline asks for that."""
+    """Expected running times of pods, by the queue's settings; `on` if its discipline uses them."""
 
     def __init__(self, rules: HeadOfLine, ledger: Ledger) -> None:
         self.discipline = DISCIPLINES[rules.discipline]
@@ -61,7 +60,7 @@ class Forecasts:
     # --- what is learnt ---
 
     def starts(self, placed: PlacedPod, now_ns: int) -> None:
-        """The pod has a place: how long it is expected to run goes on record."""
+        """Record how long a pod that got its place is expected to run."""
         pod = placed.pod
         said_ns, bound_ns = pod.shape.expected_s * SECOND_NS, (pod.deadline_s or 0) * SECOND_NS
         told = self.durations.begins(pod.uid, kinds_of(pod), now_ns, said_ns, bound_ns)
@@ -70,7 +69,7 @@ class Forecasts:
         self._waits.keep_up(now_ns)
 
     def seen_bound(self, event: PodSeenBound, now_ns: int) -> None:
-        """The API shows the pod bound: it has run for a while."""
+        """Note a pod that the API shows bound, and since when."""
         placement = event.placement
         if self.on and placement.uid not in self.durations:
             marks = event.marks or None
@@ -83,13 +82,13 @@ class Forecasts:
             self._waits.keep_up(now_ns)
 
     def ends(self, uid: str, now_ns: int, *, completed: bool) -> None:
-        """The pod is gone: it ran to its end, or was cut short."""
+        """Note that the pod is gone: it ran to its end, or was cut short."""
         self.durations.ends(uid, now_ns, by_itself=completed)
 
     # --- what is expected ---
 
     def left(self, pod: PodRequest, now_ns: int) -> TimeLeft:
-        """How long the pod will run that has not begun."""
+        """Return how long a pod that has not begun will run."""
         said_ns, bound_ns = pod.shape.expected_s * SECOND_NS, (pod.deadline_s or 0) * SECOND_NS
         return self.durations.left(kinds_of(pod), 0, now_ns, said_ns=said_ns, bound_ns=bound_ns)
 
@@ -102,8 +101,8 @@ class Forecasts:
     def passes(
         self, pods: Iterable[PodRequest], turns: Iterable[LineTurn], now_ns: int
     ) -> list[LineTurn]:
-        """Those in whose places these pods may run, which start as one, as they end before these
-        are whole. Pods of one group end as one, too: its last one's confidence is that of all."""
+        """Return the turns whose kept places these pods, which start together, may use, as they end
+        before the places are free. The confidence holds for all pods of a group together."""
         if not self.on or not (turns := list(turns)):
             return []
         ends = [self.left(pod, now_ns).sure_ns for pod in pods]
@@ -114,11 +113,10 @@ class Forecasts:
     def renew(
         self, turn: LineTurn, now_ns: int, *, moved: bool, is_next: Callable[[], bool]
     ) -> None:
-        """Work out anew when the turn's place is whole: sooner than it was said, or later once that
-        is over. It slipped if it was to be whole by now. What was said with confidence stands until
-        then, unless the place was `moved` to where it is sooner. While others go before it
-        (`is_next` says no) nobody knows when they are through: nothing is said, and it is not
-        lent."""
+        """Compute again when the turn's place is free: earlier than predicted, or later once the
+        predicted time has passed, which counts as a slip. A prediction stands until then, unless
+        the place was `moved` to an earlier one. While other pods go first (`is_next` returns False)
+        the start is unknown: nothing is predicted, and the place is not lent."""
         if not turn.places:
             return
         kept = turn.reservation
@@ -140,7 +138,7 @@ class Forecasts:
         turn.until_ns = since_ns + self._keep_for_ns
 
     def start_of(self, places: Sequence[Placement], now_ns: int) -> ExpectedStart:
-        """When all that is there and in the way of these places has ended."""
+        """Return when all pods in the way of these places have ended."""
         by_node: dict[str, list[Placement]] = {}
         for place in places:
             by_node.setdefault(place.node, []).append(place)
@@ -183,7 +181,7 @@ class Forecasts:
         return free
 
     def waits_s(self, now_ns: int) -> Ints:
-        """Seconds until who holds each GPU has ended, [D]."""
+        """Return the seconds until the holders of each GPU have ended, [D]."""
         return self._waits.seconds(now_ns)
 
 
@@ -199,7 +197,7 @@ def _on_record(told: TimeLeft) -> ExpectedRun:
 
 
 def _sum(places: Iterable[Placement]) -> _Amounts:
-    """Amounts that these hold, by name and GPU."""
+    """Sum the amounts that these places hold, by name and GPU."""
     amounts: _Amounts = Counter()
     for place in places:
         amounts["cpu", -1] += place.cpu_milli
@@ -211,7 +209,8 @@ def _sum(places: Iterable[Placement]) -> _Amounts:
 
 
 def _enough_at(lacking: _Amounts, ends: _Ends, now_ns: int) -> tuple[int, list[str]]:
-    """When all that lacks is free, where these end in turn, and who has to; `FAR` for never."""
+    """Return when all that is lacking is free, if these pods end in turn, and which have to end;
+    `FAR` for never."""
     at_ns, in_way = now_ns, []
     for end_ns, uid, amounts in sorted(ends, key=lambda end: end[0]):
         if not lacking:
@@ -226,13 +225,15 @@ def _enough_at(lacking: _Amounts, ends: _Ends, now_ns: int) -> tuple[int, list[s
 
 
 def kinds_of(pod: PodRequest) -> list[str]:
-    """Names what may be alike in how long pods run, the most specific first, the namespace last."""
+    """Name the kinds of pods that may run equally long, the most specific first, the namespace
+    last."""
     named = _named(pod.workload, pod.labels or {})
     return [*named, *_kinds(pod.shape, pod.namespace, asks_of(pod.shape))]
 
 
 def _named(workload: str, labels: Mapping[str, str]) -> Iterator[str]:
-    """By what made the pod: one revision of it, it, those whose names differ in a number."""
+    """Name kinds by the pod's owner: this revision, the owner, owners whose names differ in a
+    number."""
     if not workload:
         return
     if revision := next((labels[name] for name in REVISIONS if name in labels), ""):
@@ -250,7 +251,7 @@ def _kinds(pod: Shape | Placement, namespace: str, asks: str = "") -> list[str]:
 
 
 def asks_of(shape: Shape) -> str:
-    """Names what it asks of GPUs, in few letters."""
+    """Name its GPU request, in few letters."""
     return ",".join(
         f"{asked.count}x{'whole' if asked.whole else f'{asked.milli}/{asked.memory.value}'}"
         for asked in shape.gpu_requests

@@ -1,4 +1,4 @@
-"""Bounds, by sums alone, on how many pods of a gang there is room for: now, and on empty nodes.
+"""Bounds how many pods of a gang there is room for, by sums alone: now, and on empty nodes.
 
 A gang that needs more than an empty cluster has room for waits in vain, which is said at once.
 """
@@ -13,7 +13,7 @@ ANY_NUMBER = 1 << 40
 
 
 def room_for(demand: Demand, table: LedgerTable) -> Ints:
-    """Return the most such pods that each node has room for, [N]; whether one fits is not asked."""
+    """Return the most such pods that each node has room for by sums, [N]; fit is not checked."""
     room = _beside_gpus(demand, table.cpu_free, table.memory_free)
     if len(demand.needs) == 1 and not demand.need.gpu_request.split:
         room = np.minimum(room, _free_gpus_for(demand.need, table))
@@ -21,7 +21,8 @@ def room_for(demand: Demand, table: LedgerTable) -> Ints:
 
 
 def room_when_empty(demand: Demand, table: LedgerTable, *, strict: bool) -> Ints:
-    """The same were there no pods; `strict`: GPUs are not promised beyond what they have."""
+    """Return the most such pods that each node would have room for if it were empty, [N]; `strict`:
+    GPU memory is not overcommitted."""
     room = _beside_gpus(demand, table.cpu_total, table.memory_total)
     if len(demand.needs) == 1 and not demand.need.gpu_request.split:
         if demand.need.whole:

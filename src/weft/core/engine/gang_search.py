@@ -1,11 +1,9 @@
-"""Decides for a gang: looks for places for as many of its pods as it needs, and takes all or none.
-
-The search is a trial, undone at its end.
-The largest pods are tried first; each goes to a node that the gang is on already, else to one that
-has room for the most of those that are left, of these to the one that its policy rates best. Of
-several topology domains the one is taken where the policies rate the places best in sum. For pods
-that are alike that finds places if there are any, GPUs shared in unlike parts aside; where a gang
-of several sizes finds none so, other orders are tried.
+"""Decides for a gang: finds places for as many of its pods as it needs, and takes all or none. The
+search is a trial, undone at its end. The largest pods are tried first. Each goes to a node that
+already has pods of the gang, else to one with room for the most remaining pods, and of these to the
+one that its policy rates best. Of several topology domains the one whose places have the best total
+score is taken. For pods that are alike this finds places if there are any, except with GPUs shared
+in unequal parts. For a gang of several sizes other orders are tried too.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ SHAPES_SUMMED = 16
 
 
 class ChosenPlace(NamedTuple):
-    """A place for a pod that is not reserved yet. `shape` is what was assessed."""
+    """A place for a pod, not reserved yet. `shape` is the shape that was assessed."""
 
     placed: PlacedPod
     placement: Placement
@@ -54,8 +52,8 @@ class ChosenPlace(NamedTuple):
 
 
 class GangPlaces(NamedTuple):
-    """Places for a gang's pods, () where there are too few; then `short` is the decision about one
-    that found none, `found` how many did, and `demands` what its pods ask, each once."""
+    """Places for a gang's pods, () if there are too few; then `short` is the decision about a pod
+    that found none, `found` is how many did, and `demands` are its pods' distinct demands."""
 
     chosen: tuple[ChosenPlace, ...]
     found: int
@@ -66,8 +64,8 @@ class GangPlaces(NamedTuple):
 def find_places(
     engine: Engine, members: GangMembers[WaitingPod], now_ns: int, gone: Sequence[str] = ()
 ) -> GangPlaces:
-    """Places for as many of the pods that wait as there are, none if these are too few; without
-    these who are `gone`."""
+    """Find places for as many of the waiting pods as possible, none if too few; pods in `gone`
+    count as gone."""
     waiting = list(members.waiting.values())
     for each in waiting:
         each.tries = max(each.tries, members.tries)
@@ -93,8 +91,9 @@ def _other_orders(
     now_ns: int,
     gone: Sequence[str],
 ) -> GangPlaces | None:
-    """Places for a gang of several sizes that found none: which pod goes first, and where, may
-    decide whether the others fit. The pod that found no place goes first at the next try."""
+    """Try other orders for a gang of several sizes that found no places: which pod goes first, and
+    where, may decide whether the others fit. The pod that found no place goes first at the next
+    try."""
     waiting, looks = members.waiting.values(), SEARCHED
     tries = dict(enumerate((plan, inside) for plan in PLANS for inside in domains))
     orders = {at: sorted(waiting, key=plan.order) for at, (plan, _) in tries.items()}
@@ -118,8 +117,7 @@ def _other_orders(
 def _domains(
     engine: Engine, members: GangMembers[WaitingPod], waiting: Sequence[WaitingPod]
 ) -> list[Bools | None]:
-    """Return the nodes to look at, [N] for each domain of the topology key; None for all of
-    them."""
+    """Yield a mask of nodes, [N], for each domain of the topology key; None for all nodes."""
     key, table = members.topology_key(), engine.ledger.table
     if not key or members.placed:
         return [None]
@@ -135,7 +133,7 @@ def _merit(found: GangPlaces) -> tuple[bool, int, int]:
 
 
 def size(waiting: WaitingPod) -> tuple[int, int, int, int]:
-    """How much the pod asks for: GPUs, their memory, CPU, host memory."""
+    """Return the pod's size, to sort by: GPUs, their memory, CPU, host memory."""
     shape = waiting.pod.shape
     gpus = sum(r.count * (1000 if r.whole else max(1, r.milli)) for r in shape.gpu_requests)
     memory = sum(r.count * r.memory.value for r in shape.gpu_requests)
@@ -151,8 +149,8 @@ def _smallest_first(waiting: WaitingPod) -> tuple[object, ...]:
 
 
 class Plan(NamedTuple):
-    """A way to look for places: the order in which pods are tried, and whether each goes to nodes
-    with room for the most pods like it, or for the fewest."""
+    """A search order: the order in which pods are tried, and whether each goes to nodes with room
+    for the most pods like it, or for the fewest."""
 
     order: Callable[[WaitingPod], tuple[object, ...]]
     roomiest: bool
@@ -172,9 +170,9 @@ ROUNDS = 8
 def _by_room(
     engine: Engine, waiting: Sequence[WaitingPod], of_node: Ints, count: int, least: int
 ) -> list[int]:
-    """Return the numbers of domains that may have room for as many pods as are needed, of each kind
-    no more than there are: those that have it for all first, the fullest of these first. The
-    roomiest one, if none may."""
+    """Return the domains that may have room for as many pods as needed, counting no more of each
+    kind than wait. Domains with room for all come first, the fullest of these first. If no domain
+    may, return the roomiest."""
     pods = np.zeros(count + 1, dtype=np.int64)
     room = np.zeros(engine.ledger.table.count, dtype=np.int64)
     kinds = Counter((each.profile.name, each.pod.shape) for each in waiting)
@@ -191,7 +189,7 @@ def _by_room(
 
 
 def _by_domain(room: Ints, most: int, of_node: Ints, count: int) -> Ints:
-    """Sums of the nodes' room by domain, of each node `most` pods at most, [count + 1]."""
+    """Sum the nodes' room by domain, at most `most` pods of each node, [count + 1]."""
     sums = np.zeros(count + 1, dtype=np.int64)
     np.add.at(sums, of_node, np.minimum(room, most))
     return sums
@@ -259,8 +257,8 @@ def _row(
     left: int,
     plan: Plan,
 ) -> int:
-    """The node for the next pod, −1 where none fits. `rooms` are of the nodes that are not `used`,
-    which stay as they are meanwhile."""
+    """Return the row of the node for the next pod, −1 if none fits. `rooms` are those of nodes not
+    yet `used`, which stay unchanged meanwhile."""
     if not known.counts[0]:
         return -1
     key = f"{engine.seed}/{waiting.pod.uid}/{waiting.tries}"
@@ -291,7 +289,7 @@ def _nodes_of(ledger: Ledger, members: GangMembers[WaitingPod]) -> set[int]:
 
 
 def within(known: Assessment, inside: Bools) -> Assessment:
-    """Return the answers on these nodes alone."""
+    """Return the answers on these nodes only."""
     answer = PodAnswer(Code.GROUP_ELSEWHERE, ~inside, _elsewhere)
     return known.among(known.shape, [answer])
 
@@ -323,7 +321,7 @@ def try_without(
     gone: Sequence[str],
     now_ns: int,
 ) -> GangPlaces:
-    """Places for the gang if these pods were gone, on these nodes; None for all."""
+    """Find places for the gang on these nodes (None: all) as if these pods were gone."""
     waiting = sorted(members.waiting.values(), key=PLANS[0].order)
     return _try(engine, members, waiting, inside, PLANS[0], now_ns, gone)
 
@@ -335,7 +333,7 @@ def decide(
     now_ns: int,
     out: list[Command],
 ) -> Record | None:
-    """Places for as many pods of the gang as it needs, or for none; `head` waits for all. None if
+    """Place as many pods of the gang as it needs, or none; `head` waits for all. Returns None if
     they have places, else the decision."""
     before, preemption = engine.journal.seq, engine.preemption
     own = preemption.of_pods(members.waiting) if preemption.nominations else ()
@@ -366,8 +364,9 @@ def _take_kept(
     now_ns: int,
     out: list[Command],
 ) -> GangPlaces | None:
-    """Places that are free now but for what is kept for less important pods. These keep nothing
-    there any more, and the gang has it in this very decision: they can't take it back before."""
+    """Take places that are free except for what is kept for less important pods. Those lose what
+    is kept there, and the gang gets it in the same decision, so they cannot take it back in
+    between."""
     beaten = [
         each for each in preempting.beaten_by(engine, head.pod) if not head.pod.goes_with(each.pod)
     ]
@@ -389,7 +388,7 @@ def _take(
     now_ns: int,
     out: list[Command],
 ) -> None:
-    """Reserve all places; none where that breaks off."""
+    """Reserve all places, or none if that fails."""
     before, told = engine.journal.seq, len(out)
     try:
         for place in found.chosen:
@@ -411,7 +410,7 @@ def _refuse(
     now_ns: int,
     out: list[Command],
 ) -> Record:
-    """End others for the gang, or have it wait: the decision."""
+    """Preempt for the gang, or have it wait; returns the decision."""
     _bound(engine, members, members.waiting.values())
     decision = members.decision(found.found)
     assert found.short is not None
@@ -437,7 +436,7 @@ def _refuse(
 
 
 def tell_if_gathering(engine: Engine, pod: PodRequest, now_ns: int, out: list[Command]) -> None:
-    """A pod came whose gang is not complete: it waits for the others, and that is its reason."""
+    """Record that a new pod waits for the other pods of its gang."""
     waiting = engine.queue.get(pod.uid)
     members = engine.queue.gangs.of(pod.gang) if pod.gang else None
     if waiting is None or members is None or members.is_complete:
@@ -447,8 +446,8 @@ def tell_if_gathering(engine: Engine, pod: PodRequest, now_ns: int, out: list[Co
 
 
 def _bound(engine: Engine, members: GangMembers[WaitingPod], news: Iterable[WaitingPod]) -> None:
-    """Note how many of its pods the cluster has room for at most, were it empty; `news` may be of
-    a shape that was not asked about."""
+    """Note how many of its pods an empty cluster has room for at most; `news` may have a shape that
+    was not assessed yet."""
     ledger = engine.ledger
     known = members.largest_sums
     if members.summed_at != ledger.generation:
@@ -475,8 +474,8 @@ def _most_in_one(room: Ints, table: LedgerTable, key: str) -> int:
 
 
 def evict_broken(engine: Engine, now_ns: int, out: list[Command]) -> None:
-    """Ask pods to go that run although there is no room for as many as their gang needs: they get
-    nothing done, and hold what others wait for."""
+    """Evict running pods of gangs that cannot reach the number they need: they get no work done,
+    and hold what others wait for."""
     for members in engine.queue.gangs.broken(now_ns):
         decision = members.decision()
         for uid in list(members.placed):

@@ -23,7 +23,7 @@ to go (KAI's staleness grace period is as long)."""
 
 
 class WaitsInQueue(Protocol):
-    """A pod in the queue."""
+    """A pod in the queue, as gangs see it."""
 
     pod: PodRequest
 
@@ -32,13 +32,12 @@ W = TypeVar("W", bound=WaitsInQueue)
 
 
 class GangMembers(Generic[W]):
-    """One gang's pods: `waiting` in the queue, and `placed`, by UID.
-
-    `head` is the one that stands in the queue for all, if any does. `ready_ns` and `tries` are of
-    the gang: another head goes on with them. `short_since_ns` is when it was first found that the
-    pods that wait fit nowhere although others run; None if that is not so. `leaving` are those of
-    the others that were asked to go for it. `most` is how many of its pods an empty cluster has
-    room for, at most; `largest_sums` is what it was worked out from at the layout `summed_at`.
+    """One gang's pods: `waiting` in the queue, and `placed`, by UID. `head` is the pod that waits
+    in the queue for all, if any. `ready_ns` and `tries` belong to the gang: another head goes on
+    with them. `short_since_ns` is when the waiting pods were first found to fit nowhere although
+    others run; None otherwise. `leaving` are running pods of the gang that were evicted for that.
+    `most` is how many of its pods an empty cluster has room for, at most; it was computed from
+    `largest_sums` at the layout `summed_at`.
     """
 
     __slots__ = (
@@ -74,39 +73,40 @@ class GangMembers(Generic[W]):
 
     @property
     def least(self) -> int:
-        """Pods that it needs; the most that any of its pods says, 0 if unknown."""
+        """Return how many pods it needs: the most that any of its pods says, 0 if unknown."""
         return max((gang.least for gang in self._sizes), default=0)
 
     @property
     def there(self) -> int:
-        """Pods of it that there are."""
+        """Return the number of its pods that exist."""
         return len(self.waiting) + len(self.placed)
 
     @property
     def is_complete(self) -> bool:
-        """True if as many pods as it needs exist, of each task too."""
+        """Return True if as many pods as it needs exist, also of each task."""
         least, needed = self.least, self._of_each_task()
         return bool(least) and self.there >= least and self._enough(needed, self._tasks)
 
     @property
     def has_quorum(self) -> bool:
-        """True if as many pods as it needs have places: each other one is on its own."""
+        """Return True if as many pods as it needs have places; each other one is then on its
+        own."""
         return self.would_do(())
 
     def would_do(self, more: Iterable[Gang]) -> bool:
-        """True if places for these too would be enough."""
+        """Return True if places for these pods too would be enough."""
         tasks = self._placed + Counter(gang.task for gang in more)
         least, needed = self.least, self._of_each_task()
         return bool(least) and tasks.total() >= least and self._enough(needed, tasks)
 
     def decision(self, found: int = 0) -> GangDecision:
-        """How far the gang is, where so many of its pods that wait found places."""
+        """Return the gang's decision record when `found` of its waiting pods have places."""
         placed = len(self.placed) + found
         most = UNSET if self.most >= self.least else self.most
         return GangDecision(str(self.gang), self.least, self.there, placed, most)
 
     def topology_key(self) -> str:
-        """Return the node label of which its pods must be in one value; "" for anywhere."""
+        """Return the node label whose value must be the same for all of its pods; "" for none."""
         return next((gang.topology_key for gang in self._sizes if gang.topology_key), "")
 
     def _of_each_task(self) -> dict[str, int]:
@@ -117,7 +117,7 @@ class GangMembers(Generic[W]):
         return all(there[task] >= n for task, n in needed.items())
 
     def put(self, uid: str, gang: Gang) -> None:
-        """A pod of it has a place."""
+        """Note that a pod of it has a place."""
         if uid in self.placed:
             self.take(uid)
         self.placed[uid] = gang
@@ -132,7 +132,7 @@ class GangMembers(Generic[W]):
         self.count(gang, -1)
 
     def count(self, gang: Gang, by: int) -> None:
-        """So many more pods of it, or less, are there that say this of it."""
+        """Count `by` more of its pods that describe the gang like this."""
         self._tasks[gang.task] += by
         self._sizes[gang] += by
         if not self._sizes[gang]:
@@ -185,7 +185,7 @@ class Gangs(Generic[W]):
         return members
 
     def lost(self, uid: str) -> GangMembers[W] | None:
-        """A pod has no place any more; its gang, if it had one."""
+        """Note that a pod has no place any more; return its gang, if any."""
         members = self._of_placed.pop(uid, None)
         if members is not None:
             members.take(uid)
@@ -193,13 +193,13 @@ class Gangs(Generic[W]):
         return members
 
     def is_short(self, members: GangMembers[W], now_ns: int) -> None:
-        """Pods of it that wait fit nowhere; where others of it run, it is noted since when."""
+        """Note that its waiting pods fit nowhere, and since when if others of it run."""
         if members.placed and members.short_since_ns is None:
             members.short_since_ns = now_ns
             self._short[members.gang.key] = members
 
     def broken(self, now_ns: int) -> Iterator[GangMembers[W]]:
-        """Gangs of which some pods have run for `GRACE_NS` while the rest fitted nowhere."""
+        """Return gangs of which some pods have run for `GRACE_NS` while the rest fitted nowhere."""
         for key, members in list(self._short.items()):
             since_ns = members.short_since_ns
             if since_ns is None or members.has_quorum or not (members.placed and members.waiting):

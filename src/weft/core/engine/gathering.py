@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class GatheringPods:
-    """The part of a queue (`Queue`) that knows `gangs`; where single pods wait, that one says."""
+    """The part of the queue that gathers `gangs`; `Queue` decides where single pods wait."""
 
     gangs: Gangs[WaitingPod]
 
     def _withdraw(self, waiting: WaitingPod, state: str, now_ns: int) -> None:
-        """Take it out of wherever it waits for a try of its own."""
+        """Remove it from wherever it waits for a try of its own."""
         raise NotImplementedError
 
     def _hold(self, waiting: WaitingPod, now_ns: int) -> None:
@@ -30,8 +30,8 @@ class GatheringPods:
         raise NotImplementedError
 
     def has_place(self, uid: str, gang: Gang, now_ns: int) -> None:
-        """A pod of the gang has a place. If it needs no more of them, the others that wait are
-        each on their own."""
+        """Note that a pod of the gang has a place. If the gang needs no more, its other waiting
+        pods are each on their own."""
         before = self.gangs.of(gang)
         had_quorum = before is not None and before.has_quorum
         members = self.gangs.placed(uid, gang)
@@ -47,7 +47,7 @@ class GatheringPods:
                 self.go_alone(waiting, now_ns)
 
     def go_alone(self, waiting: WaitingPod, now_ns: int) -> None:
-        """A pod whose gang has enough places waits as any other pod does."""
+        """Let a pod whose gang has enough places wait as any other pod does."""
         waiting.group = waiting.own_group()
         self._hold(waiting, now_ns)
 
@@ -63,7 +63,7 @@ class GatheringPods:
             self._gather(members, now_ns)
 
     def _gather(self, members: GangMembers[WaitingPod], now_ns: int) -> None:
-        """Have one of a gang that needs places wait for all, if as many as it needs are there."""
+        """Let one pod of a gang that needs places wait for all, if as many as it needs exist."""
         head = members.head
         if not members.is_complete or not members.waiting:
             if head is not None:

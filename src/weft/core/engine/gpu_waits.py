@@ -1,7 +1,6 @@
-"""Knows for each GPU how long it is held, by how long the pods there are expected to run.
-
-It is asked whenever a place is chosen to be kept, and a large cluster has too many pods to ask
-about each then: what changed since is worked out anew, and of what has become old the oldest part.
+"""Estimates for each GPU how long it is held, from the expected running times of its pods. It is
+needed whenever a place to keep is chosen. A large cluster has too many pods to ask about each then,
+so only changed GPUs are computed again, and the oldest of the outdated ones.
 """
 
 import numpy as np
@@ -29,7 +28,7 @@ class GpuWaits:
         self._asked_ns: Ints = np.zeros(0, dtype=np.int64)
 
     def seconds(self, now_ns: int) -> Ints:
-        """Seconds until who holds each GPU has ended, [D]."""
+        """Return the seconds until the holders of each GPU have ended, [D]."""
         self.keep_up(now_ns, 0)
         for row in self._old(now_ns):
             self._work_out(row, now_ns)
@@ -38,7 +37,7 @@ class GpuWaits:
         return np.where(self._ends == 0, 0, waits)
 
     def keep_up(self, now_ns: int, most: int = MOST_CHANGED) -> None:
-        """Work out anew what has changed, if that is more than so much."""
+        """Compute again what changed, if that is more than `most` nodes."""
         if len(self._changed) <= most and self._generation == self._ledger.generation:
             return
         self._follow_layout()
@@ -47,7 +46,7 @@ class GpuWaits:
         self._changed.clear()
 
     def _follow_layout(self) -> None:
-        """Keep what is known of nodes that are as they were."""
+        """Keep the values of unchanged nodes in a new layout."""
         ledger, table = self._ledger, self._ledger.table
         if self._generation == ledger.generation:
             return
@@ -68,8 +67,8 @@ class GpuWaits:
         self._ends, self._asked_ns = ends, asked
 
     def _old(self, now_ns: int) -> list[int]:
-        """Nodes where somebody was expected to have ended by now, or was unknown a while ago: as
-        many as are worked out at once, the oldest."""
+        """Return nodes with outdated values (a pod was expected to have ended, or was unknown a
+        while ago): the oldest, as many as are computed at once."""
         table = self._ledger.table
         over = (self._ends > 0) & (self._ends <= now_ns)
         unknown = self._ends >= FAR

@@ -1,8 +1,7 @@
-"""Memory that residents hold and leave idle is lent: who borrows, and who goes when it is needed.
-
-What may change here: what the ledger holds back from lending, and whom the engine asks to go. It is
-a pure function of the events: what was bound when (`PodSeenBound.bound_ns`, from the API: so every
-engine names the same borrower), and the snapshots.
+"""Lends GPU memory that pods hold and leave idle: which pods borrow, and which are evicted when it
+is needed. State: what the ledger holds back from lending, and which pods are to be evicted. A pure
+function of the events: when each pod was bound (`PodSeenBound.bound_ns`, from the API, so that
+every engine names the same borrower), and the snapshots.
 
     a bind beyond the strictly free memory ──▶ nothing more is lent there before the next snapshot
     a snapshot ──▶ a GPU's pods need more than it has ──▶ its newest borrower goes ──▶ until it is
@@ -10,8 +9,8 @@ engine names the same borrower), and the snapshots.
 
 A borrower is a pod whose request, with the requests of those bound before it, exceeds the card.
 Best-effort pods go first. Latency-critical ones never borrow, never lend, and never go. Only FRESH
-numbers send a pod away: not knowing is a reason to lend nothing, and none to evict. A pod whose
-marks are in doubt came last, whenever it was bound: what it is charged evicts no other pod.
+metrics evict a pod: without metrics nothing more is lent, and nothing is evicted. A pod with
+doubtful annotations counts as the last bound, so that its charge evicts no other pod.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -35,17 +34,16 @@ _Gpu = tuple[str, int]
 
 
 class Lender(msgspec.Struct, frozen=True, gc=False):
-    """A pod, and what it was measured not to need."""
+    """A pod, and the memory that it was measured not to need."""
 
     uid: str
     idle_mib: int
 
 
 class Harvest(msgspec.Struct, frozen=True, gc=False):
-    """Memory given away beyond what is strictly free of a GPU, and whose it is.
-
-    Where `expected_mib` is not 0, room was found not for what the pod asked but for that: what pods
-    `like` it used at most, and a little more.
+    """Memory assigned beyond what is strictly free of a GPU, and its lenders. If `expected_mib` is
+    not 0, room was found only for that much instead of the request: the peak of pods `like` it, and
+    a little more.
     """
 
     gpu: int
@@ -79,10 +77,9 @@ class Eviction(msgspec.Struct, frozen=True, gc=False):
 
 
 class _BoundPod(msgspec.Struct, frozen=True, gc=False):
-    """A pod's time of binding (those the API has not shown yet last), and its class.
-
-    The API tells whole seconds; within one, `number` is the order of this engine's own decisions.
-    Between the lender's binding and the borrower's is a poll, so that they hardly ever tie.
+    """A pod's binding time (pods that the API has not shown yet are last) and its class. The API
+    has whole seconds; within one, `number` is the order of this engine's decisions. A poll lies
+    between a lender's binding and its borrower's, so ties are rare.
     """
 
     bound_ns: int
@@ -109,9 +106,8 @@ class HarvestRules:
     # --- what pods do ---
 
     def placed(self, placement: Placement, shape: Shape, like: str = "") -> tuple[Harvest, ...]:
-        """This is about to be reserved for `shape`; what of it is harvested.
-
-        `like` is whose peak is expected, if any is.
+        """Return which part of a placement, about to be reserved for `shape`, is harvested. `like`
+        names the pods whose peak is expected, if any.
         """
         self._number += 1
         self._bound[placement.uid] = _BoundPod(FAR, self._number, shape.job_class)
@@ -136,13 +132,13 @@ class HarvestRules:
         return (Harvest(share.gpu, beyond, lenders, share.memory_mib, expected, like),)
 
     def close(self) -> None:
-        """Lend nothing more of what was just harvested, until it was looked at again."""
+        """Lend nothing more of the GPUs just harvested until the next snapshot."""
         if self.closed:
             closed = dict.fromkeys(self.closed, FAR >> 1)
             self._ledger.hold_back({**self._beyond, **closed})
 
     def seen_bound(self, uid: str, bound_ns: int, job_class: str, *, unsure: bool = False) -> None:
-        """The API shows the pod bound, since then; `unsure`: with marks that are in doubt."""
+        """Note since when the API shows the pod bound; `unsure`: its annotations are doubtful."""
         before = self._bound.get(uid)
         job_class = job_class or (before.job_class if before else "")
         self._bound[uid] = _BoundPod(bound_ns, before.number if before else 0, job_class, unsure)
@@ -154,7 +150,7 @@ class HarvestRules:
         self._refused.discard(uid)
 
     def not_evicted(self, uid: str, *, refused: bool) -> None:
-        """The pod was not evicted: one that a budget protects is asked last at the next poll."""
+        """Note that the pod was not evicted; it comes last at the next poll."""
         if uid in self._leaving:
             self._leaving.discard(uid)
             if refused:
@@ -165,13 +161,13 @@ class HarvestRules:
         self._leaving.add(uid)
 
     def class_of(self, holding: Holding) -> str:
-        """Return the pod's class, "" if nobody said; latency-critical where anybody says so."""
+        """Return the pod's class, "" if unknown; latency-critical if any source says so."""
         bound = self._bound.get(holding.placement.uid)
         classes = {holding.placement.job_class, bound.job_class if bound else ""}
         return LATENCY_CRITICAL if LATENCY_CRITICAL in classes else max(classes)
 
     def in_order(self, node: str, gpu: int) -> list[Holding]:
-        """Return the pods of a GPU in the order of their binding: what the API says decides."""
+        """Return the pods of a GPU in the order of their binding, by the API's times."""
 
         def key(holding: Holding) -> tuple[bool, int, int, str]:
             bound = self._bound.get(holding.placement.uid)
@@ -189,11 +185,10 @@ class HarvestRules:
         needs: Callable[[str], int] | None,
         ran_long: Callable[[str], bool],
     ) -> list[tuple[Holding, Eviction]]:
-        """Take in new measurements, and return the borrowers that must be evicted, with reasons.
-
-        `needs` is what pods (UID) will need of their GPU before they end, MiB, where that is known:
-        so much of them is never idle, however little they use now. With limits of `known_only`
-        nothing is idle of those of whom it is unknown, but who `ran_long`.
+        """Take new measurements, and return the borrowers to evict, with reasons. `needs` is what
+        pods (by UID) will need of their GPU before they end, MiB, where known: this much is never
+        idle, however little they use now. With limits of `known_only`, pods of unknown need lend
+        nothing, unless they `ran_long`.
         """
         ledger, table = self._ledger, self._ledger.table
         idle = signals.source.idle_mib
@@ -224,7 +219,7 @@ class HarvestRules:
         needs: Callable[[str], int],
         ran_long: Callable[[str], bool],
     ) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Idle memory by measurement, less what will be needed later."""
+        """Return the measured idle memory, less what will be needed later."""
         for uid, idle_mib in idle.items():
             holding, need = self._ledger.holdings.get(uid), needs(uid)
             if holding is None or not need or len(idle_mib) != 1:
@@ -292,12 +287,12 @@ class HarvestRules:
 
 
 def _unknown(_: str) -> int:
-    """The need of a pod where no pod like it is known: nobody can say."""
+    """Return the need of a pod when no pod like it is known: unknown."""
     return 0
 
 
 def _on_gpu(holding: Holding, gpu: int, idle_mib: tuple[int, ...] | None = None) -> tuple[int, int]:
-    """Memory that the pod asked of the GPU and, of that, does not need, MiB."""
+    """Return the memory that the pod asked of the GPU, and the part that it does not need, MiB."""
     idle_mib_of_shares = holding.idle_mib if idle_mib is None else idle_mib
     asked_mib = idle = 0
     for number, share in enumerate(holding.placement.shares):
@@ -310,7 +305,7 @@ def _on_gpu(holding: Holding, gpu: int, idle_mib: tuple[int, ...] | None = None)
 def _growth(
     residents: list[Holding], gpu: int, before: dict[str, tuple[int, ...]], leaves: str
 ) -> Iterator[GrownPod]:
-    """Yields those that stay and need more than before."""
+    """Yield the pods that stay and need more than before."""
     for holding in residents:
         asked_mib, idle = _on_gpu(holding, gpu)
         was = asked_mib - _on_gpu(holding, gpu, before.get(holding.placement.uid))[1]

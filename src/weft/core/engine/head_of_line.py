@@ -1,7 +1,6 @@
-"""Gives who waits at the head of its priority a turn: after a while its place is kept for it.
-
-That is a gang, or a pod of several GPUs, which waits for a place, if none in its line (its profile
-and priority), or few, go before it by its policy's order, and it had no turn in vain lately.
+"""Keeps a place for the pod or gang that waits at the head of its priority. After a while it gets a
+turn: a gang, or a pod of several GPUs, that is among the first of its line (its profile and
+priority) by its policy's order, and had no turn in vain lately.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def decide(
     now_ns: int,
     out: list[Command],
 ) -> None:
-    """Places for the gang, or for none of it; then one is kept for it if its turn is due."""
+    """Decide for a gang: place it, or else keep a place for it if its turn is due."""
     kept = engine.kept_places
     passed = _passes(engine, head, now_ns) if engine.forecasts.on else []
     with kept.aside(head, passed):
@@ -63,8 +62,8 @@ def decide(
 
 
 def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Command]) -> None:
-    """A place for a pod that has a turn, or that fits nowhere while places are kept: one that it
-    may take, or others end for it. Else it waits, and one is kept for it if its turn is due."""
+    """Decide for a pod that has a turn, or that fits nowhere while places are kept: it takes a kept
+    place, or preempts. Else it waits, and a place is kept for it if its turn is due."""
     kept, uid = engine.kept_places, waiting.pod.uid
     passed = _passes(engine, waiting, now_ns) if engine.forecasts.on else []
     with kept.aside(waiting, passed) as opened:
@@ -93,13 +92,14 @@ def decide_alone(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Com
 
 
 def _passes(engine: Engine, waiting: WaitingPod, now_ns: int) -> list[LineTurn]:
-    """Turns of others in whose places the pod may run until these are whole."""
+    """Return the turns of others whose kept places the pod may use until these are free."""
     closed = engine.kept_places.closed_to(waiting.pod, waiting.key[-1])
     return engine.forecasts.passes(_starters(engine, waiting), closed, now_ns)
 
 
 def _starters(engine: Engine, waiting: WaitingPod) -> list[PodRequest]:
-    """The pods that get their places with it: it alone, or all of its gang that wait for one."""
+    """Return the pods that start together with `waiting`: its pod alone, or all waiting pods of its
+    gang."""
     gang = waiting.pod.gang
     members = engine.queue.gangs.of(gang) if gang else None
     if members is None or members.head is not waiting:
@@ -110,7 +110,7 @@ def _starters(engine: Engine, waiting: WaitingPod) -> list[PodRequest]:
 def _may_pass_too(
     engine: Engine, passed: Sequence[LineTurn], now_ns: int, elder: WaitingPod
 ) -> bool:
-    """True if this pod may run in all these places too, until they are whole, or take them."""
+    """Return True if this pod too may use all these places until they are free, or take them."""
     passes = engine.forecasts.passes(_starters(engine, elder), passed, now_ns)
     may = [*engine.kept_places.open_to(elder.pod, elder.key[-1]), *passes]
     return all(turn in may for turn in passed)
@@ -123,8 +123,8 @@ def _keep(
     counts: Sequence[int],
     now_ns: int,
 ) -> list[str]:
-    """A gang or pod fits nowhere, and ends no pod. If its turn is due, its place is kept, or moved;
-    the nodes on which one is."""
+    """Keep or move a place for a gang or pod that fits nowhere and cannot preempt, if its turn is
+    due; return the nodes on which a place is kept."""
     kept = engine.kept_places
     kept.enters(head, members, now_ns)
     turn = kept.turns.get(key_of(head.pod))
@@ -157,8 +157,8 @@ def _chosen(
     turn: LineTurn,
     now_ns: int,
 ) -> list[Placement] | None:
-    """Return the place for which least has to end, or, where it is known how long pods run, that is
-    whole first. One that is kept stays, unless another is whole much sooner."""
+    """Return the place for which least has to end, or, with known running times, the one that is
+    free first. A kept place stays, unless another is free much sooner."""
     found = least_to_end.find(engine, head, members, turn.nodes, now_ns)
     forecasts = engine.forecasts
     if not forecasts.on or found is None or (turn.places and turn.reservation.is_hard):
@@ -185,8 +185,8 @@ def _tell(refused: Record, nodes: Sequence[str], out: list[Command]) -> None:
 
 
 def end(engine: Engine, turn: LineTurn, why: str, now_ns: int) -> None:
-    """The turn is over: what was kept is others', and the next one's turn begins. Who had it in
-    vain is passed over for as long as its place may be kept."""
+    """End a turn: its kept place becomes available, and the next turn begins. After a turn in vain
+    the pod is passed over for as long as a place may be kept."""
     kept = engine.kept_places
     del kept.turns[turn.key]
     kept.let_go(turn)
@@ -204,7 +204,8 @@ def end(engine: Engine, turn: LineTurn, why: str, now_ns: int) -> None:
 
 
 def _open_up(engine: Engine, turn: LineTurn, nodes: Sequence[str], now_ns: int) -> None:
-    """Nothing is kept on these nodes any more: who fits there may try, and who may end others."""
+    """Wake the pods that may now fit on these nodes, or preempt there, as nothing is kept on them
+    any more."""
     for node in nodes:
         engine.wake_for_freed(node, now_ns)
     if nodes:
@@ -212,9 +213,9 @@ def _open_up(engine: Engine, turn: LineTurn, nodes: Sequence[str], now_ns: int) 
 
 
 def look(engine: Engine, now_ns: int, out: list[Command]) -> None:
-    """An event was taken in: turns whose gang waits no more, or whose time is over, end; one that
-    is due is tried. Who had one in vain, and waited as long again, may have another. What is kept
-    for nominated pods of gangs that cannot start ends too."""
+    """Update the turns after an event: end those that are over or whose gang no longer waits, and
+    try those that are due. A pod that had a turn in vain may have another after waiting as long
+    again. Places kept for nominated pods of gangs that cannot start are given up too."""
     nomination_events.look_at_gangs(engine, now_ns, out)
     kept, queue = engine.kept_places, engine.queue
     over = {*kept.end_pauses(now_ns)} if kept.paused else set()
@@ -238,8 +239,8 @@ def look(engine: Engine, now_ns: int, out: list[Command]) -> None:
 
 
 def freed(engine: Engine, node: str, now_ns: int) -> None:
-    """More is free on the node: what belongs to places that are kept is held. A gang tries at once
-    where all of its place is free; else it is woken as if that were free, and so are pods that may
+    """Hold what became free on the node for the places kept there. A gang is tried at once if
+    all of its place is free; else it is woken as if that were free, and so are pods that may
     take it."""
     kept, row = engine.kept_places, engine.ledger.table.row_of.get(node)
     held = kept.held_on(node)
@@ -265,8 +266,8 @@ def _renew(engine: Engine, turn: LineTurn, now_ns: int, *, moved: bool = False) 
 
 
 def _is_next(engine: Engine, turn: LineTurn) -> bool:
-    """True if no pod waits that goes before it, could have a part of its place, and has no place of
-    its own that is kept."""
+    """Return True unless a pod waits that goes first, could use a part of the place, and has no
+    kept place of its own."""
     kept, priority, (came_ns, _) = engine.kept_places, turn.line[1], turn.came
     gpus_on = Counter(place.node for place in turn.places for _ in place.shares)
     largest = max(gpus_on.values(), default=0)
@@ -302,8 +303,8 @@ def _is_for(
 
 
 def nodes_changed(engine: Engine, names: Iterable[str], now_ns: int) -> None:
-    """Nodes changed, or are gone: nothing is kept where no pod may start; those gangs look for
-    another place."""
+    """Give up places kept on nodes that are gone or take no pods; those gangs look for another
+    place."""
     kept, table = engine.kept_places, engine.ledger.table
     kept.nodes_changed()
     for name in names:

@@ -1,4 +1,4 @@
-"""Takes in what was measured, learnt and kept elsewhere, beside signals: OOM history, progress, the
+"""Handles events with measurements and stored data other than signals: OOM history, progress, the
 bindings of an overbooked node, policies' own input.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def apply(engine: Engine, event: Event, now_ns: int, out: list[Command]) -> None:
-    """Applies an event that changes what policies see or rules decide by."""
+    """Apply an event that changes what policies see or rules decide by."""
     match event:
         case OutOfMemory():
             learn(engine, event, engine.placed.get(event.placement.uid), out)
@@ -54,7 +54,7 @@ def apply(engine: Engine, event: Event, now_ns: int, out: list[Command]) -> None
 
 
 def learn(engine: Engine, event: OutOfMemory, placed: PlacedPod | None, out: list[Command]) -> None:
-    """A pod ran out of memory: what those like it are charged from now on."""
+    """Learn from a pod that ran out of memory what pods like it are charged from now on."""
     oom_record = engine.oom_history.learn(event, engine.ledger)
     if oom_record is not None:
         out.append(events.Learnt(event.workload, oom_record))
@@ -63,7 +63,8 @@ def learn(engine: Engine, event: OutOfMemory, placed: PlacedPod | None, out: lis
 
 
 def leave_out(engine: Engine, event: Event) -> None:
-    """Taking in the event broke off. Signals that cannot be read are none: nothing is lent."""
+    """Continue without an event that could not be handled. Unreadable signals count as none, so
+    nothing is lent."""
     if not isinstance(event, events.SignalsChanged):
         return
     engine.observe(NO_SIGNALS)
@@ -73,7 +74,7 @@ def leave_out(engine: Engine, event: Event) -> None:
 def bindings_read(
     engine: Engine, event: events.BindingsRead, now_ns: int, out: list[Command]
 ) -> None:
-    """The bindings of a node that is overbooked were read: who came last is asked to go."""
+    """Evict the last bound pod of an overbooked node, by the bindings read."""
     late = first_overbooked(engine.ledger, event.node, event.bindings, shrunk=event.shrunk)
     if late is None:
         return
@@ -84,7 +85,7 @@ def bindings_read(
 
 
 def policy_input(engine: Engine, event: events.PolicyInput, now_ns: int) -> None:
-    """A policy has new input: all are asked again."""
+    """Give a policy new input, and wake all pods."""
     name = event.policy
     takers = [policy for policy in engine.policies if name in policy.inputs]
     types = dict.fromkeys(policy.inputs[name] for policy in takers)

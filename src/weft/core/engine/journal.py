@@ -1,8 +1,7 @@
-"""Numbers the engine's decisions, and writes each down as a record.
-
-What may change here: the number of the last decision. Whoever wants to look at what a decision
-meets stops the engine right before it. `PlacedPod` is a pod between its decision and its end: what
-unwinding it needs.
+"""Numbers the engine's decisions, and makes a record of each. State: the number of the last
+decision. To look at the state in which a decision was made, stop the engine right before it
+(`Journal.stop_before`). `PlacedPod` is a pod between its decision and its end, with what is needed
+to undo it.
 """
 
 from functools import partial
@@ -41,7 +40,7 @@ RecordHead = tuple[int, int, str, str, str, str, int, int]
 
 
 class DecisionAttempt(NamedTuple):
-    """One try of one pod, by one profile."""
+    """One attempt for one pod, by one profile."""
 
     pod: PodRequest
     profile: str
@@ -49,13 +48,13 @@ class DecisionAttempt(NamedTuple):
 
     @classmethod
     def of(cls, waiting: WaitingPod) -> "DecisionAttempt":
-        """Return the try of a pod in the queue."""
+        """Return the attempt for a pod in the queue."""
         return cls(waiting.pod, waiting.profile.name, waiting.tries)
 
 
 class MeasuredAtPlacement(NamedTuple):
-    """The measurements of the GPUs that a pod got, when it got them: all `columns` of each GPU by
-    its index, values and ages. `looked_ns` is when they were looked at."""
+    """The measurements of a pod's GPUs at its placement: all `columns` of each GPU by its index,
+    values and ages. `looked_ns` is the time of the snapshot."""
 
     looked_ns: int
     columns: tuple[str, ...]
@@ -63,7 +62,7 @@ class MeasuredAtPlacement(NamedTuple):
 
 
 class PlacedPod:
-    """A pod with a place that is not certain yet, or is."""
+    """A placed pod, reserved or committed."""
 
     __slots__ = ("own", "pod", "profile", "queued", "record", "saw", "tries")
 
@@ -76,7 +75,7 @@ class PlacedPod:
 
 
 def _saw(record: Record, view: SignalsView) -> MeasuredAtPlacement | None:
-    """None if nobody measures anything."""
+    """Return the measurements to put into the record; None if nothing is measured."""
     if not view.version:
         return None
     by_gpu = {}
@@ -100,11 +99,11 @@ class Journal:
         self.stop = (seq, error)
 
     def stops_by(self, error: Exception) -> bool:
-        """True if the error is how `begin` stops."""
+        """Return True if the error is the one that `begin` stops with."""
         return self.stop is not None and isinstance(error, self.stop[1])
 
     def begin(self) -> None:
-        """A decision is about to be made: here is where to stop."""
+        """Begin a decision; stops here if `stop_before` asked for it."""
         if self.stop is not None and self.stop[0] == self._seq + 1:
             raise self.stop[1]
 
@@ -116,7 +115,8 @@ class Journal:
         charged: OomCharge | None,
         place: tuple[int, tuple[Share, ...]] | None = None,
     ) -> Record:
-        """Return a pod's place: on the node of a row, with these shares; or nowhere."""
+        """Return the record of a decision: a place on the node of a row, with these shares, or
+        nowhere."""
         pod, table = waiting.pod, self._ledger.table
         outcome: Outcome = "unschedulable" if place is None else "placed"
         row, shares = place or (-1, ())
@@ -147,19 +147,19 @@ class Journal:
 
     @property
     def seq(self) -> int:
-        """The last decision's number."""
+        """Return the last decision's number."""
         return self._seq
 
     def back_to(self, seq: int) -> None:
-        """Decisions after this one were only tried."""
+        """Reset the number to this decision: later ones were only trials."""
         self._seq = seq
 
     def numbered(self, tried: Record, gang: GangDecision) -> Record:
-        """A decision that was tried, and holds, as part of one about a gang."""
+        """Number a trial decision that became part of a gang's decision."""
         return msgspec.structs.replace(tried, seq=self._next(), gang=gang)
 
     def gathers(self, waiting: WaitingPod, gang: GangDecision, now_ns: int) -> Record:
-        """A pod waits for others of its gang to come: no node was asked about."""
+        """Record that a pod waits for the rest of its gang; no node was assessed."""
         self.begin()
         pod, counts = waiting.pod, [0] * len(Code)
         counts[Code.GROUP_INCOMPLETE] = self._ledger.table.count
@@ -187,12 +187,12 @@ class Journal:
         return msgspec.structs.replace(record, eviction=why)
 
     def broke_off(self, tried: DecisionAttempt | None, now_ns: int, why: str) -> Record:
-        """A decision that came to nothing, or (None) an event that was left out."""
+        """Record a decision that failed, or (None) an event that was skipped."""
         pod, profile, attempt = tried or (PodRequest("", "", Shape(), ""), "", 0)
         return Record(*self._begun(pod, profile, attempt, now_ns), FAULTED, fault=why)
 
     def _begun(self, pod: PodRequest, profile: str, attempt: int, now_ns: int) -> RecordHead:
-        """Return the next record's first fields: which decision it is, of which pod."""
+        """Return the next record's first fields: the decision's number and its pod."""
         seq, version = self._next(), self._version
         return seq, now_ns, pod.uid, pod.namespace, pod.name, profile, attempt, version
 
@@ -202,5 +202,5 @@ class Journal:
 
     @property
     def _version(self) -> int:
-        """The ledger's, without what was only tried."""
+        """Return the ledger's version, without trials."""
         return self._ledger.version - self._ledger.tried

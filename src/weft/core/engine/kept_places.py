@@ -4,10 +4,10 @@
             ▲                               │ `keep_for_ns` over, or no place would do
             └─ as long again has passed ◀── PAUSED: the next one's turn
 
-What is free of a place is held under a UID of its own, as for nominated pods, and what gets free
-there later too. Pods of a higher priority, and those of the same that came earlier, take it as if
-it were free (`aside`). All of a place becomes free when pods that run there end, so places that are
-kept wait for no other place. Nothing of it is stored: a new process begins again.
+The free part of a kept place is held under a UID of its own, as for nominated pods, and so is what
+becomes free there later. Pods of a higher priority, and earlier pods of the same priority, take it
+as if it were free (`aside`). All of a kept place becomes free when pods that run there end, so kept
+places never wait for each other. Nothing is stored: a new process begins again.
 """
 
 from collections import Counter
@@ -31,10 +31,10 @@ OUTCOMES = ("kept", "moved", "started", "preempts", "gone", "time", "nowhere")
 """Outcomes of a turn: a place is kept, or moved; its gang starts, ends others for its place, or
 waits no more; its time is over; no place would do."""
 OTHERS_WAIT = 5
-"""Pods of one GPU, a part of one or none have their turn after so many times as long as pods of
-several, and one at a time: they seldom need one, but nobody may wait for ever."""
+"""Pods of one GPU or less have their turn after this many times as long as pods of several GPUs,
+and one at a time: they seldom need one, but none may wait for ever."""
 Line = tuple[str, int, bool]
-"""A profile and a priority, and whether gangs and pods of several GPUs wait there, or others."""
+"""A profile, a priority, and True for gangs and pods of several GPUs, False for other pods."""
 
 
 def line_of(head: WaitingPod) -> Line:
@@ -44,14 +44,14 @@ def line_of(head: WaitingPod) -> Line:
 
 
 def came(pod: PodRequest, number: int) -> tuple[int, int]:
-    """When the pod, or its gang, came, and its number in the queue: smaller is earlier."""
+    """Return when the pod, or its gang, came, and its number in the queue: smaller is earlier."""
     return pod.gang.created_ns if pod.gang else pod.created_ns, number
 
 
 class LineTurn:
-    """The turn of a gang (`members`), or a pod, among the first of a line. `places` are kept for
-    it, none before `due_ns`; `until_ns` is when that ends, `asks` what it waits for, in words.
-    `reservation` is how others see it."""
+    """The turn of a gang (`members`) or a pod at the head of a line. `places` are kept for it from
+    `due_ns` until `until_ns`; `asks` says in words what it waits for. `reservation` is its kept
+    place as disciplines see it."""
 
     __slots__ = (
         *("asks", "came", "due_ns", "line", "members", "order", "places", "reservation"),
@@ -70,29 +70,30 @@ class LineTurn:
 
     @property
     def head(self) -> WaitingPod | None:
-        """The pod in the queue that waits for it, if any does."""
+        """Return the pod in the queue that waits with this turn, if any."""
         if self.members is not None:
             return self.members.head
         return self.waiting if self.waiting.state != "gone" else None
 
     @property
     def nodes(self) -> list[str]:
-        """Nodes on which places are kept."""
+        """Return the nodes on which places are kept."""
         return list(dict.fromkeys(place.node for place in self.places))
 
     def times(self) -> tuple[int, int, int]:
-        """When it is due, when it is over, and when its place has slipped unless it is whole."""
+        """Return when it is due, when it is over, and when its place has slipped unless it is
+        free."""
         whole_ns = self.reservation.due_ns
         return self.due_ns, self.until_ns, FAR if whole_ns is None else whole_ns + 1
 
     @property
     def key(self) -> str:
-        """The gang's, or the pod's UID."""
+        """Return the gang's key, or the pod's UID."""
         return key_of(self.waiting.pod)
 
     @property
     def name(self) -> str:
-        """Its name, with its namespace."""
+        """Return its name, with its namespace."""
         pod = self.waiting.pod
         return str(self.members.gang) if self.members else f"{pod.namespace}/{pod.name}"
 
@@ -103,8 +104,8 @@ def key_of(pod: PodRequest) -> str:
 
 
 def goes_before(pod: PodRequest, number: int, turn: LineTurn) -> bool:
-    """True if the pod may take what is kept there: it has a higher priority, or the same and came
-    earlier."""
+    """Return True if the pod may take what is kept for the turn: it has a higher priority, or the
+    same and came earlier."""
     if key_of(pod) == turn.key:
         return False
     priority = turn.line[1]
@@ -120,8 +121,8 @@ def _order(turn: LineTurn) -> Key:
 
 
 class KeptPlaces:
-    """Turns by key, and who had one in vain, until when others go before. `counts`: places kept,
-    moved, and given up by why, so far."""
+    """Turns by key, and pods that had one in vain, with the time until which others go first.
+    `counts`: places kept, moved, and given up by reason, so far."""
 
     def __init__(self, rules: HeadOfLine, ledger: Ledger) -> None:
         discipline = DISCIPLINES[rules.discipline]
@@ -137,14 +138,14 @@ class KeptPlaces:
         self._freed: set[str] | None = None
 
     def kept(self) -> list[LineTurn]:
-        """Turns with a place that is kept, those of the highest priority first."""
+        """Return the turns with a kept place, the highest priority first."""
         kept = [turn for turn in self.turns.values() if turn.places]
         return sorted(kept, key=_rank)
 
     def enters(
         self, head: WaitingPod, members: GangMembers[WaitingPod] | None, now_ns: int
     ) -> None:
-        """The gang, or pod, waits: it has a turn if it is among the first of its line."""
+        """Give the waiting gang or pod a turn if it is among the first of its line."""
         after_ns = self.rules.after_ns if members else self._after_ns(head.pod)
         key, line_is = key_of(head.pod), line_of(head)
         if not after_ns or key in self.turns or self.paused.get(key, now_ns) > now_ns:
@@ -166,8 +167,8 @@ class KeptPlaces:
         return after_ns if pod.shape.gpus > 1 else OTHERS_WAIT * after_ns
 
     def pause(self, turn: LineTurn, why: str, now_ns: int) -> None:
-        """Pass it over, as its turn was in vain, for as long as its place may be kept; where
-        places that are kept for others are in its way, only until it may have a turn again."""
+        """Pass the pod over for as long as a place may be kept, as its turn was in vain; if places
+        kept for others are in its way, only until it may have a turn again."""
         until_ns, head = now_ns + self.rules.keep_for_ns, turn.waiting
         if why == "nowhere" and self.closed_to(head.pod, head.key[-1]):
             after_ns = self.rules.after_ns if turn.members else self._after_ns(head.pod)
@@ -175,24 +176,26 @@ class KeptPlaces:
         self.paused[turn.key] = until_ns
 
     def fits_nowhere(self, head: WaitingPod, now_ns: int) -> None:
-        """No place would do although everything ended, and none is kept for others: those alike
-        are passed over too, until nodes change."""
+        """Pass over pods that are alike too, until nodes change: no place would do even if all
+        pods ended, and none is kept for others."""
         if not self.closed_to(head.pod, head.key[-1]):
-            self._unfit[head.group] = now_ns + self.rules.keep_for_ns
+            still = {key: until for key, until in self._unfit.items() if until > now_ns}
+            self._unfit = {**still, head.group: now_ns + self.rules.keep_for_ns}
 
     def nodes_changed(self) -> None:
-        """Have all those tried again that fitted nowhere."""
+        """Let pods that fitted nowhere have turns again."""
         self._unfit.clear()
 
     def end_pauses(self, now_ns: int) -> list[str]:
-        """Drop those that are over; the keys of whose turn may come again."""
+        """Drop pauses that are over; return the keys of those that may have a turn again."""
         over = [key for key, until_ns in self.paused.items() if until_ns <= now_ns]
         for key in over:
             del self.paused[key]
         return over
 
     def next_ns(self, wake_ns: int | None, now_ns: int) -> int | None:
-        """`wake_ns`, or when a turn is due or over, or a pause is, if sooner; later than now."""
+        """Return the earliest of `wake_ns` and the times at which a turn is due or over, or a pause
+        ends; later than now."""
         times = [at for turn in self.turns.values() for at in turn.times()]
         soonest = min(
             (at for at in (*times, *self.paused.values()) if now_ns < at < FAR), default=FAR
@@ -200,24 +203,24 @@ class KeptPlaces:
         return soonest if soonest < (FAR if wake_ns is None else wake_ns) else wake_ns
 
     def uids(self, turns: Collection[LineTurn]) -> list[str]:
-        """UIDs under which something is held for these."""
+        """Return the UIDs under which something is held for these turns."""
         uids = (place.uid for turn in turns for place in turn.places)
         return [uid for uid in uids if uid in self._ledger.holdings]
 
     def open_to(self, pod: PodRequest, number: int = -1) -> list[LineTurn]:
-        """Turns whose places this pod may take: it has a higher priority, or came earlier. One that
-        is not in the queue has no number there."""
+        """Return the turns whose places this pod may take: it has a higher priority, or came
+        earlier. A pod that is not in the queue has no number."""
         return [turn for turn in self.kept() if goes_before(pod, number, turn)]
 
     def closed_to(self, pod: PodRequest, number: int = -1) -> list[LineTurn]:
-        """Turns whose places are kept from this pod."""
+        """Return the turns whose places are closed to this pod."""
         kept = (turn for turn in self.kept() if turn.key != key_of(pod))
         return [turn for turn in kept if not goes_before(pod, number, turn)]
 
     # --- what is held ---
 
     def take(self, turn: LineTurn, places: Sequence[Placement]) -> None:
-        """Keep these places for it, instead of those before."""
+        """Keep these places for the turn, instead of those before."""
         self.let_go(turn)
         before = turn.nodes
         turn.places = [replace(place, uid=WAITS + place.uid) for place in places]
@@ -230,19 +233,19 @@ class KeptPlaces:
         self._hold(turn.places)
 
     def let_go(self, turn: LineTurn) -> None:
-        """Hold nothing for it."""
+        """Hold nothing for the turn."""
         for place in turn.places:
             self._ledger.release(place.uid)
 
     def keep_on(self, node: str) -> list[LineTurn]:
-        """More, or less, is free on the node: hold what is of the places there; whose these are."""
+        """Hold again what is free of the places kept on the node; return their turns."""
         there = self.lift(node)
         self._hold([place for turn in there for place in turn.places if place.node == node])
         return there
 
     def keep_on_later(self, node: str, held: Sequence[Placement]) -> bool:
-        """While a decision is made, what gets free is for that first: hold these there, as before,
-        and the rest when it is over. False if none is made."""
+        """During a decision, leave newly freed capacity to it: hold the same as before, and the
+        rest once it is over. Returns False outside a decision."""
         if self._freed is None:
             return False
         self._freed.add(node)
@@ -251,7 +254,7 @@ class KeptPlaces:
         return True
 
     def held_on(self, node: str) -> list[Placement]:
-        """Parts of places that are held on the node, but for those set aside."""
+        """Return the parts of places held on the node, except those set aside."""
         holdings = self._ledger.holdings
         there = (place for turn in self._on(node) for place in turn.places if place.node == node)
         return [holdings[place.uid].placement for place in there if place.uid in holdings]
@@ -261,7 +264,7 @@ class KeptPlaces:
         return [turn for turn in kept if node in turn.nodes and turn.key not in self._aside]
 
     def lift(self, node: str) -> list[LineTurn]:
-        """Hold nothing of the places on the node; whose these are."""
+        """Hold nothing of the places on the node; return their turns."""
         there = self._on(node)
         for turn in there:
             for place in turn.places:
@@ -276,8 +279,8 @@ class KeptPlaces:
                 self._ledger.reserve(replace(part, shares=(), ports=()))
 
     def hold_from(self, priority: int, own: Collection[str]) -> list[str]:
-        """Hold of what is set aside, but for these turns, that of which a pod of this priority that
-        comes later may take nothing. The UIDs."""
+        """Hold again the places set aside that a later pod of this priority may not take, except
+        those of these turns; return the UIDs."""
         kept = (turn for turn in self.kept() if turn.key in self._aside and turn.key not in own)
         closed = [turn for turn in kept if turn.line[1] >= priority]
         for turn in closed:
@@ -285,7 +288,7 @@ class KeptPlaces:
         return self.uids(closed)
 
     def is_whole(self, turn: LineTurn) -> bool:
-        """True if all that is kept for it is free."""
+        """Return True if all that is kept for the turn is free."""
         holdings = self._ledger.holdings
         held = (holdings.get(place.uid) for place in turn.places)
         pairs = zip(turn.places, held, strict=True)
@@ -295,8 +298,8 @@ class KeptPlaces:
     def aside(
         self, waiting: WaitingPod, passed: Sequence[LineTurn] = ()
     ) -> Iterator[list[LineTurn]]:
-        """Hold nothing meanwhile that this pod may take or may pass into, or that is its own,
-        whatever gets free; and what is left of it afterwards. Yields the turns of all that."""
+        """Hold, for the duration of the context, nothing that this pod may take, may backfill, or
+        owns; hold what is left of it afterwards. Yields the turns concerned."""
         turns = self.open_to(waiting.pod, waiting.key[-1]) if self.turns else []
         turns += passed
         if (own := self.turns.get(key_of(waiting.pod))) is not None:

@@ -1,12 +1,12 @@
-"""Finds the place for a waiting gang, or pod, for which, of the pods that run, least has to end.
+"""Finds the place for a waiting gang or pod for which the least running work has to end.
 
-Room for one pod is counted in GPUs, cheapest first on each node: a free one costs nothing, another
-what is held of it, in thousandths; CPU and memory that lack count as their part of the node. The
-cheapest room for as many pods as the gang needs is taken, in one topology domain where it asks for
-that; among equals on nodes with fewer GPUs, so that larger ones stay whole. Then the engine itself
-places it there, on trial, as if those pods were gone. Where that finds nothing (rules about
-other pods, unlike shares), all pods of these nodes, and of twice as many, are thought away; where
-there is too little room if all pods were as large as the largest, those with room for the smallest.
+Room for one pod is counted in GPUs, cheapest first on each node: a free GPU costs nothing, another
+what is held of it, in thousandths; lacking CPU and memory count as their part of the node. The
+cheapest room for as many pods as the gang needs is taken, in one topology domain if it requires
+one; among equals on nodes with fewer GPUs, so that larger nodes stay whole. The engine then places
+it there, on trial, as if those pods were gone. If that fails (rules about other pods, unequal
+shares), it is tried without any pods of these nodes, and of twice as many. If there is too little
+room for pods that are all as large as the largest, nodes with room for the smallest are tried.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ MOST_ROOM = 512
 
 
 class _Room(NamedTuple):
-    """Room for one pod more each, the cheapest first: the node's row, the cost, and the GPUs
-    (device rows) that have to be freed for it; [n] and [n, GPUs of a pod]."""
+    """Room for one more pod per entry, the cheapest first: the node's row, the cost, and the GPUs
+    (device rows) that have to be freed; [n] and [n, GPUs of a pod]."""
 
     rows: Ints
     costs: Ints
@@ -53,10 +53,9 @@ def find(
     now_ns: int,
     waits_s: Ints | None = None,
 ) -> list[Placement] | None:
-    """Places for as many of the gang's pods as it needs, or for the pod, on these nodes if there
-    are any; else, or where that cannot be, anywhere. None if there are none although everything
-    ended. Where whole GPUs are asked, with `waits_s` those are sought that are free first, by how
-    long each is waited for, [D]."""
+    """Find places for as many of the gang's pods as it needs, or for the pod: on these nodes if
+    given and possible, else anywhere. None if there are none even if everything ended. For whole
+    GPUs, with `waits_s` (the wait for each GPU, [D]) the GPUs that are free first are sought."""
     rows = [row for node in nodes if (row := engine.ledger.table.row_of.get(node)) is not None]
     claim, before = _Claim(head, members, waits_s), engine.journal.seq
     try:
@@ -68,7 +67,7 @@ def find(
 
 
 class _Claim:
-    """The need of places: of `head` alone, or of pods of its gang."""
+    """The request for places: for `head` alone, or for pods of its gang."""
 
     def __init__(
         self,
@@ -91,7 +90,7 @@ class _Claim:
     def places(
         self, engine: Engine, inside: Bools, gone: Sequence[str], now_ns: int
     ) -> list[Placement]:
-        """Places on these nodes if these pods were gone; [] for too few."""
+        """Return places on these nodes as if these pods were gone; [] for too few."""
         if self.members is not None:
             found = gang_search.try_without(engine, self.members, inside, gone, now_ns)
             return _enough(self.members, found) if found.chosen else []
@@ -140,7 +139,7 @@ def _find(
 
 
 def _enough(members: GangMembers[WaitingPod], found: gang_search.GangPlaces) -> list[Placement]:
-    """Return the first of the places that the gang can start with."""
+    """Return the first places with which the gang can start."""
     chosen = [(place.placed.pod.gang, place.placement) for place in found.chosen]
     for count in range(1, len(chosen)):
         if members.would_do(gang for gang, _ in chosen[:count] if gang):
@@ -149,14 +148,14 @@ def _enough(members: GangMembers[WaitingPod], found: gang_search.GangPlaces) -> 
 
 
 def _kept_for_others(engine: Engine, head: WaitingPod) -> list[Placement]:
-    """Places that are kept, of which the gang may take nothing. Nominated pods are none of these:
-    soon they run, and end as others do."""
+    """Return kept places that are closed to the gang. Those of nominated pods are not among them:
+    these pods run soon, and end as others do."""
     closed = engine.kept_places.closed_to(head.pod, head.key[-1])
     return [place for turn in closed for place in turn.places]
 
 
 def _held(table: LedgerTable, places: Iterable[Placement]) -> Bools:
-    """GPUs that do not become free, [D]."""
+    """Return a mask of Return a mask of GPUs that do not become free, [D]."""
     held: Bools = np.zeros(table.devices, dtype=np.bool_)
     for place in places:
         if (row := table.row_of.get(place.node)) is not None:
@@ -203,8 +202,8 @@ def _room(
 
 
 def _lacking(nth: Ints, asked: int, free: Ints, total: Ints) -> Ints:
-    """Thousandths of the node that the nth pod needs beyond what is free, and those before did
-    not."""
+    """Return the thousandths of the node that the nth pod needs beyond what is free and what
+    earlier pods needed."""
     free = np.maximum(free, 0)
     lacks, before = np.maximum(nth * asked - free, 0), np.maximum((nth - 1) * asked - free, 0)
     return np.asarray((lacks - before) * 1000 // np.maximum(total, 1))
@@ -213,7 +212,8 @@ def _lacking(nth: Ints, asked: int, free: Ints, total: Ints) -> Ints:
 def _gpus(
     table: LedgerTable, known: Assessment, held: Bools, needed: int, waits_s: Ints | None
 ) -> tuple[Ints, Ints]:
-    """GPUs that a pod may have, each as often as it has room for one, and the cost of each time."""
+    """Return the GPUs that a pod may have, each repeated for each pod it has room for, and the cost
+    of each."""
     if not known.demand.needs:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     need = max(known.demand.needs, key=lambda need: (need.whole, need.milli))
@@ -239,7 +239,7 @@ def _gpus(
 
 
 def _shares(table: LedgerTable, need: Need, usable: Bools, wanted: int) -> tuple[Ints, Ints]:
-    """How many shares each GPU has room for now, and would have if it were free; [D] each."""
+    """Return how many shares each GPU has room for now, and if it were free; [D] each."""
     most: Ints = np.full(table.devices, min(wanted, MOST_ROOM), dtype=np.int64)
     free = most
     if need.milli:
@@ -271,7 +271,7 @@ def _cheapest_domain(table: LedgerTable, key: str, room: _Room, needed: int) -> 
 
 
 def _in_domains_of(table: LedgerTable, key: str, some: _Room, room: _Room) -> _Room:
-    """Return the room in topology domains where there is `some` too; all where there are none."""
+    """Return the room in the topology domains that `some` is in; all of it without a key."""
     if not key:
         return room
     numbers = table.labels.domains(key).of_node
@@ -284,7 +284,7 @@ def _in_domains_of(table: LedgerTable, key: str, some: _Room, room: _Room) -> _R
 def _regions(
     engine: Engine, room: _Room, needed: int, stays: set[str]
 ) -> Iterator[tuple[Ints, list[str]]]:
-    """Rows, and who is thought away there: those on the GPUs that are needed, then all."""
+    """Yield rows, and the pods to ignore there: those on the needed GPUs, then all."""
     first = room.at(np.arange(needed))
     yield np.unique(first.rows), _holders(engine, first, stays)
     yield from _wider(engine, first.rows[:0], room.rows, needed, stays)
@@ -293,8 +293,8 @@ def _regions(
 def _wider(
     engine: Engine, beside: Ints, ordered: Ints, needed: int, stays: set[str]
 ) -> Iterator[tuple[Ints, list[str]]]:
-    """The first of these rows, twice as many each time, and those `beside`; all pods are thought
-    away there."""
+    """Yield the first of these rows, twice as many each time, with the rows `beside`; and all pods
+    there, to be ignored."""
     for turn in range(ROUNDS):
         count = min(len(ordered), needed << turn)
         rows = np.union1d(beside, ordered[:count])

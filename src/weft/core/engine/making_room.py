@@ -1,9 +1,9 @@
 """Finds the fewest pods to move, evict and place again, so that another pod finds a place.
 
-Every plan was played (`MoveTrials.play`). A set of pods that helps must hold some of one node
-without which the waiting pod fits there, its *base*; each other pod of the set must make room for
-one of the set that would find none. A pod is never moved for one that asks no more than itself:
-the latter could have its new place at once.
+Every plan was tried out (`MoveTrials.play`). A set of pods that helps must contain pods of one node
+without which the waiting pod fits there, its *base*; each other pod of the set makes room for one
+of the set that would find no place. A pod is never moved for one that requests no more than itself:
+that one could take the new place at once.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ LOOKS_A_TRIAL = 100
 
 
 class _Candidate(NamedTuple):
-    """Pods of one node: the bits of those that may go from it, and the work lost with them."""
+    """Pods of one node: a bit mask of those that may leave it, and the work lost with them."""
 
     node: str
     mask: int
@@ -119,7 +119,7 @@ class RoomSearch:
         return best
 
     def _played(self, pod: PodRequest, uids: Sequence[str]) -> MovesPlayed | None:
-        """Plays these moves in the first order that works."""
+        """Play these moves in the first order that works."""
         orders = permutations(sorted(uids, key=self._by_size))
         for order in islice(orders, None if len(uids) <= MOST_ORDERED else 1):
             if (played := self._trials.play(pod, order, waits=self._waits)) is not None:
@@ -127,15 +127,15 @@ class RoomSearch:
         return None
 
     def _by_size(self, uid: str) -> tuple[int, str]:
-        """Return the largest first."""
+        """Return the sort key, the largest first."""
         asks = self._trials.movable[uid].request.shape.gpu_requests
         return -sum(ask.count * (1000 if ask.whole else ask.milli) for ask in asks), uid
 
     # --- which sets of pods ---
 
     def _candidates(self, pod: PodRequest, count: int) -> Iterator[_Candidate]:
-        """Sets of so many pods of one node without which the pod might fit there, and of which no
-        smaller one does."""
+        """Yield sets of this many pods of one node without which the pod might fit there, and of
+        which no subset suffices."""
         for node in self._in_the_way(pod):
             here = self._movable_on(node, pod.shape)
             fit = self._fit.get(node, ())
@@ -152,7 +152,7 @@ class RoomSearch:
                     yield _Candidate(node, mask, uids, self._trials.lost_gpu_s(uids))
 
     def _is_base(self, pod: PodRequest, candidate: _Candidate) -> bool:
-        """Tells whether the pod does fit there without them."""
+        """Return True if the pod does fit there without them."""
         if self.cut_off or not self._trials.fits_without(pod, candidate.node, candidate.uids):
             return False
         self._fit.setdefault(candidate.node, []).append(candidate.mask)
@@ -161,7 +161,7 @@ class RoomSearch:
     def _helped(
         self, pod: PodRequest, bases: Sequence[tuple[str, ...]], count: int
     ) -> Iterator[tuple[str, ...]]:
-        """Smaller sets, with others that make room for those of them that found no place."""
+        """Extend smaller sets with pods that make room for those of them that found no place."""
         seen: set[frozenset[str]] = set()
         for base in bases:
             for helpers in self._helping((pod.uid, *base), base, count - len(base)):
@@ -173,7 +173,8 @@ class RoomSearch:
     def _helping(
         self, known: Sequence[str], base: Sequence[str], count: int
     ) -> Iterator[tuple[str, ...]]:
-        """So many others, each on a node where one of those before it could then be placed."""
+        """Yield this many other pods, each on a node where one of those before it could then be
+        placed."""
         if count == 0:
             yield ()
             return
@@ -206,7 +207,7 @@ class RoomSearch:
         return known
 
     def _in_the_way(self, pod: PodRequest) -> list[str]:
-        """Nodes on which what others hold is in the pod's way."""
+        """Return the nodes where the holdings of others keep the pod off."""
         codes = self._trials.assess(pod).codes.tolist()
         nodes = zip(self._ledger.table.nodes, codes, strict=True)
         return [node.name for node, code in nodes if code == 0 or Code(code).is_by_others]
@@ -232,7 +233,7 @@ class RoomSearch:
 
 
 def _asks_as_much(shape: Shape, wanted: Shape) -> bool:
-    """True if whatever place suits the first would suit the other too."""
+    """Return True if every place that suits the first would suit the other too."""
     if _plain(shape) != _plain(wanted) or not _beside(shape, wanted):
         return False
     if shape.gpu_requests == wanted.gpu_requests:
@@ -250,5 +251,5 @@ def _beside(shape: Shape, wanted: Shape) -> bool:
 
 
 def _plain(shape: Shape) -> Shape:
-    """All else that decides where it may be."""
+    """Return the rest of the shape that decides where it may run."""
     return msgspec.structs.replace(shape, gpu_requests=(), cpu_milli=0, memory_mib=0, trace_spec="")

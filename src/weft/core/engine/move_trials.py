@@ -1,7 +1,6 @@
-"""Plays moves of pods, evicted and placed again one at a time, on a ledger that is as before after.
-
-A pod goes; a pod that waits is tried first, as it has waited longest; then the one that went gets a
-place where its profile puts it. Only then does the next one go.
+"""Tries moves of pods on a ledger, one at a time, and restores the ledger afterwards. A pod is
+evicted; the waiting pod is tried first, as it has waited longest; then the evicted one gets a place
+where its profile puts it. Only then is the next one evicted.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class MovablePod(msgspec.Struct, frozen=True):
 
 
 class PodMove(msgspec.Struct, frozen=True):
-    """A pod, by UID, and where it goes from and to."""
+    """A pod, by UID, and the nodes from and to which it moves."""
 
     uid: str
     from_node: str
@@ -38,7 +37,8 @@ class PodMove(msgspec.Struct, frozen=True):
 
 
 class MovesPlayed(msgspec.Struct, frozen=True):
-    """The outcome of moves: where each pod went, and on which node there is room for the other."""
+    """The outcome of moves: where each pod went, and the node that then has room for the waiting
+    pod."""
 
     node: str
     moves: tuple[PodMove, ...]
@@ -63,7 +63,7 @@ class MoveTrials:
         self._budgets, self._progress = budgets or {}, progress
 
     def allowed(self, uids: Sequence[str]) -> bool:
-        """True if every disruption budget lets as many go."""
+        """Return True if the disruption budgets allow all these evictions."""
         counts: dict[str, int] = {}
         for uid in uids:
             for budget in self.movable[uid].budgets:
@@ -71,11 +71,11 @@ class MoveTrials:
         return all(count <= self._budgets.get(name, 0) for name, count in counts.items())
 
     def lost_gpu_s(self, uids: Sequence[str]) -> float:
-        """Return the work that is lost with these."""
+        """Return the work that is lost with these pods."""
         return sum(self.movable[uid].lost_gpu_s for uid in uids)
 
     def assess(self, pod: PodRequest) -> Assessment:
-        """Like the engine's own answer, kept apart from its."""
+        """Assess as the engine does, with a cache of its own."""
         engine = self.engine
         profile = engine.profile_of(pod)
         self._assessor.observed = engine.assessor.observed
@@ -83,7 +83,7 @@ class MoveTrials:
         return engine.asked_of(self._assessor, profile, shape, pod)
 
     def fits_without(self, pod: PodRequest, node: str, uids: Sequence[str]) -> bool:
-        """Tells whether the pod fits on the node once these are gone."""
+        """Return True if the pod fits on the node once these are gone."""
         with self.trial():
             for uid in uids:
                 self.evict(uid)
@@ -92,10 +92,9 @@ class MoveTrials:
     def play(
         self, pod: PodRequest | None, uids: Sequence[str], *, waits: bool
     ) -> MovesPlayed | None:
-        """Plays these moves in this order; None if one of the moved pods finds no place, or `pod`.
-
-        `waits`: the pod is tried after each eviction; else it comes when all are moved. Without
-        one the node is "".
+        """Play these moves in this order; None if one of the moved pods, or `pod`, finds no place.
+        `waits`: `pod` is tried after each eviction; otherwise, once all are moved. The result's
+        node is "" if `pod` is None.
         """
         with self.trial():
             node = self.place(pod) if pod is not None and waits else None
@@ -123,20 +122,20 @@ class MoveTrials:
             yield
 
     def evict(self, uid: str) -> str:
-        """Free what the pod holds; the node that it was on."""
+        """Free what the pod holds; return its node."""
         held = self.ledger.release(uid)
         assert held is not None
         self.engine.existing.remove(uid)
         return held.placement.node
 
     def place(self, pod: PodRequest) -> str | None:
-        """Reserve a place as the engine would; its node, None if there is none."""
+        """Reserve a place as the engine would; return its node, None if there is none."""
         return reserve_place(self.engine, self.assess(pod), pod)
 
 
 def reserve_place(engine: Engine, known: Assessment, pod: PodRequest) -> str | None:
-    """Reserve, on trial, the place that a first attempt of the pod would take by these answers; its
-    node, None if there is none."""
+    """Reserve, on trial, the place that a first attempt of the pod would take by these answers;
+    return its node, None if there is none."""
     table, profile, key = engine.ledger.table, engine.profile_of(pod), f"{engine.seed}/{pod.uid}/1"
     row = selection.best_row(known, profile, key)
     if row < 0:

@@ -1,8 +1,7 @@
-"""Says which victims of a preemption need not end for good: they may move, and have room elsewhere.
-
-A move is a pod's eviction; its controller makes it again, and it comes to the queue like any pod.
-That there is room for it is tried on the ledger, as `weft defrag` tries it: those that the move is
-for have their places first. The room is not kept meanwhile.
+"""Finds victims of a preemption that may move, and have room elsewhere, instead of ending for good.
+A move is an eviction; the pod's controller creates it again, and it enters the queue like any pod.
+The room for it is tried on the ledger, as `weft defrag` does, after the pods that the move is for
+have their places. The room is not kept meanwhile.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def may_move(engine: Engine, victims: Sequence[Victim]) -> list[str]:
-    """Return the UIDs of those that may move, the most important first; of a group that ends as one
-    nobody, and where budgets are violated nobody whom one guards."""
+    """Return the UIDs of victims that may move, the most important first: none of a group that ends
+    as one, and none guarded by a violated budget."""
     preemption = engine.preemption
     if not preemption.movable:
         return []
@@ -41,9 +40,9 @@ def rooms_beside(
     uids: Sequence[str],
     beside: Sequence[Nomination] = (),
 ) -> dict[str, str]:
-    """Nodes with room for these pods, one after the other, once all of `gone` are gone and the
-    chosen places are taken, `beside` those that are kept for others; without those for which there
-    is none."""
+    """Return the nodes with room for these pods, one after the other, once all of `gone` are gone,
+    the chosen places are taken, and places kept for the pods `beside` are respected; pods without
+    room are left out."""
     rooms: dict[str, str] = {}
     if not uids:
         return rooms
@@ -64,8 +63,8 @@ def rooms_beside(
 
 
 def _keep_from(engine: Engine, pod: PodRequest, chosen: Sequence[ChosenPlace]) -> list[str]:
-    """Hold, on trial, what is kept for others of which this pod may take nothing when it comes
-    again; but for what those take for whom it goes (`chosen`). The UIDs."""
+    """Hold, on trial, the places kept for others that are closed to this pod when it comes again,
+    except what the pods it moves for (`chosen`) take; return the UIDs."""
     preemption, holdings = engine.preemption, engine.ledger.holdings
     taken = {place.placement.node for place in chosen}
     held = []

@@ -1,8 +1,8 @@
 """Bounds, by sums alone, what must leave a node before a pod could fit: no set of pods that
 makes room is missed, and few are tried out in vain.
 
-Sums are of CPU, memory and thousandths of a GPU; a GPU that the pod wants whole must be left by all
-who hold it, one that it shares by enough of them. The rest (links, policies) only a trial tells.
+Sums are of CPU, memory and thousandths of a GPU. All holders must leave a GPU that the pod wants
+whole, and enough of them one that it shares. Links and policies are only checked by a trial.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,8 +14,8 @@ from weft.core.ledger.table import LedgerTable
 
 
 class NodeShortfall:
-    """The shortfall of one node for one demand. `movable` are holdings there that may go, numbered
-    as given: a set of them is a bit mask. All that are on the node are in `held`."""
+    """The shortfall of one node for one demand. `movable` are holdings there that may leave,
+    numbered as given: a set of them is a bit mask. `held` are all holdings on the node."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class NodeShortfall:
         self._movable, self._held = movable, held
 
     def masks(self, count: int) -> Iterator[int]:
-        """Sets of so many pods without which the pod might fit, each once."""
+        """Yield each set of this many pods without which the pod might fit."""
         if self._count < count or not self._may_do(count):
             return
         seen: set[int] = set()
@@ -52,21 +52,23 @@ class NodeShortfall:
                     yield mask
 
     def enough(self, mask: int) -> bool:
-        """True if these pods free as much CPU, memory and GPU as the node lacks, by sums alone."""
+        """Return Return True if these pods free as much CPU, memory and GPU as the node lacks, by
+        sums alone."""
         return all(
             sum(free for at, free in enumerate(frees) if mask >> at & 1) >= lack
             for frees, lack in zip(self._frees, self._lacks, strict=True)
         )
 
     def _may_do(self, count: int) -> bool:
-        """Tells whether the largest so many free as much."""
+        """Return True if the largest `count` pods free as much."""
         return all(
             sum(sorted(frees, reverse=True)[:count]) >= lack
             for frees, lack in zip(self._frees, self._lacks, strict=True)
         )
 
     def _cores(self, count: int) -> list[int]:
-        """Masks of at most `count`, one of which every set holds that makes room on the GPUs."""
+        """Return masks of at most `count` pods such that every set that makes room on the GPUs
+        contains one of them."""
         if not self._sums_tell or self._demand.mode not in ("node", "device"):
             return [0]
         table, begin = self._table, self._table.start[self._row]
@@ -86,7 +88,7 @@ class NodeShortfall:
         return [device for device in dict.fromkeys(rows) if device >= 0]
 
     def _cleared(self, on: dict[int, int], count: int) -> list[int]:
-        """Those who hold as many GPUs as are lacking: all of each."""
+        """Return the pods that hold as many GPUs as are lacking: all of each GPU."""
         may_go = {holding.placement.uid for holding in self._movable}
         stay = (holding for holding in self._held if holding.placement.uid not in may_go)
         stuck = {device for holding in stay for device in self._devices(holding)}
@@ -106,7 +108,7 @@ class NodeShortfall:
         return list(sets)
 
     def _thinned(self, device: int, mask: int, count: int) -> Iterator[int]:
-        """Yield the fewest of a shared GPU's holders that leave enough of it."""
+        """Yield minimal sets of a shared GPU's holders that leave enough of it."""
         table, need = self._table, self._demand.need
         lacks = [need.milli - int(table.device_milli_free[device]), 0]
         if not self._demand.harvests:
@@ -129,7 +131,7 @@ class NodeShortfall:
         yield from needed
 
     def _on(self, holding: Holding, device: int) -> tuple[int, int]:
-        """Thousandths and MiB that it holds of the device."""
+        """Return the thousandths and MiB that it holds of the device."""
         shares = [
             share
             for share in holding.placement.shares

@@ -1,7 +1,6 @@
-"""Takes in what becomes of pods for which a node is kept, and of those who may be ended.
-
-A pod or a node is gone, a victim stays, a budget changes, a leader before kept a node: what is kept
-no more is others', and who may have it now, or may end others now, is woken.
+"""Handles events about nominated pods and their victims. When a pod or a node is gone, a victim
+stays, a budget changes, or an earlier leader nominated a pod, kept places are updated, and pods are
+woken that may now use a place or preempt.
 """
 
 from __future__ import annotations
@@ -36,7 +35,8 @@ there: its controller makes one that went anew."""
 
 
 def beat(engine: Engine, nomination: Nomination, now_ns: int, out: list[Command]) -> None:
-    """A pod of higher priority takes what was kept: that one, or its gang, searches again."""
+    """Give up a nomination whose place a pod of higher priority takes; the pod, or its gang,
+    searches again."""
     if nomination.pod.uid not in engine.preemption.nominations:
         return  # with another one of its gang
     for each in engine.preemption.together(nomination):
@@ -45,7 +45,7 @@ def beat(engine: Engine, nomination: Nomination, now_ns: int, out: list[Command]
 
 
 def _wake(engine: Engine, nomination: Nomination, now_ns: int) -> None:
-    """Have the pod tried, or the one that waits for its gang."""
+    """Wake the pod, or the one that waits for its gang."""
     waiting = _waits_for(engine, nomination)
     engine.queue.wake(waiting.pod.uid if waiting else nomination.pod.uid, now_ns)
 
@@ -67,23 +67,23 @@ def drop(engine: Engine, nomination: Nomination, now_ns: int, out: list[Command]
 
 
 def is_over(engine: Engine, nomination: Nomination, now_ns: int) -> None:
-    """Nothing is kept there any more: who fits may try, who may end others there, and whom the
-    queue's limit may let in."""
+    """Wake the pods that may use a place that is no longer kept: those that fit, those that may
+    preempt there, and those that the queue's limit may let in."""
     engine.wake_for_freed(nomination.node, now_ns, nomination.pod.team_queue)
     takes_back = engine.teams.rules.reclaim  # no priority beats another queue's places
     wake_others(engine, FAR if takes_back else nomination.priority, now_ns)
 
 
 def kept_anew(engine: Engine, nodes: Iterable[str], now_ns: int) -> None:
-    """Places are kept on these nodes that were not before: where policies go by who is on a GPU,
-    one with this on it may suit others."""
+    """Wake pods after new places are kept on these nodes: policies that go by co-residents may
+    accept others there."""
     if engine.by_residents:
         for node in nodes:
             engine.wake_for_freed(node, now_ns)
 
 
 def look_at_gangs(engine: Engine, now_ns: int, out: list[Command]) -> None:
-    """An event was taken in: nothing is kept for ever for a gang that cannot start."""
+    """Give up places kept for gangs that cannot start."""
     preemption = engine.preemption
     kept = {each.pod.gang.key: each for each in preemption.nominations.values() if each.pod.gang}
     before = preemption.gathers_since
@@ -103,7 +103,7 @@ def look_at_gangs(engine: Engine, now_ns: int, out: list[Command]) -> None:
 
 
 def nominated(engine: Engine, event: PodNominated, now_ns: int, out: list[Command]) -> None:
-    """The API says that a node is kept for a pod: keep what is free there of the place that it
+    """Keep a place for a pod that the API shows as nominated: what is free of the place that it
     would have without those who leave."""
     pod, preemption = event.pod, engine.preemption
     profile, table = engine.profile_of(pod), engine.ledger.table
@@ -128,7 +128,7 @@ def nominated(engine: Engine, event: PodNominated, now_ns: int, out: list[Comman
 
 
 def apply(engine: Engine, event: Event, now_ns: int, out: list[Command]) -> None:
-    """Take in an event that only matters here."""
+    """Handle an event that only matters here."""
     match event:
         case BudgetsChanged():
             take_budgets(engine, event, now_ns)
@@ -140,7 +140,8 @@ def apply(engine: Engine, event: Event, now_ns: int, out: list[Command]) -> None
 
 
 def freed(engine: Engine, uid: str, node: str, now_ns: int) -> None:
-    """The pod holds nothing on the node any more: more of it is kept for those it was kept for."""
+    """Note that the pod holds nothing on the node any more, and keep more for the pods nominated
+    there."""
     preemption = engine.preemption
     for nomination in preemption.on_node(node):
         nomination.leaving.discard(uid)
@@ -153,9 +154,10 @@ def freed(engine: Engine, uid: str, node: str, now_ns: int) -> None:
 
 
 def wake_nominated(engine: Engine, node: str, now_ns: int) -> None:
-    """More is free on the node: pods for which it is kept try if that may do with what is kept,
-    whoever is still leaving; a gang after its back-off, as it may need more elsewhere. More
-    important ones may take what is kept; and for others pods may be moved there now."""
+    """Wake pods when more is free on the node. Pods nominated there try if that may be enough with
+    what is kept, even while victims are still leaving; a gang tries after its back-off, as it may
+    need more elsewhere. More important pods may take what is kept, and others may have pods moved
+    there now."""
     engine.preemption.moves.changed(now_ns)
     if (row := engine.ledger.table.row_of.get(node)) is None:
         return
@@ -177,8 +179,8 @@ def wake_nominated(engine: Engine, node: str, now_ns: int) -> None:
 
 
 def _free_without(engine: Engine, kept: Sequence[Nomination], row: int) -> FreedNode:
-    """Return the node of this row, were nothing kept there for these. Of one that is decided about
-    just now nothing is held, and nothing is to be."""
+    """Return the node of this row as if nothing were kept there for these. Nothing is held for a
+    pod that is being decided."""
     held = [each for each in kept if kept_uid(each.pod.uid) in engine.ledger.holdings]
     for each in held:
         engine.preemption.let_go(each)
@@ -193,7 +195,7 @@ def _is_above(priority: int, waiting: WaitingPod) -> bool:
 
 
 def gone(engine: Engine, uid: str, held: Holding | None, now_ns: int, out: list[Command]) -> None:
-    """A pod is no more: what it held, or was kept for it, is others'."""
+    """Forget a pod that is gone, and free what it held and what was kept for it."""
     preemption, node = engine.preemption, held.placement.node if held else ""
     priority = preemption.forget(uid)
     nomination = preemption.nominations.get(uid)
@@ -208,7 +210,7 @@ def gone(engine: Engine, uid: str, held: Holding | None, now_ns: int, out: list[
 
 
 def seen_bound(engine: Engine, event: PodSeenBound, now_ns: int, out: list[Command]) -> None:
-    """The API shows a pod bound: who it is to others, and what was kept for it is others'."""
+    """Note a bound pod's priority and group, and free what was kept for it."""
     uid, preemption = event.placement.uid, engine.preemption
     if (movable := event.movable or None) is not None or uid in preemption.movable:
         preemption.may_move(uid, movable, event.placement.node)
@@ -223,8 +225,8 @@ def seen_bound(engine: Engine, event: PodSeenBound, now_ns: int, out: list[Comma
 
 
 def not_evicted(engine: Engine, event: NotEvicted, now_ns: int, out: list[Command]) -> None:
-    """A victim does not go: those who waited for that look for others. Nor does a pod of a gang
-    that runs in part: it is asked again."""
+    """Handle a victim that was not evicted: pods that waited for it search again. A pod of a gang
+    that runs only in part is asked again."""
     if engine.queue.gangs.stays(event.uid):
         out.append(Wake(now_ns + REFUSED_NS))
     if event.uid not in engine.preemption.going:
@@ -237,7 +239,7 @@ def not_evicted(engine: Engine, event: NotEvicted, now_ns: int, out: list[Comman
 
 
 def wake_others(engine: Engine, up_to: int, now_ns: int) -> None:
-    """Let pods of at most this priority look for others to end, if there may be any for them."""
+    """Wake pods of at most this priority to search for victims, if there may be any."""
     if not engine.queue.any_parked:
         return
     everybody = engine.teams.rules.reclaim  # also of one's own priority, and higher ones
@@ -246,14 +248,14 @@ def wake_others(engine: Engine, up_to: int, now_ns: int) -> None:
 
 
 def take_budgets(engine: Engine, event: BudgetsChanged, now_ns: int) -> None:
-    """Disruption budgets changed: where one lets more pods go, those who wait look again."""
+    """Take new disruption budgets; if one allows more, waiting pods search again."""
     if engine.preemption.take_budgets(event.budgets, event.removed):
         engine.preemption.moves.changed(now_ns)
         wake_others(engine, FAR, now_ns)
 
 
 def due(engine: Engine, now_ns: int) -> None:
-    """Time has passed: pods that were not let go may be asked again, or moved for others."""
+    """Wake pods after a wait: victims that were refused may be asked again, or moved."""
     if engine.preemption.due(now_ns):
         engine.preemption.moves.changed(now_ns)
         wake_others(engine, FAR, now_ns)
@@ -262,7 +264,7 @@ def due(engine: Engine, now_ns: int) -> None:
 
 
 def nodes_changed(engine: Engine, gone: Iterable[str], now_ns: int, out: list[Command]) -> None:
-    """Nodes changed, and these are gone: nothing is kept on them."""
+    """Give up nominations on nodes that are gone."""
     engine.preemption.moves.changed(now_ns)
     for name in gone:
         for nomination in engine.preemption.on_node(name):

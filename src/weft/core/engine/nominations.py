@@ -1,13 +1,13 @@
-"""Knows the pods that may be ended for others, and keeps places while those leave.
+"""Knows the pods that may be preempted, and keeps places for nominated pods while victims leave.
 
     Unschedulable ──victims found──▶ NOMINATED ──all gone──▶ tried ──▶ placed: forgotten
                                         │ ▲                    └─ fits nowhere: searched anew
          beaten, gone, a victim stays ◀─┘ └── a victim is gone: more is kept
 
-A nominated pod holds nothing yet, but what is free of its place is held for it, under a UID of its
-own (`kept_uid`): nobody of its priority or a lower one takes what others are ended for, and no
-account promises more than there is. Pods of higher priority take it as if it were free. Rules about
-other pods see it as if it were there, but for affinity.
+A nominated pod holds nothing yet, but the free part of its place is held for it under a separate
+UID (`kept_uid`): no pod of its priority or lower takes what others were ended for, and accounts
+stay exact. Pods of higher priority take it as if it were free. Rules about other pods count it as
+if it were there, except affinity.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -38,14 +38,13 @@ def kept_uid(uid: str) -> str:
 
 
 def is_kept(uid: str) -> bool:
-    """True for a place that is kept for a pod: it is no pod's yet."""
+    """Return True for the UID of a kept place."""
     return uid.startswith(KEPT)
 
 
 class Nomination:
-    """A pod that has a node kept for it, its `place` there once all of `leaving` are gone.
-
-    `priority` is the one by which others take it: of a gang its head's, for all of its pods alike.
+    """A nominated pod: its `place` on a node once all of `leaving` are gone. Pods above `priority`
+    may take it; for a gang, the head's priority counts for all of its pods.
     """
 
     __slots__ = ("leaving", "place", "pod", "priority")
@@ -62,15 +61,13 @@ class Nomination:
 
     @property
     def node(self) -> str:
-        """The node's name."""
+        """Return the node's name."""
         return self.place.node
 
 
 class Preemption:
-    """Standings of pods with a place (priority, and since when), nominations by pod, budgets.
-
-    `on`: some profile preempts, or pods are moved for those that wait. Otherwise nothing is noted
-    here.
+    """The priorities and start times of placed pods, nominations by pod, and budgets. `on`: some
+    profile preempts, or pods are moved for waiting ones; otherwise nothing is noted here.
     """
 
     def __init__(
@@ -99,14 +96,14 @@ class Preemption:
 
     @property
     def lower(self) -> LowerPods:
-        """The columns of those who may be ended; none are made before somebody asks."""
+        """Return the columns of pods that may be ended; built on first use."""
         if self._lower is None:
             self._lower = LowerPods(self._ledger, self._standing)
         return self._lower
 
     @property
     def movers(self) -> LowerPods:
-        """The columns of those of them that may move, where no budget forbids it."""
+        """Return the columns of those of them that may move, where no budget forbids it."""
         if self._movers is None:
             self._movers = LowerPods(self._ledger, self._standing_of_movable)
         return self._movers
@@ -121,7 +118,7 @@ class Preemption:
                 columns.touch(node)
 
     def note(self, uid: str, priority: int, since_ns: int, node: str) -> None:
-        """The pod has a place, and may be ended for pods of a higher priority."""
+        """Note that the pod has a place, and may be ended for pods of a higher priority."""
         before = self.standings.get(uid)
         if self.moves.since:
             self.moves.forget(uid)
@@ -130,12 +127,12 @@ class Preemption:
             self._changed_on(node)
 
     def may_not_be_ended(self, uid: str, node: str) -> None:
-        """The pod is another scheduler's, whoever thought before that it may be ended."""
+        """Note that the pod belongs to another scheduler, and may not be ended."""
         if self.standings.pop(uid, None) is not None:
             self._changed_on(node)
 
     def forget(self, uid: str) -> int | None:
-        """The pod has no place any more; its priority, if it could be ended."""
+        """Note that the pod has no place any more; return its priority, if it could be ended."""
         if self.moves.since:
             self.moves.forget(uid)
         self.going.pop(uid, None)
@@ -145,7 +142,8 @@ class Preemption:
         return None if standing is None else standing[0]
 
     def may_move(self, uid: str, request: PodRequest | None, node: str) -> None:
-        """The pod may be moved: so its controller makes it again; None: it may not."""
+        """Note that the pod may be moved, and the request with which its controller creates it
+        again; None: it may not."""
         if request is None:
             self.movable.pop(uid, None)
         else:
@@ -153,7 +151,8 @@ class Preemption:
         self._changed_on(node)
 
     def may_end(self, uid: str) -> bool:
-        """True if the pod may be ended for one of a higher priority, and was not asked yet."""
+        """Return Return True if the pod may be ended for one of a higher priority, and was not
+        asked yet."""
         return uid in self.standings and uid not in self.going and uid not in self._stays
 
     def _standing(self, holding: Holding) -> tuple[int, bool]:
@@ -168,7 +167,7 @@ class Preemption:
         return standing or (STAYS, False)
 
     def budgets_of(self, uid: str) -> tuple[str, ...]:
-        """Names of the budgets that the pod counts against."""
+        """Return the names of the budgets that the pod counts against."""
         marks = self._existing.marks_of(uid)
         if marks is None:
             return ()
@@ -180,12 +179,12 @@ class Preemption:
 
     @property
     def allowed(self) -> dict[str, int]:
-        """How many pods each budget lets go."""
+        """Return how many evictions each budget allows."""
         return {budget.name: budget.allowed for budget in self.budgets.values()}
 
     def victims_on(self, node: str, below: int) -> list[Victim]:
-        """Return the pods of the node that may be ended for one of this priority; of a gang that
-        ends as one, or that fewer pods than it needs would be left of, all together."""
+        """Return the pods of the node that may be ended for one of this priority. Pods of a gang
+        come together if it ends as one, or would be left with fewer pods than it needs."""
         here = [
             holding.placement.uid
             for holding in self._ledger.pods_on(node)
@@ -216,13 +215,13 @@ class Preemption:
         return Victim(uids, max(p for p, _ in standings), min(s for _, s in standings), (*budgets,))
 
     def violations_of(self, victims: Iterable[Victim]) -> int:
-        """How many more than budgets allow."""
+        """Return how many more evictions these are than budgets allow."""
         return violations(victims, self.allowed)
 
     # --- those who go ---
 
     def goes(self, uid: str, why: PreemptedFor) -> None:
-        """The pod was asked to go for another one."""
+        """Note that the pod was asked to leave for another one."""
         before = self.going.get(uid)
         if before is None or self._counts_for(before, why.pod_priority):
             self.going[uid] = why
@@ -232,32 +231,34 @@ class Preemption:
         return why.pod_priority < priority or why.uid not in self.nominations
 
     def going_for(self, priority: int) -> Iterator[str]:
-        """Those who go anyway where a pod of this priority is concerned: for less important ones,
-        or for some that do not wait for them any more. Several may wait for one."""
+        """Return the pods that a pod of this priority may count as leaving: they leave for less
+        important pods, or for pods that no longer wait for them. Several pods may wait for one."""
         awaited = {uid for each in self.not_below(priority) for uid in each.leaving}
         counted = (uid for uid, why in self.going.items() if self._counts_for(why, priority))
         return (uid for uid in counted if uid not in awaited)
 
     def still_waiting(self) -> Iterator[Nomination]:
-        """Nominations that wait for somebody who is going."""
+        """Return the nominations that wait for a pod to leave."""
         return (each for each in self.nominations.values() if each.leaving & self.going.keys())
 
     def awaited_by(self, pod: PodRequest, uids: Iterable[str]) -> None:
-        """Pods that leave already leave for this one now: none of its priority counts on them."""
+        """Assign pods that already leave to this one: no other pod of its priority counts on
+        them."""
         name = f"{pod.namespace}/{pod.name}"
         for uid in uids:
             own = self.standings.get(uid, (0, 0))[0]
             self.goes(uid, PreemptedFor(pod.uid, name, pod.priority, own))
 
     def goes_not(self, uid: str, until_ns: int) -> list[Nomination]:
-        """Note that the pod does not go, and is left alone until then; who waited for that."""
+        """Note that the pod does not leave, and is not asked again before `until_ns`; return the
+        nominations that waited for it."""
         self.going.pop(uid, None)
         self._stays[uid] = until_ns
         self._touch(uid)
         return [each for each in self.nominations.values() if uid in each.leaving]
 
     def due(self, now_ns: int) -> bool:
-        """True if somebody may be asked again since."""
+        """Return True if a refused pod may be asked again by now."""
         over = [uid for uid, until_ns in self._stays.items() if until_ns <= now_ns]
         for uid in over:
             del self._stays[uid]
@@ -269,7 +270,7 @@ class Preemption:
             self._changed_on(holding.placement.node)
 
     def take_budgets(self, budgets: Iterable[Budget], removed: Iterable[str]) -> bool:
-        """Take over budgets; True if one lets more pods go than before."""
+        """Take budgets; return True if one allows more evictions than before."""
         more = False
         for name in removed:
             if (gone := self.budgets.pop(name, None)) is not None:
@@ -294,15 +295,15 @@ class Preemption:
     # --- places that are kept ---
 
     def below(self, priority: int) -> list[Nomination]:
-        """Nominations of pods of a lower priority."""
+        """Return nominations of pods of a lower priority."""
         return [each for each in self.nominations.values() if each.priority < priority]
 
     def not_below(self, priority: int) -> list[Nomination]:
-        """Return all others."""
+        """Return nominations of pods of this priority or a higher one."""
         return [each for each in self.nominations.values() if each.priority >= priority]
 
     def together(self, nomination: Nomination) -> list[Nomination]:
-        """Return the same, and those of its gang: they are kept all or not at all."""
+        """Return the nomination and those of its gang: they are kept together or not at all."""
         found = self._beside(nomination.pod) if nomination.pod.gang else []
         return found or [nomination]
 
@@ -311,20 +312,20 @@ class Preemption:
         return [each for each in self.nominations.values() if pod.goes_with(each.pod)]
 
     def of_pods(self, uids: Iterable[str]) -> list[Nomination]:
-        """Nominations of these pods."""
+        """Return the nominations of these pods."""
         return [self.nominations[uid] for uid in uids if uid in self.nominations]
 
     def waiting_for(self, uid: str) -> Iterator[Nomination]:
-        """Nominations that wait for this pod to be gone."""
+        """Return the nominations that wait for this pod to be gone."""
         return (each for each in list(self.nominations.values()) if uid in each.leaving)
 
     def on_node(self, node: str) -> Iterator[Nomination]:
-        """Nominations to this node."""
+        """Return the nominations to this node."""
         return (each for each in list(self.nominations.values()) if each.node == node)
 
     def leaving_on(self, nodes: Collection[str]) -> list[str]:
-        """Those who are leaving for any place that is kept on these nodes: what one of these holds
-        too much meanwhile, another gets when they are gone."""
+        """Return the pods leaving for any place kept on these nodes. What one nomination holds in
+        excess meanwhile, another gets once they are gone."""
         kept = (each for each in self.nominations.values() if each.node in nodes)
         return sorted({uid for each in kept for uid in each.leaving})
 
@@ -338,7 +339,7 @@ class Preemption:
             self._ledger.reserve(replace(part, shares=(), ports=()))
 
     def keep_again(self, pod: PodRequest) -> None:
-        """A decision for the pod, or for its gang by it, broke off: what is kept is held again."""
+        """Hold the kept places again after a failed decision for the pod or its gang."""
         for each in self._beside(pod):
             self.keep(each)
 
@@ -350,7 +351,7 @@ class Preemption:
 
 
 def free_part(ledger: Ledger, place: Placement, uid: str) -> Placement | None:
-    """As much of the place as is free now, for this UID; None if nothing is."""
+    """Return the free part of the place, under this UID; None if nothing is free."""
     table = ledger.table
     row = table.row_of.get(place.node)
     if row is None:

@@ -1,4 +1,4 @@
-"""Answers kube-scheduler's preempt verb: whom it is to end on each node so that the pod fits.
+"""Answers kube-scheduler's preempt verb: the victims on each node so that the pod fits.
 
     proposed, and enough on a card too         kept as they are
     proposed, and no help on any card          others are searched among those of the node's cards
@@ -24,7 +24,7 @@ from weft.model import PodRequest
 
 
 class OfferedVictims(NamedTuple):
-    """Pods (by UID) whose end on one node makes room, and how many more that is than disruption
+    """Pods (by UID) whose end makes room on one node, and how many more that is than disruption
     budgets allow."""
 
     uids: tuple[str, ...] = ()
@@ -89,8 +89,8 @@ class _CardVictims:
             yield table.nodes[row].name
 
     def on(self, node: str, beside: OfferedVictims) -> OfferedVictims | None:
-        """Return the victims on this node, with those `beside` who go in any case; None for
-        nobody."""
+        """Return the victims on this node, including `beside`, who leave in any case; None if there
+        are none."""
         engine, table = self._engine, self._engine.ledger.table
         everywhere = np.ones(table.count, dtype=np.bool_)
         search = self._search(everywhere, beside.uids)

@@ -1,15 +1,14 @@
-"""Learns from pods that ran out of GPU memory what those like them need.
-
-A pod's request cannot be changed in Kubernetes, so what is learnt is about its *workload* (whoever
-made the pod makes the next one): what Weft charges for it from then on.
+"""Learns from pods that ran out of GPU memory how much pods like them need. A pod's request cannot
+be changed in Kubernetes, so the lesson applies to its *workload* (the controller creates the next
+pod): what Weft charges for its pods from then on.
 
     first time    1.25 × the larger of what it asked and what it was seen to use, at most the card;
                   and never again on borrowed memory
     second time   a GPU of its own
 
-Lessons only grow, and are plain values: a host keeps them where the next process finds them. Each
-end has a name, so that nobody learns from it twice, however often it is told. Beyond `MOST`
-workloads the one that failed least recently is forgotten.
+Lessons only grow, and are plain values that a host stores for the next process. Each OOM end has a
+name, so that it counts once however often it is reported. Beyond `MOST` workloads the one that
+failed least recently is forgotten.
 """
 
 from collections import Counter
@@ -26,10 +25,9 @@ MOST = 1_000
 
 
 class OutOfMemory(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """A pod of this workload, placed so, ran out of GPU memory; the pod may go on, and again.
-
-    `end` names which time: another at each. `peak_mib` is what it was seen to use of a GPU at most
-    (0: nobody saw). `over` says that the pod ends by it, so that another takes its place.
+    """A pod of this workload, placed so, ran out of GPU memory; it may go on, and run out again.
+    `end` names this occurrence. `peak_mib` is the most it was seen to use of a GPU (0: unseen).
+    `over`: the pod ends by it, so that another takes its place.
     """
 
     placement: Placement
@@ -51,7 +49,7 @@ class OomRecord(msgspec.Struct, frozen=True, gc=False):
     ends: tuple[str, ...] = ()
 
     def joined(self, other: "OomRecord") -> "OomRecord":
-        """Both records as one."""
+        """Return both records merged."""
         ends = tuple(dict.fromkeys(self.ends + other.ends))
         times = min(max(self.times, other.times, len(ends)), ALONE_AFTER)
         return OomRecord(times, max(self.least_mib, other.least_mib), ends[:ALONE_AFTER])
@@ -74,7 +72,7 @@ class OomHistory:
         self.owed: Counter[str] = Counter()
 
     def learn(self, out_of_memory: OutOfMemory, ledger: Ledger) -> OomRecord | None:
-        """Return the workload's record from now on; None if that is not a news."""
+        """Return the workload's new record; None if nothing changed."""
         before = self.known.get(out_of_memory.workload, _NOTHING)
         if out_of_memory.end in before.ends or not out_of_memory.placement.shares:
             return None

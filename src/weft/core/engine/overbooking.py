@@ -1,8 +1,7 @@
-"""Picks the pod that goes from a GPU which Weft gave away twice. A pure function of its arguments.
-
-The ledger never books beyond a GPU's size, but it charges facts: a pod that someone else bound, or
-one that a paused Weft bound after another had taken over. Who has to go is decided from API objects
-alone, so that every Weft, also one that has just started, picks the same pod:
+"""Picks the pod to evict from a GPU that Weft assigned twice. A pure function of its arguments. The
+ledger never books beyond a GPU's size, but it charges facts: a pod that another scheduler bound, or
+one that a paused Weft bound after another had taken over. The choice follows from API objects
+alone, so that every Weft process, also a new one, picks the same pod:
 
     1. when it was bound: the PodScheduled condition's time, which the API server writes at the
        Binding, in whole seconds. (When it was *decided* would say the opposite: the decision that
@@ -10,10 +9,10 @@ alone, so that every Weft, also one that has just started, picks the same pod:
     2. in one second: the higher term (`weft.dev/term`) stays; a lower one had lost the lease.
     3. then by UID: arbitrary, but everybody's answer.
 
-In this order each pod stays if it fits beside those that stay: what a careful API server would
-have answered, had it known GPUs. So never more goes than must. Only pods whose placement Weft
-wrote, and that are as they were bound, are looked at; what a smaller node explains is nobody's
-double booking, and who has run for long is left alone.
+In this order each pod stays if it fits with those that stay, as if the API server had checked GPUs
+at each Binding. So no more pods are evicted than necessary. Only pods whose placement Weft wrote,
+unchanged since their Binding, are considered. A node that became smaller is no double booking, and
+pods that have run for long stay.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -179,7 +178,8 @@ def first_overbooked(
 
 
 def _larger_than_its_card(ledger: Ledger, holding: Holding) -> bool:
-    """True if one share alone is more than its card has: then the card is not what it was."""
+    """Return True if one share alone is more than its card has: then the card is not what it
+    was."""
     node: Node = ledger.table.nodes[ledger.table.row_of[holding.placement.node]]
     cards = {gpu.index: gpu for gpu in node.gpus}
     return any(

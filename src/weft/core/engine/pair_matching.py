@@ -1,7 +1,6 @@
-"""Picks who gets a place that several pods wait for: for policies that read `pending`, last.
-
-What a shape may have is kept by the `Assessor`; who else waits changes with every event, so this
-last filter is asked again each time, and only about nodes that fit.
+"""Matches waiting pods to places, for policies that read `pending`; the last filter. The `Assessor`
+caches what a shape may have; the waiting pods change with every event, so this filter is applied
+each time, and only to nodes that fit.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,9 +21,8 @@ ROWS = 64
 def pending(
     queue: Queue, profile: Profile, pod: PodRequest, shape: Shape, beside: Iterable[PodRequest]
 ) -> list[Shape]:
-    """Shapes of the profile's waiting pods in their order, this pod's (as `shape`) among them.
-
-    `beside` are pods that wait elsewhere; a pod that is in the queue too counts once.
+    """Return the shapes of the profile's waiting pods in their order, including this pod's
+    (`shape`). `beside` are pods that wait outside the queue; a pod in both counts once.
     """
     by_uid = {
         waiting.pod.uid: (waiting.key[:-1], waiting.key[-1], waiting.shape)
@@ -41,7 +39,8 @@ def pending(
 def among(
     table: LedgerTable, known: Assessment, profile: Profile, waiting: Sequence[Shape]
 ) -> Assessment:
-    """Return the answers, without what the profile's first policy leaves to others that wait."""
+    """Return the answers without the places that the profile's first policy leaves to other waiting
+    pods."""
     every = (known.codes == 0).nonzero()[0]
     if not known.demand.needs or known.demand.mode == "many" or not len(every):
         return known
@@ -81,7 +80,7 @@ def _best(total: Ints, rows: Ints, most: int) -> Ints:
 
 
 def _choose_again(narrowed: Assessment, query: Query, rows: Ints, profile: Profile) -> None:
-    """The best device of each node among those that are left, and with one policy its score."""
+    """Choose the best remaining device of each node, and its score if one policy scores."""
     scorer: Policy | None = profile.device_scorer
     assert scorer is not None
     scores = ask.score_devices(scorer, query)

@@ -1,4 +1,4 @@
-"""Parked pods that are alike, what they wait for, and what makes a node worth a try of theirs."""
+"""Groups parked pods that are alike, with what they wait for and which nodes are worth a try."""
 
 import heapq
 from collections.abc import Callable, Iterator
@@ -28,11 +28,11 @@ class IsParked(Protocol):
 
 
 class HasShape(Protocol):
-    """Something whose pods have one shape."""
+    """An object whose pods have one shape."""
 
     @property
     def shape(self) -> Shape:
-        """The shape of each."""
+        """Return the shape of each pod."""
 
 
 K = TypeVar("K", bound=HasShape)
@@ -41,9 +41,9 @@ W = TypeVar("W", bound=IsParked)
 
 class FreedNode(NamedTuple):
     """A node with freed capacity: its columns in `NODE_COLUMNS` order, the memory (MiB) and cores
-    (thousandths) free on each of its devices, and its row in the layout of this `generation`.
-    It may be free only for some pods: `for_whom` says whether for this one, and `by_pod` that pods
-    alike may differ in that."""
+    (thousandths) free on each of its devices, and its row in the layout of this `generation`. It
+    may be free only for some pods: `for_whom` tells if for this one, and `by_pod` that pods that
+    are alike may differ in that."""
 
     cells: list[int]
     devices: list[tuple[int, int]]
@@ -60,7 +60,8 @@ class FreedNode(NamedTuple):
         return cls(table.cells[:, row].tolist(), devices, ledger.generation, row)
 
     def could_take(self, need: Need, least_mib: int) -> bool:
-        """True if one device has free what a GPU request asks of it, and so much memory."""
+        """Return True if one device has what the GPU request needs free, and at least this much
+        memory."""
         milli = need.milli
         if self.cells[MAX_MILLI_FREE] < milli or self.cells[MAX_MEMORY_FREE] < least_mib:
             return False
@@ -79,7 +80,7 @@ class Never(NamedTuple):
     rows: bytes
 
     def covers(self, freed: FreedNode) -> bool:
-        """True if the node is among them."""
+        """Return Return True if the node is among them."""
         if self.generation != freed.generation:
             return False
         return bool(self.rows[freed.row >> 3] >> (7 - (freed.row & 7)) & 1)
@@ -112,9 +113,8 @@ class ParkedGroup(Generic[K, W]):
         self._least_mib = [_least_mib(need) for need in demand.needs]
 
     def could_fit(self, freed: FreedNode, *, by_requests: bool = False) -> bool:
-        """Necessary, not sufficient.
-
-        What could be harvested is unknown here; `by_requests`: without it.
+        """Return False if the node cannot help. Necessary, not sufficient: harvestable memory is
+        unknown here; `by_requests` ignores it.
         """
         if freed.for_whom is not None:
             of_all = freed._replace(for_whom=None)
@@ -140,13 +140,13 @@ class ParkedGroup(Generic[K, W]):
         return [self.key.shape, *(other.key.shape for other in self.others)]
 
     def first(self) -> W | None:
-        """Return the one to be tried first; those that left are dropped on the way."""
+        """Return the pod to be tried first; pods that left are dropped on the way."""
         while self.heap and self.heap[0][1].state != "parked":
             heapq.heappop(self.heap)
         return self.heap[0][1] if self.heap else None
 
     def first_for(self, freed: FreedNode) -> W | None:
-        """The first one for whom the node is free."""
+        """Return the first pod for which the node is free."""
         first, whom = self.first(), freed.for_whom
         if first is None or whom is None or whom(first):
             return first
@@ -162,23 +162,22 @@ class ParkedGroup(Generic[K, W]):
 
 
 def fits_without_harvest(group: ParkedGroup[K, W] | None, freed: FreedNode) -> bool:
-    """True if pods that may borrow could fit the node without that."""
+    """Return True if pods that may borrow could fit the node without borrowing."""
     return group is not None and group.demand.harvests and group.could_fit(freed, by_requests=True)
 
 
 def _least_mib(need: Need) -> int:
-    """The least memory one GPU must have free for the request, over the kinds that will do."""
+    """Return the least free memory that one GPU must have for the request, over the acceptable
+    kinds."""
     if need.gpu_request.split:
         return 0
     return int(need.ask_mib.min(initial=NOWHERE_MIB, where=need.will_do))
 
 
 class GroupsByRule(Generic[K, W]):
-    """Parked groups by what their rules about other pods and volumes wait for: an event looks at
-    no others, and at none of a group's thousands of terms but its own.
-
-    A group that was woken is mostly parked again, so it stays for a while, as nobody; but not a
-    gang, which may have other pods by then.
+    """Parked groups by the changes to pods and volumes that their rules wait for: an event only
+    looks at the groups and terms that it concerns. A woken group is mostly parked again, so its
+    empty entry stays for a while; a gang's does not, as its pods may differ by then.
     """
 
     def __init__(self) -> None:
@@ -190,7 +189,7 @@ class GroupsByRule(Generic[K, W]):
         self._count = 0
 
     def add(self, group: ParkedGroup[K, W]) -> None:
-        """One more."""
+        """Add a group."""
         self._left.pop(group.key, None)
         number = self._known.get(group.key)
         if number is None:
@@ -208,7 +207,7 @@ class GroupsByRule(Generic[K, W]):
             self._forget(next(iter(self._left)))
 
     def leave(self, group: ParkedGroup[K, W]) -> None:
-        """Nobody of the group is parked any more."""
+        """Remove a group of which no pod is parked any more."""
         if (number := self._known.get(group.key)) is None:
             return
         del self._groups[number]
@@ -226,8 +225,8 @@ class GroupsByRule(Generic[K, W]):
                 del self._numbers[key]
 
     def waiting_for(self, moved: PodsMoved) -> list[ParkedGroup[K, W]]:
-        """Return the groups that may fit since this moved, in the order in which they came
-        first."""
+        """Return the groups that may fit since this changed, in the order of their first
+        parking."""
         if not self._groups:
             return []
         found: set[int] = set()

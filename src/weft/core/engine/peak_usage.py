@@ -1,12 +1,10 @@
-"""Expects of pods the GPU memory that pods like them used before they ended.
-
-Alike are pods of one namespace that ask the same of one GPU, for the same application, or where
-that is unknown, made by the same workload. A run counts if it completed and its memory was watched
-without a gap (`telemetry/feed/memory_needs.py`): the most of any run is what the next one is
-expected to need, and some more, the fewer runs were seen. One that ran out of memory raises it to
-its lesson, and one that runs, watched so, to what it has used so far: pods that are alike outgrow
-what was learnt one after the other, and the first says so of all.
-This is about lending alone. What a pod asks is charged as ever, against the declared limit.
+"""Predicts a pod's peak GPU memory from earlier pods like it. Pods are alike if they are of one
+namespace, request the same of one GPU, and run the same application or, if that is unknown, belong
+to the same workload. A run counts if it completed and its memory was watched without a gap
+(`telemetry/feed/memory_needs.py`). The largest peak is expected of the next pod, plus a margin that
+shrinks with the number of runs. A pod that ran out of memory raises it to its lesson, and a running
+pod, watched so, to what it has used so far. This is used for lending only: requests are still
+charged in full, against the declared limit.
 """
 
 from collections import OrderedDict
@@ -28,9 +26,8 @@ Kind = tuple[str, str, str]
 
 
 class PeakLearnt(msgspec.Struct, frozen=True, gc=False):
-    """The knowledge of a kind of pods now, to be kept where the next process finds it; and so told.
-
-    The kind is `namespace`, `owner` and `asks`; the rest as in `PeakUsage`.
+    """The present knowledge of a kind of pods, to be stored for the next process, and read back
+    from there. The kind is `namespace`, `owner` and `asks`; the rest as in `PeakUsage`.
     """
 
     namespace: str
@@ -41,14 +38,14 @@ class PeakLearnt(msgspec.Struct, frozen=True, gc=False):
 
 
 class PeakUsage(msgspec.Struct, frozen=True, gc=False):
-    """The most that pods of a kind used, MiB, and how many runs were seen whole."""
+    """The largest peak of a kind of pods, MiB, and how many runs were seen from start to end."""
 
     most_mib: int = 0
     runs: int = 0
 
 
 class HasPod(Protocol):
-    """Whatever a pod was placed as."""
+    """The pod as it was placed."""
 
     pod: PodRequest
 
@@ -63,7 +60,8 @@ class Peaks:
         self._running: Mapping[str, int] = {}
 
     def ran(self, pod: PodRequest, most_mib: int) -> bool:
-        """A run was seen whole (0: it was not); whether it changes what is expected."""
+        """Note a run's peak (0: not watched throughout); return True if this changes what is
+        expected."""
         return most_mib > 0 and self._learn(pod, most_mib, 1)
 
     def running(self, placed: Mapping[str, HasPod], peaks_mib: Mapping[str, int]) -> None:
@@ -101,7 +99,7 @@ class Peaks:
         return [PeakLearnt(*kind, peak.most_mib, peak.runs) for kind, peak in learnt.items()]
 
     def ran_out(self, pod: PodRequest, least_mib: int) -> None:
-        """The pod ran out of memory, and those like it are to be given so much."""
+        """Note that the pod ran out of memory, and that pods like it need this much."""
         self._learn(pod, least_mib, 0)
 
     def expected_mib(self, pod: PodRequest) -> int:
@@ -111,9 +109,8 @@ class Peaks:
         return _expected(peak) if peak is not None else 0
 
     def needs(self, placed: Mapping[str, HasPod]) -> Callable[[str], int] | None:
-        """`expected_mib` by UID of who was placed so; None if nothing is known of anybody.
-
-        What was asked for of the last such answer is not worked out again.
+        """Return a function from UID to `expected_mib` for these placed pods; None if nothing is
+        known of any pod. Needs that the last such function returned are reused.
         """
         before, now = self._needs, dict[str, tuple[PodRequest, int]]()
         self._needs = now
@@ -132,7 +129,7 @@ class Peaks:
         return need_mib
 
     def shape_of(self, pod: PodRequest, shape: Shape) -> Shape:
-        """Return the shape whose GPU request has what is expected, where the pod asks more."""
+        """Return the shape with the expected peak in its GPU request, if the pod requests more."""
         expected_mib = self.expected_mib(pod)
         if not expected_mib or len(shape.gpu_requests) != 1 or shape.gpu_requests[0].least_mib:
             return shape
@@ -174,7 +171,7 @@ def kind_of(pod: PodRequest) -> Kind | None:
 
 
 def peak_owner(pod: PodRequest) -> str:
-    """Names whose peak is expected of the pod."""
+    """Name the kind whose peak is expected of the pod."""
     application = pod.shape.application
     return f"application {application}" if application else f"workload {pod.workload}"
 

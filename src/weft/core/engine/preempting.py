@@ -1,7 +1,7 @@
 """Ends pods of lower priority for one that fits nowhere, and keeps the place for it meanwhile.
 
-Whom to end is `core/preempt/`'s search; each set is tried by the engine's own answers, on the
-ledger, and undone. A decision that ends a pod is one record of the pod and one of each victim.
+`core/preempt/` searches the victims; each set is tried on the ledger by the engine's own answers,
+and undone. A preemption makes one record of the pod and one of each victim.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ LOOKS_SEARCH = 4
 
 
 class RoomFound(NamedTuple):
-    """The node's row, whom to end there, the pod's place then, and nodes with room for those of
-    them that may move; `cost`, where all of them move as the pod waited."""
+    """The node's row, the victims there, the pod's place then, and nodes with room for victims that
+    may move; `cost` is set where all of them move because the pod waited."""
 
     row: int
     victims: tuple[Victim, ...]
@@ -69,9 +69,9 @@ class RoomFound(NamedTuple):
 def makes_room(
     engine: Engine, waiting: WaitingPod, known: Assessment, now_ns: int, out: list[Command]
 ) -> bool:
-    """Find room for a pod that fits nowhere: kept for others of lower priority, or by ending pods.
-    True if the pod has a place, or one is kept for it and it waits for that, or if a more important
-    one goes first and it is tried after that."""
+    """Make room for a pod that fits nowhere: take places kept for pods of lower priority, or end
+    pods. Returns True if the pod has a place, waits for one that is kept for it, or is tried again
+    after a more important pod."""
     pod, preemption = waiting.pod, engine.preemption
     if preemption.nominations and _takes_kept(engine, waiting, now_ns, out):
         return True
@@ -125,20 +125,20 @@ def _takes_kept(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Comm
 
 
 def on_node(engine: Engine, uids: Iterable[str], node: str) -> list[str]:
-    """Those who hold something of the node."""
+    """Return those of the pods that hold something of the node."""
     held = ((uid, engine.ledger.holdings.get(uid)) for uid in uids)
     return [uid for uid, holding in held if holding and holding.placement.node == node]
 
 
 def is_open(known: Assessment) -> Bools:
-    """Nodes on which others' end could help, [N]."""
+    """Return a mask of the nodes where ending pods could help, [N]."""
     return np.asarray(_BY_OTHERS[known.codes] & (known.declared == 0))
 
 
 class PreemptionRights(NamedTuple):
-    """Rights of a pod: whom it may end (of a priority `below` this), which places that are kept for
-    others it may take (`beaten`), and who is `going` anyway where it is concerned. `beside` are
-    others who wait for some of these: what is left when they have their places, it may have."""
+    """Rights of a pod: it may end pods of a priority `below` this, take the kept places in
+    `beaten`, and count the pods in `going` as leaving. `beside` are nominations that wait for some
+    of these: the pod may have what is left after them."""
 
     below: int
     takes_back: TakesBack | None
@@ -153,12 +153,12 @@ class PreemptionRights(NamedTuple):
 
     @property
     def kept_from(self) -> list[str]:
-        """The UIDs under which those places are kept: for its rules nobody is there, anywhere."""
+        """Return the UIDs under which those places are kept; the pod's rules ignore them."""
         return [kept_uid(each.pod.uid) for each in self.beaten]
 
     def gone_for(self, engine: Engine, node: str) -> list[str]:
-        """Return those that are gone when it may run on the node: who leaves another one may stay
-        long."""
+        """Return the pods that are gone once the pod may run on this node; pods leaving other nodes
+        may stay long."""
         return [*dict.fromkeys((*self.kept_from, *on_node(engine, self.going, node)))]
 
     def beside_on(self, node: str) -> list[Nomination]:
@@ -167,9 +167,8 @@ class PreemptionRights(NamedTuple):
 
 
 def rights_of(engine: Engine, pod: PodRequest, *, shares_room: bool = False) -> PreemptionRights:
-    """Return the rights of this pod: by priority, and where queues take back what others borrow, by
-    its queue. `shares_room`: it may have what others leave who go for pods that it does not
-    beat."""
+    """Return the rights of this pod: by priority, and by its queue where queues reclaim what others
+    borrow. `shares_room`: it may have what is left of room made for pods that it does not beat."""
     preemption, beaten = engine.preemption, beaten_by(engine, pod)
     takes_back = TakesBack(engine.teams, pod) if engine.teams.rules.reclaim else None
     beside = [*preemption.still_waiting()] if shares_room and takes_back is None else []
@@ -188,8 +187,8 @@ def rights_of(engine: Engine, pod: PodRequest, *, shares_room: bool = False) -> 
 
 
 def beaten_by(engine: Engine, pod: PodRequest) -> list[Nomination]:
-    """Return the places kept for others that this pod may take: of a lower priority, and where
-    queues take back what others borrow, of its own queue."""
+    """Return the kept places that this pod may take: those of lower priority, and, where queues
+    reclaim, only of its own queue."""
     beaten = engine.preemption.below(pod.priority)
     if not engine.teams.rules.reclaim:
         return beaten
@@ -198,7 +197,7 @@ def beaten_by(engine: Engine, pod: PodRequest) -> list[Nomination]:
 
 @contextmanager
 def without_kept(engine: Engine, pod: PodRequest) -> Iterator[None]:
-    """Ask as if nothing were kept for pods whose places this one may take."""
+    """Hold nothing, for the duration of the context, for pods whose places this one may take."""
     kept = [kept_uid(each.pod.uid) for each in beaten_by(engine, pod)]
     if engine.kept_places.turns:
         kept += engine.kept_places.uids(engine.kept_places.open_to(pod))
@@ -209,7 +208,7 @@ def without_kept(engine: Engine, pod: PodRequest) -> Iterator[None]:
 def _search(
     engine: Engine, waiting: WaitingPod, known: Assessment, rights: PreemptionRights, now_ns: int
 ) -> RoomFound | None:
-    """Return the victims: rather pods that may move, and have room elsewhere, than others."""
+    """Search the victims; pods that may move and have room elsewhere are preferred."""
     preemption = engine.preemption
     fits = FitTrials(engine, waiting.profile, waiting, rights)
 
@@ -243,8 +242,8 @@ def _search(
 def _moves(
     engine: Engine, waiting: WaitingPod, known: Assessment, rights: PreemptionRights, now_ns: int
 ) -> RoomFound | None:
-    """Pods to move for one that has waited, all of which have room elsewhere: in the order in which
-    pods are ended, but of equal sets the one whose costliest pod loses least."""
+    """Search pods to move for one that has waited, all with room elsewhere. The order is that of
+    preemption, but of equal sets the one whose costliest pod loses least wins."""
     preemption, uid = engine.preemption, waiting.pod.uid
     moves, tried = preemption.moves, dict[tuple[int, tuple[str, ...]], RoomFound]()
     if not preemption.movable:
@@ -277,8 +276,8 @@ def _moves(
 
 
 def _at_limit(engine: Engine, pod: PodRequest, known: Assessment) -> Bools | None:
-    """Nodes that only the limit of the pod's queue closes to it, and that have less important pods
-    of its queue; None for none."""
+    """Return a mask of nodes that only the limit of the pod's queue closes to it, and that have
+    less important pods of its queue; None for none."""
     teams, table, standings = engine.teams, engine.ledger.table, engine.preemption.standings
     if not teams.is_limited(pod.team_queue):
         return None
@@ -301,9 +300,9 @@ def _found(engine: Engine, search: VictimSearch) -> FoundVictims | None:
 
 
 class _VictimsOf:
-    """The pods that a pod with these rights may end; `only_movable`: and that may move, and have
-    room somewhere now; `only_queue`: and are of this team's queue; `least_lost_at`: those that lose
-    more work by then count as if they had begun sooner."""
+    """The pods that a pod with these rights may end. `only_movable`: only pods that may move and
+    have room now; `only_queue`: only pods of this team's queue; `least_lost_at`: pods that lose
+    more work by then count as if they had started earlier."""
 
     def __init__(
         self,
@@ -319,7 +318,7 @@ class _VictimsOf:
         self._roomy: dict[tuple[str, Shape], bool] = {}
 
     def __call__(self, node: str) -> Sequence[Victim]:
-        """Return those on the node."""
+        """Return the victims on the node."""
         victims, name_of = self.rights.victims_on(self.engine, node), self.engine.teams.name_of
         if self.only_queue:
             return [v for v in victims if all(name_of(uid) == self.only_queue for uid in v.uids)]
@@ -336,7 +335,7 @@ class _VictimsOf:
         ]
 
     def _has_room(self, pod: PodRequest) -> bool:
-        """True if a pod as this one fits somewhere now, or may once this one is gone."""
+        """Return True if a pod like this one fits somewhere now, or may once this one is gone."""
         rules, is_limited = pod.shape.constraints, self.engine.teams.is_limited(pod.team_queue)
         if pod.gang or rules.pods or rules.storage or is_limited or self.engine.existing.owners:
             return True
@@ -384,7 +383,7 @@ def _search_of(
 def _rules_on_leaving(
     engine: Engine, waiting: WaitingPod, rights: PreemptionRights
 ) -> list[PodsToLeave]:
-    """The demands of the pod's rules about other pods, and of theirs about it, on who leaves."""
+    """Return what the pod's rules about other pods, and theirs about it, require to leave."""
     existing, table, pod = engine.existing, engine.ledger.table, waiting.pod
     shape = engine.shape_of(waiting.profile, pod)
     if shape.constraints.judged_elsewhere or shape.constraints.unsupported:
@@ -403,8 +402,8 @@ def _place_without(
     rights: PreemptionRights,
     now_ns: int,
 ) -> tuple[ChosenPlace | None, list[str]]:
-    """Return the pod's place on this row once these are gone, by the engine's own choice, None if
-    it finds none; and all who are gone there then."""
+    """Return the pod's place on this row once these are gone, by the engine's own choice (None if
+    it finds none), and all pods that are gone there then."""
     before, node = engine.journal.seq, engine.ledger.table.nodes[row].name
     gone, chosen = [*rights.gone_for(engine, node), *uids], None
     with engine.trial(gone, rights.beside_on(node)):
@@ -416,7 +415,7 @@ def _place_without(
 
 
 class FitTrials:
-    """Answers whether the pod fits on a row once some are gone, without scores."""
+    """Checks if the pod fits on a row once some pods are gone, without scores."""
 
     def __init__(
         self,
@@ -431,7 +430,7 @@ class FitTrials:
         engine.fits_only.observed = engine.assessor.observed
 
     def __call__(self, row: int, gone: Sequence[str]) -> bool:
-        """True if it fits there without these."""
+        """Return Return True if it fits there without these."""
         engine, rights = self._engine, self._rights
         node = engine.ledger.table.nodes[row].name
         with engine.trial([*rights.kept_from, *gone], rights.beside_on(node)):
@@ -477,7 +476,7 @@ def end(
     out: list[Command],
     moves_to: str,
 ) -> None:
-    """Ask one of the victims to go, on the record; `moves_to`: the node with room for it."""
+    """Evict one of the victims, with a record; `moves_to` is the node with room for it."""
     pod, preemption = waiting.pod, engine.preemption
     holding = engine.ledger.holdings[uid]
     members = engine.queue.gangs.of_placed(uid)
@@ -496,7 +495,7 @@ def end(
 
 
 def _gives_back_to(engine: Engine, pod: PodRequest, uid: str) -> str:
-    """Return the queue of the pod, where the one that is ended borrowed for another; else ""."""
+    """Return the pod's queue if the victim borrowed from it; else ""."""
     if not engine.teams.rules.reclaim or engine.teams.name_of(uid) == pod.team_queue:
         return ""
     return pod.team_queue
@@ -510,7 +509,7 @@ def _wait(
     now_ns: int,
     out: list[Command],
 ) -> None:
-    """Have the pod wait for those who leave, on the record."""
+    """Have the pod wait for those who leave, with a record."""
     record = replace(engine.refused(waiting, known, now_ns), preempts=plan)
     engine.queue.park(waiting, known.shape, known.demand, now_ns, known.never)
     out.append(Unschedulable(waiting.pod, record))
@@ -520,8 +519,8 @@ def _wait(
 
 
 def try_nominated(engine: Engine, waiting: WaitingPod, now_ns: int, out: list[Command]) -> None:
-    """A pod with a node kept for it: there if it fits by now, else anywhere. While some are still
-    leaving for it, nobody else is ended."""
+    """Try a nominated pod: on its node if it fits by now, else anywhere. While victims are still
+    leaving for it, no other pod is ended."""
     preemption, pod = engine.preemption, waiting.pod
     nomination = preemption.nominations[pod.uid]
     preemption.let_go(nomination)

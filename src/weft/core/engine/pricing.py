@@ -1,16 +1,15 @@
-"""Has policies make their prices again: after so many pods, so long, or so much change.
+"""Has policies recompute their prices after a number of pods, a time, or enough change.
 
-Rules: prices change here alone, at the end of an event, so that a pod's filter, score and bind go
-by the same ones, whoever hosts the engine, answers kept by shape stay true and a decisions file
-replays. Until the first pod comes they follow the ledger: what is asked then changes nothing.
+Rules: prices change only here, at the end of an event. So a pod's filter, score and bind use the
+same prices in every host, cached answers stay valid, and a decisions file replays. Until the first
+pod comes prices follow the ledger, so that questions change nothing.
 
 A policy whose prices cannot be made keeps the last ones while the nodes are the same; with other
 nodes it scores nothing (`unpriced`). It is asked again when prices are due, or with other nodes.
 
-`Turnover` learns whether capacity comes back: how much of what pods hold took the place of what was
-freed. Where nobody leaves that is nothing, where pods come and go all of it. Amounts are
-thousandths of a core on nodes with GPUs, and one for each pod, so that pods without a CPU request
-count too.
+`Turnover` learns whether capacity is reused: which part of what pods hold took the place of freed
+capacity. If no pod leaves that is nothing; if pods come and go, all of it. Amounts are thousandths
+of a core on nodes with GPUs, and one for each pod, so that pods without a CPU request count too.
 """
 
 from collections.abc import Sequence
@@ -34,12 +33,10 @@ FEW_PODS = 200
 
 
 class Turnover:
-    """Counts what is freed and taken between price lists.
-
-    What is held when the first pod comes counts as having taken others' place, as it mostly has
-    where a scheduler is started again; in an empty cluster nothing has. From then on the part is
-    that of everything held: the past is forgotten as the pods change. While few came it is 1, for
-    while a small cluster fills nobody can have left yet.
+    """Counts what is freed and taken between price lists. What is held when the first pod comes
+    counts as reused, as it mostly is when a scheduler restarts; an empty cluster has none. Later
+    the part is that of everything held, so the past is forgotten as pods change. While few pods
+    came it is 1, as none can have left a filling cluster yet.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -48,16 +45,16 @@ class Turnover:
         self._part = 0.0
 
     def begin(self) -> None:
-        """The first pod comes."""
+        """Note what is held when the first pod comes."""
         self._freed, self._held = 0, self._holds()
         self._part = 1.0 if self._held else 0.0
 
     def comes(self) -> None:
-        """A pod came."""
+        """Count a new pod."""
         self._came += 1
 
     def gone(self, uid: str) -> None:
-        """The pod is about to be released, as it ended or was deleted."""
+        """Count a pod that is about to be released, as it ended or was deleted."""
         holding, table = self._ledger.holdings.get(uid), self._ledger.table
         if holding is None:
             return
@@ -83,12 +80,12 @@ class Turnover:
 
 
 def _amount(holding: Holding) -> int:
-    """Return the amount that counts of a pod, also while it is being bound."""
+    """Return the amount that a pod counts as, also while it is being bound."""
     return holding.placement.cpu_milli + 1
 
 
 class _PriceList:
-    """When one policy's prices were made last, and how many pods came since they were due."""
+    """The time of one policy's last prices, and how many pods came since then."""
 
     def __init__(self, policy: Policy, every: PricesEvery, side_tasks: SideTasks) -> None:
         self.policy, self._every, self._age_ns = policy, every, int(every.seconds * SECOND_NS)
@@ -120,7 +117,8 @@ class _PriceList:
         return enough or now_ns - self._made_ns >= self._age_ns
 
     def _has_moved(self, table: LedgerTable) -> bool:
-        """Tells whether the free GPU is another than at the last prices, after each few pods."""
+        """Return True if the free GPU changed enough since the last prices; checked every few
+        pods."""
         if not self._every.gpu_part or self._unseen < PODS_PER_LOOK:
             return False
         self._unseen = 0
@@ -151,8 +149,8 @@ class PriceLists:
         self.make(0)
 
     def expects(self, uid: str) -> bool:
-        """Tells whether it matters that this pod came: some policy has prices, and it was not told
-        of."""
+        """Return True if this pod's arrival matters: some policy has prices, and the pod was not
+        counted yet."""
         return bool(self.lists) and uid not in self._known
 
     def comes(self, uid: str, now_ns: int) -> bool:
@@ -174,13 +172,15 @@ class PriceLists:
         return True
 
     def gone(self, uid: str) -> None:
-        """The pod goes, and is still held: another one of its name counts again."""
+        """Note that the pod leaves; call this while the ledger still holds it. If the pod comes
+        again, it is counted again."""
         self._known.pop(uid, None)
         if self.lists:
             self._turnover.gone(uid)
 
     def follow(self) -> bool:
-        """Before the first pod came: make the prices by the ledger as it is; True if it changed."""
+        """Before the first pod came, recompute prices if the ledger changed; return True if it
+        did."""
         ledger = self._ledger
         if self.has_begun or ledger.on_trial or self._version == ledger.version:
             return False
@@ -188,7 +188,8 @@ class PriceLists:
         return bool(self.lists)
 
     def renew(self, now_ns: int) -> bool:
-        """An event is over; True if prices were due, and what was scored is out of date."""
+        """Recompute prices that are due at the end of an event; return True if scores are now out
+        of date."""
         if not self.has_begun:
             return False
         due = [each for each in self.lists if each.is_due(self._ledger.table, now_ns)]
@@ -196,14 +197,15 @@ class PriceLists:
         return bool(due)
 
     def nodes_changed(self, now_ns: int) -> bool:
-        """Prices of another layout are of other kinds of GPU; True if they were made again."""
+        """Recompute prices after a change of nodes, as kinds of GPU may differ; return True if it
+        was done."""
         if not self.lists or self._ledger.table is self._table:
             return False
         self.make(now_ns)
         return True
 
     def make(self, now_ns: int) -> None:
-        """Make all prices by the ledger as it is."""
+        """Compute all prices from the ledger as it is."""
         self._table, self._version = self._ledger.table, self._ledger.version
         self._make(self.lists, now_ns)
 

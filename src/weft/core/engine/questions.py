@@ -1,9 +1,7 @@
-"""Pure questions to the engine: what fits where, without reserving anything.
-
-kube-scheduler may ask and then skip the rest of its cycle, or ask for one pod before it binds
-another: so an answer promises nothing, and the bind decides again (`BindOn`). It asks about
-thousands of names at once: they are looked up and answered as arrays. What is kept for a less
-important pod is free to the one that is asked about.
+"""Answers questions about what fits where, without reserving anything. kube-scheduler may ask and
+then skip the rest of its cycle, or ask for one pod before it binds another: an answer promises
+nothing, and the bind decides again (`BindOn`). It asks about thousands of nodes at once, so names
+are looked up and answered as arrays. A place kept for a less important pod counts as free.
 """
 
 from collections import deque
@@ -34,10 +32,9 @@ _UNKNOWN = -1
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """About the nodes asked for, in their order: `fits` by name, the others' reasons.
-
-    `unresolvable` are nodes where no other pod's end would help. `unknown` are names that the
-    ledger does not have (a node that just came, or went).
+    """The answer about the requested nodes, in their order: `fits` by name, the others' reasons.
+    `unresolvable` are nodes where preemption would not help. `unknown` are names that the ledger
+    does not have (a node that just joined or left).
     """
 
     fits: list[str]
@@ -47,10 +44,9 @@ class Answers(msgspec.Struct, frozen=True):
 
 
 class RowLookup:
-    """Rows by name. The lists asked about lately (the very objects) are remembered, if `lists` is
-    not 0: they must not be changed.
-
-    prioritize asks about what filter let through, so that list is remembered with it.
+    """Looks up rows by name. The last `lists` lists (the same objects) are cached, so callers must
+    not change them. prioritize asks about the nodes that passed the filter, so that list is cached
+    too.
     """
 
     def __init__(self, lists: int = 4) -> None:
@@ -66,7 +62,7 @@ class RowLookup:
         return rows
 
     def remember(self, table: LedgerTable, names: list[str], rows: Ints) -> None:
-        """The rows that a look-up of `names` would find."""
+        """Cache these rows for a later look-up of `names`."""
         self._known.appendleft((names, table, rows))
 
 
@@ -81,9 +77,8 @@ def which_fit(
     rows: RowLookup = _ANEW,
     beside: Sequence[PodRequest] = (),
 ) -> Answers:
-    """Filter: which of these nodes could take the pod now, and why the others can't.
-
-    `beside` are pods that wait too, and not in the engine's queue.
+    """Filter: return which of these nodes could take the pod now, and why the others can't.
+    `beside` are pods that wait outside the engine's queue.
     """
     with without_kept(engine, pod):
         return _which_fit(engine, engine.assess(profile, pod, beside), pod, names, rows)
@@ -123,9 +118,8 @@ def _which_fit(
 def scores(
     engine: Engine, profile: Profile, pod: PodRequest, names: list[str], rows: RowLookup = _ANEW
 ) -> list[int]:
-    """Prioritize: 0 to 10 for each of these nodes, whole numbers; 0 for those that don't fit.
-
-    Of a policy with `raw_scores`, if it decides alone, what it says itself.
+    """Prioritize: return an integer from 0 to 10 for each of these nodes; 0 for those that don't
+    fit. A policy with `raw_scores` that decides alone returns its own scores.
     """
     with without_kept(engine, pod):
         known = engine.assess(profile, pod, None)
@@ -146,8 +140,8 @@ def scores(
 
 
 class WouldPlace(NamedTuple):
-    """Where the pod would be placed now; `placement` is None if it fits nowhere. `known` is what
-    every node says, `slowdowns` what is expected of it and those beside it."""
+    """The place that a pod would get now; `placement` is None if it fits nowhere. `known` is the
+    assessment of all nodes, `slowdowns` are the expected ones of the pod and its co-residents."""
 
     known: Assessment
     placement: Placement | None = None

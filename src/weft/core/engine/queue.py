@@ -1,4 +1,4 @@
-"""Pods waiting: to be tried (active), for their back-off to end, or for something to change.
+"""The pending pods: waiting to be tried (active), for their back-off to end, or for a change.
 
     added ──▶ ACTIVE ──fits──▶ (out)
                 │ ▲
@@ -6,15 +6,15 @@
                 ▼ │
              PARKED ──an event that could help──▶ BACKING OFF
              FAULTY ──any change──▶ BACKING OFF, longer each time
-Pods of one profile and shape fit alike, so only the first of each parked group is woken.
-When it gets a place or leaves before its turn, the next one is. Until it was tried nobody else is
-woken: it will meet whatever changes. And nobody overtakes: before a pod takes a place, those alike
-that came before it are tried (`defers`), whether they back off, are parked or wait for their turn.
+Pods of one profile and shape fit alike, so only the first of each parked group is woken. When it
+gets a place or leaves before its turn, the next one is woken; until it was tried no other is, as it
+will meet every change. No pod overtakes one that is alike: before a pod takes a place, earlier ones
+are tried (`defers`), whether they back off, are parked or wait for their turn.
 
-Active pods are tried by their policy's order, as long as one event's work is enough for all of
-them. While it is not, they take turns: the highest priority first, and of equals the namespace that
-had the least work so far; within a namespace it stays the policy's order. So nobody's many pods
-keep another waiting.
+Active pods are tried by their policy's order, as long as one event's work budget is enough for all.
+While it is not, they take turns: the highest priority first, and of equals the namespace that had
+the least work so far; within a namespace the policy's order holds. So the many pods of one
+namespace do not keep others waiting.
 
 Pods of a gang gather apart (GATHERING) until as many are there as it needs; then one of them, its
 head, waits as above for all of them (`gangs.py`).
@@ -53,9 +53,10 @@ Whom = Callable[["WaitingPod"], bool] | None
 
 
 class GroupKey:
-    """A profile and a shape as a key that is hashed once: a shape may have thousands of parts, and
-    one event looks thousands of keys up. A gang (`Gang.key`) that waits as one is alike to none,
-    and pods of a team's queue only to each other where that matters (`TeamQueues.apart`)."""
+    """A profile and a shape as a key that is hashed once, since a shape may have thousands of parts
+    and one event may look up thousands of keys. A gang (`Gang.key`) that waits as one shares its
+    group with no other; pods of a team's queue only with each other where that matters
+    (`TeamQueues.apart`)."""
 
     __slots__ = ("_hash", "gang", "profile", "shape", "team")
 
@@ -78,11 +79,11 @@ class GroupKey:
 class WaitingPod:
     """A pod in the queue. `tries` counts attempts so far, `state` says where it waits.
 
-    `woken` says that it left its group for a try, `skip_backoff` that what comes at a steady pace
-    (GPU metrics) is why: it needs no back-off before the try, nor after it. `parked_in` is the
-    group that it was parked in last, `group` that one's key. `faults` counts the tries that broke
-    off. `rank` is its priority, smaller is higher, `turn_of` the namespace on whose turn it is
-    tried. `team` is its team's queue, "" if that does not matter.
+    `woken`: it left its group for a try. `skip_backoff`: it was woken by periodic events (GPU
+    metrics), and needs no back-off before or after the try. `parked_in` is the group that it was
+    parked in last, `group` that one's key. `faults` counts the tries that broke off. `rank` is its
+    priority, smaller is higher, `turn_of` the namespace on whose turn it is tried. `team` is its
+    team's queue, "" if that does not matter.
     """
 
     __slots__ = (
@@ -116,24 +117,25 @@ class WaitingPod:
         self.parked_in: ParkedGroup[GroupKey, WaitingPod] | None = None
 
     def own_group(self) -> GroupKey:
-        """Return those alike, while it waits on its own: pods that must be in their gang's domain
-        are alike with those of their gang."""
+        """Return the key of the group of like pods in which it waits on its own. A pod that must be
+        in its gang's topology domain shares a group only with pods of its gang."""
         gang = self.pod.gang
         in_domain = gang.key if gang and gang.topology_key else ""
         return GroupKey(self.profile.name, self.pod.shape, in_domain, self.team)
 
     def gang_group(self, gang: str) -> GroupKey:
-        """The group of a gang's head: it waits for all of them, and is alike to none."""
+        """Return the group of a gang's head, which waits for all of them, and shares its group with
+        no other pod."""
         return GroupKey(self.profile.name, self.pod.shape, gang, self.team)
 
     def go_first(self) -> None:
-        """Before all others of its profile, in the order in which they came."""
+        """Let it go before all others of its profile, in order of arrival."""
         self.key = (*(FIRST for _ in self.key[:-1]), self.key[-1])
         self.rank = FIRST, FIRST
 
     @property
     def shape(self) -> Shape:
-        """The shape that was assessed for it last; the pod's own before."""
+        """Return the shape that was last assessed for it, at first the pod's own."""
         return self.group.shape
 
 
@@ -141,9 +143,8 @@ Parked = ParkedGroup[GroupKey, WaitingPod]
 
 
 class ActivePods:
-    """Heaps by profile; while there are turns, by profile and rank, and by namespace in these.
-
-    Entries of pods that are not active any more are skipped when they surface.
+    """Heaps by profile; while pods take turns, by profile and rank, and within these by namespace.
+    Entries of pods that are no longer active are skipped when they surface.
     """
 
     def __init__(self) -> None:
@@ -155,14 +156,14 @@ class ActivePods:
         return any(first_of(heap) is not None for heap in self._all())
 
     def push(self, waiting: WaitingPod, turn_of: str | None = None) -> None:
-        """One more, on its own namespace's turn or on that of another (`turn_of`)."""
+        """Add a pod, on its own namespace's turn or on that of another (`turn_of`)."""
         waiting.turn_of = waiting.pod.namespace if turn_of is None else turn_of
         if self._turns is not None and not self._has_turn(waiting.turn_of):
             self._catch_up(waiting.turn_of)
         heapq.heappush(self._heap_of(waiting), (waiting.key, waiting))
 
     def pop(self) -> WaitingPod | None:
-        """Return the next one, taken out; None when there is none."""
+        """Remove and return the next pod; None if there is none."""
         if self._turns is not None:
             return self._pop_by_turns()
         best: Heap | None = None
@@ -175,8 +176,8 @@ class ActivePods:
         return None if best is None else heapq.heappop(best)[1]
 
     def more_important(self, waiting: WaitingPod) -> WaitingPod | None:
-        """The first of the highest priority that is active, where that is higher than this pod's.
-        None while there are turns: these go by priority first."""
+        """Return the first active pod of the highest priority, if that is higher than this pod's.
+        None while pods take turns, as these go by priority first."""
         active = (other for heap in self._heaps.values() for other in active_in(heap))
         first = min(active, key=lambda other: (other.rank[1], *came(other)), default=waiting)
         return first if first.rank[1] < waiting.rank[1] else None
@@ -186,7 +187,8 @@ class ActivePods:
         self._work[waiting.turn_of] = self._work.get(waiting.turn_of, 0) + looks
 
     def take_turns(self, *, by_turns: bool) -> None:
-        """Have them take turns, as one event's work was not enough for all, or no more."""
+        """Start or stop taking turns, which is needed while one event's work budget is not enough
+        for all."""
         if not by_turns:
             self._turns = None
             self._work.clear()
@@ -197,8 +199,8 @@ class ActivePods:
                 heapq.heappush(self._heap_of(waiting), (waiting.key, waiting))
 
     def elder(self, waiting: WaitingPod, shape: Shape) -> WaitingPod | None:
-        """While there are turns: the first of those alike that came before it, and wait for the
-        turn of another namespace."""
+        """While pods take turns, return the first pod of the group that came earlier, and waits for
+        the turn of another namespace."""
         if self._turns is None:
             return None
         ranks = self._turns.get(waiting.profile.name, {})
@@ -229,7 +231,8 @@ class ActivePods:
         )
 
     def _catch_up(self, namespace: str) -> None:
-        """Count for a namespace that comes later the work that the others had before."""
+        """Credit a new namespace with the least work that others had, so that it does not go first
+        for long."""
         others = {
             other
             for ranks in (self._turns or {}).values()
@@ -260,7 +263,7 @@ class ActivePods:
 
 
 def _highest(ranks: dict[tuple[int, int], dict[str, Heap]]) -> tuple[int, int] | None:
-    """Return the highest rank that anybody has; what is empty is dropped on the way."""
+    """Return the highest rank with pods; empty ones are dropped on the way."""
     while ranks:
         rank = min(ranks)
         namespaces = ranks[rank]
@@ -285,13 +288,13 @@ def active_in(heap: Heap) -> Iterator[WaitingPod]:
 
 
 def came(waiting: WaitingPod) -> tuple[int, int]:
-    """When it came: smaller is earlier."""
+    """Return the order of arrival: smaller is earlier."""
     return waiting.pod.created_ns, waiting.key[-1]
 
 
 class Queue(GatheringPods):
-    """All waiting pods. Heads of different profiles are compared by priority, then age; who is
-    next while there is more to do than one event's work, `ActivePods` says."""
+    """All pending pods. Heads of different profiles are compared by priority, then age; while one
+    event's work budget is not enough for all, `ActivePods` decides which is next."""
 
     def __init__(
         self, teams: TeamQueues | None = None, active: ActivePods | None = None, order: By = None
@@ -323,9 +326,8 @@ class Queue(GatheringPods):
         return iter(self._known.values())
 
     def add(self, pod: PodRequest, profile: Profile, now_ns: int, *, first: bool = False) -> None:
-        """A new pod, before all others of its profile where it is to be `first`.
-
-        One with the same UID is replaced, and left alone if it is the same.
+        """Add a pod, before all others of its profile if `first`. A different pod with the same UID
+        is replaced; an equal one is left alone.
         """
         known = self._known.get(pod.uid)
         if known is not None:
@@ -347,7 +349,7 @@ class Queue(GatheringPods):
         return waiting
 
     def _enter(self, waiting: WaitingPod, now_ns: int) -> None:
-        """Let it wait for its back-off and its turn; with its gang, as long as that needs it."""
+        """Let it wait for its back-off and its turn, with its gang as long as that needs it."""
         if not waiting.pod.gang:
             self._hold(waiting, now_ns)
             return
@@ -373,7 +375,7 @@ class Queue(GatheringPods):
         self._wants_no_place(waiting, now_ns)
 
     def _withdraw(self, waiting: WaitingPod, state: str, now_ns: int) -> None:
-        """Take it out of wherever it waits for a try of its own."""
+        """Remove it from wherever it waits for a try of its own."""
         self._faulty.pop(waiting.pod.uid, None)
         was, waiting.state = waiting.state, state
         if was == "gathering":
@@ -386,7 +388,7 @@ class Queue(GatheringPods):
             group.tidy()
 
     def pop(self) -> WaitingPod | None:
-        """The pod to try next, taken out of the active queue; None when there is none."""
+        """Remove and return the pod to try next; None if none is active."""
         waiting, self._next = self._next, None
         if waiting is None or waiting.state != "active":
             waiting = self._active.pop()
@@ -401,22 +403,21 @@ class Queue(GatheringPods):
 
     @property
     def active(self) -> bool:
-        """True while `pop` has a pod to try."""
+        """Return Return True while `pop` has a pod to try."""
         return bool(self._active)
 
     def worked(self, waiting: WaitingPod, looks: int) -> None:
-        """So much work was done for the pod."""
+        """Charge the work done for the pod."""
         self._active.worked(waiting, looks)
 
     def take_turns(self, *, by_turns: bool) -> None:
-        """Have active pods take turns, as one event's work was not enough for all, or no more."""
+        """Start or stop taking turns."""
         self._active.take_turns(by_turns=by_turns)
 
     def defers(self, waiting: WaitingPod, shape: Shape, to: Whom = None) -> bool:
-        """True if a pod of this shape that came before `waiting` backs off, is parked, or waits for
-        its namespace's turn; none but those `to` whom it is to defer.
-
-        To be asked before `waiting` takes a place: then that one is tried first, and this again.
+        """Return True if an earlier pod of this shape backs off, is parked, or waits for its
+        namespace's turn; `to` limits which pods count. Ask this before `waiting` takes a place:
+        then the earlier one is tried first, and this one again.
         """
         if not ((elder := self._active.elder(waiting, shape)) or self._parked or self._woken):
             return False
@@ -437,10 +438,9 @@ class Queue(GatheringPods):
         return True
 
     def yields(self, waiting: WaitingPod) -> bool:
-        """True if a more important pod is active: it is tried next, and then this one again.
-
-        To be asked before anybody is ended for `waiting`, by whatever order its policy tries pods:
-        the other one may take the place, and who was ended for `waiting` would end in vain.
+        """Return True if a more important pod is active: it is tried next, and then this one again.
+        Ask this before any pod is ended for `waiting`: by its policy's order the more important one
+        may come later, take the place, and the victims would have ended in vain.
         """
         self._next = self._active.more_important(waiting)
         if self._next is not None:
@@ -449,7 +449,7 @@ class Queue(GatheringPods):
         return self._next is not None
 
     def done(self, waiting: WaitingPod, now_ns: int) -> None:
-        """The pod has a place."""
+        """Note that the pod has a place."""
         self._known.pop(waiting.pod.uid, None)
         if waiting.pod.gang:
             self.has_place(waiting.pod.uid, waiting.pod.gang, now_ns)
@@ -457,7 +457,7 @@ class Queue(GatheringPods):
         waiting.state = "gone"
 
     def next_of_group(self, waiting: WaitingPod, now_ns: int) -> None:
-        """A woken pod got its place, or left: let the next of its kind try."""
+        """Let the next pod of the group try, after a woken one got its place or left."""
         group = self._parked.get(waiting.group) if waiting.woken else None
         if group is not None:
             self._wake_first(group, now_ns, skip_backoff=waiting.skip_backoff)
@@ -471,10 +471,9 @@ class Queue(GatheringPods):
         never: Never = NOWHERE,
         others: Sequence[tuple[Shape, Demand]] = (),
     ) -> None:
-        """Park a pod that fits nowhere until an event helps. `never` are nodes that none could,
-        `others` the other demands of the gang that it waits for.
-
-        One woken for its old group that by now has another shape leaves its turn to the next there.
+        """Park a pod that fits nowhere until an event helps. `never` are nodes that could not take
+        it whichever pods leave, `others` the other demands of the gang that it waits for. A pod
+        whose shape changed since it was woken leaves its turn to the next of its old group.
         """
         if shape != waiting.shape:
             self.next_of_group(waiting, now_ns)
@@ -498,7 +497,7 @@ class Queue(GatheringPods):
         waiting.parked_in = group
 
     def park_faulty(self, waiting: WaitingPod, now_ns: int) -> None:
-        """Deciding for it broke off: it waits apart from its group for whatever changes."""
+        """Park a pod whose decision failed, apart from its group, until anything changes."""
         self.next_of_group(waiting, now_ns)
         waiting.faults += 1
         waiting.state = "faulty"
@@ -508,7 +507,8 @@ class Queue(GatheringPods):
         self._wants_no_place(waiting, now_ns)
 
     def _wants_no_place(self, waiting: WaitingPod, now_ns: int) -> None:
-        """Where its policy matches those who wait with places, others may have the pod's now."""
+        """If its policy matches waiting pods with places, wake the others of its profile: the place
+        matched to this pod may be theirs."""
         for group in list(self._parked.values()) if waiting.profile.matcher is not None else ():
             self._looked_at += 1
             if group.key.profile == waiting.profile.name:
@@ -520,7 +520,7 @@ class Queue(GatheringPods):
             self._hold(faulty, now_ns)
 
     def retry(self, pod: PodRequest, profile: Profile, tries: int, now_ns: int) -> None:
-        """A pod that lost its place (bind refused): back in after its back-off."""
+        """Add a pod that lost its place (bind refused), after its back-off."""
         waiting = self._new(pod, profile, now_ns)
         waiting.tries = tries
         waiting.ready_ns = now_ns + backoff_ns(tries)
@@ -528,11 +528,10 @@ class Queue(GatheringPods):
         self._enter(waiting, now_ns)
 
     def wake_for_freed(self, freed: FreedNode, now_ns: int) -> None:
-        """Wake the first pod of each group that could fit a node on which capacity was freed.
-
-        A pod that may borrow is woken by any freed capacity, mostly in vain, so it keeps its
-        back-off. Capacity in which it would fit without harvesting ends the back-off at once, as
-        does any where queues take turns: who backs off would lose its turn to another queue.
+        """Wake the first pod of each group that could fit a node on which capacity was freed. A pod
+        that may borrow is woken by any freed capacity, mostly in vain, so it keeps its back-off.
+        The back-off ends at once if the pod would fit without harvesting, or if queues take turns,
+        as it would lose its turn to another queue.
         """
         self._wake_faulty(now_ns)
         at_once = fits_without_harvest if self._teams is None else self._at_once
@@ -555,7 +554,7 @@ class Queue(GatheringPods):
         return fits_without_harvest(group, freed)
 
     def wake_for_team(self, team: str, now_ns: int) -> None:
-        """The team's queue holds less than it did: what its limit refused may fit now, anywhere."""
+        """Wake pods that the limit of this team's queue refused, as the queue holds less now."""
         self._looked_at += len(self._parked)
         for group in list(self._parked.values()):
             if group.key.team == team:
@@ -563,9 +562,8 @@ class Queue(GatheringPods):
                 self._wake_first(group, now_ns, skip_backoff=at_once)
 
     def wake_all(self, now_ns: int, *, skip_backoff: bool = False) -> None:
-        """Anything may have changed (nodes, a policy's input): wake every group's first.
-
-        `skip_backoff` ends the back-off of those, and of the ones that were woken before.
+        """Wake the first pod of every group, as anything may have changed (nodes, a policy's
+        input). `skip_backoff` ends their back-off, and that of pods woken before.
         """
         self._wake_faulty(now_ns)
         for woken in list(self._woken.values()) if skip_backoff else ():
@@ -577,14 +575,14 @@ class Queue(GatheringPods):
             self._wake_first(group, now_ns, skip_backoff=skip_backoff)
 
     def wake_for_pods(self, moved: PodsMoved, now_ns: int) -> None:
-        """Pods came, went or were relabelled, or volumes did: wake the first of each group whose
-        rules about these may hold somewhere now."""
+        """Wake the first pod of each group whose rules about pods or volumes may hold somewhere
+        after these changes."""
         for group in self._by_rule.waiting_for(moved):
             self._looked_at += 1
             self._wake_first(group, now_ns)
 
     def wake(self, uid: str, now_ns: int, *, at_once: bool = True) -> None:
-        """Let this pod try, whatever it waits for; not `at_once`: after its back-off."""
+        """Let this pod try, whatever it waits for: `at_once`, or after its back-off."""
         waiting = self._known.get(uid)
         if waiting is not None and waiting.state in {"parked", "backoff", "faulty"}:
             self._withdraw(waiting, "backoff", now_ns)
@@ -592,13 +590,13 @@ class Queue(GatheringPods):
 
     @property
     def any_parked(self) -> bool:
-        """True if a pod waits until an event helps."""
+        """Return True if any pod is parked."""
         return bool(self._parked)
 
     def wake_preemptors(self, above: int, up_to: int, now_ns: int) -> None:
-        """A pod of this priority is gone: those of no higher one may find others to end now, where
-        they could not before, if they are `above` the lowest. The first of each group is tried
-        after its back-off: who can end nobody keeps its own for when capacity is freed."""
+        """Wake pods that may find victims after a pod of priority `up_to` is gone: those of no
+        higher priority, but `above` the lowest. The first of each group is tried after its
+        back-off."""
         for group in list(self._parked.values()):
             first = group.first()
             if first is None or not first.profile.preempts:
@@ -607,7 +605,7 @@ class Queue(GatheringPods):
                 self._wake_first(group, now_ns)
 
     def groups_looked_at(self) -> int:
-        """Groups that were gone through since this was asked last, to wake somebody."""
+        """Return how many groups were checked for waking since the last call."""
         count, self._looked_at = self._looked_at, 0
         return count
 
@@ -619,7 +617,7 @@ class Queue(GatheringPods):
                 self._activate(waiting)
 
     def next_ns(self) -> int | None:
-        """The end of the next back-off."""
+        """Return the end of the next back-off."""
         while self._backoff:
             ready_ns, _, waiting = self._backoff[0]
             if waiting.state == "backoff" and waiting.ready_ns == ready_ns:
@@ -628,7 +626,8 @@ class Queue(GatheringPods):
         return None
 
     def lost_place(self, uid: str, now_ns: int) -> None:
-        """A pod has no place any more. If its gang has too few now, those that wait gather."""
+        """Note that a pod has no place any more. If its gang has too few now, its waiting pods
+        gather."""
         members = self.gangs.lost(uid)
         if members is None or members.has_quorum:
             return
@@ -644,7 +643,7 @@ class Queue(GatheringPods):
         self._active.push(waiting, turn_of)
 
     def _wake_first(self, group: Parked, now_ns: int, *, skip_backoff: bool = False) -> None:
-        """Let the group's first pod try, unless one that was woken was not tried yet."""
+        """Let the group's first pod try, unless a woken one was not tried yet."""
         if group.key in self._woken:
             return
         waiting = group.first()
@@ -659,12 +658,12 @@ class Queue(GatheringPods):
                 self._hold(waiting, now_ns)
 
     def _end_turn(self, waiting: WaitingPod) -> None:
-        """The pod is tried now, or left."""
+        """Note that the pod is tried now, or left."""
         if waiting.woken and self._woken.get(waiting.group) is waiting:
             del self._woken[waiting.group]
 
     def _leave(self, group: Parked) -> None:
-        """One pod less is parked in the group; an empty group is forgotten."""
+        """Remove a pod from its group; an empty group is dropped."""
         group.parked -= 1
         if group.parked == 0:
             del self._parked[group.key]

@@ -1,4 +1,4 @@
-"""Says why a pod fits nowhere, or where it fits, in numbers people can act on."""
+"""Explains why a pod fits nowhere, in numbers that people can act on."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -30,7 +30,8 @@ Numbers = tuple[int, int, str]
 
 
 class ReasonMeasure(NamedTuple):
-    """The amounts behind a reason, by node: what was `asked`, the most it has, −1 for nothing."""
+    """The amounts behind a reason, by node: the requested amount and the most that is free, −1 for
+    nothing."""
 
     asked: Ints
     best: Ints
@@ -38,7 +39,7 @@ class ReasonMeasure(NamedTuple):
 
     @property
     def lacks(self) -> Bools:
-        """Nodes that it explains: where enough is free it says nothing."""
+        """Return a mask of the nodes that it explains: those without enough free."""
         return np.asarray(self.best < self.asked)
 
 
@@ -78,7 +79,8 @@ def summarise(table: LedgerTable, known: Assessment, warnings: Sequence[str]) ->
 def reasons_of(
     table: LedgerTable, known: Assessment, rows: Ints, warnings: Sequence[str]
 ) -> tuple[Reason, ...]:
-    """Reasons why these nodes do not fit, most common first, in the numbers of who lacks least."""
+    """Return the reasons why these nodes do not fit, most common first, with the numbers of the
+    node that lacks least."""
     codes = known.codes.take(rows)
     counts = np.bincount(codes, minlength=len(Code))
     reasons = []
@@ -202,8 +204,8 @@ def _extended_words(
 
 
 def _overbooked_words(code: Code, query: Query) -> list[str]:
-    """For each node: which GPU would have what the code says is missing, were not so much more
-    promised of its other side that nobody gets a part of it; "" if that is not why."""
+    """Return, for each node, which GPU has enough of the lacking resource but is overbooked in the
+    other (memory or cores), so that no pod gets a part of it; "" if that is not the cause."""
     if code not in _BY_DEVICE:
         return []
     need = _hungriest(query)
@@ -244,7 +246,7 @@ def _lost_links(known: Assessment, table: LedgerTable, rows: Sequence[int]) -> s
 
 
 def _lacks_extended(table: LedgerTable, name: str, amount: int, rows: Sequence[int]) -> bool:
-    """True if one of these nodes has less than that of the resource."""
+    """Return True if one of these nodes has less than this amount of the resource."""
     column = table.extended.get(name)
     return column is None or any(column[row] < amount for row in rows)
 
@@ -255,7 +257,8 @@ def _measures(code: Code, query: Query) -> list[ReasonMeasure]:
 
 
 def _of_all(measures: Sequence[ReasonMeasure]) -> Numbers:
-    """The first that explains all nodes, by the one that lacks least."""
+    """Return the first measure that explains all nodes, with the numbers of the node that lacks
+    least."""
     for requested, best, unit in (measure for measure in measures if measure.lacks.all()):
         row = int(np.where(best < 0, _FAR, requested - best).argmin())
         return int(requested[row]), max(0, int(best[row])), unit
@@ -263,7 +266,7 @@ def _of_all(measures: Sequence[ReasonMeasure]) -> Numbers:
 
 
 def _of_each(measures: Sequence[ReasonMeasure], nodes: int) -> list[Numbers]:
-    """For each node the first that explains it."""
+    """Return, for each node, the first measure that explains it."""
     numbers: list[Numbers] = [(0, 0, "")] * nodes
     for requested, best, unit in reversed(measures):
         for index, (want, has) in enumerate(zip(requested.tolist(), best.tolist(), strict=True)):
@@ -290,7 +293,7 @@ def _extended(query: Query) -> list[ReasonMeasure]:
 
 
 def _too_few(query: Query) -> list[ReasonMeasure]:
-    """For each GPU request: how many GPUs there are large enough and accepted."""
+    """Return, for each GPU request, how many large enough and accepted GPUs there are."""
     total, kinds = query.device_memory_total, query.device_kind
     milli = np.array([kind.milli for kind in query.table.kinds], dtype=np.int64).take(kinds)
     measures = []
@@ -356,8 +359,8 @@ def _hungriest(query: Query) -> Need:
 
 
 def _nearest(query: Query, need: Need, requested: Ints, free: Ints) -> tuple[Ints, Ints]:
-    """(asked, free) of each node's accepted GPU that lacks least, of its k-th best for a GPU
-    request of k GPUs; where it has no k-th, the least that is asked there, and nothing is free."""
+    """Return (requested, free) of each node's accepted GPU that lacks least, or of its k-th best
+    for a request of k GPUs; a node without a k-th GPU has the least request, and nothing free."""
     good = _accepted(query, need)
     lacks = np.where(good, requested - free, _FAR)
     in_order = np.lexsort((lacks, query.device_node))
@@ -372,7 +375,7 @@ def _nearest(query: Query, need: Need, requested: Ints, free: Ints) -> tuple[Int
 
 
 def _accepted(query: Query, need: Need) -> Bools:
-    """Devices of an accepted model and UUID, [d]."""
+    """Return a mask of devices of an accepted model and UUID, [d]."""
     by_kind = np.asarray(need.accepts.take(query.device_kind), dtype=np.bool_)
     by_uuid = query.demand.device_accepts
     if by_uuid is None:

@@ -1,11 +1,12 @@
-"""Says who may be ended for a pod where queues take back what others borrow (`queues.reclaim`).
+"""Finds the pods that may be ended for another where queues reclaim what others borrow
+(`queues.reclaim`).
 
     of the pod's own queue      pods of lower priority
     of another queue            pods that it borrows with, while the pod's queue has less than its
                                 guarantee; whatever their priority
 
-So what is a queue's own is nobody else's, however important, and no two queues end each other's
-pods by turns: a queue that gave back all that it borrowed still has its guarantee.
+So no other queue takes a queue's guaranteed share, whatever the priority, and no two queues end
+each other's pods by turns: a queue that gave back all that it borrowed still has its guarantee.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ ANY_PRIORITY = 1 << 40
 
 
 class TakesBack:
-    """The right of a pod to end others. `below`: victims are of a lower priority than this."""
+    """A pod's right to end others. `below`: victims have a lower priority than this."""
 
     def __init__(self, teams: TeamQueues, pod: PodRequest) -> None:
         self._teams, self._pod, self._queue = teams, pod, pod.team_queue

@@ -1,6 +1,5 @@
-"""Decision records: what was decided, on what, and why.
-
-Kept cheap: numbers only. Sentences are made when someone reads (`explain`) or writes a file.
+"""Decision records: the decision, its inputs, and its reasons. Kept cheap: numbers only. Sentences
+are made when a record is read (`explain`) or written to a file.
 """
 
 from typing import Final, Literal
@@ -52,18 +51,18 @@ class GangDecision(msgspec.Struct, frozen=True, gc=False):
 
 
 class MoveCost(msgspec.Struct, frozen=True, gc=False):
-    """The work that moved pods have to run again, and for how long the pod waited that they are
-    moved for: both as GPUs x seconds. The first is never more."""
+    """The work that moved pods have to run again, and the time for which the other pod waited, both
+    in GPUs x seconds. The first is never larger."""
 
     lost_gpu_s: float
     waited_gpu_s: float
 
 
 class PreemptionPlan(msgspec.Struct, frozen=True, gc=False):
-    """The node that is kept for a pod that fits nowhere, and the pods, by UID, that were asked to
-    go there for it now (`victims`) or before, and are still there (`leaving`). `violations`: so
-    many of them more than disruption budgets allow. `moves`: they are moved as the pod waited,
-    and what that costs."""
+    """The node that is kept for a pod that fits nowhere, and the pods, by UID, that were evicted
+    there for it now (`victims`) or before, and are still there (`leaving`). `violations` is how
+    many more that is than disruption budgets allow. `moves`: the victims are moved because the pod
+    waited, and what that costs."""
 
     node: str
     victims: tuple[str, ...] = ()
@@ -73,8 +72,8 @@ class PreemptionPlan(msgspec.Struct, frozen=True, gc=False):
 
 
 class ExpectedRun(msgspec.Struct, frozen=True, gc=False):
-    """How long a pod is expected to run that got its place: at most `half_s` in half of the cases,
-    `most_s` in nine of ten; unset where nobody knows. `by`: "said", "learnt" or "bound"."""
+    """The expected running time of a placed pod: the median `half_s` and the 90 % quantile
+    `most_s`; unset if unknown. `by`: "said", "learnt" or "bound"."""
 
     by: str
     half_s: float | UnsetType = UNSET

@@ -1,8 +1,8 @@
 """Evicts a co-resident of a pod that is slower than its slowdown limit.
 
-What may change here: what was last seen of each pod, and since when a GPU is left alone. It is a
-pure function of the events. It knows nothing of how progress is counted, nor what is predicted: it
-asks the pods' policies what one costs the other.
+State: the last samples of each pod, and since when a GPU is spared. A pure function of the events.
+How progress is counted or predicted is not known here: the pods' policies say what one pod costs
+another.
 
     a look ──▶ each pod's last three windows ─┬─ a latency-critical pod is too slow in two of them
                                               ├─ or late in two of them
@@ -11,10 +11,10 @@ asks the pods' policies what one costs the other.
            ──▶ one beside it goes, if nothing speaks against it (`eviction_limits.py`)
            ──▶ nobody else goes there for 5 minutes
 
-A latency-critical pod never goes. Windows count only with the very co-residents that are there now:
-the first one with others is about both, and is left out. Guesses (`proxy`), and pods of which
-nothing was seen, evict no pod. Who must not go (`NotEvicted`) is asked last from then on, and no
-more often than each 5 minutes; nothing else is put off by that.
+A latency-critical pod is never evicted. Only windows with exactly the present co-residents count:
+the first window after a change covers both sets, and is left out. Estimates (`proxy`), and pods
+without samples, cause no eviction. A pod whose eviction was refused (`NotEvicted`) comes last from
+then on, and is tried at most every 5 minutes; this delays nothing else.
 
 An example, which a test plays: lc, latency-critical, may get 1.10 times slower. batch and
 free are on its GPU too, expected to cost it a log slowdown of 0.1 and of 0.3.
@@ -104,8 +104,8 @@ class SlowdownReason(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Account:
-    """Windows of a pod beside the same others; whether a latency-critical one is too slow, None if
-    that is unknown."""
+    """A pod's windows with the same co-residents; `too_slow` for a latency-critical pod, None if
+    unknown."""
 
     __slots__ = ("at_ns", "co_residents", "too_slow", "windows")
 
@@ -159,7 +159,7 @@ class SlowdownEviction:
             )
 
     def is_quiet_after_takeover(self, now_ns: int) -> bool:
-        """True while the process that led before may have had somebody evicted just now."""
+        """Return True while an eviction by the previous leader may still be under way."""
         return self._inherited and self._leads_newly(now_ns)
 
     def _leads_newly(self, now_ns: int) -> bool:
@@ -177,7 +177,8 @@ class SlowdownEviction:
             self._forget_sent(now_ns)
 
     def not_evicted(self, uid: str, now_ns: int, *, refused: bool) -> None:
-        """The pod was not evicted: the GPU may lose another one, and this one is asked last."""
+        """Note that the pod was not evicted: another pod of the GPU may be evicted instead. If
+        `refused`, this pod is chosen last from now on."""
         self._eviction_limits.not_evicted(uid)
         if uid in self._leaving:
             self._leaving.discard(uid)
@@ -200,9 +201,8 @@ class SlowdownEviction:
         tolerance_of: Callable[[str], SlowdownTolerance | None],
         now_ns: int,
     ) -> Iterator[tuple[Holding, SlowdownReason]]:
-        """Take over what was seen; who has to go, one after another.
-
-        `tolerance_of` says how slow a pod (UID) may get; None: no pod is evicted for it.
+        """Take new samples, and yield the pods to evict, one after another. `tolerance_of` returns
+        how slow a pod (UID) may get; None: no pod is evicted for it.
         """
         self._forget(now_ns)
         by_uid = {progress.uid: progress for progress in observed}
@@ -300,7 +300,7 @@ class SlowdownEviction:
         return holding is not None and self._co_residents(holding)[1] == (uid,)
 
     def _certain(self, gpu: _Gpu) -> tuple[str, ...]:
-        """UIDs on a GPU, in their order; each node's are gathered once a poll."""
+        """Return the UIDs on a GPU, in their order; collected once per node and poll."""
         if gpu[0] not in self._there:
             uids_on: dict[_Gpu, list[str]] = {}
             for holding in self._ledger.pods_on(gpu[0]):
@@ -348,13 +348,15 @@ class SlowdownEviction:
         )
 
     def _open(self, gpus: Sequence[_Gpu]) -> list[_Gpu]:
-        """GPUs that may lose a pod now. Where one of several waits for a pod to go, all do."""
+        """Yield the GPUs that may lose a pod now. If one of a pod's GPUs waits for an eviction, all
+        do."""
         if any(uid in self._leaving for gpu in gpus for uid in self._ledger.occupants(*gpu)):
             return []
         return [gpu for gpu in gpus if gpu not in self._quiet]
 
     def _may_go(self, holding: Holding, now_ns: int) -> bool:
-        """True if it may be evicted: a certain place, not latency-critical, not lately refused."""
+        """Return True if it may be evicted: its place is certain, it is not latency-critical, and
+        no eviction was refused lately."""
         refused = self._refused_ns.get(holding.placement.uid)
         return (
             holding.state == "committed"
@@ -424,9 +426,8 @@ class SlowdownEviction:
         )
 
     def _speeds(self, uids: Sequence[str], now_ns: int) -> dict[str, float] | None:
-        """Each one's speed when it was seen last; None if one's is unknown, or is critical.
-
-        Not all are seen at each poll: a slow counter takes longer to say something.
+        """Return each pod's speed at its last sample; None if one is unknown or latency-critical.
+        Not every pod has a sample at each poll, as slow counters take longer.
         """
         speeds = {}
         for uid in uids if len(uids) > 1 else ():

@@ -1,8 +1,7 @@
-"""Sets how slow one running pod may get: what its policy allows to all, or less by its SLO.
-
-Neighbours go for what was counted, and small counts are inexact: a poll counts twenty units or so,
-one of which is a twentieth. So no pod is evicted for less than that, however tight a pod's limit,
-and a tight SLO makes no pod look slow that is not. (Who comes is judged by the limit as it is.)
+"""Sets how slow a running pod may get: by its policy, or less by its SLO. Evictions rest on counted
+progress, and small counts are inexact: a poll counts about twenty units, so one unit is a
+twentieth. No pod is evicted for less than that, however tight a pod's limit, so that a tight SLO
+does not make a pod look slow. (Admission of new pods uses the exact limit.)
 """
 
 from collections.abc import Iterable

@@ -1,8 +1,7 @@
-"""Finds pods to move so that stranded GPUs fall, each time the move that lowers them by most.
-
-Greedy: what one move brings is known before it is tried, node by node (what its node strands
-without the pod, and the node where its profile puts it with it), so that few are tried. A pod is
-moved once. The moves were played one after the other on the ledger, which is as before afterwards.
+"""Finds pods to move so that fewer GPUs are stranded, greedily: each time the move that lowers
+stranded GPU the most. The gain of a move is estimated from its two nodes (without the pod, and with
+it where its profile puts it), so that few moves are tried. A pod is moved once. The moves are tried
+one after the other on the ledger, which is restored afterwards.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,8 +22,8 @@ MOST_TRIED = 32
 
 
 class StrandingPlan(msgspec.Struct, frozen=True):
-    """Moves, one after the other. `stranded_milli` are thousandths of a GPU, before and after
-    each; `lost_gpu_s` the work that is lost with all."""
+    """Moves in order. `stranded_milli` are thousandths of a GPU, before the first and after each;
+    `lost_gpu_s` is the work lost with all of them."""
 
     moves: tuple[PodMove, ...]
     stranded_milli: tuple[int, ...]
@@ -32,14 +31,14 @@ class StrandingPlan(msgspec.Struct, frozen=True):
 
 
 class _Arrival(msgspec.Struct, frozen=True):
-    """The node row where a shape's next pod goes, and what is stranded there more with it."""
+    """The node row where a shape's next pod goes, and how much more is stranded there with it."""
 
     row: int
     milli: int
 
 
 class _Promise(NamedTuple):
-    """The most that a move brings; `is_sure`: exactly that, where the profile's score is one."""
+    """The most that a move gains; `is_sure`: exactly that, as the profile has one score."""
 
     milli: int
     uid: str
@@ -72,7 +71,7 @@ class StrandingSearch:
         self._under_trial = False
 
     def plan(self, most_moves: int) -> StrandingPlan:
-        """At most so many moves; fewer where none brings anything any more."""
+        """Plan at most `most_moves` moves; fewer if no other move helps."""
         table = self._ledger.table
         self._arriving.clear()
         self._stranded = self._meter.of().by.sum(axis=0)
@@ -108,7 +107,7 @@ class StrandingSearch:
         return best
 
     def _promised(self) -> Iterator[_Promise]:
-        """By how much stranded GPUs fall with each pod's move, at most."""
+        """Bound by how much each pod's move lowers stranded GPU."""
         table = self._ledger.table
         for uid, milli in self._leaving.items():
             arrival = self._arriving[self._key(uid)]
@@ -122,7 +121,8 @@ class StrandingSearch:
                 yield _Promise(held - milli, uid, is_sure=False)
 
     def _brings(self, uid: str) -> int:
-        """By how much stranded GPUs fall if the pod is moved; 0 if it finds no other place."""
+        """Compute by how much stranded GPU falls if the pod is moved; 0 if it finds no other
+        place."""
         with self._gone([uid]) as (held,):
             to_node = self._trials.place(self._trials.movable[uid].request)
             if to_node is None:
@@ -133,7 +133,7 @@ class StrandingSearch:
         return int(self._stranded[rows].sum()) - after if held != to_node else 0
 
     def _take(self, uid: str) -> PodMove:
-        """Move it, and know what that changed."""
+        """Move the pod, and update the estimates."""
         from_node = self._trials.evict(uid)
         to_node = self._trials.place(self._trials.movable[uid].request)
         assert to_node is not None
@@ -153,7 +153,8 @@ class StrandingSearch:
     # --- what one pod changes ---
 
     def _without_each(self, rows: Iterable[int]) -> dict[str, int]:
-        """For each movable pod on these nodes, what is stranded there more once it is gone."""
+        """Compute, for each movable pod on these nodes, how much more is stranded there once it is
+        gone."""
         nodes = self._ledger.table.nodes
         stranded: dict[str, int] = {}
         there = {row: self._movable_on(nodes[row].name) for row in rows}
@@ -170,7 +171,7 @@ class StrandingSearch:
         return [uid for uid in held if uid in self._trials.movable]
 
     def _renew_arrivals(self) -> None:
-        """Where each shape's next pod goes now, and what that strands."""
+        """Compute where each shape's next pod goes now, and how much that strands."""
         for uid in {self._key(uid): uid for uid in self._leaving}.values():
             pod, key = (
                 msgspec.structs.replace(self._trials.movable[uid].request, uid="weft-defrag"),
@@ -192,7 +193,7 @@ class StrandingSearch:
 
     @contextmanager
     def _gone(self, uids: Sequence[str]) -> Iterator[list[str]]:
-        """Without these pods, for the moment; the nodes that they are on."""
+        """Remove these pods for the duration of the context; yields their nodes."""
         if not self._under_trial:
             with self._trials.trial():
                 yield [self._trials.evict(uid) for uid in uids]

@@ -1,9 +1,9 @@
-"""Counts what each team's queue holds, as the ledger charges it, and says whose turn it is, what
-a limit refuses, and which pods are borrowers.
+"""Counts what each team's queue holds, as the ledger charges it; decides whose turn it is, what a
+limit refuses, and which pods borrow.
 
-What may change here: the sums by queue. They follow from the ledger's bookings (`Ledger.on_booked`)
-and from which queue each pod belongs to, and so from the API's objects alone; what is only tried
-under a checkpoint is undone with it. Where no rules ask for it, nothing is counted.
+State: the sums by queue. They follow from the ledger's bookings (`Ledger.on_booked`) and each pod's
+queue, and so from API objects alone; trials under a checkpoint are undone with it. Nothing is
+counted unless a setting needs it.
 
     held of a queue = Σ over its pods of Charge
     dominant share  = max(GPU memory, GPU cores, CPU) of it, each by what the cluster has
@@ -50,7 +50,7 @@ class QueueUse:
         self.models: dict[str, int] = {}
 
     def add(self, charge: Charge, sign: int) -> None:
-        """One more pod (`sign` 1), or one less (−1)."""
+        """Add a pod (`sign` 1), or remove one (−1)."""
         self.pods += sign
         self.gpu_milli += sign * charge.gpu_milli
         self.memory_mib += sign * charge.memory_mib
@@ -60,15 +60,15 @@ class QueueUse:
             self.models[model] = self.models.get(model, 0) + sign * milli
 
     def of_model(self, name: str) -> int:
-        """Thousandths of GPUs whose model has this in its name."""
+        """Return the thousandths of GPUs whose model name contains this."""
         return sum(
             milli for model, milli in self.models.items() if model_names.contains(model, name)
         )
 
 
 class StatedAmount(NamedTuple):
-    """One amount that a queue's terms state: how much it holds of it, and what is stated.
-    `unit` is what people read, in `per` parts."""
+    """One amount that a queue's terms state: how much the queue holds of it, and what is stated.
+    `unit` is the unit for people, of which `per` is the number of parts."""
 
     setting: str
     unit: str
@@ -92,8 +92,8 @@ def bounds(use: QueueUse, stated: QueueAmounts) -> Iterator[StatedAmount]:
 
 
 def charge_of(placement: Placement, node: Node | None) -> Charge:
-    """Charge a placement on its node; of GPUs that the node does not show, what can be said
-    without them."""
+    """Return the charge of a placement on its node; for GPUs that the node does not show, what is
+    known without them."""
     gpus = {gpu.index: gpu for gpu in node.gpus} if node is not None and placement.shares else {}
     memory_mib = core_milli = 0
     parts: dict[int, list[int]] = {}  # by GPU: MiB and thousandths of cores held
@@ -125,7 +125,8 @@ def larger_part(mib: int, milli: int, card_mib: int, card_milli: int) -> int:
 
 
 def part_of_card(gpu: Gpu, gpus: dict[int, Gpu]) -> int:
-    """Thousandths of a card that this GPU is: all of it, or a MIG instance's part by memory."""
+    """Return the thousandths of a card that this GPU is: all of it, or a MIG instance's part by
+    memory."""
     parent = gpus.get(gpu.parent) if gpu.parent is not None else None
     return 1000 if parent is None else gpu.memory_mib * 1000 // max(1, parent.memory_mib)
 
@@ -158,7 +159,7 @@ class TeamQueues:
     # --- who belongs where ---------------------------------------------------------------------
 
     def belongs(self, uid: str, queue: str) -> str:
-        """The pod is in this queue from now on; the one that holds less for it, "" for none."""
+        """Put the pod into this queue; return the queue that now holds less, "" for none."""
         before = self._names.get(uid)
         self._names[uid] = queue
         holding = self._ledger.holdings.get(uid)
@@ -173,7 +174,7 @@ class TeamQueues:
         return self._names.get(uid, "")
 
     def forget(self, uid: str) -> str:
-        """The pod is gone; the queue that it was in, "" if that is unknown."""
+        """Forget the pod; return its queue, "" if unknown."""
         return self._names.pop(uid, "")
 
     def apart(self, pod: PodRequest) -> str:
@@ -186,7 +187,7 @@ class TeamQueues:
         return self._terms.get(name) or QueueTerms(name)
 
     def is_limited(self, name: str) -> bool:
-        """True if it has limits."""
+        """Return Return True if it has limits."""
         return name in self._limited
 
     def use(self, name: str) -> QueueUse:
@@ -196,7 +197,7 @@ class TeamQueues:
     # --- what they hold ------------------------------------------------------------------------
 
     def _booked(self, holding: Holding, sign: int) -> None:
-        """The ledger holds it from now on (`sign` 1), or no more (−1)."""
+        """Count a booking that begins (`sign` 1) or ends (−1)."""
         uid = holding.placement.uid
         if (before := self._charged.pop(uid, None)) is not None:
             self._add(*before, -1)
@@ -221,7 +222,7 @@ class TeamQueues:
             self._booked(holding, 1)
 
     def charge(self, uid: str, queue: str, holding: Holding) -> None:
-        """Count a holding as the ledger has it now for this queue; for none with ""."""
+        """Count a holding, as the ledger has it now, for this queue; for none with ""."""
         if queue:
             self._names[uid] = queue
         else:
@@ -242,7 +243,7 @@ class TeamQueues:
         return list(self._uses)
 
     def nodes_changed(self, names: Collection[str]) -> None:
-        """Charge again what is held on these nodes: their GPUs may be others."""
+        """Charge again what is held on these nodes, as their GPUs may have changed."""
         for name in names:
             for holding in self._ledger.pods_on(name):
                 self._booked(holding, 1)
@@ -257,7 +258,7 @@ class TeamQueues:
         return turn
 
     def is_below_guarantee(self, name: str) -> bool:
-        """True if the queue holds less than all that it is promised."""
+        """Return True if the queue holds less than its guarantee."""
         return is_below(self.use(name), self.terms(name).guarantee)
 
     def share(self, name: str) -> float:
@@ -276,12 +277,11 @@ class TeamQueues:
     def within_limits(
         self, known: Assessment, pod: PodRequest, kept: Sequence[KeptPlace] = ()
     ) -> Assessment:
-        """Return the answers without nodes on which the pod would take its queue beyond a limit.
-
-        On a node with different GPUs the largest charge counts, so that no choice exceeds it. Such
-        a node is said to be refused by the limit also where others hold what the pod needs: were
-        they gone it would be. Places that are `kept` for other pods of the queue count as held,
-        but for those of its gang: they are decided about together.
+        """Return the answers without nodes on which the pod would take its queue beyond a limit. On
+        a node with different GPUs the largest charge counts, so that no choice exceeds the limit.
+        Such a node is reported as refused by the limit even if it is also full, as it would be
+        refused when empty. Places `kept` for other pods of the queue count as held, except those of
+        its gang, which are decided together.
         """
         name = pod.team_queue
         if name not in self._limited or not known.demand.needs or self._limits_are_off:
@@ -324,8 +324,8 @@ class TeamQueues:
     def _over(
         self, known: Assessment, name: str, use: QueueUse
     ) -> list[tuple[StatedAmount, tuple[Ints, Bools]]]:
-        """Return the limits that the pod would exceed somewhere: what it asks by node, and
-        where."""
+        """Return the limits that the pod would exceed somewhere, with its amounts by node and a
+        mask of these nodes."""
         asked = AskedByNode(known, self._ledger.table)
         return [
             (bound, amounts)
@@ -335,7 +335,7 @@ class TeamQueues:
 
     @contextmanager
     def without_limits(self) -> Iterator[None]:
-        """Ask what would be without any limit."""
+        """Ignore all limits for the duration of the context."""
         self._limits_are_off = True
         try:
             yield
@@ -343,8 +343,8 @@ class TeamQueues:
             self._limits_are_off = False
 
     def raised_limits(self, known: Assessment, pod: PodRequest) -> str:
-        """Return the limits that would have to be raised for the pod to have the node that needs
-        least of that; `known` was asked without limits, and fits there."""
+        """Return the limits to raise so that the pod gets the node that needs the least raise;
+        `known` was assessed without limits."""
         name = pod.team_queue
         over = self._over(known, name, self.use(name))
         fits = np.flatnonzero(known.codes == 0).tolist()
@@ -362,10 +362,9 @@ class TeamQueues:
     # --- borrowers -----------------------------------------------------------------------------
 
     def borrowed(self) -> list[str]:
-        """UIDs of pods whose end would leave their queue at or above its guarantee, those first
-        whose queue is furthest beyond what it may call its own: in this order a queue that wants
-        its guarantee takes back what others borrowed. Within a queue the lowest priority is for
-        who takes back to choose; here it is the latest first."""
+        """Yield the UIDs of pods whose end would leave their queue at or above its guarantee, first
+        those whose queue borrows the most: in this order a queue reclaims its guarantee. Within a
+        queue the latest come first; the caller chooses by priority."""
         return self._borrowed_of(self._uses)
 
     def _borrowed_of(self, queues: Collection[str]) -> list[str]:
@@ -390,8 +389,8 @@ class TeamQueues:
         return [uid for _, _, uid in sorted(found)]
 
     def borrowed_milli(self, queues: Collection[str] | None = None) -> dict[str, int]:
-        """Thousandths of GPUs that each of the queues (None: that hold anything) holds by
-        borrowing: all, where none is promised."""
+        """Return the thousandths of GPUs that each of the queues (None: all that hold anything)
+        borrows; all of them where nothing is guaranteed."""
         asked = self._uses.keys() & (self._uses.keys() if queues is None else {*queues})
         promised = {name for name in asked if not self.terms(name).guarantee.is_none}
         sums = {name: self._uses[name].gpu_milli for name in asked - promised}
@@ -401,7 +400,7 @@ class TeamQueues:
 
 
 def over_limit_in_words(name: str, bound: StatedAmount, amount: int) -> str:
-    """Say which limit keeps a pod waiting that asks for so much."""
+    """Say which limit keeps a pod waiting that requests this amount."""
     held, most, asked = (f"{each / bound.per:,g}" for each in (bound.held, bound.stated, amount))
     return f"queue {name} holds {held} of at most {most} {bound.unit}; this pod asks for {asked}"
 
@@ -422,13 +421,15 @@ def totals_of(table: LedgerTable) -> tuple[int, int, int]:
 
 
 def dominant(use: QueueUse, totals: tuple[int, int, int]) -> int:
-    """Return the largest part of the cluster that it holds, of `SCALE`."""
+    """Return the largest of its parts of the cluster, in units of `SCALE`."""
     held = (use.memory_mib, use.core_milli, use.cpu_milli)
     return max(SCALE * has // max(1, total) for has, total in zip(held, totals, strict=True))
 
 
 def turn_of(use: QueueUse, terms: QueueTerms, totals: tuple[int, int, int]) -> Turn:
-    """Return the place among queues of one that holds this."""
+    """Return the sort key of a queue that holds `use`. Queues below their guarantee come first, by
+    the part of it that they hold; then the others, by their dominant share of the cluster divided
+    by their weight."""
     if is_below(use, terms.guarantee):
         parts = (SCALE * b.held // b.stated for b in bounds(use, terms.guarantee))
         return 0, max(parts)
@@ -436,12 +437,12 @@ def turn_of(use: QueueUse, terms: QueueTerms, totals: tuple[int, int, int]) -> T
 
 
 def is_below(use: QueueUse, guarantee: QueueAmounts) -> bool:
-    """True if less is held than is guaranteed, of each amount that is."""
+    """Return True if less is held than is guaranteed, of each guaranteed amount."""
     return not guarantee.is_none and all(b.held < b.stated for b in bounds(use, guarantee))
 
 
 class AskedByNode:
-    """The charge that a pod would be to its queue, at most, on each node."""
+    """The most that a pod would be charged to its queue, on each node."""
 
     def __init__(self, known: Assessment, table: LedgerTable) -> None:
         self._needs, self._table = known.demand.needs, table
@@ -449,7 +450,8 @@ class AskedByNode:
         self._part_of: list[int] | None = None
 
     def amounts(self, bound: StatedAmount) -> tuple[Ints, Bools] | None:
-        """How much it asks of this by node, [N], and where that is too much; None: nowhere."""
+        """Return how much it requests of this amount by node, [N], and a mask of where that is too
+        much; None: nowhere."""
         by_kind = [self._by_kind(need, bound) for need in self._needs]
         most = sum(int(amounts.max(initial=0)) for amounts in by_kind)
         if not most or bound.held + most <= bound.stated:
@@ -467,7 +469,7 @@ class AskedByNode:
         return most
 
     def _by_kind(self, need: Need, bound: StatedAmount) -> Ints:
-        """How much it asks on GPUs of each kind, [K], 0 if they will not do."""
+        """Return how much it requests on GPUs of each kind, [K], 0 for unsuitable ones."""
         setting, parts = bound.setting, self._parts()
         asked = [
             0 if not do else _amount(setting, need, kind, part, int(need.memory_mib[at]))
@@ -478,7 +480,7 @@ class AskedByNode:
         return np.array(asked, dtype=np.int64)
 
     def _parts(self) -> list[int]:
-        """Thousandths of a card that GPUs of each kind are, at most."""
+        """Return the most thousandths of a card that a GPU of each kind is."""
         if self._part_of is None:
             self._part_of = [1000] * len(self._kinds)
             if self._table.has_parents:
@@ -487,7 +489,7 @@ class AskedByNode:
 
 
 def _amount(setting: str, need: Need, kind: DeviceKind, part: int, memory_mib: int) -> int:
-    """How much a GPU request takes of one amount on GPUs of this kind."""
+    """Return how much a GPU request takes of one amount on GPUs of this kind."""
     count, milli = need.count, kind.milli if need.whole else need.milli
     if need.gpu_request.split:  # its memory is the sum over as many GPUs as it takes
         count = max(count, -(-memory_mib // max(1, kind.memory_mib)))
@@ -504,7 +506,8 @@ def _amount(setting: str, need: Need, kind: DeviceKind, part: int, memory_mib: i
 
 
 def parts_by_kind(table: LedgerTable) -> list[int]:
-    """Thousandths of a card that GPUs of each kind are, at most, where some are MIG instances."""
+    """Return the most thousandths of a card that a GPU of each kind is, where some are MIG
+    instances."""
     parts = [0] * len(table.kinds)
     rows, kinds = table.device_node.tolist(), table.device_kind.tolist()
     for device, (row, kind) in enumerate(zip(rows, kinds, strict=True)):

@@ -1,15 +1,14 @@
-"""Says when pods that may be moved are, for one of several GPUs that fits nowhere and waits.
+"""Decides when movable pods are moved for a pod of several GPUs that fits nowhere and waits.
 
     fits nowhere ──`after_ns`──▶ SEARCHED (`preempting.py`) ──▶ its place is kept, the others go
          ▲                           │ nothing found, too dear yet, or enough moved this hour
          └──── looked at again ◀─────┘
 
-A move is a preemption: the pod is evicted, its controller makes it again, and there is room for it
-elsewhere. Nobody is moved for a less important pod. What is lost is GPU time that the moved pods
-have to run again; it must be no more than the GPU time for which the other one has waited, so that
-moves never cost more than waiting did. For pods of one GPU, or a part of one, no pod is moved: they
-soon find room, and then took what larger ones wait for. Nothing of it is stored: a new process
-counts again.
+A move is a preemption: the pod is evicted, its controller creates it again, and there is room for
+it elsewhere. No pod is moved for a less important one. The cost is GPU time that the moved pods
+have to run again; it must be no more than the GPU time for which the other pod has waited, so that
+moves never cost more than waiting did. No pod is moved for pods of one GPU or less: they soon find
+room, and would take what larger pods wait for. Nothing is stored: a new process counts again.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ _MILLI_NS = 1000 * 1_000_000_000
 
 
 class MoveLoss(NamedTuple):
-    """Work that is lost with a move: thousandths of GPUs × ns now, and how many more each ns."""
+    """Work that is lost with a move: thousandths of GPUs × ns now, and the increase per ns."""
 
     milli_ns: int
     grows: int
 
 
 class WaitingMoves:
-    """Pods that fit nowhere, since when, and moves of the last hour. `moved` and `lost_gpu_s` are
-    the pods that were asked to move so far, and their lost work."""
+    """Pods that fit nowhere, since when, and the moves of the last hour. `moved` is the number of
+    pods moved so far, `lost_gpu_s` their lost work."""
 
     def __init__(self, rules: MoveRules) -> None:
         self.rules, self.on = rules, rules.after_ns > 0
@@ -58,11 +57,12 @@ class WaitingMoves:
         self._hour: deque[int] = deque()
 
     def waited_ns(self, uid: str, now_ns: int) -> int:
-        """For how long the pod is known to fit nowhere; from now on where it was not."""
+        """Return for how long the pod is known to fit nowhere; begins now if it was not known."""
         return now_ns - self.since.setdefault(uid, now_ns)
 
     def ready_ns(self, uid: str) -> int:
-        """When moves may be searched for the pod: `FAR` if nothing changed since the last time."""
+        """Return when moves may be searched for the pod: `FAR` if nothing changed since the last
+        search."""
         searched_ns = self._searched.get(uid)
         if searched_ns is None:
             return self.since[uid] + self.rules.after_ns
@@ -71,7 +71,8 @@ class WaitingMoves:
         return min(again_ns, self._again.get(uid, FAR))
 
     def may_search(self, pod: PodRequest, now_ns: int) -> bool:
-        """True if moves may be searched for the pod now; else it is looked at when they may."""
+        """Return True if moves may be searched for the pod now; else have it tried when they
+        may."""
         uid = pod.uid
         if pod.shape.gpus <= 1:
             return False
@@ -83,11 +84,12 @@ class WaitingMoves:
         return True
 
     def searched(self, uid: str, now_ns: int) -> None:
-        """Moves were searched for the pod, in vain or not; one that broke off was none."""
+        """Note that moves were searched for the pod; a failed search does not count."""
         self._searched[uid] = now_ns
 
     def may_move(self, uid: str, count: int, now_ns: int) -> bool:
-        """True if so many may be moved for this pod now; else it is tried again when they may."""
+        """Return True if this many may be moved for this pod now; else have it tried when they
+        may."""
         while self._hour and self._hour[0] <= now_ns - HOUR_NS:
             self._hour.popleft()
         short = len(self._hour) + count - self.rules.an_hour
@@ -96,8 +98,8 @@ class WaitingMoves:
         return short <= 0
 
     def is_worth(self, uid: str, lost: Sequence[MoveLoss], milli: int, now_ns: int) -> bool:
-        """True if no more is lost than the pod waited for so many thousandths of GPUs; else it is
-        tried again when that is so."""
+        """Return True if no more work is lost than the pod's wait for `milli` thousandths of GPUs;
+        else have it tried when that is so."""
         missing = sum(each.milli_ns for each in lost) - self.waited_ns(uid, now_ns) * milli
         pace = milli - sum(each.grows for each in lost)
         if missing > 0 and pace > 0:
@@ -105,25 +107,25 @@ class WaitingMoves:
         return missing <= 0
 
     def begin(self, count: int, lost_gpu_s: float, now_ns: int) -> None:
-        """So many are asked to move."""
+        """Count moves that are about to be made."""
         self._hour.extend([now_ns] * count)
         self.moved += count
         self.lost_gpu_s += lost_gpu_s
 
     def forget(self, uid: str) -> None:
-        """The pod has a place, or is gone."""
+        """Forget a pod that has a place or is gone."""
         for times in (self.since, self._searched, self._again):
             times.pop(uid, None)
 
     def changed(self, now_ns: int) -> None:
-        """There is more room, or more pods may move: those that wait are looked at again."""
+        """Have waiting pods tried again, as there is more room, or more pods may move."""
         if not self.since:
             return
         self._changed_ns = now_ns
         self.look_at(max(now_ns, self._looked_ns + AGAIN_NS))
 
     def begin_look(self, now_ns: int) -> bool:
-        """True if those that wait are to be looked at now."""
+        """Return True if waiting pods are due to be tried now."""
         if now_ns < self.due_ns:
             return False
         self.due_ns, self._looked_ns = FAR, now_ns
@@ -134,11 +136,11 @@ class WaitingMoves:
         self.look_at(at_ns)
 
     def look_at(self, at_ns: int) -> None:
-        """Have those that wait looked at then, if not before."""
+        """Have waiting pods tried at this time, if not earlier."""
         self.due_ns = min(self.due_ns, at_ns)
 
     def next_ns(self, wake_ns: int | None) -> int | None:
-        """`wake_ns`, or when those that wait are looked at, if that is sooner."""
+        """Return the earlier of `wake_ns` and the next time at which waiting pods are tried."""
         if self.due_ns < (FAR if wake_ns is None else wake_ns):
             return self.due_ns
         return wake_ns
@@ -149,14 +151,15 @@ NONE_MOVED = WaitingMoves(NO_MOVES)
 
 
 def gpu_milli(engine: Engine, placement: Placement) -> int:
-    """GPUs that the placement holds, in thousandths, as queues are charged for them."""
+    """Return the Return the GPUs that the placement holds, in thousandths, as queues are charged
+    for them."""
     row = engine.ledger.table.row_of.get(placement.node)
     return charge_of(placement, None if row is None else engine.ledger.table.nodes[row]).gpu_milli
 
 
 def lost_by(engine: Engine, uid: str, now_ns: int) -> MoveLoss:
-    """Return the work that is lost when this pod moves: what it says, or all since it has its
-    place."""
+    """Return the work that is lost when this pod moves: what it states, or all since its
+    placement."""
     preemption = engine.preemption
     milli = gpu_milli(engine, engine.ledger.holdings[uid].placement)
     restart_s = preemption.movable[uid].restart_s
@@ -172,8 +175,8 @@ def cost_of_moves(lost: Sequence[MoveLoss], waited_milli_ns: int) -> MoveCost:
 
 
 def look(engine: Engine, now_ns: int) -> None:
-    """Time has passed: those are tried again for which moves may be searched by now, the most
-    important and the oldest first; one of each that are alike."""
+    """Wake pods for which moves may be searched by now, the most important and the oldest first;
+    one of each group."""
     moves, queue = engine.preemption.moves, engine.queue
     if not moves.begin_look(now_ns):
         return

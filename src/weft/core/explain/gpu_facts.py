@@ -1,4 +1,4 @@
-"""Facts about GPUs beside their accounts: what is measured, lent, and of use to nobody."""
+"""Collects facts about GPUs for people: what is promised, measured, lent and stranded."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -12,9 +12,9 @@ from weft.model.metric import Metric
 
 
 class GpuState(NamedTuple):
-    """All that changes about a GPU: MiB and thousandths that are promised and free, pods, MiB that
-    these were measured not to need, and what is measured of it: MiB, and percent of the time in
-    which anything ran, degrees Celsius; None if nothing."""
+    """The changing facts of a GPU: MiB and thousandths that are promised and free, pods, MiB that
+    these were measured not to need; and measurements: MiB in use, percent of the time in which
+    anything ran, degrees Celsius; None if not measured."""
 
     promised_mib: int
     free_mib: int
@@ -28,7 +28,7 @@ class GpuState(NamedTuple):
 
 
 def gpu_states(engine: Engine) -> list[GpuState]:
-    """Return them for each GPU, in the table's order."""
+    """Return the state of each GPU, in the table's order."""
     table = engine.ledger.table
     columns = (
         table.memory_used,

@@ -1,4 +1,4 @@
-"""Says which places that a pod could have are kept for others."""
+"""Finds places that a pod could have but that are kept for others."""
 
 from collections.abc import Callable
 
@@ -41,14 +41,14 @@ def kept_from(engine: Engine, profile: Profile, pod: PodRequest) -> list[str]:
 
 
 def _starts(engine: Engine, turn: LineTurn) -> str:
-    """When it starts there, with confidence; "" where nobody knows."""
+    """Say when it starts there, with confidence; "" if unknown."""
     if (sure_ns := turn.reservation.sure_ns) is None:
         return ""
     return starts_in_words(sure_ns - engine.residencies.now_ns)
 
 
 def kept_for(engine: Engine, pod: PodRequest) -> list[str]:
-    """Say where room is kept for the pod itself; nothing for one of a group."""
+    """Say where room is kept for the pod itself; nothing for a pod of a group."""
     turn = engine.kept_places.turns.get(pod.uid)
     if turn is None or not turn.places:
         return []
@@ -65,7 +65,7 @@ def node_kept_for(engine: Engine, kept: Nomination, name: Callable[[str], str]) 
 
 
 def gang_now(engine: Engine, members: GangMembers[WaitingPod]) -> GangDecision:
-    """How far the gang is now, and where a place is kept for it."""
+    """Return how far the gang is now, and where a place is kept for it."""
     decision, turn = members.decision(), engine.kept_places.turns.get(members.gang.key)
     if turn is None or not turn.places:
         return decision

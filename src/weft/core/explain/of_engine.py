@@ -1,4 +1,4 @@
-"""Explains a pod of an engine alone, such as a simulation's: no API shows more of it.
+"""Explains a pod of an engine without a cluster, such as a simulation's.
 
 The explanation has the form of a live cluster's (`cluster/scheduler/explain_service.py`).
 """

@@ -121,7 +121,7 @@ def _progress_lines(progress: ObservedProgress | None) -> list[str]:
         looks = (
             f"{progress.broken} of the last {progress.windows} window{'s' * (progress.windows > 1)}"
         )
-        lines.append(f"  at most {progress.bound:.2f} times slower is allowed; broken in {looks}")
+        lines.append(f"  at most {progress.bound:.2f} times slower is allowed; exceeded in {looks}")
     lines += [f"  {progress.withheld}"] * bool(progress.withheld)
     for pair in progress.apart:
         model = f" on {pair.gpu_model}" if pair.gpu_model else ""

@@ -107,7 +107,7 @@ def preemption_in_words(names: Iterable[str], priority: int, way_out: str) -> st
 
 
 def preempted_in_words(why: PreemptedFor) -> str:
-    """Say for whom a pod is ended, or moved."""
+    """Say for which pod another is ended, or moved."""
     text = f"{'moved for' if why.moves_to else 'preempted by'} {why.pod}"
     if why.queue:
         text += f": queue {why.queue} takes back what is guaranteed to it"
@@ -119,7 +119,7 @@ def preempted_in_words(why: PreemptedFor) -> str:
 
 
 def kept_in_words(node: str, leaving: Iterable[str]) -> str:
-    """Say which node is kept for a pod, and who is still to end there."""
+    """Say which node is kept for a pod, and which pods have yet to end there."""
     names = sorted(leaving)
     if not names:
         return f"node {node} is kept for it"
@@ -140,7 +140,7 @@ def kept_for_in_words(group: str, asks: str, nodes: Sequence[str], starts: str =
 
 
 def starts_in_words(left_ns: int) -> str:
-    """Say in how many minutes who waits for a place starts there."""
+    """Say in how many minutes the pod that waits for a place starts there."""
     minutes = max(1, -(-left_ns // 60_000_000_000))
     return f"starts there in {minutes:,} min if nothing ends later than expected"
 

@@ -338,7 +338,7 @@ class ChangeSearch:
         return replace(self._shape, constraints=changed)
 
     def _spread(self) -> Trying[SmallestChange | None]:
-        """Find the least skew that would do, of one of the rules by which the pod is spread."""
+        """Find the smallest maxSkew that would do, for one of the pod's spread rules."""
         rules = self._shape.constraints.pods or InterPodRules()
         for index, rule in enumerate(rules.spread):
             pods = pods_of(self._engine.existing, rule)

@@ -53,10 +53,9 @@ _PER_NODE = ("fits", "exact", "codes", "score", "chosen")
 
 
 class Assignment:
-    """Per node of the query: does it fit (`codes` says why not), the devices' summed `score`,
-    and the `chosen` position for each of the `todo` steps, [n, steps].
-
-    `exact` is False if the search ended at its bound: a better way may be left.
+    """The answer per node of the query: `codes` (0 fits), the devices' summed `score`, and the
+    `chosen` position for each of the `todo` steps, [n, steps]. `exact` is False if the search ended
+    at its bound: a better assignment may exist.
     """
 
     __slots__ = ("chosen", "codes", "exact", "fits", "score", "todo")
@@ -77,13 +76,14 @@ class Assignment:
         return part
 
     def put(self, positions: Ints, part: "Assignment") -> None:
-        """Writes the answer for some of the nodes."""
+        """Write the answer for some of the nodes."""
         for name in _PER_NODE:
             getattr(self, name)[positions] = getattr(part, name)
 
 
 def steps(demand: Demand, policy: Policy) -> list[tuple[int, Need]]:
-    """(GPU request, need) once per GPU asked for, largest first; `split` ones come after."""
+    """List (GPU request, need) once per requested GPU, the largest first; `split` ones come
+    last."""
     sign = -1 if policy.last_request_first else 1
     order = sorted(
         (i for i, need in enumerate(demand.needs) if not need.gpu_request.split),
@@ -121,10 +121,9 @@ def place(query: Query, profile: Profile, key: str = "") -> Assignment:
 
 
 def _connected(query: Query, profile: Profile, policy: Policy, answer: Assignment) -> Assignment:
-    """For a pod that requires it: other devices where those found are not connected well enough.
-
-    They are the best scored set that is, a GPU each. Without one the node does not fit; where
-    shares of several GPU requests could have gone together, it says that not all was looked at.
+    """For a pod that requires connected GPUs, replace devices that are not connected well enough by
+    the best scored set that is, one GPU each. Without such a set the node does not fit; if shares
+    of several GPU requests could share a GPU, the answer is marked as not exact.
     """
     at = np.flatnonzero(answer.fits)
     if query.demand.shape.topology != "required" or not answer.todo or not len(at):
@@ -148,7 +147,8 @@ def _connected(query: Query, profile: Profile, policy: Policy, answer: Assignmen
 def _other_devices(
     query: Query, profile: Profile, policy: Policy, todo: list[Step], chosen: Ints
 ) -> Ints:
-    """Better connected devices, each step its own, or the chosen ones exchanged; −1 without."""
+    """Return better connected devices, one per step, or the chosen ones exchanged; −1 if there are
+    none."""
     others = np.full_like(chosen, -1)
     scratch = _Scratch(query)
     fits, wanted = list[Bools](), scratch.room
@@ -201,7 +201,8 @@ def _place(
 
 
 def _say_what_lacks_alone(query: Query, profile: Profile, answer: Assignment) -> None:
-    """`TOGETHER` only where each GPU request fits alone: else the first one's own reason."""
+    """Set the reason `TOGETHER` only where each GPU request fits alone: else the first request's
+    own reason."""
     at, scratch = np.flatnonzero(answer.codes == Code.TOGETHER), None
     for gpu_request, need in enumerate(query.demand.needs):
         if not len(at):
@@ -215,8 +216,7 @@ def _say_what_lacks_alone(query: Query, profile: Profile, answer: Assignment) ->
 
 
 def _fits_alone(scratch: "_Scratch", profile: Profile, gpu_request: int, need: Need) -> Bools:
-    """Return the nodes that have GPUs for this one of the pod's GPU requests, nothing taken yet,
-    [n]."""
+    """Return a mask of the nodes that have GPUs for this request alone, nothing taken yet, [n]."""
     scratch.begin_step(need, same_request=False)
     for filtering in profile.device_filters:
         mask = ask.filter_devices(filtering, scratch)
@@ -242,9 +242,8 @@ class _State(NamedTuple):
 
 class _Scratch(Query):
     """The query's nodes as they would be after the steps so far; an ordinary query to policies.
-
-    With several `states`, all of them, one after the other: the nodes are there once for each. The
-    first is one that is summed up, or that nothing was taken from.
+    With several `states` the nodes are repeated once for each, one after the other. The first state
+    is summed up, or nothing was taken from it.
     """
 
     hypothetical = True
@@ -278,11 +277,11 @@ class _Scratch(Query):
         self.alone = np.ones(self._device_cells.shape[1], dtype=np.bool_)
 
     def state(self) -> _State:
-        """Its columns now, for a `_Scratch` of several."""
+        """Return its columns now, for a `_Scratch` of several states."""
         return _State(self.cells, self._devices().copy(), self.alone.copy())
 
     def begin_step(self, need: Need, same_request: bool) -> None:
-        """Turn to the next step; `same_request` keeps it off devices that its GPU request has."""
+        """Begin the next step; `same_request` excludes devices that its GPU request already has."""
         self.need = need
         self._fits = None
         if not same_request:
@@ -339,7 +338,7 @@ def _greedy(
     todo: list[Step],
     key: str = "",
 ) -> Assignment:
-    """One pass of steps, each on the best device that the earlier ones left."""
+    """Place the steps in one pass, each on the best device that the earlier ones left."""
     answer = Assignment(query.n, todo)
     scratch = _Scratch(query)
     before = -1
@@ -437,7 +436,8 @@ def _spread_on(scratch: _Scratch, profile: Profile) -> tuple[SplitRequest, Bools
 
 
 def _check_split(scratch: _Scratch, profile: Profile, answer: Assignment) -> None:
-    """A memory total over the fewest GPUs: fits where all usable cards together have it."""
+    """Check a memory total over the fewest GPUs: it fits where all usable cards together have
+    it."""
     split = _spread_on(scratch, profile)
     if split is None:
         return
@@ -451,7 +451,8 @@ def _check_split(scratch: _Scratch, profile: Profile, answer: Assignment) -> Non
 def _spread(
     query: Query, profile: Profile, todo: list[tuple[int, Need]], chosen: Ints
 ) -> list[tuple[int, int]]:
-    """(position, free MiB) of the fewest GPUs for the split request on the one node of `query`."""
+    """Return Return (position, free MiB) of the fewest GPUs for the split request on the one node
+    of `query`."""
     scratch = _Scratch(query)
     for position, (_, need) in zip(chosen, todo, strict=True):
         scratch.take(need, scratch.at(np.array([position], dtype=np.int64)))
@@ -466,9 +467,9 @@ def _spread(
 
 
 def split_shares(query: Query, profile: Profile, answer: Assignment) -> list[tuple[int, int, int]]:
-    """(GPU request, position, MiB) of a split one on the one node of `query`: fewest GPUs, evenly.
-
-    `answer` says where the other GPU requests go; empty without a split GPU request.
+    """Return (GPU request, position, MiB) of the split request on the one node of `query`: the
+    fewest GPUs, evenly. `answer` has the places of the other GPU requests; empty without a split
+    request.
     """
     split = _split_need(query.demand)
     if split is None:
@@ -500,7 +501,8 @@ def _acceptable(query: Query, need: Need, profile: Profile) -> Bools:
 
 
 def _parents(query: Query) -> Ints:
-    """Position on its node of the card that each device is cut from, −1 for cards, [d]."""
+    """Return the position on its node of the card that each device is cut from, −1 for cards,
+    [d]."""
     local = query.device_local
     if not query.table.has_parents:
         return np.full(len(local), -1, dtype=np.int64)
@@ -529,7 +531,7 @@ def _device_rows(scratch: _Scratch, spreadable: Bools) -> DeviceRows:
 def _search(
     query: Query, profile: Profile, order: list[int], policy: Policy | None
 ) -> SearchResult:
-    """GPU requests in this `order`, once for each GPU of theirs, on every node of the query."""
+    """Search places for GPU requests in this `order`, once per GPU, on every node of the query."""
     scratch = _Scratch(query)
     asks = {}
     for gpu_request in dict.fromkeys(order):

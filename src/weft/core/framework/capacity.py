@@ -1,4 +1,4 @@
-"""Proofs that a pod's GPU requests cannot all fit a node, by counting: no search is needed then.
+"""Proves by counting that a pod's GPU requests cannot all fit a node, so that no search is needed.
 
 Necessary conditions only, each vectorised over nodes: how many GPUs a GPU request finds, sums, and
 for some sizes how many shares at least that large the devices can hold.
@@ -20,7 +20,8 @@ _HUGE = 1 << 60
 def cannot_hold(
     nodes: Nodes, asks: Asks, steps: Sequence[int], spread: SplitRequest | None
 ) -> Bools:
-    """Nodes on which the steps (and the `split` request) cannot all have their GPUs, [nodes]."""
+    """Return a mask of nodes on which the steps (and the `split` request) cannot all have their
+    GPUs, [nodes]."""
     counts = Counter(steps)
     lacking = np.zeros(len(nodes.memory), dtype=np.bool_)
     anywhere = np.zeros(nodes.memory.shape, dtype=np.bool_)
@@ -53,8 +54,8 @@ def _fits(nodes: Nodes, ask: DeviceRequest) -> Bools:
 
 
 def _most(nodes: Nodes, values: Ints) -> Ints:
-    """Return the most of what devices have that can be had at a time: a card's, or its
-    instances'."""
+    """Return the most that can be used at a time: of each card, its own amount or that of its
+    instances."""
     if not nodes.instance.any():
         return np.asarray(values.sum(axis=1))
     rows, width = values.shape
@@ -68,7 +69,7 @@ def _most(nodes: Nodes, values: Ints) -> Ints:
 def _too_many_large(
     nodes: Nodes, room: Ints, cores: Ints, sizes: Ints, milli: Ints, number: Ints
 ) -> Bools:
-    """More shares of some size (or more) than the devices can hold of it."""
+    """Return a mask of nodes with more shares of some size or larger than the devices can hold."""
     lacking = np.zeros(len(nodes.memory), dtype=np.bool_)
     places = np.unique(np.linspace(0, len(sizes) - 1, min(len(sizes), _MOST_SIZES)).astype(int))
     by_memory = np.argsort(sizes.max(axis=1, initial=0), kind="stable")

@@ -1,7 +1,6 @@
-"""Which sets of a node's GPUs are connected how well, among those that a pod could have.
-
-The framework decides for one device of each state; which of the devices in that state a pod gets is
-settled here, by `GpuSets`. Devices that nobody's links name are left as they were chosen.
+"""Chooses well connected GPUs among those that a pod could have. The framework decides for one
+device of each state; which of the devices in that state a pod gets is decided here, by `GpuSets`.
+Devices without known links stay as chosen.
 """
 
 from collections.abc import Hashable, Sequence
@@ -21,7 +20,7 @@ from weft.model.gpu_links import gbps_of
 
 
 class ChosenLinks(msgspec.Struct, frozen=True, gc=False):
-    """How a pod's GPUs are connected, and how well so many of the node's could be.
+    """How a pod's GPUs are connected, and how well as many of the node's could be.
 
     `path` is the word of the path that limits their ring (`nvidia-smi topo -m`), between the GPUs
     `between`, `gbps` its bandwidth one way as NCCL reckons, `numa_nodes` how many they belong to.
@@ -41,7 +40,7 @@ class ChosenLinks(msgspec.Struct, frozen=True, gc=False):
 
 
 def matters(shape: Shape, table: LedgerTable) -> bool:
-    """True if the pod goes by links, and somebody tells of some."""
+    """Return True if links matter to the pod, and some are known."""
     return bool(table.links) and shape.topology != "none"
 
 
@@ -55,17 +54,16 @@ def sets_on(table: LedgerTable, row: int) -> GpuSets | None:
 
 
 def unknown_to(table: LedgerTable, demand: Demand) -> Bools | None:
-    """Nodes whose links nobody reports, [N], for a pod that requires to know them; else None."""
+    """Return a mask of nodes with unknown links, [N], for a pod that requires them; else None."""
     if demand.shape.topology != "required" or demand.gpus < 2:
         return None
     return np.asarray(table.links_of < 0)
 
 
 def best_by_node(table: LedgerTable, demand: Demand, rows: Ints | None = None) -> Ints | None:
-    """Return the best quality of any set as large as the pod asks for, were the node empty, of all
-    nodes or those of `rows`.
-
-    None if links say nothing of this demand: it has several GPU requests, or asks for one GPU.
+    """Return the best quality of any set as large as the pod requests on the empty node, for all
+    nodes or those of `rows`. None if links do not matter to this demand: it has several GPU
+    requests, or requests one GPU.
     """
     if len(demand.needs) != 1 or demand.need.gpu_request.split or demand.need.count < 2:
         return None
@@ -121,7 +119,7 @@ def bits_of(table: LedgerTable, row: int, positions: Sequence[int]) -> list[int]
 
 
 def best_of_free(table: LedgerTable, row: int, positions: Sequence[int], count: int) -> list[int]:
-    """The best connected `count` of these interchangeable free devices of the node."""
+    """Return the best connected `count` of these interchangeable free devices of the node."""
     sets, bits = sets_on(table, row), bits_of(table, row, positions)
     if sets is None or not all(bits) or len(positions) < count:
         return list(positions[:count])
@@ -186,7 +184,7 @@ def _alike(
 
 def lacking(query: Query, chosen: Ints) -> Ints:
     """Return the nodes (positions in the query) whose `chosen` devices, [n, steps], are not
-    connected as well as so many of that node's GPUs could be."""
+    connected as well as the same number of that node's GPUs could be."""
     table = query.table
     rows = np.arange(table.count) if query.rows is None else query.rows
     bits = table.device_link_bit[table.starts[rows][:, None] + chosen]
@@ -206,10 +204,9 @@ def lacking(query: Query, chosen: Ints) -> Ints:
 def best_scored(
     table: LedgerTable, row: int, fits: Sequence[Bools], scores: Ints
 ) -> list[int] | None:
-    """Devices for so many steps, a device each, `fits[step]` saying which do: of the sets that are
-    connected as well as any on the empty node, the one with the highest sum of scores.
-
-    None if no such set is free. Arrays are over the node's devices.
+    """Return one device per step, where `fits[step]` allows it: of the sets that are connected as
+    well as any on the empty node, the one with the highest sum of scores. None if no such set is
+    free. Arrays are over the node's devices.
     """
     sets = sets_on(table, row)
     if sets is None:
@@ -233,7 +230,8 @@ def best_scored(
 
 
 def _matched(fits: Sequence[Bools], members: Sequence[int]) -> list[int] | None:
-    """One of these devices for each step, the first ones where all do; by augmenting paths."""
+    """Match one of these devices to each step, by augmenting paths; the first ones where all
+    fit."""
     taken: dict[int, int] = {}
 
     def found(step: int, seen: set[int]) -> bool:
@@ -252,8 +250,8 @@ def _matched(fits: Sequence[Bools], members: Sequence[int]) -> list[int] | None:
 
 
 def may_share(steps: Sequence[tuple[int, Need]]) -> bool:
-    """Tells whether shares of two GPU requests could be on one GPU: on which, not all is looked
-    at."""
+    """Return True if shares of two GPU requests could be on one GPU: then the search is not
+    exhaustive."""
     shares = [(at, need) for at, need in steps if not need.whole]
     return any(
         one[0] != other[0]
@@ -264,7 +262,7 @@ def may_share(steps: Sequence[tuple[int, Need]]) -> bool:
 
 
 def links_chosen(table: LedgerTable, row: int, gpus: Sequence[int]) -> ChosenLinks | None:
-    """How the GPUs of these indexes are connected; None for one, or if unknown."""
+    """Return how the GPUs of these indexes are connected; None for one GPU, or if unknown."""
     sets, indexes = sets_on(table, row), tuple(sorted(set(gpus)))
     if sets is None or len(indexes) < 2 or any(index not in sets.place for index in indexes):
         return None

@@ -1,4 +1,4 @@
-"""A query's devices as the search wants them: one row a node, nodes of about one size together."""
+"""Arranges a query's devices for the search: one row per node, nodes of similar size together."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +17,8 @@ _NARROWEST = 8
 
 
 class DeviceRows:
-    """Columns over the devices of some nodes, [d]; `offsets` and `counts` say which are whose."""
+    """Columns over the devices of some nodes, [d]; `offsets` and `counts` locate each node's
+    devices."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class DeviceRows:
         """Return the best way to place all steps on each node (see `AssignmentSearch`); the asks'
         arrays are [d].
 
-        `cluster` is the number of nodes there are: each has its part of what may be looked at.
+        `cluster` is the number of nodes: each gets an equal part of the search budget.
         """
         result = nothing(len(self._counts), len(steps))
         for nodes_at in self._of_one_size():
@@ -72,7 +73,7 @@ class DeviceRows:
         return result
 
     def hold(self, spread: SplitRequest) -> Bools:
-        """True if each node's devices hold a `split` GPU request."""
+        """Return a mask of nodes whose devices hold a `split` GPU request."""
         holding = np.zeros(len(self._counts), dtype=np.bool_)
         for nodes_at in self._of_one_size():
             nodes, _ = self._padded(nodes_at, {})
@@ -81,7 +82,7 @@ class DeviceRows:
         return holding
 
     def _of_one_size(self) -> Iterator[Ints]:
-        """Nodes with up to 8, 16, 32 … devices."""
+        """Yield groups of nodes with up to 8, 16, 32 … devices."""
         widths = np.maximum(self._counts, _NARROWEST)
         widths = 1 << np.ceil(np.log2(widths)).astype(np.int64)
         for width in np.unique(widths).tolist():
@@ -150,6 +151,6 @@ def _alike(nodes: Nodes, asks: Asks, steps: Sequence[int]) -> tuple[Ints, Ints, 
 
 
 def _cells(nodes: Nodes, kinds: Ints, steps: int) -> Ints:
-    """Device states that a search looks at if it keeps one state a level, [nodes]."""
+    """Return how many device states a search looks at if it keeps one state per level, [nodes]."""
     width = nodes.memory.shape[1]
     return np.asarray(max(1, steps) * width * np.minimum(width, kinds + steps))

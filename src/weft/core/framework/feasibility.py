@@ -1,11 +1,10 @@
-"""Does a demand fit? One reason code per node, vectorised; 0 means it fits.
+"""Checks if a demand fits: one reason code per node, vectorised; 0 means it fits. Declared facts
+(model, size, cordon) are checked once per shape, and again for new or changed nodes
+(`declared_codes`); what others hold is checked each time a node's account changes (`codes`).
 
-Declared facts (model, size, cordon) are checked once per shape, and again where a node comes or
-changes (`declared_codes`), what others hold each time a node's account changes (`codes`).
-
-Kubernetes' own constraints (taints, selectors, affinity, volumes) are such facts: by columns, where
-they are not of a few nodes. A shape without constraints costs one look at whether any node has a
-taint.
+Kubernetes' own constraints (taints, selectors, affinity, volumes) are declared facts, checked by
+columns unless only a few nodes are concerned. A shape without constraints costs one check if any
+node has a taint.
 """
 
 from collections.abc import Sequence
@@ -29,7 +28,8 @@ _CORES, _SHARE = int(Code.GPU_CORES), int(Code.GPU_SHARE)
 
 
 def declared_codes(table: LedgerTable, demand: Demand, rows: Ints | None = None) -> Codes:
-    """Reason codes that follow from nodes and demand alone, for all nodes, or those of `rows`."""
+    """Return the reason codes that follow from nodes and demand alone, for all nodes or those of
+    `rows`."""
     if rows is not None and not len(rows):
         return np.zeros(0, dtype=np.int8)
     shape, codes = demand.shape, _gpu_told(table, demand, rows)
@@ -68,7 +68,8 @@ def _nodes(table: LedgerTable, rows: Ints | None) -> Sequence[Node]:
 
 
 def _not_advertised(nodes: Sequence[Node], resources: tuple[str, ...]) -> Bools:
-    """Nodes that lack one of these; most nodes deliver what many others do."""
+    """Return a mask of nodes that do not advertise one of these resources; nodes with equal sets
+    are checked once."""
     lacks: dict[tuple[str, ...] | None, bool] = {}
     lacking = np.zeros(len(nodes), dtype=np.bool_)
     for row, node in enumerate(nodes):
@@ -79,7 +80,7 @@ def _not_advertised(nodes: Sequence[Node], resources: tuple[str, ...]) -> Bools:
 
 
 def _lacks_isolation(nodes: Sequence[Node], mode: str) -> Bools:
-    """Nodes on which containers cannot have GPUs in this mode."""
+    """Return a mask of nodes on which containers cannot have GPUs in this isolation mode."""
     return np.array([not node.isolates(mode) for node in nodes], dtype=np.bool_)
 
 
@@ -102,7 +103,7 @@ def _gpu_told(table: LedgerTable, demand: Demand, rows: Ints | None) -> Codes:
 
 
 def _kind_codes(table: LedgerTable, need: Need) -> Codes:
-    """Code per device kind, and for kind −1 (no GPU) in the last place."""
+    """Return the code per device kind, and for kind −1 (no GPU) in the last place."""
     sizes = np.array([kind.memory_mib for kind in table.kinds], dtype=np.int64)
     milli = np.array([kind.milli for kind in table.kinds], dtype=np.int64)
     small = (need.ask_mib > sizes) | (0 if need.whole else need.milli > milli)
@@ -135,10 +136,9 @@ def _told_by_device(query: Query, need: Need, in_service: Ints) -> Codes:
 
 
 def codes(query: Query) -> Codes:
-    """Reason codes of what others hold now, int8[n]; `declared_codes` go before them.
-
-    Of demands of several GPU requests only the node beside the GPUs is checked here; whether they
-    fit together is for `assignment.place` to find.
+    """Return the reason codes by what others hold now, int8[n]; `declared_codes` take precedence.
+    For several GPU requests only CPU, memory and the like are checked here; `assignment.place`
+    checks the GPUs.
     """
     demand = query.demand
     extended_fits = _extended_fits(query) if demand.extended else None
@@ -183,7 +183,7 @@ def _extended_fits(query: Query) -> Bools:
 def constraint_codes(
     table: LedgerTable, constraints: Constraints, rows: Ints | None = None
 ) -> Codes | None:
-    """Code per node, or for those of these rows; None if nothing on either side constrains."""
+    """Return the code per node, or for those of these rows; None if neither side constrains."""
     if constraints.judged_elsewhere:
         return None
     count = table.count if rows is None else len(rows)
@@ -200,7 +200,7 @@ def constraint_codes(
 
 
 def _codes_of_all(table: LedgerTable, constraints: Constraints, *, labelled: bool) -> Codes:
-    """By columns: `_code_on` of every node."""
+    """Return `_code_on` of every node, by columns."""
     taints = table.taints
     by_set = np.array([_taint_code(constraints, each) for each in taints.sets], dtype=np.int8)
     codes = by_set.take(taints.of_node)
@@ -228,7 +228,7 @@ def _code_on(node: Node, constraints: Constraints) -> Code:
 
 
 def closed_to(node: Node, constraints: Constraints) -> Code:
-    """The reason why the node takes no such pod, whatever is free; FITS where it does."""
+    """Return the reason why the node takes no such pod, whatever is free; FITS if it does."""
     if not node.schedulable:
         return Code.UNSCHEDULABLE
     if constraints.judged_elsewhere or not node.taints:
@@ -245,7 +245,7 @@ def _taint_code(constraints: Constraints, taints: tuple[Taint, ...]) -> Code:
 
 
 def port_codes(query: Query, wanted: tuple[HostPort, ...]) -> Codes:
-    """HOST_PORT where one of the wanted ports is taken, int8[n]."""
+    """Return Return HOST_PORT where one of the wanted ports is taken, int8[n]."""
     used_ports = query.table.ports
     rows = range(query.n) if query.rows is None else query.rows.tolist()
     return np.array(

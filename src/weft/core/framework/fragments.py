@@ -34,8 +34,8 @@ KEPT = 16_384
 
 
 class NodeState(NamedTuple):
-    """One node. `shares` are what is free on its usable GPUs, ascending, in thousandths of a GPU;
-    `whole_taken` of them go whole."""
+    """One node. `shares` are the free parts of its usable GPUs, ascending, in thousandths of a GPU;
+    `whole_taken` of them are taken whole."""
 
     shares: tuple[int, ...]
     cpu_free: int
@@ -89,12 +89,13 @@ class TypicalPods:
 
 
 def typical_input(shapes: Iterable[Shape]) -> Any:
-    """Counts shapes into the plain value of the input `TYPICAL_PODS`: pairs [shape, how many]."""
+    """Count shapes into the plain value of the input `TYPICAL_PODS`: pairs [shape, count]."""
     return msgspec.to_builtins(list(Counter(shapes).items()))
 
 
 def request_type(shape: Shape, card_mib: int) -> Type:
-    """(CPU milli, milli per GPU, GPUs, raw model string) of a shape, as `TypicalPods` counts it."""
+    """Return Return (CPU milli, milli per GPU, GPUs, raw model string) of a shape, as `TypicalPods`
+    counts it."""
     milli = 0
     for gpu_request in shape.gpu_requests:
         by_memory = -(-gpu_request.memory.mib_on(card_mib) * 1000 // card_mib)
@@ -137,9 +138,8 @@ class Fragments:
         self._known: dict[tuple[tuple[int, ...], int, int, int], float] = {}
 
     def of_nodes(self, states: Sequence[NodeState]) -> list[float]:
-        """`fragments` of some nodes, remembered: pods of a few shapes leave few distinct states.
-
-        Of the CPU only matters how many of the typical pods' requests it meets.
+        """Return `fragments` of some nodes, cached: pods of a few shapes leave few distinct states.
+        Of the CPU only the number of typical requests that it meets matters.
         """
         if len(self._known) > KEPT:
             self._known.clear()
@@ -167,9 +167,8 @@ class Fragments:
         return [self._known[key] for key in keys]
 
     def _of_node(self, state: NodeState) -> float:
-        """`fragments` of one node, number by number: for one, arrays are slower.
-
-        Sums are added in the same order, so that the last bit is the same.
+        """Return `fragments` of one node without arrays, which are slower for one. Sums are added
+        in the same order, so that the last bit is the same.
         """
         lost, fitting = self.split(state.shares)
         whole_taken, cpu_free = state.whole_taken, state.cpu_free
@@ -201,10 +200,11 @@ class Fragments:
     def fragments(
         self, free: Ints, cpu_free: Ints, lost: Ints, fitting: Ints, kind: Ints
     ) -> Floats:
-        """F of k node states, thousandths of a GPU, [k].
+        """Return Return F of k node states, thousandths of a GPU, [k].
 
-        `free` is the node's free GPU milli, `lost[s]` what of it lies on GPUs with less than
-        `sizes[s]`, `fitting[s]` the number of the others, both [sizes, k]; `kind` the device kind.
+        `free` is the node's free GPU milli, `lost[s]` the part of it on GPUs with less than
+        `sizes[s]`, `fitting[s]` the number of the other GPUs, both [sizes, k]; `kind` is the device
+        kind.
         """
         cpu_fits = cpu_free >= self.cpu
         gpu_fits = fitting.take(self.size_of, axis=0) >= self.gpus
@@ -237,7 +237,7 @@ class Fragments:
 
 
 def _sum(terms: Floats) -> Floats:
-    """Column sums, strictly from the first row to the last.
+    """Sum columns, strictly from the first row to the last.
 
     NumPy adds whole rows in order when there are several columns; a single column it would sum
     pairwise, in another order, so that one is accumulated.
@@ -278,7 +278,7 @@ class NodeShares:
 
     @classmethod
     def of_query(cls, pattern: Fragments, query: Query) -> "NodeShares":
-        """Return the nodes of a query, as its columns say."""
+        """Return the nodes of a query, from its columns."""
         self = cls(pattern, query.table, query.n)
         total = np.maximum(query.device_memory_total, 1)
         share = np.minimum(query.device_milli_free, query.device_memory_free * 1000 // total)
@@ -301,7 +301,7 @@ class NodeShares:
         return part
 
     def mend(self) -> None:
-        """Bring the columns up to the table, looking only at nodes that changed."""
+        """Update the columns from the table, only where nodes changed."""
         rows = np.flatnonzero(self.table.changed_at > self.version)
         if len(rows) == 0:
             return
@@ -326,7 +326,8 @@ class NodeShares:
             self.fragments[row] = fragments
 
     def shares(self, row: int) -> dict[int, int]:
-        """Free amounts of each usable GPU of this node, by position; from the table as it is."""
+        """Return the free amounts of each usable GPU of this node, by position, from the table as
+        it is."""
         table, begin = self.table, self.table.start[row]
         return {
             device - begin: self.share(device, state.milli, state.memory)
@@ -335,20 +336,21 @@ class NodeShares:
         }
 
     def share(self, device: int, milli: int, memory_mib: int) -> int:
-        """The free share of a device that has so much free."""
+        """Return the free share of a device with this much free."""
         return min(milli, memory_mib * 1000 // self._card_mib[self.table.kind_of[device]])
 
     def state(
         self, row: int, shares: Iterable[int], cpu_free: int, whole_taken: int = 0
     ) -> NodeState:
-        """This node if its usable GPUs had these shares."""
+        """Return this node as if its usable GPUs had these free shares."""
         kind = int(self.table.node_kind[row])
         return NodeState(tuple(sorted(shares)), cpu_free, kind, whole_taken)
 
     def with_change(
         self, on: Ints, before: Ints, after: Ints, cpu_free: Ints, kind: Ints
     ) -> Floats:
-        """F after one GPU of node `on[k]` goes from share `before[k]` to `after[k]`, [k]."""
+        """Return Return F after one GPU of node `on[k]` goes from share `before[k]` to `after[k]`,
+        [k]."""
         sizes = self.pattern.size_column
         was_small, is_small = before < sizes, after < sizes
         lost = self.lost.take(on, axis=1) + after * is_small - before * was_small

@@ -53,7 +53,8 @@ class GpuSets:
         self._later: Masks | None = None
 
     def best(self, size: int) -> Masks:
-        """For each mask the best quality of any set of `size` within it, `NO_SET` without one."""
+        """Return, for each mask, the best quality of any set of `size` within it, `NO_SET` without
+        one."""
         known = self._best.get(size)
         if known is None:
             known = np.where(self._size == size, self.quality, NO_SET)
@@ -73,8 +74,8 @@ class GpuSets:
         return known
 
     def choose(self, candidates: Masks, free: int) -> int:
-        """Return the best connected of these sets; of equal ones that which leaves those who come
-        later the best of the `free` cards, then the first."""
+        """Return the best connected of these sets; of equal ones the one that leaves later pods the
+        best of the `free` cards, then the first."""
         quality = self.quality.take(candidates)
         best = candidates[quality == quality.max()]
         if len(best) > 1:
@@ -83,7 +84,7 @@ class GpuSets:
         return int(best[0])
 
     def weakest(self, mask: int) -> RingPath:
-        """A path that limits the best ring through this set of two or more."""
+        """Return a path that limits the best ring through this set of two or more."""
         limit = self._ring[mask]
         places = [place for place in range(self.count) if mask >> place & 1]
         pairs = list(combinations(places, 2))
@@ -108,8 +109,8 @@ class GpuSets:
 
     @property
     def left_for_later(self) -> Masks:
-        """The worth of free cards to those who come later: of each size that is expected, the
-        most strength that disjoint sets of it have together."""
+        """Return the worth of free cards to later pods: for each expected size, the largest total
+        strength of disjoint sets."""
         if self._later is None:
             later = np.zeros(1 << self.count, dtype=np.int64)
             for size in _WANTED_LATER:
@@ -156,7 +157,7 @@ def _strengths(links: GpuLinks) -> Masks:
 
 
 def _numa_nodes(links: GpuLinks) -> Masks:
-    """Number of NUMA nodes that each set's cards belong to."""
+    """Return the number of NUMA nodes that each set's cards belong to."""
     masks = np.arange(1 << len(links.indexes))
     spanned = np.zeros(len(masks), dtype=np.int64)
     for node in set(links.numa):

@@ -1,10 +1,9 @@
-"""Partly placed pods: what the devices of a node look like after the first steps.
-
-Rows of arrays, one row a state, for many nodes at once. Two states of one node are the same to all
-that follows if their devices can be exchanged for one another: the same free memory and cores, the
-same use by the pod, and the same answers to every step that is left. Then one of them is enough.
-They are told apart by 64-bit sums of mixed device states: among the most states that a decision
-looks at, two different ones are taken for the same less than once in 10^9 decisions.
+"""Partly placed pods: the state of a node's devices after the first steps. Arrays have one row per
+state, for many nodes at once. Two states of one node are equivalent if their devices can be
+exchanged for one another: the same free memory and cores, the same use by the pod, and the same
+answers to every step that is left. Then one of them is enough. States are compared by 64-bit sums
+of mixed device states: among the most states that a decision looks at, two different ones are taken
+for the same less than once in 10^9 decisions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,9 +22,9 @@ SINGLE, SEVERAL = 1, 2
 
 
 class DeviceRequest(NamedTuple):
-    """GPU request, asked of each device: `several` GPUs, or one; idle ones, where `whole`, and how
-    many thousandths of its cores. The arrays are [nodes, devices], or [devices] where nodes are not
-    told apart: memory charged there, what must be free there (MiB), and whether it will do."""
+    """A GPU request, by device: for `several` GPUs or one; idle ones if `whole`, and how many
+    thousandths of its cores. The arrays are [nodes, devices], or [devices] if all nodes are equal:
+    memory charged there, memory that must be free there (MiB), and a mask of acceptable devices."""
 
     several: bool
     whole: bool
@@ -58,11 +57,9 @@ class Nodes(NamedTuple):
 
 
 class PartialStates:
-    """Rows of partly placed pods.
-
-    `node` is the row in `nodes`, `flags` how the pod uses a device, `mine` which ones the GPU
-    request being placed has, `path` the devices chosen so far, [rows, steps]. `keys` and `sums`
-    tell devices and states apart.
+    """Rows of partly placed pods. `node` is the row in `nodes`, `flags` how the pod uses a device,
+    `mine` the devices of the GPU request being placed, `path` the devices chosen so far, [rows,
+    steps]. `keys` and `sums` identify devices and states.
     """
 
     __slots__ = ("flags", "keys", "memory", "milli", "mine", "node", "path", "sums")
@@ -85,7 +82,7 @@ class PartialStates:
         return len(self.node)
 
     def bare(self, rows: Ints) -> "PartialStates":
-        """Only these rows, to be told apart again."""
+        """Return only these rows, with keys and sums still to be computed."""
         return PartialStates(
             self.node[rows],
             by_row(self.memory, rows),
@@ -96,7 +93,7 @@ class PartialStates:
         )
 
     def take(self, rows: Ints) -> "PartialStates":
-        """Only these rows."""
+        """Return only these rows."""
         part = self.bare(rows)
         if len(self.sums):
             part.keys, part.sums = by_row(self.keys, rows), self.sums[rows]
@@ -104,7 +101,7 @@ class PartialStates:
 
 
 class StateSpace:
-    """All states of a pod on some nodes: the first ones, and those that follow.
+    """All states of a pod on some nodes: the initial ones, and those after each step.
 
     `steps` are the GPU requests' numbers, once for each GPU of theirs, in the order of placing.
     """
@@ -117,7 +114,7 @@ class StateSpace:
         self._exchangeable = self._may_be_exchanged()
 
     def start(self) -> PartialStates:
-        """Nothing is placed yet; one state for each node."""
+        """Return the initial state of each node, nothing placed."""
         rows, width = self.nodes.memory.shape
         states = PartialStates(
             np.arange(rows),
@@ -131,7 +128,7 @@ class StateSpace:
         return states
 
     def fits(self, states: PartialStates, index: int) -> Bools:
-        """Return the devices that step number `index` could have, [rows, devices]."""
+        """Return a mask of the devices that step number `index` could have, [rows, devices]."""
         step, node = self.asks[self.steps[index]], states.node
         fits = by_row(step.allowed, node)
         if step.several:
@@ -145,7 +142,8 @@ class StateSpace:
         return fits
 
     def blocked(self, states: PartialStates) -> Bools:
-        """Devices whose MIG relative the pod has: a card and its instances are never both held."""
+        """Return a mask of devices whose MIG relative the pod has: a card and its instances are
+        never both held."""
         used, node = states.flags != 0, states.node
         family, instance = self.nodes.family[node], self.nodes.instance[node]
         rows, width = used.shape
@@ -156,7 +154,7 @@ class StateSpace:
         return np.where(instance, card, inside.reshape(rows, width))
 
     def distinct(self, states: PartialStates, row: Ints, device: Ints) -> tuple[Ints, Ints]:
-        """Keeps of these choices, in order, the first of each kind of device of each state."""
+        """Keep of these choices, in order, the first of each kind of device of each state."""
         if not self._exchangeable:
             return row, device
         rows = row.astype(np.uint64) * _ODD[5]
@@ -164,7 +162,7 @@ class StateSpace:
         return row[first], device[first]
 
     def follow(self, states: PartialStates, index: int, row: Ints, device: Ints) -> PartialStates:
-        """Outcomes of these choices for step `index`; of equal ones only the first."""
+        """Return the states after these choices for step `index`; of equal ones only the first."""
         outcomes = states.bare(row)
         self.put(outcomes, index, device)
         if not self._exchangeable:
@@ -174,7 +172,8 @@ class StateSpace:
         return outcomes if len(first) == len(outcomes) else outcomes.take(first)
 
     def put(self, states: PartialStates, index: int, device: Ints) -> None:
-        """Step `index` takes this device of each state, in place; `keys` and `sums` stay behind."""
+        """Let step `index` take this device of each state, in place; `keys` and `sums` are not
+        updated."""
         step, cells = self.asks[self.steps[index]], np.arange(len(states))
         states.memory[cells, device] -= step.charge_mib[states.node, device]
         states.milli[cells, device] -= step.milli
@@ -187,8 +186,8 @@ class StateSpace:
             states.mine[:] = False
 
     def _may_be_exchanged(self) -> bool:
-        """True if devices of a node, or steps, are alike; else hardly two states ever are, and it
-        would cost more to find them than to keep them."""
+        """Return True if devices of a node, or steps, are alike; else hardly any two states are
+        equal, and finding them would cost more than keeping them."""
         used = [self.asks[gpu_request] for gpu_request in self.steps]
         forms = {(ask.whole, ask.milli, ask.ask_mib.tobytes()) for ask in used}
         if any(ask.several for ask in used) or len(forms) < len(used):
@@ -216,7 +215,7 @@ class StateSpace:
 
 
 def _kinds(nodes: Nodes, asks: Asks, steps: Sequence[int]) -> list[Hashes]:
-    """Unchanging columns of each device, for the steps from each number on."""
+    """Return the unchanging columns of each device, for the steps from each number on."""
     fixed = nodes.total.view(np.uint64) * _ODD[0] + nodes.instance * _ODD[1]
     fixed = fixed + nodes.spreadable * _ODD[2] + nodes.idle * _ODD[3] + nodes.there * _ODD[4]
     hashes, hashed = [mix(fixed)], set()
@@ -234,15 +233,14 @@ def _kinds(nodes: Nodes, asks: Asks, steps: Sequence[int]) -> list[Hashes]:
 
 
 def by_row(values: npt.NDArray[Number], rows: Ints) -> npt.NDArray[Number]:
-    """Rows of an array whose columns lie together in memory, as do those of what is returned.
-
-    Sums and extremes over few devices of many states are several times faster so.
+    """Return rows of an array, in column-major order. Sums and extremes over few devices of many
+    states are several times faster that way.
     """
     return values.T.take(rows, axis=1).T
 
 
 def _first(key: Hashes) -> Ints:
-    """Position at which each key comes up first, in order."""
+    """Return the position at which each key first occurs, in order."""
     order = key.argsort(kind="stable")
     ordered = key[order]
     new = np.ones(len(key), dtype=np.bool_)
@@ -266,7 +264,7 @@ _ODD = np.array(
 
 
 def mix(value: Hashes) -> Hashes:
-    """Spreads every bit over all 64 (the finalizer of SplitMix64)."""
+    """Spread every bit over all 64 (the finalizer of SplitMix64)."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))

@@ -1,13 +1,14 @@
-"""The policy contract: override what you need, return arrays, keep no secrets. And how it is kept.
+"""The policy contract: override what you need, return arrays, keep no state of your own. Also the
+functions that check it.
 
 The extension points carry the names of the Kubernetes scheduling framework. Filters and scores
 are asked about a `Query` (some nodes, their devices) and must depend on nothing but it, the
 policy's own parameters and what `reads` declares, because answers are cached per shape and only
 changed nodes are asked about again.
 
-Whoever asks a policy does so by the functions below it, which check what it answers: a wrong answer
-names policy, hook and value. Types and lengths are checked for all policies. Values are checked,
-and divisions by zero noticed, only for policies from elsewhere: tests hold Weft's own to it, and a
+Policies are called through the functions below the class, which check the answers: an error names
+policy, hook and value. Types and lengths are checked for all policies. Values, and divisions by
+zero, are checked only for policies from elsewhere: tests hold Weft's own to the contract, and a
 decision takes microseconds.
 """
 
@@ -27,7 +28,8 @@ from weft.model.errors import PolicyError
 
 
 class PlacementOptions(NamedTuple):
-    """Ways to place a pod's GPU requests on a node, a row each: devices after it, [ways, devices].
+    """Ways to place a pod's GPU requests on a node, one row each: the devices afterwards, [ways,
+    devices].
 
     `memory_free` (MiB) and `milli_free` are what is left once the GPU requests are charged,
     `memory_total` is the card's size. `single` are the devices that serve a GPU request of one GPU,
@@ -53,11 +55,10 @@ class RemainingRequest(NamedTuple):
 
 
 class ExpectedSlowdown(msgspec.Struct, frozen=True, gc=False):
-    """Expected slowdown of one pod on the chosen GPU; the new pod's comes first.
-
-    `slowdown` is times the time alone, `upper` what nine of ten stay within, `tier` what the
-    prediction stands on; `calibrated` says whether the bound can be believed. `allowed` is what
-    `upper` must not exceed for this pod's sake, 0 if it has no bound of its own.
+    """Expected slowdown of one pod on the chosen GPU; the new pod's comes first. `slowdown` is a
+    factor of the time alone, `upper` its 90 % quantile, `tier` the basis of the prediction;
+    `calibrated` says if the bound is reliable. `allowed` is the pod's own limit for `upper`, 0 if
+    it has none.
     """
 
     application: str
@@ -82,9 +83,8 @@ class SlowdownTolerance(NamedTuple):
 
 
 class ScorePart(msgspec.Struct, frozen=True, gc=False):
-    """A part of a place's score: its `name`, its points (higher is better) and what they rest on.
-
-    `core/explain` says it in words.
+    """A part of a place's score: its `name`, its points (higher is better) and the facts behind
+    them. `core/explain` puts it into words.
     """
 
     name: str
@@ -102,8 +102,8 @@ class PolicyOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PricesEvery(NamedTuple):
-    """Prices are made again after so many pods that came, where they are so many seconds old, and
-    where the cluster's free GPU has changed by this part of all since (0: whatever it does)."""
+    """Prices are recomputed after this many new pods, at this age in seconds, and when the
+    cluster's free GPU has changed by this part of all GPUs (0: never for that reason)."""
 
     pods: int
     seconds: float
@@ -144,8 +144,8 @@ class Policy:
     harvests: ClassVar[bool] = False
     prices_every: PricesEvery | None = None
     unpriced: bool = False
-    """Set by the engine while prices could not be made for the nodes as they are: no score is asked
-    for then, and its pods go wherever they fit."""
+    """Set by the engine while prices could not be computed for the present nodes: scores are not
+    asked for then, and pods go wherever they fit."""
     own_priority: ClassVar[bool] = False
     raw_scores: bool = False
     compat_system: ClassVar[str] = ""
@@ -154,7 +154,7 @@ class Policy:
     is_built_in: ClassVar[bool] = True
     """True for Weft's own, which tests hold to this contract."""
     origin: ClassVar[PolicyOrigin | None] = None
-    """Set by whoever loads it; None: it is one of Weft's own."""
+    """Set by the loader; None for Weft's own policies."""
 
     made_with: dict[str, Any]
     """The options it was made with, so that a decisions file can make it again."""
@@ -171,7 +171,8 @@ class Policy:
 
     @property
     def tolerance(self) -> SlowdownTolerance | None:
-        """Tolerated slowdown of its pods; None: it evicts no pod for being slow."""
+        """Return the tolerated slowdown of its pods; None: no pod is evicted for another's
+        slowness."""
         return None
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
@@ -196,7 +197,8 @@ class Policy:
         return None
 
     def contested(self, scores: Ints, waiting: int) -> bool:
-        """True if `filter_pending` must be asked, by the scores of the nodes that fit; default yes.
+        """Return True if `filter_pending` must be asked, by the scores of the nodes that fit;
+        default yes.
 
         `waiting` are the pods that wait, this one included.
         """
@@ -289,7 +291,7 @@ class Policy:
 
 
 def draw(key: str, choices: int) -> int:
-    """A number below `choices`, evenly drawn, the same for the same key on every machine."""
+    """Draw a number below `choices`, uniformly, the same for the same key on every machine."""
     digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % choices
 
@@ -305,7 +307,7 @@ _DIVIDE = "divide only where the divisor is not 0: np.divide(a, b, out=…, wher
 
 
 class _Things:
-    """The things that an answer has one value for each of, and their name in an error."""
+    """The things for which an answer has one value each, and their name in an error."""
 
     __slots__ = ("count", "hook", "policy", "query", "word")
 
@@ -326,7 +328,7 @@ class _Things:
         return f"{gpu}node {self.query.table.nodes[row].name}"
 
     def error(self, what: str) -> PolicyError:
-        """The answer is wrong."""
+        """Build the error about a wrong answer."""
         return PolicyError(self.policy.name, self.hook, what)
 
 
@@ -369,7 +371,7 @@ def filter_devices(policy: Policy, query: Query) -> Bools | None:
 
 
 def filter_pending(policy: Policy, query: Query, pending: Sequence[Shape]) -> Bools | None:
-    """Return the devices that the pod may have among others that wait, [d]."""
+    """Return a mask of the devices that the pod may have among other waiting pods, [d]."""
     mask = _ask(policy, "filter_pending", query, pending)
     if mask is None or _is_column(mask, query.d, _BOOL):
         return mask  # type: ignore[no-any-return]
@@ -377,7 +379,7 @@ def filter_pending(policy: Policy, query: Query, pending: Sequence[Shape]) -> Bo
 
 
 def rate_options(policy: Policy, options: PlacementOptions) -> Ints:
-    """Return the policy's ratings of ways to place several claims, [ways]."""
+    """Return the policy's ratings of ways to place several GPU requests, [ways]."""
     ratings = _ask(policy, "rate_options", options)
     return _ratings(policy, "rate_options", ratings, len(options.memory_free))
 
@@ -400,7 +402,7 @@ def choose_node(policy: Policy, rows: Ints, key: str) -> int:
 
 
 def choose_device(policy: Policy, query: Query, fits: Ints, key: str) -> int:
-    """An index into `fits`."""
+    """Return an index into `fits`."""
     chosen = _ask(policy, "choose_device", query, fits, key)
     return _index(policy, "choose_device", chosen, len(fits))
 
@@ -425,12 +427,12 @@ def pre_filter(policy: Policy, shape: Shape) -> Shape:
 
 
 def take_input(policy: Policy, name: str, value: Any) -> None:
-    """The policy takes an input."""
+    """Give the policy an input."""
     _ask(policy, "take_input", name, value)
 
 
 def take_table(policy: Policy, table: LedgerTable) -> None:
-    """The policy makes its prices."""
+    """Have the policy compute its prices."""
     _ask(policy, "take_table", table)
 
 
@@ -448,7 +450,7 @@ def _ask(policy: Policy, hook: str, *arguments: Any) -> Any:
 
 
 def _broke_off(policy: Policy, error: Exception) -> str:
-    """Says what was raised, and the policy's own line that it came through last."""
+    """Say what was raised, and the last line of the policy's own code involved."""
     place, step = "", error.__traceback__
     while step is not None:
         frame = step.tb_frame
@@ -494,7 +496,8 @@ def _first_wrong(array: npt.NDArray[Any]) -> int:
 
 
 def _scores(things: _Things, value: Any, counts: Bools | None = None) -> Ints:
-    """Whole numbers of 64 bits; of another's policy also within bounds where they count."""
+    """Check scores: 64-bit integers; of policies from elsewhere also within bounds where they
+    count."""
     array = _column(things, value, "iu", _WHOLE_NUMBERS)
     if things.policy.is_built_in:
         return array.astype(np.int64, copy=False)

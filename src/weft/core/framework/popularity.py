@@ -1,4 +1,4 @@
-"""Counts the shapes that come, as they come: older pods count less.
+"""Counts the shapes of arriving pods; older pods count less.
 
 Source: Weft (least stranding); fgd's histogram may be counted so too.
 """
@@ -21,7 +21,8 @@ _MOST_HALVINGS = 500
 
 
 def bare(shape: Shape) -> Shape:
-    """Return the part of a shape that popularity counts: what it asks, and of which devices."""
+    """Return the part of a shape that popularity counts: its requests, and the devices it
+    accepts."""
     return Shape(
         shape.gpu_requests,
         shape.cpu_milli,
@@ -38,13 +39,12 @@ def weight_of(age_s: float, half_life_s: float) -> int:
 
 
 def weighted_input(weights: Mapping[Shape, int]) -> Any:
-    """Return the plain value of an input of pairs [shape, weight]; what counts nothing is left
-    out."""
+    """Return the plain value of an input of pairs [shape, weight]; weights of 0 are left out."""
     return msgspec.to_builtins([(shape, weight) for shape, weight in weights.items() if weight])
 
 
 class ArrivedPods:
-    """Counts of the shapes that arrived; after each half-life (ns; 0: never) one counts half."""
+    """Counts of the shapes that arrived; after each half-life (ns; 0: never) a pod counts half."""
 
     def __init__(self, half_life_ns: int = 0) -> None:
         self._half_life_ns = half_life_ns
@@ -52,18 +52,18 @@ class ArrivedPods:
         self._told_ns, self._told, self._new = 0, 0.0, 0
 
     def add(self, shape: Shape, now_ns: int) -> None:
-        """A pod of this shape comes."""
+        """Count a pod of this shape."""
         shape = bare(shape)
         self._counts[shape] = self._counts.get(shape, 0.0) + float(2.0 ** self._halvings(now_ns))
         self._new += 1
 
     @property
     def is_due(self) -> bool:
-        """Tells whether a new histogram is worth its price: so many came since the last one."""
+        """Return True if enough pods came since the last histogram for a new one."""
         return self._new >= max(FIRST_STEP, self._told / 4)
 
     def histogram(self, now_ns: int) -> Any:
-        """Pairs [shape, weight], as policies take them; not due again for a while."""
+        """Return pairs [shape, weight], as policies take them; not due again for a while."""
         now = 2.0 ** self._halvings(now_ns)
         unit = _UNIT if self._half_life_ns else 1
         counts = {shape: amount / now for shape, amount in self._counts.items()}
@@ -74,7 +74,8 @@ class ArrivedPods:
         )
 
     def _halvings(self, now_ns: int) -> float:
-        """Half-lives since the last histogram: later pods count so many times double."""
+        """Return the half-lives since the last histogram: later pods count more by that many
+        doublings."""
         if not self._half_life_ns:
             return 0.0
         return min((now_ns - self._told_ns) / self._half_life_ns, float(_MOST_HALVINGS))

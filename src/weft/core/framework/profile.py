@@ -73,17 +73,17 @@ class Profile:
 
     @property
     def answers_by_node(self) -> bool:
-        """True if what a policy says of a node does not hang on which other nodes there are."""
+        """Return True if a policy's answer about a node does not depend on the other nodes."""
         return "cluster" not in self.reads
 
     def without_scores(self) -> "Profile":
-        """Return the same, where only what fits is asked."""
+        """Return the profile without scores, for questions about what fits."""
         twin = copy.copy(self)
         twin.scorers, twin.device_scorer = (), None
         return twin
 
     def preempting(self) -> "Profile":
-        """The same, where its pods may end pods of lower priority."""
+        """Return the profile with preemption."""
         twin = copy.copy(self)
         twin.preempts = True
         return twin

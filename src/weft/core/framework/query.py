@@ -1,4 +1,4 @@
-"""The question a policy answers: this demand, over these nodes and their devices.
+"""The question that a policy answers: a demand, over some nodes and their devices.
 
 A *demand* is a pod's shape resolved on the cards of one cluster: what it needs of each kind of
 device. A query covers all nodes, or only those whose accounts changed since the last answer.
@@ -43,10 +43,9 @@ class Need:
     """One GPU request on this cluster's device kinds.
 
     `memory_mib[k]` is charged on a device of kind k, `ask_mib[k]` must be free there (more than
-    charged where the dialect wants headroom), `card_mib[k]` is all it has, `accepts[k]` says
-    whether the model is wanted, `will_do[k]` also that the card is large enough, where free memory
-    does not tell. `lack_code` is the reason where devices lack, `short_code` where those that are
-    there are too few together.
+    charged where the dialect wants headroom), `card_mib[k]` is all it has, `accepts[k]` says if the
+    model is accepted, `will_do[k]` also if the card is large enough, where free memory does not
+    tell. `lack_code` is the reason where no device suffices, `short_code` where too few do.
     """
 
     __slots__ = (
@@ -107,7 +106,8 @@ class Need:
 
 
 def _mib_on(gpu_request: GpuRequest, kind: DeviceKind) -> int:
-    """Memory that is asked of one such card; a `split` request asks no more than there is."""
+    """Return the memory requested of one such card; a `split` request asks no more than the card
+    has."""
     card_mib = kind.memory_mib
     memory = gpu_request.memory
     asked_mib = memory.value  # of MiB, the same on every card
@@ -165,7 +165,7 @@ class Demand:
         self.pod_class = 0 if shared else min(self.gpus, POD_CLASSES - 1)
 
     def _takes_one_share(self) -> bool:
-        """True if it may have borrowed memory: a loan is called back by ending one pod."""
+        """Return True if it may borrow memory, which is reclaimed by ending one pod."""
         if self.gpus != 1 or self.shape.job_class == LATENCY_CRITICAL:
             return False
         need = self.needs[0]
@@ -178,9 +178,9 @@ class Demand:
         return np.array([rule.accepts_uuid(uuid) for uuid in table.uuid_of], dtype=np.bool_)
 
     def _node_checks(self) -> tuple[Ints, Ints, Codes]:
-        """Node columns to compare, the least they must be [checks, 1], and the code by failures.
-
-        The code table is indexed by the checks as bits, the first one highest (`np.packbits`).
+        """Return the node columns to compare, their least values [checks, 1], and the code by
+        failures. The code table is indexed by the failed checks as bits, the first one highest
+        (`np.packbits`).
         """
         # Who asks for nothing is not kept off a node that others overbooked (as kube-scheduler).
         checks = [
@@ -230,7 +230,7 @@ _LOCAL_MASK = (1 << _LOCAL_BITS) - 1
 
 
 class _NodeColumn:
-    """A column of the query's nodes; the first that is asked for makes all plain attributes."""
+    """A column of the query's nodes; the first access makes all of them plain attributes."""
 
     def __init__(self, name: str) -> None:
         self._at = NODE_COLUMNS.index(name)
@@ -242,7 +242,7 @@ class _NodeColumn:
 
 
 class _DeviceColumn:
-    """A column of the query's devices, gathered when first asked for; then a plain attribute."""
+    """A column of the query's devices, gathered on first access; then a plain attribute."""
 
     def __init__(self, name: str) -> None:
         self._at = DEVICE_COLUMNS.index(name)
@@ -266,7 +266,7 @@ _DEVICE_ATTRIBUTES: list[tuple[str, int]] = []
 
 
 class _DeviceFlag:
-    """A yes/no column of the query's devices."""
+    """A boolean column of the query's devices."""
 
     def __init__(self, name: str) -> None:
         self._at = DEVICE_COLUMNS.index(name)
@@ -379,7 +379,7 @@ class Query:
     # --- columns over devices ----------------------------------------------------------------
 
     def _lay_out(self) -> None:
-        """Find out which devices the query is about."""
+        """Find the devices that the query is about."""
         if self._offsets is not None:
             return
         table = self.table
@@ -413,17 +413,16 @@ class Query:
 
     @property
     def device_memory_free(self) -> Ints:
-        """Memory the GPU request may take, MiB, 0 on unusable devices, [d].
-
-        What is free; for a harvesting demand what may be given away (`device_memory_harvest`).
+        """Memory that the GPU request may take, MiB, 0 on unusable devices, [d]: the free memory;
+        for a harvesting demand what may be lent (`device_memory_harvest`).
         """
         return self.device_memory_harvest if self.demand.harvests else self.device_memory_strict
 
     device_memory_harvest = _DeviceColumn("device_memory_harvest")
-    """The memory that a harvesting policy may give away, MiB: within the declared limit and idle,
+    """The memory that a harvesting policy may lend, MiB: within the declared limit and idle,
     [d]."""
     device_memory_strict = _DeviceColumn("device_memory_free")
-    """Memory that nobody was promised, MiB, whether the demand harvests or not, [d]."""
+    """Unpromised memory, MiB, whether or not the demand harvests, [d]."""
     device_memory_promised = _DeviceColumn("device_memory_promised")
     """The memory that the pods on it were promised, MiB, [d]."""
     device_pods = _DeviceColumn("device_pods")
@@ -441,8 +440,8 @@ class Query:
     device_usable = _DeviceFlag("device_usable")
     """In service, not overbooked, and no MIG relative is held, [d]."""
     device_first = _DeviceFlag("device_first")
-    """The first device of its node in its state: scoring these alone is enough for who reads
-    requests only, unless the query is `narrowed`, [d]."""
+    """The first device of its node in its state: scoring only these is enough for policies that
+    read requests only, unless the query is `narrowed`, [d]."""
 
     @cached_property
     def d(self) -> int:
@@ -452,7 +451,7 @@ class Query:
 
     @property
     def device_co_residents(self) -> Ints:
-        """Number of what runs together on it in `table.residents`, 0 for nothing, [d]."""
+        """Number of its set of co-residents in `table.residents`, 0 for none, [d]."""
         return self.take_devices(self.table.residents.co_residents)
 
     @property
@@ -494,7 +493,7 @@ class Query:
 
     @property
     def room(self) -> Ints:
-        """Free amount of what the request shares by: MiB if it asks memory, else milli, [d]."""
+        """Free amount in the unit of the request: MiB if it requests memory, else milli, [d]."""
         need = self._need()
         by_memory = need.asks_memory and not need.whole
         return self.device_memory_free if by_memory else self.device_milli_free
@@ -505,10 +504,8 @@ class Query:
         self.narrowed = True
 
     def only(self, positions: Ints) -> "Query":
-        """Return the same question about these of its nodes, in their order; what was narrowed
-        stays so.
-
-        Whether a device fits is its node's matter alone, so that nobody has to be asked again.
+        """Return the same question about these of its nodes, in their order; it stays narrowed. A
+        device's fit depends on its node alone, so nothing has to be computed again.
         """
         rows = positions if self.rows is None else self.rows.take(positions)
         part = Query(self.table, self.demand, rows, self.observed)
@@ -520,7 +517,7 @@ class Query:
         return part
 
     def about(self, demand: Demand) -> "Query":
-        """Ask for this demand on the same nodes; nothing is narrowed."""
+        """Ask for this demand on the same nodes, not narrowed."""
         return Query(self.table, demand, self.rows, self.observed)
 
     def _find_fits(self) -> Bools:
@@ -554,7 +551,7 @@ class Query:
     # --- from devices to nodes -----------------------------------------------------------------
 
     def count(self, devices: Bools) -> Ints:
-        """Number of each node's devices that are true, [n]."""
+        """Return the number of each node's devices for which `devices` is True, [n]."""
         return self.sum(devices.view(np.int8))
 
     def sum(self, values: npt.NDArray[np.generic]) -> Ints:

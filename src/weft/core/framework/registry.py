@@ -1,7 +1,7 @@
-"""Policies by name, those that come with Weft and those that plugins bring.
+"""Policies by name: those that come with Weft, and those of plugins.
 
 A policy class is its own factory: the parameters of its constructor are its options. Finding
-installed plugins is not done here (that is I/O); `register_entry_points` takes what was found.
+installed plugins is I/O and not done here; `register_entry_points` takes what was found.
 """
 
 import inspect
@@ -136,7 +136,7 @@ def _value(text: str) -> Any:
 
 
 def _kinds(policy: type[Policy]) -> dict[str, Any]:
-    """Types of each parameter of the constructor, where annotated in a way we can read."""
+    """Return the types of the constructor's parameters, where their annotation is understood."""
     try:
         return get_type_hints(policy.__init__, include_extras=True)
     except Exception:  # whatever a plugin writes there: its constructor has the last word
@@ -144,7 +144,7 @@ def _kinds(policy: type[Policy]) -> dict[str, Any]:
 
 
 def _check(value: Any, kind: Any) -> None:
-    """`BadInputError` unless the value is what the parameter says; nothing is converted."""
+    """Raise `BadInputError` unless the value has the parameter's type; nothing is converted."""
     if isinstance(value, float) and not math.isfinite(value):
         raise BadInputError("", f"{value} is not a finite number")
     try:
@@ -210,7 +210,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _options(policy: type[Policy]) -> dict[str, Any]:
-    """Name and default of each parameter of the constructor."""
+    """Return name and default of each parameter of the constructor."""
     if policy.__init__ is object.__init__:
         return {}
     parameters = list(inspect.signature(policy.__init__).parameters.values())
@@ -218,7 +218,7 @@ def _options(policy: type[Policy]) -> dict[str, Any]:
 
 
 def _unknown_option(option: str, policy: type[Policy]) -> str:
-    """Says that it has no such option, and which it has that people can write."""
+    """Build the error for an unknown option, with the options that people can write."""
     kinds = _kinds(policy)
     written = [name for name in _options(policy) if _is_written(kinds.get(name, Any))]
     if not written:
@@ -227,7 +227,8 @@ def _unknown_option(option: str, policy: type[Policy]) -> str:
 
 
 def _is_written(kind: Any) -> bool:
-    """False for an object that only code can make, or nothing in its place."""
+    """Return False for types that people cannot write: objects made in code, or None in their
+    place."""
     if get_origin(kind) in (Union, UnionType):
         return any(_is_written(each) for each in get_args(kind) if each is not type(None))
     return kind in _IN_WORDS or not isinstance(kind, type) or kind.__module__ == "builtins"

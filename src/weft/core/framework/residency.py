@@ -1,7 +1,6 @@
-"""Residencies: pods on each GPU, since when and beside whom, to estimate what they have yet to do.
-
-Only pods that said how long they take alone (`Shape.expected_s`) are followed. The times are those
-of the engine's events, so that a decisions file that is played again ends with the same.
+"""Residencies: the pods on each GPU, since when and with which co-residents, to estimate their
+remaining work. Only pods that state how long they take alone (`Shape.expected_s`) are followed.
+Times are those of the engine's events, so that a replay gives the same.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ SECOND_NS = 1_000_000_000
 
 
 class ResidencySpan(NamedTuple):
-    """From `since_ns` on the pod was beside these."""
+    """The co-residents of a pod from `since_ns` on."""
 
     since_ns: int
     beside: CoResidents
@@ -50,7 +49,7 @@ class Residency:
         self.spans: list[ResidencySpan] = []
 
     def change(self, co_residents: CoResidents, at_ns: int) -> None:
-        """The co-residents changed."""
+        """Note that the co-residents changed at `at_ns`."""
         if self.spans:
             at_ns = max(at_ns, self.spans[-1].since_ns)
         self.spans.append(ResidencySpan(at_ns, co_residents))
@@ -58,7 +57,7 @@ class Residency:
             self.spans[:2] = [ResidencySpan(self.spans[0].since_ns, self.spans[1].beside)]
 
     def done(self, speed: Speed) -> WorkDone:
-        """Work done so far; only for who said how long it takes."""
+        """Return the work done so far; only for pods that state how long they take."""
         done_s = 0.0
         for span, following in pairwise(self.spans):
             passed_s = (following.since_ns - span.since_ns) / SECOND_NS
@@ -67,15 +66,15 @@ class Residency:
         return WorkDone(done_s, last.since_ns, speed(self.resident, last.beside))
 
     def left_s(self, now_ns: int, speed: Speed) -> float:
-        """Time left, alone."""
+        """Return the time left, if alone."""
         done = self.done(speed)
         done_s = done.seconds + (now_ns - done.since_ns) / SECOND_NS * done.speed
         return max(self.expected_s - done_s, LEAST_LEFT * self.expected_s)
 
 
 class Residencies:
-    """All pods that share a GPU, by GPU. `now_ns` is the time of the event that is decided on,
-    `expected` how many of them said how long they take.
+    """All pods that share a GPU, by GPU. `now_ns` is the time of the present event, `expected` the
+    number of pods that state how long they take.
     """
 
     def __init__(self) -> None:
@@ -86,16 +85,16 @@ class Residencies:
         self._where: dict[str, GpuKey] = {}
 
     def on(self, key: GpuKey) -> Sequence[Residency]:
-        """Return the GPU's pods, in the order they came."""
+        """Return the GPU's pods, in order of arrival."""
         return tuple(self._on.get(key, {}).values())
 
     def since_ns(self, uid: str) -> int | None:
-        """When the pod got its place; None if that is unknown."""
+        """Return when the pod got its place; None if unknown."""
         key = self._where.get(uid)
         return None if key is None else self._on[key][uid].since_ns
 
     def is_there_since(self, at_ns: int, uid: str) -> bool:
-        """True if the pod has had its place since then, or for longer."""
+        """Return Return True if the pod has had its place since then, or for longer."""
         since_ns = self.since_ns(uid)
         return since_ns is not None and since_ns <= at_ns
 
@@ -106,8 +105,8 @@ class Residencies:
         return changed
 
     def add(self, placement: Placement, at_ns: int) -> None:
-        """The pod got its place then; one that is known has been there since it was first told,
-        whatever else it says of itself now."""
+        """Note that the pod got its place then; a known pod keeps its first time, even if its facts
+        changed."""
         if len(placement.shares) != 1:
             return
         key = (placement.node, placement.shares[0].gpu)

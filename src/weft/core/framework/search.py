@@ -3,9 +3,9 @@
     start ──step 1──▶ states ──step 2──▶ states ── … ──▶ ways to place the whole pod
             (one device of each kind; equal outcomes once; only those that can still win)
 
-Each node keeps so many states a level, its `width`. A node that never had more was searched
-exactly: no other way would have been found, or rated higher. What was cut off is said (`exact`).
-What is found on a node follows from the node and the pod alone, not from the nodes beside it.
+Each node keeps `width` states per level. A node that never had more was searched exactly: no other
+way exists, or is rated higher. `exact` says where states were cut off. The result for a node
+depends on the node and the pod alone, not on other nodes.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ from weft.core.ledger.table import Bools, Ints
 
 
 class SearchResult(NamedTuple):
-    """Per node: whether there is a way, which ([nodes, steps]), its rating, and whether the search
-    was exact: another way would not be better, or there is none."""
+    """The result per node: if there is a way, which one ([nodes, steps]), its rating, and if the
+    search was exact: no other way is better, or there is none."""
 
     fits: Bools
     chosen: Ints
@@ -32,13 +32,13 @@ class SearchResult(NamedTuple):
     exact: Bools
 
     def put(self, positions: Ints, part: "SearchResult") -> None:
-        """Writes the results of some of the nodes."""
+        """Write the results of some of the nodes."""
         for column, of_part in zip(self, part, strict=True):
             column[positions] = of_part
 
 
 def nothing(nodes: int, steps: int) -> SearchResult:
-    """Nothing is found on so many nodes, and nothing else can be."""
+    """Return the result of finding nothing on this many nodes, exactly."""
     return SearchResult(
         np.zeros(nodes, dtype=np.bool_),
         np.zeros((nodes, steps), dtype=np.int64),
@@ -84,7 +84,7 @@ class AssignmentSearch:
         )
 
     def _best(self, width: Ints, *, branches: bool) -> SearchResult:
-        """A quick way first, as a mark to be beaten; then all that could beat it."""
+        """Find a quick way first, as a bound; then search the ways that could beat it."""
         none = nothing(len(self._nodes.memory), len(self._steps))
         if self._policy is None:
             first = self._tightest()
@@ -116,8 +116,8 @@ class AssignmentSearch:
         return result
 
     def _pass(self, width: Ints, before: SearchResult, *, branches: bool) -> SearchResult:
-        """Levels one after the other, with only states that may be as good as what was found
-        `before`; that stays where nothing better comes up."""
+        """Search level by level, keeping only states that may be as good as the result `before`,
+        which stays where nothing better is found."""
         states = self._space.start()
         dropped = np.full(len(before.fits), NEVER, dtype=np.int64)
         for index in range(len(self._steps)):
@@ -132,7 +132,7 @@ class AssignmentSearch:
         return self._choose(states, before, dropped)
 
     def _choices(self, states: PartialStates, index: int, *, branches: bool) -> tuple[Ints, Ints]:
-        """(state, device) for step `index`, in the order in which ways are tried."""
+        """Return Return (state, device) for step `index`, in the order in which ways are tried."""
         fits = self._space.fits(states, index)
         width = fits.shape[1]
         if self._asks[self._steps[index]].whole and not branches:
@@ -152,9 +152,8 @@ class AssignmentSearch:
     def _promising(
         self, states: PartialStates, index: int, width: Ints, before: SearchResult, dropped: Ints
     ) -> PartialStates:
-        """As many states of each node as it may keep, the most promising.
-
-        `dropped` learns the best of what was cut off.
+        """Keep the most promising states of each node, up to `width`. `dropped` records the best
+        bound of those cut off.
         """
         bound = self._bound(states, index)
         promising, node = np.arange(len(states)), states.node
@@ -175,8 +174,8 @@ class AssignmentSearch:
     def _may_win(
         self, states: PartialStates, index: int, bound: Ints, before: SearchResult
     ) -> Bools:
-        """Mask of states that may lead to a better way than was found, or to an earlier one that
-        is as good."""
+        """Return a mask of states that may lead to a better way, or to an equally good earlier
+        one."""
         assert self._policy is not None
         mark = before.score[states.node]
         ties = np.flatnonzero(bound == mark)
@@ -190,7 +189,7 @@ class AssignmentSearch:
         return may_win
 
     def _bound(self, states: PartialStates, index: int) -> Ints:
-        """Upper bound of the rating of any way that comes of a state."""
+        """Return an upper bound of the rating of any way from a state."""
         if self._policy is None:
             return np.zeros(len(states), dtype=np.int64)
         options = self._options(states)
@@ -213,7 +212,7 @@ class AssignmentSearch:
         )
 
     def _leaves_room(self, states: PartialStates, spread: SplitRequest) -> Bools:
-        """True if what is left holds the `split` GPU request too."""
+        """Return True if what is left also holds the `split` GPU request."""
         node = states.node
         ok = by_row(self._nodes.spreadable, node) & (states.milli >= spread.milli)
         if self._space.has_families:
@@ -240,8 +239,8 @@ class AssignmentSearch:
 
 
 def _left(asks: Asks, steps: Sequence[int], nodes: int) -> tuple[list[Ints], list[int], list[int]]:
-    """Upper bound of what the steps from each number on take of a device: MiB by node, thousandths,
-    and how many of them are for a GPU request of one GPU."""
+    """Bound what the steps from each number on take of a device: MiB by node, thousandths, and how
+    many of them are for a GPU request of one GPU."""
     most = {
         gpu_request: np.where(ask.allowed, ask.charge_mib, 0).max(axis=1, initial=0)
         for gpu_request, ask in asks.items()

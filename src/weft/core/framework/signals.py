@@ -1,6 +1,7 @@
-"""The GPUs' readings, as policies see them: one snapshot, swapped whole between two decisions.
+"""The GPUs' readings, as policies see them: one snapshot, replaced as a whole between two
+decisions.
 
-A `SignalsSnapshot` is plain data that can be logged and replayed; a `SignalsView` is it, laid over
+A `SignalsSnapshot` is plain data that can be logged and replayed; a `SignalsView` aligns it with
 the ledger's device rows. Ages are fixed when the snapshot is made: nothing gets stale in between.
 """
 
@@ -27,10 +28,10 @@ class SignalsSnapshot(msgspec.Struct, frozen=True, gc=False):
     """Values of named columns for G GPUs.
 
     `version` grows with every snapshot. `gpus` are (node, GPU index). `values` are C-ordered
-    float64 [columns, G], NaN where MISSING; `freshness` int8 [columns, G]. `idle_mib` is what pods
-    (UID) were measured not to need of each of their shares, `peaks_mib` the most that pods used
-    of their GPU, of those that were watched without a gap since they started. `why` says what the
-    source lacks.
+    float64 [columns, G], NaN where MISSING; `freshness` int8 [columns, G]. `idle_mib` is the memory
+    that pods (by UID) were measured not to need of each of their shares; `peaks_mib` is the most
+    that pods used of their GPU, for pods watched without a gap since their start. `why` says what
+    the source lacks.
     """
 
     version: int
@@ -74,7 +75,7 @@ class SignalsView:
         self._laid: tuple[LedgerTable, Floats, Bytes] | None = None
 
     def over(self, table: LedgerTable, column: str) -> tuple[Floats, Bytes]:
-        """Values and freshness of a column for all of a table's devices, [D] each."""
+        """Return values and freshness of a column for all of a table's devices, [D] each."""
         row = self._row_of.get(column)
         if row is None:
             nothing = np.full(table.devices, np.nan)
@@ -83,14 +84,15 @@ class SignalsView:
         return values[row], fresh[row]
 
     def of_gpu(self, node: str, gpu: int) -> tuple[Floats, Bytes] | None:
-        """Values and freshness of one GPU, a copy, [columns] each; None if nobody measured it."""
+        """Return values and freshness of one GPU, copied, [columns] each; None if it was not
+        measured."""
         at = self._gpus().get((node, gpu))
         if at is None:
             return None
         return self.values[:, at].copy(), self.freshness[:, at].copy()
 
     def moved(self, before: "SignalsView", table: LedgerTable) -> Ints:
-        """Node rows of `table` on which any column differs from `before`."""
+        """Return the node rows of `table` on which any column differs from `before`."""
         if self.source.columns != before.source.columns:
             return np.arange(table.count)
         _, new, new_age = self._over(table)
@@ -99,7 +101,7 @@ class SignalsView:
         return np.unique(table.device_node[~same.all(axis=0)])
 
     def _gpus(self) -> dict[tuple[str, int], int]:
-        """Positions of each GPU's values."""
+        """Return the position of each GPU's values."""
         if self._at is None:
             self._at = {gpu: index for index, gpu in enumerate(self.source.gpus)}
         return self._at

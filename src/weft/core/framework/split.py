@@ -1,7 +1,7 @@
 """A `split` GPU request: a total of memory over the fewest GPUs that hold it together.
 
-Of each card cut by MIG either the card or its instances come into question, never both; which of
-the two is a knapsack over the cards, so the effort grows with GPUs × cards and not with 2^cards.
+Of a card cut by MIG either the card or its instances can be used, never both; choosing between them
+is a knapsack over the cards, so the effort grows with GPUs × cards and not with 2^cards.
 """
 
 from typing import NamedTuple
@@ -14,8 +14,8 @@ Taken = tuple[int, tuple[int, ...]]
 
 
 class SplitRequest(NamedTuple):
-    """`memory_mib` over at least `gpus` GPUs, with `milli` thousandths on each; the GPU request's
-    number."""
+    """A total of A total of `memory_mib` over at least `gpus` GPUs, with `milli` thousandths on
+    each; the GPU request's number."""
 
     gpu_request: int
     gpus: int
@@ -26,9 +26,8 @@ class SplitRequest(NamedTuple):
 def fewest(
     memory: list[int], ok: list[bool], parent: list[int], spread: SplitRequest
 ) -> list[int] | None:
-    """Positions of the fewest `ok` devices that hold the request, roomiest first; None: none do.
-
-    `parent` is the position of the card that a MIG instance is cut from, −1 for cards.
+    """Return the positions of the fewest `ok` devices that hold the request, roomiest first; None
+    if none do. `parent` is the position of the card that a MIG instance is cut from, −1 for cards.
     """
     usable = [d for d, yes in enumerate(ok) if yes]
     cut = {parent[d] for d in usable if parent[d] >= 0 and ok[parent[d]]}
@@ -48,7 +47,7 @@ def _in_order(devices: list[int], memory: list[int]) -> list[tuple[int, int]]:
 
 
 def _most_of_each(roomiest: list[tuple[int, int]]) -> list[Taken]:
-    """Return the most memory that k of these devices have, and which, for k from 0."""
+    """Return the most memory that k of these devices have, and which devices, for k from 0."""
     largest: list[Taken] = [(0, ())]
     for room, device in roomiest:
         total, devices = largest[-1]
@@ -72,9 +71,8 @@ def _with_card(before: list[Taken], card: Taken, instances: list[Taken]) -> list
 
 
 def holds(memory: Ints, ok: Bools, family: Ints, instance: Bools, spread: SplitRequest) -> Bools:
-    """True if the `ok` devices of each row hold the GPU request; all arrays are [rows, devices].
-
-    `family` is the position of each device's card (its own for cards), `instance` says which are
+    """Return True for each row whose `ok` devices hold the GPU request; all arrays are [rows,
+    devices]. `family` is the position of each device's card (its own for cards), `instance` marks
     MIG instances.
     """
     rows, width = memory.shape

@@ -1,9 +1,8 @@
-"""How much of what is idle could be used at all by the pods that usually come, and what strands it.
-
-For each node the most that any number of usual pods could take of its free GPU, one limit after
-the other, in the order of `LIMITS`: what each takes away is stranded by it, and what is left is
-usable. A node's part is an upper bound: CPU and memory beside GPUs limit it one by one, at the
-rate of the usual pods that need least of them.
+"""Measures how much idle GPU the usual pods could use, and what strands the rest. For each node it
+computes the most that any number of usual pods could take of its free GPU, applying one limit after
+the other, in the order of `LIMITS`: what a limit takes away is stranded by it, and what is left is
+usable. A node's usable part is an upper bound: CPU and memory limit it one by one, at the rate of
+the usual pods that need least of them.
 """
 
 import functools
@@ -39,9 +38,8 @@ class StrandedGpus(NamedTuple):
 
 
 class StrandedMeter:
-    """Measures a table whose accounts change, node by node, for the same usual pods.
-
-    The table's layout must stay. Shapes without a GPU say nothing here.
+    """Measures a table whose accounts change, node by node, for the same usual pods. The table's
+    layout must stay. Shapes without a GPU are ignored.
     """
 
     def __init__(self, table: LedgerTable, usual: Iterable[Shape]) -> None:
@@ -114,7 +112,7 @@ class StrandedMeter:
         return _per_node(owner, filled * 1000 // _LEVELS, accepted.shape[1])
 
     def _most_beside(self, accepted: Bools, free: Ints, needs: Ints) -> Ints:
-        """Return the most GPU for which what is free beside GPUs is enough, thousandths."""
+        """Return the most GPU for which the free CPU or memory is enough, thousandths."""
         worth = np.maximum(free, 0) * self._milli // np.maximum(needs, 1)
         worth = np.where(needs == 0, _ANY, worth)
         enough = np.where(accepted & (free >= needs), worth, 0)
@@ -124,13 +122,13 @@ class StrandedMeter:
 def stranded_gpus(table: LedgerTable, usual: Iterable[Shape]) -> StrandedGpus:
     """Return the idle GPU of each node, usable by typical pods or stranded, in the table's order.
 
-    Shapes without a GPU say nothing here. What no shape is told of is all stranded as `shares`.
+    Shapes without a GPU are ignored. Without any shape all idle GPU is stranded as `shares`.
     """
     return StrandedMeter(table, usual).of()
 
 
 def _levels(table: LedgerTable, demand: Demand) -> tuple[int, ...]:
-    """Return the part of each kind of GPU that the pod asks of one, in hundredths."""
+    """Return the part of one GPU that the pod requests, by kind of GPU, in hundredths."""
     return tuple(
         max(
             -(-need.milli * _LEVELS // kind.milli),
@@ -142,13 +140,13 @@ def _levels(table: LedgerTable, demand: Demand) -> tuple[int, ...]:
 
 
 def _column(values: Iterable[int]) -> Ints:
-    """One value a usual pod, [pods, 1]."""
+    """Return one value per usual pod, [pods, 1]."""
     return np.array(list(values), dtype=np.int64).reshape(-1, 1)
 
 
 @functools.lru_cache(maxsize=256)
 def _most_filled(levels: frozenset[int]) -> Ints:
-    """For each free level of a GPU, the most that sums of these levels fill, [101]."""
+    """Return, for each free level of a GPU, the most that sums of these levels fill, [101]."""
     fills = np.zeros(_LEVELS + 1, dtype=np.int64)
     sizes = np.array(sorted(size for size in levels if 0 < size <= _LEVELS), dtype=np.int64)
     for level in range(1, _LEVELS + 1):

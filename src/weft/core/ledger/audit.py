@@ -1,4 +1,4 @@
-"""Does the ledger still tell the truth? Recompute it the slow way and name each difference."""
+"""Checks the ledger by recomputing it the slow way, and names each difference."""
 
 from collections import defaultdict
 from typing import Any
@@ -54,7 +54,7 @@ def _beside(ledger: Ledger) -> list[str]:
 
 
 def _strays(ledger: Ledger) -> list[str]:
-    """Shares that no device carries, and cards held beside their own MIG instances."""
+    """List shares on devices that do not exist, and cards held beside their own MIG instances."""
     table, faults = ledger.table, []
     for uid, holding in ledger.holdings.items():
         name = holding.placement.node
@@ -111,7 +111,7 @@ _NOT_COMPARED = frozenset(("nodes", "uuid_of", "changed_at", "cells", "device_ce
 
 
 def _alike(column: np.ndarray | list[Any], other: np.ndarray | list[Any]) -> bool:
-    """True if two columns are the same as they stand: quick, and "no" is only a maybe."""
+    """Return True if two columns are equal as they stand; quick, and False is inconclusive."""
     if isinstance(column, np.ndarray) and isinstance(other, np.ndarray):
         same_form = column.dtype == other.dtype and column.shape == other.shape
         return same_form and column.tobytes() == other.tobytes()
@@ -119,7 +119,7 @@ def _alike(column: np.ndarray | list[Any], other: np.ndarray | list[Any]) -> boo
 
 
 def differences(left: LedgerTable, rebuilt_table: LedgerTable) -> list[str]:
-    """Columns in which two tables over the same nodes differ, a sentence each."""
+    """List the columns in which two tables over the same nodes differ, one sentence each."""
     faults = []
     if [node.name for node in left.nodes] != [node.name for node in rebuilt_table.nodes]:
         return ["the tables hold different nodes, or in another order"]

@@ -45,11 +45,9 @@ LAYOUTS = 16
 
 
 class MemoryAmount(NamedTuple):
-    """Form in which a pod asks for its share of a GPU's memory.
-
-    Who may `harvest` gets also what residents leave idle. `expected_mib` is what pods like it
-    needed, 0 if that is unknown: so much must be measured free, and all that it asks must be within
-    the declared limit.
+    """The form in which a pod requests its share of a GPU's memory. With `harvest` it may also get
+    memory that residents leave idle. `expected_mib` is what pods like it needed, 0 if unknown: this
+    much must be measured free, and the whole request must be within the declared limit.
     """
 
     harvest: bool = False
@@ -107,8 +105,8 @@ class Ledger:
         return touched
 
     def rows_then(self, generation: int) -> Ints | None:
-        """For each row of now the row that its node had in the layout of this generation, −1 if it
-        was not there or changed since; None if that is unknown any more."""
+        """Return, for each present row, the row that its node had in the layout of this generation,
+        −1 if it was not there or changed since; None if that is no longer known."""
         rows = self._rows_then.get(generation)
         if rows is None and (before := self._rows_before.get(generation)) is not None:
             later = self.rows_then(generation + 1)
@@ -119,9 +117,8 @@ class Ledger:
         return rows
 
     def close(self, closed: Iterable[ClosedNode]) -> None:
-        """Take over at once what keeps pods off nodes, without a new layout.
-
-        Only where it closes them further. `set_nodes` says the rest; such a node is news there.
+        """Close nodes at once (taints, cordons), without a new layout. `set_nodes` handles all
+        other changes, and counts such a node as changed.
         """
         if self._undo is not None:
             raise RuntimeError("nodes cannot change under a checkpoint")
@@ -184,7 +181,7 @@ class Ledger:
             self.table.refresh_row(row)
 
     def _charge_new_resources(self, resources: Set[str], charged: Set[str]) -> None:
-        """Charge on the other nodes what is held of resources that no node had before."""
+        """Charge on the other nodes the holdings of resources that no node had before."""
         if not resources:
             return
         for holding in self.holdings.values():
@@ -201,8 +198,8 @@ class Ledger:
     ) -> bool:
         """Hold `placement` for its pod; False (and nothing changed) where it does not fit.
 
-        Reserving the same placement again is True and changes nothing; another placement for a
-        pod that holds one is refused. `asks` may let it have what residents leave idle.
+        Reserving the same placement again is True and changes nothing; another placement for a pod
+        that holds one is refused. `asks` may let it have memory that residents leave idle.
         """
         holding = self.holdings.get(placement.uid)
         if holding is not None:
@@ -227,7 +224,8 @@ class Ledger:
         return True
 
     def adopt(self, placement: Placement) -> bool:
-        """Charge a pod that the API shows bound, whoever bound it; True if anything changed.
+        """Charge a pod that the API shows bound, by Weft or another scheduler; return True if
+        anything changed.
 
         Never refused: it is a fact. A different placement replaces the one held before.
         """
@@ -250,7 +248,7 @@ class Ledger:
         return holding
 
     def forget(self, uid: str) -> None:
-        """As if the pod had never held anything: charging it broke off, nobody knows where."""
+        """Remove the pod as if it had never held anything, after charging it failed half-way."""
         holding = self.holdings.pop(uid, None)
         if holding is not None:
             self._reserved.discard(uid)
@@ -263,7 +261,8 @@ class Ledger:
             self._lay_out(self.table.nodes)
 
     def expire(self, now_ns: int) -> list[str]:
-        """Free reservations whose deadline has passed; their UIDs, earliest deadline first."""
+        """Free reservations whose deadline has passed; return their UIDs, earliest deadline
+        first."""
         late = sorted(
             (self.holdings[uid].deadline_ns, uid)
             for uid in self._reserved
@@ -274,11 +273,9 @@ class Ledger:
         return [uid for _, uid in late]
 
     def set_idle(self, idle_mib: Mapping[str, Sequence[int]]) -> list[Holding]:
-        """Sets the idle memory of each pod's shares, as measured, MiB, by UID.
-
-        It replaces what was known; pods left out need all they hold, as do shares beyond a list's
-        end. More than a share is the share, less than nothing is nothing. Those that changed, as
-        they were.
+        """Set the measured idle memory of each pod's shares, MiB, by UID. It replaces earlier
+        values; pods left out need all they hold, as do shares beyond a list's end. Values are
+        clipped to the share. Returns the holdings that changed, as they were.
         """
         if self._undo is not None:
             raise RuntimeError("measurements cannot change under a checkpoint")
@@ -298,9 +295,8 @@ class Ledger:
         return [holding for holding, _ in moved]
 
     def set_measured(self, measured: Bools | None = None) -> None:
-        """Sets which of the table's devices had their memory measured just now, [D]; None: none.
-
-        It is forgotten where the nodes change.
+        """Set which of the table's devices had their memory measured just now, [D]; None: none. It
+        is dropped where nodes change.
         """
         table = self.table
         is_measured = (
@@ -316,7 +312,8 @@ class Ledger:
             table.changed_at[row] = self.version
 
     def hold_back(self, amounts: Mapping[tuple[str, int], int]) -> None:
-        """MiB of GPUs (node, index) that are not lent beside the reserve; it replaces the last."""
+        """Set the memory of GPUs (node, index), MiB, that is not lent in addition to the reserve;
+        it replaces earlier values."""
         if self._undo is not None:
             raise RuntimeError("measurements cannot change under a checkpoint")
         positive = {gpu: mib for gpu, mib in amounts.items() if mib > 0}
@@ -331,7 +328,7 @@ class Ledger:
             self.table.changed_at[row] = self.version
 
     def _charge_held_back(self, amounts: Mapping[tuple[str, int], int]) -> set[int]:
-        """Write them into the columns; the node rows that there are."""
+        """Write the amounts into the columns; return the node rows that exist."""
         rows = set()
         for (name, gpu), mib in amounts.items():
             row = self.table.row_of.get(name)
@@ -343,7 +340,7 @@ class Ledger:
         return rows
 
     def _measure(self, moved: Sequence[tuple[Holding, tuple[int, ...]]]) -> None:
-        """Write down what these pods leave idle now, and derive each node's columns once."""
+        """Store what these pods leave idle now, and derive each node's columns once."""
         devices: dict[int, set[int]] = {}
         for holding, idle_mib in moved:
             uid, name = holding.placement.uid, holding.placement.node
@@ -359,17 +356,18 @@ class Ledger:
             self.table.changed_at[row] = self.version
 
     def touch(self, rows: Ints) -> None:
-        """Nodes about which something else changed that policies read (signals)."""
+        """Mark nodes whose signals changed, as policies read them."""
         if len(rows):
             self.version += 1
             self.table.changed_at[rows] = self.version
 
     def fits(self, placement: Placement, asks: MemoryAmount = STRICTLY) -> bool:
-        """True if the placement keeps every invariant right now. Negative amounts never do."""
+        """Return True if the placement keeps every invariant right now. Negative amounts never
+        do."""
         return fits(self.table, placement, asks)
 
     def occupants(self, node: str, gpu: int) -> list[str]:
-        """UIDs of the pods with a share of this GPU, in the order they came."""
+        """Return the UIDs of the pods with a share of this GPU, in order of arrival."""
         pods = self._on_node.get(node, {})
         return [
             uid
@@ -378,18 +376,19 @@ class Ledger:
         ]
 
     def pods_on(self, node: str) -> Iterator[Holding]:
-        """Everything held on this node."""
+        """Return everything held on this node."""
         return iter(list(self._on_node.get(node, {}).values()))
 
     def follow(self) -> set[int]:
-        """Rows of nodes on which something is charged, or that come or change, from now on are put
-        in here, by the layout of now; it is the caller's to clear it."""
+        """Return a set to which the rows of changed nodes are added from now on, by the present
+        layout; the caller clears it."""
         changed: set[int] = set()
         self._followers.append(changed)
         return changed
 
     def forget_measurements(self) -> None:
-        """Nothing is known of what pods use: nothing is lent, and all nodes are asked about."""
+        """Drop all measurements of what pods use: nothing is lent, and all nodes are assessed
+        again."""
         self.set_idle({})
         self.hold_back({})
         self.set_measured()
@@ -398,22 +397,22 @@ class Ledger:
     # --- checkpoint and rollback -----------------------------------------------------------
 
     def checkpoint(self) -> None:
-        """From here on, `rollback` undoes everything. One checkpoint at a time."""
+        """Begin a trial: `rollback` undoes everything from here on. One checkpoint at a time."""
         if self._undo is not None:
             raise RuntimeError("a checkpoint is already open")
         self._undo, self._tried_from = [], self.version
 
     @property
     def on_trial(self) -> bool:
-        """Tells whether a checkpoint is open: what is changed now may be undone."""
+        """Return True if a checkpoint is open, so that changes may be undone."""
         return self._undo is not None
 
     def keep(self) -> None:
-        """Close the checkpoint and keep what was done since."""
+        """Close the checkpoint, and keep the changes since."""
         self._undo = None
 
     def rollback(self) -> None:
-        """Undo all since the checkpoint, newest first; `tried` counts the versions this took."""
+        """Undo all changes since the checkpoint, newest first; `tried` counts their versions."""
         log, self._undo = self._undo or [], None
         for uid, before, order in reversed(log):
             now = self.holdings.get(uid)
@@ -428,7 +427,7 @@ class Ledger:
     # --- the only code that charges ----------------------------------------------------------
 
     def _log(self, uid: str, before: Holding | None) -> None:
-        """Remember what the pod held, and in which order the pods of that node came."""
+        """Log what the pod held, and the order of the pods on its node."""
         if self._undo is not None:
             order = () if before is None else tuple(self._on_node[before.placement.node])
             self._undo.append((uid, before, order))
@@ -466,7 +465,7 @@ class Ledger:
                 changed.add(row)
 
     def _charge(self, row: int, holding: Holding, sign: int) -> list[int]:
-        """Add (`sign` 1) or take back (−1) a holding in the used columns; its device rows."""
+        """Add (`sign` 1) or remove (−1) a holding in the used columns; return its device rows."""
         table, placement = self.table, holding.placement
         table.cpu_free[row] -= sign * placement.cpu_milli
         table.memory_free[row] -= sign * placement.memory_mib
@@ -495,7 +494,7 @@ class Ledger:
         return devices
 
     def _charge_idle(self, row: int, holding: Holding, sign: int) -> list[int]:
-        """Add or take back what a holding was measured not to need; the device rows it is on."""
+        """Add or remove what a holding was measured not to need; return its device rows."""
         devices = []
         shares = holding.placement.shares
         for share, mib in itertools.zip_longest(shares, holding.idle_mib, fillvalue=0):
@@ -519,7 +518,7 @@ class Ledger:
 
 
 def _within(idle_mib: Sequence[int], placement: Placement) -> tuple[int, ...]:
-    """Idle part of each share, as measured, but not more than there is; () for nothing."""
+    """Return the measured idle part of each share, at most the share; () for none."""
     within = tuple(
         max(0, min(int(mib), share.memory_mib))
         for mib, share in zip(idle_mib, placement.shares, strict=False)
@@ -528,7 +527,7 @@ def _within(idle_mib: Sequence[int], placement: Placement) -> tuple[int, ...]:
 
 
 def fits(table: LedgerTable, placement: Placement, asks: MemoryAmount = STRICTLY) -> bool:
-    """True if the placement keeps every invariant right now. Negative amounts never do."""
+    """Return True if the placement keeps every invariant right now. Negative amounts never do."""
     row = table.row_of.get(placement.node)
     if row is None or not table.schedulable[row]:
         return False
@@ -545,7 +544,7 @@ def fits(table: LedgerTable, placement: Placement, asks: MemoryAmount = STRICTLY
 
 
 def _has(free: int, amount: int) -> bool:
-    """True if `amount` may be taken of `free`; nothing always may, also where facts overbook."""
+    """Return True if `amount` may be taken of `free`; 0 always may, also on an overbooked GPU."""
     return amount == 0 or 0 < amount <= free
 
 
@@ -588,7 +587,8 @@ def _memory_fits(table: LedgerTable, device: int, asked_mib: int, asks: MemoryAm
 
 
 def _shares_fit(table: LedgerTable, row: int, shares: tuple[Share, ...]) -> bool:
-    """Several shares: their sums must fit each GPU, and no card with its own MIG instance."""
+    """Check several shares: their sums must fit each GPU, and no card is used with its own MIG
+    instance."""
     if any(share.memory_mib < 0 or share.milli < 0 for share in shares):
         return False
     together: dict[int, Share] = {}

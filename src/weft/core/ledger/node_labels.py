@@ -1,6 +1,6 @@
-"""Labels and taints of all nodes as columns: a rule is asked about each value once, not each node.
-
-Made once a layout, each label when a pod first asks by it. A pod may come with thousands of rules.
+"""Labels and taints of all nodes as columns, so that a rule is evaluated once per value, not per
+node. Made once per layout, each label when a pod first refers to it. A pod may have thousands of
+rules.
 """
 
 import functools
@@ -23,9 +23,9 @@ _SETS_KEPT = 256
 
 
 class LabelColumn:
-    """A label's values: their numbers from 1 on, which each node has, [N] (0: none), each as a
-    whole number, where it is one, and in order. `tells_nodes_apart`: each node has a value of its
-    own; `is_everywhere`: each node has one."""
+    """A label's values, numbered from 1: the number of each node's value, [N] (0: none), values as
+    integers where they are, and their order. `tells_nodes_apart`: each node has a value of its own;
+    `is_everywhere`: each node has one."""
 
     def __init__(self, values: Sequence[str | None]) -> None:
         """Number the nodes' values; None for a node without the label."""
@@ -43,8 +43,8 @@ class LabelColumn:
         self._rows: dict[int, Ints] = {}
 
     def rows_in(self, domains: int) -> Ints:
-        """Return the nodes in these domains (`as_bits`), in order: mostly the same few sets of them
-        are asked about."""
+        """Return the nodes in these domains (`as_bits`), in order; cached, as the same few sets
+        recur."""
         rows = self._rows.get(domains)
         if rows is None:
             if len(self._rows) >= _SETS_KEPT:
@@ -53,13 +53,13 @@ class LabelColumn:
         return rows
 
     def mask_of(self, domains: int) -> Bools:
-        """True for each of these domains, by number."""
+        """Return a mask of these domains, by number."""
         return np.frombuffer(domains.to_bytes(self.count, "little"), dtype=np.bool_)
 
 
 def as_bits(domains: Bools) -> int:
-    """Return a set of domains as one number: there are few, and arithmetic is quicker than NumPy's
-    calls."""
+    """Return a set of domains as the bits of one integer: there are few, and integer arithmetic is
+    faster than NumPy calls."""
     return int.from_bytes(domains.tobytes(), "little")
 
 
@@ -73,7 +73,7 @@ class NodeLabels:
         self._fields: LabelColumn | None = None
 
     def accepts_labels(self, constraints: Constraints) -> Bools:
-        """nodeSelector and required node affinity, [N]."""
+        """Return a mask of the nodes that nodeSelector and required node affinity accept, [N]."""
         accepted = np.ones(len(self._nodes), dtype=np.bool_)
         for key, value in constraints.selector:
             accepted &= self._matches(Requirement(key, "In", (value,)))
@@ -84,7 +84,7 @@ class NodeLabels:
         return accepted
 
     def accepts_volumes(self, constraints: Constraints) -> Bools:
-        """Return the node affinity of every bound volume, [N]."""
+        """Return a mask of the nodes that the node affinity of every bound volume accepts, [N]."""
         accepted = np.ones(len(self._nodes), dtype=np.bool_)
         for terms in constraints.volumes:
             accepted &= self.any_of(terms)
@@ -96,18 +96,18 @@ class NodeLabels:
 
     @functools.cached_property
     def _of_nobody(self) -> LabelColumn:
-        """The column of any label that no node has."""
+        """Return the column of a label that no node has."""
         return LabelColumn([None] * len(self._nodes))
 
     def preferred(self, terms: Sequence[Preference]) -> Ints:
-        """Sums of the weights of preferred terms that match, [N]."""
+        """Sum the weights of matching preferred terms, [N]."""
         total = np.zeros(len(self._nodes), dtype=np.int64)
         for preference in terms:
             total += preference.weight * self._satisfy(preference.term)
         return total
 
     def any_of(self, terms: Sequence[Term]) -> Bools:
-        """Return the nodes that one of these terms matches, [N]."""
+        """Return a mask of the nodes that one of these terms matches, [N]."""
         found = np.zeros(len(self._nodes), dtype=np.bool_)
         for term in terms:
             found |= self._satisfy(term)
@@ -127,7 +127,7 @@ class NodeLabels:
         return good
 
     def _matches(self, requirement: Requirement, *, is_field: bool = False) -> Bools | np.bool_:
-        """As `Requirement.matches`, [N]; one answer for all where no node has such a label."""
+        """Evaluate `Requirement.matches`, [N]; one answer for all nodes if none has the label."""
         column = self._field(requirement.key) if is_field else self._label(requirement.key)
         if column is None:
             return np.bool_(requirement.matches({}))
@@ -180,7 +180,7 @@ def _compared(requirement: Requirement, values: Sequence[int | None]) -> list[bo
 
 
 class NodeTaints:
-    """The different sets of taints that nodes have, and the number of each node's, [N]."""
+    """The distinct sets of taints that nodes have, and the number of each node's set, [N]."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         numbers: dict[tuple[Taint, ...], int] = {}

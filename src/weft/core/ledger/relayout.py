@@ -1,7 +1,6 @@
-"""A table for other nodes, made of the one before: rows of nodes that stayed are taken over.
-
-What comes of it equals a table laid out and charged again; a node that joins, leaves or changes
-costs its own rows and some copying.
+"""Builds a table for changed nodes from the previous one: rows of unchanged nodes are copied. The
+result equals a table laid out and charged again, at the cost of the changed nodes' rows and some
+copying.
 """
 
 from collections.abc import Hashable, Sequence
@@ -40,9 +39,8 @@ _DEVICE_LISTS = (
 def relaid(
     old: LedgerTable, nodes: Sequence[Node], limits: RequestLimits
 ) -> tuple[LedgerTable, Ints]:
-    """Return the table of `nodes`, and for each of its rows the row that it was, −1 for a node that
-    came or changed: nothing is charged there yet. Nodes that stayed are the very objects in
-    `old`."""
+    """Return the table of `nodes`, and for each of its rows the old row, −1 for a new or changed
+    node, on which nothing is charged yet. Unchanged nodes are the same objects as in `old`."""
     new = LedgerTable.unfilled(nodes, limits)
     rows = [old.row_of.get(node.name, -1) for node in new.nodes]
     came = [
@@ -62,8 +60,8 @@ def relaid(
 
 
 class _Merge:
-    """Fills `new` from the rows of `old` and `fresh`: row r from number `source[r]` of the two one
-    after the other, and devices likewise."""
+    """Fills `new` from the rows of `old` followed by those of `fresh`: row r from number
+    `source[r]`, and devices likewise."""
 
     def __init__(self, old: LedgerTable, fresh: LedgerTable, new: LedgerTable, source: Ints):
         self._old, self._fresh, self._new, self._source = old, fresh, new, source
@@ -73,7 +71,7 @@ class _Merge:
         self._devices = np.repeat(starts - new.starts[:-1], counts) + own
 
     def fill(self) -> None:
-        """All columns, and what is told of all nodes together."""
+        """Fill all columns, and the facts about all nodes together."""
         new, old, fresh = self._new, self._old, self._fresh
         new.cells[:] = self._rows(old.cells, fresh.cells)
         new.device_cells[:] = self._at(old.device_cells, fresh.device_cells)
@@ -119,7 +117,7 @@ class _Merge:
         new.node_kind[with_gpus] = numbers[new.starts[with_gpus]]
 
     def _tell_parents(self) -> None:
-        """A card is as far from its instances as it was."""
+        """Copy MIG parents, which are stored relative to their instances."""
         new, old = self._new, self._old
         parent = self._at(old.device_parent, self._fresh.device_parent)
         was = np.where(self._devices < old.devices, self._devices, self._devices - old.devices)
@@ -127,7 +125,7 @@ class _Merge:
         new.parents = new.device_parent.tolist()
 
     def _number_states(self) -> None:
-        """The states' kinds are those of this table."""
+        """Renumber the kinds in device states to this table's."""
         new = self._new
         kinds = (new.device_kind + ((new.device_parent + 1) << 20)).tolist()
         new.state = [
@@ -145,7 +143,7 @@ class _Merge:
         new.links_of = links_of
 
     def _take_extended(self) -> None:
-        """A resource that no node has any more is forgotten."""
+        """Copy extended resources; one that no node has any more is dropped."""
         new, old, fresh = self._new, self._old, self._fresh
         source = self._source.tolist()
         for name in {**old.extended, **fresh.extended}:
@@ -172,7 +170,7 @@ def _taken(values: list[Any], at: list[int]) -> list[Any]:
 
 
 def _numbered(values: Sequence[Value], numbers: Ints) -> tuple[list[Value], Ints]:
-    """Return those values that occur, in the order in which they do, and their numbers by that
+    """Return the values that occur, in order of occurrence, and the numbers in terms of that
     order."""
     first_of = {value: at for at, value in reversed(list(enumerate(values)))}
     same = np.array([first_of[value] for value in values], dtype=np.int64)

@@ -4,12 +4,12 @@ No padding: a node with 56 MIG instances has 56 device rows and costs its neighb
 Rows are kept in tie-break order (`Node.rank`, then name), so that the first best row is the
 decision and a table rebuilt from the same nodes decides alike.
 
-What is *told* (`*_total`, `in_service`, `schedulable`) comes from nodes, what is *used* from
+*Declared* columns (`*_total`, `in_service`, `schedulable`) come from nodes, *used* columns from
 holdings; everything `*_free`, `idle`, `usable` and every node aggregate is derived from those two
-by `refresh_row`, and by nothing else.
+by `refresh_row` alone.
 
-*Co-residents* are the pods on a device (`Resident`), whatever their order. GPUs with equal
-co-residents have equal numbers, so that whoever judges a set of them looks it up once; 0 is nobody.
+*Co-residents* are the pods on a device (`Resident`), in any order. GPUs with equal co-residents
+have equal numbers, so that a set is judged once; 0 is the empty set.
 """
 
 from collections.abc import Sequence
@@ -37,10 +37,9 @@ SMALL_PART = 4
 
 
 class Resident(NamedTuple):
-    """Application and class of one pod; both "" if nobody said.
-
-    Of a latency-critical one, on its card: `bound_percent` is how slow it may get by its own SLO,
-    percent of alone on `percent_on`'s grid (0: it says none); and whether it is `small`.
+    """Application and class of one pod; both "" if unknown. For a latency-critical pod on its card:
+    `bound_percent` is its slowdown limit by its own SLO, in percent of its time alone, on
+    `percent_on`'s grid (0: none); and if it is `small`.
     """
 
     application: str
@@ -53,9 +52,8 @@ CoResidents = tuple[Resident, ...]
 
 
 def is_small(job_class: str, memory_mib: int, milli: int, card: tuple[int, int]) -> bool:
-    """True if a pod that asks for so much of a card (MiB, milli) is latency-critical and small.
-
-    One that asks for neither memory nor compute does not say how large it is.
+    """Return True if a pod with this request (MiB, milli) is latency-critical and small on the
+    card. A pod that requests neither memory nor compute is of unknown size.
     """
     if job_class != LATENCY_CRITICAL or not (memory_mib or milli):
         return False
@@ -63,12 +61,13 @@ def is_small(job_class: str, memory_mib: int, milli: int, card: tuple[int, int])
 
 
 def own_percent(job_class: str, slowdown_limit: SlowdownLimit, gpu_model: str) -> int:
-    """How slow such a pod may get on this GPU model, in percent: few differ, whatever they say."""
+    """Return the slowdown limit of such a pod on this GPU model, in percent, rounded so that few
+    values differ."""
     return percent_on(slowdown_limit, gpu_model) if job_class == LATENCY_CRITICAL else 0
 
 
 def resident_on(placement: Placement, gpu: Gpu) -> Resident:
-    """Return the pod, by what it holds of this one of its GPUs."""
+    """Return the pod as a resident, by its share of this GPU."""
     if placement.job_class != LATENCY_CRITICAL:
         return Resident(placement.application, placement.job_class)
     shares = [share for share in placement.shares if share.gpu == gpu.index]
@@ -82,9 +81,9 @@ def resident_on(placement: Placement, gpu: Gpu) -> Resident:
 
 
 class Residents:
-    """`co_residents[d]` is the number of what runs on device d, `members[number]` that, sorted.
-
-    Numbers stay until `epoch` moves: then all are new.
+    """Numbers sets of co-residents: `co_residents[d]` is the number of the set on device d,
+    `members[number]` its sorted members. Numbers are stable until `epoch` changes: then all are
+    new.
     """
 
     def __init__(self, devices: int) -> None:
@@ -100,7 +99,7 @@ class Residents:
         return self._now
 
     def moved(self, numbers: list[int]) -> "Residents":
-        """Return the same numbers, of other devices; this one is not to be used any more."""
+        """Return the numbers moved to other devices; this object must not be used any more."""
         moved = Residents(0)
         moved.co_residents, moved._now = np.array(numbers, dtype=np.int64), numbers
         moved.members, moved._number, moved.epoch = self.members, self._number, self.epoch
@@ -111,7 +110,7 @@ class Residents:
         return self.members[self._now[device]]
 
     def change(self, device: int, resident: Resident, sign: int) -> None:
-        """A pod came to the device (`sign` 1) or left it (−1)."""
+        """Note that a pod came to the device (`sign` 1) or left it (−1)."""
         co_residents = list(self.on(device))
         if sign > 0:
             co_residents.append(resident)
@@ -133,7 +132,7 @@ class Residents:
         self.co_residents[device] = number
 
     def _renumber(self) -> None:
-        """Forget what is nowhere any more."""
+        """Drop sets that are on no device any more."""
         everywhere = [self.members[number] for number in self._now]
         self.members, self._number = [()], {(): 0}
         for device, co_residents in enumerate(everywhere):
@@ -202,11 +201,10 @@ OWED = -(1 << 62)
 
 
 class Holding(msgspec.Struct, frozen=True, gc=False):
-    """A pod's placement, and whether it is certain yet. `deadline_ns` ends a reservation.
-
-    `idle_mib` is what it was last measured not to need of each share, in the shares' order; ()
-    where nothing is known: then it needs all of it. `expected_mib` is what it was expected to need
-    of its only share when it got it, by what pods like it used; 0 if that was not known.
+    """A pod's placement, and if it is committed. `deadline_ns` ends a reservation. `idle_mib` is
+    the memory that it was last measured not to need, by share; () if unknown: then it needs all of
+    it. `expected_mib` is what it was expected to need of its only share at its placement, from what
+    pods like it used; 0 if unknown.
     """
 
     placement: Placement
@@ -217,7 +215,8 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def pod_class(self) -> int:
-        """0 for a shared GPU, k for k whole GPUs, −1 without a GPU (as GpuClustering counts)."""
+        """Return Return 0 for a shared GPU, k for k whole GPUs, −1 without a GPU (as GpuClustering
+        counts)."""
         shares = self.placement.shares
         if not shares:
             return -1
@@ -240,11 +239,10 @@ class DeviceKind(NamedTuple):
 
 
 class RequestLimits(NamedTuple):
-    """Limits of requests beyond a card's memory, thousandths of it, as declared.
-
-    `overcommit_permille` binds everybody's reservations, whatever the cards measure.
-    `harvest_permille` only those of harvesting policies, and these besides must find the memory
-    measured idle; with `known_only` only of pods of which the peak of others like them is known.
+    """Declared limits for requests beyond a card's memory, in thousandths of it.
+    `overcommit_permille` applies to all reservations, whatever is measured. `harvest_permille`
+    applies to harvesting policies only, and the memory must also be measured idle. With
+    `known_only` it applies only to pods whose peak is known from similar pods.
     """
 
     overcommit_permille: int = 1000
@@ -253,7 +251,7 @@ class RequestLimits(NamedTuple):
 
     @classmethod
     def declared(cls, overcommit_permille: int = 1000, harvest_permille: int = 1000) -> Self:
-        """The limits as somebody declares them, who also says by them how much to trust."""
+        """Return the limits as declared in the configuration."""
         known_only = harvest_permille <= KNOWN_ONLY_UP_TO
         return cls(overcommit_permille, harvest_permille, known_only)
 
@@ -400,10 +398,8 @@ class LedgerTable:
         return self._taints
 
     def tell_together(self) -> None:
-        """Tell what is told of all nodes and devices together.
-
-        `told_apart` are the kinds of GPU, by number, and what else of it says how a pod's request
-        is checked on each.
+        """Compute the facts about all nodes and devices together. `told_apart` are the kinds of
+        GPU, by number, with all that decides how a request is checked on each.
         """
         self.has_parents = any(parent >= 0 for parent in self.parents)
         self.uniform = not self.has_parents and self._each_node_is_of_one_kind()
@@ -412,7 +408,7 @@ class LedgerTable:
         self.all_in_service = bool(self._serving.all())
 
     def _tell_all(self, limits: RequestLimits) -> None:
-        """Fill the told columns from the nodes, in whole-column writes."""
+        """Fill the declared columns from the nodes, in whole-column writes."""
         nodes = self.nodes
         gpus = [gpu for node in nodes for gpu in node.gpus]
         self.cpu_total[:] = [node.cpu_milli for node in nodes]
@@ -487,35 +483,36 @@ class LedgerTable:
         return bool((self.device_kind == first).all())
 
     def use_extended(self, name: str, row: int, amount: int) -> None:
-        """So much more (or, negative, less) of a resource of node `row` is used.
-
-        What is free follows; how far beyond the node it is used, no further than 64 bits tell.
+        """Add to the used amount of a resource of node `row` (or subtract, if negative), and derive
+        what is free; overuse is clipped to 64 bits.
         """
         used = self.extended_used[name]
         used[row] += amount
         self.extended[name][row] = max(OWED, self.nodes[row].extended.get(name, 0) - used[row])
 
     def close(self, row: int, closed: ClosedNode) -> None:
-        """The node of this row has more taints than it had, or is not schedulable any more."""
+        """Close the node of this row further: it has more taints, or is not schedulable any
+        more."""
         taints, schedulable = closed.taints, closed.schedulable
         self.nodes[row] = replace(self.nodes[row], taints=taints, schedulable=schedulable)
         self.schedulable[row], self._taints = schedulable, None
         self.has_taints = self.has_taints or bool(taints)
 
     def serving(self) -> Bools:
-        """Devices in service, whoever holds them, [D]."""
+        """Return a mask of devices in service, whether or not they are held, [D]."""
         return self._serving
 
     def promised(self, device: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
-        """MiB and thousandths of cores that pods hold of a device, each with the most that may be
-        promised; beyond either nobody else gets any part of it. None if it is out of service."""
+        """Return the MiB and thousandths of cores that pods hold of a device, each with the most
+        that may be promised; beyond either no other pod gets a part of it. None if it is out of
+        service."""
         if not self._serves[device]:
             return None
         memory = self.memory_used[device], int(self._most[device])
         return memory, (self.milli_used[device], self.milli_total[device])
 
     def in_service(self) -> Ints:
-        """GPUs in service on each node, whoever holds them, [N]."""
+        """Return the number of GPUs in service on each node, whether or not they are held, [N]."""
         counts = np.zeros(self.count, dtype=np.int64)
         np.add.at(counts, self.device_node, self._serving)
         return counts
@@ -535,11 +532,12 @@ class LedgerTable:
         return self.state[self.start[row] : self.start[row + 1]]
 
     def gpu(self, row: int, device: int) -> Gpu:
-        """Inventory of a device of node row `row`."""
+        """Return the inventory of a device of node row `row`."""
         return self.nodes[row].gpus[device - self.start[row]]
 
     def short_of(self, device: int) -> int:
-        """MiB that the pods of a device need beyond it, its reserve included; negative: free."""
+        """Return the MiB that the pods of a device need beyond its memory without the reserve;
+        negative: free."""
         needed = self.memory_used[device] - self.memory_idle[device]
         return needed + self.memory_held_back[device] - self.lendable(device)
 
@@ -552,11 +550,11 @@ class LedgerTable:
         return int(self._limit[device])
 
     def lent(self) -> Bools:
-        """Devices on which more than the device's memory is promised, [D]."""
+        """Return a mask of devices on which more than their memory is promised, [D]."""
         return np.asarray(np.asarray(self.memory_used) > np.asarray(self._limit), dtype=np.bool_)
 
     def refresh_row(self, row: int, devices: Sequence[int] | None = None) -> None:
-        """Derive what is free on node `row` from what is told and what is used.
+        """Derive what is free on node `row` from declared and used columns.
 
         `devices` are the device rows whose use changed; all of the node's when left out.
         """
@@ -621,14 +619,15 @@ class LedgerTable:
         self.device_cells[_HELD, device] = (harvest, self.pods[device], self.memory_used[device])
 
     def _overbooked(self, device: int) -> bool:
-        """True if the device's pods hold more than may be promised: then it takes no other pod."""
+        """Return Return True if the device's pods hold more than may be promised: then it takes no
+        other pod."""
         return (
             self.memory_used[device] > self._most[device]
             or self.milli_used[device] > self.milli_total[device]
         )
 
     def _relative_is_busy(self, device: int) -> bool:
-        """True if the card of this instance, or an instance of this card, is held."""
+        """Return Return True if the card of this instance, or an instance of this card, is held."""
         parent = self.parents[device]
         if parent >= 0 and self.pods[parent]:
             return True

@@ -1,4 +1,4 @@
-"""The accounts as if nothing had been measured: for questions, and put back afterwards."""
+"""Shows the accounts as if nothing had been measured, for questions; restored afterwards."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +10,8 @@ from weft.core.ledger.table import LedgerTable
 
 @contextmanager
 def nothing_idle(table: LedgerTable) -> Iterator[None]:
-    """Harvesting policies find what a ledger would show whose pods leave nothing idle.
-
-    That takes two columns, whatever the pods. What is held does not change, so no version moves:
-    ask with an `Assessor` of your own.
+    """Show harvesting policies a ledger whose pods leave nothing idle, for the duration of the
+    context. Only two columns change, and no version: use a separate `Assessor`.
     """
     if not table.harvests:
         yield

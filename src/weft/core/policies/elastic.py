@@ -22,7 +22,7 @@ class ElasticBinpack(Policy):
     wins."""
 
     name = "elastic-binpack"
-    summary = "the GPUs left most unequal, the fewest GPUs used"
+    summary = "the place that leaves GPUs most unequally used, on the fewest GPUs"
     source = "elastic-gpu-scheduler, rater Binpack"
     compat_system = "elastic"
     ties = "last"

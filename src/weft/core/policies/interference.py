@@ -222,7 +222,8 @@ class OverlapTime:
         return [(count, at) for count, at in sizes if len(at)]
 
     def _finishes(self, at: Ints, applications: Ints, work: Floats) -> Floats:
-        """Compute the ends of these pods on the devices at these positions, [k, a]."""
+        """Compute when these pods end on the devices at these positions, [k, a], in seconds from
+        now."""
         size, slots = len(applications), self._believed.shape[1]
         slower = np.zeros((size, size, len(at)))  # the diagonal stays 0: no pod slows itself down
         card = self._kinds.take(at) * slots

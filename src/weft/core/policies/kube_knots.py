@@ -61,7 +61,8 @@ def largest_first(pod: PodRequest) -> tuple[int, ...]:
 
 
 class ResAg(Policy):
-    """The largest request of a round first, on the first GPU where the requests fit.
+    """A policy that places the largest request of a round first, on the first GPU where requests
+    fit.
 
     How far requests may go beyond a card is the cluster's declared overcommit, not the policy's.
     """

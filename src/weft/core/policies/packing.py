@@ -70,7 +70,7 @@ class GpuShare(Policy):
     first wins."""
 
     name = "gpushare"
-    summary = "on the first node that fits, the GPU with the least memory that is enough"
+    summary = "on the first node that fits, the GPU with the least free memory that is enough"
     source = "gpushare-scheduler-extender"
 
 

@@ -1,7 +1,6 @@
-"""Sums up how much more each node and GPU would have if all pods up to some priority went.
-
-One entry for each GPU that a pod holds a share of (one for a pod without), and sums of them by
-priority, kept true to the ledger where something was charged since.
+"""Sums up how much more each node and GPU would have without all pods up to some priority. There is
+one entry for each GPU that a pod holds a share of (one for a pod without), and sums of them by
+priority, updated where the ledger changed.
 """
 
 from collections import Counter, OrderedDict
@@ -28,7 +27,7 @@ Standing = Callable[[Holding], tuple[int, bool]]
 
 
 class FreedByNode(NamedTuple):
-    """Amounts that pods that go would free: thousandths of CPU and MiB by node, [N]; MiB,
+    """Amounts that leaving pods would free: thousandths of CPU and MiB by node, [N]; MiB,
     thousandths of cores and the number of those pods by GPU, [D]."""
 
     cpu: Ints
@@ -42,7 +41,7 @@ class FreedByNode(NamedTuple):
         return FreedByNode(*(column.copy() for column in self))
 
     def add(self, table: LedgerTable, placement: Placement, by: int = 1) -> None:
-        """One more goes; `by` -1: one more comes."""
+        """Add a leaving pod; `by` -1: remove one."""
         row = table.row_of.get(placement.node)
         if row is None:
             return
@@ -55,7 +54,7 @@ class FreedByNode(NamedTuple):
 
 
 def by_device(table: LedgerTable, row: int, placement: Placement) -> dict[int, tuple[int, int]]:
-    """MiB and thousandths of each device row of the node that are placed there."""
+    """Return the MiB and thousandths placed on each device row of the node."""
     held: dict[int, tuple[int, int]] = {}
     shares = placement.shares
     if len(shares) == 1:
@@ -70,8 +69,8 @@ def by_device(table: LedgerTable, row: int, placement: Placement) -> dict[int, t
 
 
 class LowerPods:
-    """The columns of one ledger. `standing` is asked of each pod that holds something, again where
-    its node is `touch`ed."""
+    """The columns of one ledger. `standing` is called for each pod that holds something, and again
+    after `touch` of its node."""
 
     def __init__(self, ledger: Ledger, standing: Standing) -> None:
         self._ledger, self._standing = ledger, standing
@@ -84,7 +83,7 @@ class LowerPods:
         self._sums: OrderedDict[tuple[int, bool], FreedByNode] = OrderedDict()
 
     def touch(self, node: str) -> None:
-        """Others than before may be ended on this node."""
+        """Mark a node on which other pods than before may be ended."""
         row = self._ledger.table.row_of.get(node)
         if row is not None and self._changed is not None:
             self._changed.add(row)
@@ -97,8 +96,8 @@ class LowerPods:
         )
 
     def freed(self, up_to: int, *, guarded: bool) -> FreedByNode:
-        """Amounts that all of at most this priority would free; `guarded`: those under a budget
-        that lets nobody go too. Not to be changed: it is kept."""
+        """Return the amounts that all pods of at most this priority would free; `guarded` includes
+        those whose budget allows no eviction. Cached: callers must not change it."""
         self._refresh()
         sums = self._sums.get((up_to, guarded))
         if sums is None:
@@ -123,7 +122,7 @@ class LowerPods:
         )
 
     def _sum_again(self, row: int, entries: Sequence[tuple[int, ...]]) -> None:
-        """Mend the sums that are kept for this row."""
+        """Recompute the cached sums of this row."""
         begin, end = self._ledger.table.start[row], self._ledger.table.start[row + 1]
         for (up_to, guarded), sums in self._sums.items():
             sums.cpu[row] = sums.memory[row] = 0
@@ -140,8 +139,8 @@ class LowerPods:
                         sums.device_pods[device] += 1
 
     def single(self, demand: Demand, up_to: int, *, guarded: bool) -> Bools:
-        """Nodes on which the end of one of these pods alone would do, by sums, [N]; False for all
-        where the demand is for several GPUs."""
+        """Return a mask of nodes on which the end of one of these pods would suffice, by sums, [N];
+        all False if the demand is for several GPUs."""
         table = self._ledger.table
         enough = np.zeros(table.count, dtype=np.bool_)
         if demand.gpus > 1:
@@ -171,7 +170,7 @@ class LowerPods:
         return enough
 
     def _chosen(self, up_to: int, *, guarded: bool) -> Ints:
-        """Numbers of the columns of those of at most this priority."""
+        """Return the column numbers of pods of at most this priority."""
         goes = self._cells[_PRIORITY] <= up_to
         if not guarded:
             goes &= self._cells[_GUARDED] == 0
@@ -194,7 +193,7 @@ class LowerPods:
         changed.clear()
 
     def _move(self, then: Ints) -> None:
-        """Nodes have other rows since: `then` are those of before, by row of now."""
+        """Move entries to new rows: `then` has the old row of each present row."""
         stay = np.flatnonzero(then >= 0)
         of_row = {
             row: self._of_row.pop(before)
@@ -272,7 +271,8 @@ def _sums(at: Ints, amounts: Ints, length: int) -> Ints:
 
 
 def could_fit(table: LedgerTable, demand: Demand, freed: FreedByNode) -> Bools:
-    """Nodes on which so much would be free as the demand asks, [N]. Necessary, not sufficient."""
+    """Return a mask of nodes on which enough would be free for the demand, [N]. Necessary, not
+    sufficient."""
     fits = np.ones(table.count, dtype=np.bool_)
     if demand.cpu_milli:
         fits &= table.cpu_free + freed.cpu >= demand.cpu_milli
@@ -299,7 +299,7 @@ def could_fit(table: LedgerTable, demand: Demand, freed: FreedByNode) -> Bools:
 
 
 def fewest_holders(table: LedgerTable, demand: Demand, freed: FreedByNode) -> Ints:
-    """For each node, by how few at least as many GPUs are held by those that go as are asked, [N]:
+    """Return, for each node, the fewest leaving pods that hold as many GPUs as requested, [N]:
     where to look first."""
     if not demand.needs:
         return np.zeros(table.count, dtype=np.int64)
@@ -343,7 +343,7 @@ def room_without(table: LedgerTable, demand: Demand, freed: FreedByNode) -> Ints
 
 
 def held_on(ledger: Ledger, node: str, uids: Iterable[str]) -> Iterator[Holding]:
-    """Holdings of these pods on this node."""
+    """Return the holdings of these pods on this node."""
     for uid in uids:
         holding = ledger.holdings.get(uid)
         if holding is not None and holding.placement.node == node:

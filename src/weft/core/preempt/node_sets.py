@@ -1,9 +1,8 @@
-"""Sets of one node's pods that would free enough of it, by sums, the cheapest first. So many of
-them leave as rules about other pods ask.
-
-Of few pods all sets are looked at; of many all single ones, pairs, those of the holders of each
-GPU, and what is left when pods are put back one by one, the most important first, as long as the
-rest frees enough (kube-scheduler's own way). Sums are necessary; the rest only a trial tells.
+"""Sets of one node's pods that would free enough of it, by sums, the cheapest first, including as
+many pods as rules about other pods require to leave. With few pods all sets are considered; with
+many all single pods, pairs, those of the holders of each GPU, and what is left when pods are put
+back one by one, the most important first, as long as the rest frees enough (as kube-scheduler
+does). Sums are necessary conditions; a trial decides.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -82,8 +81,8 @@ class NodeSets:
         alone: bool = False,
         needed: Collection[Victim] = (),
     ) -> list[tuple[PreemptionCost, tuple[Victim, ...]]]:
-        """So many sets at most that free enough, with what they cost, the cheapest first. `alone`:
-        of one pod each; `needed` are in each."""
+        """Return at most `most` sets that free enough, with their costs, the cheapest first.
+        `alone`: of one pod each; `needed` pods are in every set."""
         if not self._count:
             return []
         members = self._single() if alone else self._members(allowed)
@@ -109,7 +108,7 @@ class NodeSets:
         ]
 
     def _must_go(self, needed: Collection[Victim]) -> Bools:
-        """True for those who are `needed`, and without whom all others are not enough."""
+        """Return a mask of pods that are `needed`, or without which all others are not enough."""
         must = np.array([victim in needed for victim in self.victims], dtype=np.bool_)
         if self._enough(np.ones((1, self._count)))[0]:
             must |= ~self._enough(1.0 - np.eye(self._count))
@@ -120,7 +119,7 @@ class NodeSets:
         return np.eye(self._count)[of_one_pod]
 
     def _members(self, allowed: Mapping[str, int]) -> Amounts:
-        """Sets as rows, who is in them as ones."""
+        """Return the sets as rows, with ones for their members."""
         if self._count <= MOST_IN_ALL_SETS:
             numbers = np.arange(1, 1 << self._count)
             return (numbers[:, None] >> np.arange(self._count) & 1).astype(np.float64)
@@ -142,13 +141,13 @@ class NodeSets:
 
     @property
     def _lacking(self) -> int:
-        """Cards that whole ones lack here: fewer pods seldom clear so many."""
+        """Return how many whole cards are lacking here: fewer pods seldom clear as many."""
         whole = sum(need.count for need in self._demand.needs if need.whole)
         return whole - int(self._table.idle[self._row]) if whole else 0
 
     def _pools(self) -> Iterator[list[int]]:
-        """Pods that may make room together: the cheapest holders of each GPU, with those who free
-        most beside the GPUs, and all who hold one of the GPUs that are cleared first."""
+        """Yield pods that may make room together: the cheapest holders of each GPU, with those that
+        free most CPU and memory, and all holders of the GPUs that are cleared first."""
         cheap = list(range(self._count - 1, -1, -1))
         by_room = sorted(cheap, key=lambda at: -self._beside[at].sum())
         if not self._demand.needs:
@@ -179,7 +178,7 @@ class NodeSets:
         return left
 
     def _enough(self, members: Amounts) -> Bools:
-        """True for sets that free as much as the demand lacks."""
+        """Return a mask of sets that free as much as the demand lacks."""
         table, row, demand = self._table, self._row, self._demand
         goes = np.concatenate((members, np.ones((len(members), 1))), axis=1)
         enough = np.ones(len(members), dtype=np.bool_)
@@ -198,7 +197,7 @@ class NodeSets:
         return enough
 
     def _gpus_for(self, need: Need, goes: Amounts) -> Bools:
-        """GPUs that would do once these have gone, [sets, GPUs]."""
+        """Return a mask of GPUs that suffice once these pods have left, [sets, GPUs]."""
         table, here = self._table, self._devices
         kinds = table.device_kind[here]
         unusable = table.device_usable[here] == 0  # it may be of use when it is left
@@ -241,7 +240,8 @@ class NodeSets:
 
 
 class _RuleHere:
-    """A rule on one node: how many of its pods each set member is, and how many have to leave."""
+    """A rule on one node: how many of its counted pods each victim has, and how many have to
+    leave."""
 
     def __init__(self, rule: PodsToLeave, row: int, who: Sequence[Sequence[str]]) -> None:
         self.least, self.most = rule.least.item(row), rule.most.item(row)

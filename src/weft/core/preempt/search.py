@@ -1,11 +1,12 @@
-"""Finds the pods to end so that one of higher priority fits: on which node, and the least of them.
+"""Finds the pods to end so that one of higher priority fits: the node, and the smallest set there.
 
     nodes that could do without ──▶ the cheapest sets ──▶ tried, the
     lower priorities (columns)      of each (sums)        cheapest first
 
-First without violating a disruption budget, by the lowest priority that has to go; only where that
-finds nothing, and budgets are no law, with. Of more nodes than `NODES`, those where one pod's end
-may do come first, then those whose GPUs have fewest holders; the best of the first that do is it.
+First without violating a disruption budget, by the lowest priority that has to end; violating one
+only if nothing else is found and budgets are not law. Of more nodes than `NODES`, those where
+ending one pod may suffice come first, then those whose GPUs have the fewest holders; the best of
+the first nodes that help is chosen.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,7 +58,7 @@ VictimsOn = Callable[[str], Sequence[Victim]]
 
 
 class FoundVictims(NamedTuple):
-    """The node's row, and who has to go there; None, where those that go anyway are enough."""
+    """The node's row, and the victims there; none where the pods that leave anyway are enough."""
 
     row: int
     victims: tuple[Victim, ...]
@@ -65,7 +66,7 @@ class FoundVictims(NamedTuple):
 
 
 class _NextSet(NamedTuple):
-    """One of a node's sets, in the order of trials. `helps`: it is known to."""
+    """One of a node's sets, in the order of trials. `helps`: it is known to help."""
 
     cost: PreemptionCost
     row: int
@@ -118,7 +119,7 @@ class VictimSearch:
         self.trials = 0
 
     def find(self) -> FoundVictims | None:
-        """Return the victims; None if nobody's end would help, or none was found within the
+        """Return the victims; None if ending pods would not help, or none were found within the
         trials."""
         if self._going and (row := self._without_going()) >= 0:
             return FoundVictims(row, (), None)
@@ -148,8 +149,8 @@ class VictimSearch:
         return self._best_of([row], steps[-1], violating=True)
 
     def likeliest(self) -> list[int]:
-        """Return the rows of the nodes that could do without all of a lower priority, the likeliest
-        first: `NODES` at most."""
+        """Return the rows of the nodes where ending all pods of lower priority could help, the
+        likeliest first, `NODES` at most."""
         steps = self._lower.priorities(self._priority)
         rows = self._rows(steps[-1] if steps else -STAYS, violating=self._may_violate)
         likeliest: list[int] = rows[:NODES].tolist()
@@ -172,8 +173,7 @@ class VictimSearch:
             freed.add(self._ledger.table, placement, -1)
 
     def _first_step(self, steps: Sequence[int]) -> int:
-        """Return the first priority up to which ending all could help, by halving: more never help
-        less."""
+        """Return the lowest priority up to which ending all pods could help, by bisection."""
         low, high = 0, len(steps)
         while low < high:
             middle = (low + high) // 2
@@ -184,7 +184,8 @@ class VictimSearch:
         return low
 
     def _could(self, up_to: int, *, violating: bool) -> tuple[Bools, FreedByNode]:
-        """Nodes that could do without all pods of at most this priority, and what these free."""
+        """Return a mask of nodes where ending all pods of at most this priority could help, and
+        what their end would free."""
         freed = self._lower.freed(up_to, guarded=violating)
         if self._going:
             freed = freed.copied()
@@ -248,8 +249,8 @@ class VictimSearch:
         violating: bool,
         alone: bool = False,
     ) -> FoundVictims | None:
-        """Return the cheapest set that helps, of the nodes of these rows. `never` are those of
-        which it is known that not even all would help."""
+        """Return the cheapest set that helps, on the nodes of these rows. `never` are rows where
+        not even ending all pods helps."""
         sets = [
             (cost, row, chosen)
             for row, some in here.items()
@@ -274,8 +275,8 @@ class VictimSearch:
     def _best_by_rules(
         self, here: Mapping[int, NodeSets], *, violating: bool
     ) -> FoundVictims | None:
-        """The same where rules about other pods count, of which sums do not know all: the cheapest
-        first, and once a node's did not help, only such as have all that must go there."""
+        """Do the same with rules about other pods, which sums do not cover fully: the cheapest
+        first, and once a node's set did not help, only sets with all pods that must leave there."""
         looked_at = set[int]()
         for alone in (False,) if violating else (True, False):
             sets = list[_NextSet]()
@@ -296,7 +297,8 @@ class VictimSearch:
         *,
         violating: bool,
     ) -> FoundVictims | None:
-        """The first that helps of these sets, and of more of nodes whose first one does not."""
+        """Return the first of these sets of victims that helps. If a node's first set does not
+        help, more sets of that node are tried."""
         while sets and self.trials < self._most:
             cost, row, _, chosen, helps = heappop(sets)
             if helps or (self._fits(row, chosen) and self._accepted(row, chosen)):
@@ -343,7 +345,7 @@ class VictimSearch:
         return victims
 
     def _put_back(self, row: int, sets: NodeSets, *, violating: bool) -> FoundVictims | None:
-        """All go; then each comes back, in kube-scheduler's order, if the pod fits all the same."""
+        """End all pods, then put each back, in kube-scheduler's order, if the pod still fits."""
         gone = sets.victims
         if not gone or self.trials + len(gone) >= self._most or not self._fits(row, gone):
             return None

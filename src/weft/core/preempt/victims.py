@@ -1,4 +1,4 @@
-"""Those who may be ended for another pod, and what ending some of them costs.
+"""Pods that may be ended for another pod, and the cost of ending some of them.
 
 The order is kube-scheduler's: fewest violated disruption budgets, lowest highest priority, smallest
 sum of priorities, fewest pods, latest start of the most important of them.
@@ -17,7 +17,7 @@ ABOVE_LOWEST = 1 << 31
 
 
 class Budget(msgspec.Struct, frozen=True, gc=False):
-    """A disruption budget, `name` with its namespace: so many more of these pods may end now."""
+    """A disruption budget, `name` with its namespace, and how many more of its pods may end now."""
 
     name: str
     pods: PodSelector
@@ -25,7 +25,7 @@ class Budget(msgspec.Struct, frozen=True, gc=False):
 
 
 class Victim(NamedTuple):
-    """Pods that are ended together or not at all: one, or a gang.
+    """Pods that are ended together or not at all: one pod, or a gang.
 
     `priority` is the highest of theirs, `since_ns` when the first of them got its place, `budgets`
     has each budget once for each pod that counts against it.
@@ -38,7 +38,7 @@ class Victim(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """Its part of the sum of priorities."""
+        """Return its part of the sum of priorities."""
         return len(self.uids) * (self.priority + ABOVE_LOWEST)
 
 
@@ -48,8 +48,8 @@ def uids_of(victims: Iterable[Victim]) -> list[str]:
 
 
 class PreemptionCost(NamedTuple):
-    """The cost of ending some pods; the smaller the better, part by part. `minus_start_ns` is of
-    those with the highest priority the one that began first."""
+    """The cost of ending some pods, compared part by part; smaller is better. `minus_start_ns` is
+    the negative start of the earliest of those with the highest priority."""
 
     violations: int
     highest: int
@@ -59,8 +59,8 @@ class PreemptionCost(NamedTuple):
 
 
 def violations(victims: Iterable[Victim], allowed: Mapping[str, int]) -> int:
-    """How many pods are ended that a budget does not let go, if the most important ones of these
-    are the first that it lets go."""
+    """Count the pods ended beyond what budgets allow, which the most important pods use up
+    first."""
     left, found = dict(allowed), 0
     for victim in sorted(victims, key=importance):
         found += min(len(victim.uids), _take(victim, left)) if victim.budgets else 0
@@ -68,7 +68,7 @@ def violations(victims: Iterable[Victim], allowed: Mapping[str, int]) -> int:
 
 
 def importance(victim: Victim) -> tuple[int, int, tuple[str, ...]]:
-    """Return the key by which the most important one is the first, as kube-scheduler sorts them."""
+    """Return the sort key by which the most important comes first, as kube-scheduler sorts."""
     return -victim.priority, victim.since_ns, victim.uids
 
 
@@ -83,7 +83,7 @@ def in_order_of_return(victims: Iterable[Victim], allowed: Mapping[str, int]) ->
 
 
 def _take(victim: Victim, left: dict[str, int]) -> int:
-    """Count the victim's pods against what its budgets have `left`; by how much that is too
+    """Count the victim's pods against what its budgets have `left`; return by how much that is too
     little."""
     over = 0
     for budget, count in Counter(victim.budgets).items():
@@ -94,7 +94,7 @@ def _take(victim: Victim, left: dict[str, int]) -> int:
 
 
 def cost_of(victims: Sequence[Victim], allowed: Mapping[str, int]) -> PreemptionCost:
-    """Return the cost of ending these, of whom there is one at least; `allowed` by budget."""
+    """Return the cost of ending these (at least one); `allowed` is by budget."""
     highest = max(victim.priority for victim in victims)
     return PreemptionCost(
         violations(victims, allowed),

@@ -1,7 +1,6 @@
-"""Sums up, while events are handed to an engine, what of its GPUs is lent, stranded and borrowed.
-
-Each looks at the ledger when time goes on, so that states which last no time cost nothing. Amounts
-are whole numbers, times nanoseconds.
+"""Sums up, while events are passed to an engine, how much of its GPUs is lent, stranded and
+borrowed. The ledger is read only when time advances, so that states of no duration cost nothing.
+Amounts are whole numbers, times nanoseconds.
 """
 
 from collections import Counter
@@ -124,7 +123,7 @@ class BorrowedGpus:
         self.is_stale = False
 
     def sum_up(self, lasted_ns: int) -> None:
-        """Add what was borrowed for so long until now."""
+        """Add what each queue borrowed during the last `lasted_ns`."""
         if self.is_stale and self.promised:
             held = self._engine.ledger.holdings
             queues = {uid: queue for uid in held if (queue := self._queue_of(uid))}

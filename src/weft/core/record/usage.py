@@ -340,7 +340,8 @@ class UsageMeter:
         )
 
     def _borrowed_hours(self, group: str, milli_ns: int) -> float | msgspec.UnsetType:
-        """GPU-hours that a queue borrowed: all that it held, where none is promised to it."""
+        """Return the GPU-hours that a queue borrowed: all that it held, if none are promised to it;
+        unset for other groupings."""
         if self._group_of is not GROUPINGS["queue"]:
             return msgspec.UNSET
         if group == KEPT_PLACES:

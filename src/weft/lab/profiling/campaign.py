@@ -64,7 +64,7 @@ class CampaignProgress(NamedTuple):
 
 
 class Campaign:
-    """Measures on one bench; `tell` is called after every run."""
+    """A series of measurements on one bench; `tell` is called after every run."""
 
     def __init__(
         self,
@@ -310,7 +310,7 @@ class _Part:
         return [name for name in names if name not in self.broken]
 
     def is_worth(self, pair: tuple[str, str]) -> bool:
-        """Tell whether to repeat the pair: it has run once, and fits into memory."""
+        """Return True if to repeat the pair: it has run once, and fits into memory."""
         return pair not in self.full and PlannedRun(pair, self.isolation, 0) in self.done
 
     def missing(self, together: Sequence[tuple[str, ...]], runs: int) -> int:

@@ -1,4 +1,4 @@
-"""Keeps loaded workloads: each is started once, then runs and pauses for one measurement after
+"""Keeps workloads loaded: each is started once, then runs and pauses for one measurement after
 another.
 
 Starting PyTorch takes longer than measuring. Paused residents only hold memory; when memory is
@@ -69,7 +69,7 @@ class ResidentPool:
             self._held_mib[application] = max(held_mib, self._held_mib.get(application, 0))
 
     def warm(self, names: Sequence[str]) -> list[Failure]:
-        """Start as many of these as fit, several at a time; returns those that failed."""
+        """Start as many of these workloads as fit, several at a time; return the failures."""
         failed: list[Failure] = []
         waiting = [(name, 0) for name in names if (name, 0) not in self._kept]
         while waiting:

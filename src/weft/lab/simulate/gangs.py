@@ -51,11 +51,11 @@ class GangClock:
             followed.came_ns = now_ns
 
     def is_over_for_some(self, number: int) -> bool:
-        """Tell whether a pod of its gang has done its work: the others do not wait for it."""
+        """Return True if a pod of its gang has done its work: the others do not wait for it."""
         return self._of[number].has_ended
 
     def is_held(self, number: int) -> bool:
-        """Tell whether the pod holds a place but does not run."""
+        """Return True if the pod holds a place but does not run."""
         return number in self._of and number in self._of[number].held
 
     def placed(self, number: int, now_ns: int) -> Sequence[int]:

@@ -283,7 +283,7 @@ class TimedRun(EventLoop[int]):
         self.now = now
 
     def _is_over(self, waiting: int) -> bool:
-        """Tell whether no further pod can start."""
+        """Return True if no further pod can start."""
         return not waiting and not self.goes_ns and len(self.created) == len(self.pods)
 
     def _comes_or_starts(self) -> None:
@@ -471,7 +471,8 @@ class TimedRun(EventLoop[int]):
         return queues.result(waits_ns, measured, self.capacity_milli)
 
     def _waited_ns(self, number: int) -> int:
-        """How long a pod that started waited, without the time that it ran before it was moved."""
+        """Return how long a pod that started had waited, ns, without the time that it ran before it
+        was moved."""
         return self.started[number] - self.created[number] - self.moved.ran_ns(number)
 
     def _of_size(self, *, several: bool) -> SizeWaits:

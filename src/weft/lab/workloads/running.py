@@ -53,7 +53,7 @@ class RunOrders:
         return self._words.pop(0)
 
     def waiting(self) -> bool:
-        """Tell whether an order has come while running."""
+        """Return True if an order has come while running."""
         if self._descriptor is None:
             return False
         if select.select([self._descriptor], [], [], 0)[0]:
@@ -101,7 +101,7 @@ def run(workload: Workload, running: RunOptions, out: TextIO, orders: RunOrders)
 
 
 def ran_out_of_memory(error: Exception) -> bool:
-    """Tell whether the error is that PyTorch, a CUDA library or the CPU's allocator ran out of
+    """Return True if the error is that PyTorch, a CUDA library or the CPU's allocator ran out of
     memory."""
     text = str(error).lower()
     return any(words in text for words in NO_MEMORY) or isinstance(error, MemoryError)

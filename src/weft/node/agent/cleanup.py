@@ -42,7 +42,7 @@ _FAILED = (ApiError, LostError, NotSentError)
 
 
 class RuntimeConfiguration(Protocol):
-    """Restores the configuration of nodes' container runtimes."""
+    """Access to nodes' container runtimes, to restore their configuration."""
 
     async def put_back(self, node: str, drop_in: str) -> str:
         """Restore the node's runtime configuration; return why that is not finished, "" once it
@@ -55,8 +55,8 @@ class RuntimeConfiguration(Protocol):
 
 
 class Cleanup:
-    """Cleans one node (`node`) or all of them (""). `runtimes` is None if no node's files can be
-    reached."""
+    """A cleanup of one node (`node`) or all of them (""). `runtimes` is None if no node's files can
+    be reached."""
 
     def __init__(
         self,

@@ -77,10 +77,11 @@ class Delivery:
     """A `RuntimeHooks`, and a part of the agent. `counts` are containers by outcome.
 
     `with_processes` tells which of the pods with these UIDs have a process on this machine.
-    `on_refused` is called with whose container did not start and why, `on_without` whose container
-    runs without its share: such a pod is evicted. `on_stranger` is called with whose container sees
-    GPUs that nobody gave it, for it started while no agent was there; `strangers` counts those.
-    `cdi_device` names a CDI device that brings a grant, "" if the runtime knows none.
+    `on_refused` is called with a pod and why its container did not start, `on_without` with one
+    whose container runs without its share: it is evicted. `on_stranger` is called with a pod whose
+    container sees GPUs that it was not given, as it started while no agent was running; `strangers`
+    counts such containers. `cdi_device` names a CDI device that brings a grant, "" if the runtime
+    knows none.
     """
 
     def __init__(
@@ -169,8 +170,8 @@ class Delivery:
     def validate(
         self, pod: nri.PodSandbox, container: nri.Container, adjust: nri.ContainerAdjustment
     ) -> str:
-        """Why a container with a share must not start: what it was given is not in all plugins'
-        adjustments together."""
+        """Return why a container with a share must not start: its share is missing from the
+        adjustments of all plugins together; "" if it is there."""
         record, _ = self._record_of(pod)
         part = record.containers.get(container.name) if record is not None else None
         if part is None or not part.shares:
@@ -181,7 +182,7 @@ class Delivery:
         return f"{PLUGIN}: container {container.name} would start without its share"
 
     def pod_event(self, event: int, pod: nri.PodSandbox) -> None:
-        """A pod that stopped holds nothing any more."""
+        """Release what a pod held when its sandbox stops."""
         if event in (nri.STOP_POD_SANDBOX, nri.REMOVE_POD_SANDBOX):
             held = self._held.get(pod.uid)
             if held is not None and held.sandbox.id == pod.id:
@@ -255,7 +256,7 @@ class Delivery:
         return why_refused(record, uid, self._pods.node_name, devices, others, most)
 
     def _asks_elsewhere(self, pod: nri.PodSandbox, container: nri.Container) -> bool:
-        """True if the container asks another plugin for GPUs, in a pod that has a record."""
+        """Return True if the container asks another plugin for GPUs, in a pod that has a record."""
         known = self._pods.pods.get(pod.uid)
         if known is None:
             return False
@@ -270,14 +271,15 @@ class Delivery:
 
     @property
     def held(self) -> dict[str, DeliveryRecord]:
-        """The holders of GPUs, by UID: who was given them, but for pods that ended."""
+        """Delivery records of the pods that hold GPUs, by UID: those that were given a share and
+        have not ended."""
         ended = {uid for uid, pod in self._pods.pods.items() if pod.ended}
         return {uid: held.record for uid, held in self._held.items() if uid not in ended}
 
     # --- who is gone ---
 
     async def run(self) -> None:
-        """Look every so often who is gone, until cancelled."""
+        """Look periodically for pods that are gone, until cancelled."""
         while True:
             await asyncio.sleep(self._options.look_s)
             await self._forget_gone()
@@ -285,7 +287,8 @@ class Delivery:
                 self._absent = self._held.keys() - self._pods.pods.keys()
 
     async def _forget_gone(self) -> bool:
-        """Take their share from holders that neither API server nor machine shows; whether any.
+        """Release the shares of pods that neither the API server nor this machine shows; return
+        True if there were any.
 
         One that the API server never showed may be a pod of which it tells later: it counts as
         absent once it has been missing at an earlier look.
@@ -357,7 +360,8 @@ class Delivery:
     def _look_at_stranger(
         self, pod: nri.PodSandbox, container: nri.Container, known: NodePod
     ) -> None:
-        """Tell of a container with GPUs where an agent would have let it see none, or none yet."""
+        """Report a container that sees GPUs though an agent would have let it see none, or none
+        yet."""
         sees = _visible_to(container)
         if sees in NO_GPU or pod.namespace in self._options.exempt:
             return
@@ -381,8 +385,9 @@ class Delivery:
             self._unjudged.add(pod.uid)
 
     def _distrust(self, pod: nri.PodSandbox, known: NodePod, why: str) -> None:
-        """A pod runs with a record that is not believed. Who asks for no GPU at all is evicted; of
-        another, settings that changed may be the reason: it is told, and no new container starts.
+        """Handle a pod that runs with a record that is not believed. One that asks for no GPU is
+        evicted. For another, changed settings may be the reason: it is reported, and no new
+        container of it starts.
         """
         self._held.pop(pod.uid, None)
         tell = self._on_without if known.asks == "nothing" else self._on_refused
@@ -393,8 +398,8 @@ class Delivery:
             self._unknown.setdefault(pod.uid, {})[container.name] = (pod, container)
 
     def _heard_of(self, uid: str) -> None:
-        """A pod was added, changed or deleted: look at those of its containers that nobody could
-        judge."""
+        """Check those containers of a pod that could not be judged before it was added, changed or
+        deleted."""
         known = self._pods.pods.get(uid)
         if known is None:
             self._told_strangers.pop(uid, None)
@@ -415,10 +420,11 @@ class Delivery:
 
 
 def runs_with(env: Sequence[str], record: DeliveryRecord, container: str, *, derived: bool) -> bool:
-    """True if a container with this environment has the GPUs of its share.
+    """Return True if a container with this environment has the GPUs of its share.
 
-    Where the record is derived, an original's own agent may have given them in its own words: any
-    environment counts that has a variable of the record's, or names GPUs but not all of them.
+    If the record is derived, the agent of the system that placed the pod may have set other
+    variables: an environment counts if it has one of the record's variables, or names some GPUs but
+    not all.
     """
     part = record.containers[container]
     has = dict(entry.partition("=")[::2] for entry in env)
@@ -441,7 +447,8 @@ def _name_of(pod: nri.PodSandbox) -> PodName:
 
 
 def _twice_set(container: nri.Container, grant: ContainerGrant) -> dict[str, str]:
-    """Variables of the grant that image and pod both set, the pod to something else: its values."""
+    """Return the variables of the grant that image and pod both set, the pod to another value than
+    the grant, with the pod's values."""
     values: dict[str, list[str]] = {}
     for entry in container.env:
         name, _, value = entry.partition("=")

@@ -65,9 +65,9 @@ Evict = Callable[[WatchedPod], Awaitable[None]]
 class OverShareGuard:
     """An observer of `UsageWatch`; `run` evicts if configured.
 
-    `over` are the pods that exceed their share now and have for long enough. `reports` counts how
-    often a pod began to, `evictions` tries by outcome: evicted, blocked (by a disruption budget),
-    gone, failed.
+    `over` are the pods that have exceeded their share for at least `after_s`. `reports` counts how
+    often a pod was newly reported, `evictions` the attempts to evict, by outcome: evicted, blocked
+    (by a disruption budget), gone, failed.
     """
 
     def __init__(

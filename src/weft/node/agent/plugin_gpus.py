@@ -74,7 +74,7 @@ class UntoldPod(NamedTuple):
 
 
 class PluginAnswer(NamedTuple):
-    """The kubelet's answer, as far as it is about pods that have such devices."""
+    """The kubelet's answer about the pods that have devices of NVIDIA's plugin."""
 
     given: PluginGpus
     untold: tuple[UntoldPod, ...] = ()

@@ -42,7 +42,7 @@ class ListedContainer(NamedTuple):
 
 
 class HeldDifference(NamedTuple):
-    """One difference from what was assigned."""
+    """One difference between the devices that a container holds and its pod's delivery record."""
 
     kind: str
     pod: PodName

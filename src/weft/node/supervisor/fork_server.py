@@ -88,7 +88,7 @@ class ForkServer:
         return await self._server.wait()
 
     async def close(self) -> None:
-        """End the server, which no longer has an agent."""
+        """End the server and wait for its end; no agent may run any more."""
         if self._asks is not None:
             self._asks.close()
         if self._server is not None:

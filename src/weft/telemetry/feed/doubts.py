@@ -169,7 +169,7 @@ def never_idle(dram: Floats) -> Bools:
 
 
 def _always(series: Floats, value: float) -> Bools:
-    """True if there are samples and all of them are exactly this, [g]."""
+    """Return True if there are samples and all of them are exactly this, [g]."""
     known = ~np.isnan(series)
     return np.asarray(known.any(axis=1) & ((series == value) | ~known).all(axis=1))
 

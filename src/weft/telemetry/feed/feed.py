@@ -115,7 +115,8 @@ class FeedSettings(msgspec.Struct, frozen=True):
 
 
 class TelemetryFeed:
-    """Makes a cluster's snapshots. Not thread-safe: the steps of a poll come one after another."""
+    """A maker of one cluster's snapshots. Not thread-safe: the steps of a poll come one after
+    another."""
 
     def __init__(self, settings: FeedSettings, devices: Devices, origin_s: float) -> None:
         self.settings, self.devices = settings, devices
@@ -284,7 +285,7 @@ class SnapshotBuilder:
         return series
 
     def _doubt(self, series: AllSeries, fresh: Freshness, residents: GpuPods) -> None:
-        """MISSING where the newest numbers cannot be true."""
+        """Set `fresh` to Set `fresh` to MISSING where the newest numbers cannot be true."""
         false = doubts.false_memory(self._memory_now(series), self.devices.total_mib, residents)
         for metric in MEMORY:
             if metric in fresh:
@@ -308,7 +309,8 @@ class SnapshotBuilder:
             fresh[Metric.POWER_W][series[Metric.POWER_W].last <= 0.0] = MISSING
 
     def _age_frozen(self, series: AllSeries, fresh: Freshness, now: SnapshotTime) -> None:
-        """As old as its last change, where a reading should have moved since."""
+        """Set the freshness of a reading that should have changed, but did not, by the age of its
+        last change."""
         window, scrape_s = self.window, self.settings.scrape_s
         slots = np.arange(window.complete - window.samples + 1, window.complete + 1)
         ends_s: Floats = (window.origin_s + slots * window.step_s).astype(np.float64)
@@ -334,7 +336,8 @@ class SnapshotBuilder:
         return max(1, round(seconds / self.window.step_s))
 
     def _plain(self, metric: Metric, series: Readings, fresh: Bytes) -> dict[str, Column]:
-        """Mean over the last minute, the newest sample, the 95th percentile of the window."""
+        """Return the columns of one metric: mean over the last minute, newest sample, and 95th
+        percentile of the window."""
         recent = series.history[:, -self._slots_of(MEAN_S) :]
         known = ~np.isnan(recent)
         counts = known.sum(axis=1)
@@ -349,7 +352,7 @@ class SnapshotBuilder:
         return columns
 
     def _memory(self, series: AllSeries, fresh: Freshness) -> dict[str, Column]:
-        """Columns that the Kube-Knots rules compare."""
+        """Return the columns that the Kube-Knots rules compare."""
         columns: dict[str, Column] = {}
         if USED in series:
             used = stats.pack(series[USED].history)
@@ -366,7 +369,8 @@ class SnapshotBuilder:
         return {name: (values, _known(values, age)) for name, (values, age) in columns.items()}
 
     def _promises(self, series: AllSeries, fresh: Freshness) -> dict[str, Column]:
-        """Return the column that free memory must be read with: see `PromisedMemory`."""
+        """Return the column of promised memory, which is needed to interpret free memory (see
+        `PromisedMemory`)."""
         read = FREE if FREE in series else USED
         if read not in series:
             return {}
@@ -376,7 +380,8 @@ class SnapshotBuilder:
     def _correlations(
         self, series: AllSeries, fresh: Freshness, alone: Mapping[int, str]
     ) -> dict[str, Column]:
-        """Correlation of applications with each GPU: memory, SMs, bandwidth, where measured."""
+        """Return the columns of applications' correlation with each GPU: memory, SMs and bandwidth,
+        where measured."""
         known = {metric for metric, ages in fresh.items() if bool((ages != MISSING).any())}
         if USED not in known:
             return {}
@@ -390,7 +395,8 @@ class SnapshotBuilder:
         }
 
     def _forecasts(self, series: AllSeries, fresh: Freshness) -> dict[str, Column]:
-        """The best forecaster's word about the end of the horizon, within what is possible."""
+        """Return the columns of the best forecaster's prediction for the end of the horizon, within
+        what is possible."""
         columns: dict[str, Column] = {}
         passed = min(max(self.window.complete - self._seen_slot, 1), self.settings.horizon)
         again = self.window.complete == self._seen_slot
@@ -421,7 +427,7 @@ class SnapshotBuilder:
 
 
 def _or_else(first: Readings, second: Readings) -> Readings:
-    """`first` where there is any sample of it, else `second`, GPU by GPU."""
+    """Return, for each GPU, `first` if it has any sample, else `second`."""
     use = np.isneginf(first.last_at_s)
     return Readings(
         np.where(use[:, None], second.history, first.history),
@@ -440,7 +446,8 @@ def _rest(total: Floats, part: Readings) -> Readings:
 
 
 def _known(values: Floats, fresh: Bytes) -> Bytes:
-    """Mark a column without values as MISSING, however fresh its source is."""
+    """Return the freshness of a column: MISSING where it has no value, however fresh its source
+    is."""
     return np.where(np.isnan(values), MISSING, fresh).astype(np.int8)
 
 
@@ -509,7 +516,8 @@ class SoleTenants:
         self.since: dict[Gpu, tuple[str, float]] = {}
 
     def observe(self, only: Mapping[Gpu, str], now_s: float, for_s: float) -> dict[Gpu, str]:
-        """`only` are the GPUs' only pods; those of them that were so for `for_s`."""
+        """Take in the only pods of GPUs, `only`; return those that have been alone for at least
+        `for_s` seconds."""
         before = self.since
         self.since = {
             gpu: before[gpu] if before.get(gpu, ("", 0.0))[0] == uid else (uid, now_s)
@@ -519,7 +527,8 @@ class SoleTenants:
 
 
 class LoadCorrelation:
-    """Remembers applications' series, one a metric: [g, samples] arrays throughout."""
+    """Series of applications that were alone on a GPU, one per metric, to compare with those of
+    GPUs: arrays of [g, samples]."""
 
     def __init__(self) -> None:
         self._metrics: tuple[str, ...] = ()

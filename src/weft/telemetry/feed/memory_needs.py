@@ -165,7 +165,8 @@ def measure(
 
 
 def _own_series(residents: ResidentRows, cards: GpuMemory, age_s: Floats) -> tuple[Floats, Bools]:
-    """Series since the pod was bound, and whether it is one to go by.
+    """Return each pod's own series since it was bound, MiB, and a mask of those that can be relied
+    on.
 
     Exporters say 0 for a pod that they know nothing of, and a stuck one says all of the card.
     """
@@ -178,7 +179,8 @@ def _own_series(residents: ResidentRows, cards: GpuMemory, age_s: Floats) -> tup
 
 
 def _expected(residents: ResidentRows, most: Floats, fresh: Bytes) -> Floats:
-    """Memory that each pod is held at while nothing of its own says how much it needs."""
+    """Return the memory that each pod is held at, MiB, while its own series does not show how much
+    it needs."""
     asked = residents.asked_mib.astype(np.float64)
     if residents.expected_mib is None:
         return asked
@@ -188,7 +190,8 @@ def _expected(residents: ResidentRows, most: Floats, fresh: Bytes) -> Floats:
 
 
 def _rest_series(residents: ResidentRows, cards: GpuMemory, own: Floats, has_own: Bools) -> Floats:
-    """Use of each GPU beside the pods that have a series of their own, [G, T]."""
+    """Return the memory in use on each GPU beside that of pods with a series of their own, MiB, [G,
+    T]."""
     taken = np.zeros(cards.used_mib.shape)
     np.add.at(taken, residents.gpu[has_own], np.nan_to_num(own[has_own]))
     return np.asarray(np.maximum(0.0, cards.used_mib - taken))
@@ -197,7 +200,8 @@ def _rest_series(residents: ResidentRows, cards: GpuMemory, own: Floats, has_own
 def _warm(
     residents: ResidentRows, rest: Floats, since: Bools, age_s: Floats, warm_up: WarmUp
 ) -> Bools:
-    """Bound long enough, and stable once: by its own series if there is any, else the GPU's."""
+    """Return a mask of warm pods: bound for long enough, and stable once, by their own series if
+    there is any, else the GPU's."""
     old = residents.age_s >= warm_up.warm_s
     warm = np.array(old & residents.warmed, dtype=np.bool_)
     rows = np.flatnonzero(old & ~residents.warmed)
@@ -211,7 +215,8 @@ def _warm(
 
 
 def _stable(series: Floats, age_s: Floats, stable_s: float) -> Bools:
-    """Series, [s, T], that ever lay within `STABLE_PART` for so long."""
+    """Return a mask of the series, [s, T], that ever lay within `STABLE_PART` for `stable_s`
+    seconds."""
     begins = np.searchsorted(-age_s, -(age_s + stable_s), side="right") - 1
     lengths = np.arange(len(age_s)) - begins + 1
     was_stable = np.zeros(len(series), dtype=np.bool_)
@@ -229,7 +234,8 @@ def _stable(series: Floats, age_s: Floats, stable_s: float) -> Bools:
 def _believed(
     residents: ResidentRows, cards: GpuMemory, own: Floats, has_own: Bools, warm_s: float
 ) -> Bytes:
-    """Freshness, MISSING where the used memory cannot be true beside the ledger and the pods'."""
+    """Return the freshness, MISSING where used memory contradicts the ledger or the pods' own
+    series."""
     gpus = len(cards.total_mib)
     old = residents.age_s >= warm_s
     now = _last(cards.used_mib)
@@ -244,7 +250,8 @@ def _believed(
 
 
 def _watched(residents: ResidentRows, warm: Bools, fresh: Bytes, watch_s: float) -> Bytes:
-    """Freshness, STALE at most where a pod that is not warm has not been watched for long."""
+    """Return the freshness, STALE at best where a pod that is not warm has not been watched for
+    long."""
     if residents.watched_s is None:
         return fresh
     short = np.zeros(len(fresh), dtype=np.bool_)
@@ -253,7 +260,8 @@ def _watched(residents: ResidentRows, warm: Bools, fresh: Bytes, watch_s: float)
 
 
 def _pro_rata(residents: ResidentRows, rest: Floats, warm: Bools, age_s: Floats) -> Floats:
-    """Each warm pod's part of what its GPU used while all of these and none younger were there."""
+    """Return each warm pod's part of what its GPU used while all warm pods and none younger were
+    there, MiB; NaN for others."""
     gpus, gpu = len(rest), residents.gpu
     age = np.nan_to_num(residents.age_s, nan=-1.0)
     youngest = np.full(gpus, np.inf)
@@ -274,7 +282,8 @@ def _pro_rata(residents: ResidentRows, rest: Floats, warm: Bools, age_s: Floats)
 def _still_to_come(
     residents: ResidentRows, rest: Floats, hold: Floats, own: Floats, state: tuple[Bools, Bools]
 ) -> Floats:
-    """Σ over warming pods of what they are held at and not seen to use yet, [G]."""
+    """Return the sum over warming pods of what they are held at and not yet seen to use, MiB,
+    [G]."""
     has_own, warm = state
     gpu, gpus = residents.gpu, len(rest)
     seen = np.where(has_own, np.nan_to_num(_last(own)), 0.0)
@@ -287,7 +296,8 @@ def _still_to_come(
 
 
 def _share_out(gpu: Ints, idle: Floats, room: Floats) -> Ints:
-    """No more idle on a GPU than `room` [G]: what is too much is taken off its pods in part."""
+    """Return the pods' idle memory, MiB, reduced in proportion so that no GPU has more of it than
+    `room` [G]."""
     total = _per_gpu(gpu, idle, len(room))
     with np.errstate(invalid="ignore", divide="ignore"):
         part = np.where(total > 0, np.clip(room / total, 0.0, 1.0), 0.0)
@@ -299,7 +309,7 @@ def _per_gpu(gpu: Ints, values: Floats, gpus: int) -> Floats:
 
 
 def _last(series: Floats) -> Floats:
-    """The newest value there is of each row, NaN without one."""
+    """Return the newest value of each row; NaN if it has none."""
     if series.shape[1] == 0:
         return np.full(len(series), np.nan)
     is_sample = np.isfinite(series)
@@ -410,7 +420,7 @@ def with_memory_needs(
 
 
 class PeakWatch:
-    """Keeps what is needed from one tick to the next."""
+    """State for pods' peaks, kept from one tick to the next."""
 
     def __init__(self, warm_up: WarmUp = USUAL) -> None:
         self._warm_up = warm_up
@@ -468,7 +478,7 @@ class ObservedResidents(NamedTuple):
 
 
 class ResidentMemory:
-    """Keeps what is needed from one tick to the next."""
+    """Residents' memory over time, kept from one tick to the next."""
 
     def __init__(self, samples: int, step_s: float, origin_s: float, warm_up: WarmUp):
         self._window = MetricWindow([USED], 0, samples, step_s, origin_s)

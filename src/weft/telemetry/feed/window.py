@@ -160,7 +160,7 @@ class MetricWindow:
 
 
 def _in_order(rows: Ints, times: Floats) -> bool:
-    """True if each GPU's samples lie together, the oldest first, as servers tell them."""
+    """Return True if each GPU's samples lie together, the oldest first, as servers tell them."""
     if len(rows) == 0:
         return True
     same = rows[1:] == rows[:-1]

@@ -61,7 +61,8 @@ class Devices:
     """The GPUs there are, in a fixed order: row i is `gpus[i]`, (node, index)."""
 
     def __init__(self, nodes: Iterable[Node], addresses: Mapping[str, str] | None = None) -> None:
-        """`addresses` are other words for nodes: IP addresses, host names."""
+        """Index the GPUs of these nodes. `addresses` maps other names of nodes, such as IP
+        addresses, to nodes."""
         cards = [(node.name, gpu) for node in nodes for gpu in node.gpus]
         self.gpus = tuple((node, gpu.index) for node, gpu in cards)
         self.row_of = {gpu: row for row, gpu in enumerate(self.gpus)}
@@ -82,7 +83,7 @@ class Devices:
         return len(self.gpus)
 
     def same(self, other: "Devices") -> bool:
-        """True if every series would be joined as with `other`, and mean the same there."""
+        """Return True if every series would be joined as with `other`, and mean the same there."""
         return (
             self.gpus == other.gpus
             and self.by_uuid == other.by_uuid
@@ -335,7 +336,8 @@ def _preferred(
 
 
 def canonical_values(name: str, samples: Floats, aliases: Mapping[str, Alias] = ALIASES) -> Floats:
-    """Samples of the metric `name` in its canonical unit, any shape; NaN where they say nothing.
+    """Return samples of the metric `name`, of any shape, in its canonical unit; NaN where a sample
+    is blank or cannot be true.
 
     All samples of one answer must be given together: a metric that is percent or ratio is scaled
     by its largest. KeyError: `name` is not in `aliases`.

@@ -204,7 +204,7 @@ class Rates:
         return (_Window(window.last, co_residents, 0.0) if over else window), rate
 
     def _broken(self, window: _Window, parts: Mapping[CounterKey, Samples]) -> bool:
-        """True if a counter fell, or was not read for so long that it may have."""
+        """Return True if a counter fell, or was not read for so long that it may have."""
         for part, samples in parts.items():
             at_s, value = window.last[part]
             for next_s, next_value in samples:
@@ -265,8 +265,8 @@ def latencies(
     now_s: float,
     stale_s: float,
 ) -> dict[PodName, float]:
-    """Each pod's newest p99, milliseconds: the largest of its parts that can be true. Seconds,
-    unless the metric's name ends with `_ms` or `_milliseconds`."""
+    """Return each pod's newest p99, milliseconds: the largest of its counters' values that can be
+    true. Samples are in seconds unless the metric's name ends with `_ms` or `_milliseconds`."""
     scale = 1.0 if metric.endswith(("_ms", "_milliseconds")) else 1000.0
     p99_of = {}
     for pod, parts in by_pod.items():

@@ -1,8 +1,6 @@
-"""Disciplines of the queue, one a file: who goes next, and who may pass whom.
-
-In: the order in which pods are tried, whether places are kept, and who may pass into what is kept.
-Out: where a pod may go and whose place it takes (`core/engine/`), how long pods run
-(`core/engine/durations.py`).
+"""Queue disciplines, one per file: which pod goes next, and which may backfill. In: the order in
+which pods are tried, which places are kept, and which pods may use kept places. Out: where a pod
+may go (`core/engine/`), how long pods run (`core/engine/durations.py`).
 """
 
 from weft.core.policies.queue.conservative import ConservativeBackfill

@@ -1,4 +1,4 @@
-"""Conservative backfill: a place is kept for everybody who waits, and lent as by EASY."""
+"""Conservative backfill: a place is kept for every waiting pod, and lent as by EASY."""
 
 from weft.core.policies.queue.easy import EasyBackfill
 

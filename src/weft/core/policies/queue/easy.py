@@ -1,4 +1,4 @@
-"""EASY backfill: what is kept is lent to pods that end before it is needed."""
+"""EASY backfill: a kept place is lent to pods that end before it is needed."""
 
 from weft.core.policies.queue.discipline import QueueDiscipline, Reservation
 
@@ -12,7 +12,7 @@ class EasyBackfill(QueueDiscipline):
     forecasts = True
 
     def may_pass(self, ends_ns: int | None, kept: Reservation) -> bool:
-        """True if it ends before the place is whole, which has not slipped too often."""
+        """Return True if it ends before the place is free, and that has not slipped too often."""
         if ends_ns is None or kept.starts_ns is None or kept.is_hard:
             return False
         return ends_ns <= kept.starts_ns

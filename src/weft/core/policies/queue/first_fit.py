@@ -1,10 +1,10 @@
-"""First fit: whoever fits goes."""
+"""First fit: every pod that fits starts."""
 
 from weft.core.policies.queue.discipline import QueueDiscipline
 
 
 class WhoeverFits(QueueDiscipline):
-    """Keeps no place for anybody: pods go in their policy's order as far as they fit."""
+    """Keeps no places: pods go in their policy's order as far as they fit."""
 
     name = "first-fit"
     reserves = False

@@ -1,10 +1,9 @@
-"""Reserve: who waits long at the head of its priority has its place kept."""
+"""Reserve: a pod that waits long at the head of its priority has a place kept."""
 
 from weft.core.policies.queue.discipline import QueueDiscipline
 
 
 class Reserve(QueueDiscipline):
-    """Keeps places after the times that the configuration says; nobody that came later passes
-    into them."""
+    """Keeps places after the configured times; no later pod backfills them."""
 
     name = "reserve"

@@ -10,14 +10,15 @@ UNKNOWN_NS = 3_600 * 1_000_000_000
 
 
 class ShortestFirst(QueueDiscipline):
-    """Orders pods of one priority by when they came, plus a multiple of what they are expected to
-    run; then as their policy does. Places are kept as by `reserve`."""
+    """Orders pods of one priority by arrival time plus a multiple of their expected running time;
+    then as their policy does. Places are kept as by `reserve`."""
 
     name = "shortest"
     forecasts = True
     orders = True
 
     def order(self, key: Key, rank: Key, created_ns: int, half_ns: int | None) -> Key:
-        """Return the priority, then the age less what it may be overtaken by."""
+        """Return the priority, then the arrival time plus a multiple of the expected running
+        time."""
         runs_ns = UNKNOWN_NS if half_ns is None else half_ns
         return (*rank, created_ns + OVERTAKES * runs_ns, *key)

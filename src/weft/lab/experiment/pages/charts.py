@@ -533,7 +533,7 @@ def calibration(title: str, under: str, curves: Sequence[Curve]) -> Chart:
         under=under,
         says=f"How often bounds held, against how often they should. Percent at 90: {coverage}.",
         lines=lines,
-        x_title="bound wanted to hold, % of measurements",
+        x_title="how often the bound should hold, % of measurements",
         y_title="held, %",
         start=40,
         shows_demand=True,

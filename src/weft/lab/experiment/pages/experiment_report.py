@@ -138,7 +138,7 @@ def rows_of_levels(
 
 
 def _counts(store: RunStore, cell: PlannedCell) -> bool:
-    """Tell whether the cell exists and has no marks that make its numbers unreliable."""
+    """Return True if the cell exists and has no marks that make its numbers unreliable."""
     record = store.record(cell)
     return record is not None and not record.marks
 

@@ -236,7 +236,7 @@ def _workers_hear_no_ctrl_c() -> Iterator[None]:
 
 
 def _can_fork() -> bool:
-    """Tell whether workers can be forked, which is fast but safe only in a single-threaded
+    """Return True if workers can be forked, which is fast but safe only in a single-threaded
     process."""
     import sys
     import threading

@@ -204,7 +204,7 @@ class RunStore:
 
     @property
     def absent(self) -> list[str]:
-        """Missing data in words; empty once something could be run."""
+        """Data that is missing, in words; empty if there are runs."""
         return self._stored.absent
 
     def done(self, cells: Sequence[PlannedCell]) -> set[PlannedCell]:

@@ -83,7 +83,7 @@ class TimeAssumptions(Section, frozen=True):
 
     @property
     def sharing(self) -> ComputeSharing:
-        """The assumption in the simulation's form."""
+        """The assumption about computing, in the simulation's form."""
         return ComputeSharing(self.compute == "proportional", self.compute_ratio)
 
 

@@ -306,7 +306,7 @@ def level_text(spec: ExperimentSpec, levels: Mapping[str, str]) -> str:
 
 
 def is_predicted(spec: ExperimentSpec, axis: str, text: str) -> bool:
-    """Tell whether the simulation was calibrated only at other levels of this axis."""
+    """Return True if the simulation was calibrated only at other levels of this axis."""
     workload = spec.workload
     if not isinstance(workload, OverprovisionedJobs) or axis != "percent":
         return False

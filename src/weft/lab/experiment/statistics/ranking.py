@@ -204,12 +204,13 @@ class Headline(msgspec.Struct, frozen=True):
 
 
 def is_timed(results: SimulationResults) -> bool:
-    """Tell whether the runs replayed times, so that pods waited and left."""
+    """Return True if the runs replayed times, so that pods waited and left."""
     return any(run.waits is not None for run in results.runs)
 
 
 def holds_more(results: SimulationResults) -> bool:
-    """True if some policy holds more than is allocated: whole cards for pods that ask for parts."""
+    """Return True if some policy holds more than is allocated: whole cards for pods that ask for
+    parts."""
     return any(run.gpu_held_percent != run.gpu_allocated_percent for run in results.runs)
 
 

@@ -103,7 +103,7 @@ class ExpectedResults(Section, frozen=True, kw_only=True):
     """The expected results of a folder's experiments.
 
     `rests_on` says in words what they assume, `headlines` are shown under other assumptions too.
-    `short` has, by file, fields that replace the experiment's in its short form; `figure` is the
+    `short` gives, by file, the fields that differ in an experiment's short form; `figure` is the
     measure whose figure represents the whole."""
 
     api_version: Literal["weft.dev/v1"]
@@ -257,7 +257,7 @@ def _at_level(check: Check, means: Mapping[str, float]) -> float:
 
 
 def _all_there(check: Check, levels: set[tuple[tuple[str, str], ...]]) -> bool:
-    """Tell whether every level that the check names was measured."""
+    """Return True if every level that the check names was measured."""
     return all(
         any(dict(level).get(axis) == _text(wanted) for level in levels)
         for axis, several in check.at.items()
@@ -334,7 +334,7 @@ class Reproduction(msgspec.Struct, frozen=True):
         return [each for each in self.checks if each.as_expected is False or self._lacks(each)]
 
     def _lacks(self, check: CheckResult) -> bool:
-        """Tell whether the full form was run but has no number for this check."""
+        """Return True if the full form was run but has no number for this check."""
         file = check.check.experiment or self.expected.experiments[0]
         run = {each.file: each.results for each in self.experiments}[file]
         return not self.short and run is not None and check.value is None

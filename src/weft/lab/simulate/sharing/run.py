@@ -196,11 +196,11 @@ class SharingRun(EventLoop[str]):
         return head
 
     def _only_looks(self) -> bool:
-        """Tell whether only scrapes and polls are left in the heap."""
+        """Return True if only scrapes and polls are left in the heap."""
         return 0 < len(self.heap) <= 2 and all(kind in {SCRAPES, LOOKS} for _, kind, _ in self.heap)
 
     def _hopeless(self) -> bool:
-        """Tell whether nothing has run or arrived for an hour."""
+        """Return True if nothing has run or arrived for an hour."""
         return not self.cards.where and self.now - self._last_change() > 3600 * SECOND_NS
 
     def _last_change(self) -> int:
@@ -265,7 +265,7 @@ class SharingRun(EventLoop[str]):
             self.tell(due)
 
     def _can_wait(self) -> bool:
-        """Tell whether snapshots can change nothing before the next event: no pod borrows, and
+        """Return True if snapshots can change nothing before the next event: no pod borrows, and
         every pending pod requests more than any GPU has free."""
         if self.pipeline is None or not self.pipeline.can_wait or self.profile.harvests:
             return False
@@ -420,7 +420,7 @@ def run_shared(
 
 
 def _looks(profile: Profile) -> bool:
-    """Tell whether metrics can change what the profile decides."""
+    """Return True if metrics can change what the profile decides."""
     return "signals" in profile.reads or profile.harvests
 
 
