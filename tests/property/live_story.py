@@ -44,6 +44,7 @@ from weft.testing import shape
 OFTEN_S, LEAP_S, LEAPS = 0.5, 700.0, 0.001  # between two steps; one in a thousand takes minutes
 MOST_PODS = 40
 QUIET_S, SILENT_S = 60, 90  # a watch is given up 120 s after the last that came, maybe late
+MOST_TURNING = 30  # rounds of ten seconds in which places are kept and given up
 GANGS_S = 120  # what runs of a gang without the rest goes after a minute
 
 
@@ -343,7 +344,7 @@ async def quiet(world: World) -> None:
         instance.wake()
     longer = SILENT_S + world.behind_s() if world.hits["watch silent"] else 0
     longer += GANGS_S if world.jobs.gangs else 0
-    rounds, since_last = math.ceil((QUIET_S + longer) / 10), 0
+    rounds, since_last, turning = math.ceil((QUIET_S + longer) / 10), 0, 0
     turned = world.line.turned()
     while rounds > 0 or since_last < 2:  # who waits for what went last needs a while, too
         await asyncio.sleep(10)
@@ -358,7 +359,24 @@ async def quiet(world: World) -> None:
                 world.remove(pod)
                 since_last = 0
         if turned != (turned := world.line.turned()):
-            since_last = 0
+            since_last, turning = 0, turning + 1
+            if turning > MOST_TURNING:
+                give_up(world)
+
+
+def give_up(world: World) -> None:
+    """Delete a pod that has a turn: places are kept by turns for ever where pods wait for what
+    never ends, and an end that is judged needs a while without."""
+    turns = [
+        turn
+        for one in world.living()
+        if one.live is not None and one.leads
+        for turn in one.live.engine.kept_places.turns.values()
+        if turn.members is None
+    ]
+    having = {turn.key for turn in turns}
+    for pod in [each for each in world.pods() if each["metadata"]["uid"] in having][:1]:
+        world.remove(pod)
 
 
 async def settled(world: World) -> None:
