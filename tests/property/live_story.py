@@ -365,18 +365,18 @@ async def quiet(world: World) -> None:
 
 
 def give_up(world: World) -> None:
-    """Delete a pod that has a turn: places are kept by turns for ever where pods wait for what
-    never ends, and an end that is judged needs a while without."""
-    turns = [
-        turn
+    """Delete a pod that has a turn, else a gang: places are kept by turns for ever where pods wait
+    for what never ends, and an end that is judged needs a while without."""
+    having = {
+        turn.key
         for one in world.living()
         if one.live is not None and one.leads
         for turn in one.live.engine.kept_places.turns.values()
-        if turn.members is None
-    ]
-    having = {turn.key for turn in turns}
-    for pod in [each for each in world.pods() if each["metadata"]["uid"] in having][:1]:
+    }
+    if pod := next((each for each in world.pods() if each["metadata"]["uid"] in having), None):
         world.remove(pod)
+    else:
+        world.jobs.goes()
 
 
 async def settled(world: World) -> None:
