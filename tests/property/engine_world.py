@@ -183,7 +183,10 @@ class World:
         """A pod is ended for another one of higher priority: it leaves after its grace."""
         why = command.record.preempted
         assert why
-        assert why.uid in self.engine.preemption.nominations
+        nominations, own = self.engine.preemption.nominations, command.placement.uid
+        if why.uid not in nominations:  # beaten in the same event, by one for whom it ends now
+            now_for = [each for each in nominations.values() if own in each.leaving]
+            assert any(each.priority > why.pod_priority for each in now_for)
         assert self.pods[why.uid].priority > self.pods[command.placement.uid].priority
         holds = self.bound.keys() | self.flying.keys()
         assert command.placement.uid in holds, "a pod that holds nothing is ended"

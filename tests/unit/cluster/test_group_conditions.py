@@ -82,6 +82,20 @@ async def test_that_a_group_had_places_is_never_taken_back() -> None:
         assert made.server.requests[PATCHES] == 1
 
 
+async def test_it_is_not_taken_back_while_the_watch_has_not_shown_it_yet() -> None:
+    async with world(least=1) as made:
+        (watch,) = made.server.watches("podgroups")
+        watch.silence()
+        made.server.add("pods", member("a"))
+        await until(lambda: said(made).get("status") == "True")
+        made.server.add("pods", member("b", nodeSelector={"no": "where"}))
+        made.server.add("pods", pod("after", 1_000))
+        await until(lambda: made.server.get("pods", "after", "d")["spec"].get("nodeName"))
+        await until(lambda: made.parts.groups._task is None)
+        assert said(made)["status"] == "True"
+        assert made.server.requests[PATCHES] == 1
+
+
 async def test_a_write_that_fails_is_repeated(caplog: pytest.LogCaptureFixture) -> None:
     async with world(least=1) as made:
         made.server.fault("status", method="PATCH", path="podgroups", code=500, times=9)
@@ -90,6 +104,17 @@ async def test_a_write_that_fails_is_repeated(caplog: pytest.LogCaptureFixture) 
             await until(lambda: [t for t in caplog.messages if "is not written now" in t])
         made.server.faults.forget()
         await until(lambda: said(made).get("status") == "True")
+
+
+async def test_that_a_group_had_places_is_written_whoever_waits_before_it_is() -> None:
+    async with world(least=1) as made:
+        held = made.server.fault("status", method="PATCH", path="podgroups", code=500, times=1)
+        made.server.add("pods", member("a"))
+        await held.struck.wait()
+        made.server.add("pods", member("b", nodeSelector={"no": "where"}))
+        await until(lambda: said(made).get("status") == "True")
+        await until(lambda: made.parts.groups._task is None)
+        assert said(made)["status"] == "True"
 
 
 async def test_a_process_that_ends_begins_no_write_again() -> None:

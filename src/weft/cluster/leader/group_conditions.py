@@ -33,6 +33,8 @@ log = logging.getLogger("weft.cluster")
 _TIMEOUT_S = 3.0
 _INTERVAL_S = 60.0
 _FIRST_S, _MOST_S = 1.0, 60.0
+_KEPT = 1_000
+"""Groups of which it is kept that True was written: a watch shows that soon."""
 
 
 class GroupConditions:
@@ -53,6 +55,7 @@ class GroupConditions:
         self._told: dict[
             ObjectKey, tuple[float, bool]
         ] = {}  # that its pods wait: see `_note_waiting`
+        self._true: dict[ObjectKey, str] = {}  # UIDs of the last PodGroups that have True
         self._due: dict[ObjectKey, str] = {}  # why its pods wait; "" where they do not
         self._task: asyncio.Task[None] | None = None
 
@@ -93,16 +96,15 @@ class GroupConditions:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _note_bound(self, pod: Pod) -> None:
+        """Count a bound pod, also while its PodGroup is missing: it may be made anew."""
         key = _key(pod)
-        if (
-            pod.ended
-            or not self._pods.ours(pod)
-            or (shown := self._pods.groups.object(key)) is None
-        ):
+        if pod.ended or not self._pods.ours(pod):
             return
         self._key_of[pod.metadata.uid] = key
         bound = self._bound.setdefault(key, set())
         bound.add(pod.metadata.uid)
+        if (shown := self._pods.groups.object(key)) is None:
+            return
         policy = policy_of(KUBERNETES, shown[1])
         if policy.least and len(bound) >= policy.least:
             self._told.pop(key, None)
@@ -124,7 +126,7 @@ class GroupConditions:
         self._write(key, f"pod {pod.metadata.name}: {why}")
 
     def _write(self, key: ObjectKey, why: str) -> None:
-        if self._refused:
+        if self._refused or self._due.get(key) == "":  # that it has places is final
             return
         self._due[key] = why
         self._start()
@@ -152,8 +154,9 @@ class GroupConditions:
                 why = self._due.pop(key)
                 if not await self._tell(key, why):
                     failed[key] = why
+            for key, why in failed.items():
+                self._due[key] = why and self._due.get(key, why)
             if failed:
-                self._due = failed | self._due
                 await self._client.clock.sleep(backoff.next_s())
 
     async def _tell(self, key: ObjectKey, why: str) -> bool:
@@ -163,13 +166,16 @@ class GroupConditions:
         kind, group = shown
         name = "PodGroupInitiallyScheduled" if kind is KUBE_GROUPS else "PodGroupScheduled"
         condition = _news(group, name, shortened(why, MESSAGE_BYTES))
-        if condition is None:
+        had_places = self._true.get(key) == group.metadata.uid  # perhaps not shown yet
+        if condition is None or had_places:
             return True
         if self._may_write is not None and not self._may_write(2 * _TIMEOUT_S):
             return False
-        return await self._patch(kind.of(key[1], key[2], "status"), group, condition)
+        return await self._patch(key, kind.of(key[1], key[2], "status"), group, condition)
 
-    async def _patch(self, path: str, group: KubePodGroup, condition: dict[str, str]) -> bool:
+    async def _patch(
+        self, key: ObjectKey, path: str, group: KubePodGroup, condition: dict[str, str]
+    ) -> bool:
         if "lastTransitionTime" in condition:
             condition = {**condition, "lastTransitionTime": transition_time(self._client.clock)}
         meta = group.metadata
@@ -189,6 +195,10 @@ class GroupConditions:
             text = "the condition of PodGroup %s/%s is not written now: %s"
             log.warning(text, meta.namespace, meta.name, error)
             return False
+        if condition["status"] == "True":
+            self._true[key] = meta.uid
+            if len(self._true) > _KEPT:
+                del self._true[next(iter(self._true))]
         return True
 
 
