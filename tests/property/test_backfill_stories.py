@@ -2,33 +2,20 @@
 runs, nobody starts later than was said when the place was kept first, and nobody waits for ever.
 """
 
-import heapq
-import itertools
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from event_story import POLICIES, SECOND, EventStory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from long_form import few_or_many
 from msgspec.structs import replace
 
-from weft.core.engine import (
-    Bind,
-    Command,
-    Engine,
-    Event,
-    NodesChanged,
-    PodAdded,
-    PodBound,
-    PodGone,
-    Tick,
-    Wake,
-)
+from weft.core.engine import Command, Engine, NodesChanged, PodAdded
 from weft.core.engine.nominations import is_kept
 from weft.core.framework import Profile
 from weft.core.ledger import audit
-from weft.core.policies.least_stranding import LeastStranding
-from weft.core.policies.packing import BestFit, FirstFit
 from weft.core.policies.queue.shortest import OVERTAKES
 from weft.core.record.file import DecisionLine, Header, PolicyUse, ProfileUse, Recorder, records_of
 from weft.model import Gang, PodRequest
@@ -36,12 +23,10 @@ from weft.model.queue_rules import Discipline, HeadOfLine
 from weft.model.request import rounded_s
 from weft.testing import node, pod
 
-SECOND = 1_000_000_000
 HOUR = 3_600 * SECOND
 AFTER_NS = 300 * SECOND
 LIVES_S = [16, 64, 256, 512, 1_024, 2_048]
 """On the grid on which durations lie: what is said is exact."""
-POLICIES = (FirstFit, BestFit, LeastStranding)
 
 
 def rules(discipline: Discipline, keep_for_ns: int = 100 * HOUR) -> HeadOfLine:
@@ -49,7 +34,7 @@ def rules(discipline: Discipline, keep_for_ns: int = 100 * HOUR) -> HeadOfLine:
 
 
 @dataclass
-class Story:
+class Story(EventStory):
     """A cluster where small pods wait at all times. Each runs for as long as its shape says, times
     `lies` in thousandths; one in four says nothing where some are `silent`."""
 
@@ -73,8 +58,7 @@ class Story:
         self.lines: list[DecisionLine] = []
         self.policy, self.header = policy, header
         self.handle = Recorder(self.engine, header, self._write).handle
-        self.heap: list[tuple[int, int, Event]] = []
-        self.order, self.names = itertools.count(), itertools.count()
+        self.begin()
         self.runs_s: dict[str, int] = {}
         self.at(0, NodesChanged(tuple(nodes)))
         for _ in range(sum(self.nodes)):
@@ -87,9 +71,6 @@ class Story:
     def _write(self, line: Header | DecisionLine) -> None:
         if isinstance(line, DecisionLine):
             self.lines.append(line)
-
-    def at(self, at_ns: int, event: Event) -> None:
-        heapq.heappush(self.heap, (at_ns, next(self.order), event))
 
     def another(self, at_ns: int | None = None) -> None:
         """One more small pod: as many wait at any time as run."""
@@ -106,7 +87,7 @@ class Story:
         """True if the head has its places before then."""
         uids = {each.uid for each in self.head}
         while self.heap and self.heap[0][0] <= until_ns:
-            self.now_ns, _, event = heapq.heappop(self.heap)
+            event = self.next_event()
             self.carry_out(self.handle(event, self.now_ns))
             if isinstance(event, PodAdded):
                 self.came.setdefault(event.pod.uid, self.now_ns)
@@ -117,20 +98,14 @@ class Story:
                 return True
         return False
 
-    def carry_out(self, commands: list[Command]) -> None:
+    def carry_out(self, commands: Iterable[Command]) -> None:
         assert audit(self.engine.ledger) == []
-        for command in commands:
-            if isinstance(command, Wake):
-                self.at(max(command.at_ns, self.now_ns + 1), Tick())
-            elif isinstance(command, Bind):
-                self.binds(command.pod)
+        super().carry_out(commands)
 
     def binds(self, one: PodRequest) -> None:
         self.bound[one.uid] = self.now_ns
-        self.at(self.now_ns, PodBound(one.uid))
         if one not in self.head:
-            ends_ns = self.now_ns + self.runs_s[one.uid] * SECOND
-            self.at(ends_ns, PodGone(one.uid, completed=True))
+            self.ends(one, self.runs_s[one.uid])
             self.another(max(self.now_ns, 3 * SECOND))  # none came before the head but who runs
 
 

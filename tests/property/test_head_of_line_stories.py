@@ -2,37 +2,24 @@
 it starts within a time that is known, whoever comes; without it the stream keeps it waiting.
 """
 
-import heapq
 import itertools
 from dataclasses import dataclass, field
 
+from event_story import POLICIES, SECOND, EventStory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from long_form import few_or_many
 from msgspec.structs import replace
 
-from weft.core.engine import (
-    Bind,
-    Engine,
-    Event,
-    NodesChanged,
-    PodAdded,
-    PodBound,
-    PodGone,
-    Tick,
-    Wake,
-)
+from weft.core.engine import Engine, NodesChanged, PodAdded, PodGone
 from weft.core.engine.kept_places import key_of
 from weft.core.engine.nominations import is_kept
 from weft.core.framework import Profile
 from weft.core.ledger import audit
-from weft.core.policies.least_stranding import LeastStranding
-from weft.core.policies.packing import BestFit, FirstFit
 from weft.model import Gang, PodRequest
 from weft.model.queue_rules import NOTHING_KEPT, HeadOfLine
 from weft.testing import node, pod
 
-SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
 AFTER_NS, KEEP_NS = 5 * MINUTE, 30 * MINUTE
 RULES = HeadOfLine(AFTER_NS, KEEP_NS, pods_after_ns=AFTER_NS)
@@ -40,11 +27,10 @@ LONGEST_S = 600
 BOUND_NS = AFTER_NS + 2 * LONGEST_S * SECOND + 2 * MINUTE
 """Until its place is kept; until all that ran there then, and older pods that waited, are over; and
 back-offs."""
-POLICIES = (FirstFit, BestFit, LeastStranding)
 
 
 @dataclass
-class Story:
+class Story(EventStory):
     """A cluster of which each GPU is asked for again as soon as it is free."""
 
     nodes: list[int]
@@ -59,12 +45,8 @@ class Story:
         profile = Profile("weft", [POLICIES[self.policy]()])
         nodes = [node(f"n{at}", gpus=gpus) for at, gpus in enumerate(self.nodes)]
         self.engine = Engine([profile], nodes, head_of_line=self.rules)
-        self.heap: list[tuple[int, int, Event]] = []
-        self.order, self.names = itertools.count(), itertools.count()
+        self.begin()
         self.lives = itertools.cycle(self.lives_s)
-
-    def at(self, at_ns: int, event: Event) -> None:
-        heapq.heappush(self.heap, (at_ns, next(self.order), event))
 
     def another(self) -> None:
         """One more small pod: as many wait at any time as run."""
@@ -75,23 +57,17 @@ class Story:
         """True if the gang has places before then."""
         uids = {each.uid for each in self.gang}
         while self.heap and self.heap[0][0] <= until_ns:
-            self.now_ns, _, event = heapq.heappop(self.heap)
-            commands = self.engine.handle(event, self.now_ns)
+            commands = self.engine.handle(self.next_event(), self.now_ns)
             assert audit(self.engine.ledger) == []
-            for command in commands:
-                if isinstance(command, Wake):
-                    self.at(max(command.at_ns, self.now_ns + 1), Tick())
-                elif isinstance(command, Bind):
-                    self.binds(command.pod)
+            self.carry_out(commands)
             if uids <= self.bound.keys():
                 return True
         return False
 
     def binds(self, one: PodRequest) -> None:
         self.bound[one.uid] = self.now_ns
-        self.at(self.now_ns, PodBound(one.uid))
         if one not in self.gang:
-            self.at(self.now_ns + next(self.lives) * SECOND, PodGone(one.uid))
+            self.ends(one, next(self.lives), completed=False)
             self.another()
 
 

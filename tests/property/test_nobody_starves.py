@@ -6,32 +6,23 @@ several GPUs, of whole GPUs, of shares, of CPU and groups are among them, and su
 even in an empty cluster. First fit makes no promise: it is the mutant that has to be caught.
 """
 
-import heapq
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import pytest
+from event_story import POLICIES, SECOND, EventStory
 from long_form import few_or_many
 from msgspec.structs import replace
 from ways import seeds
 
-from weft.core.engine import (
-    Bind,
-    Engine,
-    Event,
-    PodAdded,
-    PodBound,
-    PodGone,
-    Tick,
-    Wake,
-)
+from weft.core.engine import Bind, Engine, PodAdded, PodGone
 from weft.core.engine.kept_places import OTHERS_WAIT, KeptPlaces
 from weft.core.framework import Profile
 from weft.core.ledger import audit
-from weft.core.policies.least_stranding import LeastStranding
-from weft.core.policies.packing import BestFit, FirstFit
+from weft.core.policies.packing import FirstFit
 from weft.core.policies.queue import DISCIPLINES
 from weft.core.policies.queue.discipline import SLIPS
 from weft.core.policies.queue.easy import EasyBackfill
@@ -41,9 +32,7 @@ from weft.model import Gang, PodRequest
 from weft.model.queue_rules import Discipline, HeadOfLine
 from weft.testing import node, pod
 
-SECOND = 1_000_000_000
 KEEPS: tuple[Discipline, ...] = ("reserve", "easy", "conservative", "shortest")
-POLICIES = (FirstFit, BestFit, LeastStranding)
 LIVES_S = (16, 64, 256, 512)
 LIES = (250, 1_000, 1_000, 2_000, 4_000)
 LONGEST_NS = max(LIVES_S) * max(LIES) // 1_000 * SECOND
@@ -71,7 +60,7 @@ class Unit:
         return mine > its or (mine == its and self.number < other.number)
 
 
-class Story:
+class Story(EventStory):
     """A small cluster, and pods that come to it without end."""
 
     def __init__(self, seed: int, discipline: Discipline) -> None:
@@ -96,9 +85,7 @@ class Story:
         self.of: dict[str, Unit] = {}
         self.runs_s: dict[str, int] = {}
         self.bound: set[str] = set()
-        self.now_ns = 0
-        self.heap: list[tuple[int, int, Event]] = []
-        self.order, self.names = itertools.count(), itertools.count()
+        self.begin()
         for _ in range(sum(gpus) * draw.choice([1, 2, 4])):
             self.another()
         self.to_come = sorted(draw.randint(1, 1_200) * SECOND for _ in range(draw.randint(1, 5)))
@@ -159,9 +146,6 @@ class Story:
 
     # --- what happens ---
 
-    def at(self, at_ns: int, event: Event) -> None:
-        heapq.heappush(self.heap, (at_ns, next(self.order), event))
-
     def run(self) -> None:
         """Until all large ones have started, or one has waited for longer than it may."""
         for count in itertools.count():
@@ -171,20 +155,14 @@ class Story:
                 self.now_ns = self.to_come.pop(0)
                 self.large_one()
                 continue
-            self.now_ns, _, event = heapq.heappop(self.heap)
-            for command in self.engine.handle(event, self.now_ns):
-                if isinstance(command, Wake):
-                    self.at(max(command.at_ns, self.now_ns + 1), Tick())
-                elif isinstance(command, Bind):
-                    self.binds(command.pod.uid)
+            self.carry_out(self.engine.handle(self.next_event(), self.now_ns))
         assert audit(self.engine.ledger) == []
 
-    def binds(self, uid: str) -> None:
-        unit = self.of[uid]
-        self.bound.add(uid)
-        self.at(self.now_ns, PodBound(uid))
-        self.at(self.now_ns + self.runs_s[uid] * SECOND, PodGone(uid, completed=True))
-        if all(one.uid in self.bound for one in unit.pods):
+    def binds(self, one: PodRequest) -> None:
+        unit = self.of[one.uid]
+        self.bound.add(one.uid)
+        self.ends(one, self.runs_s[one.uid])
+        if all(each.uid in self.bound for each in unit.pods):
             unit.started_ns = self.now_ns
         if not unit.is_large:
             self.another()
@@ -257,8 +235,8 @@ def a_discipline_that_never_keeps_a_place(patch: pytest.MonkeyPatch) -> None:
 def small_pods_have_no_turn(patch: pytest.MonkeyPatch) -> None:
     rightly = KeptPlaces._after_ns
 
-    def after_ns(self: KeptPlaces, pod: PodRequest) -> int:
-        return rightly(self, pod) if pod.shape.gpus > 1 else 0
+    def after_ns(self: KeptPlaces, pod: PodRequest, members: Any) -> int:
+        return rightly(self, pod, members) if members is not None or pod.shape.gpus > 1 else 0
 
     patch.setattr(KeptPlaces, "_after_ns", after_ns)
 

@@ -274,12 +274,14 @@ async def followed(client: "ApiClient", config: Path | None) -> AsyncIterator[Fo
 
 
 def _scheduler_of(endpoint: "Endpoint") -> "SchedulerExplainer":
-    """Return who asks this cluster's scheduler to explain pods: in a pod, with its own token."""
+    """Return a client of the scheduler: in a pod of the one in its own namespace, with a token for
+    that; elsewhere of the one that `weft explain pod` asks."""
     from weft.cluster.scheduler.explain_client import SchedulerExplainer
 
+    if not endpoint.inside:
+        return SchedulerExplainer(endpoint, DEFAULT_SERVICE)
     service = f"{endpoint.namespace}/{DEFAULT_SERVICE.partition('/')[2]}"
-    token = EXPLAIN_TOKEN if endpoint.inside and EXPLAIN_TOKEN.is_file() else None
-    return SchedulerExplainer(endpoint, service, token)
+    return SchedulerExplainer(endpoint, service, EXPLAIN_TOKEN if EXPLAIN_TOKEN.is_file() else None)
 
 
 # --- serving --------------------------------------------------------------------------------------

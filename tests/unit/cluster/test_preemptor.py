@@ -12,6 +12,7 @@ from led_cluster import led
 from live_world import Json, World, api, client_of, gpus, living, node, pod, until
 from msgspec.structs import replace
 
+from fakes.api_faults import Fault
 from fakes.api_server import FakeApiServer
 from fakes.api_time import LoopClock, run
 from weft.cluster.eviction import preemptor
@@ -460,16 +461,22 @@ async def test_a_victim_that_no_watch_has_shown_yet_is_asked_again_later() -> No
         assert engine.preemption.may_end("unseen")
 
 
+async def ends_while_its_binding_is_under_way(made: World) -> Fault:
+    """A pod is to end for another one; its own Binding is held up, at the gate of this fault."""
+    late = made.server.fault("delay", method="POST", path="/low/binding")
+    made.add("low", 1)
+    await late.struck.wait()
+    made.add("high", 9)
+    uid, preemption = made.uid("low"), made.live.engine.preemption
+    await until(lambda: uid in preemption.going)
+    return late
+
+
 def test_a_victim_is_ended_as_soon_as_its_own_binding_has_its_answer() -> None:
     async def story() -> None:
         loop = asyncio.get_running_loop()
         async with world(clock=LoopClock()) as made:
-            late = made.server.fault("delay", method="POST", path="/low/binding")
-            made.add("low", 1)
-            await late.struck.wait()
-            made.add("high", 9)
-            uid, preemption = made.uid("low"), made.live.engine.preemption
-            await until(lambda: uid in preemption.going)
+            late = await ends_while_its_binding_is_under_way(made)
             await asyncio.sleep(1)
             assert "DisruptionTarget" not in made.conditions("low")
             answered_s = loop.time()
@@ -510,12 +517,7 @@ def test_a_victim_whose_place_another_scheduler_took_meanwhile_is_not_ended() ->
 def test_a_victim_that_is_deleted_before_its_binding_has_its_answer_is_nobodys_to_end() -> None:
     async def story() -> None:
         async with world(clock=LoopClock()) as made:
-            late = made.server.fault("delay", method="POST", path="/low/binding")
-            made.add("low", 1)
-            await late.struck.wait()
-            made.add("high", 9)
-            uid, preemption = made.uid("low"), made.live.engine.preemption
-            await until(lambda: uid in preemption.going)
+            late = await ends_while_its_binding_is_under_way(made)
             made.end("low")
             late.gate.set()
             assert await made.bound("high") == "n"

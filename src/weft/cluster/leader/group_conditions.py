@@ -34,7 +34,7 @@ _TIMEOUT_S = 3.0
 _INTERVAL_S = 60.0
 _FIRST_S, _MOST_S = 1.0, 60.0
 _KEPT = 1_000
-"""Groups of which it is kept that True was written: a watch shows that soon."""
+"""Groups of which it is kept that they have places: a watch shows their condition soon."""
 
 
 class GroupConditions:
@@ -55,7 +55,7 @@ class GroupConditions:
         self._told: dict[
             ObjectKey, tuple[float, bool]
         ] = {}  # that its pods wait: see `_note_waiting`
-        self._true: dict[ObjectKey, str] = {}  # UIDs of the last PodGroups that have True
+        self._placed: dict[ObjectKey, str] = {}  # UIDs of PodGroups that have, or get, True
         self._due: dict[ObjectKey, str] = {}  # why its pods wait; "" where they do not
         self._task: asyncio.Task[None] | None = None
 
@@ -108,6 +108,9 @@ class GroupConditions:
         policy = policy_of(KUBERNETES, shown[1])
         if policy.least and len(bound) >= policy.least:
             self._told.pop(key, None)
+            self._placed[key] = shown[1].metadata.uid
+            if len(self._placed) > _KEPT:
+                del self._placed[next(iter(self._placed))]
             self._write(key, "")
 
     def _note_waiting(self, pod: Pod, command: Unschedulable) -> None:
@@ -117,7 +120,10 @@ class GroupConditions:
         record, gang = command.record, command.record.gang
         gathers = bool(gang and gang.there < gang.least)
         until_s, gathered = self._told.get(key, (now, gathers))
-        if self._pods.groups.object(key) is None or (now < until_s and gathers == gathered):
+        if (shown := self._pods.groups.object(key)) is None:
+            return
+        had_places = self._placed.get(key) == shown[1].metadata.uid
+        if had_places or (now < until_s and gathers == gathered):
             return
         self._told[key] = now + _INTERVAL_S, gathers
         why = self._why(command.pod) if not gang else ""
@@ -126,7 +132,7 @@ class GroupConditions:
         self._write(key, f"pod {pod.metadata.name}: {why}")
 
     def _write(self, key: ObjectKey, why: str) -> None:
-        if self._refused or self._due.get(key) == "":  # that it has places is final
+        if self._refused:
             return
         self._due[key] = why
         self._start()
@@ -154,9 +160,8 @@ class GroupConditions:
                 why = self._due.pop(key)
                 if not await self._tell(key, why):
                     failed[key] = why
-            for key, why in failed.items():
-                self._due[key] = why and self._due.get(key, why)
             if failed:
+                self._due = failed | self._due
                 await self._client.clock.sleep(backoff.next_s())
 
     async def _tell(self, key: ObjectKey, why: str) -> bool:
@@ -166,16 +171,13 @@ class GroupConditions:
         kind, group = shown
         name = "PodGroupInitiallyScheduled" if kind is KUBE_GROUPS else "PodGroupScheduled"
         condition = _news(group, name, shortened(why, MESSAGE_BYTES))
-        had_places = self._true.get(key) == group.metadata.uid  # perhaps not shown yet
-        if condition is None or had_places:
+        if condition is None:
             return True
         if self._may_write is not None and not self._may_write(2 * _TIMEOUT_S):
             return False
-        return await self._patch(key, kind.of(key[1], key[2], "status"), group, condition)
+        return await self._patch(kind.of(key[1], key[2], "status"), group, condition)
 
-    async def _patch(
-        self, key: ObjectKey, path: str, group: KubePodGroup, condition: dict[str, str]
-    ) -> bool:
+    async def _patch(self, path: str, group: KubePodGroup, condition: dict[str, str]) -> bool:
         if "lastTransitionTime" in condition:
             condition = {**condition, "lastTransitionTime": transition_time(self._client.clock)}
         meta = group.metadata
@@ -195,10 +197,6 @@ class GroupConditions:
             text = "the condition of PodGroup %s/%s is not written now: %s"
             log.warning(text, meta.namespace, meta.name, error)
             return False
-        if condition["status"] == "True":
-            self._true[key] = meta.uid
-            if len(self._true) > _KEPT:
-                del self._true[next(iter(self._true))]
         return True
 
 

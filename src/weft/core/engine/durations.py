@@ -64,11 +64,6 @@ class Survival(NamedTuple):
     times: Ints
     left: Floats
 
-    def beyond(self, age: int) -> float:
-        """Return the fraction that lasts longer than this age."""
-        at = int(self.times.searchsorted(age, side="right"))
-        return float(self.left[at - 1]) if at else 1.0
-
     def quantile(self, part: float, age: int) -> int | None:
         """Return the time within which this fraction of the runs that reached `age` end; None if
         too few were seen to end."""

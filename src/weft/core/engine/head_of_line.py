@@ -209,7 +209,7 @@ def _open_up(engine: Engine, turn: LineTurn, nodes: Sequence[str], now_ns: int) 
     for node in nodes:
         engine.wake_for_freed(node, now_ns)
     if nodes:
-        nomination_events.wake_others(engine, turn.line[1], now_ns)
+        nomination_events.wake_others(engine, turn.line.priority, now_ns)
 
 
 def look(engine: Engine, now_ns: int, out: list[Command]) -> None:
@@ -268,7 +268,7 @@ def _renew(engine: Engine, turn: LineTurn, now_ns: int, *, moved: bool = False) 
 def _is_next(engine: Engine, turn: LineTurn) -> bool:
     """Return True unless a pod waits that goes first, could use a part of the place, and has no
     kept place of its own."""
-    kept, priority, (came_ns, _) = engine.kept_places, turn.line[1], turn.came
+    kept, priority, (came_ns, _) = engine.kept_places, turn.line.priority, turn.came
     gpus_on = Counter(place.node for place in turn.places for _ in place.shares)
     largest = max(gpus_on.values(), default=0)
     perhaps = [  # many may wait: most of them came later

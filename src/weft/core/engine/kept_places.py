@@ -13,6 +13,7 @@ places never wait for each other. Nothing is stored: a new process begins again.
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -33,14 +34,20 @@ waits no more; its time is over; no place would do."""
 OTHERS_WAIT = 5
 """Pods of one GPU or less have their turn after this many times as long as pods of several GPUs,
 and one at a time: they seldom need one, but none may wait for ever."""
-Line = tuple[str, int, bool]
-"""A profile, a priority, and True for gangs and pods of several GPUs, False for other pods."""
 
 
-def line_of(head: WaitingPod) -> Line:
+class QueueLine(NamedTuple):
+    """A profile and a priority; gangs and pods of several GPUs (`is_large`) wait apart."""
+
+    profile: str
+    priority: int
+    is_large: bool
+
+
+def line_of(head: WaitingPod) -> QueueLine:
     """Return the line in which it waits."""
     pod = head.pod
-    return head.profile.name, pod.priority, bool(pod.gang) or pod.shape.gpus > 1
+    return QueueLine(head.profile.name, pod.priority, bool(pod.gang) or pod.shape.gpus > 1)
 
 
 def came(pod: PodRequest, number: int) -> tuple[int, int]:
@@ -108,12 +115,12 @@ def goes_before(pod: PodRequest, number: int, turn: LineTurn) -> bool:
     same and came earlier."""
     if key_of(pod) == turn.key:
         return False
-    priority = turn.line[1]
+    priority = turn.line.priority
     return pod.priority > priority or (pod.priority == priority and came(pod, number) < turn.came)
 
 
 def _rank(turn: LineTurn) -> tuple[int, tuple[int, int]]:
-    return -turn.line[1], turn.came
+    return -turn.line.priority, turn.came
 
 
 def _order(turn: LineTurn) -> Key:
@@ -146,23 +153,26 @@ class KeptPlaces:
         self, head: WaitingPod, members: GangMembers[WaitingPod] | None, now_ns: int
     ) -> None:
         """Give the waiting gang or pod a turn if it is among the first of its line."""
-        after_ns = self.rules.after_ns if members else self._after_ns(head.pod)
-        key, line_is = key_of(head.pod), line_of(head)
+        after_ns = self._after_ns(head.pod, members)
+        key, line = key_of(head.pod), line_of(head)
         if not after_ns or key in self.turns or self.paused.get(key, now_ns) > now_ns:
             return
         if members is not None and members.most < members.least:
             return
         if self._unfit.get(head.group, now_ns) > now_ns:
             return
-        line = [turn for turn in self.turns.values() if turn.line == line_is]
-        if len(line) >= (self.at_once if line_is[2] else 1):
-            last = max((turn for turn in line if not turn.places), key=_order, default=None)
+        there = [turn for turn in self.turns.values() if turn.line == line]
+        if len(there) >= (self.at_once if line.is_large else 1):
+            last = max((turn for turn in there if not turn.places), key=_order, default=None)
             if last is None or last.order <= head.key:
                 return
             del self.turns[last.key]
         self.turns[key] = LineTurn(head, members, now_ns + after_ns)
 
-    def _after_ns(self, pod: PodRequest) -> int:
+    def _after_ns(self, pod: PodRequest, members: GangMembers[WaitingPod] | None) -> int:
+        """Return for how long the gang, or pod, waits before its turn is due; 0: it has none."""
+        if members is not None:
+            return self.rules.after_ns
         after_ns = 0 if pod.gang else self.rules.pods_after_ns
         return after_ns if pod.shape.gpus > 1 else OTHERS_WAIT * after_ns
 
@@ -171,8 +181,7 @@ class KeptPlaces:
         kept for others are in its way, only until it may have a turn again."""
         until_ns, head = now_ns + self.rules.keep_for_ns, turn.waiting
         if why == "nowhere" and self.closed_to(head.pod, head.key[-1]):
-            after_ns = self.rules.after_ns if turn.members else self._after_ns(head.pod)
-            until_ns = min(until_ns, now_ns + after_ns)
+            until_ns = min(until_ns, now_ns + self._after_ns(head.pod, turn.members))
         self.paused[turn.key] = until_ns
 
     def fits_nowhere(self, head: WaitingPod, now_ns: int) -> None:
@@ -282,7 +291,7 @@ class KeptPlaces:
         """Hold again the places set aside that a later pod of this priority may not take, except
         those of these turns; return the UIDs."""
         kept = (turn for turn in self.kept() if turn.key in self._aside and turn.key not in own)
-        closed = [turn for turn in kept if turn.line[1] >= priority]
+        closed = [turn for turn in kept if turn.line.priority >= priority]
         for turn in closed:
             self._hold(turn.places)
         return self.uids(closed)

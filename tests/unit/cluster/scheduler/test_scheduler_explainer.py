@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from scheduler_world import World, add_node, add_pod, world
 
+from weft.cli.console import _scheduler_of
 from weft.cluster.scheduler.explain_client import SchedulerExplainer
 from weft.core.explain.explanation import ObservedProgress, ResidentSlowdown
 from weft.kube.config import Endpoint
@@ -78,3 +79,14 @@ async def test_a_scheduler_that_is_not_there_is_left_alone_for_a_minute(tmp_path
             await ask.explain("d", "p")
         clock.now_s = 61
         assert (await ask.explain("d", "p")).node == "n"
+
+
+@pytest.mark.parametrize(("inside", "namespace"), [(False, "weft-system"), (True, "team")])
+async def test_a_console_outside_asks_the_scheduler_that_weft_explain_asks(
+    inside: bool, namespace: str
+) -> None:
+    """The namespace of a kubeconfig's context is the user's, a pod's own is the release's."""
+    async with world() as cluster:
+        here = Endpoint(cluster.server.url, FixedCredentials(), namespace="team", inside=inside)
+        with pytest.raises(BadInputError, match=f"no pod of {namespace} is labelled"):
+            await _scheduler_of(here).explain("d", "p")
