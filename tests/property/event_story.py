@@ -5,7 +5,8 @@ import heapq
 import itertools
 from collections.abc import Iterable
 
-from weft.core.engine import Bind, Command, Event, PodBound, PodGone, Tick, Wake
+from weft.core.engine import Bind, Command, Engine, Event, PodBound, PodGone, Tick, Wake
+from weft.core.engine.nominations import is_kept
 from weft.core.policies.least_stranding import LeastStranding
 from weft.core.policies.packing import BestFit, FirstFit
 from weft.model import PodRequest
@@ -46,3 +47,13 @@ class EventStory:
     def ends(self, one: PodRequest, after_s: int, *, completed: bool = True) -> None:
         """The pod is over so long from now."""
         self.at(self.now_ns + after_s * SECOND, PodGone(one.uid, completed=completed))
+
+
+def kept_for(engine: Engine) -> list[str]:
+    """Names the gangs and pods for which places are kept. Each of them waits, and nothing is held
+    but for them: small pods have turns too, after a longer time."""
+    kept = engine.kept_places
+    turns = kept.kept()
+    assert all(turn.head is not None for turn in turns)
+    assert {uid for uid in engine.ledger.holdings if is_kept(uid)} == {*kept.uids(turns)}
+    return [turn.key for turn in turns]

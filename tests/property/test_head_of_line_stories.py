@@ -5,7 +5,7 @@ it starts within a time that is known, whoever comes; without it the stream keep
 import itertools
 from dataclasses import dataclass, field
 
-from event_story import POLICIES, SECOND, EventStory
+from event_story import POLICIES, SECOND, EventStory, kept_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from long_form import few_or_many
@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from weft.core.engine import Engine, NodesChanged, PodAdded, PodGone
 from weft.core.engine.kept_places import key_of
-from weft.core.engine.nominations import is_kept
 from weft.core.framework import Profile
 from weft.core.ledger import audit
 from weft.model import Gang, PodRequest
@@ -47,6 +46,10 @@ class Story(EventStory):
         self.engine = Engine([profile], nodes, head_of_line=self.rules)
         self.begin()
         self.lives = itertools.cycle(self.lives_s)
+
+    @property
+    def keys(self) -> set[str]:
+        return {key_of(each) for each in self.gang}
 
     def another(self) -> None:
         """One more small pod: as many wait at any time as run."""
@@ -95,7 +98,7 @@ def stories(draw: st.DrawFn, rules: HeadOfLine) -> Story:
 def test_a_gang_starts_within_a_known_time_whoever_comes(story: Story) -> None:
     assert story.run(2 * SECOND + BOUND_NS), story.engine.kept_places.counts
     story.run(story.now_ns + MINUTE)
-    assert not [uid for uid in story.engine.ledger.holdings if is_kept(uid)]
+    assert not story.keys & {*kept_for(story.engine)}
 
 
 def test_without_it_the_stream_keeps_a_gang_waiting_for_ever() -> None:
@@ -133,6 +136,5 @@ def test_whatever_happens_nothing_stays_kept_for_who_is_gone(
     for each in story.gang:
         story.at(story.now_ns, PodGone(each.uid))
     story.run(story.now_ns + SECOND)
-    keys = {key_of(each) for each in story.gang}
-    assert not keys & story.engine.kept_places.turns.keys()
-    assert not [uid for uid in story.engine.ledger.holdings if is_kept(uid)]
+    assert not story.keys & story.engine.kept_places.turns.keys()
+    assert not story.keys & {*kept_for(story.engine)}
