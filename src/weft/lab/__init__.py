@@ -8,7 +8,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """`weft.lab.compare`, read when it is asked for: commands need not load it."""
+    """Import `weft.lab.compare` when it is first used, so that commands need not load it."""
     if name == "compare":
         from weft.lab.notebook import compare
 

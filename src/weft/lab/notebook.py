@@ -1,7 +1,6 @@
 """Compares policies from Python, for notebooks and scripts: `weft.lab.compare`.
 
-The same runs as `weft simulate`, with the same numbers.
-"""
+The runs and their numbers are the same as those of `weft simulate`."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -25,10 +24,10 @@ Row = dict[str, str | int | float | None]
 
 
 class Comparison:
-    """The policies, best first, with means over the seeds; printed, it is a table.
+    """A comparison of policies, best first, with means over the seeds; printed, it is a table.
 
-    `results` has all that `weft simulate --output json` prints, `notes` are remarks on them.
-    """
+    `results` has all that `weft simulate --output json` prints, `notes` are remarks on the
+    results."""
 
     def __init__(self, results: SimulationResults) -> None:
         self.results = results
@@ -70,7 +69,7 @@ class Comparison:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Return the table, as notebooks show it."""
+        """Return the table as HTML, for notebooks."""
         header, *rows = self._cells()
         head = "".join(f"<th>{escape(name)}</th>" for name in header)
         body = "".join(
@@ -85,7 +84,7 @@ class Comparison:
 
 
 class _MakePolicies:
-    """A maker of policies by name; `own` are the caller's classes, by policy name."""
+    """Creates policies by name; `own` are the caller's classes, by policy name."""
 
     def __init__(self, own: Mapping[str, type[Policy]]) -> None:
         self.own = own
@@ -104,19 +103,18 @@ def compare(
     demand: float = DEMAND,
     jobs: int = 1,
 ) -> Comparison:
-    """Place the pods on the nodes by each policy, on `seeds` orders of arrival.
+    """Place the pods on the nodes by each policy, in `seeds` random orders of arrival.
 
-    `nodes` and `pods` are CSV files as of `weft simulate`; `policies` are names (also
-    `name:option=value` and `./file.py:Class`) or classes. Pods arrive in random order up to
-    `demand` times the cluster's GPUs, and stay; with `timed` the trace's times are replayed.
-    `BadInputError` names what is wrong with a file or a policy.
-    """
+    `nodes` and `pods` are CSV files as `weft simulate` reads them; `policies` are names (also
+    `name:option=value` and `./file.py:Class`) or classes. Pods arrive until they request `demand`
+    times the cluster's GPUs, and stay; with `timed` the trace's times are replayed. `BadInputError`
+    names the fault of a file or a policy."""
     if not policies or seeds < 1:
         raise BadInputError("compare", "needs at least one policy and one seed; name them")
     own = {policy.name: policy for policy in policies if not isinstance(policy, str)}
     names = tuple(dict.fromkeys(each if isinstance(each, str) else each.name for each in policies))
     make = _MakePolicies(own)
-    for name in names:  # a wrong name is told before a long file is read
+    for name in names:  # reject a wrong name before a long file is read
         make(name)
     scenario = read_scenario(Path(nodes), Path(pods), timed=timed)
     mode: Literal["inflation", "timed"] = "timed" if timed else "inflation"

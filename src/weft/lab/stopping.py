@@ -1,4 +1,4 @@
-"""Makes SIGTERM end long work like Ctrl-C: it cleans up, and keeps what is done."""
+"""Makes SIGTERM end long work like Ctrl-C, with clean-up, keeping finished results."""
 
 import asyncio
 import signal

@@ -1,8 +1,8 @@
 """Searches for prices that prove a low bound, by column generation with smoothed prices.
 
-The linear program over the known configurations gives prices. At a mix of these and the best prices
-so far, the most expensive configurations are added, until none improves the bound. Each step proves
-a bound, so the search may stop at any time with the best one.
+The linear program over the known configurations gives prices. At mixes of these and the best prices
+found before, the most expensive configurations are added, until none improves the bound. Each step
+proves a bound, so the search may stop at any time with the best bound found.
 
 Sources: Gilmore and Gomory 1961 (column generation); Wentges 1997 (smoothed prices)."""
 
@@ -29,16 +29,18 @@ Floats = npt.NDArray[np.float64]
 
 
 class NodeConfiguration(NamedTuple):
-    """Pieces that one node of a type can hold together: (piece index, count)."""
+    """Pieces that one node of the type can hold together, as (piece index, count)."""
 
     node_type: int
     pieces: tuple[tuple[int, float], ...]
 
 
 class MasterSolution(NamedTuple):
-    """The solution: GPU taken (thousandths); `missing`, the number of pieces that must be taken but
-    do not fit; the price of each piece and of a node of each type; and how often each configuration
-    is chosen."""
+    """A solution of the linear program.
+
+    `taken_milli`: GPU of the pods taken, in thousandths. `missing`: pieces that must be taken but
+    do not fit. `prices` are per piece, `node_prices` per node of each type; `chosen` is how often
+    each configuration is used."""
 
     taken_milli: float
     missing: float
@@ -124,15 +126,14 @@ SCALE = 1 << 12
 
 
 class Proof(NamedTuple):
-    """A bound in thousandths of a GPU, and the most expensive configurations, which prove it."""
+    """A bound in thousandths of a GPU, and the most expensive configuration of each node type."""
 
     bound_milli: Fraction
     dearest: list[Dearest]
 
 
 def prove(relaxation: Relaxation, demanded: Demanded, prices: Sequence[int]) -> Proof:
-    """Return the bound that these prices prove: one per piece, in units of 1/`SCALE`, not
-    negative."""
+    """Return the bound that these prices prove: one price per piece, in units of 1/`SCALE`."""
     prices = [
         0 if piece.is_free else max(0, price)
         for piece, price in zip(relaxation.pieces, prices, strict=True)
@@ -149,7 +150,7 @@ def prove(relaxation: Relaxation, demanded: Demanded, prices: Sequence[int]) -> 
 
 
 SMOOTHING = 0.7
-"""Weight of the best prices so far in the next prices."""
+"""Weight of the best prices found before in the next prices."""
 MOST_CONFIGURATIONS = 2500
 ENOUGH = 2e-5
 """Fraction of the cluster's GPU capacity within which the bound counts as optimal for the
@@ -159,9 +160,10 @@ _LOOKS = 3
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A bound (thousandths of a GPU) with the prices that prove it, in units of 1/`SCALE`.
+    """A bound (thousandths of a GPU) and the prices that prove it, in units of 1/`SCALE`.
 
-    `converged`: no other prices give a bound lower by more than `ENOUGH`. `looks` counts proofs."""
+    `converged`: no other prices give a bound lower by more than `ENOUGH`. `looks` counts the prices
+    tried."""
 
     bound_milli: Fraction
     prices: tuple[int, ...]
@@ -190,10 +192,10 @@ class BoundSearch:
         go_on: Callable[[float, float], bool],
         start: Sequence[Sequence[int]] = (),
     ) -> Found:
-        """Return the lowest bound found while `go_on(bound, reached)` (thousandths of a GPU)
-        returns True.
+        """Return the lowest bound found, searching while `go_on(bound, reached)` returns True.
 
-        `start` are prices to try first, for example from earlier searches."""
+        `reached` is the GPU allocated by the best known mix; both are thousandths of a GPU. `start`
+        are prices to try first, for example from earlier searches."""
         self._demanded = demanded
         self._best: tuple[Fraction, tuple[int, ...]] | None = None
         self._looks = 0
@@ -226,7 +228,7 @@ class BoundSearch:
         return self._best[0]
 
     def _plain(self) -> list[int]:
-        """Return start prices: each piece costs the GPU that it asks for."""
+        """Return start prices: each piece costs the GPU that it requests."""
         prices = [0] * len(self._relaxation.pieces)
         for group in self._relaxation.groups:
             parts = sum(count for _, count in group.pieces)
@@ -235,7 +237,7 @@ class BoundSearch:
         return prices
 
     def _look_near(self, prices: Floats) -> bool:
-        """Try mixes of the best prices and these; True if a mix added a configuration."""
+        """Try mixes of the best prices and `prices`; return True if a mix added a configuration."""
         assert self._best is not None
         for look in range(_LOOKS + 1):
             weight = 0.0 if look == _LOOKS else SMOOTHING * (1 - look / _LOOKS)
@@ -246,7 +248,8 @@ class BoundSearch:
         return False
 
     def _look(self, prices: Sequence[int]) -> bool:
-        """Prove the bound of these prices, and keep the best; True if a configuration was added."""
+        """Prove the bound of these prices and keep the best bound; return True if a configuration
+        was added."""
         proof = prove(self._relaxation, self._demanded, prices)
         self._looks += 1
         if self._best is None or proof.bound_milli < self._best[0]:
@@ -258,8 +261,8 @@ class BoundSearch:
         return len(self._known) > before
 
     def _forget(self, prices: Floats, node_prices: Floats) -> None:
-        """If there are too many configurations, drop those that are least useful at these
-        prices."""
+        """Drop the least useful configurations at these prices if more than `MOST_CONFIGURATIONS`
+        are known."""
         if len(self._known) <= MOST_CONFIGURATIONS:
             return
         lack = {

@@ -1,7 +1,8 @@
-"""Bounds of simulated runs: what any policy could allocate that takes the same first pods.
+"""Bounds of simulated runs: the most that any policy could allocate if it takes the same first
+pods.
 
 A policy that may reject any pod can fill almost everything. So a run is compared with policies that
-take all pods that it took before it first rejected one, or all pods up to a given demand."""
+take all pods before the first that the run rejected, or all pods up to a given demand."""
 
 import hashlib
 import math
@@ -35,14 +36,14 @@ MOST_SAVED = 200
 
 
 class SavedPrices(msgspec.Struct, frozen=True):
-    """Prices that prove a bound for one demand, and whether the search had converged."""
+    """Prices that prove a bound for one demand; `converged` if the search ended by itself."""
 
     prices: tuple[int, ...]
     converged: bool
 
 
 class SavedBounds:
-    """The bounds file of one cluster and workload in a folder. An unreadable file counts as
+    """The file with saved bounds of one cluster and workload. An unreadable file counts as
     absent."""
 
     def __init__(self, folder: Path, scenario: Scenario) -> None:
@@ -62,7 +63,7 @@ class SavedBounds:
         return saved if saved is not None and len(saved.prices) == pieces else None
 
     def latest(self, pieces: int, count: int = 2) -> list[tuple[int, ...]]:
-        """Return prices for other demands as starting points."""
+        """Return the latest saved prices, of any demand, as starting points of a search."""
         fitting = [bound.prices for bound in self._bounds.values() if len(bound.prices) == pieces]
         return fitting[-count:]
 
@@ -80,7 +81,7 @@ def _key(demanded: Demanded) -> str:
 
 
 LIMIT_S = 180.0
-"""Seconds of search per bound; then the best one found is used."""
+"""Seconds of search per bound; after them the best bound found is used."""
 
 Watch = Callable[[PolicyRun, float, float], None]
 """Called during a search with the run, the bound and the value reached, in percent of capacity."""
@@ -88,14 +89,16 @@ Watch = Callable[[PolicyRun, float, float], None]
 
 class BoundSettings(NamedTuple):
     """Seconds of search per bound, and the demand (GPU over capacity) up to which all pods must be
-    taken; None: up to the first pod that the run rejected."""
+    taken.
+
+    None: all pods before the first that the run rejected."""
 
     limit_s: float = LIMIT_S
     demand: float | None = None
 
 
 class RunBounds:
-    """Bounds of one scenario's runs; `not_saved` is why the last bound could not be saved, or
+    """Bounds of one scenario's runs; `not_saved` is the reason why the last bound was not saved, or
     ""."""
 
     def __init__(
@@ -177,7 +180,7 @@ class RunBounds:
 def with_bounds(
     results: SimulationResults, orders: Sequence[Arrivals], bounds: RunBounds
 ) -> SimulationResults:
-    """Add to the results the bound of each run, and a note for each policy."""
+    """Add the bound of each run to the results, and a note for each policy."""
     by_seed: Mapping[int, Arrivals] = {order.seed: order for order in orders}
     runs = [
         msgspec.structs.replace(run, possible=bounds.of(run, by_seed[run.seed]))

@@ -1,9 +1,9 @@
 """Computes the most expensive configuration of each node type at given prices, exactly.
 
-A configuration says which pieces a node holds together. Prices and sums are integers, so the result
-is the exact maximum. A knapsack over levels and CPU gives the worth of one GPU with an amount of
-CPU; another over GPUs, CPU and multi-GPU pods gives the worth of a node. A piece may be used any
-number of times."""
+A configuration is the pieces that a node holds together; its worth is the sum of their prices.
+Prices are integers, so the result is the exact maximum. A knapsack over levels and CPU gives the
+worth of one GPU with an amount of CPU; another over GPUs, CPU and multi-GPU pods gives the worth of
+a node. A piece may be used any number of times."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -18,22 +18,24 @@ Values = npt.NDArray[np.int64]
 
 
 class Dearest(NamedTuple):
-    """The highest worth of a node of a type, and pieces that reach it: (piece index, count)."""
+    """The highest worth of a node of one type, and the pieces that reach it as (piece index,
+    count)."""
 
     worth: int
     pieces: tuple[tuple[int, float], ...]
 
 
 class _Step(NamedTuple):
-    """A step of a rising function: from `cpu` on it has the value `worth`."""
+    """A step of a rising function, which has the value `worth` from `cpu` on."""
 
     cpu: int
     worth: int
 
 
 class _Item(NamedTuple):
-    """A piece to pack: `piece` counts as `part` of one, and takes `level` of a GPU and `cpu`
-    steps."""
+    """A piece to pack into a node: it takes `level` levels of a GPU and `cpu` steps of CPU.
+
+    `part` is the fraction of the piece: less than 1 if a multi-GPU piece is split."""
 
     piece: int
     part: float
@@ -69,7 +71,7 @@ def dearest(relaxation: Relaxation, prices: Sequence[int]) -> list[Dearest]:
 
 
 class _ClassPricing:
-    """Tables shared by nodes of a class: the worth of one GPU, and of several together."""
+    """Tables shared by nodes of one class: the worth of one GPU, and of several GPUs together."""
 
     def __init__(
         self, full: Sequence[int], accepted: Sequence[tuple[int, Piece, int]], most_cpu: int
@@ -88,7 +90,7 @@ class _ClassPricing:
         self._nodes: dict[tuple[int, ...], _NodeWorth] = {}
 
     def of(self, node_type: NodeType) -> Dearest:
-        """Return the most expensive configuration of such a node."""
+        """Return the most expensive configuration of a node of this type."""
         mixed = len(node_type.gpus) > 1
         worth = self._torn if mixed else self._alone
         key: tuple[int, ...] = (mixed,)
@@ -123,7 +125,7 @@ class _ClassPricing:
 
 
 def _undominated(items: Sequence[_Item]) -> list[_Item]:
-    """Return the items for which no other has at most their level and CPU at the same or a higher
+    """Return the items that no other item dominates: lower or equal level and CPU, and no lower
     price."""
     undominated: list[_Item] = []
     for item in sorted(
@@ -154,7 +156,7 @@ class _OneGpu:
         self.steps = _steps(self.worth[full])
 
     def pieces(self, cpu: int) -> list[tuple[int, float]]:
-        """Return pieces that reach the highest worth with this much CPU."""
+        """Return the pieces that reach the highest worth of a full GPU with `cpu` steps of CPU."""
         taken, level = [], self._full
         while self.worth[level, cpu]:
             now = self.worth[level, cpu]
@@ -203,7 +205,7 @@ class _NodeWorth:
         return longer
 
     def pieces(self, cpu: int) -> tuple[tuple[int, float], ...]:
-        """Return pieces that reach the highest worth of all the GPUs with this much CPU."""
+        """Return the pieces that reach the highest worth of all GPUs with `cpu` steps of CPU."""
         counts: dict[int, float] = {}
 
         def take(piece: int, part: float) -> None:
@@ -245,20 +247,20 @@ def _gives(below: Values, cpu: int, step: _Step, now: int) -> bool:
 
 
 def _join(into: Values, below: Values, steps: Sequence[_Step]) -> None:
-    """Raise `into` to the sum of `below` and a step where that is higher."""
+    """Raise each entry of `into` to `below` plus a step, if that is higher."""
     for cpu, worth in steps:
         if cpu < len(into):
             np.maximum(into[cpu:], below[: len(into) - cpu] + worth, out=into[cpu:])
 
 
 def _steps(worth: Values) -> list[_Step]:
-    """Return the steps of a rising row, including its first entry."""
+    """Return the steps at which a rising row increases, and its first entry."""
     rises = [0, *(np.flatnonzero(np.diff(worth)) + 1).tolist()]
     return [_Step(at, int(worth[at])) for at in rises]
 
 
 def _fill_beside(row: Values, items: Sequence[_Item]) -> None:
-    """Raise a rising row to its worth with any number of pieces that take only CPU."""
+    """Raise a rising row to its worth with any number of pieces that take CPU but no GPU."""
     if not items:
         return
     cpus = np.array([item.cpu for item in items], dtype=np.int64)

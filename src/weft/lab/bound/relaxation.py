@@ -1,8 +1,9 @@
-"""A cluster and its workload as the bound sees them: coarser, and never more constrained.
+"""Relaxes a cluster and its workload for the bound: coarser, and never more constrained.
 
-Node memory is left out, and per GPU kind only cores or only memory counts, whichever is demanded
-more. CPU and shares are counted in steps, rounded down for pods and up for nodes. Pods with several
-GPU requests or shares may be split. So whatever fits the cluster also fits its relaxation."""
+Node memory is left out, and per GPU kind only cores or only memory counts, the one in higher
+demand. CPU and shares are counted in steps, rounded down for pods and up for nodes. Pods with
+several GPU requests or shares may be split. So any set of pods that fits the cluster also fits its
+relaxation."""
 
 import math
 from collections import Counter
@@ -17,18 +18,19 @@ from weft.model import Code, Node, Shape
 
 MOST_CPU_STEPS = 2560
 MOST_LEVELS = 200
-"""Most steps for a node's CPU and for a GPU's share; if exact steps need more, they are coarser."""
+"""Limits on the steps of a node's CPU and of a GPU's share; if exact steps need more, steps are
+coarser."""
 
 _BY_SIZE = {int(Code.FITS), int(Code.NO_GPU), int(Code.TOO_FEW_GPUS)}
-"""Reason codes of nodes that accept a pod apart from free GPUs, which the relaxation counts
+"""Reason codes that do not exclude a node: lack of free GPUs, which the relaxation counts
 itself."""
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A pod, or a part of one, that is placed on one node.
+    """A pod or part of a pod that is placed on one node.
 
-    It takes `gpus` whole GPUs together, or if that is 1, `levels[k]` of a GPU of kind k, and `cpu`
-    steps. `nodes[c]`: nodes of class c accept it. Without GPUs `levels` is empty."""
+    It takes `cpu` steps of CPU, and `gpus` whole GPUs, or if `gpus` is 1, `levels[k]` levels of a
+    GPU of kind k. Nodes of class c accept it if `nodes[c]`. Without GPUs `levels` is empty."""
 
     gpus: int
     levels: tuple[int, ...]
@@ -37,7 +39,7 @@ class Piece(msgspec.Struct, frozen=True):
 
     @property
     def is_free(self) -> bool:
-        """True if the piece takes nothing that is counted."""
+        """True if the piece takes neither CPU nor GPUs."""
         return self.cpu == 0 and not self.gpus
 
 
@@ -61,7 +63,7 @@ class NodeType(msgspec.Struct, frozen=True):
 class Relaxation(msgspec.Struct, frozen=True):
     """Pieces, groups of pods and node types; `full[k]` is the number of levels of a GPU of kind k.
 
-    `group_of` is a pod's group by its shape and thousandths of a GPU."""
+    `group_of` gives a pod's group for (shape, thousandths of a GPU)."""
 
     pieces: tuple[Piece, ...]
     groups: tuple[AlikePods, ...]
@@ -79,8 +81,7 @@ class Relaxation(msgspec.Struct, frozen=True):
 
 
 def relax(nodes: Sequence[Node], pods: Iterable[tuple[Shape, int]]) -> Relaxation:
-    """Return the relaxation of these nodes and pods: (shape, thousandths of a GPU counted for it)
-    each."""
+    """Return the relaxation of these nodes and pods; each pod is (shape, thousandths of a GPU)."""
     counted = Counter(pods)
     table = LedgerTable(nodes)
     demands = {shape: Demand(shape, table) for shape, _ in counted}
@@ -129,7 +130,7 @@ def _cpu_step(table: LedgerTable, demands: dict[Shape, Demand]) -> int:
 
 
 class _Levels:
-    """Number of levels per GPU of each kind, and how many of them a request takes."""
+    """The number of levels per GPU of each kind, and the levels that a request takes."""
 
     def __init__(self, table: LedgerTable, demands: Sequence[tuple[Demand, int]]) -> None:
         self._memory, self._total, full = [], [], []
@@ -151,8 +152,8 @@ class _Levels:
         return int(need.memory_mib[kind]) if self._memory[kind] else need.milli
 
     def of(self, need: Need) -> tuple[int, ...]:
-        """Return the levels that a request takes of a GPU of each kind; more than `full` if it does
-        not fit."""
+        """Return the levels of a GPU of each kind that a request takes; more than `full` if it
+        cannot fit."""
         if need.whole:
             return self.full
         return tuple(

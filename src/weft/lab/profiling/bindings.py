@@ -1,7 +1,7 @@
-"""Reads from pods' annotations which pod holds which GPU, since when and until when.
+"""Reads from pods' annotations which pod held which GPU, from when to when.
 
-A pod that asks for GPUs but has no such annotations holds unknown GPUs of its node: while it is
-there, no pod counts as alone on that node."""
+A pod that requests GPUs but has no such annotations may hold any GPU of its node: while it is on
+the node, no other pod there counts as alone."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -23,18 +23,18 @@ from weft.model import BadInputError, Gpu, Node
 T = TypeVar("T", bound=KubeObject)
 
 SETTINGS = DialectSettings(interference_table=True)
-"""Makes the Co-scheML dialect read container names as applications."""
+"""Settings with which the Co-scheML dialect reads container names as application names."""
 
 
 async def bindings(client: ApiClient) -> ClusterRecord:
-    """List all nodes and pods of the cluster, and return who holds what."""
+    """List all nodes and pods of the cluster, and return each pod's stays on GPUs."""
     nodes = [inventory(node)[0] for node in await _listed(client, NODES)]
     pods = await _listed(client, PODS)
     return cluster_record(nodes, pods)
 
 
 def cluster_record(nodes: Sequence[Node], pods: Sequence[Pod]) -> ClusterRecord:
-    """Return who holds what among these pods. Pure."""
+    """Return the stays on GPUs of these pods, and the GPUs of these nodes. Pure."""
     by_name = {node.name: node for node in nodes}
     residencies = [
         residency

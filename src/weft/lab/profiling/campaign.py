@@ -1,13 +1,13 @@
 """Measures applications alone and in pairs, one run after another, until all is done or time is up.
 
-ready ─▶ go ─▶ all steady ─▶ a window over all of them ─▶ pause ─▶ one line in the log
+    load ─▶ go ─▶ all steady ─▶ one window for all ─▶ pause ─▶ one line in the log
 
-The window opens when every resident is past its warm-up, and closes at the same moment for all.
-Rates are iterations between the two, by the timestamps that residents report. A failed run is
-logged too; an application that fails alone is not tried with others. Running out of memory counts
-only if no other resident was idle in GPU memory: otherwise all others are ended and the run is
-repeated. Other failures count only if the resident was newly started: an older one may suffer from
-an earlier fault."""
+The window opens when every resident (a loaded workload) is past its warm-up, and closes at the same
+moment for all. A rate is the iterations within the window, by the timestamps that residents report,
+divided by its length. A failed run is logged too; an application that fails alone is not run with
+others. Running out of memory counts as a result only if no other resident held GPU memory while
+idle: otherwise the idle residents are ended and the run is repeated. Another failure counts only if
+the resident was newly started, since an earlier fault may have damaged an older one."""
 
 import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,16 +34,16 @@ from weft.lab.workloads.catalog import Workload
 LEAST_ITERATIONS = 3
 """Iterations that a window must contain; it stays open longer for slow applications."""
 _REST = 0.1
-"""With less than this share of the budget left, restarting all residents is not worthwhile."""
+"""Restarting all residents is not worthwhile with less than this fraction of the budget left."""
 
 
 class CampaignSettings(msgspec.Struct, frozen=True):
     """Settings of a measuring campaign.
 
     `runs`: repetitions of each solo and pair, whose median counts. `window_s`: long enough for ten
-    samples of the counters. `warm_s`: warm-up of workloads each time they start running. `longest`:
-    windows stay open for at most this multiple of `window_s`. `budget_s`: time for everything; 0 is
-    unlimited."""
+    samples of the counters. `warm_s`: warm-up of workloads each time they start running.
+    `sample_s`: seconds between samples. `longest`: windows stay open for at most this multiple of
+    `window_s`. `budget_s`: time for everything; 0 is unlimited."""
 
     runs: int = 3
     window_s: float = 3.0
@@ -56,7 +56,7 @@ class CampaignSettings(msgspec.Struct, frozen=True):
 
 
 class CampaignProgress(NamedTuple):
-    """A run that ended, how many runs are left, and about how many seconds they take."""
+    """A run that ended, the number of runs left, and the estimated seconds for them."""
 
     run: LoggedRun
     runs_left: int
@@ -79,10 +79,10 @@ class Campaign:
         self._took: list[float] = []
 
     def run(self, isolations: Sequence[str], log: RunLog) -> bool:
-        """Run what the log lacks, for these kinds of isolation; returns whether all of it was done.
+        """Run the measurements that the log lacks with each isolation; return True if all are done.
 
-        If the machine does not support one of them, `BenchError` is raised after the others are
-        done."""
+        If the machine does not support an isolation, `BenchError` is raised after the others are
+        measured."""
         budget_s = self._settings.budget_s
         over_s = self._bench.now_s() + budget_s if budget_s else float("inf")
         parts = [_Part(isolation, log) for isolation in isolations]
@@ -127,27 +127,29 @@ class Campaign:
             pool.close()
 
     def _open_pairs(self, part: "_Part") -> list[tuple[str, str]]:
-        """Return pairs that lack runs, the most informative first."""
+        """Return the pairs that lack runs, the most informative first."""
         order = pairs(part.sound(self._workloads), self._settings.seed)
         runs = self._settings.runs
         return [pair for pair in order if pair not in part.full and part.missing([pair], runs)]
 
     def _more_pairs(self, pool: ResidentPool, part: "_Part") -> list[tuple[str, str]]:
-        """Return as many open pairs as there is time for, after the solos that are still to
-        come."""
+        """Return as many pairs that lack runs as there is time for, after the solo runs that are
+        left."""
         runs = self._settings.runs
         alone = [(name,) for name in part.sound(self._workloads)]
         starting = round(pool.usual_load_s / self._usual_s())
 
         def cost(pair: tuple[str, str]) -> int:
-            """Runs that it lacks; beside itself, an application is started once more."""
+            """Return the runs that the pair lacks, plus starting a second copy if both are one
+            application."""
             return part.missing([pair], runs) + (starting if pair[0] == pair[1] else 0)
 
         affordable = self._affordable(part) - part.missing(alone, runs)
         return chosen(self._open_pairs(part), cost, affordable)
 
     def _repeat(self, pool: ResidentPool, part: "_Part", more: list[tuple[str, str]]) -> None:
-        """Run all repetitions of these pairs and of all solos, one repetition after another."""
+        """Run all repetitions of the pairs in `more` and of all solos, one repetition after
+        another."""
         runs = self._settings.runs
         for number in range(runs):
             part.share(self._bench.now_s(), runs - number)
@@ -163,7 +165,7 @@ class Campaign:
         return max(0, int((part.deadline_s - self._bench.now_s()) / self._usual_s()))
 
     def _usual_s(self) -> float:
-        """Return the expected seconds of a run: the mean of recent ones, at least warm-up and
+        """Return the expected seconds per run: the mean of the last 50, at least warm-up plus
         window."""
         settings = self._settings
         least = settings.warm_s + settings.window_s
@@ -172,9 +174,9 @@ class Campaign:
     def _trials(
         self, pool: ResidentPool, part: "_Part", trials: Sequence[PlannedRun], later: int
     ) -> None:
-        """Run those of `trials` that are not in the log, until time is up.
+        """Run those `trials` that are not in the log, until time is up.
 
-        The next run is always one that needs the fewest residents started, as starting takes
+        The next run is always one for which the fewest residents must be started, as starting takes
         long."""
         waiting = [trial for trial in trials if trial not in part.done]
         while waiting:
@@ -197,7 +199,7 @@ class Campaign:
             self._tell(CampaignProgress(run, left, left_s))
 
     def _measure(self, pool: ResidentPool, trial: PlannedRun) -> LoggedRun:
-        """Measure one run, and return it even if it failed."""
+        """Measure one run, and return its result or its failure."""
         began = self._bench.now_s()
         at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         run = LoggedRun(trial.applications, trial.isolation, trial.repetition, at)
@@ -261,8 +263,8 @@ class Campaign:
     def _rate(
         self, pool: ResidentPool, resident: BenchResident, name: str, window: tuple[float, float]
     ) -> float:
-        """Return iterations per second within the window, once the resident reported one after
-        it."""
+        """Return iterations per second within the window, once the resident reported an iteration
+        after it."""
         opened, closed = window
         deadline_s = self._bench.now_s() + self._settings.window_s + 10
         while resident.report().stamps[-1].at_s < closed:
@@ -274,7 +276,7 @@ class Campaign:
 
 
 class _Part:
-    """Progress with one isolation: runs done, what failed, and when its time ends.
+    """Progress with one isolation: runs done, applications and pairs that failed, and its deadline.
 
     `late`: its time is over; `over`: nothing is left to do. `broken` applications failed alone;
     `full` pairs ran out of memory, and are not tried again."""
@@ -290,12 +292,12 @@ class _Part:
         }
 
     def open(self, deadline_s: float) -> None:
-        """Set the time until which it may run."""
+        """Set the time until which this isolation may be measured."""
         self.deadline_s = self.until_s = deadline_s
         self.late = False
 
     def learn(self, run: LoggedRun) -> None:
-        """Note what a failed run means for later runs."""
+        """Record an application that failed alone, or a pair that does not fit into memory."""
         if run.failure is not None and len(run.applications) == 1:
             self.broken.add(run.applications[0])
         elif run.does_not_fit:
@@ -310,7 +312,7 @@ class _Part:
         return [name for name in names if name not in self.broken]
 
     def is_worth(self, pair: tuple[str, str]) -> bool:
-        """Return True if to repeat the pair: it has run once, and fits into memory."""
+        """Return True if the pair is worth repeating: it has run once, and fits into memory."""
         return pair not in self.full and PlannedRun(pair, self.isolation, 0) in self.done
 
     def missing(self, together: Sequence[tuple[str, ...]], runs: int) -> int:

@@ -1,4 +1,4 @@
-"""The interface of a machine for measuring: a GPU with processes on it, or a fake one."""
+"""The interface of a machine for measuring: a GPU with processes on it, or a fake."""
 
 from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, Protocol
@@ -11,7 +11,7 @@ State = Literal["starting", "paused", "warming", "steady", "ended", "failed"]
 
 
 class BenchGpu(msgspec.Struct, frozen=True):
-    """The GPU. `counters` is the source of its features; a `fake` GPU measures nothing.
+    """The measured GPU. `counters` names the source of its features; a `fake` GPU measures nothing.
 
     `others` is the number of processes on it before measuring started, which should be 0."""
 
@@ -32,7 +32,7 @@ class Stamp(NamedTuple):
 
 
 class ResidentReport(msgspec.Struct):
-    """A resident's reports so far; `stamps` are those since it last started running."""
+    """Reports of a resident; `stamps` are those since its workload last started running."""
 
     state: State = "starting"
     stamps: list[Stamp] = []
@@ -43,7 +43,8 @@ class ResidentReport(msgspec.Struct):
 
 
 class BenchResident(Protocol):
-    """One workload on the GPU. It starts paused: loaded, holding its memory, computing nothing."""
+    """A workload on the GPU. It starts paused: loaded and holding GPU memory, but computing
+    nothing."""
 
     def report(self) -> ResidentReport:
         """Return all that the workload has reported so far."""
@@ -76,7 +77,7 @@ class Bench(Protocol):
         ...
 
     def isolated(self, isolation: str) -> AbstractContextManager[None]:
-        """Within this context, residents that are started share the GPU with this isolation.
+        """Return a context in which newly started residents share the GPU with this isolation.
 
         `BenchError` if the machine does not support it."""
         ...
@@ -90,13 +91,13 @@ class Bench(Protocol):
         ...
 
     def free_mib(self) -> int | None:
-        """Return the unused GPU memory; None if unknown."""
+        """Return the unused GPU memory in MiB; None if unknown."""
         ...
 
     def held_mib(self, resident: BenchResident) -> int:
-        """Return the GPU memory that this resident holds, or an estimate."""
+        """Return the GPU memory in MiB that this resident holds, or an estimate."""
         ...
 
 
 class BenchError(Exception):
-    """The machine does not support what measuring needs; the text says what and why."""
+    """The machine lacks something that measuring needs, which the message names with the reason."""

@@ -1,7 +1,7 @@
-"""Derives profiles from a metrics server's history: of pods while they were alone on a GPU.
+"""Derives profiles from a metrics server's history of pods that were alone on a GPU.
 
-Exporters' pod labels show which pod was where and, with access to the cluster, so do the bindings
-of pods that still exist. `weft_ledger_gpu_holdings` shows when a pod was not seen."""
+Exporters' pod labels, and with access to the cluster the bindings of existing pods, show which GPU
+each pod held. `weft_ledger_gpu_holdings` reveals times in which a pod was on a node unseen."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,8 +36,8 @@ _labels = msgspec.json.Decoder(dict[str, str])
 def clues_of(
     answers: Mapping[str, QueryResult], containers: Mapping[Pod, str]
 ) -> dict[Pod, ApplicationClues]:
-    """Collect clues to each pod's application, from kube-state-metrics' series and the container
-    names that exporters reported."""
+    """Collect clues to each pod's application from kube-state-metrics' series and `containers`, the
+    container names that exporters reported."""
     annotations: dict[Pod, str] = {}
     images: dict[Pod, str] = {}
     more = {pod: [name] for pod, name in containers.items()}
@@ -84,8 +84,8 @@ def _all(result: QueryResult | None) -> Iterable[dict[str, str]]:
 
 
 def _label(labels: Mapping[str, str], name: str) -> str:
-    """Return a label of kube-state-metrics, which Prometheus renames to exported_… on a
-    conflict."""
+    """Return a label of kube-state-metrics, which Prometheus renames to exported_… if it conflicts
+    with a label of the scrape target."""
     return labels.get(f"exported_{name}") or labels.get(name, "")
 
 
@@ -94,17 +94,18 @@ def _pod(labels: Mapping[str, str]) -> Pod:
 
 
 MOST_SLOTS = 1_500
-"""Slots per query; Prometheus refuses more than 11,000."""
+"""Time slots per query; Prometheus refuses more than 11,000."""
 HOLDINGS = "weft_ledger_gpu_holdings"
 _MEMORY = {Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.MEMORY_RESERVED_MIB}
 _NO_FEATURES = frozenset({*_MEMORY, Metric.POWER_LIMIT_W, Metric.TEMPERATURE_C})
 
 
 class HistorySpan(NamedTuple):
-    """The period to read and its step; how long pods need to settle, and the least time per
-    application.
+    """The period to read: start, end and step.
 
-    `progress` is the counter of iterations that applications export, "" for none."""
+    `settle_s`: a pod's samples count only after it was alone for this time. `least_s`: least time
+    alone per application. `progress` names the counter of iterations that applications export, ""
+    for none."""
 
     start_s: float
     end_s: float
@@ -127,8 +128,7 @@ class ProfiledStay(NamedTuple):
 
 
 class ClusterRecord(NamedTuple):
-    """Stays of pods in the cluster, each GPU's model, and GPUs by other names: UUID, or
-    node/index."""
+    """Stays of pods on GPUs, each GPU's model, and the GPU for each UUID and each node/index."""
 
     residencies: Sequence[ProfiledStay] = ()
     models: Mapping[Card, str] = {}
@@ -136,7 +136,7 @@ class ClusterRecord(NamedTuple):
 
 
 class CollectedProfiles(NamedTuple):
-    """Profiles, and what was left out: seconds by pod without a known application, and seconds by
+    """The profiles, and omitted times: seconds by pod without a known application, and seconds by
     application with too little time alone."""
 
     dataset: Dataset
@@ -147,7 +147,8 @@ class CollectedProfiles(NamedTuple):
 async def collect(
     source: Prometheus, span: HistorySpan, cluster: ClusterRecord, tell: Callable[[float], None]
 ) -> CollectedProfiles:
-    """Collect every application's behaviour alone; `tell` is called with the share done, 0 to 1.
+    """Collect the profile of every application alone; `tell` is called with the fraction done, 0 to
+    1.
 
     `TelemetryError` if the server does not answer."""
     parts: list[SoloWindow] = []

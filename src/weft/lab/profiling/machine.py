@@ -1,6 +1,8 @@
-"""A bench on this machine: its GPU through NVML and workloads as processes, or its CPU, as a trial.
+"""A bench on this machine: its GPU through NVML with workloads as processes, or its CPU for trying
+out.
 
-The GPU is for our exclusive use. Environment variables of the processes select the isolation."""
+The GPU must be for our exclusive use. Environment variables of the processes select the
+isolation."""
 
 import os
 import sys
@@ -21,14 +23,14 @@ from weft.node.devices.nvml_gpu import NvmlGpu
 from weft.node.devices.reader import DeviceError
 
 CONTEXT_MIB = 500
-"""Approximate MiB per CUDA process, used where NVML does not show memory per process."""
+"""Approximate MiB that CUDA itself takes per process, used if NVML shows no memory per process."""
 SECONDS = 600.0
 """Workloads that are not paused stop by themselves after this time."""
 
 
 class MachineOptions(msgspec.Struct, frozen=True):
-    """How to run workloads: `device` cuda or cpu, `gpu` by index or UUID, and the Python to run
-    them.
+    """Options for running workloads: `device` cuda or cpu, `gpu` as index or UUID, the Python to
+    use.
 
     `tiny` sizes only show that everything works; their results mean nothing."""
 
@@ -74,8 +76,8 @@ class Machine:
 
     @contextmanager
     def isolated(self, isolation: str) -> Iterator[None]:
-        """Set up this isolation: CUDA's default is time-slicing; MPS needs a daemon. A CPU has only
-        the first."""
+        """Set up this isolation: time-slicing is CUDA's default, MPS needs a daemon. A CPU has only
+        time-slicing."""
         if isolation not in (TIME_SLICING, MPS):
             raise BenchError(f"{isolation!r} is not an isolation that can be measured")
         if isolation == MPS and self._gpu is None:
@@ -118,7 +120,8 @@ class Machine:
         return self._gpu.memory_mib()[1] if self._gpu is not None else None
 
     def held_mib(self, resident: BenchResident) -> int:
-        """Return NVML's value if it sees the process, else PyTorch's peak plus `CONTEXT_MIB`."""
+        """Return the process' MiB as NVML shows it, else PyTorch's peak plus `CONTEXT_MIB`; 0 if
+        unknown."""
         mib = None
         if self._gpu is not None and isinstance(resident, WorkloadProcess):
             mib = self._gpu.process_mib(resident.pid)
@@ -140,7 +143,7 @@ def _card_of(gpu: NvmlGpu) -> BenchGpu:
 
 @contextmanager
 def _bench_errors() -> Iterator[None]:
-    """Raise `DeviceError` as `BenchError`."""
+    """Convert `DeviceError` into `BenchError` within this context."""
     try:
         yield
     except DeviceError as error:

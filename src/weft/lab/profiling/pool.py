@@ -1,8 +1,7 @@
-"""Keeps workloads loaded: each is started once, then runs and pauses for one measurement after
-another.
+"""Keeps workloads loaded, so that each is started once and then resumed for each measurement.
 
 Starting PyTorch takes longer than measuring. Paused residents only hold memory; when memory is
-short or there are more than `most_kept`, the least recently used end."""
+short or there are more than `most_kept` of them, the least recently used are ended."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from weft.lab.workloads.catalog import MEMORY_MIB, Workload
 
 TIMEOUT = "timeout"
 AT_ONCE = 6
-"""How many are started at the same time, as starting mainly uses the CPU."""
+"""Number of residents started at the same time, as starting mainly uses the CPU."""
 USUAL_LOAD_S = 10.0
 _LOOK_S = 0.05
 _RESERVE_MIB = 1_024
@@ -23,7 +22,7 @@ Key = tuple[str, int]
 
 
 class FailedError(Exception):
-    """A resident failed; `failure` says which one and why."""
+    """A resident failed; `failure` has its application and the reason."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(f"{failure.application}: {failure.reason}: {failure.text}")
@@ -52,7 +51,7 @@ class ResidentPool:
         return median(self._loads) if self._loads else USUAL_LOAD_S
 
     def ready(self, applications: Sequence[str]) -> list[BenchResident]:
-        """Return a paused resident for each of these; `FailedError` if one cannot be loaded."""
+        """Return a paused resident for each application; `FailedError` if one cannot be loaded."""
         return self._ready(
             [(name, list(applications[:at]).count(name)) for at, name in enumerate(applications)]
         )
@@ -63,7 +62,7 @@ class ResidentPool:
         return len(keys - self._kept.keys())
 
     def learn(self, application: str, held_mib: int) -> None:
-        """Store the memory that an application really holds; until then its class' limit is
+        """Store the memory that an application holds; without it, the limit of its memory class is
         assumed."""
         if held_mib:
             self._held_mib[application] = max(held_mib, self._held_mib.get(application, 0))
@@ -92,13 +91,13 @@ class ResidentPool:
         return failed
 
     def alone(self, applications: Sequence[str]) -> bool:
-        """End all residents of other applications; returns whether there were any."""
+        """End all residents of other applications; return True if there were any."""
         spare = [key for key in self._kept if key[0] not in applications]
         self._end_all(spare)
         return bool(spare)
 
     def forget(self, applications: Sequence[str]) -> None:
-        """End the residents of these applications, since one failed and may have affected the
+        """End all residents of these applications, after one failed and may have damaged the
         others."""
         self._end_all([key for key in self._kept if key[0] in applications])
 
@@ -146,7 +145,8 @@ class ResidentPool:
         return free is None or needed + _RESERVE_MIB <= free
 
     def _end_all(self, keys: Sequence[Key]) -> None:
-        """End these at the same time: each takes a second or two to release its GPU memory."""
+        """End these residents at the same time, as each takes a second or two to release its GPU
+        memory."""
         ending = [self._kept.pop(key) for key in keys]
         if ending:
             with ThreadPoolExecutor(len(ending)) as enders:

@@ -1,8 +1,8 @@
 """Runs workloads as processes: starts them, sends orders, reads their reports, ends them.
 
-They need PyTorch and Weft's workload files, but not the rest of Weft: any Python with PyTorch will
-do. Each is a process group that ends on request, when killed, or when this process ends, which
-closes the pipe of orders."""
+The processes need PyTorch and Weft's workload files but not the rest of Weft, so any Python with
+PyTorch will do. Each is a process group of its own. It ends on request, when killed, or when this
+process ends, which closes the pipe of orders."""
 
 import os
 import signal
@@ -66,14 +66,14 @@ class WorkloadProcess:
             return msgspec.structs.replace(self._said, stamps=list(self._said.stamps))
 
     def go(self) -> None:
-        """Start running, and drop stamps of earlier running."""
+        """Order the workload to run, and drop the stamps of earlier runs."""
         with self._lock:
             if self._said.state == "paused":
                 self._said.state, self._said.stamps = "warming", []
         self._order(b"go\n")
 
     def pause(self) -> None:
-        """Stop running, but stay loaded."""
+        """Order the workload to stop running but stay loaded."""
         self._order(b"pause\n")
 
     def end(self) -> None:
@@ -135,8 +135,9 @@ class WorkloadProcess:
 
 
 def path_of_workloads(folder: Path) -> str:
-    """Return a PYTHONPATH with only Weft's workloads, as other packages may be for another
-    Python."""
+    """Build a PYTHONPATH in `folder` with only Weft's workloads.
+
+    Other packages of this Python may not work with the Python that runs the workloads."""
     inside = folder / "weft" / "lab"
     inside.mkdir(parents=True)
     for package in (inside.parent, inside):

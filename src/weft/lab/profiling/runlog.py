@@ -1,4 +1,4 @@
-"""The log of runs: one JSON object per line, written at once, so that no measurement is lost.
+"""The log of runs: one JSON object per line, written when the run ends, so that no result is lost.
 
 If the machine stopped while writing, the incomplete last line is ignored when reading."""
 
@@ -76,7 +76,7 @@ SCHEMA = "weft-runs/1"
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """The workload that failed, and why."""
+    """The application that failed, and why."""
 
     application: str
     reason: str
@@ -105,7 +105,7 @@ class LoggedRun(msgspec.Struct, frozen=True, tag="run"):
 
     @property
     def trial(self) -> PlannedRun:
-        """The plan's run that this is."""
+        """The planned run that this is the result of."""
         return PlannedRun(self.applications, self.isolation, self.repetition)
 
     @property
@@ -116,7 +116,7 @@ class LoggedRun(msgspec.Struct, frozen=True, tag="run"):
 
 
 class MeasuringBegan(msgspec.Struct, frozen=True, tag="begin"):
-    """Measuring began or continued on this GPU, with these settings."""
+    """A record that measuring began or continued on this GPU, with these settings."""
 
     card: BenchGpu
     at: str = ""
@@ -163,8 +163,8 @@ def read(path: Path) -> RunLog:
 
 
 class RunLogWriter:
-    """Appends to the log; each line is on disk when `write` returns, else it raises
-    `BadInputError`."""
+    """Appends lines to the log; each is on disk when `write` returns. `BadInputError` if it cannot
+    be."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -35,8 +35,9 @@ _NO_MODULE = "No module named 'torch'"
 
 
 def check_pytorch(how: MachineOptions) -> None:
-    """Raise `BenchError` if workloads cannot run there, so that none is recorded as infeasible for
-    it."""
+    """Raise `BenchError` if the chosen Python cannot run PyTorch workloads on the device.
+
+    Checked first, so that no workload is recorded as infeasible for lack of PyTorch."""
     asked = _SEES_GPU if how.device == "cuda" else _IMPORTS
     try:
         ended = subprocess.run(
@@ -62,12 +63,11 @@ Together = tuple[tuple[str, ...], str]
 
 
 def compile_dataset(log: RunLog) -> Dataset:
-    """Return each application and pair with a successful run; the others with the reason of
-    failure.
+    """Return a dataset with each application and pair: measured, or infeasible with the reason.
 
     A pair's speed is relative to the solo median with the same isolation; without that solo the
     pair is left out. A pair's failures count only if none of its runs succeeded. If an application
-    ran implausibly faster with a neighbour than alone, the pair counts as failed too."""
+    ran implausibly faster with a neighbour than alone, the pair counts as infeasible too."""
     good: dict[Together, list[LoggedRun]] = defaultdict(list)
     bad: dict[Together, LoggedRun] = {}
     for run in log.runs:
@@ -137,8 +137,8 @@ def _solo(runs: Sequence[LoggedRun], model: str) -> SoloProfile:
 def _coruns(
     runs: Sequence[LoggedRun], alone: Mapping[Together, float], model: str, isolation: str
 ) -> list[CoLocationSample]:
-    """Return one sample per application as target; two copies of one application give one sample,
-    with the mean of their rates."""
+    """Return one sample per application of the pair as target; two copies of one application give
+    one sample with the mean of their rates."""
     names = runs[0].applications
     samples = []
     for name in sorted(set(names)):
@@ -180,10 +180,10 @@ class MeasuringPlan(NamedTuple):
 
 
 def measure(wishes: MeasuringPlan, tell: Callable[[str], None]) -> Dataset:
-    """Measure what the folder's log lacks, and return the dataset of all its runs.
+    """Measure the runs that the folder's log lacks, and return the dataset of all its runs.
 
-    `tell` is called with a line per run. `BadInputError` if measuring is impossible; runs until
-    then are kept."""
+    `tell` is called with a line per run. `BadInputError` if measuring is impossible; runs made
+    before the error are kept."""
     _check_folder(wishes.folder)
     try:
         with interrupted_by_sigterm(), Machine(wishes.how) as machine:
@@ -199,14 +199,14 @@ def measure(wishes: MeasuringPlan, tell: Callable[[str], None]) -> Dataset:
 
 
 def _check_folder(folder: Path) -> None:
-    """Check the folder early, since looking for PyTorch takes seconds."""
+    """Fail early if the folder cannot be created, since looking for PyTorch takes seconds."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir():
         raise BadInputError(str(folder / RUNS), f"cannot be written: {there} is not a folder")
 
 
 def workloads_named(names: Sequence[str]) -> list[Workload]:
-    """Return the named workloads, or all if none is named."""
+    """Return the named workloads, or all if `names` is empty."""
     wrong = [name for name in names if name not in BY_NAME]
     if wrong:
         raise BadInputError("--workload", unknown(wrong[0], BY_NAME))
@@ -214,9 +214,9 @@ def workloads_named(names: Sequence[str]) -> list[Workload]:
 
 
 def run(bench: Bench, wishes: MeasuringPlan, tell: Callable[[str], None]) -> bool:
-    """Measure what the folder's log lacks; returns whether all was done.
+    """Measure the runs that the folder's log lacks; return True if all are done.
 
-    `BadInputError` if the log is of another GPU model or other sizes."""
+    `BadInputError` if the log is of another GPU model or of other workload sizes."""
     folder, settings = wishes.folder, wishes.settings
     sizes = "tiny" if wishes.how.tiny else "full"
     log = read(folder / RUNS)

@@ -1,9 +1,9 @@
 """Finds samples of applications that were alone on a GPU. Pure functions.
 
-Times are slots of one grid. A pod is alone in a slot if it is the only one seen on the GPU, has
-been so for `settle` slots (after a start or the end of a neighbour use is not steady), and is still
-there one slot later. Without memory in use no pod counts as running, so a restarted pod settles
-again."""
+Times are slots of a regular grid. A pod counts as alone in a slot if it was the only pod seen on
+the GPU for the `settle` slots before, since use is unsteady after a start or a neighbour's end, and
+is still seen one slot later. While no GPU memory is used no pod counts as running, so a restarted
+pod must settle again."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -26,17 +26,18 @@ Card = tuple[str, str]
 Pod = tuple[str, str]
 """(namespace, name)."""
 NOBODY_KNOWS: Pod = ("", "?")
-"""Stands for a pod that is known to be there, but not which one."""
+"""Stands for an unidentified pod that holds the GPU."""
 
 MODEL_LABELS = ("modelName", "model_name", "gpu_model", "model")
 EXPORTED = "exported_pod"
 LEAST_USED_MIB = 32
-"""With less memory in use the GPU is idle: drivers keep a few MiB, a process at least a hundred."""
+"""A GPU that uses less memory counts as idle: drivers keep a few MiB, a process at least a
+hundred."""
 _labels = msgspec.json.Decoder(dict[str, str])
 
 
 class TimeGrid(NamedTuple):
-    """`length` slots, the first at `start_s`, `step_s` apart."""
+    """A grid of `length` time slots, the first at `start_s`, `step_s` apart."""
 
     start_s: float
     step_s: float
@@ -69,7 +70,8 @@ def series_of(result: QueryResult) -> Iterator[tuple[dict[str, str], Floats, Flo
 
 
 class SeenGpus:
-    """Samples of all GPUs on one grid: which pods were present, and every metric."""
+    """Samples of all GPUs on one grid: in which slots each pod was present, and each metric's
+    values."""
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class SeenGpus:
         aliases: Mapping[str, Alias] = ALIASES,
         cards: Mapping[str, Card] | None = None,
     ) -> None:
-        """Start empty; `cards` gives GPUs by UUID or node/index."""
+        """Start without samples; `cards` maps UUID or node/index to the GPU."""
         self.grid = grid
         self._cards = cards or {}
         self.pods: dict[Card, dict[Pod, Bools]] = {}
@@ -88,14 +90,14 @@ class SeenGpus:
         self._aliases = aliases
 
     def take(self, answers: Iterable[QueryResult]) -> None:
-        """Add exporters' series, of any metrics."""
+        """Add series of exporters, of any metrics and in any order."""
         series = [each for answer in answers for each in series_of(answer)]
         exported = any(EXPORTED in labels for labels, _, _ in series)
         for labels, times, values in series:
             self._series(labels, times, values, exported=exported)
 
     def progress(self, result: QueryResult) -> None:
-        """Add iterations per second, as applications count them; a pod's containers are summed."""
+        """Add iterations per second that applications exported; a pod's containers are summed."""
         for labels, times, values in series_of(result):
             namespace = _first(labels, metric_names.NAMESPACE_LABELS)
             pod = (namespace, _first(labels, metric_names.POD_LABELS))
@@ -107,14 +109,15 @@ class SeenGpus:
             self.rates[pod] = both
 
     def bound(self, card: Card, pod: Pod, began_s: float, ended_s: float = np.inf) -> None:
-        """Note that a pod held the GPU during this time, whatever exporters report."""
+        """Record that a pod held the GPU in this period, even if no exporter reported it."""
         bound = (self.grid.times >= began_s) & (self.grid.times < ended_s)
         if bound.any():
             self._pod(card, pod)[:] |= bound
 
     def distrust(self, node: str, holdings: Floats) -> None:
-        """Mark times in which the node had more holdings than pods were seen: an unseen pod was
-        there."""
+        """Mark slots in which the ledger counted more holdings on the node than pods were seen.
+
+        An unidentified pod was then on one of the node's GPUs, so no pod there counts as alone."""
         cards = [card for card in self.pods if card[0] == node]
         bound = np.zeros(self.grid.length)
         for card in cards:
@@ -160,7 +163,7 @@ class SeenGpus:
 
 
 class SoloWindow(NamedTuple):
-    """A pod's times alone on a GPU: number of windows and slots, each metric's samples, and
+    """A pod's times alone on a GPU: number of windows and of slots, each metric's samples, and
     iterations per second."""
 
     pod: Pod
@@ -172,7 +175,8 @@ class SoloWindow(NamedTuple):
 
 
 def alone(present: Bools, settle: int) -> Bools:
-    """Return when each of P pods, [P, T], was alone, by the module's rule."""
+    """Return the slots in which each of P pods was alone, [P, T], by the rule at the top of this
+    file."""
     only = present & (present.sum(axis=0) == 1)
     steady = only.copy()
     for back in range(1, settle + 1):
@@ -184,7 +188,7 @@ def alone(present: Bools, settle: int) -> Bools:
 
 
 def windows(gpus: SeenGpus, settle: int) -> list[SoloWindow]:
-    """Return the times alone of every pod that had any."""
+    """Return the times alone of every pod that has any."""
     solos = []
     for card, pods in sorted(gpus.pods.items()):
         names = sorted(pods)

@@ -1,7 +1,7 @@
 """Stores of profiles: a file, or a ConfigMap that several writers may share.
 
-A change replaces exactly what was read: the file is replaced atomically; the ConfigMap is patched
-at the version that was read, and read again on a conflict."""
+The file is replaced atomically. The ConfigMap is patched only at the version that was read, and
+read again on a conflict, so that no writer's change is lost."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,8 +37,9 @@ class ProfileStore(Protocol):
         ...
 
     async def change(self, change: Change) -> Dataset:
-        """Store what `change` returns for the present dataset; it may be called again with a newer
-        one."""
+        """Apply `change` to the stored dataset, store and return the result.
+
+        On a conflict `change` is called again with the newer dataset."""
         ...
 
 
@@ -64,21 +65,22 @@ class FileStore:
 
 
 class ConfigMapStore:
-    """A `ProfileStore` in a ConfigMap's `dataset.json`; its other keys are left alone."""
+    """A `ProfileStore` in a ConfigMap's key `dataset.json`; its other keys are not changed."""
 
     def __init__(self, client: ApiClient, namespace: str, name: str) -> None:
         self._client, self._namespace, self._name = client, namespace, name
         self.where = f"ConfigMap {namespace}/{name}"
 
     async def load(self) -> Dataset:
-        """Read the ConfigMap; `ApiError` if the API server refuses."""
+        """Read the ConfigMap; `ApiError` if the API server refuses, `BadInputError` if it does not
+        exist."""
         config_map = await self._get()
         if config_map is None:
             raise _nothing_there(self.where)
         return self._read(config_map)
 
     async def change(self, change: Change) -> Dataset:
-        """Patch the ConfigMap; `BadInputError` if the dataset is too large for one."""
+        """Patch the ConfigMap; `BadInputError` if the dataset is too large for a ConfigMap."""
         for attempt in range(ATTEMPTS):
             config_map = await self._get()
             changed = change(self._read(config_map))
@@ -119,7 +121,8 @@ class ConfigMapStore:
 
 
 def _nothing_there(where: str, hint: str = "") -> BadInputError:
-    """Return an error, so that a misspelt name does not pass for an empty store."""
+    """Return the error for a missing store, so that a misspelt name does not pass for an empty
+    store."""
     return BadInputError(
         where, f"does not exist; `weft profile import` and `collect` create it{hint}"
     )

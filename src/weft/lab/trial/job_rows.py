@@ -1,8 +1,8 @@
 """Builds one result row per Job from Kubernetes' timestamps, and finds faults in them. Pure
 functions.
 
-Times are in whole seconds, as the API stores them, from the first Job's creation. The columns are
-those of Ferikoglou's job statistics, which are the differences between neighbouring columns."""
+Times are seconds since the first Job's creation, in whole seconds as the API stores them. The
+differences between neighbouring columns are the columns of Ferikoglou et al.'s job statistics."""
 
 import itertools
 import math
@@ -33,7 +33,7 @@ class LoggedQueryTimes(NamedTuple):
 
 
 def read_query_times(log: str) -> LoggedQueryTimes | None:
-    """Return the percentiles of the log's last such line; None if it has no valid one."""
+    """Return the percentiles in the log's last SingleStream line; None without a valid line."""
     for line in reversed(log.splitlines()):
         if _SCENARIO in line:
             fields = line.split(",")
@@ -56,12 +56,13 @@ MOST_CLOCK_ERROR_S = 1.0
 
 
 class TrialJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A Job's times in seconds since the first Job's creation, None for what has not happened.
+    """A Job's times in seconds since the first Job's creation, None for steps not reached.
 
     arrived_s ≤ job_started_s ≤ pod_created_s ≤ bound_s ≤ pod_started_s ≤ container_started_s ≤
-    container_finished_s ≤ finished_s. With several pods they are the last pod's; `restarts` counts
-    container restarts of all pods, `evictions` the pods before the last, `ooms` containers that
-    ended for lack of GPU memory. `p90_s` and `p99_s` are percentiles of its query latencies."""
+    container_finished_s ≤ finished_s. With several pods the times are the last pod's. `restarts`
+    counts container restarts of all pods, `evictions` the pods before the last, `ooms` containers
+    that ended for lack of GPU memory. `p90_s` and `p99_s` are percentiles of its query
+    latencies."""
 
     uid: str
     kind: str
@@ -81,7 +82,7 @@ class TrialJob(msgspec.Struct, frozen=True, kw_only=True):
     p99_s: float | None = None
 
     def moments(self) -> dict[str, float]:
-        """Return the times reached so far, in the order in which they must occur."""
+        """Return the times of the steps reached, in the order in which the steps must occur."""
         names = (
             *("arrived_s", "job_started_s", "pod_created_s", "bound_s", "pod_started_s"),
             *("container_started_s", "container_finished_s", "finished_s"),
@@ -97,7 +98,7 @@ def job_rows(
     ooms: Mapping[str, int],
     queries: Mapping[str, LoggedQueryTimes],
 ) -> list[TrialJob]:
-    """Build one row per existing Job, in the order of names in `kinds`; `ooms` and `queries` are by
+    """Build one row per existing Job, in the order of `kinds`; `kinds`, `ooms` and `queries` are by
     Job name."""
     by_job: dict[str, list[TrialPod]] = {}
     for pod in pods:
@@ -152,10 +153,10 @@ def _row(
 
 
 def job_marks(jobs: Mapping[str, KubeJob], names: Sequence[str]) -> list[str]:
-    """Mark a turn in which Jobs failed, or none was seen; `names` are the planned Jobs.
+    """Return a mark if Jobs of the turn failed or no Job was seen; `names` are the planned Jobs.
 
-    Times cover only completed Jobs, so a scheduler whose Jobs fail would look fast. Jobs that did
-    not end in time are marked elsewhere (`Turn`)."""
+    Completion times cover only completed Jobs, so a scheduler whose Jobs fail would look fast. Jobs
+    that did not end in time are marked by `Turn`."""
     if not jobs:
         return ["no Job was seen: none was due within cluster.turnSeconds, or none was created"]
     failed = [name for name in names if name in jobs and jobs[name].failed]
@@ -166,8 +167,8 @@ def job_marks(jobs: Mapping[str, KubeJob], names: Sequence[str]) -> list[str]:
 
 
 def clock_marks(rows: Sequence[TrialJob]) -> list[str]:
-    """Mark clocks that disagree: a later step has an earlier time. At most one mark, for the
-    largest gap."""
+    """Return a mark if clocks disagree, so that a later step has an earlier time; only the largest
+    gap."""
     worst: tuple[float, str] = (MOST_CLOCK_ERROR_S, "")
     for row in rows:
         for (earlier, first_s), (later, then_s) in itertools.pairwise(row.moments().items()):
@@ -181,7 +182,7 @@ def clock_marks(rows: Sequence[TrialJob]) -> list[str]:
 
 
 def job_measures(rows: Sequence[TrialJob]) -> dict[str, float | None]:
-    """Return the measures that schedulers are compared by, named as in simulations; None without
+    """Return the measures by which schedulers are compared, named as in simulations; None without
     values."""
     took = [row.finished_s - row.arrived_s for row in rows if row.finished_s is not None]
     waits = [row.bound_s - row.arrived_s for row in rows if row.bound_s is not None]

@@ -48,19 +48,19 @@ class KubeJob(Api, frozen=True, gc=False):
 
 
 class RanTerminated(pods.Terminated, frozen=True, gc=False):
-    """A container's state.terminated, with its start time."""
+    """The state.terminated of a container, with its start time."""
 
     started_at: str | None = None
 
 
 class RunningState(Api, frozen=True, gc=False):
-    """A container's state.running."""
+    """The state.running of a container."""
 
     started_at: str | None = None
 
 
 class RanState(pods.ContainerState, frozen=True, gc=False):
-    """A container's state, with its times."""
+    """The state of a container, with its times."""
 
     running: RunningState | None = None
     terminated: RanTerminated | None = None
@@ -94,20 +94,20 @@ class TrialPod(Pod, frozen=True, gc=False):
 
 
 class EventSource(Api, frozen=True, gc=False):
-    """The author of an event in the older API."""
+    """The component that wrote an event through the older events API."""
 
     component: str = ""
 
 
 class BindingEvent(Event, frozen=True, gc=False):
-    """An event with its author."""
+    """An event with the component that wrote it."""
 
     reporting_controller: str = ""
     deprecated_source: EventSource = EventSource()
 
     @property
     def reporter(self) -> str:
-        """The controller that wrote the event; older clients set another field."""
+        """The component that wrote the event; older clients set `deprecated_source`."""
         return self.reporting_controller or self.deprecated_source.component
 
 
@@ -156,7 +156,8 @@ async def make_namespace(client: ApiClient, labels: TurnLabels) -> ObjectMeta:
 async def remove_namespaces(client: ApiClient, experiment: str) -> list[str]:
     """Remove all namespaces of earlier turns of this experiment, and return their names.
 
-    `BadInputError` if one is not gone in time: its pods may still hold GPUs."""
+    `BadInputError` if a namespace still exists after `_GONE_WITHIN_S`, as its pods may still hold
+    GPUs."""
     query = {"labelSelector": f"{EXPERIMENT}={experiment}"}
     body = await client.call("GET", NAMESPACES.of(""), query=query)
     names = [each.metadata.name for each in NAMESPACES.decode_page(body, SkippedObjects()).items]
@@ -166,7 +167,8 @@ async def remove_namespaces(client: ApiClient, experiment: str) -> list[str]:
 
 
 async def remove_namespace(client: ApiClient, name: str) -> None:
-    """Delete the namespace, and return once it is gone."""
+    """Delete the namespace and wait until it is gone; `BadInputError` after `_GONE_WITHIN_S`
+    seconds."""
     deadline_s = client.clock.monotonic() + _GONE_WITHIN_S
     try:
         await client.delete(NAMESPACES, "", name)

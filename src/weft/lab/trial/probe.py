@@ -1,7 +1,7 @@
 """Checks before a turn that the scheduler under test, and no other, binds the turn's pods.
 
-Two pods are created: one for the scheduler, and one for a scheduler that does not exist, which must
-stay pending. The first pod's `Scheduled` event and its annotations show who bound it."""
+It creates one pod for this scheduler, and one for a scheduler that does not exist, which must stay
+pending. The first pod's `Scheduled` event and its annotations show which scheduler bound it."""
 
 import msgspec
 
@@ -21,9 +21,9 @@ _LOOK_S, _EVENT_WITHIN_S = 0.2, 10.0
 async def probe(
     client: ApiClient, cluster: Cluster, scheduler: ClusterScheduler, labels: TurnLabels
 ) -> None:
-    """Return once the scheduler has bound the probe pod; the pod named `NOBODYS` stays, pending.
+    """Return once the scheduler has bound the probe pod; the pod named `NOBODYS` is left pending.
 
-    `BadInputError` says what is wrong, and which command fixes it."""
+    `BadInputError` names the fault and the command that fixes it."""
     for name, scheduler_name in ((NOBODYS, NOBODY), (PROBE, scheduler.scheduler_name)):
         body = msgspec.json.encode(_pod(name, scheduler_name, cluster, scheduler, labels))
         await client.create(JOB_PODS, labels.namespace, body)
@@ -103,7 +103,9 @@ async def _running(
 
 
 async def _reported(client: ApiClient, scheduler: ClusterScheduler, namespace: str) -> str:
-    """Return what is wrong with the author of the probe's event, or ""; the event may come late."""
+    """Return a text if another scheduler wrote the probe's event or no event came in time, else "".
+
+    Without an event, a scheduler is accepted if the annotations that it writes are known."""
     deadline_s = client.clock.monotonic() + _EVENT_WITHIN_S
     while client.clock.monotonic() < deadline_s:
         event = (await binding_events(client, namespace)).get(PROBE)

@@ -1,7 +1,7 @@
-"""GPU use during a turn, from the samples in a metrics server.
+"""Reads GPU use during a turn from the samples in a metrics server.
 
 Raw samples with their scrape times are queried: a range query would fill gaps of up to five minutes
-with the value before, and hide that samples were lost."""
+with the value before, and hide lost samples."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
@@ -30,10 +30,11 @@ MIG."""
 
 
 class TurnNodes(NamedTuple):
-    """Names of the nodes that pods may run on, and of those that are Ready and have GPUs.
+    """Names of the nodes that pods may run on, and of those among them that are Ready and have
+    GPUs.
 
-    A node has GPUs if its capacity has `nvidia.com/gpu`, MIG instances, or a resource that one of
-    the cluster's schedulers is asked by. Labels are not considered."""
+    A node has GPUs if its capacity has `nvidia.com/gpu`, MIG instances, or a resource that requests
+    to one of the cluster's schedulers name. Labels are not considered."""
 
     names: frozenset[str]
     with_cards: frozenset[str] = frozenset()
@@ -51,7 +52,8 @@ async def read_nodes(client: ApiClient, cluster: Cluster) -> TurnNodes:
 
 
 def turn_nodes(nodes: Iterable[KubeNode], resources: Iterable[str]) -> TurnNodes:
-    """Return the names of these nodes; `resources` count as GPUs besides NVIDIA's."""
+    """Return the names of these nodes; besides NVIDIA's resources, those in `resources` count as
+    GPUs."""
     asked = {name for name in resources if name}
     names, with_cards = set(), set()
     for node in nodes:
@@ -69,7 +71,7 @@ def turn_nodes(nodes: Iterable[KubeNode], resources: Iterable[str]) -> TurnNodes
 
 
 METRICS = (Metric.GPU_UTIL_RATIO, Metric.MEMORY_USED_MIB, Metric.POWER_W)
-"""The metrics that experiments draw."""
+"""The metrics shown in an experiment's charts."""
 STEP_S = 1.0
 _CHUNK_S = 600.0
 _LOST_PERIODS, _LEAST_LOST_S = 3.0, 5.0
@@ -77,7 +79,7 @@ _LOST_PERIODS, _LEAST_LOST_S = 3.0, 5.0
 
 
 class CardUsage(msgspec.Struct, frozen=True):
-    """Use of all GPUs together from `at_s` on, in seconds since the first Job's creation.
+    """GPU use at `at_s`, in seconds since the first Job's creation.
 
     `gpu_util_percent` is the mean over GPUs, `memory_used_mib` and `power_w` are sums; `resident`
     counts bound pods, `waiting` pending ones."""
@@ -102,10 +104,10 @@ Samples = Mapping[Metric, Mapping[str, CardSeries]]
 
 
 class CardsRead(NamedTuple):
-    """One metric's samples by GPU, and where they come from.
+    """One metric's samples by GPU, and the node names in the series.
 
-    `nodes` are the turn's nodes that series name; `others` are other names, if no series names one
-    of the turn's nodes."""
+    `nodes` are the turn's nodes that series name. If series name none of them, `others` has the
+    names found instead."""
 
     cards: Mapping[str, CardSeries]
     nodes: frozenset[str] = frozenset()
@@ -113,7 +115,7 @@ class CardsRead(NamedTuple):
 
 
 class RangesRead(NamedTuple):
-    """Samples, and marks for what is missing from them."""
+    """Samples, and marks about missing ones."""
 
     samples: Samples
     marks: list[str]
@@ -124,7 +126,8 @@ async def read_ranges(
 ) -> RangesRead:
     """Read samples of these nodes' GPUs from `begin_s` to `end_s`, in seconds since 1970.
 
-    Missing samples give a mark and no error: the Jobs' own times are results all the same."""
+    Missing samples give a mark instead of an error, since the Jobs' times are valid without
+    them."""
     read: dict[Metric, CardsRead] = {}
     marks: list[str] = []
     for metric in METRICS:
@@ -156,10 +159,10 @@ def cards_of(
     nodes: Collection[str],
     aliases: Mapping[str, Alias] = ALIASES,
 ) -> CardsRead:
-    """Merge samples by GPU across exporters; GPUs of other nodes are left out.
+    """Merge the samples of each GPU from several exporters; GPUs of other nodes are left out.
 
-    If no series names one of `nodes`, all series are taken, and `others` has the names in them:
-    exporters may use other node names."""
+    If no series names one of `nodes`, all series are taken and `others` has their node names, since
+    exporters may use names that differ from Kubernetes'."""
     cards: dict[str, dict[str, dict[float, float]]] = {}
     for answer in answers:
         ends = np.cumsum(answer.counts)
@@ -192,10 +195,10 @@ def _series(values: Mapping[float, float]) -> CardSeries:
 
 
 def silent(read: Mapping[Metric, CardsRead], nodes: TurnNodes) -> list[str]:
-    """Mark metrics that lack samples from some nodes with GPUs, so that sums are too low.
+    """Return marks for metrics without samples from some nodes with GPUs, so that sums are too low.
 
-    A node has GPUs if its capacity says so, or if another metric has samples from it. Also mark
-    metrics whose series name none of the turn's nodes."""
+    A node has GPUs if its capacity has them, or if another metric has samples from it. Metrics
+    whose series name none of the turn's nodes are marked too."""
     with_cards = nodes.with_cards.union(*(of.nodes for of in read.values()))
     marks = []
     for metric, of in read.items():
@@ -239,7 +242,7 @@ def usage_over_time(
 ) -> list[CardUsage]:
     """Return a row for every `STEP_S` of the turn; sample times are seconds since its begin.
 
-    `pods`: (creation, binding, end) of each pod in seconds, None for never."""
+    `pods`: (creation, binding, end) of each pod in seconds, None for a step not reached."""
     at_s = np.arange(0.0, max(length_s, STEP_S), STEP_S)
     util = _over_cards(samples.get(Metric.GPU_UTIL_RATIO, {}), at_s, mean=True)
     memory = _over_cards(samples.get(Metric.MEMORY_USED_MIB, {}), at_s, mean=False)
@@ -263,7 +266,8 @@ def usage_over_time(
 
 
 def usage_measures(usage: list[CardUsage]) -> dict[str, float | None]:
-    """Return means over the turn, and the energy that all GPUs used."""
+    """Return mean utilization (percent) and memory (MiB) over the turn, and the energy of all GPUs
+    (kJ)."""
     util = [row.gpu_util_percent for row in usage if row.gpu_util_percent is not None]
     power = [row.power_w for row in usage if row.power_w is not None]
     memory = [row.memory_used_mib for row in usage if row.memory_used_mib is not None]
@@ -275,8 +279,8 @@ def usage_measures(usage: list[CardUsage]) -> dict[str, float | None]:
 
 
 def _over_cards(cards: Mapping[str, CardSeries], at_s: Floats, *, mean: bool) -> Floats:
-    """Return the sum or mean over GPUs of each one's last sample at each time; NaN until all have
-    one."""
+    """Return the sum or mean over GPUs of the last sample at each time; NaN until every GPU has a
+    sample."""
     if not cards:
         return np.full(len(at_s), np.nan)
     total = np.zeros(len(at_s))

@@ -3,9 +3,8 @@
     clear what is left ─▶ namespace ─▶ clocks ─▶ probe ─▶ Jobs ─▶ all ended ─▶ logs, events
                               └────────────── removed, whatever happens ◀──────────┘
 
-It decides nothing: the scheduler under test places the pods. Results are the API server's
-timestamps; this machine's clock only determines when the next Job is due.
-"""
+The scheduler under test places the pods. Results are the API server's timestamps; this machine's
+clock only determines when the next Job is due."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -46,7 +45,7 @@ from weft.telemetry.sources.prometheus import Prometheus
 
 
 class ClockOffset(NamedTuple):
-    """How far a clock is ahead of this machine's, in seconds, as a range that contains the true
+    """Seconds by which a clock is ahead of this machine's, as a range that contains the true
     value."""
 
     least_s: float
@@ -65,7 +64,7 @@ async def prometheus_clock_marks(
     source: Prometheus, api_server: ClockOffset, clock: Clock
 ) -> list[str]:
     """Return a mark if Prometheus' clock is certainly more than a second off the API server's, or
-    unknown."""
+    cannot be read."""
     asked_s = clock.wall().timestamp()
     try:
         seconds = (await source.query("vector(time())")).values.tolist()
@@ -77,8 +76,8 @@ async def prometheus_clock_marks(
 
 
 def apart(prometheus: ClockOffset, api_server: ClockOffset) -> list[str]:
-    """Return a mark if the two clocks are more than a second apart, however long the requests
-    took."""
+    """Return a mark if the clocks are more than a second apart at any values within their
+    ranges."""
     ahead_s = prometheus.least_s - api_server.most_s
     behind_s = api_server.least_s - prometheus.most_s
     if max(ahead_s, behind_s) <= MOST_CLOCK_ERROR_S:
@@ -107,8 +106,8 @@ class TurnPlan(msgspec.Struct, frozen=True):
 class TurnObjects(msgspec.Struct):
     """The last seen state of each object of a turn, including deleted pods.
 
-    `ooms` are identities of container ends for lack of GPU memory, by Job; `marks` say what went
-    wrong. `api_clock` is the API server's clock relative to this machine's."""
+    `ooms` are names of container ends for lack of GPU memory, by Job; `marks` describe faults of
+    the turn. `api_clock` is the API server's clock relative to this machine's."""
 
     jobs: dict[str, KubeJob] = {}
     pods: dict[str, TrialPod] = {}
@@ -128,8 +127,8 @@ class Turn:
         self._bound_by_others: dict[str, str] = {}
 
     async def run(self) -> TurnObjects:
-        """Run the turn, with clean-up before and after; `BadInputError` if another scheduler binds
-        its pods."""
+        """Run the turn, with clean-up before and after; `BadInputError` if the probe finds that
+        another scheduler binds the pods."""
         client, plan = self._client, self._plan
         self._tell(f"{plan.scheduler.name}: removing what is left of earlier turns")
         await remove_namespaces(client, plan.labels.experiment)
@@ -191,7 +190,7 @@ class Turn:
             await self._create(job.name, msgspec.json.encode(manifest))
 
     async def _create(self, name: str, body: bytes) -> None:
-        """Create the Job exactly once, also if the API server's answer is lost."""
+        """Create the Job exactly once, even if the API server's response is lost."""
         for attempt in range(_ATTEMPTS):
             try:
                 await self._client.create(JOBS, self._namespace, body)
@@ -255,8 +254,8 @@ class Turn:
         await asyncio.gather(*(read(pod) for pod in done))
 
     def _check_bindings(self) -> None:
-        """Add a mark if another scheduler bound pods, or if annotations of this scheduler are
-        missing."""
+        """Add a mark if another scheduler bound pods, or if bound pods lack this scheduler's
+        annotations."""
         wrong = list(self._bound_by_others.values())
         bound = [pod for pod in self._seen.pods.values() if pod.spec.node_name]
         wrong += filter(None, (lacking(pod, self._plan.scheduler) for pod in bound))

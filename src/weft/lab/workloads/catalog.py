@@ -1,7 +1,7 @@
-"""Declares every workload: what it does, its batch size, and how much memory it takes.
+"""Declares every workload: its kind, its bottleneck, its batch size, and the memory it takes.
 
 `build` is "module:function" within this package; the function takes a `DevicePlace` and sizes, and
-returns a step. Sizes come in two versions: for a GPU, and tiny ones to try it on a CPU."""
+returns a step. Each workload has sizes for a GPU, and tiny ones to try it on a CPU."""
 
 import importlib
 from collections.abc import Callable, Mapping

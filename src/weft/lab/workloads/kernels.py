@@ -10,7 +10,7 @@ _MIB = 1 << 20
 
 
 def gemm(place: DevicePlace, sizes: Sizes) -> Step:
-    """Return a product of square matrices, in bfloat16 or float32 (true float32: no TF32)."""
+    """Return a step that multiplies square matrices, in bfloat16 or in float32 without TF32."""
     torch.backends.cuda.matmul.allow_tf32 = False
     kind = torch.bfloat16 if sizes["bits"] == 16 else torch.float32
     left = place.numbers(sizes["side"], sizes["side"]).to(kind)
@@ -19,7 +19,7 @@ def gemm(place: DevicePlace, sizes: Sizes) -> Step:
 
 
 def small_gemms(place: DevicePlace, sizes: Sizes) -> Step:
-    """Return many products too small for the GPU, one after another; half precision on a GPU."""
+    """Return a step of many products too small to fill the GPU, in float16 on a GPU."""
     kind = torch.float16 if place.on_gpu else torch.float32
     side = sizes["side"]
     lefts = place.numbers(sizes["batch"], side, side).to(kind)
@@ -33,20 +33,20 @@ def small_gemms(place: DevicePlace, sizes: Sizes) -> Step:
 
 
 def elementwise(place: DevicePlace, sizes: Sizes) -> Step:
-    """Return a sum of two arrays into a third, each of `mib` MiB."""
+    """Return a step that adds two arrays into a third, each of `mib` MiB."""
     left, right = (place.numbers(sizes["mib"] * _MIB // 4) for _ in range(2))
     out = torch.empty_like(left)
     return lambda: torch.add(left, right, out=out)
 
 
 def softmax(place: DevicePlace, sizes: Sizes) -> Step:
-    """Return a softmax over rows."""
+    """Return a step that computes a softmax over rows."""
     rows = place.numbers(sizes["batch"], sizes["width"])
     return lambda: torch.softmax(rows, 1)
 
 
 def tiny_kernels(place: DevicePlace, sizes: Sizes) -> Step:
-    """Return many launches of nearly empty kernels."""
+    """Return a step of many launches of nearly empty kernels."""
     few, launches = place.numbers(sizes["width"]), sizes["launches"]
 
     def step() -> None:
@@ -57,13 +57,13 @@ def tiny_kernels(place: DevicePlace, sizes: Sizes) -> Step:
 
 
 def sort_and_scan(place: DevicePlace, sizes: Sizes) -> Step:
-    """Return a sort of numbers followed by a cumulative sum."""
+    """Return a step that sorts numbers, then computes their cumulative sum."""
     numbers = place.numbers(sizes["numbers"])
     return lambda: torch.cumsum(torch.sort(numbers).values, 0)
 
 
 def copies(place: DevicePlace, sizes: Sizes) -> Step:
-    """Return a copy to the GPU and back, over PCIe, from pinned memory."""
+    """Return a step that copies to the GPU and back over PCIe, from pinned memory."""
     on_host = torch.randn(sizes["mib"] * _MIB // 4, pin_memory=place.on_gpu)
     on_device = torch.empty_like(on_host, device=place.device)
 

@@ -22,11 +22,10 @@ WARM_QUERIES = 3
 
 
 def answer(workload: Workload, device: str, tiny: bool, queries: int, out: TextIO) -> int:
-    """Load the workload, answer `queries` queries (2 or more), print the last line; return the exit
-    code.
+    """Load the workload, answer `queries` queries (2 or more), print the SingleStream line.
 
-    The exit code is 3 if memory ran out and 4 after any other failure, with the error on stderr: a
-    Job with restartPolicy OnFailure then restarts the container."""
+    Return the exit code: 0, 3 if memory ran out, or 4 after any other failure, with the error on
+    stderr. A Job with restartPolicy OnFailure then restarts the container."""
     try:
         step, wait = _ready(workload, device, tiny)
         for _ in range(WARM_QUERIES):

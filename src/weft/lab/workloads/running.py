@@ -4,9 +4,8 @@
 
 Times are of CLOCK_MONOTONIC, which all processes of a machine share, so that one measuring window
 can cover several workloads. Iterations are reported after the device has finished them, and count
-from the end of the warm-up. With orders on stdin it runs and pauses on request, keeping its memory,
-and ends when stdin is closed: it never outlives its parent.
-"""
+from the end of the warm-up. With orders on stdin the workload runs and pauses on request, keeping
+its memory, and ends when stdin is closed: it never outlives its parent."""
 
 import json
 import os
@@ -30,7 +29,7 @@ Say = Callable[..., None]
 
 
 class RunOptions(NamedTuple):
-    """Where to run, for how long at a time, and how much of the beginning is warm-up."""
+    """The device, the seconds of steady running and of warm-up, and the choice of tiny sizes."""
 
     device: str = "cuda"
     seconds: float = 10.0
@@ -39,7 +38,8 @@ class RunOptions(NamedTuple):
 
 
 class RunOrders:
-    """Orders from a file descriptor, one word per line; without one: go once, then end."""
+    """Orders from a file descriptor, one word per line; without a descriptor: run once, then
+    end."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         self._descriptor = descriptor
@@ -53,7 +53,7 @@ class RunOrders:
         return self._words.pop(0)
 
     def waiting(self) -> bool:
-        """Return True if an order has come while running."""
+        """Return True if an order has arrived."""
         if self._descriptor is None:
             return False
         if select.select([self._descriptor], [], [], 0)[0]:
@@ -101,15 +101,15 @@ def run(workload: Workload, running: RunOptions, out: TextIO, orders: RunOrders)
 
 
 def ran_out_of_memory(error: Exception) -> bool:
-    """Return True if the error is that PyTorch, a CUDA library or the CPU's allocator ran out of
-    memory."""
+    """Return True if PyTorch, a CUDA library or the CPU's allocator ran out of memory."""
     text = str(error).lower()
     return any(words in text for words in NO_MEMORY) or isinstance(error, MemoryError)
 
 
 def _go(step: Step, place: Any, running: RunOptions, say: Say, orders: RunOrders) -> int:
-    """Warm up, then run steps until the time is over or an order comes; return steps after the
-    warm-up."""
+    """Warm up, then run until the time is over or an order arrives.
+
+    Return the number of iterations after the warm-up."""
     began, iterations, chunk = time.monotonic(), 0, 1
     steady_s: float | None = None
     while True:
@@ -131,7 +131,8 @@ def _go(step: Step, place: Any, running: RunOptions, say: Say, orders: RunOrders
 
 
 def standard_output() -> TextIO:
-    """Return a stream to stdout for our lines; all other prints go to stderr from now on."""
+    """Return a stream to stdout for progress lines, and send all other prints to stderr from now
+    on."""
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     sys.stdout = sys.stderr

@@ -1,4 +1,4 @@
-"""Workloads with other bottlenecks than arithmetic: recurrent steps, graph edges, input."""
+"""Workloads whose bottleneck is not arithmetic: recurrent steps, graph edges, input."""
 
 import torch
 from torch import nn
@@ -11,8 +11,7 @@ CLASSES = 100
 
 
 def lstm_training(place: DevicePlace, sizes: Sizes) -> Step:
-    """Return a training step of an LSTM, one position after another: cells, not a fused library
-    call.
+    """Return a training step of an LSTM, one position after another, without fused library calls.
 
     It runs in float32: PyTorch before 2.3 lacks this cell in bfloat16 on a GPU, and launches are
     the bottleneck anyway."""
@@ -33,7 +32,7 @@ def lstm_training(place: DevicePlace, sizes: Sizes) -> Step:
 
 
 def graph_training(place: DevicePlace, sizes: Sizes) -> Step:
-    """Return a training step on a random graph: rows are gathered along edges, and summed at their
+    """Return a training step on a random graph, which gathers rows along edges and sums them at the
     ends."""
     nodes, width = sizes["nodes"], sizes["width"]
     layers = [place.put(nn.Linear(width, width)) for _ in range(2)]

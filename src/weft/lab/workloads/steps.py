@@ -9,7 +9,7 @@ from torch import nn
 
 
 class DevicePlace:
-    """The device, its number format, and the random numbers that data is drawn from."""
+    """The device of a workload, its number format, and the source of random data."""
 
     def __init__(self, device: str, seed: int = 1) -> None:
         """Select the device; `RuntimeError` if PyTorch does not have it."""
@@ -34,8 +34,8 @@ class DevicePlace:
         return torch.randint(below, shape, device=self.device)
 
     def half(self) -> Any:
-        """Return a context for products in bfloat16; on a CPU, which lacks some of them, it does
-        nothing."""
+        """Return a context for products in bfloat16 on a GPU. On a CPU, which lacks some of them,
+        it has no effect."""
         return torch.autocast("cuda", dtype=torch.bfloat16) if self.on_gpu else nullcontext()
 
     def wait(self) -> None:
@@ -52,7 +52,7 @@ Loss = Callable[[], torch.Tensor]
 
 
 def training(modules: Sequence[nn.Module], loss: Loss, place: DevicePlace) -> Callable[[], None]:
-    """Return a step of forward, backward and optimiser."""
+    """Return a step that computes the loss and its gradients and updates the weights."""
     weights = [weight for module in modules for weight in module.parameters()]
     optimizer = torch.optim.SGD(weights, lr=1e-4, momentum=0.9)
 

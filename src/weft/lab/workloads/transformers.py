@@ -86,10 +86,9 @@ def encoder_inference(place: DevicePlace, sizes: Sizes) -> Step:
 
 
 def decoder_inference(place: DevicePlace, sizes: Sizes) -> Step:
-    """Return a step that generates one token with cached keys and values; the text restarts when
-    full.
+    """Return a step that generates one token with cached keys and values; a full text is restarted.
 
-    The token is read back to the host each time, as a server that sends it would."""
+    Each token is copied to the host, as a server does to send it."""
     model = place.put(LanguageModel(sizes))
     if place.on_gpu:
         model = model.to(torch.bfloat16)
@@ -117,7 +116,7 @@ def decoder_inference(place: DevicePlace, sizes: Sizes) -> Step:
 def _kept(
     model: nn.Module, place: DevicePlace, sizes: Sizes
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return a cache for the keys and values of every block, filled as if half a text existed."""
+    """Return a cache of every block's keys and values, as if half a text had been generated."""
     heads = sizes["heads"]
     shape = (sizes["batch"], heads, sizes["length"], sizes["width"] // heads)
     kind = model.last.weight.dtype
