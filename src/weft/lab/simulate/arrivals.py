@@ -1,8 +1,9 @@
-"""The order in which pods arrive and nodes rank: read from an order file, or drawn by seed.
+"""The order in which pods arrive, and the rank of each node: read from an order file, or drawn by
+seed.
 
-In timed mode arrivals are the trace's own, or resampled: times stay, and pods are drawn again. The
-rule is FGD's (ATC'23): shuffle the workload, then inflate it to a demand by drawing pods again with
-replacement, or thin it at random if it asks for more than that."""
+The order is drawn by FGD's rule (ATC'23): shuffle the workload, then inflate it to a demand by
+drawing pods again with replacement, or thin it at random if its demand is higher. In timed mode
+arrivals are the trace's own, or resampled: the times are kept, and the pods are drawn again."""
 
 import json
 import random
@@ -19,15 +20,16 @@ from weft.model import BadInputError
 DEMAND = 1.3
 """Ratio of arrived GPU demand to capacity in FGD's experiments."""
 USUAL_SEEDS = 20
-"""Default number of arrival orders: a run takes seconds, and with this many, skewed differences
-hardly distort intervals."""
+"""Default number of arrival orders: a run takes seconds, and with 20 runs skewed differences hardly
+distort intervals."""
 MOST_DEMAND = 100
 """Upper limit of demand; beyond it only the run time changes."""
 
 
 class Arrivals(msgspec.Struct, frozen=True):
-    """`pod_rows[i]` is the workload row of the i-th arrival; `node_rank[r]` is node r's tie-break
-    rank.
+    """An arrival order: `pod_rows[i]` is the workload row of the i-th pod to arrive.
+
+    `node_rank[r]` is the rank of the node in row r, which breaks ties between equal scores.
 
     In timed mode pods arrive at the creation time of row i."""
 
@@ -62,7 +64,7 @@ def draw(
 
 
 def replayed(pods: int, nodes: int, seed: int) -> Arrivals:
-    """Return the trace's own arrivals; only the nodes' tie-break ranks are drawn."""
+    """Return the trace's own arrivals; only the ranks that break ties between nodes are drawn."""
     return Arrivals(seed, list(range(pods)), _ranks(random.Random(f"weft-replay-{seed}"), nodes))
 
 
@@ -73,10 +75,10 @@ def resampled(pods: int, nodes: int, seed: int) -> Arrivals:
 
 
 def resampled_gangs(pods: Sequence[TracePod], nodes: int, seed: int) -> Arrivals:
-    """Return `resampled` arrivals of a trace with gangs.
+    """Return `resampled` arrivals of a trace with gangs, so that gangs stay whole.
 
-    A gang's times get the pods of a gang of as many, drawn with replacement, and single pods' times
-    single pods: a gang stays whole."""
+    At a gang's arrival times come the pods of a gang of equal size, drawn with replacement; at a
+    single pod's time comes a single pod."""
     rng = random.Random(f"weft-resample-{seed}")
     gangs: dict[str, list[int]] = {}
     for row, pod in enumerate(pods):
@@ -98,7 +100,7 @@ def _ranks(rng: random.Random, nodes: int) -> list[int]:
 
 
 def cut(order: Arrivals, pods: list[TracePod], capacity_milli: int, demand: float) -> Arrivals:
-    """Return the beginning of an order up to the pod that reaches this demand."""
+    """Return the beginning of an order, up to the pod with which demand reaches `demand`."""
     target, total = demand * capacity_milli, 0
     for index, row in enumerate(order.pod_rows):
         if total >= target:

@@ -1,8 +1,8 @@
-"""The event loop of every simulation: takes what is due next, and passes it to the engine.
+"""The event loop of every simulation: takes the next event due, and passes it to the engine.
 
-A run defines what can happen and how commands are carried out: a trace's pods one by one
-(`inflation`), at the trace's times (`timed`), or jobs on GPUs (`sharing/run`), whose containers'
-ends are due in addition to the heap."""
+A subclass defines the kinds of events and how commands are carried out: a trace's pods one by one
+(`inflation`), pods at the trace's times (`timed`), or jobs on GPUs (`sharing/run`), whose
+containers' ends are due in addition to the events in the heap."""
 
 import heapq
 import logging
@@ -41,15 +41,15 @@ log = logging.getLogger("weft.simulate")
 
 PROFILE = "weft"
 TOP_ON_RECORD = 3
-"""Number of best nodes listed in a written record."""
+"""Number of best nodes listed in each record of a decisions file."""
 
 Decider = Policy | Profile
-"""A policy that decides for all pods, or a profile of several weighted ones."""
+"""A policy that decides for all pods, or a profile of several weighted policies."""
 HandleEvent = Callable[[Event, int], list[Command]]
 
 
 def profile_of(decider: Decider) -> Profile:
-    """Return the profile itself, or a profile of this policy alone."""
+    """Return the decider if it is a profile, else a profile of this policy alone."""
     return decider if isinstance(decider, Profile) else Profile(PROFILE, [decider])
 
 
@@ -62,7 +62,7 @@ def engine_on_record(
     head_of_line: HeadOfLine = NOTHING_KEPT,
     moves: MoveRules = NO_MOVES,
 ) -> tuple[Engine, HandleEvent]:
-    """Return a new engine of one profile, and the function that takes events.
+    """Return a new engine of one profile, and the function that takes its events.
 
     The function is the engine's own `handle`, or, with `decisions`, a recorder's."""
     profile = profile_of(decider)
@@ -89,7 +89,8 @@ def engine_on_record(
 
 
 def going_on(handle: HandleEvent) -> HandleEvent:
-    """Wrap `handle`: side tasks that fail are logged once per cause, and the run continues.
+    """Wrap `handle`, so that the run continues after a side task failed, which is logged once per
+    cause.
 
     A failed decision is raised: without it the result would not be the policy's."""
     told: set[str] = set()
@@ -112,19 +113,20 @@ def going_on(handle: HandleEvent) -> HandleEvent:
 
 
 WORLD, ENDS, GOES, RETURNS, SCRAPES, ARRIVES, WAKES, LEAVES, TRIALS, LOOKS, GIVES_UP = range(11)
-"""Kinds of events, in the order in which they happen at one instant: world events, ends that free
-capacity, preempted pods that go after their grace and then come anew, samples of GPUs, arrivals,
-retries, pods that leave, ends of trials, progress reports, gangs that give up waiting for their
-last pods."""
+"""Kinds of events, in the order in which they happen at the same time.
+
+Changes of the cluster, ends that free capacity, preempted pods that end after their grace period,
+their replacements, samples of GPUs, arrivals, retries, pods that are deleted, ends of trials,
+progress reports, gangs that stop waiting for their last pods."""
 
 Key = TypeVar("Key", int, str)
 """A pod of the run, by number or UID."""
 
 
 class EventLoop(Generic[Key]):
-    """The virtual clock, a heap of future events (time in ns, kind, pod), and the engine.
+    """The virtual clock, the engine, and a heap of future events as (time in ns, kind, pod).
 
-    `heap` must be a valid heap, and is modified. Commands that a run does not handle are
+    `heap` must be a valid heap, and is modified. A command without a handler in the subclass is
     ignored."""
 
     nobody: Key
@@ -142,7 +144,7 @@ class EventLoop(Generic[Key]):
         self.wake_ns: int | None = None
 
     def run(self) -> None:
-        """Run until nothing more is due."""
+        """Run until no event is left."""
         while (due := self._next()) is not None:
             if self.heap and due is self.heap[0]:
                 heapq.heappop(self.heap)
@@ -150,7 +152,7 @@ class EventLoop(Generic[Key]):
             self._happens(due[1], due[2])
 
     def schedule(self, at_ns: int, kind: int, key: Key) -> None:
-        """Schedule an event."""
+        """Add a future event to the heap."""
         heapq.heappush(self.heap, (at_ns, kind, key))
 
     def tell(self, event: Event, at_ns: int | None = None) -> None:

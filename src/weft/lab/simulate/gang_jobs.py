@@ -1,19 +1,19 @@
 """Generates jobs of one or many pods, with sizes and durations like those of Philly.
 
-Pure: the same seed gives the same jobs on every machine. Where numbers come from:
+Pure: the same seed gives the same jobs on every machine. Sources of the numbers:
 
 - Sizes: Jeon et al., *Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads*
   (USENIX ATC'19), describe Philly's jobs of 1, 2 to 4, 5 to 8 and more GPUs. Narayanan et al.,
   *Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads* (Gavel, OSDI'20),
-  section 7.1, publish shares after it: 70 % of jobs have one worker, 25 % two to four (their
-  generator: 10 % two, 15 % four), 5 % eight. Of these 5 %, a fifth has 16 and a tenth 32 here; both
-  are chosen, since they publish no share above eight.
-- Durations: Gavel's, section 7.1: 10^x minutes, x uniform in [1.5, 3] for 80 % of jobs and in
-  [3, 4] for 20 %.
-- Larger jobs run longer (Jeon et al., figure 2). By how much is chosen: the share of jobs in
-  [3, 4] grows with the size so that over all jobs it stays near 20 %.
-- Requests: those of openb's pods with a share of one GPU or a whole one (`generate.py`); a job's
-  pods ask alike. A job's pods come at once."""
+  section 7.1, derive shares from it: 70 % of jobs have one worker, 25 % two to four (their
+  generator: 10 % two, 15 % four), 5 % eight. Of these 5 %, we give a fifth 16 and a tenth 32
+  workers: our choice, since no share above eight is published.
+- Durations: Gavel's, section 7.1: 10^x minutes, x uniform in [1.5, 3] for 80 % of jobs and in [3,
+  4] for 20 %.
+- Larger jobs run longer (Jeon et al., figure 2). By how much is our choice: the share of jobs in
+  [3, 4] grows with the size, and stays near 20 % over all jobs.
+- Requests: those of openb's pods with one GPU or a share of a GPU (`generate.py`). All pods of a
+  job have the same request and arrive together."""
 
 import random
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ from weft.lab.simulate.openb import LISTED, TracePod, shape_of
 from weft.model import BadInputError, Gang, Node
 
 SIZES = ((1, 700), (2, 100), (4, 150), (8, 35), (16, 10), (32, 5))
-"""Pods per job, and how many of a thousand jobs have so many."""
+"""(Pods per job, number of such jobs in a thousand)."""
 LONG_SHARES = {1: 0.15, 2: 0.25, 4: 0.25, 8: 0.35, 16: 0.45, 32: 0.45}
-"""Share of jobs of each size that last 10^3 to 10^4 minutes instead of 10^1.5 to 10^3."""
+"""Share of jobs of each size that last 10^3 to 10^4 minutes; the others last 10^1.5 to 10^3."""
 SHARED_RATIO = 0.44
-"""Share of jobs whose pods ask for a part of a GPU: openb's 3,078 of 6,989 pods with one GPU."""
+"""Share of jobs whose pods request a share of a GPU: 3,078 of openb's 6,989 pods with one GPU."""
 
 
 class HostSize(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class HostSize(msgspec.Struct, frozen=True):
         return cls(len(node.gpus), node.cpu_milli, node.memory_mib)
 
     def room_for(self, pod: PodKind) -> int:
-        """Return how many such pods the empty node holds."""
+        """Return how many pods of this kind fit on the empty node."""
         by_gpu = self.gpus * (1000 // pod.milli)
         return min(
             by_gpu, self.cpu_milli // pod.cpu_milli, self.memory_mib // max(1, pod.memory_mib)
@@ -60,11 +60,11 @@ def gang_jobs(
     seed: int,
     shared_ratio: float = SHARED_RATIO,
 ) -> list[TracePod]:
-    """Return the pods of `jobs` jobs by arrival; those of one job share a gang.
+    """Return the pods of `jobs` jobs by arrival; the pods of a job with several are a gang.
 
     Arrivals are a Poisson process whose rate makes GPU request × duration `load` of the GPUs' time.
-    A seed's jobs and the order of their arrivals are the same at every load. Every job fits the
-    empty cluster; `BadInputError` if it has no room for any."""
+    A seed's jobs and their order are the same at every load. Every job fits the empty cluster;
+    `BadInputError` if the nodes have no room for any pod."""
     rng = random.Random(f"weft-gangs-{seed}")
     room: dict[PodKind, int] = {}
 

@@ -1,20 +1,21 @@
-"""How other schedulers treat gangs, as small rules beside Weft's: for comparison in simulations.
+"""Rules by which other schedulers treat gangs, to compare with Weft's in simulations.
 
-per-pod        as kube-scheduler without gangs: each pod for itself, and what it has it holds. If a
-               gang does not start in ten minutes, all its pods are deleted and come anew, as
-               torchrun ends a job whose workers do not meet (its rendezvous waits 600 s by
-               default) and its controller starts it again, at most MOST_RESTARTS times: one that
-               never fits, or meets the same others each time, would go on for ever.
-               Placement is Weft's, so that gangs alone make the difference.
+per-pod        as kube-scheduler without gangs: each pod is placed by itself and holds its
+               place. If a gang does not start within ten minutes, all its pods are deleted
+               and created again, as torchrun ends a job whose workers do not meet (its
+               rendezvous waits 600 s by default) and its controller restarts it. At most
+               MOST_RESTARTS times, since a gang that never fits would restart for ever.
+               Pods are placed by Weft's policy, so that results differ only by gangs.
 kai-like       KAI (NVIDIA/KAI-Scheduler, docs/operator/scheduler-config-customization.md and
-               pkg/scheduler/actions/allocate): sessions, jobs of a queue by priority, then age; a
-               job's pods are placed in one statement; default placement is binpack, of nodes
-               (plugin nodeplacement) and of shared GPUs (gpupack).
-volcano-like   Volcano (volcano-sh/volcano, volcano-scheduler.conf of its chart: enqueue, allocate;
-               priority, gang, overcommit, drf, nodeorder, binpack): sessions, jobs by priority,
-               then age (a job that waits has no dominant share yet); a statement is discarded while
-               the gang plugin's minAvailable is not met; jobs are queued up to 1.2 times what is
-               idle. Placement is by CPU and memory, as in that file GPUs have no weight."""
+               pkg/scheduler/actions/allocate): sessions, jobs of a queue by priority, then
+               age; a job's pods are placed in one statement; default placement is binpack,
+               of nodes (plugin nodeplacement) and of shared GPUs (gpupack).
+volcano-like   Volcano (volcano-sh/volcano, volcano-scheduler.conf of its chart: enqueue,
+               allocate; priority, gang, overcommit, drf, nodeorder, binpack): sessions, jobs
+               by priority, then age (a pending job has no dominant share yet); a statement is
+               discarded while the gang plugin's minAvailable is not met; jobs are queued up
+               to 1.2 times the idle capacity. Placement is by CPU and memory, since GPUs have
+               no weight in that file."""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,17 +35,18 @@ from weft.lab.simulate.timed import SECOND_NS, TimedRun
 from weft.model import PodRequest
 
 JOIN_NS = 600 * SECOND_NS
-"""So long pods of a gang wait for each other before the job is started again: the default
+"""Nanoseconds that pods of a gang wait for each other before the job restarts: the default
 join_timeout of PyTorch's elastic rendezvous (torch/distributed/elastic/rendezvous)."""
 MOST_RESTARTS = 2_000
-"""Then a job is given up, after two weeks or more of holding places in vain, and counts as one that
-never ran. (A Job's default, backoffLimit, is 6 failed pods: few gangs would ever run.)"""
+"""Restarts after which a job is given up and counts as never run: two weeks or more of holding
+places in vain. (A Job's default, backoffLimit, is 6 failed pods: few gangs would ever run.)"""
 OVERCOMMIT = 1.2
-"""The default of Volcano's plugin overcommit."""
+"""The default overcommit factor of Volcano's plugin of that name."""
 
 
 class PerPodRun(TimedRun):
-    """A run in which the scheduler sees no gangs: pods hold their places until all have one."""
+    """A run in which the scheduler sees no gangs: each pod holds its place until all pods of its
+    gang have places."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -69,7 +71,7 @@ class PerPodRun(TimedRun):
             self._start_again(key)
 
     def _start_again(self, number: int) -> None:
-        """Delete all pods of the gang, those that wait first, and create them again."""
+        """Delete all pods of the gang, the pending ones first, and create them again."""
         gang = self.gang_of[number].key
         members = [each for each in self._members[gang] if each in self.created]
         for each in members:
@@ -87,7 +89,7 @@ class PerPodRun(TimedRun):
 
 
 class SessionsRun(TimedRun):
-    """A run in which jobs are scheduled in sessions."""
+    """A run in which jobs are scheduled in sessions, as by KAI."""
 
     overcommit = 0.0
 
@@ -97,21 +99,22 @@ class SessionsRun(TimedRun):
 
 
 class VolcanoRun(SessionsRun):
-    """Sessions that look at queued jobs only."""
+    """A run in which jobs are scheduled in sessions, and only once they are queued, as by
+    Volcano."""
 
     overcommit = OVERCOMMIT
 
 
 class VolcanoPlacement(Policy):
-    """The node with the best sum of Volcano's default scores, by CPU and memory; its first GPU
-    that fits."""
+    """Chooses the node with the best sum of Volcano's default scores by CPU and memory, and its
+    first GPU that fits."""
 
     name = "volcano-placement"
     summary = "least requested + balanced + binpack, by CPU and memory"
     source = "Volcano's plugins nodeorder and binpack, weights of its default configuration"
 
     def score_nodes(self, query: Query) -> Ints:
-        """Score by what would be used of CPU and memory, 0 to 300,000, [n]."""
+        """Score nodes by their CPU and memory in use once the pod is placed, 0 to 300,000, [n]."""
         cpu_total, memory_total = query.cpu_total, query.memory_total
         cpu = 1 - (query.cpu_free - query.demand.cpu_milli) / np.maximum(cpu_total, 1)
         memory = 1 - (query.memory_free - query.demand.memory_mib) / np.maximum(memory_total, 1)
@@ -126,7 +129,7 @@ class VolcanoPlacement(Policy):
 
 
 class GangRule(msgspec.Struct, frozen=True):
-    """A rule: the policy that places pods, and the kind of run that schedules gangs."""
+    """A gang rule: the policy that places pods, and the kind of run that schedules gangs."""
 
     make_policy: Callable[[], Policy]
     make_run: type[TimedRun]
@@ -137,4 +140,4 @@ GANG_RULES = {
     "kai-like": GangRule(Binpack, SessionsRun),
     "volcano-like": GangRule(VolcanoPlacement, VolcanoRun),
 }
-"""Rules by the name that experiments give them."""
+"""Gang rules by their names in experiments."""

@@ -1,9 +1,9 @@
-"""Follows gangs in timed runs: since when each runs, and what its pods hold before that.
+"""Follows gangs in timed runs: when each starts to run, and the GPU time that its pods waste
+before.
 
-A gang's pods run from the moment when as many as it needs hold places at once; later ones run at
-once, as long as others of it run, or once one of it has done its work. What a pod holds before it
-runs is wasted. Times are ns, amounts
-thousandths of a GPU."""
+A gang starts to run when its minimum number of pods hold places at the same time. A pod placed
+later runs at once, if other pods of the gang run or a pod of the gang has completed. The time
+between a pod's placement and its start is wasted. Times are ns, amounts thousandths of a GPU."""
 
 from collections.abc import Sequence
 
@@ -15,9 +15,11 @@ from weft.model import Gang
 
 
 class _FollowedGang:
-    """One gang's pods by number: `held` since a time but not running, and `running` since one.
+    """One gang's pods by number: `held` maps placed pods that do not run yet to the time of their
+    placement, `running` maps pods to the time at which they started.
 
-    `came_ns` is when as many pods as it needs had come, `began_ns` when they first ran."""
+    `came_ns` is when the gang's minimum number of pods had arrived, `began_ns` when it first
+    ran."""
 
     __slots__ = ("began_ns", "came", "came_ns", "has_ended", "held", "least", "running")
 
@@ -30,7 +32,7 @@ class _FollowedGang:
 
 
 class GangClock:
-    """Follows all gangs of a run; pods are known by number."""
+    """Follows all gangs of a run; pods are identified by number."""
 
     def __init__(self) -> None:
         self._gangs: dict[str, _FollowedGang] = {}
@@ -41,7 +43,7 @@ class GangClock:
         self._last_end_ns = 0
 
     def comes(self, number: int, gang: Gang, milli: int, now_ns: int) -> None:
-        """Note that a pod of the gang, which asks for `milli`, arrives for the first time."""
+        """Record that a pod of the gang, which requests `milli`, arrives for the first time."""
         followed = self._gangs.setdefault(gang.key, _FollowedGang(gang.least))
         self._of[number], self._milli[number] = followed, milli
         if self._first_ns is None:
@@ -51,15 +53,15 @@ class GangClock:
             followed.came_ns = now_ns
 
     def is_over_for_some(self, number: int) -> bool:
-        """Return True if a pod of its gang has done its work: the others do not wait for it."""
+        """Return True if a pod of the gang has completed, so that the others do not wait for it."""
         return self._of[number].has_ended
 
     def is_held(self, number: int) -> bool:
-        """Return True if the pod holds a place but does not run."""
+        """Return True if the pod holds a place but does not run yet."""
         return number in self._of and number in self._of[number].held
 
     def placed(self, number: int, now_ns: int) -> Sequence[int]:
-        """Return the pods that run from now on, as this one has a place now."""
+        """Record that the pod was placed, and return the pods of its gang that start to run now."""
         gang = self._of[number]
         gang.held[number] = now_ns
         if not (gang.running or gang.has_ended) and len(gang.held) < gang.least:
@@ -73,11 +75,11 @@ class GangClock:
         return list(begin)
 
     def waiting_with(self, number: int) -> Sequence[int]:
-        """Return the pods of its gang that hold places but do not run."""
+        """Return the pods of the pod's gang that hold places but do not run yet."""
         return list(self._of[number].held)
 
     def ends(self, number: int, now_ns: int) -> None:
-        """Note that the pod has done its work, or leaves before it ran."""
+        """Record that the pod completed, or is deleted before it ran."""
         if (gang := self._of.get(number)) is None:
             return
         if gang.running.pop(number, None) is not None:
@@ -86,8 +88,8 @@ class GangClock:
         self._gives_back(gang, number, now_ns)
 
     def loses_place(self, number: int, now_ns: int) -> int:
-        """Note that the place of a gang's pod is taken from it; return for how long it had run,
-        which is lost."""
+        """Record that a gang's pod is evicted, and return the ns that it had run, which are
+        lost."""
         gang = self._of[number]
         ran_ns = now_ns - gang.running.pop(number, now_ns)
         self._preempted += self._milli[number] * ran_ns
@@ -100,7 +102,7 @@ class GangClock:
             self._wasted += self._milli[number] * (now_ns - since_ns)
 
     def result(self, now_ns: int) -> GangTimes | None:
-        """Return the measures at the run's end; None if no pod is of a gang."""
+        """Return the measures at the run's end; None if no pod belongs to a gang."""
         gangs = list(self._gangs.values())
         if not gangs:
             return None

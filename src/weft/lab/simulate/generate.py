@@ -29,7 +29,7 @@ class WorkloadMix(StrEnum):
 
 
 class NodeKind(msgspec.Struct, frozen=True):
-    """A machine type; a cluster of 6,212 GPUs has `weight` such nodes."""
+    """A machine type, of which a cluster of 6,212 GPUs has `weight` nodes."""
 
     weight: int
     model: str
@@ -159,7 +159,7 @@ CPU_ONLY = _kinds(
 )
 
 CLASSES = ((0, CPU_ONLY), (1, SHARED), (1, WHOLE), (2, TWO), (4, FOUR), (8, EIGHT))
-"""GPUs per pod, and the requests of pods in that class."""
+"""GPUs per pod, and the requests of pods with this number of GPUs."""
 
 CLASS_WEIGHTS = {
     WorkloadMix.DEFAULT: (1088, 3078, 3911, 16, 15, 44),
@@ -190,7 +190,7 @@ PHASES = (("Running", 5193), ("Failed", 1870), ("Succeeded", 192))
 
 
 class Quantiles(msgspec.Struct, frozen=True):
-    """A distribution of seconds by its quantiles, log-linear in between."""
+    """A distribution of seconds, given by its quantiles and log-linear between them."""
 
     shares: tuple[float, ...]
     seconds: tuple[float, ...]
@@ -260,8 +260,7 @@ def generate_pods(
     load: float = 0.8,
     seed: int = 42,
 ) -> str:
-    """Return a pod list for a cluster of `gpus` GPUs: `count` pods, or as many as ask for all of
-    them.
+    """Return a pod list for a cluster of `gpus` GPUs: `count` pods, or as many as request all GPUs.
 
     Times are seconds. Arrivals are a Poisson process whose rate makes GPU request × lifetime `load`
     of the cluster's GPU time. Every pod fits an empty node of `generate_nodes(gpus=gpus)`."""
@@ -294,7 +293,7 @@ def generate_pods(
 def demo_cluster(seed: int = 42) -> tuple[str, str]:
     """Return a node list and a pod list small enough to compare seven policies in half a minute.
 
-    800 GPUs on about 160 nodes; about 1,050 pods that together ask for all GPUs."""
+    800 GPUs on about 160 nodes; about 1,050 pods that together request all GPUs."""
     return generate_nodes(gpus=DEMO_GPUS, seed=seed), generate_pods(gpus=DEMO_GPUS, seed=seed)
 
 
@@ -304,8 +303,7 @@ def _check(option: str, value: int) -> None:
 
 
 def _by_count(count: int) -> list[NodeKind]:
-    """Return `count` nodes in the trace's proportions: whole shares first, then largest
-    remainders."""
+    """Return `count` nodes in the trace's proportions, rounded by largest remainders."""
     total = sum(kind.weight for kind in NODE_KINDS)
     shares = [kind.weight * count / total for kind in NODE_KINDS]
     numbers = [int(share) for share in shares]
@@ -341,8 +339,7 @@ def _repeat(numbers: list[int]) -> list[NodeKind]:
 def _draw_pods(
     rng: random.Random, gpus: int, count: int | None, mix: WorkloadMix, machines: set[NodeKind]
 ) -> list[tuple[int, PodKind]]:
-    """Draw each pod's GPU count and request, its class first; only pods that some machine can
-    hold."""
+    """Draw each pod's GPU count, then its request; only pods that fit some machine."""
     classes = []
     for (n, kinds), weight in zip(CLASSES, CLASS_WEIGHTS[mix], strict=True):
         fitting = [(kind, kind.weight) for kind in kinds if _hosts(machines, n, kind)]
@@ -359,7 +356,7 @@ def _draw_pods(
 
 
 def _hosts(machines: set[NodeKind], gpus: int, pod: PodKind) -> set[str]:
-    """Return the models of machines that can hold such a pod when empty."""
+    """Return the GPU models of machines on which the pod fits when they are empty."""
     large = (m for m in machines if m.gpus >= gpus and m.memory_mib >= pod.memory_mib)
     return {machine.model for machine in large if machine.cpu_milli >= pod.cpu_milli}
 
@@ -371,7 +368,7 @@ def _spec(rng: random.Random, models: set[str]) -> str:
 
 
 def one_of(rng: random.Random, weighted: Sequence[tuple[_Value, int]]) -> _Value:
-    """Draw one value by weight."""
+    """Draw one value with probability proportional to its weight."""
     mark = rng.randrange(sum(weight for _, weight in weighted))
     for value, weight in weighted:
         mark -= weight

@@ -1,5 +1,5 @@
-"""Shares that pods hold of each GPU at one moment of a run, and each node's fragmentation: for a
-report's map."""
+"""Shares of each GPU that pods hold at one moment of a run, and each node's fragmentation, for the
+map in reports."""
 
 from collections.abc import Callable, Mapping
 
@@ -31,13 +31,13 @@ class GpuHoldings(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def held(self) -> float:
-        """Share of the GPU that is held: of its cores or of its memory, whichever is larger."""
+        """Fraction of the GPU that is held: of its cores or of its memory, whichever is larger."""
         milli = sum(holder.milli for holder in self.holders) / max(1, self.milli)
         return max(milli, sum(h.memory_mib for h in self.holders) / max(1, self.memory_mib))
 
 
 class NodeHoldings(msgspec.Struct, frozen=True, array_like=True):
-    """A node with GPUs; `fragments_milli` is its free capacity that typical pods cannot use."""
+    """A node with GPUs; `fragments_milli` is free capacity that typical pods cannot use."""
 
     name: str
     gpus: tuple[GpuHoldings, ...]
@@ -45,7 +45,7 @@ class NodeHoldings(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClusterHoldings(msgspec.Struct, frozen=True, array_like=True):
-    """The nodes with GPUs in the run of a policy and seed; `moment` describes the time."""
+    """The nodes with GPUs in the run of a policy and seed; `moment` is the time in words."""
 
     policy: str
     seed: int

@@ -1,5 +1,6 @@
-"""FGD's protocol: pods arrive one by one until demand exceeds capacity; none leaves or is
-retried. A gang's pods are decided one by one too, since none waits."""
+"""FGD's protocol: pods arrive one by one until demand exceeds capacity; none leaves or is retried.
+
+Pods of a gang are placed one by one too, since none waits for others."""
 
 from collections.abc import Callable, Sequence
 
@@ -28,7 +29,7 @@ def run_inflation(
     progress: Callable[[int], None] | None = None,
     on_holdings: OnHoldings | None = None,
 ) -> PolicyRun:
-    """Run one policy or profile on one arrival order. A pod that fits nowhere is withdrawn.
+    """Run one policy or profile on one arrival order. A pod that fits nowhere is deleted.
 
     The scenario's world events all happen before the first pod arrives. `decisions` receives the
     decisions file. `progress` is called after every thousand pods with their number, `on_holdings`
@@ -42,7 +43,7 @@ def run_inflation(
 
 
 class _Inflation(EventLoop[int]):
-    """A run whose clock is the number of the arriving pod."""
+    """A run whose clock shows the number of the arriving pod."""
 
     nobody = 0
 
@@ -56,7 +57,7 @@ class _Inflation(EventLoop[int]):
     ) -> None:
         self.pods = [scenario.pods[row] for row in arrivals.pod_rows]
         heap = [(number, ARRIVES, number) for number in range(len(self.pods))]
-        if scenario.preempts:  # pods stay for ever: nobody is ended for another
+        if scenario.preempts:  # pods stay for ever, so none is preempted
             scenario = replace(scenario, preempt=False)
         super().__init__(*scenario.start(decider, arrivals, decisions), heap)
         for happens in scenario.world:
@@ -82,11 +83,11 @@ class _Inflation(EventLoop[int]):
         self.meter.refused(command.record, self.now)
 
     def _wake(self, command: Wake) -> None:
-        """Ignore wake-ups: no pod waits."""
+        """Ignore wake-ups, since no pod is retried."""
 
 
 def name_of(uid: str, arrived: Sequence[TracePod]) -> str:
-    """Return the name of the pod with this number as UID; any other UID is returned as it is."""
+    """Return the name of the pod with this number as UID; return any other UID unchanged."""
     return arrived[int(uid)].name if uid.isdecimal() and int(uid) < len(arrived) else uid
 
 

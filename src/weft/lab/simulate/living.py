@@ -1,9 +1,8 @@
-"""A small cluster that lives by a clock from outside: what a demo shows, by the same engine.
+"""A small simulated cluster that lives by an external clock, for the console's demo.
 
-Pods come, run and end; some are preempted. Every so often a gang comes, or a node fails. Time is
-nanoseconds since 1970, and all chance comes from the seed: the same seed, begun at the same time,
-lives the same whatever the steps in which time passes.
-"""
+Pods arrive, run and end; some are preempted. From time to time a gang arrives, or a node fails. All
+chance comes from the seed: the same seed and start give the same events, whatever the steps in
+which time passes. Time is nanoseconds since 1970."""
 
 import heapq
 import random
@@ -48,18 +47,18 @@ ZONES = ("zone-a", "zone-b", "zone-c")
 UNREACHABLE = Taint("node.kubernetes.io/unreachable", "NoSchedule")
 KEPT_EVENTS = 200
 BEFORE_S = 420
-"""The cluster has lived so long when it is first seen: it is full by then."""
+"""Seconds that the cluster is simulated before it is first shown, so that it is full by then."""
 MEAN_LIFE_S = 150
 PAUSE_S = 0.7
-"""Mean time between two arrivals: pods ask for somewhat more than there is."""
+"""Mean seconds between two arrivals, so that pods request somewhat more than the capacity."""
 GRACE_S = 3
-"""From being asked to leave to the end."""
+"""Seconds from a pod's eviction to its end."""
 GANG_EVERY_S, GANG_PATIENCE_S = 35, 120
 FAILS_EVERY_S, FAILS_FOR_S, FIRST_FAILURE_S = 60, 25, 20
 
 
 class CardKind(NamedTuple):
-    """A GPU model, and nodes that have it: how many, GPUs of each, thousandths of a core, MiB."""
+    """A GPU model and its nodes: their number, GPUs per node, CPU in thousandths, memory in MiB."""
 
     model: str
     memory_mib: int
@@ -75,11 +74,11 @@ CARDS = (
     CardKind("NVIDIA-L4", 23_034, 12, 4, 64_000, 262_144),
     CardKind("Tesla-T4", 15_360, 20, 2, 32_000, 131_072),
 )
-"""200 GPUs on 46 nodes."""
+"""GPU models and nodes of the cluster: 200 GPUs on 46 nodes."""
 
 
 class PodsOfOneKind(NamedTuple):
-    """A kind of pods: how often they come (a weight), and what one asks."""
+    """A kind of pods: its weight among arrivals, and the request of each pod."""
 
     weight: int
     namespace: str
@@ -92,7 +91,7 @@ class PodsOfOneKind(NamedTuple):
 
     @property
     def shape(self) -> Shape:
-        """The shape of one; without `memory_mib`, of whole GPUs."""
+        """The request of one pod; without `memory_mib` it requests whole GPUs."""
         whole = not self.memory_mib
         memory = GpuMemoryRequest("none") if whole else GpuMemoryRequest("mib", self.memory_mib)
         asks = GpuRequest(self.gpus, memory, 0 if whole else self.milli, whole=whole)
@@ -115,7 +114,8 @@ GANGS = (
     PodsOfOneKind(4, "vision", "ddp", 1, 0, 0, 6_000, 50),
 )
 GANG_SIZES = {"allreduce": 4, "ddp": 3}
-"""Pods of a gang, all of which it needs; those of one workload are alike."""
+"""Pods per gang by workload; a gang needs all its pods. Gangs of one workload have the same
+size."""
 
 
 class ClusterEvent(NamedTuple):
@@ -130,7 +130,8 @@ class ClusterEvent(NamedTuple):
 
 
 class LivingCluster(EventLoop[str]):
-    """Begins `BEFORE_S` before `now_ns` with no pods, and lives until then."""
+    """A cluster that starts without pods `BEFORE_S` seconds before `now_ns`, and is simulated to
+    `now_ns`."""
 
     nobody = ""
 
@@ -154,7 +155,7 @@ class LivingCluster(EventLoop[str]):
         self.live_until(now_ns)
 
     def live_until(self, now_ns: int) -> None:
-        """Let everything happen that is due by then."""
+        """Process all events due up to `now_ns`."""
         while self.heap and self.heap[0][0] <= now_ns:
             at_ns, kind, key = heapq.heappop(self.heap)
             self._advance(at_ns, kind)
@@ -162,13 +163,13 @@ class LivingCluster(EventLoop[str]):
         self.now = max(self.now, now_ns)
 
     def events(self) -> Iterable[ClusterEvent]:
-        """Return the latest events, oldest first."""
+        """Return the latest events (at most `KEPT_EVENTS`), oldest first."""
         return tuple(self._events)
 
     def _in_s(self, seconds: float) -> int:
         return self.now + int(seconds * SECOND_NS)
 
-    # --- what happens ---
+    # --- events ---
 
     def _happens(self, kind: int, key: str) -> None:
         if kind == ARRIVES and key == "pod":
@@ -191,7 +192,7 @@ class LivingCluster(EventLoop[str]):
         return self._random.choices(kinds, [kind.weight for kind in kinds])[0]
 
     def _comes(self, kind: PodsOfOneKind, gang: Gang | UnsetType = UNSET) -> str:
-        """Create a pod; return its UID."""
+        """Create a pod of this kind, and return its UID."""
         self._count += 1
         uid = f"{kind.name}-{self._count:05d}"
         pod = PodRequest(
@@ -209,7 +210,8 @@ class LivingCluster(EventLoop[str]):
         return uid
 
     def _gang_comes(self, kind: PodsOfOneKind) -> None:
-        """Create a gang's pods, which give up together if they find no places."""
+        """Create a gang's pods, which are deleted if they are not placed within `GANG_PATIENCE_S`
+        seconds."""
         size = GANG_SIZES[kind.name]
         name = f"{kind.name}-{self._count + 1:05d}"
         gang = Gang("kubernetes", kind.namespace, name, size, self.now)
@@ -231,7 +233,7 @@ class LivingCluster(EventLoop[str]):
             self._note("waits", main_reason(command.record), command.pod)
 
     def _evict(self, command: Evict) -> None:
-        """End the pod after its grace; its controller makes another, of a gang's pod one alone."""
+        """End the pod after its grace period; its replacement belongs to no gang."""
         uid, node = command.placement.uid, command.placement.node
         by = command.record.preempted
         why = f"for {by.pod}" if by else "asked to leave"
@@ -262,7 +264,7 @@ class LivingCluster(EventLoop[str]):
             self.fail(node)
 
     def fail(self, node: Node) -> None:
-        """Let a node fail: its pods come again, as a controller makes them; gangs' pods, alone."""
+        """Let a node fail: its pods are lost and replaced by new ones, which belong to no gang."""
         self._failed[node.name] = node
         held = (each.placement.uid for each in self.engine.ledger.pods_on(node.name))
         lost = [uid for uid in held if not is_kept(uid)]

@@ -16,7 +16,7 @@ from weft.model.reason import TEXT
 
 
 def main_reason(record: Record) -> str:
-    """Return the reason that most nodes gave for rejecting the pod."""
+    """Return the commonest reason for which nodes rejected the pod."""
     counts = record.counts[1:]
     code = Code(counts.index(max(counts)) + 1) if any(counts) else Code.NO_GPU
     return TEXT[code]
@@ -28,7 +28,7 @@ def commonest_first(reasons: Counter[str]) -> dict[str, int]:
 
 
 def held_milli(table: LedgerTable) -> npt.NDArray[np.int64]:
-    """Return the share of each device that is held, in thousandths: cores, or memory if that is
+    """Return the thousandths of each GPU that are held: of its cores or of its memory, whichever is
     more."""
     cores = np.array(table.milli_used, dtype=np.int64)
     memory = np.array(table.memory_used, dtype=np.int64) * 1000
@@ -36,7 +36,7 @@ def held_milli(table: LedgerTable) -> npt.NDArray[np.int64]:
 
 
 class Meter:
-    """Collects measurements per pod. Percentages are of the cluster's GPU milli, as in FGD's
+    """Measures a run pod by pod. Percentages are of the cluster's GPU milli, as in FGD's
     figures."""
 
     def __init__(self, engine: Engine, typical: TypicalPods, capacity_milli: int) -> None:
@@ -56,15 +56,15 @@ class Meter:
         self._wall = time.perf_counter()
 
     def arrives(self, milli: int) -> None:
-        """Note that a pod asking for `milli` in total is about to be decided, which may start a new
-        bin."""
+        """Record that a pod requesting `milli` in total arrives; it may be the first of a new bin
+        of demand."""
         percent = round((self._arrived[-1] + milli) * 100 / self._capacity)
         if percent != self._bin:
             self._mark_bin()
             self._bin = percent
 
     def arrived(self, milli: int, used_milli: int) -> None:
-        """Note that the pod was decided; all pods together now hold `used_milli`."""
+        """Record that the pod was decided; all placed pods now request `used_milli`."""
         self._arrived.append(self._arrived[-1] + milli)
         self._used.append(used_milli)
 
@@ -73,20 +73,20 @@ class Meter:
         self._fragments[str(self._bin)] = round(fragments, 2)
 
     def refused(self, record: Record, at: int) -> None:
-        """Note that the pod that arrived after `at` others was not placed, with the main reason."""
+        """Record that the pod which arrived after `at` others was not placed, with the main
+        reason."""
         self.refusals += 1
         if self.first_failed is None:
             self.first_failed = at
         self._reasons[main_reason(record)] += 1
 
     def fragments_milli(self) -> float:
-        """Return FGD's measure over the cluster now, in thousandths of a GPU."""
+        """Return the cluster's present fragmentation by FGD's measure, in thousandths of a GPU."""
         self._nodes.mend()
         return float(np.cumsum(self._nodes.fragments)[-1]) if len(self._nodes.fragments) else 0.0
 
     def held_change(self, placement: Placement) -> int:
-        """Return how much more of a placement's GPUs is held than at the previous call, in
-        thousandths."""
+        """Return the change in held thousandths of the placement's GPUs since the previous call."""
         table, change = self._engine.ledger.table, 0
         row = table.row_of.get(placement.node)
         for share in placement.shares:
@@ -102,8 +102,8 @@ class Meter:
         return change
 
     def _kept(self, node: str, gpu: int) -> tuple[int, int]:
-        """Return the thousandths and MiB of a GPU that are kept for pods that wait: nobody has them
-        yet."""
+        """Return the thousandths and MiB of a GPU that are reserved for pending pods, so that no
+        pod uses them yet."""
         milli = mib = 0
         if not (self._engine.preemption.nominations or self._engine.kept_places.turns):
             return milli, mib
@@ -115,13 +115,14 @@ class Meter:
         return milli, mib
 
     def used_milli(self) -> int:
-        """Return the GPU milli held now: per GPU its cores, or its memory if that is more."""
+        """Return the GPU milli held now, summed over GPUs: of its cores or its memory, whichever is
+        more."""
         return int(held_milli(self._engine.ledger.table).sum())
 
     def result(
         self, policy: str, seed: int, failed: int, asked_milli: int, *, timing: bool
     ) -> PolicyRun:
-        """Return the finished run; `asked_milli` is what placed pods ask for at its end."""
+        """Return the finished run; `asked_milli` is the total request of placed pods at its end."""
         used, fragments = self.used_milli(), self.fragments_milli()
         self._mark_bin()
         idle = self._capacity - used
@@ -147,7 +148,8 @@ class Meter:
         )
 
     def _curve(self) -> dict[str, float]:
-        """Return the mean allocation over pods that arrive in each whole percent of demand."""
+        """Return the mean allocation (%) over the pods that arrive in each whole percent of
+        demand."""
         arrived = np.array(self._arrived[1:], dtype=np.int64) / (self._capacity / 100)
         used = np.round(np.array(self._used[1:], dtype=np.int64) / (self._capacity / 100), 2)
         bins = np.round(arrived).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Keeps what pods that are moved in timed runs have run, and lost by it."""
+"""Records the moves of pods in timed runs, and the work that each move lost."""
 
 from weft.lab.simulate.preempted import MILLI_NS_PER_GPU_S
 from weft.lab.simulate.results import MovedWork
@@ -7,8 +7,8 @@ _SECOND_NS = 1_000_000_000
 
 
 class MovedPods:
-    """Pods that were asked to move, by number; what each has done of its work, and for how long it
-    ran in all, before it was moved last."""
+    """Moved pods by number: the work that each need not repeat, and its run time before its last
+    move."""
 
     def __init__(self) -> None:
         self._asked: set[int] = set()
@@ -17,12 +17,13 @@ class MovedPods:
         self._moves = self._lost_milli_ns = 0
 
     def asked(self, number: int) -> None:
-        """Note that the pod is to move."""
+        """Record that the pod will be moved."""
         self._asked.add(number)
 
     def goes(self, number: int, milli: int, ran_ns: int, restart_s: int) -> bool:
-        """Note that the pod lost its place after having run for so long; False if it was ended, and
-        not moved. It loses the seconds that a restart costs, always all of them."""
+        """Record that the pod was evicted after `ran_ns`; return False if it was not to be moved.
+
+        A moved pod loses `restart_s` seconds of its work, even if it ran for less."""
         if number not in self._asked:
             return False
         self._asked.discard(number)
@@ -34,19 +35,19 @@ class MovedPods:
         return True
 
     def ends(self, number: int) -> None:
-        """Note that the pod ended before it could be moved."""
+        """Record that the pod ended before it could be moved."""
         self._asked.discard(number)
 
     def done_ns(self, number: int) -> int:
-        """Return how much of its work the pod need not do again."""
+        """Return the ns of the pod's work that are kept after its moves."""
         return self._done_ns.get(number, 0)
 
     def ran_ns(self, number: int) -> int:
-        """Return for how long the pod ran before it was moved: no part of its wait."""
+        """Return the ns that the pod ran before its last move, which do not count as waiting."""
         return self._ran_ns.get(number, 0)
 
     def result(self, asked_milli_ns: float) -> MovedWork:
-        """Return the measures; `asked_milli_ns` is the whole time that pods ran."""
+        """Return the measures; `asked_milli_ns` is the request × run time of all pods."""
         percent = 100 * self._lost_milli_ns / max(1.0, asked_milli_ns)
         lost_gpu_s = round(self._lost_milli_ns / MILLI_NS_PER_GPU_S, 3)
         return MovedWork(self._moves, lost_gpu_s, round(percent, 4))

@@ -1,8 +1,8 @@
 """Reads clusters and workloads in the openb format (Alibaba cluster-trace-gpu-v2023).
 
 openb has GPU shares in thousandths of a GPU and no GPU memory, so each model gets its nominal
-memory from `NOMINAL_MIB`; pods ask for no memory, and policies that rank by memory rank by cores.
-Weft's own columns hold more, if `weft trace` wrote them (below)."""
+memory from `NOMINAL_MIB`; pods request no memory, and policies that rank by memory rank by cores.
+Further columns, which `weft trace` writes, hold what openb's cannot (see below)."""
 
 import csv
 import io
@@ -41,8 +41,7 @@ Value = TypeVar("Value", Node, Shape)
 
 
 def merged(base: Value, cell: str) -> Value:
-    """Return the value with the cell's fields replaced; `ValueError` says what is wrong with the
-    cell."""
+    """Return the value with the cell's fields replaced; `ValueError` describes an invalid cell."""
     if not cell:
         return base
     try:
@@ -58,7 +57,7 @@ def merged(base: Value, cell: str) -> Value:
 
 
 def beyond(base: Value, value: Value) -> str:
-    """Return the cell that turns `base` into `value`; "" if they are equal."""
+    """Return the cell that changes `base` into `value`; "" if they are equal."""
     fields = {
         encoded: getattr(value, name)
         for name, encoded in zip(base.__struct_fields__, base.__struct_encode_fields__, strict=True)
@@ -79,9 +78,9 @@ def usual_card_mib(nodes: Iterable[Node]) -> int:
 
 
 def asked(shape: Shape, card_mib: int) -> tuple[int, int]:
-    """Return how many GPUs are requested, and the average thousandths of each.
+    """Return the number of GPUs requested, and the average thousandths of each.
 
-    A share counts as its cores, or as its part of a GPU of `card_mib` MiB if that is more."""
+    A share counts as its cores, or as its part of a GPU of `card_mib` MiB if that is larger."""
     gpus, total = shape.gpus, 0
     for request in shape.gpu_requests:
         part = request.memory.on_node(0).mib_on(card_mib) * 1000 // max(1, card_mib)
@@ -106,7 +105,8 @@ NOMINAL_MIB = {
     "G2": 24_576,
     "G3": 40_960,
 }
-"""MiB per model: what public models report, and a common size for the masked ones."""
+"""MiB per model: as vendors specify public models, and a common size for models masked in the
+trace."""
 OTHER_MIB = 16_384
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
@@ -114,9 +114,9 @@ POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 GPU_MEMORY, GPU_PERCENT = "gpu_memory_mib", "gpu_memory_percent"
 GANG, GANG_MIN, QUEUE, RESTART_S = "gang", "gang_min", "queue", "restart_s"
 NAMESPACE = "default"
-"""The namespace of a list's pods, and so the queue of those that name none."""
+"""The namespace of all pods of a list, and so the queue of pods that name none."""
 LISTED = "trace"
-"""The system of gangs that a pod list names."""
+"""The `system` of gangs that a pod list names."""
 TIME_COLUMNS = ("creation_time", "deletion_time", "scheduled_time")
 _OPTIONAL: dict[tuple[str, ...], tuple[str, ...]] = {
     NODE_COLUMNS: (GPU_MEMORY, NODE),
@@ -126,7 +126,7 @@ _OPTIONAL: dict[tuple[str, ...], tuple[str, ...]] = {
     ),
 }
 _MISSPELT, _MOST_LONGER = 0.85, 2
-"""A name this similar, and at most this much longer or shorter, counts as a misspelt column."""
+"""Similarity to a known column, and difference in length, at which a name counts as misspelt."""
 
 
 _NO_MEMORY = GpuMemoryRequest()
@@ -135,11 +135,11 @@ _NO_MEMORY = GpuMemoryRequest()
 class TracePod(msgspec.Struct, frozen=True, gc=False):
     """One row of a pod list. Times are seconds from the trace's start, None if absent.
 
-    `milli` is its request per GPU: cores, or the share of a GPU's memory if that is more. Pods of a
-    recorded day have the whole `request`. A pod that was `withdrawn` never ran in the recording: it
-    leaves at `deleted_s` (`later`), or at once if it is not placed at once (`at-once`).
-    `listed_gang` and `listed_queue` are the gang and the queue that a list's row names. A pod with
-    `restart_s` may be moved for others, and then runs so many seconds again."""
+    `milli` is the request per GPU: cores, or the share of a GPU's memory if that is larger. Pods of
+    a recorded day have the whole `request`. A `withdrawn` pod never ran in the recording: it is
+    deleted at `deleted_s` (`later`), or at once if it is not placed at once (`at-once`).
+    `listed_gang` and `listed_queue` are named in the row. A pod with `restart_s` may be moved for
+    other pods, and then repeats that many seconds of its work."""
 
     name: str
     shape: Shape
@@ -157,29 +157,29 @@ class TracePod(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def names_queue(self) -> bool:
-        """True if its row, or its recorded request, names a team's queue."""
+        """True if the pod's row, or its recorded request, names a team's queue."""
         return bool(self.listed_queue or (self.request is not None and self.request.queue))
 
     @property
     def queue(self) -> str:
-        """The team's queue that it belongs to, as for the scheduler: by default its namespace's."""
+        """The team's queue that the scheduler assigns the pod to: by default, its namespace's."""
         return self.listed_queue or (NAMESPACE if self.request is None else self.request.team_queue)
 
     @property
     def gang(self) -> Gang | None:
-        """The gang that it belongs to, as its row or its recorded request says."""
+        """The pod's gang, from its row or its recorded request; None if it belongs to none."""
         if self.request is None or self.request.gang is UNSET:
             return self.listed_gang
         return self.request.gang
 
     @property
     def total_milli(self) -> int:
-        """GPU milli summed over all its GPUs."""
+        """The thousandths requested of all its GPUs together."""
         return self.gpus * self.milli
 
 
 class _Row:
-    """One CSV row, with its position for errors."""
+    """One CSV row, and its position for error messages."""
 
     def __init__(self, path: Path, line: int, cells: dict[str, str]) -> None:
         self._path, self._line, self._cells = path, line, cells
@@ -205,14 +205,14 @@ class _Row:
         return value
 
     def fields(self, column: str, base: Value) -> Value:
-        """Return `base` with the fields that the cell replaces."""
+        """Return `base` with the fields replaced that are in the cell of this column."""
         try:
             return merged(base, self.text(column))
         except ValueError as error:
             raise self.error(column, str(error)) from None
 
     def queue(self) -> str:
-        """Return the queue that the row names."""
+        """Return the queue that the row names; "" if none."""
         name = self.text(QUEUE)
         if name and not is_queue_name(name):
             raise self.error(QUEUE, f"{name!r} is not a name; write letters, digits, _ . / and -")
@@ -223,7 +223,7 @@ class _Row:
 
 
 def read_nodes(path: Path) -> list[Node]:
-    """Read a node list in file order; `BadInputError` names line and column."""
+    """Read a node list in file order; `BadInputError` names the line and column of a fault."""
     nodes: list[Node] = []
     names: set[str] = set()
 
@@ -245,16 +245,17 @@ def read_nodes(path: Path) -> list[Node]:
 def node_of(
     name: str, cpu_milli: int, memory_mib: int, gpus: int, model: str, gpu_memory_mib: int | None
 ) -> Node:
-    """Return an openb row's node; GPUs of unknown memory get their model's nominal memory."""
+    """Return the node of an openb row; without `gpu_memory_mib` GPUs get their model's nominal
+    memory."""
     memory = gpu_memory_mib or NOMINAL_MIB.get(model, OTHER_MIB)
     cards = tuple(Gpu(index, memory, model) for index in range(gpus))
     return Node(name, cards, cpu_milli, memory_mib)
 
 
 def read_pods(path: Path, card_mib: int = OTHER_MIB) -> list[TracePod]:
-    """Read a pod list in file order; `BadInputError` names line and column.
+    """Read a pod list in file order; `BadInputError` names the line and column of a fault.
 
-    `card_mib` is the memory of the cluster's average GPU, to convert memory requests to shares."""
+    `card_mib` is the average memory of the cluster's GPUs, to convert memory requests to shares."""
     pods: list[TracePod] = []
     shapes: dict[Shape, Shape] = {}
     gangs = _ListedGangs()
@@ -293,7 +294,7 @@ def read_pods(path: Path, card_mib: int = OTHER_MIB) -> list[TracePod]:
 
 
 class _ListedGangs:
-    """The gangs that rows name: which rows, and how many of them it needs, if a row says so."""
+    """Gangs by name: the rows of their pods, and the minimum number of pods if a row has it."""
 
     def __init__(self) -> None:
         self._rows: dict[str, list[int]] = {}
@@ -314,7 +315,7 @@ class _ListedGangs:
             raise row.error(GANG_MIN, f"{problem}; write one number for a gang")
 
     def found(self) -> Iterator[tuple[Gang, list[int]]]:
-        """Return each gang with its rows."""
+        """Return each gang with the rows of its pods."""
         for name, rows in self._rows.items():
             least, row = self._least.get(name, (len(rows), None))
             if row is not None and least > len(rows):
@@ -324,7 +325,7 @@ class _ListedGangs:
 
 
 def _check_plain(row: _Row, gpus: int, milli: int) -> None:
-    """Check openb's own rules for pods that ask for no GPU memory."""
+    """Check openb's own rules for pods without a GPU memory request."""
     if gpus and not milli:
         raise row.error("gpu_milli", "0 on a pod with GPUs; write 1 to 1000")
     if gpus > 1 and milli < 1000:
@@ -352,7 +353,7 @@ def shape_of(
     spec: str = "",
     gpu_memory: GpuMemoryRequest = _NO_MEMORY,
 ) -> Shape:
-    """Return an openb row's request: `gpus` whole GPUs, or one share of `milli`, of models in
+    """Return the request of an openb row: `gpus` whole GPUs, or one share of `milli`, of models in
     `spec`.
 
     With `gpu_memory` the request is for that memory and `milli` of the cores of each GPU."""
@@ -397,8 +398,8 @@ def _header(path: Path, header: list[str] | None, columns: tuple[str, ...]) -> l
 
 
 def _check_spelling(path: Path, header: list[str], columns: tuple[str, ...]) -> None:
-    """Reject misspelt optional columns, which would have no effect; other unknown columns are
-    ignored."""
+    """Reject misspelt optional columns, which would have no effect; ignore other unknown
+    columns."""
     absent = set(_OPTIONAL[columns]) - set(header)
     for column in sorted(set(header) - set(columns) - set(_OPTIONAL[columns])):
         near = nearest(column, absent, like=_MISSPELT)
@@ -408,15 +409,17 @@ def _check_spelling(path: Path, header: list[str], columns: tuple[str, ...]) -> 
 
 
 def duration_ns(pod: TracePod) -> int | None:
-    """Return the time that the pod runs once placed; None if the trace does not say."""
+    """Return the ns that the pod runs once placed; None if the trace has no times for it."""
     if pod.deleted_s is None or pod.scheduled_s is None:
         return None
     return round((pod.deleted_s - pod.scheduled_s) * 1_000_000_000)
 
 
 def check_times(pods: list[TracePod], source: str) -> None:
-    """Check that pods have the creation times that timed mode needs; openb's short lists have
-    none."""
+    """Check that every pod has the creation time that timed mode needs, and does not end before it
+    starts.
+
+    openb's short lists have no times."""
     for row, pod in enumerate(pods):
         place = f"{source}, line {row + 2}, column"
         if pod.created_s is None:
@@ -436,13 +439,14 @@ Cell = str | int | float | None
 
 
 def nodes_csv(nodes: Iterable[Node]) -> str:
-    """Return a node list."""
+    """Return a node list as CSV."""
     return _csv((*NODE_COLUMNS, GPU_MEMORY, NODE), map(_node_row, nodes))
 
 
 def pods_csv(pods: Iterable[TracePod]) -> str:
-    """Return a pod list; times in whole seconds. It has columns of gangs if a pod has one, of
-    queues if a pod names one, and of what a restart costs if a pod may be moved."""
+    """Return a pod list as CSV, with times in whole seconds.
+
+    Columns of gangs, queues and restart costs are written only if a pod has a value."""
     pods = list(pods)
     own = (GPU_MEMORY, GPU_PERCENT, "priority", "application", POD)
     columns = [*POD_COLUMNS, "gpu_spec", *TIME_COLUMNS, *own]
@@ -461,7 +465,7 @@ def pods_csv(pods: Iterable[TracePod]) -> str:
 
 
 def _gang_cells(pod: TracePod, sizes: Counter[str]) -> tuple[Cell, Cell]:
-    """Return a gang's name, and how many pods it needs if that is fewer than it has."""
+    """Return a gang's name, and its minimum number of pods if that is lower than its size."""
     gang = pod.gang
     if gang is None:
         return None, None
@@ -507,7 +511,8 @@ def _pod_row(pod: TracePod) -> list[Cell]:
 
 
 def _comparable(shape: Shape, said: Shape) -> Shape:
-    """Return the shape with `said`'s raw trace models, which only matter in FGD's histogram."""
+    """Return the shape with the raw trace models of `said`, which only matter in FGD's
+    histogram."""
     return replace(shape, trace_spec=said.trace_spec)
 
 

@@ -1,4 +1,4 @@
-"""Counts work that pods lose with their places in timed runs."""
+"""Counts the work that evicted pods lose in timed runs."""
 
 from weft.lab.simulate.results import PreemptedWork
 
@@ -6,13 +6,13 @@ MILLI_NS_PER_GPU_S = 1000 * 1_000_000_000
 
 
 class LostWork:
-    """How often pods lost their places, and thousandths of GPUs × ns that they had run by then."""
+    """Number of evictions, and the work that evicted pods lost, in thousandths of GPUs × ns."""
 
     def __init__(self) -> None:
         self.times = self._milli_ns = 0
 
     def add(self, milli: int, ran_ns: int) -> None:
-        """Note that a pod which asks for so much lost its place after having run for so long."""
+        """Record that a pod which requests `milli` was evicted after running for `ran_ns`."""
         self.times += 1
         self._milli_ns += milli * ran_ns
 
@@ -22,5 +22,5 @@ class LostWork:
         return round(self._milli_ns / MILLI_NS_PER_GPU_S, 3)
 
     def result(self) -> PreemptedWork:
-        """Return the measures."""
+        """Return both counts, for a run's results."""
         return PreemptedWork(self.times, self.gpu_s)

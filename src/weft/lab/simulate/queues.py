@@ -1,7 +1,7 @@
-"""Follows teams' queues in timed runs: what the pods of each hold and wait for.
+"""Follows teams' queues in timed runs: how much the pods of each queue hold and wait for.
 
-What a pod holds is what the scheduler charges its queue for it (`team_queues.charge_of`), what it
-waits for is what it asks for; both in thousandths of a GPU. Times are ns."""
+A pod holds the amount that the scheduler charges its queue (`team_queues.charge_of`), and waits for
+the amount that it requests; both are thousandths of a GPU. Times are ns."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,8 +15,9 @@ _SECOND_NS = 1_000_000_000
 
 
 class _Sums:
-    """Integrals over time: `held`, and what it `had` in the time `wanted_ns` in which it wanted its
-    guarantee."""
+    """Integrals over time of one queue: `held`, and `had`, its part during `wanted_ns`.
+
+    `wanted_ns` is the time in which held and requested amounts reached the queue's guarantee."""
 
     __slots__ = ("had", "held", "wanted_ns")
 
@@ -30,8 +31,9 @@ class _Sums:
 
 
 class _FollowedQueue:
-    """One queue: what its pods hold and wait for since a time, and sums until then; `at_mark` are
-    those at the latest mark that it has seen."""
+    """One queue: the amounts held and waiting since `since_ns`, and the sums of the time before.
+
+    `at_mark` are the sums at the latest mark, at `marked_ns`."""
 
     def __init__(self, guarantee: int | None) -> None:
         self.guarantee = guarantee
@@ -41,7 +43,7 @@ class _FollowedQueue:
         self.lost = LostWork()
 
     def until(self, now_ns: int, mark_ns: int) -> None:
-        """Add up the time until now, with the sums at the mark."""
+        """Add the time up to `now_ns`, and keep the sums at the mark."""
         if self.marked_ns < mark_ns:
             self._add(mark_ns)
             self.at_mark, self.marked_ns = self.sums.copy(), mark_ns
@@ -56,9 +58,8 @@ class _FollowedQueue:
 
 
 class QueueClock:
-    """Follows all queues of a run; pods are known by number.
-
-    Use is measured up to the last mark."""
+    """Follows all queues of a run; pods are identified by number. Use is measured up to the last
+    mark."""
 
     def __init__(self, rules: QueueRules) -> None:
         self._guarantees = {terms.name: terms.guarantee.gpu_milli for terms in rules.queues}
@@ -69,11 +70,11 @@ class QueueClock:
         self._mark_ns = 0
 
     def mark(self, now_ns: int) -> None:
-        """Note that use is measured up to now at least."""
+        """Record an arrival or a start, up to which use is measured at least."""
         self._mark_ns = now_ns
 
     def comes(self, number: int, name: str, milli: int, now_ns: int) -> None:
-        """Note that a pod of the queue arrives for the first time, and asks for so much."""
+        """Record that a pod of the queue, which requests `milli`, arrives for the first time."""
         queue = self._queues.get(name)
         if queue is None:
             queue = self._queues[name] = _FollowedQueue(self._guarantees.get(name))
@@ -83,25 +84,25 @@ class QueueClock:
         self._of[number], self._asks[number] = queue, milli
 
     def placed(self, number: int, charge: int, now_ns: int) -> None:
-        """Note that the pod has a place, for which its queue is charged so much."""
+        """Record that the pod was placed, for which its queue is charged `charge`."""
         queue = self._at(number, now_ns)
         queue.waiting -= self._asks[number]
         queue.held += charge
         self._charged[number] = charge
 
     def ends(self, number: int, now_ns: int) -> None:
-        """Note that the pod has done its work."""
+        """Record that the pod completed."""
         self._at(number, now_ns).held -= self._charged.pop(number)
 
     def loses_place(self, number: int, ran_ns: int, now_ns: int) -> None:
-        """Note that the pod's place is taken from it after having run for so long: it waits."""
+        """Record that the pod was evicted after running for `ran_ns`, and is pending again."""
         queue = self._at(number, now_ns)
         queue.held -= self._charged.pop(number)
         queue.waiting += self._asks[number]
         queue.lost.add(self._asks[number], ran_ns)
 
     def gives_up(self, number: int, now_ns: int) -> None:
-        """Note that a pending pod was deleted."""
+        """Record that a pending pod was deleted."""
         self._at(number, now_ns).waiting -= self._asks[number]
 
     def _at(self, number: int, now_ns: int) -> _FollowedQueue:
@@ -114,8 +115,8 @@ class QueueClock:
     ) -> list[QueueTimes]:
         """Return each queue's measures, by name.
 
-        `waits_ns` are the waits of pods that started, `measured` is the time over which use is
-        averaged: from the first arrival to the last mark."""
+        `waits_ns` are the waits of pods that started. `measured` is the time over which use is
+        averaged, from the first arrival to the last mark."""
         begin_ns, end_ns = measured
         found = []
         for name, queue in sorted(self._queues.items()):

@@ -1,10 +1,10 @@
 """Extracts a recorded day from a decisions file, to run it under other policies.
 
 Pods arrive at their recorded times, and run for their recorded duration from their new placement
-on. Bindings and evictions by the recorded policies are not repeated; node changes are. Pods that
-were there before the recording, or were placed by another scheduler, stay in place. Teams' queues
-are as they were then, and pods end others if they did then. Metrics are left out: they describe the
-GPUs as the recorded policies had filled them."""
+on. Node changes are repeated, but not the recorded policies' bindings and evictions. Pods that were
+bound before the recording or by another scheduler stay in place. Teams' queues and preemption are
+as configured in the recording. Metrics are left out, since they describe GPUs as the recorded
+policies filled them."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -39,10 +39,11 @@ SECOND_NS = 1_000_000_000
 
 
 class RecordedDay(msgspec.Struct, frozen=True):
-    """A recorded day to run again, and notes on it.
+    """A recorded day to run again, and remarks on it.
 
-    `arrivals` has the nodes' own ranks and the recording's seed. `left_out` counts events that
-    another policy would not have seen; `doubt` says how far the file can be trusted."""
+    `arrivals` has the nodes' own ranks and the recording's seed. `left_out` counts recorded events
+    that are not repeated; `doubt` says why the file cannot be fully trusted, "" if it
+    can."""
 
     scenario: Scenario
     arrivals: Arrivals
@@ -55,7 +56,7 @@ class RecordedDay(msgspec.Struct, frozen=True):
 
 
 class _RecordedPod:
-    """A pod that waited for a placement, as the file records it."""
+    """A pod that was pending in the recording."""
 
     def __init__(self, request: PodRequest, added_ns: int) -> None:
         self.request, self.added_ns = request, added_ns
@@ -65,7 +66,7 @@ class _RecordedPod:
 
 
 class _Reading:
-    """Reads the lines once, in order."""
+    """Collects pods and events from the lines of a decisions file, in order."""
 
     def __init__(self) -> None:
         self.pods: dict[str, _RecordedPod] = {}
@@ -78,7 +79,7 @@ class _Reading:
         self._running = self.nodes_changed = False
 
     def take(self, line: DecisionLine) -> None:
-        """Process one event."""
+        """Process one line of the file."""
         if self.first_ns is None:
             self.first_ns = line.at_ns
         at = line.at_ns - self.first_ns
@@ -125,7 +126,7 @@ class _Reading:
         if known is None:
             self.pods[pod.uid] = _RecordedPod(pod, at)
         elif known.gone_ns is not None:
-            known.bound_ns = known.gone_ns = None  # in a simulated day an evicted pod comes anew
+            known.bound_ns = known.gone_ns = None  # in a simulated day an evicted pod is replaced
         elif known.bound_ns is None:
             known.request = pod  # the pod was changed while it was pending
 
@@ -143,7 +144,7 @@ class _Reading:
             return
         self._running = True
         self.others.add(uid)
-        self._happens(msgspec.structs.replace(event, priority=UNSET), at)  # nobody ends it
+        self._happens(msgspec.structs.replace(event, priority=UNSET), at)  # it cannot be preempted
 
     def _gone(self, event: PodGone, at: int) -> None:
         if event.uid in self.others:
@@ -194,7 +195,8 @@ def _day(header: Header, reading: _Reading, doubt: str) -> RecordedDay:
 
 
 def _row(pod: _RecordedPod, card_mib: int) -> TracePod:
-    """Return a pod's row; times are fractional seconds, exact to the nanosecond."""
+    """Return a pod as a row of a pod list; times are fractional seconds, exact to the
+    nanosecond."""
     request, bound, gone = pod.request, pod.bound_ns, pod.gone_ns
     gpus, milli = asked(request.shape, card_mib)
     withdrawn = bound is None and gone is not None
@@ -214,7 +216,7 @@ def _row(pod: _RecordedPod, card_mib: int) -> TracePod:
 
 
 def summary(day: RecordedDay) -> Iterable[str]:
-    """Yield lines with what a user must know about the day."""
+    """Yield lines with the facts about the day that a user needs to judge results."""
     scenario = day.scenario
     gpus = sum(len(node.gpus) for node in scenario.nodes)
     used = "; ".join(

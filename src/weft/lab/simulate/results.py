@@ -5,12 +5,12 @@ from msgspec import UNSET, UnsetType
 
 
 class WaitTimes(msgspec.Struct, frozen=True):
-    """Timed mode: how long pods waited from creation to start, in seconds of the trace.
+    """Timed mode: the time that pods waited from creation to start, in seconds of the trace.
 
     `started` pods were placed; `never_started` were still pending at the end, and count in no other
     number here. `mean_held_percent` is the time-averaged share of all GPU cores that was held
     between the first arrival and the last start, `mean_allocated_percent` the share that placed
-    pods asked for (the papers' GPU allocation)."""
+    pods requested (the papers' GPU allocation)."""
 
     started: int
     never_started: int
@@ -26,7 +26,7 @@ class WaitTimes(msgspec.Struct, frozen=True):
 
 
 class CompletionTimes(msgspec.Struct, frozen=True):
-    """Timed mode: seconds from creation to end, over the `ended` pods that ended."""
+    """Timed mode: seconds from creation to end, over the `ended` pods."""
 
     ended: int
     mean_s: float
@@ -38,10 +38,10 @@ class CompletionTimes(msgspec.Struct, frozen=True):
 class GangTimes(msgspec.Struct, frozen=True):
     """Timed mode, of a trace with gangs; times in seconds of the trace.
 
-    A gang waits from the arrival of as many pods as it needs until as many have places; `never_ran`
-    of the `gangs` never had, and count in no time. `makespan_s` is from the first arrival of a
-    gang's pod to the last end of one. `wasted_gpu_s` are GPUs × seconds that pods held before their
-    gang ran, `preempted_gpu_s` those of runs that were broken off."""
+    A gang waits from the arrival of its minimum number of pods until that many are placed;
+    `never_ran` of the `gangs` never were, and count in no time. `makespan_s` is from the first
+    arrival of a gang's pod to the last end of one. `wasted_gpu_s` are GPUs × seconds that pods held
+    before their gang ran, `preempted_gpu_s` those that evicted pods had run."""
 
     gangs: int
     never_ran: int
@@ -56,16 +56,16 @@ class GangTimes(msgspec.Struct, frozen=True):
 
 
 class PreemptedWork(msgspec.Struct, frozen=True):
-    """Timed mode, where pods may end others: how often a pod lost its place, and the GPUs × seconds
-    that it had run by then, which were lost."""
+    """Timed mode with preemption: the number of evictions, and the GPUs × seconds of work lost by
+    them."""
 
     preempted: int
     lost_gpu_s: float
 
 
 class MovedWork(msgspec.Struct, frozen=True):
-    """Timed mode, where pods are moved for others that wait: how often a pod was, and the GPUs ×
-    seconds that it had to run again for that, also in percent of all that ran."""
+    """Timed mode, if pods are moved for pending ones: the number of moves, and the GPUs × seconds
+    of work that pods had to repeat, also in percent of all work."""
 
     moved: int
     lost_gpu_s: float
@@ -73,8 +73,10 @@ class MovedWork(msgspec.Struct, frozen=True):
 
 
 class SizeWaits(msgspec.Struct, frozen=True):
-    """Timed mode: waits of the `pods` that ask for several GPUs (`several`), or of all others, in
-    seconds; those that never started count in no wait."""
+    """Timed mode: waits in seconds of the `pods` that request several GPUs (`several`), or of all
+    others.
+
+    Pods that never started count in no wait."""
 
     several: bool
     pods: int
@@ -87,10 +89,11 @@ class QueueTimes(msgspec.Struct, frozen=True):
     """Timed mode: one team's queue. Times are seconds of the trace, percentages of all GPUs.
 
     `never_started` of its `pods` were pending at the end, and count in no wait. `held_percent` is
-    what its pods held on average from the first arrival to the last start, as the scheduler charges
-    queues. `guarantee_percent` is what it is promised, None without a guarantee of GPUs; it wanted
-    that for `wanting_s`, in which what its pods held and waited for was as much, and then held
-    `held_while_wanting_percent`. `preempted_gpu_s` is its part of the lost work."""
+    the average that its pods held from the first arrival to the last start, as the scheduler
+    charges queues. `guarantee_percent` is its guarantee, None without one for GPUs. For `wanting_s`
+    seconds its pods held and waited for at least the guarantee; in this time they held
+    `held_while_wanting_percent` on average. `preempted_gpu_s` is the work that its evicted pods
+    lost."""
 
     queue: str
     pods: int
@@ -110,8 +113,8 @@ class Timeline(msgspec.Struct, frozen=True):
 
     `steps_to_last_start` of them lead up to the last start; at most 400 more follow, in which pods
     only end. If the run ends earlier, the last step holds the final values. Percentages are of all
-    GPU cores: what placed pods asked for, what they held, and what was fragmented (FGD's measure)
-    late in the step; `waiting_pods` is how many were pending."""
+    GPU cores: requested by placed pods, held by them, and fragmented (FGD's measure) late in the
+    step. `waiting_pods` is the number of pending pods."""
 
     step_s: float
     steps_to_last_start: int
@@ -122,8 +125,8 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 class PossibleAllocation(msgspec.Struct, frozen=True):
-    """Upper limit for any policy at the end, in percent of all GPU milli requested by placed pods,
-    if it takes the first `must_take_pods` pods, which are all up to `must_take_percent` demand.
+    """The most that any policy can allocate at the end, in percent of all GPU milli, if it takes
+    the first `must_take_pods` pods, which are all pods up to `must_take_percent` demand.
 
     `lowest`: the relaxation allows no lower bound; else the search hit its time limit."""
 
@@ -134,21 +137,21 @@ class PossibleAllocation(msgspec.Struct, frozen=True):
 
 
 class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
-    """One policy on one arrival order.
+    """The results of one policy on one arrival order.
 
-    Percentages are of all GPU milli of the cluster, at the end: `gpu_allocated_percent` what placed
-    pods asked for, `gpu_held_percent` what they hold (whole GPUs, if the policy gives only
-    those). `curve` is the mean of the former over pods that arrive within each whole percent of
-    demand, by that percent as a string; `fragmentation_curve` is the cluster's fragmentation (%,
-    FGD's measure) at the end of each. In timed mode both are empty, and `timeline` is set.
-    `by_model` is allocation (%) per GPU model at the end. `unscheduled` counts failed pods by the
-    last reason that most nodes gave, `waited` pods that had to wait by the first. `first_failed` is
-    the number of pods that arrived before the first one that failed; None if none failed, and in
-    timed mode. `possible` is the bound, if requested. `side_faults` counts failures beside deciding
-    (prices, learning). `gangs` is absent if no pod is of one. `cpu_s` and `wall_s` are None without
-    timing. `preemption` is there where pods may end others, `queues` where teams have some, `moves`
-    where pods are moved for those that wait; `sizes` are waits of pods of several GPUs, and of the
-    others, in timed mode."""
+    Percentages are of all GPU milli of the cluster, at the end: `gpu_allocated_percent` is
+    requested by placed pods, `gpu_held_percent` is held by them (whole GPUs, if the policy gives
+    out only whole ones). `curve` is the mean allocation over pods that arrive within each whole
+    percent of demand, by that percent as a string; `fragmentation_curve` is the cluster's
+    fragmentation (%, FGD's measure) at the end of each. In timed mode both are empty, and
+    `timeline` is set. `by_model` is allocation (%) per GPU model at the end. `unscheduled` counts
+    failed pods by their last main reason, `waited` pods that had to wait by their first.
+    `first_failed` is the number of pods that arrived before the first pod that failed; None if none
+    failed, and in timed mode. `possible` is the bound, if requested. `side_faults` counts failures
+    outside decisions (prices, learning). `cpu_s` and `wall_s` are None without timing. `gangs` is
+    absent if no pod belongs to a gang, `preemption` without preemption, `queues` without teams'
+    queues, `moves` if pods are not moved. `sizes` are, in timed mode, waits of pods of several GPUs
+    and of all others."""
 
     policy: str
     seed: int
@@ -181,20 +184,20 @@ class PolicyRun(msgspec.Struct, frozen=True, omit_defaults=False):
 
     @property
     def at_100_percent(self) -> float | None:
-        """Percent of GPU requested by placed pods when demand equals capacity; None if it never
-        does."""
+        """Percent of GPU requested by placed pods when demand equals capacity; None if demand stays
+        lower."""
         return self.curve.get("100")
 
     @property
     def gpus(self) -> float | None:
-        """Number of the cluster's GPUs, computed from what is held; None if too little is held."""
+        """Number of the cluster's GPUs, computed from held capacity; None if too little is held."""
         held_percent = self.gpu_held_percent
         gpus = self.used_gpu_milli / 10 / held_percent if held_percent else 0.0
         return gpus if gpus >= 1 else None
 
 
 class QueueSummary(msgspec.Struct, frozen=True):
-    """One team's queue over a policy's seeds: means of its runs' measures (`QueueTimes`)."""
+    """One team's queue over a policy's seeds: means of its runs' `QueueTimes`."""
 
     queue: str
     pods: float
@@ -208,8 +211,10 @@ class QueueSummary(msgspec.Struct, frozen=True):
 
 
 class TimedSummary(msgspec.Struct, frozen=True):
-    """Timed mode, over a policy's seeds: means of its runs' waits, completion times and use, named
-    as in experiments. Those of gangs, of preemption and of queues are absent if there are none."""
+    """Timed mode: means over a policy's seeds of waits, completion times and use, named as in
+    experiments.
+
+    Measures of gangs, of preemption and of queues are absent if the runs have none."""
 
     queue_mean_s: float
     queue_mean_ci95: float | None
@@ -233,9 +238,9 @@ class PolicySummary(msgspec.Struct, frozen=True):
     """A policy over its seeds: means with half-widths of 95 % intervals, None with fewer than five
     seeds.
 
-    `equal_in_all_seeds` names means whose seeds (more than one) all have the same value.
-    `gpu_allocated_at_100_percent` is what placed pods asked for when demand equals capacity, None
-    if it never does; `possible_percent` is what no policy exceeds at the end; `lacks` lists inputs
+    `equal_in_all_seeds` names means with the same value in all of several seeds.
+    `gpu_allocated_at_100_percent` is requested by placed pods when demand equals capacity, None if
+    demand stays lower. No policy can exceed `possible_percent` at the end. `lacks` lists inputs
     that the policy needs but did not get."""
 
     policy: str

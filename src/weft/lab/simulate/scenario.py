@@ -1,5 +1,5 @@
-"""The scenario that an experiment's runs share: cluster and workload, and how an engine is
-started."""
+"""The scenario that an experiment's runs share, a cluster and a workload, and the start of an
+engine."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -42,13 +42,13 @@ from weft.model.queue_rules import (
 )
 from weft.model.request import rounded_s
 
-# Lets policies learn the typical pods from arrivals so far, instead of from the whole trace
+# Lets policies learn the typical pods from earlier arrivals instead of from the whole trace
 
 Handle = Callable[[Event, int], list[Any]]
 
 
 def learning(handle: Handle, half_life_ns: int) -> Handle:
-    """Wrap `handle`: count arriving pods, and pass updated histograms of them to the policies."""
+    """Wrap `handle`, to count arriving pods and pass updated histograms of them to the policies."""
     arrived = ArrivedPods(half_life_ns)
 
     def handle_and_count(event: Event, now_ns: int) -> list[Any]:
@@ -63,28 +63,30 @@ def learning(handle: Handle, half_life_ns: int) -> Handle:
 
 
 GRACE_NS = 30_000_000_000
-"""How long a preempted pod stays, by default: Kubernetes' terminationGracePeriodSeconds."""
+"""Nanoseconds that a preempted pod still runs: Kubernetes' default
+terminationGracePeriodSeconds."""
 
 
 class WorldEvent(msgspec.Struct, frozen=True):
-    """An event that policies do not cause: a node joins, another scheduler's pod ends."""
+    """An event that policies do not cause, such as a node that joins or another scheduler's pod
+    that ends."""
 
     at_ns: int
     event: Event
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """A cluster and a workload, in file order, and what policies know of interference.
+    """A cluster and a workload, in file order, and the inputs and rules of the scheduler.
 
-    `mystic`: distances between applications, for Co-scheML's baseline of that name. `world` events
-    happen at their times in timed mode; `limits` are how much of a GPU may be promised. `usual` are
-    the shapes that policies consider typical; without any, those of the pods. With `learn`,
-    policies know only the arrivals so far, and an arrival counts half after each half-life (ns; 0:
-    for ever fully).
+    `mystic`: distances between applications, for the baseline Mystic in Co-scheML. `world` events
+    happen at their times in timed mode; `limits` bound the share of a GPU that may be promised.
+    `usual` are the shapes that policies consider typical; if empty, those of the pods. With
+    `learn`, policies know only pods that arrived before, and a pod's weight halves every
+    `half_life_ns` (0: never).
 
-    `queues` are teams' queues, `head_of_line` says when places are kept, `moves` when pods that may
-    be moved are, for others that wait. In timed mode pods end others as the scheduler would, if
-    they may (`preempts`), unless `preempt` is off; those go `grace_ns` later."""
+    `queues` are teams' queues, `head_of_line` the rules for reserving places for pending pods,
+    `moves` those for moving pods. In timed mode pods preempt others as in the scheduler if
+    `preempts`, unless `preempt` is False; preempted pods end `grace_ns` later."""
 
     nodes: list[Node]
     pods: list[TracePod]
@@ -103,15 +105,15 @@ class Scenario(msgspec.Struct, frozen=True):
 
     @property
     def preempts(self) -> bool:
-        """True if a pod may have to end for another: of higher priority, or of a queue that takes
-        back what others borrow."""
+        """True if a pod may be preempted, for a pod of higher priority or of a queue that reclaims
+        its guarantee."""
         if not self.preempt:
             return False
         return self.queues.reclaim or len({pod.priority for pod in self.pods}) > 1
 
     @property
     def has_queues(self) -> bool:
-        """True if pods name queues, or some are configured."""
+        """True if pods name queues, or queues are configured."""
         return self.queues != NO_QUEUES or any(pod.names_queue for pod in self.pods)
 
     @property
@@ -120,15 +122,15 @@ class Scenario(msgspec.Struct, frozen=True):
         return sum(gpu.milli for node in self.nodes for gpu in node.gpus)
 
     def typical(self) -> TypicalPods:
-        """Return the target workload of FGD and of the fragmentation measure: the trace's own
-        mix."""
+        """Return the target workload of FGD and of the fragmentation measure: by default the
+        trace's own mix."""
         return TypicalPods(self._usual())
 
     def _usual(self) -> Iterable[Shape]:
         return self.usual or (pod.shape for pod in self.pods)
 
     def with_said_durations(self) -> "Scenario":
-        """Return the same, where pods say how long they run."""
+        """Return the scenario with pods that declare how long they run."""
         usual = tuple(self._usual())
         pods = [_saying(pod, duration_ns(pod)) for pod in self.pods]
         return msgspec.structs.replace(self, pods=pods, usual=usual)
@@ -136,7 +138,7 @@ class Scenario(msgspec.Struct, frozen=True):
     def start(
         self, decider: Decider, arrivals: Arrivals, decisions: DecisionsWriter | None = None
     ) -> tuple[Engine, Any]:
-        """Return a new engine that knows the cluster, and the function that takes events.
+        """Return a new engine that knows the cluster, and the function that takes its events.
 
         The function is the engine's own `handle`, or, with `decisions`, a recorder's; it raises
         failed decisions (`going_on`)."""
@@ -176,7 +178,7 @@ def _saying(pod: TracePod, runs_ns: int | None) -> TracePod:
 
 
 def read_scenario(nodes: Path, pods: Path, *, timed: bool) -> Scenario:
-    """Read cluster and pods; with `timed`, pods need times.
+    """Read a cluster and its pods; with `timed`, pods need times.
 
     `BadInputError` if a file is malformed, no node has a GPU, or there is no pod."""
     cluster = read_nodes(nodes)
@@ -192,7 +194,7 @@ def read_scenario(nodes: Path, pods: Path, *, timed: bool) -> Scenario:
 
 # --- Lists inputs that a policy needs and a simulation of a trace lacks ---------------------------
 #
-# Without its inputs a policy decides by requests alone, so a comparison would not be about it.
+# Without its inputs a policy decides by requests alone, so a comparison would not measure it.
 
 METRICS = "metrics"
 SLOWDOWNS = "slowdowns"
@@ -211,7 +213,7 @@ REMEDIES = {
 
 
 def lacking(decider: Decider, scenario: Scenario) -> list[str]:
-    """Return the inputs that the policies declare but do not get, in a fixed order."""
+    """Return the inputs that the decider's policies need but do not get, in a fixed order."""
     profile, lacks = profile_of(decider), list[str]()
     inputs = {name: None for policy in profile.policies for name in policy.inputs}
     if not profile.reads.isdisjoint({"signals", "cluster"}):
@@ -233,13 +235,15 @@ def lacking(decider: Decider, scenario: Scenario) -> list[str]:
 # Starts a simulation from a cluster's state: bound pods keep their GPUs, pending ones arrive at
 # once.
 #
-# No pod leaves: what is compared is where pending pods are placed.
+# No pod ends, since the placement of pending pods is compared.
 
 
 class HeldStart(msgspec.Struct, frozen=True):
-    """A cluster's state: `events` load what is held, `pending` pods arrive in this order.
+    """A cluster's state: `events` load the bound pods, then the `pending` pods arrive in this
+    order.
 
-    `usual` are the shapes that policies consider typical, `limits` how much may be promised."""
+    `usual` are the shapes that policies consider typical, `limits` bound the share that may be
+    promised."""
 
     nodes: tuple[Node, ...]
     events: Sequence[Event]

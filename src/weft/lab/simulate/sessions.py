@@ -1,9 +1,8 @@
 """Schedules jobs in sessions, as KAI and Volcano do; Weft's engine only keeps the accounts.
 
-A session takes jobs in order. For each it places pod after pod on the node that the policy rates
-best, in a statement: if as many as the job needs find places, all of it is carried out, else it is
-discarded, and the next job is tried. What neither system does while it waits is hold capacity.
-
+A session takes jobs in order. It places each job's pods one after another on the node that the
+policy rates best, in a statement: if the job's minimum number of pods find places, the statement is
+carried out, else it is discarded, and the next job is tried. So a pending job holds no capacity.
 Simulated sessions are run at each event and take no time; both systems run one a second. Not
 simulated: their preemption, reclaim and consolidation, and fairness between several queues."""
 
@@ -20,7 +19,7 @@ Amounts = tuple[int, int, int]
 
 
 class _Job:
-    """A job's waiting pods, by UID, and how many of it have places."""
+    """A job's pending pods by UID, and the UIDs of its placed pods."""
 
     def __init__(self, least: int, priority: int, number: int) -> None:
         self.least, self.order = least, (-priority, number)
@@ -30,20 +29,21 @@ class _Job:
 
     @property
     def lacks(self) -> int:
-        """How many of its pods must find places before any is bound."""
+        """Number of its pods that must find places before any is bound."""
         return max(0, self.least - len(self.placed))
 
     @property
     def is_valid(self) -> bool:
-        """True if it has pods to place, and as many exist as it needs."""
+        """True if the job has pending pods, and enough of them for its minimum."""
         return bool(self.waiting) and len(self.waiting) >= self.lacks
 
 
 class Sessions:
-    """Takes the events of a run in the engine's place.
+    """Handles the events of a run instead of the engine.
 
-    With `overcommit`, a job's pods are looked at only once it is queued: while what queued jobs
-    still wait for, together with it, is within so many times the cluster, less what is in use."""
+    With `overcommit`, a job is scheduled only once it is queued: its pods' requests, with those
+    that queued jobs still wait for, must fit in `overcommit` times the cluster, less the capacity
+    in use."""
 
     def __init__(self, engine: Engine, handle: HandleEvent, overcommit: float = 0.0) -> None:
         self._engine, self._handle = engine, handle
@@ -53,10 +53,10 @@ class Sessions:
         self._of: dict[str, _Job] = {}
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
-        """Take in one event; return commands, as the engine does."""
+        """Handle one event, and return commands as the engine does."""
         if isinstance(event, PodAdded):
             self._comes(event.pod)
-            # Nobody else fits now who did not before.
+            # A new pod frees no capacity, so only its own job can find a place now.
             return self._session([self._of[event.pod.uid]], now_ns)
         if isinstance(event, PodBound):
             return self._handle(event, now_ns)
@@ -101,7 +101,7 @@ class Sessions:
         return commands
 
     def _statement(self, pods: Sequence[PodRequest], now_ns: int) -> list[tuple[PodRequest, str]]:
-        """Return the pods that find a node one after another, each with its node."""
+        """Return the pods that find a node, placed one after another, each with its node."""
         engine, found = self._engine, list[tuple[PodRequest, str]]()
         before = engine.journal.seq
         with engine.trial():
@@ -129,7 +129,8 @@ class Sessions:
     # --- Volcano's enqueue action ------------------------------------------------------------
 
     def _enqueue(self, order: Sequence[_Job]) -> None:
-        """Queue jobs in order, each if it fits what is left by the overcommit factor."""
+        """Queue jobs in order, each if it fits in the capacity that the overcommit factor
+        leaves."""
         table = self._engine.ledger.table
         over = self._overcommit - 1
         free = [
@@ -148,7 +149,7 @@ class Sessions:
 
 
 def _needs(job: _Job) -> Amounts:
-    """Return what the pods ask for that the job still needs."""
+    """Return the total request of the pods that the job still needs."""
     gpus = cpu = memory = 0
     for pod in list(job.waiting.values())[: job.lacks]:
         requests: Any = pod.shape.gpu_requests

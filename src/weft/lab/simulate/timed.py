@@ -1,14 +1,14 @@
 """Timed mode: the trace's own arrivals and departures on a virtual clock, with queueing.
 
 A pod runs for as long as in the trace (deletion − scheduling), counted from its placement here; a
-row without these times never ends. Arrivals can come `compress` times faster while durations stay,
-because the trace alone never fills its cluster. At each creation time the pod of that row arrives,
-or, with resampling, the one drawn for it. The time of a gang's pod is counted from when as many of
-the gang as it needs have places.
+row without these times never ends. A gang's pod is counted from when the gang's minimum number of
+pods are placed. Arrivals can be compressed in time by `compress` while durations stay, because the
+trace alone never fills its cluster. At each creation time the pod of that row arrives, or, with
+resampling, the pod drawn for it.
 
-A pod that is preempted runs on, and keeps its place, for the scenario's grace; unless it ends by
-then, its work is lost, and its controller makes it again. One that is evicted for another reason
-goes, and comes again, at once."""
+A preempted pod runs on, and keeps its place, for the scenario's grace period. Unless it completes
+by then, its work is lost, and its controller creates it again. A pod evicted for another reason
+ends, and is created again, at once."""
 
 import heapq
 from collections import Counter
@@ -77,7 +77,7 @@ SECOND_NS = 1_000_000_000
 
 
 class TimelineRecorder:
-    """Integrates piecewise constant amounts. Times are nanoseconds."""
+    """Integrates piecewise constant amounts over time. Times are nanoseconds."""
 
     def __init__(self, first_ns: int, capacity_milli: int) -> None:
         self._first_ns, self._step_ns = first_ns, SECOND_NS
@@ -96,9 +96,9 @@ class TimelineRecorder:
     ) -> None:
         """Add amounts that held from `begin_ns` to `end_ns`.
 
-        `amounts` are the GPU requests of placed pods and what they hold, both in thousandths of a
-        GPU, and the number of pending pods; `fragments_milli` is FGD's measure. `after_all`: no
-        further pod starts."""
+        `amounts` are the GPU requested by placed pods and the GPU held by them, both in
+        thousandths, and the number of pending pods; `fragments_milli` is FGD's measure.
+        `after_all`: no further pod starts."""
         if after_all:
             end_ns = min(end_ns, self._first_ns + 2 * MOST_STEPS * self._step_ns)
         while not after_all and end_ns > self._first_ns + MOST_STEPS * self._step_ns:
@@ -124,7 +124,8 @@ class TimelineRecorder:
         self.record(now_ns, until_ns, amounts, fragments_milli, after_all=True)
 
     def step_of(self, at_ns: int) -> int:
-        """Return the step of this moment; fragmentation is measured once per step."""
+        """Return the number of the step that contains `at_ns`; fragmentation is measured once per
+        step."""
         return (at_ns - self._first_ns) // self._step_ns
 
     def _join_pairs(self) -> None:
@@ -137,7 +138,7 @@ class TimelineRecorder:
         self._step_ns *= 2
 
     def timeline(self, until_ns: int) -> Timeline:
-        """Return means over each step; `until_ns` is the last start."""
+        """Return the means over each step; `until_ns` is the time of the last start."""
         steps, step_ns = self._steps, self._step_ns
 
         def percents(column: int) -> list[float]:
@@ -160,8 +161,8 @@ class TimelineRecorder:
 
 
 class TimedPods(NamedTuple):
-    """Times in ns at which pods arrived, were bound and ended, by pod number; `pods` by number
-    too."""
+    """Times in ns at which pods arrived, were bound and ended, by pod number, and the pods
+    themselves."""
 
     pods: Sequence[TracePod]
     created: Mapping[int, int]
@@ -182,8 +183,8 @@ def pod_rows(
 ) -> list[JobTimes]:
     """Return one row per pod, by arrival.
 
-    `named(number)` returns its (uid, kind); by default the number, as in decisions, and the name of
-    the trace's pod. Of a pod that came again the row has the last binding."""
+    `named(number)` returns the pod's (uid, kind); by default its number, as in decisions, and its
+    name in the trace. A pod created again after an eviction has one row, with its last binding."""
 
     def second(at_ns: int | None) -> float | None:
         return None if at_ns is None else seconds(at_ns)
@@ -197,8 +198,9 @@ def pod_rows(
 
 
 def pods_over_time(rows: Iterable[JobTimes]) -> list[PodsPoint]:
-    """Return a point at every time a pod arrived, was bound or ended; unbound pods wait to the
-    end."""
+    """Return a point for every time at which a pod arrived, was bound or ended.
+
+    Pods that were never bound are pending to the end."""
     resident, waiting = Counter[float](), Counter[float]()
     for row in rows:
         waiting[row.arrived_s] += 1
@@ -215,10 +217,10 @@ def pods_over_time(rows: Iterable[JobTimes]) -> list[PodsPoint]:
 
 
 class TimedRun(EventLoop[int]):
-    """One run, and its measurements so far.
+    """A run in timed mode, and its measurements.
 
-    A pod's number is the row at whose time it arrives; several may be copies of one row. `on_come`
-    is called after each arrival."""
+    A pod's number is the row at whose creation time it arrives; with resampling several pods may be
+    copies of one row. `on_come` is called after each arrival."""
 
     nobody = 0
 
@@ -259,8 +261,10 @@ class TimedRun(EventLoop[int]):
         self.gave_up = 0
 
     def _next(self) -> tuple[int, int, int] | None:
-        """Return the next event; None too if all pods have ended, and the engine would only look
-        again whether a place is still to be kept."""
+        """Return the next event; None at the end of the run.
+
+        It also ends when all pods have ended and the engine would only check reserved places
+        again."""
         due = super()._next()
         if due and due[1] == WAKES and self.engine.kept_places.on and not self.places:
             waits = len(self.created) > len(self.started)
@@ -287,7 +291,7 @@ class TimedRun(EventLoop[int]):
         return not waiting and not self.goes_ns and len(self.created) == len(self.pods)
 
     def _comes_or_starts(self) -> None:
-        """Note an arrival or a start: use over time is measured up to the last one."""
+        """Mark an arrival or a start, up to which use over time is measured."""
         self.busy_until = self.now
         self.busy_asked_ns, self.busy_held_ns = self.asked_ns, self.held_ns
         if self.queues is not None:
@@ -298,10 +302,10 @@ class TimedRun(EventLoop[int]):
             self.arrive(key)
             self._on_come(self)
         elif kind == ENDS:
-            if self.ends_ns.get(key) == self.now:  # else it was evicted meanwhile
+            if self.ends_ns.get(key) == self.now:  # else the pod was evicted before
                 self.end(key)
         elif kind == GOES:
-            if self.goes_ns.get(key) == self.now:  # else its time was over before
+            if self.goes_ns.get(key) == self.now:  # else the pod ended before
                 self.loses_place(key)
                 self.schedule(self.now, RETURNS, key)
         elif kind == RETURNS:
@@ -341,7 +345,7 @@ class TimedRun(EventLoop[int]):
         return None if row is None else table.nodes[row]
 
     def _runs(self, number: int) -> None:
-        """Schedule the end of a pod that runs from now on."""
+        """Schedule the end of a pod that starts to run now."""
         lasts = duration_ns(self.pods[number])
         if lasts is not None and not self.pods[number].withdrawn:
             lasts -= self.moved.done_ns(number)
@@ -349,7 +353,7 @@ class TimedRun(EventLoop[int]):
             self.schedule(self.now + lasts, ENDS, number)
 
     def end(self, number: int) -> None:
-        """End a pod whose time is over."""
+        """End a pod that completed."""
         self.ended[number] = self.now
         self.gangs.ends(number, self.now)
         if self.queues is not None:
@@ -365,10 +369,10 @@ class TimedRun(EventLoop[int]):
         self.held_milli += self.meter.held_change(self.places.pop(number))
 
     def _evict(self, command: Evict) -> None:
-        """Take the pod's place, now or after its grace; its controller makes it again."""
+        """Evict the pod, now or after its grace period; its controller creates it again."""
         uid = command.placement.uid
         if not uid.isdecimal() or int(uid) not in self.places:
-            return  # a pod of the world's
+            return  # a pod of another scheduler
         number = int(uid)
         if why := command.record.preempted:
             if why.moves_to:
@@ -380,7 +384,7 @@ class TimedRun(EventLoop[int]):
             self.comes_anew(number)
 
     def loses_place(self, number: int) -> None:
-        """Take a pod's place from it: its work so far is lost, or of a moved one a part of it."""
+        """Evict a pod: its work is lost, or only `restart_s` seconds of it if the pod is moved."""
         ran_ns, pod = self.now - self.started.pop(number), self.pods[number]
         if number in self.gang_of:
             ran_ns = self.gangs.loses_place(number, self.now)
@@ -393,8 +397,7 @@ class TimedRun(EventLoop[int]):
         self._take_place(number)
 
     def comes_anew(self, number: int) -> None:
-        """Create a pod again that lost its place; of a gang of which some have done their work, as
-        a pod of its own."""
+        """Create an evicted pod again, without its gang if a pod of the gang has completed."""
         request, pod = self._request(number), self.pods[number]
         if pod.request is not None:  # as long after its first creation, by the recorded clock
             later_ns = self.now - self.created[number]
@@ -432,8 +435,9 @@ class TimedRun(EventLoop[int]):
         )
 
     def leave(self, number: int) -> None:
-        """Delete a pod that never ran in the recording, unless it leaves only if not placed at
-        once."""
+        """Delete a pod that was never bound in the recording.
+
+        If it is bound here, it ends now if `withdrawn` is "later", and goes on otherwise."""
         if number not in self.started:
             self.gave_up += 1
             if self.queues is not None:
@@ -443,7 +447,7 @@ class TimedRun(EventLoop[int]):
             self.end(number)
 
     def result(self, policy: str, seed: int, *, timing: bool) -> PolicyRun:
-        """Return the finished run."""
+        """Return the results of the finished run."""
         waiting = self.created.keys() - self.started.keys()
         left = Counter(self.last_reason.get(number, "not decided") for number in waiting)
         run = self.meter.result(policy, seed, len(waiting), self.asked_milli, timing=timing)
@@ -471,8 +475,8 @@ class TimedRun(EventLoop[int]):
         return queues.result(waits_ns, measured, self.capacity_milli)
 
     def _waited_ns(self, number: int) -> int:
-        """Return how long a pod that started had waited, ns, without the time that it ran before it
-        was moved."""
+        """Return the ns that a started pod waited, without the time that it ran before it was
+        moved."""
         return self.started[number] - self.created[number] - self.moved.ran_ns(number)
 
     def _of_size(self, *, several: bool) -> SizeWaits:
@@ -487,7 +491,7 @@ class TimedRun(EventLoop[int]):
         waited = [self._waited_ns(number) for number in self.started]
         waits = np.array(waited or [0], dtype=np.float64) / SECOND_NS
         span, asked, held = self.busy_until - self.first, self.busy_asked_ns, self.busy_held_ns
-        if not span:  # all arrived and started at once
+        if not span:  # all arrived and started at the same time
             span, asked, held = max(1, self.now - self.first), self.asked_ns, self.held_ns
         whole = span * max(1, self.capacity_milli)
         return WaitTimes(
@@ -511,15 +515,17 @@ class TimedRun(EventLoop[int]):
         )
 
     def _seconds(self, until: dict[int, int]) -> NDArray[np.float64]:
-        """Return seconds from creation until these times; a single 0 if there are none."""
+        """Return the seconds from pods' creation until these times; a single 0 if there are
+        none."""
         took = [at - self.created[number] for number, at in until.items()]
         return np.array(took or [0], dtype=np.float64) / SECOND_NS
 
 
 def _gangs_of(pods: Sequence[TracePod], rows: Sequence[int]) -> dict[int, Gang]:
-    """Return each pod's gang, by number: that of the row at whose time it arrives.
+    """Return the gang of each pod that has one, by number: the gang of the row at whose time it
+    arrives.
 
-    How many pods the gang needs is that of the gang drawn for it."""
+    The gang's minimum number of pods is that of the gang drawn for it."""
     gangs: dict[int, Gang] = {}
     for number, row in enumerate(rows):
         gang, drawn = pods[number].gang, pods[row].gang
@@ -539,7 +545,7 @@ def _rounded(seconds: np.floating[Any]) -> float:
 
 
 def _happenings(scenario: Scenario, compress: float) -> list[tuple[int, int, int]]:
-    """Return a heap of all events known before the run."""
+    """Return a heap of all events known before the run, as (time in ns, kind, number)."""
     heap = [(happens.at_ns, WORLD, number) for number, happens in enumerate(scenario.world)]
     for number, pod in enumerate(scenario.pods):
         assert pod.created_s is not None
@@ -565,10 +571,10 @@ def run_timed(
 ) -> PolicyRun:
     """Run one policy or profile over the trace's own time.
 
-    The result counts pods that never started, by reason, and those that had to wait. `on_holdings`
+    The results count pods that never started, by reason, and pods that had to wait. `on_holdings`
     is called after the last arrival, since at the end nearly all pods have left; `on_times` at the
     end, with the times at which each pod arrived, was bound and ended. `make_run` is another kind
-    of run, by which gangs are scheduled (`gang_rules`)."""
+    of run, which schedules gangs by a rule of `gang_rules`."""
 
     def on_come(run: TimedRun) -> None:
         done = len(run.created)

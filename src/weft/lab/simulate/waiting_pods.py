@@ -1,9 +1,9 @@
 """Generates pods for studies of waiting: openb's requests and lifetimes, Poisson arrivals.
 
-Pure: the same seed gives the same pods on every machine, in the same order at every load. Requests
-and how long pods run are those of `generate.py`, drawn apart from each other. No pod runs longer
-than a day, which is chosen: a longer one holds its GPUs for most of a run, and a run then measures
-one pod's luck."""
+Pure: the same seed gives the same pods in the same order on every machine and at every load.
+Requests and lifetimes are those of `generate.py`, drawn independently. No pod runs longer than a
+day, which is our choice: a longer one holds its GPUs for most of a run, whose result would then
+depend on that one pod."""
 
 import random
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ from weft.model import BadInputError
 
 MOST_S = 86_400
 NAMESPACES = 8
-"""Pods belong to these; the first has most of them, each further one fewer (1, 1/2, 1/3, …)."""
+"""Number of namespaces that pods belong to: the first has most pods, the k-th 1/k as many."""
 
 
 class PodMix(StrEnum):
-    """Shares that crowd large pods out, or many large pods."""
+    """Mixes of pods: small shares that delay large pods, or many large pods."""
 
     SHARES = "shares"
     MANY_GPU = "many-gpu"
@@ -38,8 +38,8 @@ WEIGHTS = {
     PodMix.SHARES: (0, 2 * _DEFAULT[1], _DEFAULT[2], *(4 * each for each in _DEFAULT[3:])),
     PodMix.MANY_GPU: (0, *CLASS_WEIGHTS[WorkloadMix.MULTIGPU][1:]),
 }
-"""Pods of each class in `CLASSES`: openb's with twice the shares and four times the pods of several
-GPUs, or its variant with many of these. Pods without a GPU are left out."""
+"""Weights of pods of each class in `CLASSES`: openb's with twice the shares and four times the pods
+of several GPUs, or its variant with many multi-GPU pods. Pods without a GPU are left out."""
 
 
 def waiting_pods(
@@ -52,10 +52,11 @@ def waiting_pods(
     movable: float = 0,
     restart_s: int = 60,
 ) -> list[TracePod]:
-    """Return so many pods by arrival. `movable` (0 to 1) of those that ask for a part of a GPU may
-    be moved, and then run `restart_s` again; who may at a lower ratio may at a higher one too.
+    """Return `pods` pods by arrival; every pod fits some empty node.
 
-    Every pod fits some empty node; `BadInputError` if none would."""
+    `movable` (0 to 1) is the share of pods with a part of a GPU that may be moved, and then repeat
+    `restart_s` seconds; pods movable at a lower share are movable at a higher one too.
+    `BadInputError` if no node has room for a pod with a GPU."""
     rng = random.Random(f"weft-waiting-{mix}-{seed}")
     classes = [
         ((gpus, fitting), weight)

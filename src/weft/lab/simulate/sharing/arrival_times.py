@@ -1,9 +1,9 @@
 """Arrival times of jobs: drawn by seed from a distribution, or taken from a trace.
 
-`bursty` resembles arrivals at shared training clusters (Philly, Alibaba): many jobs at once, then
+`bursty` resembles arrivals at shared training clusters (Philly, Alibaba): bursts of jobs between
 long gaps, and more by day than by night. Gaps are log-normal, with `sigma` the deviation of their
 logarithm (1.5: a coefficient of variation of 2.9), and the rate swings by `day_swing` over 24
-hours. It is fitted to no trace: use `trace` for a trace's own times."""
+hours. It is fitted to no trace: use `trace` for the times of a trace."""
 
 import csv
 import io
@@ -26,7 +26,7 @@ COLUMNS = ("creation_time", "submitted_s", "arrives_s")
 
 
 class ArrivalLaw(msgspec.Struct, frozen=True):
-    """The distribution of gaps between arrivals; their mean is passed when they are drawn.
+    """The distribution of gaps between arrivals; the mean gap is an argument when they are drawn.
 
     `uniform` draws gaps between `least` and `most` times the mean."""
 
@@ -58,8 +58,10 @@ def _gap_s(law: ArrivalLaw, rng: random.Random, mean_s: float, at_s: float) -> f
 
 
 def read_times_s(path: Path) -> list[float]:
-    """Read a trace's times in seconds, sorted, from 0: one number per line, or a CSV with a column
-    `creation_time` (as openb's pods), `submitted_s` or `arrives_s`."""
+    """Read a trace's times in seconds, sorted, and shifted so that the first is 0.
+
+    The file has one number per line, or is a CSV with a column `creation_time` (as openb's pods),
+    `submitted_s` or `arrives_s`."""
     try:
         rows = csv.reader(io.StringIO(read_text(path), newline=""))
         lines = [row for row in rows if row and row[0].strip()]
@@ -84,10 +86,10 @@ def read_times_s(path: Path) -> list[float]:
 
 
 def traced_ns(times_s: list[float], count: int, seed: int, mean_gap_s: float | None) -> list[int]:
-    """Return `count` arrival times in ns with the gaps of a trace, scaled to this mean gap if
-    given.
+    """Return `count` arrival times in ns with the gaps of a trace, scaled to `mean_gap_s` if given.
 
-    The trace is entered at a point that depends on the seed, and continues at its beginning."""
+    The trace is entered at a gap that depends on the seed, and after its end repeated from its
+    start."""
     gaps = [later - earlier for earlier, later in itertools.pairwise(times_s)] or [0.0]
     begin = random.Random(f"weft-trace-begin-{seed}").randrange(len(gaps))
     taken = [gaps[(begin + number) % len(gaps)] for number in range(count)]
@@ -101,6 +103,6 @@ def traced_ns(times_s: list[float], count: int, seed: int, mean_gap_s: float | N
 
 
 def arriving(jobs: tuple[Job, ...], instants_ns: list[int]) -> tuple[Job, ...]:
-    """Return the jobs in order, with these arrival times."""
+    """Return the jobs in order, each with its arrival time."""
     pairs = zip(jobs, instants_ns, strict=True)
     return tuple(msgspec.structs.replace(job, arrives_ns=at_ns) for job, at_ns in pairs)

@@ -1,8 +1,8 @@
 """Jobs modelled on published measurements of a V100 (Ferikoglou et al., PARMA-DITAM 2021).
 
 Nothing is copied from those logs: the parameters are fitted to them, at 0 and 100 % of
-over-provisioning. Thirty MLPerf inference jobs come to one GPU of 32,510 MiB; each requests what it
-needs times (1 + over-provisioning). Other levels are predictions."""
+over-provisioning. Thirty MLPerf inference jobs arrive at one GPU of 32,510 MiB; each requests the
+memory that it needs times (1 + over-provisioning). Results at other levels are predictions."""
 
 from enum import StrEnum
 
@@ -16,11 +16,11 @@ from weft.model import Gpu, Node
 CARD_MIB = 32510
 JOBS_A_GPU = 30
 CALIBRATED_PERCENTS = (0, 100)
-"""Levels of over-provisioning that parameters were fitted at; all others are predictions."""
+"""Levels of over-provisioning (%) that the parameters were fitted at."""
 ARRIVAL_LEAST_S, ARRIVAL_MOST_S = 20, 40
 """Range of seconds between two jobs, drawn uniformly."""
 FIRST_NS = 6 * SECOND_NS
-"""Time from the start of an experiment, where its makespan begins, to its first job."""
+"""Time from the start of an experiment, from which its makespan counts, to its first job."""
 
 START_NS, END_NS = 3_600_000_000, 900_000_000
 """Time from binding to the container's start, and from its exit to the job's completion."""
@@ -29,7 +29,7 @@ FEW_PERMILLE, MANY_PERMILLE = (1000, 1030, 1030), (1250, 1250, 1460, 1460)
 """Slowdown in permille by the number of jobs on a GPU: one to three, and from four on.
 
 These jobs are bound by the CPU, and two hardly slow each other. Fitted to gpushare's run at 100 %
-(two; three is interpolated, as the fitted runs hardly have it) and to gpushare's and the
+(two; three is interpolated, as the fitted runs hardly have three) and to gpushare's and the
 Kube-Knots-like run at 0 % (four, five, six). Seven and more occur only while jobs die loading: at
 50 and 100 % jobs took no longer next to them than in a group of six."""
 
@@ -56,9 +56,9 @@ class JobMix(StrEnum):
 
 
 class JobModel(msgspec.Struct, frozen=True):
-    """A program: its memory need, run time alone, and memory over time.
+    """A program: its memory need, and its phases alone on a GPU.
 
-    `early_phases`, if given, apply to the first third of its runs."""
+    `early_phases`, if given, apply to the first third of its jobs."""
 
     name: str
     need_mib: int
@@ -69,7 +69,7 @@ class JobModel(msgspec.Struct, frozen=True):
 def _loading(
     seconds: float, plateau_mib: int, util: float, fallback_mib: tuple[int, ...] = ()
 ) -> tuple[JobPhase, ...]:
-    """Return phases of imports, a CUDA context, the graph, and then all memory at once until the
+    """Return phases of imports, a CUDA context and the graph, then one with all memory until the
     end."""
 
     def took(share: float) -> int:
@@ -84,7 +84,8 @@ def _loading(
 
 
 def _with_peak(seconds: float, plateau_mib: int, peak_mib: int) -> tuple[JobPhase, ...]:
-    """Return a plateau with a short peak late in the work, which cannot be measured beforehand."""
+    """Return phases with a short memory peak late in the work, which cannot be measured
+    beforehand."""
     early = _loading(seconds * 0.7, plateau_mib, 0.15)
     rest = round(seconds * 0.3 * SECOND_NS)
     peak = JobPhase(rest // 3, peak_mib, 0.3, 0.15, 0.3)
@@ -92,7 +93,8 @@ def _with_peak(seconds: float, plateau_mib: int, peak_mib: int) -> tuple[JobPhas
 
 
 def _with_late_growth(seconds: float, plateau_mib: int, peak_mib: int) -> tuple[JobPhase, ...]:
-    """Return a plateau for nine tenths of the work, then all memory until the end."""
+    """Return phases with little memory for nine tenths of the work, then all memory until the
+    end."""
     return (
         *_loading(seconds * 0.9, plateau_mib, 0.15),
         JobPhase(round(seconds * 0.1 * SECOND_NS), peak_mib, 0.15, 0.075, 0.15),
@@ -100,8 +102,8 @@ def _with_late_growth(seconds: float, plateau_mib: int, peak_mib: int) -> tuple[
 
 
 FALLBACK_MIB = (2887, 839)
-"""Memory that the program falls back to on a GPU with too little free memory: in the logs the fifth
-container on a GPU holds 2,887 MiB, the sixth 839, and both run to the end."""
+"""Memory in MiB that the program falls back to if too little is free: in the logs the fifth
+container on a GPU holds 2,887 MiB, the sixth 839, and both complete."""
 SSD = JobModel("ssd-mobilenet", 6994, _loading(131.5, 6994, 0.15, FALLBACK_MIB))
 RIGID = JobModel("ssd-mobilenet", 6994, _loading(131.5, 6994, 0.15))
 RESNET = JobModel("resnet50", 8388, _loading(160.0, 8388, 0.2))
@@ -117,9 +119,9 @@ MIXES = {
     JobMix.LATE: (LATE,),
     JobMix.GROWN: (GROWN,),
 }
-"""Programs of each mix. Only `ssd` is calibrated. `rigid` dies if it cannot get all of its memory,
-as most programs would; run times of the other two programs are not in the logs; the rest is made
-up."""
+"""Programs of each mix. Only `ssd` is calibrated. In `rigid` a program dies if it cannot get all of
+its memory, as most programs would. Run times of `resnet50` and `mobilenet` are not in the logs;
+`peaky`, `late` and `grown` are invented."""
 
 
 def request_mib(need_mib: int, percent: int) -> int:
@@ -128,7 +130,8 @@ def request_mib(need_mib: int, percent: int) -> int:
 
 
 def slowdown(percent: int) -> ByResidents:
-    """Return the slowdown model at a level; a job alone takes its measured time at that level."""
+    """Return the slowdown model at a level (%); a job alone takes its measured time at that
+    level."""
     drift = 1000 + DRIFT_PERMILLE * min(percent, 100) // 100
     return ByResidents((*(few * drift // 1000 for few in FEW_PERMILLE), *MANY_PERMILLE))
 
@@ -140,7 +143,8 @@ def cluster(gpus: int) -> tuple[Node, ...]:
 
 
 def jobs(percent: int, seed: int, gpus: int = 1, mix: JobMix = JobMix.SSD) -> tuple[Job, ...]:
-    """Return the workload of one seed. Arrivals and work are the same at every level."""
+    """Return the jobs of one seed. Their arrivals and work are the same at every level
+    `percent`."""
     chance = np.random.default_rng([seed, 0])
     models = MIXES[mix]
     count = JOBS_A_GPU * gpus

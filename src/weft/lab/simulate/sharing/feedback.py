@@ -1,9 +1,9 @@
-"""Observes slowdowns from jobs' progress, as a live cluster would.
+"""Observes slowdowns from jobs' progress, as in a cluster.
 
-At each poll, what every container has done since the last poll is compared with what it would have
-done alone. The engine gets it as `ProgressSeen`, pairs that ran together throughout update the
-observations, and policies get the updated table and bans. The true values are only used to count
-how well latency-critical jobs fare."""
+At each poll, the work that every container did since the last poll is compared with the work that
+it would have done alone. The engine gets the result as `ProgressSeen`, pairs that shared a GPU
+throughout update the observed slowdowns, and policies get the updated table and bans. The true
+slowdowns are only used to count readings of latency-critical jobs beyond their limit."""
 
 import math
 from collections.abc import Iterator
@@ -27,9 +27,9 @@ class Feedback(msgspec.Struct, frozen=True):
     """Settings of polling progress: every `period_ns`, with lognormal `noise` (sigma of the log).
 
     A share `missing` of readings is lost. With `teach`, observations update the policies' table;
-    with `evict`, the engine may evict because of them. Without either, only readings of
-    latency-critical jobs slower than `bound`, or than their own limit, are counted. An evicted job
-    loses its work since it started, unless it `keeps_work` (saves it as it goes)."""
+    with `evict`, the engine may evict because of them. Without both, readings are only used to
+    count latency-critical jobs slower than their own limit, or than `bound`. An evicted job loses
+    its work, unless it `keeps_work` (saves it continuously)."""
 
     period_ns: int = 15 * SECOND_NS
     noise: float = 0.0
@@ -41,7 +41,7 @@ class Feedback(msgspec.Struct, frozen=True):
 
 
 class _Mark(NamedTuple):
-    """A container's work done at the last poll, and its neighbours then."""
+    """A container's work at a poll, and the pods on its GPU then."""
 
     started_ns: int
     worked_ns: int
@@ -49,8 +49,8 @@ class _Mark(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """One container over one window in which it ran throughout; `steady`: so did all its
-    neighbours."""
+    """A container that ran throughout the time between two polls; `steady` if its neighbours did
+    too."""
 
     container: SimulatedContainer
     gpu: GpuKey
@@ -60,7 +60,7 @@ class _Seen(NamedTuple):
 
 
 class SimulatedProgress:
-    """Polls the progress of the jobs of one run."""
+    """Polls the progress of the jobs of a run."""
 
     def __init__(
         self,
@@ -73,7 +73,8 @@ class SimulatedProgress:
         table = inputs.get(INTERFERENCE, InterferenceTable(0))
         self.experience = ObservedSlowdowns(msgspec.convert(table, InterferenceTable))
         self.looks = self.slow_looks = 0
-        """Readings of latency-critical jobs, and those of them that were beyond the job's bound."""
+        """`looks` counts readings of latency-critical jobs, `slow_looks` those slower than the
+        job's bound."""
         self._feedback, self._cards = feedback, cards
         self._model = {(node.name, gpu.index): gpu.model for node in nodes for gpu in node.gpus}
         self._marks: dict[str, _Mark] = {}
@@ -81,10 +82,10 @@ class SimulatedProgress:
         self._random = Random(f"weft-feedback-{seed}")
 
     def look(self, now_ns: int) -> ProgressSeen | None:
-        """Poll progress; return the event for the time since the last poll, or None if there is
-        none.
+        """Poll progress; return the event with the slowdowns since the last poll, None without
+        `evict`.
 
-        The table with what was learnt comes from `due`."""
+        The updated table of slowdowns comes from `due`."""
         progress = []
         for window in self._windows(now_ns):
             job = window.container.job
@@ -101,13 +102,14 @@ class SimulatedProgress:
         return ProgressSeen(tuple(progress)) if self._feedback.evict else None
 
     def due(self, now_ns: int) -> PolicyInput | None:
-        """Return the policies' updated table, if an update is due."""
+        """Return the policies' updated table of slowdowns; None if no update is due."""
         table = self.experience.due(now_ns)
         return PolicyInput(INTERFERENCE, to_input(table)) if table is not None else None
 
     def separate(self, command: Evict, now_ns: int) -> PolicyInput | None:
-        """Ban the two applications of an eviction for slowness, and return the updated table, if
-        due."""
+        """Ban the two applications of an eviction for slowness from sharing a GPU.
+
+        Return the policies' updated table, None if no update is due."""
         slowed = command.record.slowed
         if slowed is None:
             return None
@@ -115,7 +117,7 @@ class SimulatedProgress:
         return self.due(now_ns)
 
     def _windows(self, now_ns: int) -> Iterator[_Seen]:
-        """Yield the containers that ran throughout since the last poll."""
+        """Yield the containers that ran throughout since the last poll, with their slowdowns."""
         before, passed = self._marks, now_ns - self._at_ns
         self._marks, self._at_ns = {}, now_ns
         for gpu in self._model:
@@ -137,8 +139,10 @@ class SimulatedProgress:
                 yield _Seen(container, gpu, others, slowdown, steady)
 
     def _measured(self, slowdown: float) -> float | None:
-        """Return the slowdown with noise, or None if lost; draws are per window, equal in all runs
-        of a seed."""
+        """Return the slowdown with noise, or None if the reading is lost.
+
+        Two random numbers are drawn per window in any case, so that all runs of a seed draw the
+        same."""
         missing, factor = self._random.random(), self._random.gauss(0.0, 1.0)
         if missing < self._feedback.missing:
             return None

@@ -3,18 +3,18 @@
 State: containers and their progress. It knows no ledger, requests or policy, as these do not affect
 a GPU.
 
-Invariants
-  1. Containers never hold more memory than their GPU has. One that would grow beyond takes less, if
-     its program can, or dies (CUDA out of memory): its work is lost, and it is restarted, at once
-     after its first death, later after a back-off.
-  2. Work is counted in integers: equal inputs give equal times on every machine.
+Invariants 1. Containers never hold more memory than their GPU has. If a container would need more,
+it takes
+     less, if its program can, or dies (CUDA out of memory): its work is lost, and it is restarted,
+     immediately after its first death, later after a back-off.
+2. Work is counted in integers: equal inputs give equal times on every machine.
 
 States of a container
+
     put ──start_ns──▶ RUNNING ──last phase ends──▶ done
                        │   ▲
         out of memory  ▼   │ 0 s, 10 s, 20 s, 40 s … 300 s (the kubelet's back-off)
-                      RESTING ──after RESTARTS_MOST──▶ failed
-"""
+                      RESTING ──after RESTARTS_MOST──▶ failed"""
 
 import heapq
 import math
@@ -29,9 +29,10 @@ from weft.lab.simulate.sharing.job import SECOND_NS, Job, JobPhase
 
 
 class PowerModel(msgspec.Struct, frozen=True):
-    """P = `idle_w` + `context_w` · [memory in use] + `busy_w` · a ** `gamma`, in watts.
+    """The power of a GPU in watts: `idle_w` + `context_w` · [memory in use] + `busy_w` · a **
+    `gamma`.
 
-    `a` is the GPU's activity, 0 to 1. Kube-Knots assumes power linear in it (gamma 1)."""
+    a is the GPU's activity, 0 to 1. Kube-Knots assumes power linear in it (gamma 1)."""
 
     idle_w: float
     context_w: float
@@ -39,7 +40,7 @@ class PowerModel(msgspec.Struct, frozen=True):
     gamma: float = 1.0
 
     def watts(self, used: bool, activity: float) -> float:
-        """Return the power in watts at this activity; `used`: memory is in use."""
+        """Return the power in watts at this activity; `used` is True if memory is in use."""
         return (
             self.idle_w
             + (self.context_w if used else 0.0)
@@ -69,10 +70,9 @@ def power_of(model: str) -> PowerModel:
 
 
 class CardUse(msgspec.Struct):
-    """A GPU's use, integrated over time.
+    """A GPU's use, integrated over time: `util_s` in GPU_UTIL · s, `energy_j` in joules.
 
-    `util_s` is GPU_UTIL · s, `energy_j` joules. Between two calls of `until`, the values of the
-    first apply."""
+    `util` and `watts` apply from one call of `until` to the next."""
 
     now_ns: int
     util: float = 0.0
@@ -81,7 +81,7 @@ class CardUse(msgspec.Struct):
     energy_j: float = 0.0
 
     def until(self, now_ns: int, util: float, watts: float) -> None:
-        """Add the time until `now_ns` at the old values, and set the new ones."""
+        """Add the time until `now_ns` at the old values, and set new ones."""
         passed_s = (now_ns - self.now_ns) / SECOND_NS
         self.util_s += self.util * passed_s
         self.energy_j += self.watts * passed_s
@@ -91,23 +91,22 @@ class CardUse(msgspec.Struct):
 # Slowdowns of containers that share a GPU: the true values, which policies have to estimate
 
 Permille = int
-"""Thousandths: 1000 is the speed alone on a GPU, 1210 takes 21 % longer."""
+"""Thousandths of the time that work takes alone on a GPU: at 1210 it takes 21 % longer."""
 
 
 class SlowdownModel(Protocol):
-    """A model of interference."""
+    """A model of interference between containers on a GPU."""
 
     def permille(self, kind: str, others: Sequence[str]) -> Permille:
-        """Return the time of work of `kind` with neighbours `others`, in permille of its time
-        alone."""
+        """Return the time of work of `kind` next to `others`, in permille of its time alone."""
         ...
 
 
 class ByResidents:
     """Slowdown by the number of containers on the GPU, whatever they run.
 
-    `permille[k - 1]` is for k containers. Beyond the table it grows by the difference of the last
-    two entries, as nothing was measured there, and never decreases."""
+    `permille[k - 1]` is for k containers. For more containers than it has entries, it grows by the
+    difference of the last two, as nothing was measured, and never decreases."""
 
     def __init__(self, permille: Sequence[Permille]) -> None:
         if not permille or min(permille) <= 0:
@@ -115,7 +114,7 @@ class ByResidents:
         self._table = tuple(permille)
 
     def permille(self, kind: str, others: Sequence[str]) -> Permille:
-        """Return the time of work with neighbours `others`, in permille of its time alone."""
+        """Return the time of work next to `others`, in permille of its time alone."""
         beyond = len(others) + 1 - len(self._table)
         if beyond <= 0:
             return self._table[len(others)]
@@ -126,14 +125,13 @@ class ByResidents:
 class ByPairs:
     """Slowdown by a table of measured pairs; with several neighbours the slowdowns multiply.
 
-    `pairs[kind, other]` is the slowdown of `kind` by `other`; `unknown` is that of missing
-    pairs."""
+    `pairs[kind, other]` is the slowdown of `kind` by `other`; missing pairs get `unknown`."""
 
     def __init__(self, pairs: Mapping[tuple[str, str], Permille], unknown: Permille = 1000) -> None:
         self._pairs, self._unknown = dict(pairs), unknown
 
     def permille(self, kind: str, others: Sequence[str]) -> Permille:
-        """Return the product of the slowdowns by `others`."""
+        """Return the product of the slowdowns of `kind` by each of `others`."""
         product = 1000
         for other in others:
             product = product * self._pairs.get((kind, other), self._unknown) // 1000
@@ -143,15 +141,16 @@ class ByPairs:
 class ComputeSharing(msgspec.Struct, frozen=True):
     """Slowdown of containers that together need more compute than the GPU has.
 
-    With `proportional`, time grows by the sum of their needs of SMs or memory bandwidth, whichever
-    is larger, and at least by the measured slowdowns; else only these count. `each`, if given, is
-    every container's need of SMs, instead of its phase's."""
+    With `proportional`, time grows with the sum of their needs of SMs or of memory bandwidth,
+    whichever is larger, but at least by the measured slowdowns; otherwise only the measured ones
+    count. `each`, if given, replaces every container's need of SMs."""
 
     proportional: bool = False
     each: float | None = None
 
     def least_permille(self, phases: Sequence[JobPhase]) -> Permille:
-        """Return the least time of work in these phases together, in permille of its time alone."""
+        """Return the least time of work in these phases together, in permille of its time alone; 0
+        unless `proportional`."""
         if not self.proportional:
             return 0
         sms = [phase.sm_active_ratio if self.each is None else self.each for phase in phases]
@@ -168,7 +167,7 @@ REST_MOST_NS = 300 * SECOND_NS
 """The kubelet's CrashLoopBackOff: the first restart is immediate, the second after 10 s, then
 doubling."""
 HEALTHY_NS = 600 * SECOND_NS
-"""A container that ran for this long before it died is restarted as after its first death."""
+"""A container that ran for this long before it died is restarted without a back-off."""
 RESTARTS_MOST = 20
 """Restarts after which a container fails for good, as a Job with backoffLimit 20 does."""
 
@@ -208,7 +207,7 @@ class SimulatedContainer:
         self.done = 0
         self.speed = self.permille = 0
         self.memory_mib = 0
-        """GPU memory that it holds."""
+        """GPU memory that the container holds."""
         self.restarts = self.deaths_in_row = 0
         self.resumes_ns = starts_ns
         self.started_ns = starts_ns
@@ -216,22 +215,23 @@ class SimulatedContainer:
 
     @property
     def running(self) -> bool:
-        """True if it has started and is not waiting for a restart."""
+        """True if the container has started and is not waiting for a restart."""
         return self.phase >= 0
 
     @property
     def current_phase(self) -> JobPhase | None:
-        """The phase it is in; None while it is not running."""
+        """The container's phase; None while it is not running."""
         return self.job.phases[self.phase] if self.running else None
 
     @property
     def worked_ns(self) -> int:
-        """The time that the work done so far takes alone on a GPU."""
+        """The ns that its completed work takes alone on a GPU."""
         before = sum(phase.work_ns for phase in self.job.phases[: max(self.phase, 0)])
         return before + self.done // _PER_WORK_NS
 
     def ends_ns(self, now_ns: int) -> int:
-        """Return the time of its next change, if nothing else changes on the GPU."""
+        """Return the time of the container's next change of phase or restart, if nothing else
+        changes."""
         if not self.running:
             return self.resumes_ns
         left = self.job.phases[self.phase].work_ns * _PER_WORK_NS - self.done
@@ -273,11 +273,11 @@ class SimulatedGpus:
         self.ooms = 0
         self.lost_ns = 0
         self.lost_of: dict[str, int] = {}
-        """`lost_ns` by the UID of the job whose pods lost it."""
+        """The part of `lost_ns` of each job, by its UID."""
         self.all_used_mib = 0
         """Memory in use on all GPUs together."""
         self.served: dict[str, dict[int, int]] = {}
-        """Work that jobs with queries did, by UID and slowdown in permille."""
+        """ns of work that jobs with queries did, by UID and by slowdown in permille."""
         self.all_util, self.all_watts = 0.0, idle_w * len(memory_mib)
         """Sums over all GPUs: of GPU_UTIL (0 to 1 per GPU), and of power in watts."""
 
@@ -292,7 +292,7 @@ class SimulatedGpus:
         self._renew(key, now_ns)
 
     def take(self, uid: str, now_ns: int) -> None:
-        """Delete the pod: its container and the work it has done are lost."""
+        """Delete the pod with this UID: its container and the container's work are lost."""
         key = self.where.pop(uid)
         card = self._cards[key]
         self._advance(card, now_ns)
@@ -303,7 +303,7 @@ class SimulatedGpus:
         self._renew(key, now_ns)
 
     def suspend(self, uid: str, now_ns: int) -> tuple[JobPhase, ...]:
-        """Remove the pod's container from the GPU, and return the phases that it has yet to do."""
+        """Remove the pod's container from its GPU, and return the phases that are left to run."""
         card = self._cards[self.where[uid]]
         self._advance(card, now_ns)
         container = card.containers[uid]
@@ -319,13 +319,13 @@ class SimulatedGpus:
         return (rest, *phases[container.phase + 1 :])
 
     def next_ns(self) -> int | None:
-        """Return the time of the next change on any GPU, or None."""
+        """Return the time of the next change on any GPU; None if there is none."""
         while self._heap and self._heap[0][2] != self._cards[self._heap[0][1]].version:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def advance(self, now_ns: int) -> list[ContainerEnd]:
-        """Process all changes up to `now_ns`; returns the containers that ended, in order."""
+        """Process all changes up to `now_ns`; return the containers that ended, in order."""
         ended: list[ContainerEnd] = []
         while (due := self.next_ns()) is not None and due <= now_ns:
             at, key, _ = heapq.heappop(self._heap)
@@ -342,11 +342,11 @@ class SimulatedGpus:
         return list(self._cards[key].containers.values())
 
     def used_mib(self, key: GpuKey) -> int:
-        """Return the GPU's memory in use."""
+        """Return the GPU's memory in use, in MiB."""
         return sum(each.memory_mib for each in self._cards[key].containers.values())
 
     def memory_mib(self, key: GpuKey) -> int:
-        """Return the GPU's memory."""
+        """Return the GPU's total memory in MiB."""
         return self._cards[key].memory_mib
 
     def draw(self, key: GpuKey) -> tuple[float, float]:
@@ -364,7 +364,7 @@ class SimulatedGpus:
     # --- one GPU ---------------------------------------------------------------------------
 
     def _turn(self, key: GpuKey, now_ns: int) -> list[ContainerEnd]:
-        """Process all changes due on the GPU at this instant, containers by arrival."""
+        """Process all changes due on the GPU at `now_ns`, containers by arrival."""
         card = self._cards[key]
         self._advance(card, now_ns)
         ended = []
@@ -385,7 +385,7 @@ class SimulatedGpus:
     def _step(
         self, card: _Card, container: SimulatedContainer, now_ns: int
     ) -> Literal["done", "failed", "oom"] | None:
-        """Move the container to its next phase, to its end, or to its death by out of memory."""
+        """Start the container's next phase, or end it; return how it ended, None if it goes on."""
         if container.phase + 1 == len(container.job.phases):
             return "done"
         if not container.running:
@@ -401,7 +401,8 @@ class SimulatedGpus:
         return None
 
     def _takes_mib(self, card: _Card, container: SimulatedContainer) -> int | None:
-        """Return the memory for the container's next phase; None if the GPU has too little left."""
+        """Return the MiB that the container takes for its next phase; None if the GPU has too
+        little left."""
         phase = container.job.phases[container.phase + 1]
         room_mib = card.memory_mib - self._used(card) + container.memory_mib
         amounts = (phase.memory_mib, *phase.fallback_mib)
@@ -430,7 +431,7 @@ class SimulatedGpus:
         self.lost_of[owner] = self.lost_of.get(owner, 0) + lost_ns
 
     def _advance(self, card: _Card, now_ns: int) -> None:
-        """Let the GPU's containers work until `now_ns` at their present speeds."""
+        """Add the containers' work up to `now_ns` at their present speeds."""
         passed = now_ns - card.now_ns
         if passed < 0:
             raise ValueError(f"time went back: {card.now_ns} to {now_ns}")
@@ -443,7 +444,7 @@ class SimulatedGpus:
         card.now_ns = now_ns
 
     def _renew(self, key: GpuKey, now_ns: int) -> None:
-        """Recompute speeds and the GPU's next change, after its containers may have changed."""
+        """Recompute the containers' speeds and the GPU's next change, after containers changed."""
         card = self._cards[key]
         card.version += 1
         at_work = [each for each in card.containers.values() if each.running]

@@ -16,18 +16,18 @@ SECOND_NS = 1_000_000_000
 
 
 class QueryStream(msgspec.Struct, frozen=True, gc=False):
-    """A job's queries: `alone_ns`, the time of one alone (0: the job answers none), and `limit_ns`,
-    from when on one is late (0: never).
+    """A job's queries: each takes `alone_ns` alone on a GPU (0: the job answers none).
 
-    `each_s` are sent per second from the job's creation on; 0: each is sent when the one before is
-    answered, as in MLPerf's SingleStream."""
+    A query that takes longer than `limit_ns` is late (0: none is). `each_s` are sent per second
+    from the job's creation on; 0: each is sent when the previous one is answered, as in MLPerf's
+    SingleStream."""
 
     alone_ns: int = 0
     limit_ns: int = 0
     each_s: float = 0.0
 
     def count(self, work_ns: int) -> int:
-        """Return the number of queries of a job with this work alone."""
+        """Return the number of queries of a job whose work takes `work_ns` alone."""
         if not self.alone_ns:
             return 0
         if self.each_s:
@@ -39,7 +39,8 @@ NO_QUERIES = QueryStream()
 
 
 class AnsweredQueries(msgspec.Struct, frozen=True):
-    """Results of a job's queries; percentiles in seconds, over answered ones."""
+    """Results of a job's queries; percentiles in seconds over answered queries, None without
+    any."""
 
     queries: int = 0
     late: int = 0
@@ -52,7 +53,8 @@ def outcome_of(
 ) -> AnsweredQueries:
     """Return the results for a job that did `served` ns of work at each slowdown in permille.
 
-    `waited_ns` is the time that it was pending, or lost by dying."""
+    `waited_ns` is the time that the job was pending, plus the run time lost when its containers
+    died."""
     queries = stream.count(work_ns)
     if not queries:
         return AnsweredQueries()
@@ -86,9 +88,9 @@ def _quantile(served: Mapping[int, int], done: int, share: float) -> int:
 class JobPhase(msgspec.Struct, frozen=True, gc=False):
     """A part of a job's work with constant memory and load.
 
-    `work_ns` is its duration alone on a GPU; sharing stretches it. Ratios are of the GPU. If the
-    GPU has less than `memory_mib` free, the job takes the largest of `fallback_mib` that fits, and
-    runs at the same speed; if none fits, it dies."""
+    `work_ns` is its duration alone on a GPU, which sharing lengthens. Ratios are of the GPU. If
+    less than `memory_mib` is free, the job takes the largest of `fallback_mib` that fits, and runs
+    at the same speed; if none fits, its container dies."""
 
     work_ns: int
     memory_mib: int
@@ -102,11 +104,11 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     """The work of one pod, run once to the end.
 
     `kind` is its program: pods of one kind use the same memory, and slow each other down equally.
-    `request_mib` is what the pod requests, whatever it uses. `start_ns` passes between binding and
+    `request_mib` is the pod's request, however much it uses. `start_ns` passes between binding and
     the container's start, `end_ns` between its exit and the job's completion. `job_class` and
     `slowdown_limit` are as in `Shape`; `expected_s` is the run time alone that the pod declares, 0
-    for none. `queries` are those it answers; `image_mib` is the size of its image, which is named
-    after its kind."""
+    for none. `queries` are those that it answers; `image_mib` is the size of its image, which is
+    named after its kind."""
 
     uid: str
     kind: str
@@ -128,7 +130,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def peak_mib(self) -> int:
-        """The most memory that it uses at any time."""
+        """The most GPU memory that it uses at any time, in MiB."""
         return max((phase.memory_mib for phase in self.phases), default=0)
 
 
@@ -140,7 +142,7 @@ def stretched(phases: tuple[JobPhase, ...], permille: int) -> tuple[JobPhase, ..
 
 
 def needing_compute(job: Job, ratio: float) -> Job:
-    """Return the job with this share of a GPU's SMs in all its phases."""
+    """Return the job with `ratio` of a GPU's SMs in use in all its phases."""
     phases = tuple(
         msgspec.structs.replace(phase, sm_active_ratio=ratio, gpu_util_ratio=ratio)
         for phase in job.phases

@@ -1,8 +1,8 @@
-"""Reads users' own job lists: what jobs request, use over time, and how long they run.
+"""Reads users' own job lists: the request of each job, its GPU use over time, and how long it runs.
 
 YAML, `kind: JobList`: `jobs`, each with `name`, `askMib` and `phases` of `seconds` and `memoryMib`.
-CSV: one row per phase; consecutive rows of the same name are one job's. The list of Ferikoglou et
-al.'s generator is read too."""
+CSV: one row per phase; consecutive rows with one name are the phases of one job. The list of
+Ferikoglou et al.'s generator is read too."""
 
 import csv
 import random
@@ -33,18 +33,18 @@ FOR_IMAGES = (
     "image_name",
     "memory_request_GB",
 )
-"""Fields that are needed to run a program, but not to simulate it."""
+"""Fields needed to run a program in its image, but not to simulate it."""
 
 
 class QueriesAndReplicas(msgspec.Struct, frozen=True):
-    """A number of replicas, with a number of queries each."""
+    """A number of replicas, and the number of queries that each answers."""
 
     queries: Annotated[int, Meta(ge=1)]
     replicas: Annotated[int, Meta(ge=0, le=10_000)]
 
 
 class GeneratedProgram(msgspec.Struct, frozen=True, kw_only=True):
-    """A program of the list."""
+    """A program in the generator's list."""
 
     model: str
     memory_mib: Annotated[int, Meta(ge=1)] = msgspec.field(name="memory_request_MiB")
@@ -87,10 +87,10 @@ REQUIRED, OPTIONAL = (
 START_NS, END_NS = 3_600_000_000, 900_000_000
 """Time from binding to the container's start, and from its exit to the job's completion."""
 QUERIES = 1_024
-"""Number of queries that `ALONE_S` is for."""
+"""Number of queries to which the times in `ALONE_S` apply."""
 ALONE_S = {"ssd-mobilenet": 114.1, "resnet50": 138.9, "mobilenet": 52.1}
-"""Seconds for `QUERIES` queries alone, by program: the first from published logs, others
-guessed."""
+"""Seconds for `QUERIES` queries alone, by program: the first from published logs, the others are
+estimates."""
 
 
 class ListedPhase(Section, frozen=True):
@@ -104,14 +104,15 @@ class ListedPhase(Section, frozen=True):
 
     @property
     def phase(self) -> JobPhase:
-        """The phase in the simulation's form; GPU_UTIL defaults to SM_ACTIVE."""
+        """The phase in the form of the simulation; GPU_UTIL defaults to SM_ACTIVE."""
         util = self.sm_active if self.gpu_util is None else self.gpu_util
         took_ns = round(self.seconds * SECOND_NS)
         return JobPhase(took_ns, self.memory_mib, self.sm_active, self.dram_active, util)
 
 
 class ListedQueries(Section, frozen=True):
-    """Queries that a job answers: milliseconds for one alone, and from when on it is late."""
+    """Queries that a job answers: milliseconds for one alone, and the limit from which one is
+    late."""
 
     alone_ms: Annotated[float, Meta(gt=0, le=1e9)]
     limit_ms: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
@@ -119,12 +120,13 @@ class ListedQueries(Section, frozen=True):
 
     @property
     def stream(self) -> QueryStream:
-        """The queries in the simulation's form."""
+        """The queries in the form of the simulation."""
         return QueryStream(round(self.alone_ms * 1e6), round(self.limit_ms * 1e6), self.per_second)
 
 
 class ListedJob(Section, frozen=True):
-    """A job of the list, `count` times. Without `arrivesSeconds` the experiment sets arrivals."""
+    """A job of the list, run `count` times. Without `arrivesSeconds` the experiment sets arrival
+    times."""
 
     name: Annotated[str, Meta(min_length=1, max_length=253)]
     ask_mib: Annotated[int, Meta(ge=1, le=10_000_000)]
@@ -137,7 +139,7 @@ class ListedJob(Section, frozen=True):
 
 
 class JobList(Section, frozen=True, kw_only=True):
-    """A job list's file."""
+    """The contents of a job list's file."""
 
     api_version: Literal["weft.dev/v1"]
     kind: Literal["JobList"]
@@ -145,7 +147,8 @@ class JobList(Section, frozen=True, kw_only=True):
 
 
 def read_jobs(path: Path) -> tuple[ListedJob, ...]:
-    """Read a list's jobs, YAML or CSV by its suffix; `BadInputError` names the field or row."""
+    """Read a job list as CSV if its suffix is .csv, else as YAML; `BadInputError` names the field
+    or row."""
     if path.suffix.lower() == ".csv":
         return _read_csv(path)
     text = read_bytes(path)
@@ -160,8 +163,10 @@ def read_jobs(path: Path) -> tuple[ListedJob, ...]:
 def jobs_of(
     listed: tuple[ListedJob, ...], percent: int, most_mib: int, seed: int
 ) -> tuple[Job, ...]:
-    """Return a job for each copy, shuffled by seed; each requests `percent` more than listed, at
-    most a GPU's `most_mib`. Jobs without a time in the list arrive at 0."""
+    """Return the jobs, one per copy, shuffled by seed.
+
+    Each requests `percent` more than listed, at most a GPU's `most_mib`. Jobs without an arrival
+    time in the list arrive at 0."""
     copies = [(job, number) for job in listed for number in range(job.count)]
     random.Random(f"weft-job-list-{seed}").shuffle(copies)
     made = []
@@ -250,7 +255,8 @@ def _whole(where: str, row: dict[str, str], column: str, default: str = "") -> i
 
 
 class QueryTimes(msgspec.Struct, frozen=True):
-    """Times in seconds: one query alone by model, loading, and from when on a query is late."""
+    """Times in seconds: one query alone, by model; loading; and the limit from which a query is
+    late."""
 
     each_s: dict[str, float] = {}
     loading_s: float = 17.4
@@ -262,7 +268,7 @@ def listed_programs(
 ) -> tuple[ListedJob, ...]:
     """Return a job for each number of queries of each program: loading, then its memory to the end.
 
-    `BadInputError` if a model's query time is unknown; it says where to set it."""
+    `BadInputError` if a model's query time is unknown; the message names the field that sets it."""
     made = []
     for number, program in enumerate(programs):
         each_s = times.each_s.get(program.model) or _known_s(program.model)

@@ -1,11 +1,10 @@
 """Workloads modelled on Kube-Knots' (CLUSTER'19): mixes of Rodinia and Djinn & Tonic; training.
 
 The paper names the programs, the mixes, arrivals and the threshold of 150 ms, but no program's
-memory or load. Those here are made up to match what it says: batch programs use all of their memory
-6 % of the time, their load peaks far above its median, a query takes little of a GPU and an image
+memory or load. Ours are invented to match its statements: batch programs use all of their memory 6
+% of the time, their load peaks far above its median, a query takes little of a GPU and an image
 query 90 ms, 80 % of batch jobs are short and use 20 % of the time. So compare policies by these
-workloads, but not exact values with the paper's.
-"""
+workloads, but not exact values with the paper's."""
 
 import random
 
@@ -21,15 +20,14 @@ QUERY_LIMIT_MS = 150
 P100 = power_of("P100")
 """Power is linear in utilisation, as in the paper."""
 SHORT_SHARE, SHORT_FACTOR, LONG_FACTOR = 0.8, 0.25, 4.0
-"""80 % of batch jobs take a quarter of the mean time, the others four times the mean: so short jobs
-take a fifth of all time."""
+"""80 % of batch jobs take a quarter of the mean time, the others four times the mean, so that short
+jobs take a fifth of all time."""
 BATCH_SHARE = 12_951 / (12_951 + 11_089)
 """Share of batch jobs in the trace that the paper takes its arrivals from."""
 
 
 class BatchProgram(msgspec.Struct, frozen=True):
-    """A program with short peaks: memory and load of its plateau and its peaks, and mean
-    seconds."""
+    """A batch program: memory and load of its plateau and of its short peaks, and mean seconds."""
 
     name: str
     seconds: float
@@ -40,7 +38,7 @@ class BatchProgram(msgspec.Struct, frozen=True):
 
 
 class QueryProgram(msgspec.Struct, frozen=True):
-    """A service: memory, load, and milliseconds of one query alone."""
+    """A service: its memory, request and load, and milliseconds of one query alone."""
 
     name: str
     memory_mib: int
@@ -50,8 +48,8 @@ class QueryProgram(msgspec.Struct, frozen=True):
 
 
 class KnotsMix(msgspec.Struct, frozen=True):
-    """An application mix: `load` is work alone per second and GPU, `sigma` how bursty arrivals
-    are."""
+    """A mix of applications: `load` is seconds of work alone that arrive per second and GPU,
+    `sigma` the burstiness of arrivals."""
 
     batch: tuple[str, ...]
     queries: tuple[str, ...]
@@ -92,7 +90,7 @@ SERVICE_S = 120.0
 """Lifetime of a service in the mixes."""
 QUERIES_EACH_S = 5.0
 START_NS = SECOND_NS
-"""In the paper's set-up images are present and frameworks loaded."""
+"""Delay of a container's start: in the paper's set-up images are present and frameworks loaded."""
 PEAK_SHARE = 0.06
 TRAINING_S, TRAINING_SIGMA = 5_400.0, 1.2
 """Median and sigma of training jobs' time alone (log-normal, as Tiresias' trace is described)."""
@@ -103,7 +101,7 @@ published with Tiresias' simulator, which the paper uses."""
 
 
 def cluster(gpus: int, of_node: int, model: str = "P100") -> tuple[Node, ...]:
-    """Return `gpus` GPUs, `of_node` on each node."""
+    """Return nodes with `gpus` GPUs in total, `of_node` on each node; the last may have fewer."""
     return tuple(
         Node(
             f"node-{first // of_node:03d}",
@@ -134,7 +132,7 @@ def mix_jobs(mix: int, count: int, seed: int) -> tuple[Job, ...]:
 
 def batch_job(program: BatchProgram, uid: str, factor: float = 1.0) -> Job:
     """Return a run of a batch program, `factor` times its mean length: two thirds at its plateau, a
-    peak of 6 % of its time, then the rest."""
+    peak of 6 % of its time, then the plateau again."""
     total = program.seconds * factor
     plateau = program.plateau_mib, program.plateau_ratio
     peak = program.peak_mib, program.peak_ratio
@@ -149,7 +147,7 @@ def batch_job(program: BatchProgram, uid: str, factor: float = 1.0) -> Job:
 
 
 def service_job(program: QueryProgram, uid: str, seconds: float) -> Job:
-    """Return a service that answers queries for this time."""
+    """Return a job of a service that answers queries for `seconds`."""
     queries = QueryStream(round(program.query_ms * 1e6), QUERY_LIMIT_MS * 1_000_000, QUERIES_EACH_S)
     phases = (_phase(seconds, program.memory_mib, program.ratio),)
     return Job(
@@ -165,7 +163,7 @@ def service_job(program: QueryProgram, uid: str, seconds: float) -> Job:
 
 
 def training_jobs(training: int, inference: int, seed: int) -> tuple[Job, ...]:
-    """Return training and inference jobs of the paper's simulation, in mixed order, arriving at
+    """Return training and inference jobs of the paper's simulation, in random order, arriving at
     0."""
     rng = random.Random(f"weft-knots-training-{seed}")
     order = [True] * training + [False] * inference
@@ -177,7 +175,7 @@ def training_jobs(training: int, inference: int, seed: int) -> tuple[Job, ...]:
 
 
 def workers_of(job: Job, seed: int) -> tuple[Job, ...]:
-    """Return the job's parts on each of its GPUs: single-GPU jobs that arrive together."""
+    """Return one single-GPU job for each GPU of the job, all with its arrival time."""
     if job.job_class != BATCH:
         return (job,)
     gpus = random.Random(f"weft-knots-gpus-{seed}-{job.uid}").choice(GPUS_OF_TRAINING)

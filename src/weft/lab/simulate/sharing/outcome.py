@@ -9,9 +9,9 @@ from weft.lab.simulate.sharing.job import SECOND_NS
 
 
 class JobTimes(msgspec.Struct, frozen=True):
-    """One job's times in seconds since the run began, None for what has not happened.
+    """One job's times in seconds since the run began, None for steps not reached.
 
-    `restarts` counts its container's deaths by out of memory, `evictions` its evictions."""
+    `restarts` counts its containers' deaths by out of memory, `evictions` its evictions."""
 
     uid: str
     kind: str
@@ -28,10 +28,10 @@ class JobTimes(msgspec.Struct, frozen=True):
 
 
 class JobOutcome(JobTimes, frozen=True):
-    """One job that shared GPUs.
+    """The results of one job that shared GPUs.
 
-    `alone_s` is its container's run time alone on a GPU. `queries` are those it answers, of which
-    `late_queries` took too long; the percentiles are over answered ones."""
+    `alone_s` is its container's run time alone on a GPU. Of its `queries`, `late_queries` took too
+    long; the percentiles are over answered ones."""
 
     alone_s: float = 0.0
     queries: int = 0
@@ -41,7 +41,7 @@ class JobOutcome(JobTimes, frozen=True):
 
 
 class UsagePoint(msgspec.Struct, frozen=True):
-    """Use of all GPUs together from `at_s` until the next point's time.
+    """Use of all GPUs together from `at_s` until the time of the next point.
 
     `gpu_util_percent` is GPU_UTIL's mean over GPUs; `resident` counts placed pods, `waiting`
     pending ones."""
@@ -55,7 +55,7 @@ class UsagePoint(msgspec.Struct, frozen=True):
 
 
 class SharedRun(msgspec.Struct, frozen=True):
-    """One policy on one workload.
+    """The results of one policy on one workload.
 
     `jct_…_s` are percentiles over finished jobs in seconds (p99 interpolated, as in NumPy).
     `makespan_s` ends with the last job. `residents` is the time-averaged number of pods per GPU
@@ -63,8 +63,8 @@ class SharedRun(msgspec.Struct, frozen=True):
     run time of containers that died or were evicted. `slowdown_evictions` are of pods that slowed
     others; `critical_slow_percent` is the share of readings that found latency-critical jobs slower
     than allowed, None without readings. `gpu_util_percent` is GPU_UTIL averaged over time and GPUs.
-    `energy_kj` is what all GPUs used, `idle_energy_kj` what they would have used idle: the part of
-    a difference in energy between two runs that is due to their duration. `usage` has a point at
+    `energy_kj` is the energy of all GPUs, `idle_energy_kj` that of idle GPUs over the same time: it
+    shows how much of a difference between two runs is due to their duration. `usage` has a point at
     every change."""
 
     policy: str
@@ -90,7 +90,7 @@ class SharedRun(msgspec.Struct, frozen=True):
     usage: tuple[UsagePoint, ...] = ()
 
     def bare(self) -> "SharedRun":
-        """Return the run without per-job and per-moment data."""
+        """Return the run without the lists of jobs and of use over time."""
         return msgspec.structs.replace(self, outcomes=(), usage=())
 
 

@@ -1,8 +1,8 @@
-"""Workloads of programs whose pairs were measured: how they slow each other, and which never fit.
+"""Workloads of programs whose pairs were measured: their slowdowns, and the pairs that never fit.
 
-Nothing here knows a policy or a predictor: a `PairTable` is the true behaviour of a run. Memory
+A `PairTable` is the true behaviour of a run, independent of any policy or predictor. Memory
 requests are chosen so that exactly the pairs that ran out of memory, and any three jobs, do not fit
-on a GPU together: then every policy's ledger keeps them apart, and all pairs that occur were
+on a GPU together. Then every policy's ledger keeps them apart, and all pairs that occur were
 measured."""
 
 import csv
@@ -43,7 +43,7 @@ class DurationLaw(StrEnum):
 class PairTable(msgspec.Struct, frozen=True):
     """Speeds of pairs: `speed[v][a]` of v next to a, 1 as alone; 0 if the pair cannot run.
 
-    `asks_mib` is each program's request, `rate_per_s` its rate alone, if known."""
+    `asks_mib` is each program's request, `rate_per_s` its iterations per second alone, if known."""
 
     kinds: tuple[str, ...]
     speed: tuple[tuple[float, ...], ...]
@@ -51,11 +51,11 @@ class PairTable(msgspec.Struct, frozen=True):
     rate_per_s: tuple[float, ...] = ()
 
     def array(self) -> Floats:
-        """Return the speeds, [target, neighbour]."""
+        """Return the speeds as an array, [target, neighbour]."""
         return np.array(self.speed, dtype=np.float64)
 
     def truth(self) -> ByPairs:
-        """Return the true slowdowns for the simulation."""
+        """Return the true slowdowns in the form of the simulation."""
         return ByPairs(
             {
                 (kind, other): max(1, round(1000 / speed))
@@ -67,7 +67,8 @@ class PairTable(msgspec.Struct, frozen=True):
 
 
 class OfferedLoad(msgspec.Struct, frozen=True):
-    """Poisson arrivals: `rate` is jobs · mean time alone ÷ GPUs, for `jobs` jobs on `gpus` GPUs.
+    """Poisson arrivals: `rate` is jobs per second · mean time alone ÷ GPUs, for `jobs` jobs on
+    `gpus` GPUs.
 
     `expected_error`: largest relative error of the run times that pods declare, drawn uniformly; 0:
     they are exact; None: pods declare none. A share `critical_share` of jobs, drawn by seed, is
@@ -84,8 +85,8 @@ class OfferedLoad(msgspec.Struct, frozen=True):
 
 
 def read_table(path: Path, source: str, gpu: str) -> PairTable:
-    """Read measured pairs: CSV as Gavel's (one `source` and `gpu` of it), or JSON as
-    Co-scheML's."""
+    """Read measured pairs from Co-scheML's JSON, or from Gavel's CSV (rows of this `source` and
+    `gpu`)."""
     try:
         is_json = path.suffix == ".json" or (path == STDIN and raw_bytes(path).lstrip()[:1] == b"{")
         table = coscheml(path) if is_json else gavel(path, source, gpu)
@@ -104,7 +105,7 @@ def read_table(path: Path, source: str, gpu: str) -> PairTable:
 
 
 def gavel(path: Path, source: str, gpu: str) -> PairTable:
-    """Read Gavel's pairs of one campaign on one GPU model, each unordered pair once."""
+    """Read Gavel's pairs of one source on one GPU model, each unordered pair once."""
     everything = _rows(path)
     rows = [row for row in everything if row["source"] == source and row["gpu"] == gpu]
     if not rows:
@@ -132,7 +133,7 @@ def gavel(path: Path, source: str, gpu: str) -> PairTable:
 
 
 def coscheml(path: Path) -> PairTable:
-    """Read Co-scheML's own table as the true slowdowns; −1 for pairs that cannot run together.
+    """Read Co-scheML's table of slowdowns, in which −1 marks pairs that cannot run together.
 
     Every job requests half a GPU, so policies themselves must keep such pairs apart."""
     slowdowns = msgspec.json.decode(raw_bytes(path), type=dict[str, dict[str, float]])
@@ -154,7 +155,7 @@ def cluster(gpus: int, model: str) -> tuple[Node, ...]:
 
 
 def jobs(table: PairTable, load: OfferedLoad, seed: int) -> tuple[Job, ...]:
-    """Return the arrivals of a seed, the same for every policy; kinds are equally likely."""
+    """Return the jobs of a seed, the same for every policy; kinds are equally likely."""
     rng = random.Random(f"weft-pairs-{seed}")
     guess = random.Random(f"weft-guesses-{seed}")
     critical = random.Random(f"weft-critical-{seed}")
@@ -200,8 +201,8 @@ def _expected_s(rng: random.Random, load: OfferedLoad, takes_s: float) -> int:
 def requests_mib(speed: Floats) -> list[int]:
     """Return each kind's memory request, so that impossible pairs and any three jobs exceed a GPU.
 
-    If no requests separate possible from impossible pairs, as few possible ones as can be are
-    excluded too."""
+    If no requests separate possible from impossible pairs exactly, as few possible pairs as
+    necessary are excluded too."""
     from scipy.optimize import linprog
 
     count = len(speed)

@@ -1,7 +1,6 @@
-"""Turns scrapes into the snapshots that policies see, with the code of a live cluster.
+"""Turns scrapes into the snapshots that policies see, with the code that runs in a cluster.
 
-Only the network is simulated here: samples arrive late or never. Everything else is
-`TelemetryFeed`'s."""
+Only the network is simulated here: samples arrive late or never. `TelemetryFeed` does the rest."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -46,7 +45,7 @@ class ExporterFaults(msgspec.Struct, frozen=True):
     of GPUs that never have samples. `noise`: relative standard deviation of every value. `spoofed`:
     a metric that always reads 0 or its maximum, as `reads` says. `frozen_ns`: time after which
     every exporter repeats its last page for ever, with fresh timestamps; with `busy` that page
-    shows a busy GPU, whatever its jobs did."""
+    shows a busy GPU, whatever its jobs do."""
 
     delay_ns: int = 0
     dropped: float = 0.0
@@ -64,7 +63,7 @@ BUSY_PAGE = {
     Metric.GPU_UTIL_RATIO: 0.97,
     Metric.POWER_W: 241.337,
 }
-"""Readings of a busy GPU; seven tenths of its memory are in use."""
+"""Readings of a busy GPU; `BUSY_MEMORY` of its memory is in use."""
 BUSY_MEMORY = 0.7
 
 SOUND = ExporterFaults()
@@ -73,7 +72,7 @@ SOUND = ExporterFaults()
 def read_spoof(text: str) -> tuple[str, str]:
     """Parse "METRIC=zero" or "METRIC=most" into the spoofed metric and its reading; "" is none.
 
-    `BadInputError` for anything else."""
+    `BadInputError` for any other text."""
     metric, _, reads = text.partition("=")
     if text and (metric not in METRICS or reads not in {"zero", "most"}):
         form = f"METRIC=zero or METRIC=most with one of {', '.join(METRICS)}"
@@ -83,11 +82,11 @@ def read_spoof(text: str) -> tuple[str, str]:
     return metric, reads or "zero"
 
 
-"""Nothing goes wrong."""
+"""No faults."""
 
 
 class Scrape(msgspec.Struct, frozen=True):
-    """One scrape of all GPUs: `values` [metrics, GPUs], and memory by pod UID in MiB."""
+    """One scrape of all GPUs: `values` [metrics, GPUs], and GPU memory by pod UID in MiB."""
 
     at_ns: int
     values: Floats
@@ -107,7 +106,7 @@ class SimulatedExporters:
         silent = round(faults.missing * len(self._gpus))
         order = np.random.default_rng([seed, 1]).permutation(len(self._gpus))
         self.silent = np.isin(np.arange(len(self._gpus)), order[:silent])
-        """GPUs of which nothing ever arrives, [G]."""
+        """True for GPUs that never have samples, [G]."""
 
     @property
     def always_frozen(self) -> bool:
@@ -134,7 +133,8 @@ class SimulatedExporters:
         return Scrape(now_ns, values, pods)
 
     def _pages(self, now_ns: int) -> tuple[Floats, dict[str, float]]:
-        """Return the exporters' present pages: the GPUs' values now, or those when they froze."""
+        """Return the exporters' pages: the GPUs' present values, or the values at which they
+        froze."""
         faults = self._faults
         self._began_ns = now_ns if self._began_ns is None else self._began_ns
         if self._page is not None:
@@ -189,13 +189,13 @@ class SimulatedExporters:
 
 
 READ_TRENDS = frozenset({"kube-knots-cbp", "kube-knots-pp", "ferikoglou", "ferikoglou-safe"})
-"""Weft's policies that read memory trends over the window."""
+"""Names of Weft's policies that read memory trends over the window."""
 READ_FORECASTS = frozenset({"kube-knots-pp"})
 
 
 class ScrapeOptions(msgspec.Struct, frozen=True):
-    """How GPUs are watched: the period of scrapes, the window, and the warm-up during which pods'
-    full requests count.
+    """Settings of scraping: its period, the window, and the warm-up in which pods' full requests
+    count.
 
     `forecasts`, `holds`, `peaks` and `trends` select optional columns of the snapshots, which take
     most of the time to compute; `read_by` removes those that policies do not read."""
@@ -213,7 +213,7 @@ class ScrapeOptions(msgspec.Struct, frozen=True):
         faster.
 
         Only lending policies read holds, and none of Weft's reads 95th percentiles. Policies from
-        plugins get all columns, since what they read is unknown."""
+        plugins get all columns, since those that they read are unknown."""
         if not all(policy.is_built_in for policy in policies):
             return self
         names = {policy.name for policy in policies}
@@ -227,7 +227,7 @@ class ScrapeOptions(msgspec.Struct, frozen=True):
 
     @property
     def feed(self) -> FeedSettings:
-        """The corresponding settings of a cluster's feed."""
+        """The settings of a cluster's feed with these options."""
         scrape_s, forecast = self.scrape_ns / SECOND_NS, FORECAST if self.forecasts else ()
         shown = SnapshotSettings(scrape_s, forecast=forecast, peaks=self.peaks, trends=self.trends)
         samples = max(1, self.window_ns // self.scrape_ns)
@@ -235,7 +235,7 @@ class ScrapeOptions(msgspec.Struct, frozen=True):
 
 
 class SimulatedTelemetry:
-    """Takes scrapes as they happen, and builds snapshots of those that have arrived."""
+    """Scrapes the simulated exporters, and builds snapshots of the scrapes that have arrived."""
 
     def __init__(
         self,
@@ -251,9 +251,9 @@ class SimulatedTelemetry:
         """Time at which each placed pod was bound, by UID."""
 
     def begin(self, now_ns: int) -> None:
-        """Add scrapes of idle GPUs from before the first job, which are still to arrive.
+        """Add scrapes of idle GPUs from before the first job that have not arrived yet.
 
-        Exporters that are frozen from the start have been so for a whole window."""
+        If exporters are frozen from the start, add a whole window of scrapes."""
         period_ns = self._watching.scrape_ns
         before = self._watching.feed.samples if self._exporters.always_frozen else 0
         for ago in range(max(before, -(-self._delay_ns // period_ns)), 0, -1):
@@ -273,7 +273,8 @@ class SimulatedTelemetry:
 
     @property
     def can_wait(self) -> bool:
-        """True if snapshots may be skipped until needed, as each is independent of those before."""
+        """True if a snapshot may be skipped until it is needed, as it does not depend on earlier
+        ones."""
         return not self._watching.holds and not self._watching.forecasts
 
     def _arrive(self, scrape: Scrape, ledger: Ledger) -> None:

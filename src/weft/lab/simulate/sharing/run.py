@@ -1,9 +1,9 @@
 """Runs one simulation: jobs arrive, the engine places their pods, GPUs run them, policies see
 metrics.
 
-The engine is the one that runs live, and gets the same events. What it cannot know (what a pod will
-use, how much pods slow each other) is in `SimulatedGpus`; it learns of it as from Prometheus,
-through `SimulatedTelemetry`, or not at all."""
+The engine is the one that runs in a cluster, and gets the same events. Facts that it cannot know
+there (how much GPU a pod will use, how much pods slow each other) are in `SimulatedGpus`; it
+observes them as from Prometheus, through `SimulatedTelemetry`, or not at all."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ from weft.model.request import rounded_s
 
 
 class NodeImages:
-    """Images on nodes, pulled at `mib_per_s`; 0: every node has all of them."""
+    """Images on nodes, pulled at `mib_per_s`; 0: every node has all images."""
 
     def __init__(self, mib_per_s: float) -> None:
         self._mib_per_s = mib_per_s
@@ -66,7 +66,7 @@ class NodeImages:
         self._busy_until_ns: dict[str, int] = {}
 
     def wait_ns(self, node: str, image: str, image_mib: int, now_ns: int) -> int:
-        """Return how long a container that starts now waits for its image."""
+        """Return the ns that a container which starts now waits for its image."""
         if not self._mib_per_s or not image_mib:
             return 0
         ready_ns = self._ready_ns.get((node, image))
@@ -82,16 +82,16 @@ RECREATE_NS = SECOND_NS
 
 
 class SharedScenario(msgspec.Struct, frozen=True):
-    """GPUs, the jobs that come to them, how these slow each other, and what is measured of it.
+    """GPUs, the jobs that arrive, their slowdowns on shared GPUs, and the measurements of policies.
 
-    `harvest_permille` is the declared limit of overcommitting a GPU's memory by harvesting. A
-    container that ran out of memory is restarted in place (restartPolicy OnFailure), or, without
-    `in_place`, its pod fails and its Job creates another. `inputs` go to policies before anything
-    arrives; without `measured`, GPUs are not scraped. `feedback` sets how jobs' progress is polled
-    (None: it is not). `power` is the GPUs' power model, `sharing` the slowdown of containers that
+    `harvest_permille` limits how far a GPU's memory may be overcommitted by harvesting. A container
+    that ran out of memory is restarted in place (restartPolicy OnFailure), or, without `in_place`,
+    its pod fails and its Job creates another. `inputs` go to policies before the first job arrives;
+    without `measured`, GPUs are not scraped. `feedback` are the settings of polling jobs' progress
+    (None: no polling). `power` is the GPUs' power model, `sharing` the slowdown of containers that
     together need more compute than the GPU has. Nodes pull images at `pull_mib_per_s`, 0: images
-    are present. Without `knows_kinds`, pods do not name their program, so nothing is known of
-    earlier runs."""
+    are present. Without `knows_kinds`, pods do not name their program, so that nothing is known
+    from earlier runs."""
 
     nodes: tuple[Node, ...]
     jobs: tuple[Job, ...]
@@ -111,7 +111,7 @@ class SharedScenario(msgspec.Struct, frozen=True):
 
 
 class JobPod:
-    """A job's present pod."""
+    """A job's present pod, and the job's times and counts."""
 
     __slots__ = (
         "bound_ns",
@@ -132,7 +132,7 @@ class JobPod:
 
 
 class SharingRun(EventLoop[str]):
-    """The simulated GPUs, their telemetry, and the measurements so far."""
+    """The run of one scenario: simulated GPUs, their telemetry, and measurements."""
 
     nobody = ""
 
@@ -169,7 +169,7 @@ class SharingRun(EventLoop[str]):
         self.usage: list[UsagePoint] = []
 
     def go(self) -> SharedRun:
-        """Run until every job has completed or failed for good."""
+        """Run until every job has completed or failed for good, and return the results."""
         for name, value in self.scenario.inputs.items():
             self.tell(events.PolicyInput(name, value))
         for job in self.scenario.jobs:
@@ -183,8 +183,9 @@ class SharingRun(EventLoop[str]):
         return self._measured()
 
     def _next(self) -> tuple[int, int, str] | None:
-        """Return the next event, containers' ends first; None at the end, or if nothing will ever
-        happen."""
+        """Return the next event, at equal times a container's end first.
+
+        None at the end, or if no job can ever be placed."""
         if not self.waiting:
             return None
         ends = self.cards.next_ns()
@@ -207,7 +208,8 @@ class SharingRun(EventLoop[str]):
         return max((pod.finished_ns or pod.job.arrives_ns for pod in self.pods.values()), default=0)
 
     def _advance(self, at_ns: int, kind: int) -> None:
-        """Add up use over the time until the next event."""
+        """Add up use over the time until the next event, and pass the delayed snapshots to the
+        engine."""
         if kind != SCRAPES:
             self._tell_looks()
         passed = at_ns - self.now
@@ -216,7 +218,7 @@ class SharingRun(EventLoop[str]):
         self.now = at_ns
 
     def _note_usage(self) -> None:
-        """Add a point if anything changed; at one instant the last one counts."""
+        """Add a point of use if anything changed; of several at one time the last is kept."""
         cards, points = self.cards, self.usage
         point = UsagePoint(
             seconds(self.now),
@@ -265,8 +267,8 @@ class SharingRun(EventLoop[str]):
             self.tell(due)
 
     def _can_wait(self) -> bool:
-        """Return True if snapshots can change nothing before the next event: no pod borrows, and
-        every pending pod requests more than any GPU has free."""
+        """Return True if new snapshots cannot change decisions before the next event: no pod
+        borrows, and every pending pod requests more than any GPU has free."""
         if self.pipeline is None or not self.pipeline.can_wait or self.profile.harvests:
             return False
         if self.wake_ns is not None and self.wake_ns > self.now:
@@ -276,8 +278,8 @@ class SharingRun(EventLoop[str]):
         return least is None or least > int(self.engine.ledger.table.device_memory_free.max())
 
     def _tell_looks(self) -> None:
-        """Pass the delayed snapshots to the engine, each at its time, all with the last one's
-        contents."""
+        """Pass the delayed snapshots to the engine, each at its time, all with the contents of the
+        last."""
         if not self._untold or self.pipeline is None:
             return
         looks, self._untold = self._untold, []
@@ -399,7 +401,7 @@ class SharingRun(EventLoop[str]):
         )
 
     def _served(self, pod: JobPod) -> dict[int, int]:
-        """Return the work of all the job's pods by slowdown."""
+        """Return the job's ns of work by slowdown in permille, summed over its pods."""
         all_served: dict[int, int] = {}
         for number in range(pod.number + 1):
             uid = f"{pod.job.uid}/{number}" if number else pod.job.uid
@@ -420,13 +422,13 @@ def run_shared(
 
 
 def _looks(profile: Profile) -> bool:
-    """Return True if metrics can change what the profile decides."""
+    """Return True if metrics can change the profile's decisions."""
     return "signals" in profile.reads or profile.harvests
 
 
 def _limits(profile: Profile, permille: int) -> RequestLimits:
-    """Return limits for promising memory: by harvesting, or outright if the original policy did
-    so."""
+    """Return the limits on promised memory: for harvesting, or outright for policies whose original
+    overcommits."""
     if not profile.harvests and any(policy.unsafe for policy in profile.policies):
         return RequestLimits(overcommit_permille=permille)
     return RequestLimits.declared(harvest_permille=permille)
@@ -450,7 +452,7 @@ def _job_uid(uid: str) -> str:
 
 
 def request_of(pod: JobPod, now_ns: int, knows_kinds: bool = True) -> PodRequest:
-    """Return the pod's request as a dialect would read it: a share of one GPU with this much
+    """Return the pod's request as a dialect would read it: a share of one GPU with its requested
     memory."""
     job = pod.job
     gpu_request = GpuRequest(memory=GpuMemoryRequest("mib", job.request_mib))

@@ -25,7 +25,7 @@ LEAST_TOGETHER = 1.0
 
 
 class PackByTrial(Policy):
-    """Chooses an empty GPU, else any with one pod, but never a pair that has failed its trial."""
+    """Chooses an empty GPU, else any with one pod, but no pair that has failed its trial."""
 
     name = "gandiva"
     summary = "an empty GPU, else a random partner; bad pairs are separated and not retried"
@@ -43,7 +43,7 @@ class PackByTrial(Policy):
         self._judged.forget()
 
     def filter_devices(self, query: Query) -> Bools:
-        """Accept empty GPUs, and those with one pod that is not a failed partner, [d]."""
+        """Accept empty GPUs, and GPUs with one pod unless the pair has failed its trial, [d]."""
         return np.asarray(self._judged.over(query)[0] > 0)
 
     def score_devices(self, query: Query) -> Ints:
@@ -51,7 +51,7 @@ class PackByTrial(Policy):
         return np.asarray(query.device_pods == 0).astype(np.int64)
 
     def choose_node(self, rows: Ints, key: str) -> int:
-        """Choose any of the best nodes at random."""
+        """Choose one of the best nodes at random."""
         return draw(key, len(rows))
 
     def _judge(self, incoming: Resident, residents: CoResidents, model: str) -> tuple[float]:
@@ -60,7 +60,7 @@ class PackByTrial(Policy):
 
 
 class TrialRun(SharingRun):
-    """A run with trials of pairs."""
+    """A run in which each new pair on a GPU is tried, and separated if the trial fails."""
 
     def _bind(self, command: Bind) -> None:
         super()._bind(command)
@@ -73,7 +73,7 @@ class TrialRun(SharingRun):
             super()._comes(kind, uid)
 
     def _look(self, uid: str) -> None:
-        """End the trial of this pod."""
+        """End the pod's trial: separate it from its neighbour if both together run badly."""
         key = self.cards.where.get(uid)
         if key is None:
             return
