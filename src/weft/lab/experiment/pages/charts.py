@@ -31,10 +31,10 @@ from weft.lab.simulate.results import PolicyRun, SimulationResults, Timeline
 
 TRACE_FIGURES = ("allocation", "queue", "fragmentation")
 FIGURES = (*TRACE_FIGURES, "by-model", "unscheduled")
-"""Names of the figures that `weft simulate` may have."""
+"""Names of the figures that `weft simulate` may write."""
 _OTHER = "other reasons"
 MOST_TOGETHER = 8
-"""With more lines in one panel they cannot be told apart: then each policy gets its own."""
+"""More lines in one panel are indistinguishable; then each policy gets its own panel."""
 
 
 def simulation_charts(
@@ -45,17 +45,17 @@ def simulation_charts(
 
 
 def trace_charts(results: SimulationResults) -> list[Chart]:
-    """Return allocation and fragmentation by demand; or over time, with pending pods, if pods
-    leave."""
+    """Return charts of allocation and fragmentation by demand, or over time with pending pods if
+    pods leave."""
     if is_timed(results):
         return [_over_time(results, name) for name in TRACE_FIGURES]
     return [allocation(results), fragmentation(results)]
 
 
 def trace_results(spec: ExperimentSpec, store: RunStore) -> SimulationResults | None:
-    """Return the runs up to the highest demand with their summary, as `weft simulate` has it.
+    """Return the runs up to the highest demand and their summary, as `weft simulate` prints them.
 
-    None without runs, and for other workloads."""
+    None if there are no runs, or if the workload is not a trace."""
     if not isinstance(spec.workload, OpenbPods):
         return None
     highest = max(range(len(spec.workload.demands)), key=spec.workload.demands.__getitem__)
@@ -67,7 +67,7 @@ def trace_results(spec: ExperimentSpec, store: RunStore) -> SimulationResults | 
 
 
 def allocation(results: SimulationResults) -> Chart:
-    """Draw allocated GPUs against arrived demand: the whole, and the corner where policies
+    """Draw allocated GPUs against arrived demand, and a close-up of the part where policies
     differ."""
     lines, possible = _best_first(allocation_lines(results), results), _possible(results)
     return _by_demand(
@@ -83,7 +83,8 @@ def allocation(results: SimulationResults) -> Chart:
 
 
 def fragmentation(results: SimulationResults) -> Chart:
-    """Draw fragmented GPUs against arrived demand: idle capacity that typical pods do not fit."""
+    """Draw fragmented GPUs against arrived demand: idle capacity on which typical pods do not
+    fit."""
     lines = _best_first(fragmentation_lines(results), results)
     title = "Idle GPU capacity lost to fragments"
     return _by_demand("fragmentation", title, "Fragmented, % of capacity", results, lines)
@@ -154,17 +155,17 @@ def describe(lines: Sequence[Line], x_title: str, y_title: str, when: str) -> st
 
 
 def _possible(results: SimulationResults) -> float | None:
-    """Return what the best policy could have reached at the end, if known."""
+    """Return the percentage that the best policy could have reached at the end, if known."""
     of_policy = {summary.policy: summary.possible_percent for summary in results.summary}
     return of_policy[ranked(results)[0]]
 
 
 def _corner(lines: Sequence[Line], possible: float | None) -> tuple[float, float] | None:
-    """Return both ends of the close-up in percent, the same on both axes; None if it would show no
-    more.
+    """Return both ends of the close-up in percent, the same on both axes; None if it would not
+    help.
 
-    All curves lie on allocation = demand until they part, so the corner begins below the lowest
-    end, by a third of the range."""
+    All curves lie on allocation = demand until a policy begins to reject pods, so the close-up
+    begins below the lowest end, by a third of the range."""
     highest = max(possible or 0.0, *(max(curve.high) for curve in lines))
     lowest = min(curve.mean[-1] for curve in lines)
     room = max(highest - lowest, 2.0)
@@ -184,7 +185,7 @@ def _seeds(results: SimulationResults) -> str:
 
 
 class TimeUnit(msgspec.Struct, frozen=True):
-    """A unit of time axes, for runs shorter than `below_s`."""
+    """A unit of time axes, for the longest run up to `below_s` seconds."""
 
     name: str
     seconds: float
@@ -204,7 +205,8 @@ MOST_POINTS = 400
 def allocation_lines(results: SimulationResults) -> list[Line]:
     """Return allocated GPUs (%) by arrived demand (%), or by time in timed mode.
 
-    One series per policy, in the results' order; its end value is the table's."""
+    There is one line per policy, in the results' order; its end value is the value in the
+    tables."""
     if is_timed(results):
         return _lines_over_time(results, "allocated_percent")
     return _series(results, "curve", "gpu_allocated_percent")
@@ -218,7 +220,7 @@ def fragmentation_lines(results: SimulationResults) -> list[Line]:
 
 
 def waiting_lines(results: SimulationResults) -> list[Line]:
-    """Return pending pods by time; only in timed mode."""
+    """Return the number of pending pods by time; only in timed mode."""
     return _lines_over_time(results, "waiting_pods")
 
 
@@ -234,7 +236,7 @@ def _last_start_s(line: Timeline) -> float:
 
 
 def _lines_over_time(results: SimulationResults, field: str) -> list[Line]:
-    """Return curves up to the last start of a policy's longest run; shorter runs stay at their last
+    """Return curves up to the last start of a policy's longest run; shorter runs keep their last
     value.
 
     Values are at the middle of their steps; the end value is the mean up to each run's last
@@ -285,8 +287,8 @@ def _over_seeds(
 ) -> Line:
     """Return the mean and band over seeds, each interpolated between its own points.
 
-    Seeds differ in their points, as a large pod skips whole percents; beyond its last point a seed
-    stays constant."""
+    Seeds have different points, since a large pod skips whole percents. After its last point a seed
+    keeps its value."""
     grid = sorted({percent for curve in curves for percent in curve if percent <= end})
     if len(grid) > MOST_POINTS:
         picked = np.linspace(0, len(grid) - 1, MOST_POINTS).round().astype(int)
@@ -298,8 +300,8 @@ def _over_seeds(
 
 
 def _band(rows: NDArray[np.float64]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return lower and upper edge at each point: the mean's 95 % interval, or the range for few
-    seeds."""
+    """Return the lower and upper edge at each point: the mean's 95 % interval, or the range of
+    values for few seeds."""
     if len(rows) < ENOUGH_FOR_INTERVAL:
         return tuple(rows.min(axis=0).tolist()), tuple(rows.max(axis=0).tolist())
     ends = [mean_interval(column) or (column[0], column[0]) for column in rows.T.tolist()]
@@ -320,14 +322,15 @@ _TIMED: dict[str, tuple[str, str, Callable[[SimulationResults], list[Line]]]] = 
         fragmentation_lines,
     ),
 }
-"""Title, title of y, and lines of each measure over time."""
+"""Title, title of the y axis, and lines of each measure over time."""
 
 
 # --- by model and by reason -----------------------------------------------------------------------
 
 
 def by_model(results: SimulationResults, models_gpus: Mapping[str, int]) -> Chart:
-    """Draw allocation at the end: a row a policy, a column a GPU model, the most frequent first."""
+    """Draw allocation at the end: a row per policy and a column per GPU model, the most frequent
+    first."""
     title, order = "GPUs allocated at the end, by model", ranked(results)
     rows = {policy: model_means(results, policy) for policy in order}
     if not any(value for row in rows.values() for value in row.values()):
@@ -380,8 +383,8 @@ def reason_means(results: SimulationResults, policy: str) -> dict[str, float]:
 
 
 def top_reasons(results: SimulationResults) -> list[str]:
-    """Return reasons by descending frequency; if there are more than colours, the rest become
-    one."""
+    """Return reasons by descending frequency; if there are more than colours, the least frequent
+    ones become "other reasons"."""
     sums: Counter[str] = Counter()
     for run in results.runs:
         sums.update(run.unscheduled)
@@ -392,7 +395,7 @@ def top_reasons(results: SimulationResults) -> list[str]:
 
 
 def unscheduled(results: SimulationResults) -> Chart:
-    """Draw stacked bars of pods that were not placed, by the reason that most nodes gave."""
+    """Draw stacked bars of pods that were not placed, by the commonest reason of nodes."""
     order, reasons = ranked(results), top_reasons(results)
     means = [_folded(reason_means(results, policy), reasons) for policy in order]
     ends = [count(sum(each.values())) for each in means]
@@ -424,7 +427,7 @@ def _folded(means: dict[str, float], reasons: list[str]) -> dict[str, float]:
 def measure_chart(spec: ExperimentSpec, results: ExperimentResults, measure: str) -> Chart | None:
     """Draw a measure over the first axis with several numbers, at the first level of the others.
 
-    Without such an axis, draw a bar per scheduler. None if there are too many schedulers, or if
+    Without such an axis, draw a bar per scheduler. None if there are too many schedulers, or
     nothing was measured."""
     axes, look_of = axes_of(spec), looks(spec.schedulers)
     axis = next((name for name, texts in axes.items() if len(texts) > 1 and _numbers(texts)), None)
@@ -513,7 +516,7 @@ def _numbers(texts: Sequence[str]) -> bool:
 # --- how often bounds held ------------------------------------------------------------------------
 
 Curve = tuple[str, Sequence[tuple[float, float]]]
-"""A name, and (nominal, reached) coverage."""
+"""A name, and points of (nominal, reached) coverage, 0 to 1."""
 
 
 def calibration(title: str, under: str, curves: Sequence[Curve]) -> Chart:

@@ -1,9 +1,10 @@
-"""The HTML document of all reports, filled in by Jinja, which escapes all text; and writing a
+"""The HTML document of all reports, filled in by Jinja, which escapes all text, and writing a
 report's files into a folder, all or none.
 
-The style is one column of cards, light or dark as the reader's system is. The script makes tables
-sortable and shows nodes' hints for mouse and keyboard; without it hints are titles. Nothing is
-loaded, whatever the names of policies or pods contain: the page's policy forbids it."""
+The style is one column of cards, light or dark as the reader's system is set. The script makes
+tables sortable and shows nodes' hints for mouse and keyboard; without the script hints are titles.
+The page's content security policy forbids loading anything, whatever names of policies or pods
+contain."""
 
 import hashlib
 import re
@@ -26,7 +27,8 @@ from weft.model.errors import BadInputError
 
 PAGE = "report.html"
 MANY_COLUMNS = 7
-"""A table with more columns becomes cards below 1,000 pixels, others only on phones."""
+"""Columns up to which a table stays a table below 1,000 pixels; wider tables become cards there,
+others only on phones."""
 
 
 @cache
@@ -58,7 +60,7 @@ def folded(title: str, *parts: str, is_open: bool = False) -> Markup:
 
 
 def document(title: str, parts: Sequence[str]) -> str:
-    """Return a page with this title and these parts, with all reports' style and script."""
+    """Return a page with this title and these parts, with the style and script of all reports."""
     templates = _templates()
     assert templates.loader is not None
     script = templates.loader.get_source(templates, "script.js")[0]
@@ -75,7 +77,7 @@ def document(title: str, parts: Sequence[str]) -> str:
 
 
 class TableRow(NamedTuple):
-    """A row; `first` marks the policy that came out first, `bold` the best cells."""
+    """A row of a table; `first` marks the winning policy, `bold` the best cells."""
 
     name: str
     cells: Sequence[str]
@@ -85,10 +87,10 @@ class TableRow(NamedTuple):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """A table; `better` says for each column which end is better.
+    """A table; `better` says for each column whether higher or lower is better.
 
-    Every cell has its column's title: with more than `most` columns, each row becomes a card of
-    titles and values on screens that are not wide."""
+    With more than `most` columns, each row becomes a card of titles and values on screens that are
+    not wide."""
 
     label: str
     titles: Sequence[str]
@@ -98,7 +100,7 @@ class Table(msgspec.Struct, frozen=True):
 
     @property
     def heads(self) -> list[tuple[str, str]]:
-        """Each column's title, and which end is better."""
+        """Each column's title, and whether higher or lower is better ("" for neither)."""
         missing = [""] * (len(self.titles) - len(self.better))
         return list(zip(self.titles, [*self.better, *missing], strict=True))
 
@@ -112,7 +114,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 def with_interval(text: str) -> str:
-    """Return a mean, and its interval in lower case, if it has one."""
+    """Return a text of a mean and its interval as HTML, with the interval in lower case."""
     mean, _, interval = text.partition(" ")
     return Markup('{} <span class="ci">{}</span>').format(mean, interval) if interval else text
 
@@ -123,12 +125,12 @@ def with_code(text: str) -> Markup:
 
 
 def figure(drawn: Sequence[str], name: str, caption: str = "") -> Markup:
-    """Return SVG elements as a figure, of which the page shows the one that fits."""
+    """Return SVG drawings of different widths as a figure; the page shows the one that fits."""
     return part("figure", name, [Markup(svg) for svg in drawn], caption)
 
 
 class Report:
-    """A report in the making: its charts, drawn in all sizes for the page and for files."""
+    """A report being built: its charts, drawn in all sizes for the page and for files."""
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -164,7 +166,7 @@ class Report:
 def write_files(directory: Path, files: dict[str, bytes], stale: Iterable[str]) -> None:
     """Write these files into the folder, all or none, the last one last.
 
-    Files named in `stale` that are not among them are deleted: figures of an older report would
+    Files named in `stale` that are not written are deleted, since figures of an older report would
     show other numbers."""
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -9,10 +9,9 @@
 The seed replaces the original's start time; a run's clock begins at 0. There is one value per
 second; query percentiles only for jobs that answer queries. The scheduler's log is left out.
 
-Jobs on a cluster have Kubernetes' timestamps. Simulated jobs only have times of binding and end: on
-shared GPUs `START_NS` and `END_NS` of `ece_like` are before and after the container's run, else the
-container runs from binding to end.
-"""
+Jobs on a cluster have Kubernetes' timestamps. Simulated jobs only have times of binding and end. On
+shared GPUs `START_NS` of `ece_like` passes before the container's run and `END_NS` after it;
+otherwise the container runs from binding to end."""
 
 import datetime
 import re
@@ -52,7 +51,7 @@ METRICS = {
     "dcgm_fb_used": "memory_used_mib",
     "dcgm_power_usage": "power_w",
 }
-"""Our columns by the old exporter's metric names."""
+"""Columns of our results by the original exporter's metric names."""
 PART_S = 453
 """Seconds per CSV file, the range that the original queried Prometheus for."""
 DIFFERENCES = {
@@ -63,7 +62,7 @@ DIFFERENCES = {
     "Container_Finished_At - Container_Started_At": ("container_finished_s", "container_started_s"),
     "Job_Completion_Time - Container_Finished_At": ("finished_s", "container_finished_s"),
 }
-"""Parts of a job's time, and the columns of a cluster's rows whose difference each part is."""
+"""Parts of a job's time, each the difference of two columns of a cluster's rows."""
 PLAYED = "alone_s"
 """A column that only rows of jobs on shared simulated GPUs have."""
 _BOM = "\ufeff"
@@ -79,8 +78,8 @@ def write_ece_layout(
 ) -> list[Path]:
     """Write every level, seed and repeat that was run, and return their folders.
 
-    Cells without rows of jobs are left out, and reported to `warn`. `BadInputError` if no cell has
-    any; nothing is written then."""
+    Cells without rows of jobs are left out, and reported to `warn`. If no cell has rows of jobs,
+    nothing is written and `BadInputError` is raised."""
     together: dict[tuple[tuple[CellLevel, ...], int, int], list[PlannedCell]] = {}
     for cell in _with_jobs(spec, store, warn):
         together.setdefault((cell.levels, cell.seed, cell.repeat), []).append(cell)
@@ -117,10 +116,10 @@ def _with_jobs(
 
 
 def experiment_name(spec: ExperimentSpec, levels: Sequence[CellLevel], seed: int) -> str:
-    """Return the folder name of a level and seed; axes unknown to the original only if they have
-    levels.
+    """Return the folder name of a level and seed, with axes unknown to the original if they have
+    several levels.
 
-    MIN and MAX are `gap_bounds`; without any, the name leaves them out."""
+    MIN and MAX are `gap_bounds`; without bounds they are left out."""
     several = {axis for axis, texts in axes_of(spec).items() if len(texts) > 1}
     parts = [f"EXPERIMENT_{seed}"]
     if (bounds := gap_bounds(spec.workload)) is not None:
@@ -172,7 +171,7 @@ def layout_texts(seed: int, rows: Mapping[str, CellRows]) -> Files:
 def _pictures(
     name: str, seed: int, rows: Mapping[str, CellRows], look_of: Mapping[str, Look]
 ) -> Files:
-    """Return PNGs: each scheduler's own, all in one, and all side by side."""
+    """Return PNGs: one per scheduler, one with all schedulers, and one with all side by side."""
     files: Files = {}
     for who, cell_rows in rows.items():
         workload = f"WORKLOAD_{mechanism(who)}_{seed}"
@@ -200,7 +199,7 @@ def mechanism(scheduler: str) -> str:
 
 
 def each_second(rows: CellRows, column: str) -> list[float]:
-    """Return the column's value at each whole second until the last change."""
+    """Return the column's value at each whole second, up to the last change."""
     at_s = np.asarray(rows.series["at_s"])
     seconds = np.arange(int(at_s[-1]) + 1)
     before = np.searchsorted(at_s, seconds, side="right") - 1
@@ -208,7 +207,7 @@ def each_second(rows: CellRows, column: str) -> list[float]:
 
 
 def _csv(first_s: int, values: Sequence[float], mark: str = "") -> bytes:
-    """Return a line per second, without seconds before a cluster's first sample."""
+    """Return a CSV line per second, without the seconds before a cluster's first sample."""
     known = ((first_s + at, value) for at, value in enumerate(values) if np.isfinite(value))
     lines = (f"{second},{value:f}\n" for second, value in known)
     return (mark + "".join(lines)).encode()
@@ -242,7 +241,7 @@ def _jobs(rows: CellRows) -> bytes:
 
 
 def _measured_parts(columns: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Return `DIFFERENCES` of a cluster's rows, NaN if either time is missing.
+    """Return the parts in `DIFFERENCES` from a cluster's rows, NaN if either time is missing.
 
     At least 0: machines' clocks may differ by a second (cells with larger differences are
     marked)."""
@@ -253,7 +252,7 @@ def _measured_parts(columns: Mapping[str, Floats]) -> dict[str, Floats]:
 
 
 def _played_parts(columns: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Return the parts of simulated rows."""
+    """Return the parts in `DIFFERENCES` from simulated rows."""
     came, bound, ended = (columns[name] for name in ("arrived_s", "bound_s", "finished_s"))
     start_s, end_s = (
         part / SECOND_NS if PLAYED in columns else 0.0

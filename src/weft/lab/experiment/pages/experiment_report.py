@@ -1,5 +1,5 @@
-"""The pages of experiments: who wins where, in words, figures and tables; and the page of several
-reproductions, each with its results next to the expected ones."""
+"""The pages of experiments: who wins at which level, in words, figures and tables; and the page of
+several reproductions, each with its results next to the expected ones."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -47,11 +47,11 @@ from weft.lab.experiment.statistics.reproduction import CheckResult, ExpectedRes
 HEADLINES = ("jct_p99_s", "jct_mean_s", "energy_kj")
 """Measures that an experiment's page shows under each assumption."""
 _BY_DEMAND = ("gpu_allocated_at_100_percent", "gpu_allocated_percent", "gpu_fragmentation_percent")
-"""Measures that figures of a trace show against arrived demand."""
+"""Measures whose figures are drawn against arrived demand for a trace."""
 PDF = "report.pdf"
 INDEX = "index.html"
 MOST_COLUMNS = 4
-"""With more columns, a table of such cells becomes cards on screens that are not wide."""
+"""Columns up to which a table stays a table on narrow screens; wider ones become cards."""
 COLUMNS = ("Check", "Result", "Criterion", "Published", "")
 
 
@@ -67,7 +67,7 @@ def write_experiment_report(
     """Write `report.html` and its SVG figures into the folder, with `pdf` a PDF too; return the
     page's path.
 
-    `store` has the cells' rows over time; without it the page has no figures of them."""
+    `store` has the cells' rows over time; without it the page has no figures over time."""
     look_of = looks(spec.schedulers)
     report = Report(f"Weft: {spec.name}")
     runs = None if store is None else trace_results(spec, store)
@@ -103,8 +103,10 @@ def _measure_sections(
     *,
     drawn: bool,
 ) -> list[str]:
-    """Return a section per measure to judge by; one that equals another measure in every run says
-    so. With `drawn`, the page has the measures of a trace by demand already."""
+    """Return a section per measure that judges schedulers.
+
+    A measure equal to another in every run gets only a note. With `drawn`, measures that the page
+    shows by demand get no figure."""
     sections: list[str] = []
     for measure in (name for name in TITLES if _of(results, name)):
         title = capital(TITLES[measure])
@@ -161,7 +163,7 @@ def assumed_table(headings: Sequence[str], columns: Sequence[Sequence[AssumedRow
 
 
 def _rests_on(spec: ExperimentSpec, results: ExperimentResults) -> str:
-    """Return the section with the experiment's model of time, and its headlines under other
+    """Return a section with the assumptions on how jobs share a GPU, and the headlines under other
     assumptions."""
     model = model_of_time(spec)
     if not model:
@@ -187,8 +189,10 @@ def _rests_on(spec: ExperimentSpec, results: ExperimentResults) -> str:
 def measure_table(
     spec: ExperimentSpec, results: ExperimentResults, measure: str, look_of: Mapping[str, Look]
 ) -> Table:
-    """Return a row per scheduler and a column per level: mean ± interval, and the difference to the
-    baseline, in brackets if it may be due to chance."""
+    """Return a table with a row per scheduler and a column per level.
+
+    Cells have mean ± interval, and the difference to the baseline, in brackets if it may be
+    chance."""
     rows_of = {(row.scheduler, *row.levels.values()): row for row in _of(results, measure)}
     levels = results.levels
     unit = measure_of(measure).unit
@@ -209,7 +213,8 @@ def measure_table(
 
 
 def _decimals(unit: str, means: Sequence[float]) -> int:
-    """Return how many decimals all numbers of a table have: about four digits of the largest."""
+    """Return the number of decimals for all numbers of a table: about four digits of the
+    largest."""
     largest = max(map(abs, means), default=0.0)
     digits = 1 + int(math.log10(largest)) if largest >= 1 else 1
     return 2 if unit == "%" else max(0, 4 - digits)
@@ -273,7 +278,7 @@ def _of(results: ExperimentResults, measure: str) -> list[MeasureSummary]:
 
 
 def page_figure(spec: ExperimentSpec, results: ExperimentResults, measure: str) -> str:
-    """Return a measure's figure for a page, in all sizes; "" if it cannot be drawn."""
+    """Return a measure's figure as HTML, in all sizes; "" if it cannot be drawn."""
     chart = measure_chart(spec, results, measure)
     return Report(spec.name).figure(chart) if chart else ""
 
@@ -285,7 +290,7 @@ def write_index(
     *,
     short: bool,
 ) -> Path:
-    """Write `index.html` and return its path; `figures` are from `page_figure`, by
+    """Write `index.html` and return its path; `figures` are results of `page_figure`, by
     reproduction."""
     what = "Short forms: fewer seeds or levels." if short else "In full."
     parts: list[str] = [part("header", "Published experiments, reproduced", what)]
@@ -328,7 +333,7 @@ def _cells(check: CheckResult) -> list[str]:
 
 
 def verdict(check: CheckResult) -> str:
-    """Say in few words how a result compares with the criterion and with what is expected."""
+    """Say in few words how a result compares with the criterion and with the expected range."""
     if check.value is None:
         return "not run"
     if check.meets:
@@ -338,7 +343,7 @@ def verdict(check: CheckResult) -> str:
 
 
 def _reasons(expected: ExpectedResults, checks: Sequence[CheckResult]) -> list[str]:
-    """Return the result in words, and why criteria are missed, each reason once."""
+    """Return the result in words, and the reasons why criteria are missed, each once."""
     missed = [each.check.why for each in checks if each.check.why and not each.meets]
     return list(dict.fromkeys(text for text in [expected.result, *missed] if text))
 
@@ -361,9 +366,10 @@ _ROWS = 40
 
 
 def text_pages(spec: ExperimentSpec, results: ExperimentResults) -> list[TextPage]:
-    """Return pages with the findings in words, and a table per measure to judge by: mean ± half of
-    its 95 % interval, and the difference to the baseline, in brackets if it may be due to
-    chance."""
+    """Return pages with the findings in words, and a table per measure that judges schedulers.
+
+    Tables have mean ± half-width of the 95 % interval, and the difference to the baseline, in
+    brackets if it may be chance."""
     words = [line for text in results.in_words for line in WIDE.lines(f"• {text}", 12)]
     pages = _pages(spec.name, spec.question, [[line] for line in words], [14])
     for measure, title in TITLES.items():

@@ -1,9 +1,9 @@
-"""Draws figures with matplotlib, in two widths: for wide screens and files, and for telephones.
+"""Draws figures with matplotlib, in two widths: for wide screens and files, and for phones.
 
-What a chart shows is plain data; `svg`, `png` and `pdf` draw it. Equal charts give equal bytes on
-every machine: text is laid out in the font that comes with matplotlib, and readers' own fonts take
-its place. Parts that belong to a policy are groups with its name, which a page shows to a pointer.
-matplotlib takes a second to import: it is imported where something is drawn."""
+A chart is plain data; `to_svg`, `to_png` and `to_pdf` draw it. Equal charts give equal bytes on
+every machine: text is laid out in the font that comes with matplotlib, and readers' own fonts
+replace it. Parts of a policy are SVG groups with its name, which a page shows under the pointer.
+matplotlib takes a second to import, so it is imported only when something is drawn."""
 
 import io
 import re
@@ -42,27 +42,27 @@ FONTS = "'Helvetica Neue',Helvetica,Arial,'Liberation Sans','DejaVu Sans',sans-s
 _FONT = " font-family: 'DejaVu Sans';"
 _STYLE = Path(__file__).with_name("figures.mplstyle")
 _PER_INCH = 72
-"""Pixels to an inch, so that points are pixels."""
+"""Pixels per inch, so that points are pixels."""
 _KEY, _KEY_ROW = 240, 18
-"""Pixels of a key of lines: its width, and the height of a row."""
+"""Size of a legend of lines in pixels: its width, and the height of a row."""
 
 
 _SVG = re.compile(r'<svg[^>]*viewBox="0 0 ([\d.]+) ([\d.]+)"[^>]*>')
 
 
 class Size(NamedTuple):
-    """A width in pixels; `name` is the figure's class on a page."""
+    """The width of a figure in pixels; `name` is its CSS class on a page."""
 
     name: str
     width: int
 
     @property
     def narrow(self) -> bool:
-        """True if the figure is for telephones."""
+        """True if the figure is for phones."""
         return self.width < 600
 
     def lines(self, text: str, pixels: float) -> list[str]:
-        """Wrap a text in letters of this many pixels."""
+        """Wrap a text, set in letters of this many pixels, into lines of the figure's width."""
         return textwrap.wrap(text, int(self.width / (0.6 * pixels)))
 
 
@@ -70,7 +70,7 @@ WIDE, NARROW = SIZES = (Size("wide", 860), Size("narrow", 360))
 
 
 class Room(NamedTuple):
-    """Panels of a figure, and the pixels around and between them."""
+    """The panels of a figure, and the pixels around and between them."""
 
     left: float = 14
     right: float = 14
@@ -133,10 +133,10 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmptyChart(Chart, frozen=True, kw_only=True):
-    """A figure without data, which says why."""
+    """A figure without data, whose subtitle gives the reason."""
 
     def draw(self, size: Size) -> "Figure":
-        """Draw its title and the reason."""
+        """Draw the title and the reason."""
         figure, (axes,) = self.frame(size, 40, Room())
         axes.set_axis_off()
         return figure
@@ -145,7 +145,7 @@ class EmptyChart(Chart, frozen=True, kw_only=True):
 class Line(msgspec.Struct, frozen=True):
     """A policy's curve: mean over seeds at each `x`, in a band from `low` to `high`.
 
-    `end` is the value to print beside its name, the same as in the tables."""
+    `end` is the value printed next to its name, the same as in the tables."""
 
     name: str
     look: Look
@@ -156,12 +156,12 @@ class Line(msgspec.Struct, frozen=True):
     end: float
 
     def plot(self, axes: "Axes", width: float = 2.0, points: int = 9) -> "Line2D":
-        """Draw the line with about this many points, and the band if seeds differ."""
+        """Draw the line with about `points` markers, and the band if seeds differ."""
         colour = self.look.paint.light
         if self.low != self.high:
             band = axes.fill_between(self.x, self.low, self.high, color=colour, alpha=0.1, lw=0)
             band.set_gid(f"band|{clean(self.name)}")
-            for edge in (self.low, self.high):  # where bands lie over each other
+            for edge in (self.low, self.high):  # visible where bands overlap
                 axes.plot(self.x, edge, color=colour, alpha=0.45, lw=0.7)
         every = max(1, len(self.x) // points) if points else None
         (line,) = axes.plot(
@@ -178,10 +178,11 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class LineChart(Chart, frozen=True, kw_only=True):
-    """Lines of policies, from the best on, together or (`apart`) in a panel each.
+    """Lines of policies, the best first, together or (`apart`) in one panel each.
 
-    `corner` bounds a close-up, the same on both axes; `possible` is what the best policy could have
-    reached; `shows_demand` draws allocation = demand, and `shows_full` demand = capacity."""
+    `corner` has the ends of a close-up, the same on both axes; `possible` is the value that the
+    best policy could have reached; `shows_demand` draws allocation = demand, and `shows_full`
+    demand = capacity."""
 
     lines: Sequence[Line]
     x_title: str
@@ -193,10 +194,11 @@ class LineChart(Chart, frozen=True, kw_only=True):
     shows_demand: bool = False
     apart: bool = False
     from_zero: bool = True
-    """False where differences would not show beside 0: then the axis has the values' range."""
+    """False if differences are too small to see on an axis from 0: then the axis has the values'
+    range."""
 
     def draw(self, size: Size) -> "Figure":
-        """Draw all lines in one panel, and in a second one close up; or one panel a line."""
+        """Draw all lines in one panel, and in a second one as a close-up; or one panel per line."""
         if self.apart:
             return self._draw_apart(size)
         panels = 1 if self.corner is None else 2
@@ -224,7 +226,7 @@ class LineChart(Chart, frozen=True, kw_only=True):
         return figure
 
     def _beside_ticks(self, more: float) -> float:
-        """Return the pixels of the numbers beside the axis, and `more` pixels."""
+        """Return the width in pixels of the numbers next to the y axis, plus `more`."""
         top = max(max(line.high) for line in self.lines)
         return more + 7.2 * max(3, len(number(round(top, 2))))
 
@@ -243,7 +245,7 @@ class LineChart(Chart, frozen=True, kw_only=True):
             axes.set_ylim(*self.corner)
 
     def _guides(self, axes: "Axes") -> "Iterator[Artist]":
-        """Draw guide lines, and return them for the key."""
+        """Draw guide lines, and return them for the legend."""
         grey: dict[str, Any] = {"color": AXIS.light, "lw": 1.2, "scalex": False, "scaley": False}
         (low, high), top = axes.get_xlim(), axes.get_ylim()[1]
         if self.shows_demand:
@@ -258,7 +260,7 @@ class LineChart(Chart, frozen=True, kw_only=True):
             yield from axes.plot((low, high), level, ls=(0, (6, 3)), label=name, **grey)
 
     def _key(self, figure: "Figure", size: Size, guides: "Sequence[Artist]") -> None:
-        """List values and names from the best policy on, then the guide lines."""
+        """Draw the legend: values and names from the best policy on, then the guide lines."""
         from matplotlib.lines import Line2D
 
         values = [f"{line.end:,.2f}" for line in self.lines]
@@ -285,7 +287,7 @@ class LineChart(Chart, frozen=True, kw_only=True):
             text.set_gid(f"label|{clean(line.name)}")
 
     def _draw_apart(self, size: Size) -> "Figure":
-        """Draw each line before the range of all, and the best line."""
+        """Draw each line in its own panel, over the range of all lines and the best line."""
         columns = 2 if size.narrow else 4
         rows = -(-len(self.lines) // columns)
         room = Room(44, 16, 36, 26, rows, columns, under=64, between=44, shared=True)
@@ -307,7 +309,8 @@ class LineChart(Chart, frozen=True, kw_only=True):
 
 
 class HeatMap(Chart, frozen=True, kw_only=True):
-    """A table of percents, coloured from `low` to 100: a row a policy; None is a dash."""
+    """A table of percentages, coloured from `low` to 100, with a row per policy; None is shown as a
+    dash."""
 
     rows: Sequence[str]
     columns: Sequence[str]
@@ -367,7 +370,7 @@ class HeatMap(Chart, frozen=True, kw_only=True):
 
 
 class BarPart(NamedTuple):
-    """A segment of every bar: its length and colour in each, and what the key calls it."""
+    """A segment of every bar: its length and colour in each bar, and its text in the legend."""
 
     lengths: Sequence[float]
     paints: Sequence[Paint]
@@ -375,7 +378,8 @@ class BarPart(NamedTuple):
 
 
 class BarChart(Chart, frozen=True, kw_only=True):
-    """Bars from 0, each in parts; `ends` are the texts behind them, `halves` of their intervals."""
+    """Bars from 0, each made of `parts`; `ends` are the texts at their ends, `halves` the
+    half-widths of their intervals."""
 
     rows: Sequence[str]
     parts: Sequence[BarPart]
@@ -428,7 +432,7 @@ class BarChart(Chart, frozen=True, kw_only=True):
         return figure
 
     def _segments(self, axes: "Axes", *, tall: float, least: float) -> None:
-        """Draw the parts, with a number in those that are at least this long."""
+        """Draw the segments, with a number in those that are at least `least` long."""
         starts = np.cumsum([np.zeros(len(self.rows)), *(p.lengths for p in self.parts)], axis=0)
         for part, left in zip(self.parts, starts, strict=False):
             places = range(len(self.rows))
@@ -442,7 +446,7 @@ class BarChart(Chart, frozen=True, kw_only=True):
 
 
 class TextPage(Chart, frozen=True, kw_only=True):
-    """A page of a PDF: rows of text in columns that begin at these pixels."""
+    """A page of a PDF: rows of text in columns that begin at the pixels `columns`."""
 
     rows: Sequence[Sequence[str]]
     columns: Sequence[float]
@@ -461,17 +465,17 @@ class TextPage(Chart, frozen=True, kw_only=True):
 
 
 def _beside(names: Sequence[str]) -> float:
-    """Return the pixels that names at the left of rows take."""
+    """Return the width in pixels of the names left of the rows."""
     return 24 + 7.6 * max(len(shorten(name)) for name in names)
 
 
 def count(value: float) -> str:
-    """Format a mean number of things: whole, unless it is small and is not."""
+    """Format a mean count: whole, unless it is below 10 and not a whole number."""
     return f"{value:,.0f}" if value >= 10 or value == round(value) else f"{value:.1f}"
 
 
 def number(value: float) -> str:
-    """Format a tick, with thousands separators and without trailing zeros."""
+    """Format a number of an axis, with thousands separators and without trailing zeros."""
     return f"{value:,.10g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
@@ -482,8 +486,9 @@ def clean(text: str) -> str:
 
 @contextmanager
 def drawing(salt: str = "") -> Iterator[None]:
-    """Set matplotlib up for our figures; marks of figures of one page need different salts.
-    Raises `BadInputError` where it is missing, as in Weft's image."""
+    """Set matplotlib up for our figures; figures on one page need different `salt`, for unique ids.
+
+    `BadInputError` if matplotlib is not installed, as in Weft's image."""
     try:
         import matplotlib as mpl
         import matplotlib.style
@@ -496,9 +501,9 @@ def drawing(salt: str = "") -> Iterator[None]:
 
 
 def to_svg(chart: Chart, size: Size = WIDE) -> str:
-    """Return the figure as one `<svg>` element, which stands alone or goes into a page.
+    """Return the figure as one `<svg>` element, for a file or a page.
 
-    Its class is the size's name, and ids are unique within a page."""
+    Its class is the size's name, and its ids are unique within a page."""
     out, name = io.StringIO(), chart.name if size is WIDE else f"{chart.name}-{size.name}"
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with drawing(name):
@@ -523,7 +528,7 @@ def to_svg(chart: Chart, size: Size = WIDE) -> str:
 
 
 def to_png(chart: Chart) -> bytes:
-    """Return the wide figure as a PNG, at twice its size."""
+    """Return the wide figure as a PNG with twice its pixels."""
     out = io.BytesIO()
     with drawing():
         figure = chart.draw(WIDE)

@@ -1,5 +1,5 @@
-"""Colours of figures, light and dark, and each policy's look: the same in every report, and no two
-alike in one report.
+"""Colours of figures, light and dark, and each policy's look: the same in every report, and
+different from all others in one report.
 
 Figures are drawn in light colours, so that a file looks right anywhere; a page recolours them for
 dark screens by its style sheet, so each light colour has one dark colour. There are more policies
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Paint(NamedTuple):
-    """A colour on paper and light screens, and on dark ones."""
+    """A colour on paper and light screens, and its counterpart on dark screens."""
 
     light: str
     dark: str
@@ -51,7 +51,7 @@ HEAT = (
     Paint("#1a5896", "#7cb2e0"),
     Paint("#0c3f74", "#abd0f0"),
 )
-"""Colours from little to much: one hue, even steps of lightness."""
+"""Colours from low to high values: one hue, even steps of lightness."""
 
 _LIGHT_ON_DARK, _DARK_ON_LIGHT = Paint("#ffffff", "#10161d"), Paint("#1a2231", "#10161d")
 ON_HEAT = tuple(INK if step < 6 else _LIGHT_ON_DARK for step in range(len(HEAT)))
@@ -80,7 +80,7 @@ PAINTS = (
 
 
 def dark_rules() -> str:
-    """Return CSS that gives everything drawn in a light colour its dark one."""
+    """Return CSS that replaces each light colour in drawings by its dark counterpart."""
     return "".join(
         f'svg [style*="{what}: {paint.light}"]{{{what}:{paint.dark}!important}}'
         for paint in PAINTS
@@ -106,7 +106,7 @@ interference coscheml horus lucid genius ferikoglou
 nano-binpack nano-spread nano-load-binpack nano-load-spread smallest-first ferikoglou-safe
 alnair-cost-saving alnair-high-performance least-stranding
 """
-# The first twelve, which are compared most, have a colour of their own; the next twelve reuse
+# The first twelve policies, compared most, have a colour of their own; the next twelve reuse
 # these colours in the same order, and so on.
 PLACES = tuple(_IN_ORDER.split())
 """Weft's policies in the order of their colours. Append new policies, since the place sets the
@@ -117,11 +117,11 @@ DASHES: tuple[tuple[float, ...], ...] = (
     *((4.5, 2.5), (12, 3), (1.5, 4), (9, 2.5, 2, 2.5, 2, 2.5)),
 )
 MARKERS = ("o", "s", "^", "D", "v")
-"""Circle, square, triangle, diamond, triangle upside down, as matplotlib names them."""
+"""Markers as matplotlib names them: circle, square, triangle, diamond, inverted triangle."""
 
 
 class Look(NamedTuple):
-    """A colour, and how its line is dashed (on-off lengths in pixels) and marked."""
+    """The look of a line: colour, dashes (on-off lengths in pixels) and marker."""
 
     paint: Paint
     dash: tuple[float, ...]
@@ -131,7 +131,7 @@ class Look(NamedTuple):
 def looks(policies: Sequence[str]) -> dict[str, Look]:
     """Return the look of each policy of a report, by its name with options.
 
-    Weft's policies without options look the same in every report; others keep their colour and take
+    Weft's policies without options look the same in every report; others keep their colour and get
     the next free dash and marker."""
     taken: dict[tuple[int, int], str] = {}
     for policy in sorted(set(policies), key=lambda policy: (policy not in PLACES, policy)):
@@ -148,8 +148,8 @@ def numbered(number: int) -> Look:
 
 
 def _wanted(policy: str) -> tuple[int, int]:
-    """Return the number of the policy's colour, and the policy's place among those that share
-    it."""
+    """Return the number of the policy's colour, and its place among the policies with this
+    colour."""
     name = policy.partition(":")[0]
     # Not hash(), which differs between processes.
     place = PLACES.index(name) if name in PLACES else zlib.crc32(name.encode())

@@ -40,7 +40,7 @@ from weft.model.errors import BadInputError
 
 
 class HowMade(msgspec.Struct, frozen=True):
-    """The command line, and with which versions, where and when it ran.
+    """The command line, and the versions, host and date of its run.
 
     `host` and `date` are empty if equal runs must give equal pages."""
 
@@ -50,13 +50,13 @@ class HowMade(msgspec.Struct, frozen=True):
     date: str = ""
 
     def rows(self) -> dict[str, str]:
-        """Return the known values by title."""
+        """Return the known values by title, without the command."""
         rows = {"Versions": self.versions, "Host": self.host, "Date": self.date}
         return {title: text for title, text in rows.items() if text}
 
 
 class ReportTexts(NamedTuple):
-    """The page's title, what was simulated, and how."""
+    """The page's title, the simulated workload as subtitle, and how the results were made."""
 
     title: str
     subtitle: str
@@ -95,8 +95,8 @@ def write_report(
     """Write `report.html` and its SVG figures, with `png` PNG copies too; return the page's path.
 
     `models_gpus` is the cluster's number of GPUs by model, for labels and the headline; `holdings`
-    has what pods held in one run of each policy, for the map. An older report in `directory` is
-    replaced. Raises `BadInputError` if there is no run, or the folder cannot be written."""
+    are pods' shares of GPUs in one run of each policy, for the map. An older report in `directory`
+    is replaced. `BadInputError` if there is no run, or the folder cannot be written."""
     if not results.runs or not results.summary:
         raise BadInputError("report", "there is no run to report; give at least one policy")
     report = Report(texts.title)
@@ -153,7 +153,7 @@ def _queues(results: SimulationResults) -> list[str]:
 
 
 def _reasons(results: SimulationResults) -> str:
-    """Return all reasons, where the figure has folded some."""
+    """Return a table of all reasons if the figure groups some as "other reasons", else ""."""
     reasons = sorted({reason for run in results.runs for reason in run.unscheduled})
     if set(reasons) <= set(top_reasons(results)):
         return ""
@@ -194,9 +194,10 @@ def _ranges(seeds: list[int]) -> str:
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One measure of a policy over its seeds.
+    """A column of the table of policies: one measure over a policy's seeds.
 
-    `best` is `max` or `min` if one end is better, None if the number does not judge policies."""
+    `best` is `max` or `min` if higher or lower is better, None if the number does not judge
+    policies."""
 
     title: str
     value: Callable[[Sequence[PolicyRun]], SeedMean | None]
@@ -205,7 +206,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 def policy_table(results: SimulationResults) -> Table:
-    """Return a row per policy, best first: mean ± 95 % interval of each measure, the best one
+    """Return a table of policies, best first: mean ± 95 % interval of each measure, the best one
     bold."""
     columns = _columns(results)
     order, settled = ranked(results), headline(results).settled
@@ -230,7 +231,7 @@ def policy_table(results: SimulationResults) -> Table:
 
 
 def reason_table(results: SimulationResults, reasons: Sequence[str]) -> Table:
-    """Return unscheduled pods by reason, mean per seed."""
+    """Return a table of pods that were not placed, by policy and reason, mean per seed."""
     titles, rows = ["Policy", *reasons, "all"], []
     for policy in ranked(results):
         means = reason_means(results, policy)
@@ -244,7 +245,8 @@ _QUEUE_TITLES += ["Held when wanted, %", "Preempted, GPU s", "Never started"]
 
 
 def queue_table(results: SimulationResults) -> Table:
-    """Return a row for each policy and queue, best policy first; no row without queues."""
+    """Return a table with a row for each policy and queue, best policy first; empty without
+    queues."""
     of_policy, rows = {summary.policy: summary for summary in results.summary}, []
     for policy in ranked(results):
         timed = of_policy[policy].timed
@@ -321,9 +323,9 @@ def _columns(results: SimulationResults) -> list[Column]:
         _column("gpu_allocated_at_100_percent", 2),
         _column("gpu_allocated_percent", 2),
         *([_column("gpu_held_percent", 2, judges=False)] if holds_more(results) else []),
-        # Low fragmentation does not make a policy better: one that holds everything has none.
+        # Low fragmentation does not make a policy better: a policy that fills all GPUs has none.
         _column("gpu_fragmentation_percent", 2, judges=False),
-        # Small pods in place of large ones are fewer that fail, and fewer GPUs allocated.
+        # Placing small pods instead of large ones lowers failed pods, but also allocated GPUs.
         _column("failed_pods", 1, judges=False),
     ]
     if is_timed(results):
@@ -349,7 +351,8 @@ def _column(
     value: Callable[[PolicyRun], float | None] | None = None,
     judges: bool = True,
 ) -> Column:
-    """Return the column of a measure, named as in experiments; with `title`, of a related value."""
+    """Return the column of a measure, named as in experiments; with `title` and `value`, of a
+    related value."""
     measure = measure_of(name)
     title = title or measure.title
     unit = f", {measure.unit}" if measure.unit else ""
@@ -398,7 +401,8 @@ def _values(
 
 
 def _best(column: Column, cells: list[SeedMean | None]) -> str | None:
-    """Return the value to print bold, as shown; None if no end is better, or all are equal."""
+    """Return the value to print in bold, as text; None if the column does not judge policies, or
+    all are equal."""
     there = [cell for cell in cells if cell is not None]
     if column.best is None or len({_shown(cell, column) for cell in there}) < 2:
         return None
@@ -406,7 +410,7 @@ def _best(column: Column, cells: list[SeedMean | None]) -> str | None:
 
 
 def _better(column: Column) -> str:
-    """Say which end of a column is better, if any."""
+    """Return whether higher or lower is better in a column, in words; "" if neither."""
     if column.best is None:
         return ""
     return "higher is better" if column.best is max else "lower is better"
@@ -429,13 +433,13 @@ def _plain(value: float | None) -> str:
 # --- the map --------------------------------------------------------------------------------------
 
 MOST_NODES = 4_000
-"""Most nodes of all maps together: with more the page would open slowly."""
+"""Maximum number of nodes of all maps together; with more the page would open slowly."""
 _FEW_NODES = 40
-"""Up to this many nodes are drawn large, with their names."""
+"""Up to this number of nodes, each is drawn large and with its name."""
 
 
 def maps(holdings: Sequence[ClusterHoldings], order: Sequence[str]) -> list[str]:
-    """Return a map per policy from the best on, while there is room; the first one is open."""
+    """Return a map per policy, best first, up to `MOST_NODES` nodes; the first map is open."""
     by_policy = {cluster.policy: cluster for cluster in holdings}
     there = [by_policy[policy] for policy in order if policy in by_policy]
     shown: list[ClusterHoldings] = []
@@ -482,7 +486,7 @@ def _model(model: str, nodes: Sequence[NodeHoldings]) -> dict[str, Any]:
 
 
 def _node(node: NodeHoldings) -> dict[str, Any]:
-    """Return a block of squares: their shades, how many lie side by side, and the hint."""
+    """Return a node's block of squares for the template: shades, squares per row, and hint."""
     gpus = len(node.gpus)
     return {
         "name": node.name,
@@ -494,7 +498,7 @@ def _node(node: NodeHoldings) -> dict[str, Any]:
 
 
 def _shade(held: float) -> int:
-    """Return the shade for a held share; 0 and 1 have shades of their own."""
+    """Return the shade for a held fraction; 0 and 1 have shades of their own."""
     last = len(HEAT) - 1
     if held <= 0:
         return 0
@@ -502,7 +506,7 @@ def _shade(held: float) -> int:
 
 
 def _words(node: NodeHoldings) -> str:
-    """Return a node's hint: the holders by GPU, with neighbouring equal GPUs joined."""
+    """Return a node's hint: the pods on each GPU, with neighbouring equal GPUs joined."""
     held = sum(gpu.held for gpu in node.gpus)
     lines = [
         f"{node.name}: {held:.2f} of {_count(len(node.gpus), 'GPU')} held, "

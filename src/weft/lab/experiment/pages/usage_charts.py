@@ -1,7 +1,8 @@
-"""Charts of cells over time, and of the distribution of their jobs' times.
+"""Charts of GPU use over time, and of the distribution of jobs' times, at one level of an
+experiment.
 
-At one level of an experiment: GPU utilisation, memory and power, all schedulers in one panel and
-each in its own, and the share of jobs that started or ended within a time."""
+GPU utilisation, memory, power and waiting pods, with all schedulers in one panel and each in its
+own, and the share of jobs that started or ended within a time."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,12 +18,13 @@ from weft.lab.experiment.run.store import CellRows
 
 Floats = NDArray[np.float64]
 BINS = 160
-"""Time bins per line."""
+"""Number of time bins per line."""
 
 
 class UsageFigure(msgspec.Struct, frozen=True):
-    """A column of `series.parquet`, its figure's title, and units with their sizes: the first one
-    in which no value is too long is used."""
+    """A column of `series.parquet`, its figure's title, and units with their sizes.
+
+    The first unit in which all values are below 10,000 is used."""
 
     column: str
     title: str
@@ -44,11 +46,11 @@ JOB_TIMES: dict[str, tuple[str, str]] = {
     "jct": ("Jobs that ended within this time", "finished_s"),
     "queueing": ("Jobs that had a place within this time", "bound_s"),
 }
-"""By figure name: title, and the column whose distance from `arrived_s` is shown."""
+"""Title by figure name, and the column from which `arrived_s` is subtracted."""
 
 
 def names_of_level(number: int) -> list[str]:
-    """Return the names of all figures that the number-th level may have."""
+    """Return the names of all figures that the level with this number may have."""
     over_time = [f"{usage.column}-{number}" for usage in USAGE]
     return [
         *over_time,
@@ -58,7 +60,7 @@ def names_of_level(number: int) -> list[str]:
 
 
 class LevelRows(msgspec.Struct, frozen=True):
-    """One level's cells: `rows` by scheduler, one entry per seed."""
+    """The rows of one level's cells: `rows` by scheduler, one entry per cell."""
 
     text: str
     rows: Mapping[str, Sequence[CellRows]]
@@ -123,10 +125,10 @@ def _divided(line: Line, size: float) -> Line:
 def _column_over_time(
     column: str, unit: TimeUnit, rows: Sequence[CellRows]
 ) -> tuple[Floats, Floats, float] | None:
-    """Return (middles of the bins and the end, the column's mean over seeds in each, its overall
-    mean).
+    """Return (times, means over seeds, overall mean) of a column; None if no cell has it.
 
-    A run that has ended stays at its last value while others go on."""
+    Times are the middles of the bins and the end, in `unit`. A run that has ended keeps its last
+    value while others go on."""
     columns = [_known(cell_rows, column) for cell_rows in rows]
     all_series = [known for known in columns if known is not None]
     if not all_series:
@@ -147,8 +149,8 @@ def _column_over_time(
 def _known(rows: CellRows, column: str) -> tuple[Floats, Floats] | None:
     """Return (times, values) of the column, or None if it has no values.
 
-    On a cluster nothing is known before a GPU's first sample, so its value is used from the
-    start."""
+    On a cluster there are no values before a GPU's first sample, so the first value is used from
+    the start."""
     if column not in rows.series:
         return None
     at_s, values = (np.asarray(rows.series[name], float) for name in ("at_s", column))
@@ -159,8 +161,9 @@ def _known(rows: CellRows, column: str) -> tuple[Floats, Floats] | None:
 
 
 def _distribution(column: str, rows: Sequence[CellRows]) -> tuple[Floats, Floats, float] | None:
-    """Return (seconds, percent of all jobs within them, the median in seconds); jobs that never got
-    there are included in all jobs."""
+    """Return (seconds, percent of jobs that took at most this long, median in seconds).
+
+    Jobs that never started or ended count in the percentages' total. None without times."""
     columns = [cell_rows.jobs for cell_rows in rows if column in cell_rows.jobs]
     if not columns:
         return None

@@ -1,4 +1,5 @@
-"""The Jobs of an experiment on a cluster: their arrival times, and each scheduler's manifests.
+"""The Jobs of an experiment on a cluster: their arrival times, and their manifests for each
+scheduler.
 
 Jobs are made as by Ferikoglou's generator: one pod with one container, `backoffLimit: 20`,
 `restartPolicy: OnFailure`, and GPU memory in the scheduler's unit, over-provisioned by p: int(GiB ·
@@ -19,7 +20,7 @@ _MIB_A_GIB = 1024
 
 
 class PlannedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A Job and the time at which it is created, in seconds of the turn."""
+    """A Job and the time of its creation, in seconds from the start of the turn."""
 
     name: str
     kind: str
@@ -142,7 +143,7 @@ def _listed(path: Path) -> list[PlannedJob]:
 
 
 def _mlperf_command(model: GeneratedProgram, queries: int) -> tuple[str, ...]:
-    """Return the command of that study's images: MLPerf Inference v0.5."""
+    """Return the command of the images of Ferikoglou's study: MLPerf Inference v0.5."""
     root = "/root/inference/v0.5"
     script = (
         f"cp /root/configs/{queries}/mlperf.conf {root}/ && cd {root}/classification_and_detection "

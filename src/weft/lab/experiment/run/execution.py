@@ -1,9 +1,9 @@
-"""Runs an experiment's missing cells, in several processes or on several machines; results are the
-same for any number of them.
+"""Runs an experiment's missing cells, in several processes or on several machines.
 
-Processes on this machine write cells themselves, so that nothing is lost if their parent dies.
-Workers of a Dask cluster need Weft, the policies and the data under the same paths; they write
-nothing: results are sent back, and written where the experiment was started."""
+Results do not depend on the number of processes. Processes on this machine write cells themselves,
+so that nothing is lost if their parent dies. Workers of a Dask cluster need Weft, the policies and
+the data under the same paths; they write nothing: results are sent back, and written on the machine
+that started the experiment."""
 
 import datetime
 import platform
@@ -25,13 +25,13 @@ from weft.model import BadInputError
 from weft.model.errors import install_extra
 
 MANIFEST_PERIOD_S = 10.0
-"""Least time between two writes of the manifest while cells run: a kill loses the timings since."""
+"""Least seconds between two writes of the manifest while cells run; a kill loses newer timings."""
 BLOCK_BYTES = 4096
 """Block size that files are rounded up to on disk."""
 
 
 class CellWork(msgspec.Struct, frozen=True):
-    """The inputs that workers need for every cell."""
+    """The runner and the store that workers need for every cell."""
 
     runner: Runner
     store: RunStore
@@ -47,8 +47,8 @@ def run_missing(
     """Run those of `cells` that the store lacks, and return their number.
 
     `where` is the largest number of processes, or the address of a Dask scheduler.
-    `make_progress(how_many)` returns a function to call with (scheduler, seed, cells done) after
-    each cell, or None. `versions` by name go into the manifest."""
+    `make_progress(number of missing cells)` returns a function to call with (scheduler, seed, cells
+    done) after each cell, or None. `versions` by name are written into the manifest."""
     store = work.store
     done = store.done(cells)
     missing = [cell for cell in cells if cell not in done]
@@ -97,8 +97,8 @@ def run_in_memory(
 ) -> dict[PlannedCell, CellResult]:
     """Run all cells in at most `jobs` processes, without writing to disk.
 
-    Results are in the order of `cells`, without rows of jobs and series, which would take too much
-    memory. `progress(scheduler, seed, cells done)` is called after each."""
+    Results are in the order of `cells`, without rows of jobs and of use over time, which would take
+    too much memory. `progress(scheduler, seed, cells done)` is called after each."""
     done: dict[PlannedCell, CellResult] = {}
     of_cells = run_cells(_run_without_rows, runner, cells, min(jobs, len(cells)))
     with interrupted_by_sigterm(), closing(of_cells) as runs:
@@ -114,14 +114,14 @@ def _run_without_rows(runner: Runner, cell: PlannedCell) -> CellResult:
 
 
 def run_and_write(work: CellWork, cell: PlannedCell) -> float:
-    """Run and write one cell; return the seconds it took."""
+    """Run and write one cell; return the seconds that it took."""
     began_s = time.perf_counter()
     work.store.write(cell, work.runner.run(cell))
     return time.perf_counter() - began_s
 
 
 class CellCost(msgspec.Struct, frozen=True):
-    """The average cost of a cell, over those that were `tried`."""
+    """The average seconds and bytes on disk of a cell, over the number of cells `tried`."""
 
     seconds: float
     disk_bytes: int
@@ -129,8 +129,8 @@ class CellCost(msgspec.Struct, frozen=True):
 
 
 def cost_of_cells(work: CellWork, cells: Sequence[PlannedCell], within_s: float) -> CellCost:
-    """Try cells, evenly spread, until `within_s` is over; they are written to a temporary
-    folder."""
+    """Run a few evenly spread cells, at least one and until `within_s` seconds are over, in a
+    temporary folder."""
     tried, began_s, size = 0, time.perf_counter(), 0
     step = max(1, len(cells) // 8)
     with tempfile.TemporaryDirectory(prefix="weft-experiment-") as folder:
@@ -148,7 +148,7 @@ def cost_of_cells(work: CellWork, cells: Sequence[PlannedCell], within_s: float)
 
 
 def _on_disk(path: Path) -> int:
-    """Return a file's size in whole blocks."""
+    """Return a file's size on disk, in whole blocks."""
     return -(-path.stat().st_size // BLOCK_BYTES) * BLOCK_BYTES
 
 
@@ -156,7 +156,7 @@ Shared = TypeVar("Shared")
 Cell = TypeVar("Cell")
 Result = TypeVar("Result")
 PARENT_PERIOD_S = 0.5
-"""Time between a worker's checks that its parent process still exists."""
+"""Seconds between a worker's checks that its parent process still exists."""
 
 
 def run_cells(
@@ -164,8 +164,8 @@ def run_cells(
 ) -> Generator[tuple[Cell, Result], None, None]:
     """Yield `work(shared, cell)` for every cell, in the order in which they finish.
 
-    Closing the generator early ends the workers at once. Workers get `shared` once, not with every
-    cell. `work` must be a module-level function."""
+    Closing the generator early ends the workers immediately. Workers get `shared` once, not with
+    every cell. `work` must be a module-level function."""
     if jobs <= 1:
         return ((cell, work(shared, cell)) for cell in cells)
     return _in_parallel(work, shared, cells, jobs)
@@ -175,8 +175,8 @@ _kept: list[Any] = []
 
 
 def _adopt(shared: object, parent: int) -> None:
-    """Initialise a worker: keep what all cells share in a global, as a pool has no other place for
-    it."""
+    """Initialise a worker: keep the data that all cells share in a global, as a pool has no other
+    place for it."""
     import threading
 
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a forked worker inherits its parent's handler
@@ -185,7 +185,7 @@ def _adopt(shared: object, parent: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End this worker when its parent process is gone, which a kill of the parent would not do."""
+    """End this worker when its parent process is gone, since killing the parent does not end it."""
     import os
     import time
 
@@ -227,7 +227,8 @@ def _in_parallel(
 
 @contextmanager
 def _workers_hear_no_ctrl_c() -> Iterator[None]:
-    """Make processes started within ignore Ctrl-C, which a terminal sends to this process too."""
+    """Make processes started within this context ignore Ctrl-C, which a terminal sends to them
+    too."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -248,7 +249,7 @@ CONNECT_S = 30.0
 
 
 class RemoteCell(msgspec.Struct, frozen=True):
-    """A cell's result, how long it took, and on which host."""
+    """A cell's result, the seconds that it took, and the host that ran it."""
 
     result: CellResult
     wall_s: float

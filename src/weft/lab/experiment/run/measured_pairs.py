@@ -1,8 +1,8 @@
 """Runs jobs that slow each other down as measured pairs did.
 
 The true slowdowns are a table of measured pairs; policies get a predictor's table, learnt from half
-of the pairs. The scheduler `oracle` gets the true table. Arrivals and training pairs of a seed are
-the same for all schedulers."""
+of the pairs. The scheduler `oracle` gets the true table. For one seed, arrivals and training pairs
+are the same for all schedulers."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -27,7 +27,7 @@ from weft.model.request import LATENCY_CRITICAL
 
 ORACLE = "oracle"
 PROGRESS = Feedback(noise=0.05, evict=False)
-"""Progress corrects the predictions, but does not evict."""
+"""Settings with which progress corrects the predictions, but does not evict."""
 
 
 class PairsRunner:
@@ -120,8 +120,8 @@ class PairsRunner:
 
 
 def _of_critical_jobs(scenario: SharedScenario, run: SharedRun) -> dict[str, float | None]:
-    """Return measures of latency-critical jobs and of the others, if there are both, and of
-    progress."""
+    """Return measures of evictions for slowdown, and of latency-critical and other jobs if there
+    are both."""
     critical = {job.uid for job in scenario.jobs if job.job_class == LATENCY_CRITICAL}
     measures: dict[str, float | None] = {}
     if scenario.feedback is not None:

@@ -1,9 +1,9 @@
 """Predictions of pairs for policies: learnt from some of the measured pairs, with faults on
 request.
 
-`trained` is what `weft interference train` would learn. `ridge` is a plain alternative: pairs drawn
-for training count as measured; the others are predicted by the additive model, with the bound that
-90 % of held-out training pairs stay within."""
+`trained` is the table that `weft interference train` would learn. `ridge` is a plain alternative:
+pairs drawn for training count as measured; the others are predicted by the additive model, with a
+bound that 90 % of held-out training pairs stay within."""
 
 import functools
 import math
@@ -23,12 +23,12 @@ from weft.lab.simulate.sharing.pairs import PairTable
 from weft.model.interference_table import Floats, InterferenceTable, PredictionTier, interference
 
 MEASURED_SPREAD = 0.02
-"""Uncertainty of a measured pair's log slowdown."""
+"""Uncertainty of a measured pair's slowdown, in units of its logarithm."""
 UNKNOWN_MEAN, UNKNOWN_UPPER = 0.5, 1.0
 
 
 def _drawn(table: PairTable, seed: int, share: float) -> list[tuple[int, int]]:
-    """Draw the unordered pairs that were measured before the run."""
+    """Draw the unordered pairs that policies know from earlier measurements."""
     speed = table.array()
     count = len(speed)
     pairs = [(a, b) for a in range(count) for b in range(a, count) if speed[a, b] > 0]
@@ -54,7 +54,7 @@ def trained(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> 
 def ridge(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> InterferenceTable:
     """Return the table of the plain predictor, trained on this share of the unordered pairs.
 
-    An empty table if there are no such pairs."""
+    The table is empty if that is no pair."""
     speed = table.array()
     count = len(speed)
     pairs = _drawn(table, seed, share)
@@ -74,7 +74,7 @@ def ridge(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> In
 
 
 def truth(table: PairTable, gpu_model: str) -> InterferenceTable:
-    """Return the true table; pairs that cannot run together are forbidden."""
+    """Return the true table; pairs that cannot run together have an infinite bound."""
     speed = table.array()
     mean = -np.log(np.where(speed > 0, speed, 1.0))
     upper = np.where(speed > 0, mean, np.inf)
@@ -95,7 +95,8 @@ def _padded(
 
 
 class SpoiltPredictions(msgspec.Struct, frozen=True):
-    """Faults of predictions: the share of applications that are unknown, and the noise's sigma."""
+    """Faults of predictions: the share of applications that are unknown, and the sigma of the
+    noise."""
 
     missing: float = 0.0
     noise: float = 0.0
@@ -104,7 +105,8 @@ class SpoiltPredictions(msgspec.Struct, frozen=True):
 def told(
     table: PairTable, gpu_model: str, seed: int, predictor: str, spoilt: SpoiltPredictions
 ) -> InterferenceTable:
-    """Return the table for policies: from the predictor "trained" or "ridge", or the "truth"."""
+    """Return the table that policies get: from the predictor "trained" or "ridge", or the
+    "truth"."""
     known = only(table, known_kinds(table, seed, spoilt.missing))
     if not known.kinds:
         return InterferenceTable(0)
@@ -117,7 +119,8 @@ def told(
 
 
 def known_kinds(table: PairTable, seed: int, missing: float) -> tuple[str, ...]:
-    """Return the kinds that are left if this share of them was never measured."""
+    """Return the kinds of applications that were measured, if the share `missing` of them was
+    not."""
     drawn = list(table.kinds)
     random.Random(f"weft-missing-{seed}").shuffle(drawn)
     left = set(drawn[round(missing * len(drawn)) :])
@@ -125,7 +128,7 @@ def known_kinds(table: PairTable, seed: int, missing: float) -> tuple[str, ...]:
 
 
 def only(table: PairTable, kinds: Sequence[str]) -> PairTable:
-    """Return the pairs of these kinds with each other."""
+    """Return the pairs among these kinds."""
     indexes = [table.kinds.index(kind) for kind in kinds]
     return PairTable(
         tuple(kinds),

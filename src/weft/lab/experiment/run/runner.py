@@ -1,5 +1,5 @@
-"""The runner interface that carries out an experiment's cells, and what runners use: schedulers by
-name, and the collection of a cell's decisions."""
+"""The interface of runners, which carry out an experiment's cells, and their common parts:
+schedulers by name, and the collection of a cell's decisions."""
 
 import gzip
 import io
@@ -23,10 +23,10 @@ class CellResult(msgspec.Struct, frozen=True):
     """The result of a cell. The same cell gives the same result, byte by byte.
 
     `measures` are numbers to compare schedulers by, None if undefined (a percentile of no jobs).
-    `run` is all that was measured, as JSON types. `jobs` has one row per job (`JobTimes` and more),
-    `usage` the GPUs' use over time (the known fields of `UsagePoint`). `marks` say why the numbers
-    are unreliable: such a cell is left out of comparisons. `decisions` is the run's decisions file,
-    gzipped; empty if there is none."""
+    `run` has all measurements, as JSON types. `jobs` has one row per job (`JobTimes` and more),
+    `usage` the GPUs' use over time (the known fields of `UsagePoint`). `marks` are reasons why the
+    numbers are unreliable: such a cell is left out of comparisons. `decisions` is the run's
+    decisions file, gzipped; empty if there is none."""
 
     measures: dict[str, float | None]
     run: Any
@@ -45,18 +45,19 @@ class Runner(Protocol):
 
 
 MakePolicy = Callable[[str], Policy]
-"""Makes a policy from its text, `name:option=value` or FILE.py:Class; `BadInputError` if
+"""Creates a policy from a text: `name:option=value` or FILE.py:Class; `BadInputError` if
 unknown."""
 MakeScheduler = Callable[[str], Decider]
 
 
 class SchedulerMaker:
-    """Makes schedulers by name, each time again, since policies may keep what they learn.
+    """Creates schedulers by name, a new one each time, since policies may keep what they learn.
 
     It is pickled for other processes."""
 
     def __init__(self, make_policy: MakePolicy, profiles: Sequence[SchedulerProfile] = ()) -> None:
-        """Check the profiles; `BadInputError` if one has a policy's name or an unknown policy."""
+        """Check the profiles; `BadInputError` if a profile has the name of a policy or uses an
+        unknown policy."""
         self._make_policy = make_policy
         self._profiles = {profile.name: profile for profile in profiles}
         for at, profile in enumerate(profiles):
@@ -67,7 +68,7 @@ class SchedulerMaker:
                 self._checked(use.policy, f"profiles[{at}].policies[{number}].policy")
 
     def __call__(self, name: str) -> Decider:
-        """Make the scheduler of this name."""
+        """Create the scheduler with this name."""
         profile = self._profiles.get(name)
         if profile is None:
             return self._make_policy(name)
@@ -75,12 +76,12 @@ class SchedulerMaker:
         return Profile(name, plugins)
 
     def check(self, name: str, where: str) -> None:
-        """Raise `BadInputError` at the field `where` if there is no such scheduler."""
+        """Raise `BadInputError` at the field `where` if no scheduler has this name."""
         if name not in self._profiles:
             self._checked(name, where, self._profiles)
 
     def origins(self, name: str) -> list[PolicyOrigin]:
-        """Return the sources of this scheduler's policies that are not Weft's own."""
+        """Return the sources of this scheduler's policies, apart from Weft's own policies."""
         policies = profile_of(self(name)).policies
         return [policy.origin for policy in policies if policy.origin is not None]
 
@@ -98,16 +99,16 @@ class SchedulerMaker:
             if near := nearest(policy, profiles):
                 what = f"{policy!r} is unknown; did you mean {near!r}?"
                 raise BadInputError(where, what) from error
-            # For a policy's file the place names the line; unknown names are in the problem.
+            # For a policy's file, `error.where` names the line; unknown names are in the problem.
             named = repr(policy) in error.problem
             what = error.problem if named else f"{error.where}: {error.problem}"
             raise BadInputError(where, what) from error
 
 
 def sources_of(spec: ExperimentSpec, make_policy: MakePolicy) -> dict[str, list[PolicyOrigin]]:
-    """Return by name the sources of schedulers that are not all Weft's own.
+    """Return by scheduler the sources of policies that are not Weft's own.
 
-    Cells depend on them: if a policy's file changed, its cells are run again."""
+    Cells depend on these sources: if a policy's file changed, its cells are run again."""
     make, sources = SchedulerMaker(make_policy, spec.profiles), {}
     for name in spec.schedulers:
         try:
@@ -127,10 +128,11 @@ class DecisionsKept:
     def __init__(self, *, wanted: bool) -> None:
         self._lines = io.BytesIO()
         self.writer = DecisionsWriter(self._lines) if wanted else None
-        """None if decisions are not wanted."""
+        """The writer of the decisions file; None if decisions are not wanted."""
 
     def packed(self) -> bytes:
-        """Return the whole file, gzipped, equal for equal decisions; empty if there are none."""
+        """Return the whole file, gzipped, equal for equal decisions; empty if there are no
+        decisions."""
         if self.writer is None or not self._lines.tell():
             return b""
         self.writer.close()
@@ -138,7 +140,8 @@ class DecisionsKept:
 
 
 def every_nth_node(file: Path, every_node: int) -> list[Node]:
-    """Read a part of openb's cluster: the first of each so many nodes."""
+    """Read every `every_node`-th node of an openb node list; `BadInputError` if none of these has a
+    GPU."""
     nodes = read_nodes(file)[::every_node]
     if not any(node.gpus for node in nodes):
         what = f"has no GPU on one of {every_node} nodes; lower everyNode"

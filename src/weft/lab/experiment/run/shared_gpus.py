@@ -1,5 +1,5 @@
-"""Runs jobs that share GPUs: builds a scenario from a workload's form for each seed and level, and
-turns results into the numbers that schedulers are compared by."""
+"""Runs jobs that share GPUs: builds a scenario from a workload for each seed and level, and
+computes the measures by which schedulers are compared."""
 
 import itertools
 import math
@@ -43,13 +43,14 @@ from weft.lab.simulate.sharing.trial_packing import PackByTrial, TrialRun
 from weft.model import BadInputError, Gpu, Node, PodRequest
 
 BEST, GANDIVA = "best-residency", "gandiva"
-"""Schedulers that are not policies: best fit with requests equal to peaks, and packing by trial."""
+"""Schedulers that are not policies: best fit with requests equal to peak use, and packing by
+trial."""
 NO_SLOWDOWN = ByResidents((1000,))
-"""Sharing slows jobs only if they need more compute than the GPU has."""
+"""No slowdown by sharing, unless jobs together need more compute than the GPU has."""
 IN_PROPORTION = TimeAssumptions(name="in-proportion", compute="proportional")
-"""The assumption for programs whose slowdowns were not measured."""
+"""The assumption for programs without measured slowdowns."""
 GAP_S = 30.0
-"""Mean seconds between two jobs per GPU, for lists without arrival times."""
+"""Mean seconds between two jobs per GPU, for job lists without arrival times."""
 
 ReadPods = Callable[[Path], Sequence[PodRequest]]
 """Reads manifests as `weft parse` does, with a pod for each replica."""
@@ -84,7 +85,8 @@ class ScenarioMaker:
         return scenario
 
     def watched(self, base: SharedScenario, cell: PlannedCell) -> SharedScenario:
-        """Return the scenario with the workload's scrape period and the cell's metric faults."""
+        """Return the scenario with the workload's scrape period and harvest limit, and the cell's
+        metric faults."""
         workload = self._workload
         if not isinstance(workload, WatchedJobs):
             return base
@@ -114,7 +116,8 @@ class ScenarioMaker:
         )
 
     def _arriving(self, base: SharedScenario, cell: PlannedCell) -> tuple[Job, ...]:
-        """Return the jobs with the workload's arrivals, if it has any; else unchanged."""
+        """Return the jobs with arrival times from the workload's `arrivals`; unchanged if it has
+        none."""
         arrivals = self._workload.arrivals
         if arrivals is None:
             return base.jobs
@@ -135,8 +138,8 @@ class ScenarioMaker:
         return arrival_times.read_times_s(self._data["arrivals.file"])
 
     def _load_gap_s(self, jobs: Sequence[Job], gpus: int, cell: PlannedCell) -> float | None:
-        """Return the mean gap at the cell's load, mean time alone ÷ (load · GPUs); None without
-        loads."""
+        """Return the mean seconds between jobs at the cell's load, mean time alone ÷ (load · GPUs);
+        None without loads."""
         at = cell.index("load")
         loads = getattr(self._workload, "loads", ())
         if at is None or not loads:
@@ -244,9 +247,9 @@ def run_with(
     make: MakeScheduler,
     decisions: DecisionsWriter | None = None,
 ) -> SharedRun:
-    """Run the scenario with a policy, or with one of the special schedulers.
+    """Run the scenario with a policy, or with `best-residency` or `gandiva`.
 
-    Decisions are recorded if wanted, but not gandiva's: its trials cannot be replayed."""
+    Decisions are recorded to `decisions`, except gandiva's, as its trials cannot be replayed."""
     if scheduler == GANDIVA:
         run = TrialRun(scenario, PackByTrial()).go()
     elif scheduler == BEST:
@@ -259,7 +262,7 @@ def run_with(
 
 
 def exporter_faults(faults: MetricFaults) -> ExporterFaults:
-    """Return the simulated exporters' faults for a level of the axis."""
+    """Return the simulated exporters' faults for a level of the axis `faults`."""
     metric, reads = read_spoof(faults.spoof)
     frozen_s = faults.frozen_seconds
     return ExporterFaults(
@@ -284,8 +287,9 @@ def _in_proportion(
 def _pod_jobs(
     workload: ManifestPods, pods: Sequence[PodRequest], most_mib: int, seed: int
 ) -> tuple[Job, ...]:
-    """Return a job for each copy of each pod; `BadInputError` for pods that ask for other than one
-    GPU or a share of one."""
+    """Return a job for each copy of each pod.
+
+    `BadInputError` for pods that do not request exactly one GPU or a share of one."""
     listed = []
     for pod in pods:
         requests = pod.shape.gpu_requests
@@ -342,8 +346,8 @@ def shared_result(run: SharedRun) -> CellResult:
 
 
 def _of_jobs(run: SharedRun) -> dict[str, float | None]:
-    """Return measures of slowdown and fairness, energy per job, and, if jobs answer any, of
-    queries."""
+    """Return measures of slowdown, fairness and energy per job, and of queries if jobs answer
+    any."""
     stretched = [
         outcome.jct_s / outcome.alone_s
         for outcome in run.outcomes
@@ -374,8 +378,8 @@ def finite_or_none(value: float | None) -> float | None:
 class SharedGpusRunner:
     """Runs jobs that share GPUs, of any workload.
 
-    `best-residency` is best fit with every pod requesting exactly what it will use, which is
-    unknown in practice; `gandiva` packs by trial."""
+    `best-residency` is best fit with every pod requesting exactly its peak use, which is unknown in
+    practice; `gandiva` packs by trial."""
 
     def __init__(
         self, scenarios: ScenarioMaker, make: MakeScheduler, *, records: bool = False

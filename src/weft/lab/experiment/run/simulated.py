@@ -2,8 +2,8 @@
 
 An experiment on a cluster is simulated with the same Jobs and requests: each pod is read by the
 same dialects as on the cluster, its scheduler's `policy` decides, and it runs for `run_seconds`
-from its binding on. Not simulated are the Job controller, image pulls, a queue's back-off and
-interference."""
+from its binding on. Not simulated are the Job controller, image pulls, the scheduling queue's
+back-off and interference."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -55,7 +55,7 @@ _SPECIAL: dict[type, set[str]] = {
     GangJobs: set(GANG_RULES),
     WaitingPods: set(QUEUE_RULES),
 }
-"""Schedulers that are not policies, for workloads without the usual ones."""
+"""Schedulers that are not policies, by kind of workload; other kinds have `BEST` and `GANDIVA`."""
 
 
 def runner_of(
@@ -66,7 +66,7 @@ def runner_of(
 ) -> Runner:
     """Return the runner of this experiment's workload; `BadInputError` for unknown schedulers.
 
-    `data` are the workload's files by field; `read_pods` reads manifests, if these are the jobs."""
+    `data` are the workload's files by field; `read_pods` reads manifests, for workloads of pods."""
     workload, make = spec.workload, SchedulerMaker(make_policy, spec.profiles)
     if isinstance(workload, ClusterJobs):
         return SimulatedClusterRunner(spec, workload, data.get("models"), make)
@@ -137,7 +137,7 @@ class GangsRunner:
 
 
 class SimulatedClusterRunner:
-    """Runs an experiment's Jobs on the engine, on the nodes of `cluster.simulated`."""
+    """Runs an experiment's Jobs in simulation, on the nodes of `cluster.simulated`."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class SimulatedClusterRunner:
         models: Path | None,
         make: SchedulerMaker,
     ) -> None:
-        """Check the schedulers; `BadInputError` if one has no policy, or an unknown one."""
+        """Check the schedulers; `BadInputError` if a scheduler has no policy or an unknown one."""
         assert spec.cluster is not None  # checked by `read_spec`
         self._workload, self._cluster, self._models = workload, spec.cluster, models
         self._make, self._records = make, spec.decisions

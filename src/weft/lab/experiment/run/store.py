@@ -3,12 +3,11 @@
     experiment.json    the experiment; no times, no host
     cells/…/seed=N/    result.json; jobs.parquet with one row per job; series.parquet with
                        the GPUs' use over time
-    manifest.json      when, where and by which versions each cell ran: all that differs
-                       between two runs of one experiment
+    manifest.json      when, where and by which versions each cell ran: the only file that
+                       differs between two runs of one experiment
 
 A cell is written to a temporary folder, which is renamed when complete. So if the process is
-killed, cells are complete or absent, and the next start removes the temporary folders.
-"""
+killed, cells are complete or absent, and the next start removes the temporary folders."""
 
 import fcntl
 import hashlib
@@ -41,12 +40,12 @@ LOCK = ".lock"
 RESULT, JOBS, SERIES = "result.json", "jobs.parquet", "series.parquet"
 DECISIONS = "decisions.jsonl.gz"
 _HOST_FIELDS = ("nodeSelector", "hostIpc", "simulated")
-"""Fields of `cluster` that results depend on, besides its schedulers, which name cells."""
+"""Fields of `cluster` that results depend on, besides its schedulers, whose names are in cells."""
 
 
 class CellRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A cell's `result.json`. `hash` is of all that the result depends on; `marks` are
-    `CellResult`'s."""
+    """A cell's `result.json`. `hash` covers all that the result depends on; `marks` are as in
+    `CellResult`."""
 
     hash: str
     measures: dict[str, float | None]
@@ -55,14 +54,14 @@ class CellRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CellRows(msgspec.Struct, frozen=True):
-    """A cell's rows over time and of jobs, as columns by name; empty if it has none."""
+    """A cell's use over time (`series`) and jobs, as columns by name; empty if it has none."""
 
     series: Mapping[str, Any]
     jobs: Mapping[str, Any]
 
 
 class CellTiming(msgspec.Struct, frozen=True):
-    """When a cell ran, for how long, on which host and with which version."""
+    """The time at which a cell ended, its wall seconds, its host, and its version of Weft."""
 
     ended: str
     wall_s: float
@@ -71,7 +70,7 @@ class CellTiming(msgspec.Struct, frozen=True):
 
 
 class RunManifest(msgspec.Struct, frozen=True):
-    """All that differs between two runs of one experiment: timings by cell folder, and versions of
+    """Data that differs between two runs of one experiment: timings by cell folder, and versions of
     Python and libraries."""
 
     versions: str
@@ -79,11 +78,10 @@ class RunManifest(msgspec.Struct, frozen=True):
 
 
 class StoredExperiment(msgspec.Struct, frozen=True):
-    """`experiment.json`: the experiment, hashes of its data files by field, whether it runs in
-    simulation or on its cluster, and the sources of schedulers that are not Weft's own (see
-    `sources_of`).
+    """The contents of `experiment.json`: the experiment, hashes of its data files by field, whether
+    it is simulated, and the sources of policies that are not Weft's own (see `sources_of`).
 
-    `absent` lists missing data, as long as nothing has been run."""
+    `absent` lists missing data, until a cell has been run."""
 
     experiment: ExperimentSpec
     data: dict[str, str] = {}
@@ -104,7 +102,8 @@ class StoredExperiment(msgspec.Struct, frozen=True):
         return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
 
     def differing_field(self, other: "StoredExperiment") -> str:
-        """Return the first field that differs and that cells of both depend on; "" if none does."""
+        """Return the first field that differs between both experiments and that common cells depend
+        on; "" if none."""
         own, others = self._fixed(), other._fixed()
         fields = [field for field in own if own[field] != others.get(field)]
         mine, theirs = self._named_levels(), other._named_levels()
@@ -112,7 +111,8 @@ class StoredExperiment(msgspec.Struct, frozen=True):
         return next(iter([*fields, *(f"level {name} of {axis}" for axis, name in names)]), "")
 
     def _fixed(self) -> dict[str, Any]:
-        """Return the workload without its axes, and its data."""
+        """Return the fields that all cells depend on: the workload without its axes, its data, the
+        host."""
         spec = self.experiment
         built: dict[str, Any] = msgspec.to_builtins(spec.workload)
         fixed = {f"workload.{name}": value for name, value in built.items() if name not in AXES}
@@ -145,7 +145,7 @@ class RunStore:
         self._held: BinaryIO | None = None
 
     def __reduce__(self) -> tuple[type["RunStore"], tuple[Path, StoredExperiment]]:
-        """Pickle the store for workers, without the lock."""
+        """Pickle the store for workers, without its lock."""
         return RunStore, (self.folder, self._stored)
 
     def in_folder(self, folder: Path) -> "RunStore":
@@ -155,7 +155,8 @@ class RunStore:
     def begin(self) -> None:
         """Create the folder or continue in it, and remove incomplete cells of a killed run.
 
-        `BadInputError` if it holds another experiment's runs, or cannot be written."""
+        `BadInputError` if it has another experiment's runs, is locked by another process, or cannot
+        be written."""
         if importlib.util.find_spec("pyarrow") is None:
             what = f"is not installed, and jobs are kept as Parquet; {install_extra('experiments')}"
             raise BadInputError("pyarrow", what)
@@ -197,14 +198,15 @@ class RunStore:
             raise BadInputError(str(self.folder), what)
 
     def note_absent(self) -> None:
-        """Store which data is absent, for reports, unless there are runs already."""
+        """Store the list of absent data, for reports, unless the folder has an experiment
+        already."""
         if not (self.folder / EXPERIMENT).exists():
             self.begin()
             self.close()
 
     @property
     def absent(self) -> list[str]:
-        """Data that is missing, in words; empty if there are runs."""
+        """Descriptions of missing data; empty if there are runs."""
         return self._stored.absent
 
     def done(self, cells: Sequence[PlannedCell]) -> set[PlannedCell]:
@@ -228,8 +230,8 @@ class RunStore:
         return msgspec.structs.replace(record, measures=measures, run=run)
 
     def trace_runs(self, cells: Iterable[PlannedCell]) -> list[PolicyRun]:
-        """Return the runs on a trace of those of `cells` that are in the folder; `BadInputError` if
-        this version cannot read one."""
+        """Return the trace runs of those of `cells` that are in the folder; `BadInputError` if this
+        version cannot read a run."""
         return [
             self._trace_run(cell, record)
             for cell in cells
@@ -282,11 +284,11 @@ class RunStore:
             return None
 
     def write_manifest(self, manifest: RunManifest) -> None:
-        """Replace the manifest."""
+        """Write the manifest, replacing an existing one."""
         write_whole(self.folder / MANIFEST, _json(manifest))
 
     def close(self) -> None:
-        """Remove the folder for incomplete cells, and unlock; does nothing if not begun."""
+        """Remove the folder for incomplete cells, and unlock; no effect without `begin`."""
         if self._held is not None:
             shutil.rmtree(self.folder / PARTS, ignore_errors=True)
             self._held.close()
@@ -294,12 +296,13 @@ class RunStore:
 
 
 def marks_of(records: Mapping[PlannedCell, CellRecord]) -> dict[str, tuple[str, ...]]:
-    """Return why some of these cells' numbers do not count, by cell folder."""
+    """Return the reasons why cells are left out, by cell folder."""
     return {cell.folder: record.marks for cell, record in records.items() if record.marks}
 
 
 def read_store(folder: Path) -> tuple[ExperimentSpec, RunStore]:
-    """Return the experiment whose runs are in this folder, and its store."""
+    """Return the experiment stored in this folder, and its store; `BadInputError` if there is
+    none."""
     path = folder / EXPERIMENT
     if not path.exists():
         what = "holds no runs; `weft experiment run FILE --out FOLDER` makes them"
@@ -315,7 +318,7 @@ def stored_experiment(
     simulated: bool = True,
     sources: Mapping[str, list[PolicyOrigin]] | None = None,
 ) -> StoredExperiment:
-    """Return the experiment with hashes of its data; `FileNotFoundError` if some is absent."""
+    """Return the experiment with hashes of its data; `FileNotFoundError` if a file is absent."""
     hashes = {field: _hash_of(path) for field, path in data.items()}
     return StoredExperiment(spec, hashes, simulated, dict(sources or {}))
 
@@ -330,7 +333,7 @@ def _hash_of(path: Path) -> str:
 
 
 def write_rows(path: Path, rows: Sequence[msgspec.Struct]) -> None:
-    """Write one row per value as Parquet, with the fields as columns."""
+    """Write rows as a Parquet file, with the structs' fields as columns."""
     import pyarrow
     import pyarrow.parquet
 

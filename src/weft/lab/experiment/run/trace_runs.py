@@ -1,4 +1,4 @@
-"""Runs pods of a trace that stay for ever, or that come and go, for each policy and seed."""
+"""Runs pods of a trace, which stay for ever or arrive and leave, for each policy and seed."""
 
 import errno
 import os
@@ -30,7 +30,7 @@ from weft.lab.simulate.scenario import Scenario, lacking, read_scenario
 from weft.lab.simulate.timed import TimedPods, pod_rows, run_timed
 
 FIRST_SEED = 42
-"""That of `weft simulate`."""
+"""The first seed of `weft simulate`."""
 REPLAYED = "Arrivals are the trace's own."
 ONE_BY_ONE = "Gangs' pods are placed one by one: without times no pod waits for others."
 RESAMPLED = (
@@ -42,9 +42,9 @@ RESAMPLED = (
 class RunGrid(msgspec.Struct, frozen=True):
     """A `Runner` for every policy on every arrival order.
 
-    `compress` is for timed mode; `decisions` is the path of the single run's decisions file; with
-    `keeps_holdings` each policy's first run also returns its holdings; `once` says why there is
-    only one arrival order, if that is so."""
+    `compress` is for timed mode; `decisions` is the path of the decisions file, for a single run.
+    With `keeps_holdings` each policy's first run also returns the shares of GPUs that pods hold.
+    `once` is the reason for a single arrival order, "" with several."""
 
     scenario: Scenario
     policies: tuple[str, ...]
@@ -58,11 +58,12 @@ class RunGrid(msgspec.Struct, frozen=True):
     once: str = ""
 
     def lacks(self) -> dict[str, list[str]]:
-        """Return the inputs that each policy needs but does not get, by its name as given."""
+        """Return the inputs that each policy needs but does not get, by the policy's name as
+        given."""
         return {name: lacking(self.make(name), self.scenario) for name in self.policies}
 
     def notes(self) -> list[str]:
-        """Return notes on the arrivals."""
+        """Return notes on the arrivals for the reader."""
         if self.mode != "timed":
             return [ONE_BY_ONE] if any(pod.gang for pod in self.scenario.pods) else []
         own = list(range(len(self.scenario.pods)))
@@ -80,14 +81,14 @@ class RunGrid(msgspec.Struct, frozen=True):
 
 
 class CellOutcome(msgspec.Struct, frozen=True):
-    """A run, and its holdings, if wanted."""
+    """A run, and the shares of GPUs that pods held, None unless requested."""
 
     run: PolicyRun
     holdings: ClusterHoldings | None = None
 
 
 def run_cell(grid: RunGrid, cell: PlannedCell) -> CellOutcome:
-    """Run one policy on one arrival order, and write the decisions file, if wanted."""
+    """Run one policy on one arrival order, and write the decisions file if requested."""
     arrivals = next(order for order in grid.arrivals if order.seed == cell.seed)
     if grid.decisions is None:
         return run_recorded(grid, cell.scheduler, arrivals, None)
@@ -98,7 +99,7 @@ def run_cell(grid: RunGrid, cell: PlannedCell) -> CellOutcome:
 
 
 def _recorded(grid: RunGrid, name: str, arrivals: Arrivals, path: Path) -> CellOutcome:
-    """Run with a decisions file, which is written completely or not at all."""
+    """Run one policy with a decisions file, which is written completely or not at all."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     with replacing(path) as file:
@@ -190,9 +191,9 @@ def gang_measures(gangs: GangTimes) -> dict[str, float | None]:
 
 
 def team_measures(run: PolicyRun) -> dict[str, float | None]:
-    """Return the measures of preemption and of queues, by name, of a run that has them.
+    """Return the measures of preemption and of queues, by name; empty if the run has neither.
 
-    Without a queue that has a guarantee of GPUs, and wanted it, none lacked anything."""
+    `below_guarantee_percent` is 0 if no queue with a guarantee of GPUs needed it."""
     measures: dict[str, float | None] = {}
     if run.preemption is not UNSET:
         measures["preempted_gpu_s"] = run.preemption.lost_gpu_s
@@ -212,8 +213,10 @@ def team_measures(run: PolicyRun) -> dict[str, float | None]:
 def arrivals_of_seed(
     scenario: Scenario, mode: Literal["inflation", "timed"], seed: int, *, seeds: int, demand: float
 ) -> Arrivals:
-    """Return the arrivals of a run without a published order: drawn up to a demand; in timed mode
-    the trace's own for a single seed, else the trace's times with pods drawn from it."""
+    """Return the arrivals of a run without a published order.
+
+    They are drawn up to a demand; in timed mode they are the trace's own for a single seed, else
+    the trace's times with pods drawn from the trace."""
     pods, nodes = len(scenario.pods), len(scenario.nodes)
     if mode == "timed":
         if seeds > 1 and any(pod.gang for pod in scenario.pods):
@@ -231,7 +234,7 @@ def arrivals_of_seeds(
     demand: float,
     first_seed: int = FIRST_SEED,
 ) -> list[Arrivals]:
-    """Return the arrivals of so many seeds from the first on."""
+    """Return the arrivals of `seeds` seeds, from `first_seed` on."""
     return [
         arrivals_of_seed(scenario, mode, seed, seeds=seeds, demand=demand)
         for seed in range(first_seed, first_seed + seeds)
@@ -239,7 +242,7 @@ def arrivals_of_seeds(
 
 
 class OpenbRunner:
-    """Runs pods of a trace that stay for ever, or that come and go."""
+    """Runs pods of a trace, which stay for ever or arrive and leave."""
 
     def __init__(
         self,
@@ -252,7 +255,7 @@ class OpenbRunner:
         self._seeds, self._records, self._profile = spec.seeds, spec.decisions, spec.profile
 
     def _of_teams(self, scenario: Scenario, scheduler: str) -> Scenario:
-        """Return the scenario with queues and preemption as for this scheduler."""
+        """Return the scenario with the queues and preemption of this scheduler."""
         queues, preempt = teams_of(self._workload, self._profile(scheduler))
         return msgspec.structs.replace(
             scenario,
@@ -268,7 +271,7 @@ class OpenbRunner:
 
     @cached_property
     def _orders(self) -> dict[int, arrivals.Arrivals]:
-        """The published arrival orders by their position in the file."""
+        """The published arrival orders, by their position in the file."""
         scenario, count = self._scenario, self._seeds.count
         path = self._data["order"]
         orders = arrivals.read_orders(path, len(scenario.pods), len(scenario.nodes), count)

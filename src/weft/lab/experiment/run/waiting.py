@@ -1,4 +1,4 @@
-"""Runs pods that come, wait and go, under rules of who goes next, with and without moves."""
+"""Runs pods that arrive, wait and leave, under queue disciplines with and without moves of pods."""
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -30,12 +30,15 @@ _KEPT = HeadOfLine(300 * _SECOND_NS, 1_800 * _SECOND_NS, 300 * _SECOND_NS)
 _KEPT_LONG = replace(_KEPT, keep_for_ns=86_400 * _SECOND_NS, at_once=3)
 _MOVES = MoveRules(60 * _SECOND_NS)
 BOUND_S = 10
-"""Bounded slowdown counts pods that run for less as if they ran for so long."""
+"""Seconds that pods with shorter runs count as running, in the bounded slowdown."""
 
 
 class QueueRule(NamedTuple):
-    """When places are kept, when pods are moved, and how many of the shares may be (0 to 1); `said`
-    where pods say how long they run."""
+    """A queue discipline: when places are reserved and pods moved, and the share of pods that may
+    be moved.
+
+    `movable` is 0 to 1, of pods with a part of a GPU; with `said`, pods declare how long they
+    run."""
 
     head_of_line: HeadOfLine = NOTHING_KEPT
     moves: MoveRules = NO_MOVES
@@ -64,13 +67,16 @@ QUEUE_RULES = {
     f"{discipline}-said": QueueRule(_DISCIPLINES[discipline], said=True)
     for discipline in ("easy", "shortest", "easy-long")
 }
-"""The disciplines of the queue, all but the first with a place kept for pods of several GPUs after
-five minutes, for half an hour, or with `-long` three at once for a day each. In each 0, 10, 30 or
-100 % of the shares may be moved. How long pods run is learnt, or `-said`."""
+"""Queue disciplines by name.
+
+All but `first-fit` reserve a place for a pod of several GPUs after five minutes, for half an hour;
+with `-long` for up to three pods at once, for a day each. With `-move-N`, N % of the pods with a
+part of a GPU may be moved. Run times are learnt, or with `-said` declared by pods."""
 
 
 class WaitingRunner:
-    """Runs the same pods under each of `QUEUE_RULES`, placed by the workload's policy."""
+    """Runs the same pods under each discipline in `QUEUE_RULES`, placed by the workload's
+    policy."""
 
     def __init__(
         self,
@@ -87,7 +93,7 @@ class WaitingRunner:
         return every_nth_node(self._nodes, self._workload.every_node)
 
     def run(self, cell: PlannedCell) -> CellResult:
-        """Run one rule with one seed's pods of one mix at one load."""
+        """Run one discipline with one seed's pods of one mix at one load."""
         workload, nodes, rule = self._workload, self._cluster, QUEUE_RULES[cell.scheduler]
         pods = waiting_pods(
             [HostSize.of(node) for node in nodes],
@@ -118,8 +124,10 @@ class WaitingRunner:
 def waiting_measures(
     run: PolicyRun, times: TimedPods, first: int, capacity_milli: int
 ) -> dict[str, float | None]:
-    """Return the measures of who waits for how long, by name, of pods from the `first` on, and how
-    much of the cluster was allocated from when that came until the last did."""
+    """Return measures by name of the pods' waits, of moves, and of allocation.
+
+    Pods before the number `first` are left out; allocation is measured from the arrival of pod
+    `first` to the last arrival."""
     measures: dict[str, float | None] = {"unfinished": run.failed_pods}
     numbers = range(first, len(times.pods))
     for name, several in (("several", True), ("others", False)):
@@ -139,8 +147,8 @@ def waiting_measures(
 
 
 class _Waited(NamedTuple):
-    """Seconds for which pods that ended waited, or ran again what they lost, and those of their
-    work; [n] each."""
+    """Seconds that pods which ended waited or repeated lost work, and seconds of their work, [n]
+    each."""
 
     waits: npt.NDArray[np.float64]
     runs: npt.NDArray[np.float64]
@@ -159,7 +167,8 @@ class _Waited(NamedTuple):
         return round(float(self.waits.mean()), 3), round(float(np.percentile(self.waits, 99)), 3)
 
     def slowdown(self) -> float | None:
-        """The mean of (wait + run) / run, with runs of at least `BOUND_S`."""
+        """Return the mean of (wait + run) / run, with runs of at least `BOUND_S`; None without
+        pods."""
         if not len(self.waits):
             return None
         slowdowns = (self.waits + self.runs) / np.maximum(BOUND_S, self.runs)
@@ -173,7 +182,10 @@ def _runs_s(pod: TracePod) -> float:
 
 
 def _allocated_percent(times: TimedPods, first: int, capacity_milli: int) -> float | None:
-    """Return how much of the GPUs was held from when that pod came until the last one came."""
+    """Return the percentage of GPU time allocated, from the arrival of pod `first` to the last
+    arrival.
+
+    None if that is no time."""
     since, until = times.created.get(first, 0), max(times.created.values(), default=0)
     if until <= since or not capacity_milli:
         return None

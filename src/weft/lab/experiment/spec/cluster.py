@@ -1,6 +1,6 @@
 """The form of an experiment on a cluster: its jobs, schedulers, nodes and metrics server.
 
-The same file can be simulated if its schedulers name a `policy` and its jobs say how long they run;
+The same file can be simulated if its schedulers name a `policy` and its jobs have `run_seconds`;
 the nodes are then those of `simulated`."""
 
 from collections.abc import Sequence
@@ -44,10 +44,10 @@ class ClusterJob(Section, frozen=True, kw_only=True):
 
 
 class ClusterJobs(Section, frozen=True, kw_only=True, tag_field="kind", tag="cluster-jobs"):
-    """Jobs on a cluster: a list of one's own, or Ferikoglou's JSON (`models`).
+    """Jobs on a cluster: a list of `jobs`, or Ferikoglou's JSON (`models`).
 
-    Jobs without a time come in random order with random delays, uniform between `delay_seconds`.
-    Axis: `percents` by which requests exceed `memory_mib`."""
+    Jobs without an arrival time arrive in random order, with delays drawn uniformly between the two
+    `delay_seconds`. Axis: `percents` by which requests exceed `memory_mib`."""
 
     models: str = ""
     jobs: tuple[ClusterJob, ...] = ()
@@ -56,10 +56,11 @@ class ClusterJobs(Section, frozen=True, kw_only=True, tag_field="kind", tag="clu
 
 
 class GpuRequestForm(Section, frozen=True):
-    """How a scheduler's pods request GPUs: a `resource` of the container, or a `label` of the pod.
+    """The form in which a scheduler's pods request GPUs: a `resource` of the container, or a
+    `label` of the pod.
 
-    `unit` is what the amount counts: whole GPUs, or MiB or GiB of memory. `most` is its limit, 0
-    for none."""
+    The amount is in `unit`: whole GPUs, or MiB or GiB of memory. `most` is its limit, 0 for
+    none."""
 
     resource: str = ""
     label: str = ""
@@ -71,8 +72,8 @@ class ClusterScheduler(Section, frozen=True, kw_only=True):
     """A scheduler of the cluster.
 
     `reporting_controller` is the author of its events (default: its `scheduler_name`),
-    `annotations` are those that its binding writes on every pod; by either the probe recognises its
-    bindings. `mend` is the command that sets the scheduler up. `policy` replaces it in
+    `annotations` are those that its binding writes on every pod; the probe recognises its bindings
+    by them. `mend` is the command that sets the scheduler up. `policy` replaces it in
     simulations."""
 
     name: Annotated[str, Meta(min_length=1, max_length=63)]
@@ -85,7 +86,7 @@ class ClusterScheduler(Section, frozen=True, kw_only=True):
 
     @property
     def says(self) -> str:
-        """The author that its events name."""
+        """The author named in its events."""
         return self.reporting_controller or self.scheduler_name
 
 
@@ -101,7 +102,7 @@ class PrometheusAccess(Section, frozen=True):
 
 
 class SimulatedNodes(Section, frozen=True):
-    """The nodes when the experiment is simulated."""
+    """The nodes of a simulated run."""
 
     nodes: Annotated[int, Meta(ge=1, le=10_000)] = 1
     gpus: Annotated[int, Meta(ge=1, le=64)] = 1
@@ -113,8 +114,9 @@ class Cluster(Section, frozen=True, kw_only=True):
     """The cluster to run on: one turn per scheduler, each in a namespace of its own.
 
     `kubeconfig` and `context` default to kubectl's; `~` and `$NAME` are expanded. Pods run on nodes
-    with all labels of `node_selector`. A probe has `probe_seconds` to run `probe_image`, a turn
-    `turn_seconds`; Jobs and pods are polled every `look_seconds`."""
+    with all labels of `node_selector`. The probe pod, of `probe_image`, must run within
+    `probe_seconds`; a turn ends after at most `turn_seconds`; Jobs and pods are polled every
+    `look_seconds`."""
 
     schedulers: Annotated[tuple[ClusterScheduler, ...], Meta(min_length=1)]
     kubeconfig: str = ""
@@ -129,12 +131,12 @@ class Cluster(Section, frozen=True, kw_only=True):
     simulated: SimulatedNodes = SimulatedNodes()
 
     def scheduler(self, name: str) -> ClusterScheduler:
-        """Return the scheduler of this name, which must exist (see `check_cluster`)."""
+        """Return the scheduler with this name, which must exist (see `check_cluster`)."""
         return next(each for each in self.schedulers if each.name == name)
 
 
 def check_cluster(workload: object, cluster: Cluster | None, schedulers: Sequence[str]) -> None:
-    """Check what types and bounds cannot express."""
+    """Check rules that types and bounds cannot express; `BadInputError` names the field."""
     if not isinstance(workload, ClusterJobs):
         if cluster is not None:
             raise BadInputError(

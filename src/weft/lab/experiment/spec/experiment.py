@@ -35,14 +35,14 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class Seeds(Section, frozen=True):
-    """Seeds `first`, `first` + 1, …: each is one workload, the same for all schedulers."""
+    """Seeds `first`, `first` + 1, …: each gives one workload, the same for all schedulers."""
 
     first: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
     count: Annotated[int, Meta(ge=1, le=10_000)] = 10
 
 
 class WeightedPolicy(Section, frozen=True):
-    """A policy of a profile; `weight` counts if several policies score."""
+    """A policy of a profile; `weight` matters if several policies score nodes."""
 
     policy: Annotated[str, Meta(min_length=1)]
     weight: Annotated[int, Meta(ge=0, le=1_000_000)] = 1
@@ -67,8 +67,8 @@ class ExperimentSpec(Section, frozen=True, kw_only=True):
     `schedulers` are policies in the form of `weft simulate --policy`, names of `profiles`, or names
     of the `cluster`'s schedulers, whose `policy` may be a profile too. They are compared with
     `baseline`, by default the first. On a cluster each turn is run `repeats` times. Reports cover
-    these `measures`, all if empty. Simulated cells keep their `decisions`, for `weft replay` and
-    `weft explain pod --decisions`."""
+    these `measures`, all if empty. With `decisions`, simulated cells keep theirs, for `weft replay`
+    and `weft explain pod --decisions`."""
 
     api_version: Literal["weft.dev/v1"]
     kind: Literal["Experiment"]
@@ -85,7 +85,7 @@ class ExperimentSpec(Section, frozen=True, kw_only=True):
     cluster: Cluster | None = None
 
     def profile(self, name: str) -> SchedulerProfile | None:
-        """Return the profile of this name, or None."""
+        """Return the profile with this name, or None."""
         return next((profile for profile in self.profiles if profile.name == name), None)
 
     def decider(self, scheduler: str) -> str:
@@ -94,14 +94,14 @@ class ExperimentSpec(Section, frozen=True, kw_only=True):
 
     @property
     def reference(self) -> str:
-        """The scheduler that others are compared with."""
+        """The scheduler with which others are compared."""
         return self.baseline or self.schedulers[0]
 
 
 def read_spec(path: Path, instead: Mapping[str, Any] | None = None) -> ExperimentSpec:
     """Read the experiment in this file, with data paths as written.
 
-    Fields in `instead` replace the file's, within sections one by one."""
+    Fields in `instead` replace the file's; in sections, each field separately."""
     text = read_bytes(path)
     return decode_spec(text, str(path), instead)
 
@@ -121,7 +121,7 @@ def decode_spec(
 
 
 def with_present_measures(spec: ExperimentSpec) -> ExperimentSpec:
-    """Return an experiment that may name measures as 0.1.0 did with the names of now."""
+    """Return an experiment with present measure names; its file may have those of version 0.1.0."""
     return msgspec.structs.replace(spec, measures=tuple(map(present_name, spec.measures)))
 
 
@@ -130,14 +130,14 @@ def data_paths(
 ) -> dict[str, Path]:
     """Return the files that the workload reads, by field.
 
-    `${NAME}` is expanded from the environment; relative paths are relative to `folder`, that of the
-    experiment's file."""
+    `${NAME}` is expanded from the environment; relative paths are relative to `folder`, in which
+    the experiment's file is."""
     written = data_texts(spec.workload)
     return {field: folder / _expanded(text, environment) for field, text in written.items()}
 
 
 def absent_data(data: Mapping[str, Path]) -> list[str]:
-    """Return a sentence for each of `data_paths` that does not exist, with the field's name in the
+    """Return a sentence for each file in `data` that does not exist, with its field's name in the
     file."""
     absent = [(name, path) for name, path in data.items() if not path.exists()]
     return [f"workload.{_SNAKE.sub(_capital, name)}: {_why_absent(path)}" for name, path in absent]
@@ -169,7 +169,7 @@ def _merged(document: Mapping[Any, Any], instead: Mapping[str, Any]) -> dict[Any
 
 
 def _check(spec: ExperimentSpec) -> None:
-    """Check what types and bounds cannot express."""
+    """Check rules that types and bounds cannot express; `BadInputError` names the field."""
     no_doubles("schedulers", spec.schedulers)
     if spec.baseline and spec.baseline not in spec.schedulers:
         raise BadInputError("baseline", f"{unknown(spec.baseline, spec.schedulers)}")
@@ -192,8 +192,9 @@ def _check(spec: ExperimentSpec) -> None:
 
 
 def teams_of(workload: OpenbPods, profile: SchedulerProfile | None) -> tuple[QueuesSettings, bool]:
-    """Return the queues of a workload, and whether pods preempt, for the scheduler of this profile;
-    None for one that is not a profile."""
+    """Return the workload's queues, and whether pods preempt, for the scheduler of this profile.
+
+    Fields of the profile replace the workload's; `profile` is None for other schedulers."""
     queues, preempt = workload.queues, workload.preempt
     if profile is None:
         return queues, preempt
@@ -204,7 +205,7 @@ def teams_of(workload: OpenbPods, profile: SchedulerProfile | None) -> tuple[Que
 
 
 def _check_teams(spec: ExperimentSpec) -> None:
-    """Check queues and preemption, of the workload and as each profile has them."""
+    """Check queues and preemption of the workload and of each profile."""
     workload = spec.workload
     timed = isinstance(workload, OpenbPods) and workload.mode == "timed"
     for at, profile in enumerate(spec.profiles):
@@ -255,7 +256,7 @@ _PLAIN = "=,:.-_"
 
 
 class CellLevel(msgspec.Struct, frozen=True):
-    """A cell's level on one axis: its index, and its text."""
+    """A cell's level on one axis: its index among the levels, and its text."""
 
     axis: str
     index: int
@@ -263,8 +264,9 @@ class CellLevel(msgspec.Struct, frozen=True):
 
 
 class PlannedCell(msgspec.Struct, frozen=True):
-    """One run: a scheduler with one seed's workload at these levels, as repetition number
-    `repeat`."""
+    """One planned run: a scheduler with one seed's workload at these levels.
+
+    `repeat` numbers repetitions, from 0."""
 
     levels: tuple[CellLevel, ...]
     scheduler: str
@@ -272,12 +274,13 @@ class PlannedCell(msgspec.Struct, frozen=True):
     repeat: int = 0
 
     def index(self, axis: str) -> int | None:
-        """Return the index of its level on this axis; None if the experiment has no such axis."""
+        """Return the index of the cell's level on this axis; None if the experiment has no such
+        axis."""
         return next((level.index for level in self.levels if level.axis == axis), None)
 
     @property
     def folder(self) -> str:
-        """Its folder within the run folder, the same for equal cells of any plan."""
+        """The cell's folder within the run folder, the same for equal cells of any plan."""
         parts = [f"{level.axis}={level.text}" for level in self.levels]
         return "/".join(quote(part, safe=_PLAIN) for part in [*parts, self.scheduler]) + (
             f"/seed={self.seed}" + (f",repeat={self.repeat}" if self.repeat else "")

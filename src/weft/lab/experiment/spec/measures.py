@@ -1,5 +1,5 @@
-"""Measures of experiments and of `weft simulate`: names, units, resolution, and which end is
-better.
+"""Measures of experiments and of `weft simulate`: names, titles, units, resolution, and whether
+higher or lower is better.
 
 A measure has the same name wherever it is shown."""
 
@@ -8,13 +8,14 @@ from typing import Any
 import msgspec
 
 _ROUNDED = 0.001
-"""The step that most results are rounded to."""
+"""The step to which most results are rounded."""
 SECOND = 1.0
 """Resolution of pods' and jobs' times: traces and Kubernetes' timestamps have whole seconds."""
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """A measure: its title, and which end is better, None if it does not judge schedulers.
+    """A measure: its title, and whether more or less is better, None if it does not judge
+    schedulers.
 
     `resolution` is the smallest difference between two values that is not rounding. For
     `of_capacity`, percentages of the cluster's GPUs, it is one GPU if their number is known."""
@@ -26,7 +27,8 @@ class Measure(msgspec.Struct, frozen=True):
     of_capacity: bool = False
 
     def resolution_on(self, gpus: float | None) -> float:
-        """Return the resolution on a cluster of this many GPUs; None if unknown."""
+        """Return the resolution on a cluster with this number of GPUs; None: the number is
+        unknown."""
         return 100 / gpus if self.of_capacity and gpus else self.resolution
 
 
@@ -113,7 +115,7 @@ MEASURES = tuple(BY_NAME)
 
 
 def capital(title: str) -> str:
-    """Return a title with a capital letter; percentiles stay p50."""
+    """Return a title with an initial capital; percentiles such as p50 are unchanged."""
     return title if title[1:2].isdigit() else title[0].upper() + title[1:]
 
 
@@ -121,7 +123,7 @@ _UNKNOWN = Measure("", None, _ROUNDED)
 
 
 def measure_of(name: str) -> Measure:
-    """Return the measure of this name, or one that judges nothing if it is unknown."""
+    """Return the measure with this name; one that judges nothing if the name is unknown."""
     return BY_NAME.get(name, _UNKNOWN)
 
 
@@ -133,16 +135,16 @@ FORMER_NAMES = {
     "mean_allocation_percent": "mean_held_percent",
     "asked_percent": "allocated_percent",
 }
-"""Names that measures, and numbers of a run, had in 0.1.0, with those that they have now."""
+"""Present names of measures and of numbers of a run, by their names in version 0.1.0."""
 
 
 def present_name(name: str) -> str:
-    """Return the name that a measure has now; files of users may have the former one."""
+    """Return the present name of a measure; users' files may have its former name."""
     return FORMER_NAMES.get(name, name)
 
 
 def present_names(stored: Any) -> Any:
-    """Return what an older version stored, with the names of now in all its mappings."""
+    """Return data that an older version stored, with present names in all its mappings."""
     if not isinstance(stored, dict):
         return stored
     return {present_name(name): present_names(value) for name, value in stored.items()}

@@ -377,11 +377,11 @@ TEMPLATES = {
         {"schedulers": "[whole-cards, gpushare, weft]", "baseline": "whole-cards", "seeds": "10"},
     ),
 }
-"""An experiment's text by its kind of workload."""
+"""The template of an experiment by its kind of workload."""
 
 
 class Wishes(NamedTuple):
-    """Changes to a template; None, () and "" leave a field unchanged."""
+    """A user's changes to a template; None, () and "" leave a field unchanged."""
 
     name: str = ""
     schedulers: tuple[str, ...] = ()
@@ -407,7 +407,7 @@ def written(workload: str, wishes: Wishes) -> str:
 
 
 def line_of(template: str, field: str) -> str:
-    """Return the text after a top-level field's name, or ""."""
+    """Return the text after the name of a top-level field; "" if the template lacks the field."""
     match = re.search(rf"(?m)^{field}: (.*)$", template)
     return match[1] if match else ""
 

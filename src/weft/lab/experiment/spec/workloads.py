@@ -1,4 +1,4 @@
-"""Forms of an experiment's workload: which jobs come, when, and what is assumed of them.
+"""Forms of an experiment's workload: its jobs, their arrivals, and assumptions about them.
 
 Fields with several levels are axes. Fields that name files are data: paths, or `${NAME}/…`."""
 
@@ -47,7 +47,7 @@ AXES = {
     "feedback": "feedback",
     "critical_shares": "critical-share",
 }
-"""Fields of workloads whose values are levels, in the order of cells, and their axes' names."""
+"""Names of axes by the workloads' fields that have their levels, in the order of cells."""
 NAMED_AXES = ("faults", "assumptions", "predictions", "feedback")
 """Fields whose levels have a name and settings."""
 DATA_FIELDS = ("table", "mystic", "nodes", "pods", "order", "jobs_file", "manifests", "models")
@@ -68,12 +68,13 @@ class MetricFaults(Section, frozen=True):
 
 
 class TimeAssumptions(Section, frozen=True):
-    """A level of the axis `assumptions`: how containers share a GPU, and what is known of them.
+    """A level of the axis `assumptions`: how containers share a GPU, and whether programs are
+    known.
 
     `compute`: `measured`, only measured slowdowns count; `proportional`, time grows at least by the
     ratio of needed compute to the GPU's. `computeRatio` is then each container's need, instead of
-    its job's; the GPU's metrics show it only with `computeShown`, since the scarce part may be one
-    that metrics do not cover. Without `earlierRuns` pods do not name their program."""
+    its job's; the GPU's metrics show this need only with `computeShown`, since metrics may not
+    cover the scarce part of the GPU. Without `earlierRuns` pods do not name their program."""
 
     name: Name = "as-measured"
     compute: Literal["measured", "proportional"] = "measured"
@@ -83,16 +84,16 @@ class TimeAssumptions(Section, frozen=True):
 
     @property
     def sharing(self) -> ComputeSharing:
-        """The assumption about computing, in the simulation's form."""
+        """The assumption about computing, in the form of the simulation."""
         return ComputeSharing(self.compute == "proportional", self.compute_ratio)
 
 
 class PoorPredictions(Section, frozen=True):
     """A level of the axis `predictions`: faults of the predictions that policies get.
 
-    For a share `missing` of the applications no pair was measured, so they are unknown; 1: all are.
-    Every predicted slowdown and its bound are multiplied by a lognormal factor; `noise` is the
-    sigma of its logarithm."""
+    For a share `missing` of the applications no pair was measured, so that they are unknown (1:
+    all). Every predicted slowdown and its bound are multiplied by a lognormal factor; `noise` is
+    the sigma of its logarithm."""
 
     name: Name = "as-learnt"
     missing: Ratio = 0.0
@@ -100,11 +101,11 @@ class PoorPredictions(Section, frozen=True):
 
 
 class ProgressFeedback(Section, frozen=True):
-    """A level of the axis `feedback`: how progress is polled, and what it is used for.
+    """A level of the axis `feedback`: how progress is polled, and how readings are used.
 
     Every `periodSeconds` each job's speed is read, with a lognormal error of sigma `noise`; a share
     `missing` of readings is lost. Readings correct the predictions (`teach`), and may evict pods
-    that slow latency-critical jobs (`evict`); with neither they are only counted. An evicted job
+    that slow latency-critical jobs (`evict`); without both they are only counted. An evicted job
     loses its work, unless it `keepsWork`."""
 
     name: Name = "watched"
@@ -117,19 +118,19 @@ class ProgressFeedback(Section, frozen=True):
 
 
 class UniformArrivals(Section, frozen=True, tag_field="kind", tag="uniform"):
-    """Gaps drawn uniformly between two lengths; scaled if there is an axis `loads`."""
+    """Gaps drawn uniformly between two lengths, which are scaled if there is an axis `loads`."""
 
     least_seconds: Annotated[float, Meta(ge=0, le=1e9)] = 20.0
     most_seconds: Seconds = 40.0
 
     @property
     def mean_seconds(self) -> float:
-        """The mean gap."""
+        """The mean gap in seconds."""
         return (self.least_seconds + self.most_seconds) / 2
 
     @property
     def law(self) -> ArrivalLaw:
-        """The distribution, with lengths in mean gaps."""
+        """The distribution of gaps, with lengths in units of the mean gap."""
         mean = self.mean_seconds
         return ArrivalLaw("uniform", self.least_seconds / mean, self.most_seconds / mean)
 
@@ -141,7 +142,7 @@ class PoissonArrivals(Section, frozen=True, tag_field="kind", tag="poisson"):
 
     @property
     def law(self) -> ArrivalLaw:
-        """The distribution."""
+        """The distribution of gaps."""
         return ArrivalLaw("poisson")
 
 
@@ -154,7 +155,7 @@ class PhillyLikeArrivals(Section, frozen=True, tag_field="kind", tag="philly-lik
 
     @property
     def law(self) -> ArrivalLaw:
-        """The distribution."""
+        """The distribution of gaps."""
         return ArrivalLaw("bursty", sigma=self.sigma, day_swing=self.day_swing)
 
 
@@ -178,15 +179,15 @@ class CardPower(Section, frozen=True):
 
     @property
     def model(self) -> PowerModel:
-        """The power model in the simulation's form."""
+        """The power model in the form of the simulation."""
         return PowerModel(self.idle_watts, self.context_watts, self.busy_watts, self.gamma)
 
 
 class SimulatedJobs(Section, frozen=True, kw_only=True):
     """Base of all workloads of jobs that share GPUs.
 
-    `arrivals` default to the workload's own. Images of `imageMib` are pulled when a node first runs
-    a program, one after another at `pullMibPerSecond` (0: they are present). `power` defaults to
+    `arrivals` default to the workload's own. Nodes pull an image of `imageMib` when they first run
+    a program, one after another at `pullMibPerSecond` (0: images are present). `power` defaults to
     the GPU model's."""
 
     arrivals: Arrivals | None = None
@@ -209,7 +210,7 @@ class OverprovisionedJobs(
 ):
     """Thirty inference jobs per GPU that request more memory than they use (Ferikoglou et al.).
 
-    Axes: `percents` of over-provisioning, `loads` if jobs come faster or slower, `faults`."""
+    Axes: `percents` of over-provisioning, `loads` for faster or slower arrivals, `faults`."""
 
     percents: Annotated[tuple[Percent, ...], Meta(min_length=1)] = (0, 50, 100, 150, 200, 250)
     loads: tuple[Load, ...] = ()
@@ -222,8 +223,9 @@ class MeasuredPairs(SimulatedJobs, frozen=True, kw_only=True, tag_field="kind", 
 
     Axes: `loads`, arrival rate × mean time alone ÷ GPUs; faults of `predictions`; `feedback` from
     jobs' progress; `criticalShares`, the shares of jobs that are latency-critical, drawn by seed.
-    `told` is the predictions that policies get, `mystic` the file of distances for Co-scheML's
-    baseline of that name. `watched` is the level of `feedback` with that name."""
+    `told` names the predictor whose predictions policies get, `mystic` the file of distances for
+    the baseline Mystic in Co-scheML. `watched` turns on progress feedback that corrects
+    predictions, without the axis `feedback`."""
 
     table: str
     mystic: str = ""
@@ -259,8 +261,8 @@ class KnotsCluster(
 class KnotsTraining(WatchedJobs, frozen=True, kw_only=True, tag_field="kind", tag="kube-knots-dl"):
     """Kube-Knots' simulation: training and inference jobs over some hours, on nodes of eight GPUs.
 
-    A training job has one to eight GPUs, or a share of each; its workers arrive together, and each
-    counts as a job. Axis: `faults`."""
+    A training job has one worker on each of its one to eight GPUs, which may take a share of it;
+    the workers arrive together, and each counts as a job. Axis: `faults`."""
 
     gpus: Gpus = 256
     training: Count = 520
@@ -270,7 +272,7 @@ class KnotsTraining(WatchedJobs, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class ListedCluster(WatchedJobs, frozen=True, kw_only=True):
-    """Base of workloads without a cluster of their own: `gpus` of a model, or the `nodes` of
+    """Base of workloads without a cluster of their own: `gpus` of one model, or the `nodes` of
     openb's CSV.
 
     `gpuMib` is a GPU's memory if there is no node list."""
@@ -309,9 +311,8 @@ class InferenceList(ListedCluster, frozen=True, kw_only=True, tag_field="kind", 
 class ManifestPods(ListedCluster, frozen=True, kw_only=True, tag_field="kind", tag="pods"):
     """Pods of manifests (a file, or a folder of them), read as by `weft parse`.
 
-    Manifests do not say what pods use, nor for how long: they use `usedRatio` of their memory
-    request and `computeRatio` of the SMs, for `seconds`. Each comes in `copies`. Axes: `loads`,
-    `faults`."""
+    Manifests lack pods' use and run time, so the pods use `usedRatio` of their memory request and
+    `computeRatio` of the SMs, for `seconds`. Each arrives in `copies`. Axes: `loads`, `faults`."""
 
     manifests: str
     copies: Count = 1
@@ -321,13 +322,13 @@ class ManifestPods(ListedCluster, frozen=True, kw_only=True, tag_field="kind", t
 
 
 class OpenbPods(Section, frozen=True, tag_field="kind", tag="openb"):
-    """Pods of a trace in openb's form that never leave (`inflation`) or come and go (`timed`).
+    """Pods of a trace in openb's form that never leave (`inflation`) or arrive and leave (`timed`).
 
     `order` is a file of published arrival orders. Axis: `demands` in percent of the GPUs, for
     inflation.
 
-    For timed: `queues` of teams, as in the scheduler's configuration; with `preempt` pods end
-    others as the scheduler does, and a preempted one runs on for `grace_seconds`."""
+    For timed: `queues` of teams, as in the scheduler's configuration; with `preempt` pods preempt
+    others as in the scheduler, and a preempted pod runs on for `grace_seconds`."""
 
     nodes: str
     pods: str
@@ -345,9 +346,9 @@ class OpenbPods(Section, frozen=True, tag_field="kind", tag="openb"):
 class GangJobs(Section, frozen=True, kw_only=True, tag_field="kind", tag="gangs"):
     """Jobs of 1 to 32 pods that start together, with Philly-like sizes and durations.
 
-    They come to every `everyNode`-th of the `nodes` of openb's CSV, without sharing's slowdown.
-    `sharedRatio` of the jobs have pods that ask for a part of a GPU. Axis: `loads`, arrival rate ×
-    mean GPU time asked for ÷ GPUs."""
+    They arrive at every `everyNode`-th of the `nodes` of openb's CSV; sharing a GPU does not slow
+    them. In `sharedRatio` of the jobs the pods request a part of a GPU. Axis: `loads`, arrival rate
+    × mean GPU time requested ÷ GPUs."""
 
     nodes: str
     every_node: Annotated[int, Meta(ge=1, le=10_000)] = 1
@@ -357,12 +358,12 @@ class GangJobs(Section, frozen=True, kw_only=True, tag_field="kind", tag="gangs"
 
 
 class WaitingPods(Section, frozen=True, kw_only=True, tag_field="kind", tag="queue"):
-    """Pods that come, wait and go, in two mixes of openb's, under rules of who goes next.
+    """Pods that arrive, wait and leave, in two mixes of openb's pods, under queue disciplines.
 
-    They come to every `everyNode`-th of the `nodes` of openb's CSV, `podsARun` of them, placed by
-    `policy`. A share that is moved runs `restartSeconds` again. Axes: `mixes`; `loads`, arrival
-    rate × mean GPU time asked for ÷ GPUs. The first `warm_up` of the pods (0 to 1) only fill
-    the cluster: measures leave them out."""
+    `podsARun` pods arrive at every `everyNode`-th of the `nodes` of openb's CSV, placed by
+    `policy`. A pod that is moved repeats `restartSeconds`. Axes: `mixes`; `loads`, arrival rate ×
+    mean GPU time requested ÷ GPUs. The first `warm_up` of the pods (0 to 1) only fill the cluster:
+    measures leave them out."""
 
     nodes: str
     every_node: Annotated[int, Meta(ge=1, le=10_000)] = 1
@@ -418,7 +419,7 @@ def data_texts(workload: Workload) -> dict[str, str]:
 
 
 def check_workload(workload: Workload) -> None:
-    """Check what types and bounds cannot express; `BadInputError` names the field."""
+    """Check rules that types and bounds cannot express; `BadInputError` names the field."""
     for name, text in data_texts(workload).items():
         if "\0" in text:
             raise BadInputError(f"workload.{name}", f"{text!r} is not a path")
@@ -432,7 +433,7 @@ def check_workload(workload: Workload) -> None:
 
 
 def no_doubles(where: str, values: Any) -> None:
-    """Check that no value is repeated; `BadInputError` names the second one."""
+    """Check that no value is repeated; `BadInputError` names the position of the second one."""
     for at, value in enumerate(values):
         if value in values[:at]:
             raise BadInputError(f"{where}[{at}]", f"{value!r} is listed twice")

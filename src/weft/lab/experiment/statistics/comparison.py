@@ -1,7 +1,7 @@
-"""Compares schedulers on an experiment's cells: means, paired differences, who wins where.
+"""Compares schedulers on an experiment's cells: means, paired differences, who wins at which level.
 
-Differences are to the baseline on the same seeds, with 95 % paired intervals (`differences.py`),
-for percentages in points; p-values are adjusted by Holm over the levels of one measure and
+Differences are to the baseline on the same seeds, with 95 % paired intervals (`differences.py`), in
+points for percentages. p-values are adjusted by Holm's method over the levels of one measure and
 scheduler."""
 
 import itertools
@@ -64,12 +64,13 @@ class MeasureSummary(msgspec.Struct, frozen=True):
 
     @property
     def beyond_chance(self) -> bool:
-        """True if p after Holm is below 5 %; the difference's interval then excludes 0."""
+        """True if p after Holm's adjustment is below 5 %; the difference's interval then excludes
+        0."""
         return self.p_value is not None and self.p_value < 0.05
 
     @property
     def mean_text(self) -> str:
-        """The mean with half of its interval, or a note that it is equal in all seeds."""
+        """The mean with the half-width of its interval, or a note that it is equal in all seeds."""
         mean = f"{self.mean:,.6g}"
         if self.ci95 is None:
             return mean
@@ -77,12 +78,12 @@ class MeasureSummary(msgspec.Struct, frozen=True):
 
 
 class ExperimentResults(msgspec.Struct, frozen=True):
-    """The results of an experiment. `cells` of `planned` are valid; `missing` are the folders of
-    absent cells, `marked` those whose numbers are left out, with the reason.
+    """The results of an experiment. `cells` of `planned` are valid.
 
-    `findings` say in words who wins where, from intervals that exclude 0; `notes` say which levels
-    are predictions, and why means may mislead. `same_as` maps measures to an equal one that is
-    shown instead."""
+    `missing` are the folders of absent cells, `marked` those of cells that are left out, with the
+    reasons. `findings` are sentences on who wins at which level, from intervals that exclude 0;
+    `notes` are on levels that are predictions, and on means that may mislead. `same_as` maps a
+    measure to an equal one that is shown instead."""
 
     name: str
     question: str
@@ -98,12 +99,12 @@ class ExperimentResults(msgspec.Struct, frozen=True):
 
     @property
     def in_words(self) -> list[str]:
-        """The findings, or why there are none."""
+        """The findings, or a sentence why there are none."""
         return self.findings or [why_none(self.summary, f" to {self.baseline}")]
 
     @property
     def levels(self) -> list[dict[str, str]]:
-        """The measured levels, in the order of the plan: not all measures have all levels."""
+        """The measured levels, in the order of the plan; not every measure has all levels."""
         by_measure: dict[str, dict[tuple[tuple[str, str], ...], dict[str, str]]] = {}
         for row in self.summary:
             by_measure.setdefault(row.measure, {})[tuple(row.levels.items())] = row.levels
@@ -112,7 +113,7 @@ class ExperimentResults(msgspec.Struct, frozen=True):
 
 
 def why_none(summary: Sequence[MeasureSummary], to: str = "") -> str:
-    """Return a sentence to show in place of findings; `to` names what there is no difference to."""
+    """Return a sentence to show instead of findings; `to` is appended to "No difference shown"."""
     seeds = max((row.seeds for row in summary), default=0)
     if seeds >= ENOUGH_FOR_INTERVAL:
         return f"No difference shown{to}."
@@ -127,11 +128,11 @@ def compare(
 ) -> ExperimentResults:
     """Compare the schedulers of an experiment.
 
-    `measures` are those of each valid cell, by its folder; `marked` says why other cells are left
-    out; `gpus` is the cluster's number of GPUs. Means and differences are over the seeds that all
-    schedulers of a level have, ignoring schedulers without any; notes name what is left out. A
-    seed's value is the mean of its repeats. If the experiment names `measures`, only these are
-    compared."""
+    `measures` are those of each valid cell, by its folder; `marked` has the reasons why other cells
+    are left out; `gpus` is the cluster's number of GPUs. Means and differences are over the seeds
+    that all schedulers of a level have, ignoring schedulers without any; notes name seeds that are
+    left out. A seed's value is the mean of its repeats. If the experiment names `measures`, only
+    these are compared."""
     cells = plan(spec)
     all_measures = of_places(
         ((cell.levels, cell.scheduler), cell.seed, measures[cell.folder])
@@ -165,8 +166,10 @@ def compare(
 
 
 def _same_as(named: Iterable[str], cells: Collection[Measures]) -> dict[str, str]:
-    """Return shares of the cluster's GPUs that equal an earlier share in every cell: what is held
-    equals what was requested, unless a policy gives more."""
+    """Return measures of GPU shares that equal an earlier such measure in every cell, with that
+    measure.
+
+    For example the held share equals the requested one, unless a policy gives out more."""
     shares = [name for name in named if measure_of(name).of_capacity]
     same: dict[str, str] = {}
     for one, other in itertools.combinations(shares, 2):
@@ -192,7 +195,7 @@ def _common_seeds(
 def of_places(cells: Iterable[tuple[Place, int, Measures]]) -> dict[Place, dict[int, Measures]]:
     """Group measures by place and seed, from (place, seed, measures) of each cell.
 
-    If a seed was run several times, take the mean over the runs that have a value."""
+    If a seed was run several times, its value is the mean over the runs that have one."""
     runs: dict[Place, dict[int, list[Measures]]] = {}
     for place, seed, measures in cells:
         runs.setdefault(place, {}).setdefault(seed, []).append(measures)
@@ -219,8 +222,8 @@ def summaries_of_levels(
     measure: str,
     gpus: float | None = None,
 ) -> list[MeasureSummary]:
-    """Summarise a measure of the first of two schedulers, and its difference to the second, by
-    level.
+    """Summarise a measure of the first of two schedulers by level, and its difference to the
+    second.
 
     `measures_of` has each cell's measures by seed."""
     known, (scheduler, baseline) = measure_of(measure), schedulers
@@ -262,10 +265,10 @@ def summaries_of_levels(
 
 
 def _findings(spec: ExperimentSpec, summary: Sequence[MeasureSummary]) -> Iterable[str]:
-    """Yield a sentence for each difference that is beyond chance, at 5 % after Holm.
+    """Yield a sentence for each difference that is beyond chance, at 5 % after Holm's adjustment.
 
-    For energy it adds how much is due to the makespan: the power of idle GPUs over a longer or
-    shorter time."""
+    A sentence on energy adds how much of the difference is due to the makespan: the power of idle
+    GPUs over a longer or shorter time."""
     means = {(row.measure, row.scheduler, *row.levels.values()): row.mean for row in summary}
     for row in summary:
         difference, more_is_better = row.difference, measure_of(row.measure).more_is_better
@@ -284,8 +287,8 @@ def _findings(spec: ExperimentSpec, summary: Sequence[MeasureSummary]) -> Iterab
 def _of_makespan(
     spec: ExperimentSpec, row: MeasureSummary, means: Mapping[tuple[str, ...], float]
 ) -> str:
-    """Return how much of the difference in energy is due to idle GPUs' power over the makespan, in
-    percent."""
+    """Return a phrase with the part of the difference in energy that is due to idle GPUs' power
+    over the makespan; "" if unknown."""
     own, base = ((name, *row.levels.values()) for name in (row.scheduler, spec.reference))
     idle_kj = [means.get(("idle_energy_kj", *place)) for place in (own, base)]
     saved_kj = means[("energy_kj", *own)] - means[("energy_kj", *base)]
@@ -296,7 +299,8 @@ def _of_makespan(
 
 
 def level_text(spec: ExperimentSpec, levels: Mapping[str, str]) -> str:
-    """Return a level in words; axes with one level are left out, predictions are marked."""
+    """Return a level in words; axes with a single level are left out, predicted levels are
+    marked."""
     several = {axis for axis, texts in axes_of(spec).items() if len(texts) > 1}
     return ", ".join(
         f"{axis} {text}" + (" (predicted)" if is_predicted(spec, axis, text) else "")
@@ -325,7 +329,7 @@ def _left_out(
     measures_of: Mapping[Place, Mapping[int, Measures]],
     compared: Mapping[Place, Mapping[int, Measures]],
 ) -> Iterable[str]:
-    """Yield a note for each level at which some scheduler lacks seeds that another has."""
+    """Yield a note for each level at which a scheduler lacks seeds that another one has."""
     seeds: dict[tuple[CellLevel, ...], tuple[set[int], set[int]]] = {}
     for place, of_seeds in measures_of.items():
         every, both = seeds.setdefault(place[0], (set(), set()))
@@ -360,16 +364,16 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-# Compares two results cell by cell: another version, another cluster, or a simulation of it
+# Compares two results cell by cell: of two versions, two clusters, or a cluster and its simulation
 #
 # Cells match if levels, scheduler, seed and repeat are equal. Differences are of the second to the
-# first, over common seeds, with the intervals and p-values.
+# first, over common seeds, with intervals and p-values.
 
 FIRST, SECOND = "first", "second"
 
 
 class CellPair(msgspec.Struct, frozen=True):
-    """One measure of one cell in both results; None if a run lacks it."""
+    """One measure of one cell in both results; None if a result lacks it."""
 
     levels: dict[str, str]
     scheduler: str
@@ -381,12 +385,12 @@ class CellPair(msgspec.Struct, frozen=True):
 
 
 class TwoResults(msgspec.Struct, frozen=True):
-    """The comparison. `summary` has the second result's mean and its difference to the first, by
-    level, scheduler and measure.
+    """The comparison of two results.
 
-    `differs` is the first field of the workload that differs, "" if none does; `only_first` and
-    `only_second` name cells that the other lacks; `marked` those left out because one of the
-    results marks them, with the reason."""
+    `summary` has the second result's mean and its difference to the first, by level, scheduler and
+    measure. `differs` is the first field of the workload that differs, "" if none; `only_first` and
+    `only_second` name cells that only one result has; `marked` cells are left out because one of
+    the results marks them, with the reasons."""
 
     differs: str
     only_first: list[str]
@@ -400,7 +404,7 @@ class TwoResults(msgspec.Struct, frozen=True):
 def compare_two(
     first: tuple[ExperimentSpec, RunStore], second: tuple[ExperimentSpec, RunStore]
 ) -> TwoResults:
-    """Compare the results of two experiments."""
+    """Compare two results, each of an experiment and its store."""
     spec = first[0]
     cells, others = _found(*first), _found(*second)
     there = [cell for cell in cells if cell in others]
@@ -438,7 +442,8 @@ def compare_two(
 
 
 def _found(spec: ExperimentSpec, store: RunStore) -> dict[PlannedCell, CellRecord]:
-    """Return the stored cells, without level indexes, which differ between files."""
+    """Return the stored cells by plan, with level indexes set to 0, as they differ between
+    files."""
     records: dict[PlannedCell, CellRecord] = {}
     for cell, record in store.records(plan(spec)).items():
         levels = tuple(msgspec.structs.replace(level, index=0) for level in cell.levels)
@@ -512,7 +517,7 @@ def model_of_time(spec: ExperimentSpec) -> str:
 
 
 def in_words(assumed: TimeAssumptions, workload: SimulatedJobs) -> str:
-    """Return an assumption as part of a sentence."""
+    """Return an assumption as a part of a sentence."""
     measured = isinstance(workload, OverprovisionedJobs | MeasuredPairs)
     if assumed.compute == "measured":
         compute = "slowdowns as measured" if measured else "sharing costs nothing"
@@ -527,8 +532,9 @@ def in_words(assumed: TimeAssumptions, workload: SimulatedJobs) -> str:
 def assumed_rows(
     spec: ExperimentSpec, results: ExperimentResults, measure: str, scheduler: str
 ) -> list[AssumedRow]:
-    """Return the scheduler's measure against the baseline for each assumption, at the first level
-    of other axes; empty without that axis."""
+    """Return the scheduler's measure against the baseline for each assumption.
+
+    It is at the first level of other axes; empty if the workload has no assumptions."""
     workload = spec.workload
     if not isinstance(workload, SimulatedJobs):
         return []

@@ -20,8 +20,9 @@ from weft.interference.intervals import (
 
 
 class SeedMean(msgspec.Struct, frozen=True):
-    """A mean over seeds with the half-width of its 95 % interval, None for few seeds; `equal` if
-    several seeds all have the same value."""
+    """A mean over seeds with the half-width of its 95 % interval, None for few seeds.
+
+    `equal` is True if several seeds all have the same value."""
 
     mean: float
     half: float | None = None
@@ -36,7 +37,8 @@ class SeedMean(msgspec.Struct, frozen=True):
 
 
 def mean_ci95(values: Sequence[float], resolution: float = 0.0) -> SeedMean:
-    """Return the mean of a measure with this resolution."""
+    """Return the mean and its 95 % interval; `resolution` is the smallest difference between two
+    values."""
     mean, ends = sum(values) / len(values), mean_interval(values, resolution)
     equal = len(values) > 1 and max(values) == min(values)
     return SeedMean(mean, None if ends is None else (ends[1] - ends[0]) / 2, equal)
@@ -51,9 +53,9 @@ class Difference(msgspec.Struct, frozen=True):
     """A mean difference to a baseline over the same seeds, with its 95 % interval: in the measure's
     own unit (`mean`, `low`, `high`), and in percent of the baseline's mean.
 
-    No intervals with fewer than five seeds; none in percent if the baseline's mean may be 0, and no
-    percent if it is. `zeros` counts the seeds whose baseline is 0; `equal` is true if both are
-    equal in every seed."""
+    There are no intervals with fewer than five seeds, none in percent if the baseline's mean may be
+    0, and no percent if it is 0. `zeros` counts the seeds whose baseline is 0; `equal` is True if
+    value and baseline are equal in every seed."""
 
     percent: float | None
     low_percent: float | None = None
@@ -77,9 +79,10 @@ class Difference(msgspec.Struct, frozen=True):
         return self.low is not None
 
     def text(self, mark: str = "", decimals: int = 1) -> str:
-        """Return the difference with its interval, if it has one, and `mark` after the unit.
+        """Return the difference, its interval if it has one, and `mark` after the unit.
 
-        Percentages are in points, others in percent if defined, else in their own unit."""
+        Differences of percentages are in points, others in percent if defined, else in their own
+        unit."""
         if self.equal:
             return f"{EQUAL if self.seeds > 1 else 'equal'}{mark}"
         if self.unit == POINTS:
@@ -94,7 +97,7 @@ class Difference(msgspec.Struct, frozen=True):
         return f"{in_percent} ({self.own_text}; no interval in percent: {self._zeros_text})"
 
     def short_text(self) -> str:
-        """Return the difference alone, for a table's cell."""
+        """Return the difference without its interval, for a table's cell."""
         bare = msgspec.structs.replace(self, low=None, high=None, low_percent=None)
         return bare.text() if self.percent is not None or self.equal else bare.own_text
 
@@ -114,9 +117,9 @@ class Difference(msgspec.Struct, frozen=True):
 def paired_difference(
     values: Sequence[float], baseline: Sequence[float], resolution: float = 0.0, unit: str = ""
 ) -> Difference:
-    """Return the mean difference; value i and baseline i are of the same seed.
+    """Return the mean difference; values[i] and baseline[i] are of the same seed.
 
-    `resolution` is the measure's: the smallest difference between two of its values."""
+    `resolution` is the smallest difference between two values of the measure."""
     measured, base = _pairs(values, baseline)
     apart: list[float] = (measured - base).tolist()
     low, high = mean_interval(apart, resolution) or (None, None)
@@ -143,7 +146,7 @@ def paired_difference(
 def paired_p_value(
     values: Sequence[float], baseline: Sequence[float], resolution: float = 0.0
 ) -> float | None:
-    """Return the two-sided probability of means this far apart if there is no effect.
+    """Return the two-sided probability of means at least this far apart if there is no effect.
 
     None with fewer than five seeds. It is below 5 % exactly if the interval excludes 0."""
     measured, base = _pairs(values, baseline)

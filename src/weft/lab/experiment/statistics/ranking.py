@@ -1,4 +1,4 @@
-"""Summarises runs of policies on one trace: which did best, by how much, how certain that is, and
+"""Summarises runs of policies on one trace: which did best, by how much and how certainly, and
 notes for the reader."""
 
 from collections import Counter
@@ -39,8 +39,8 @@ def run_grid(
 def run_grid_with_holdings(
     grid: RunGrid, jobs: int, progress: Callable[[str, int, int], None] | None = None
 ) -> tuple[SimulationResults, list[ClusterHoldings]]:
-    """Run like `run_grid`, and return the holdings of each policy's first run too, if the grid
-    keeps them."""
+    """Run like `run_grid`, and also return the shares of GPUs that pods held in each policy's first
+    run, if the grid keeps them."""
     results = run_in_memory(grid, grid.cells(), jobs, progress)
     outcomes: list[CellOutcome] = [result.run for result in results.values()]
     ordered = [outcome.run for outcome in outcomes]
@@ -57,8 +57,8 @@ def measured_mean(
     measure: str,
     value: Callable[[PolicyRun], float | None] | None = None,
 ) -> SeedMean | None:
-    """Return the mean over the runs that have this measure, or a related `value`; None if none has
-    it."""
+    """Return the mean over the runs that have this measure, or a related `value`; None if no run
+    has it."""
     values = [
         number
         for run in runs
@@ -69,7 +69,7 @@ def measured_mean(
 
 
 def gpus_of(runs: Sequence[PolicyRun]) -> float | None:
-    """Return the number of GPUs of these runs' cluster; None if unknown."""
+    """Return the number of GPUs of the runs' cluster; None if unknown."""
     return next((run.gpus for run in runs if run.gpus), None)
 
 
@@ -155,7 +155,7 @@ def _timed(runs: list[PolicyRun]) -> tuple[TimedSummary | None, dict[str, SeedMe
 
 
 def _with_teams(timed: TimedSummary, runs: Sequence[PolicyRun]) -> TimedSummary:
-    """Add means of preemption and of each queue, if runs have them."""
+    """Add means of preemption and of each queue, if the runs have them."""
     lost = [run.preemption for run in runs if run.preemption is not UNSET]
     if lost:
         timed = msgspec.structs.replace(
@@ -194,9 +194,9 @@ def _half(mean: SeedMean | None) -> float | None:
 
 
 class Headline(msgspec.Struct, frozen=True):
-    """The headline: one sentence, and what supports it.
+    """The headline of a report: a sentence, and the rest, which supports it.
 
-    `settled`: seeds show that the first policy leads, beyond chance."""
+    `settled` is True if the seeds show beyond chance that the first policy leads."""
 
     lead: str
     rest: str
@@ -204,19 +204,18 @@ class Headline(msgspec.Struct, frozen=True):
 
 
 def is_timed(results: SimulationResults) -> bool:
-    """Return True if the runs replayed times, so that pods waited and left."""
+    """Return True if the runs are of timed mode, in which pods wait and leave."""
     return any(run.waits is not None for run in results.runs)
 
 
 def holds_more(results: SimulationResults) -> bool:
-    """Return True if some policy holds more than is allocated: whole cards for pods that ask for
-    parts."""
+    """Return True if some policy holds more than pods request, such as whole GPUs for shares."""
     return any(run.gpu_held_percent != run.gpu_allocated_percent for run in results.runs)
 
 
 def ranking_measure(results: SimulationResults) -> str:
-    """Return the ranking measure: the mean wait in timed mode, else allocated GPUs when
-    demand equals capacity, else at the end."""
+    """Return the measure to rank by: in timed mode the mean wait, else allocated GPUs when demand
+    equals capacity, or at the end if demand stays lower."""
     if is_timed(results):
         return WAIT
     return AT_100 if all(run.at_100_percent is not None for run in results.runs) else AT_END
@@ -231,10 +230,10 @@ def by_seed(results: SimulationResults, policy: str, measure: str) -> dict[int, 
 
 
 def ranked(results: SimulationResults) -> list[str]:
-    """Return policies, best first; equal ones in the results' order.
+    """Return the policies, best first; equal ones in the results' order.
 
-    In timed mode policies with the fewest pods that never started come first, since these pods are
-    in no mean wait."""
+    In timed mode policies with the fewest pods that never started come first, since these pods do
+    not count in mean waits."""
     measure = ranking_measure(results)
     sign = -1 if measure_of(measure).more_is_better else 1
 
@@ -253,7 +252,7 @@ def never_started(results: SimulationResults, policy: str) -> float:
 
 
 def headline(results: SimulationResults, gpus: int | None = None) -> Headline:
-    """Name the winner and its lead; `gpus` converts percentage points to GPUs."""
+    """Return a headline with the winner and its lead; `gpus` converts percentage points to GPUs."""
     measure, order = ranking_measure(results), ranked(results)
     best = by_seed(results, order[0], measure)
     if not best:
@@ -273,7 +272,8 @@ def headline(results: SimulationResults, gpus: int | None = None) -> Headline:
 
 
 def _apart(results: SimulationResults, names: tuple[str, str], measure: str) -> Difference | None:
-    """Return by how much the first is better than the second on common seeds; None without any."""
+    """Return how much better the first policy is than the second on common seeds; None without
+    any."""
     better = names if measure_of(measure).more_is_better else (names[1], names[0])
     cells = ((((), run.policy), run.seed, openb_measures(run)) for run in results.runs)
     compared = summaries_of_levels(of_places(cells), [()], better, measure, gpus_of(results.runs))
@@ -283,12 +283,12 @@ def _apart(results: SimulationResults, names: tuple[str, str], measure: str) -> 
 def _against(
     names: tuple[str, str], measure: str, value: str, apart: Difference, gpus: int | None
 ) -> Headline:
-    """Compare the winner with the next, by their difference `apart` over seeds."""
+    """Return a headline that compares the winner with the second by their difference `apart`."""
     best, second = names
     did = _does(measure, value, best)
     if apart.equal:
         seeds = "in the one seed" if apart.seeds == 1 else "in all seeds"
-        # Equal by this measure; others may differ.
+        # They are equal by this measure; other measures may differ.
         both = _does(measure, value, "Both")
         return Headline(f"{best} and {second} are equal {seeds}.", f"{both}.")
     more = "more" if measure_of(measure).more_is_better else "less"
@@ -310,7 +310,7 @@ def _too_few(seeds: int) -> str:
 
 
 def _does(measure: str, value: str, who: str) -> str:
-    """Return a sentence on a policy, or on both, by this measure."""
+    """Return a sentence on a policy, or on "Both", by this measure."""
     s = "" if who == "Both" else "s"
     if measure == WAIT:
         return f"{who} start{s} pods after a mean wait of {value}"
@@ -347,9 +347,9 @@ def _seeds_text(seeds: int) -> str:
 
 
 MAY_BE_CHANCE = "°"
-"""Marks what may be chance."""
+"""Marks differences that may be chance."""
 LACKS_INPUTS = "*"
-"""Marks a policy that lacked inputs it decides by."""
+"""Marks a policy that lacked inputs of its decisions."""
 FEW_SEEDS = (
     f"{MAY_BE_CHANCE} fewer than {ENOUGH_FOR_INTERVAL} seeds: no intervals, and differences may be "
     f"chance; --seeds {ENOUGH_FOR_INTERVAL} or more gives them"
@@ -367,8 +367,9 @@ ONE_STATE = (
 def notes_on(
     runs: Sequence[PolicyRun], summary: Sequence[PolicySummary], *, once: str = ""
 ) -> list[str]:
-    """Return notes on all results, in the order to show them; `once` says why there are no more
-    seeds."""
+    """Return notes on all results, in the order to show them.
+
+    `once` is the reason for a single arrival order, "" with several."""
     few = any(policy.seeds < ENOUGH_FOR_INTERVAL for policy in summary)
     lacks = {policy.policy: policy.lacks for policy in summary}
     marked = [f"{LACKS_INPUTS} {note}" for note in lacking_notes(lacks)]
@@ -387,7 +388,7 @@ def _faulty(policy: str, count: int) -> str:
 
 
 def lacking_notes(lacks: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return which policies (by name) ran without which input, and how to provide it."""
+    """Return notes on the inputs that policies (by name) lacked, and how to provide each."""
     inputs = dict.fromkeys(lack for missing in lacks.values() for lack in missing)
     return [
         f"without {lack}: {', '.join(name for name in lacks if lack in lacks[name])}"
@@ -397,8 +398,8 @@ def lacking_notes(lacks: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _alike(runs: Sequence[PolicyRun], summary: Sequence[PolicySummary]) -> list[str]:
-    """Return notes on policies that did the same in every run, which is not a finding if inputs are
-    missing."""
+    """Return notes on policies that did the same in every run, which may be due to missing
+    inputs."""
     groups: dict[bytes, list[str]] = {}
     for policy in summary:
         bare = [

@@ -1,12 +1,11 @@
 """Runs the experiments of a folder and compares their results with the expected ones.
 
-FOLDER/experiment.yaml, …    the experiments
-FOLDER/expected.yaml         their expected results
+    FOLDER/experiment.yaml, …    the experiments
+    FOLDER/expected.yaml         their expected results
 
-A check has a criterion from the paper's result and, if that is not met, the range expected instead,
-with the reason. A check fails if the result is outside the expected range, also if it meets a
-criterion that the file declares as missed.
-"""
+A check has a criterion from the paper's result and, if our result misses it, the range expected
+instead, with the reason. A check fails if the result is outside the expected range, even if it then
+meets a criterion that the file declares as missed."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -55,7 +54,7 @@ TAKES: dict[str, Callable[[Sequence[float]], float]] = {
     "highest": max,
     "lowest": min,
 }
-"""Functions that reduce several levels' numbers to one."""
+"""Functions that reduce the numbers of several levels to one."""
 
 Range = Annotated[
     tuple[float, float], Meta(extra={"refused": "{} is not a range; write [low, high]"})
@@ -64,14 +63,14 @@ Several = Annotated[tuple[str, ...], Meta(min_length=1)]
 
 
 class Check(Section, frozen=True, kw_only=True):
-    """One number of an experiment's results, and the range it should be in.
+    """One number of an experiment's results, and the range that it should be in.
 
     It is the mean over seeds of `measure` of `scheduler`; with `against`, in percent of the mean of
     those schedulers; with `order`, the number of neighbours in this list of schedulers whose means
     do not rise. `take` reduces several levels to one number. `at` names levels by axis; axes that
-    are not named have all levels. `published` is what the paper reports. `expected` is the range if
-    the `criterion` is missed, `why` the reason. For short forms both ranges are widened by
-    `short_margin` at either end, since fewer seeds are further from the mean."""
+    are not named have all levels. `published` is the paper's number. `expected` is the range if the
+    `criterion` is missed, `why` the reason. For short forms, which have fewer seeds, both ranges
+    are widened by `short_margin` at either end."""
 
     name: str
     experiment: str = ""
@@ -89,7 +88,7 @@ class Check(Section, frozen=True, kw_only=True):
 
 
 class AssumedHeadline(Section, frozen=True, kw_only=True):
-    """A difference to show under every assumption of an experiment that has this axis.
+    """A difference to show under every assumption of an experiment with the axis assumption.
 
     It is `measure` of `scheduler` in percent of the experiment's baseline."""
 
@@ -102,9 +101,9 @@ class AssumedHeadline(Section, frozen=True, kw_only=True):
 class ExpectedResults(Section, frozen=True, kw_only=True):
     """The expected results of a folder's experiments.
 
-    `rests_on` says in words what they assume, `headlines` are shown under other assumptions too.
+    `rests_on` describes their assumptions, `headlines` are shown under other assumptions too.
     `short` gives, by file, the fields that differ in an experiment's short form; `figure` is the
-    measure whose figure represents the whole."""
+    measure shown as the folder's figure."""
 
     api_version: Literal["weft.dev/v1"]
     kind: Literal["ExpectedResults"]
@@ -120,7 +119,7 @@ class ExpectedResults(Section, frozen=True, kw_only=True):
 
 
 class CheckResult(msgspec.Struct, frozen=True):
-    """A check and its number; `value` is None if cells that it needs are missing."""
+    """A check and its number; `value` is None if cells for it are missing."""
 
     check: Check
     value: float | None
@@ -139,14 +138,14 @@ class CheckResult(msgspec.Struct, frozen=True):
 
     @property
     def misses_by(self) -> float:
-        """Distance of the number from the criterion's range."""
+        """Distance of the number from the criterion's range, 0 within it."""
         low, high = self.check.criterion
         value = self.value or 0.0
         return max(low - value, value - high, 0.0)
 
 
 def read_expected(folder: Path) -> ExpectedResults:
-    """Read the expected results of this folder's experiments."""
+    """Read the folder's `expected.yaml`; `BadInputError` names the field of a fault."""
     path = folder / EXPECTED
     text = read_bytes(path)
     document = read_document(text, str(path), API_VERSION, KIND, empty=f"is no {KIND}")
@@ -177,9 +176,10 @@ def _with_present_measures(expected: ExpectedResults) -> ExpectedResults:
 def check_names(
     expected: ExpectedResults, specs: Mapping[str, ExperimentSpec], folder: Path
 ) -> None:
-    """Raise `BadInputError` at the first check or headline about something its experiment lacks.
+    """Raise `BadInputError` at the first check or headline that names something its experiment
+    lacks.
 
-    `specs` are the full experiments by file name."""
+    `specs` are the experiments' full forms by file name."""
     first = expected.experiments[0]
     for number, check in enumerate(expected.checks):
         spec, at = specs[check.experiment or first], f"checks[{number}]"
@@ -208,7 +208,7 @@ def _named(name: str, known: Iterable[str], field: str, folder: Path) -> None:
 def results_of_checks(
     expected: ExpectedResults, results: Mapping[str, ExperimentResults], *, short: bool = False
 ) -> list[CheckResult]:
-    """Return every check's number; `results` are the experiments' by file name."""
+    """Return the result of every check; `results` are the experiments' by file name."""
     first = expected.experiments[0]
     return [
         CheckResult(
@@ -278,7 +278,7 @@ def _within(value: float, ends: Range) -> bool:
 
 
 def _check(check: Check, expected: ExpectedResults, at: str) -> None:
-    """Check what types cannot express."""
+    """Check rules that types cannot express; `BadInputError` names the field."""
     if bool(check.order) == bool(check.scheduler):
         raise BadInputError(at, "needs a scheduler, or an order of several")
     if check.experiment and check.experiment not in expected.experiments:
@@ -302,7 +302,7 @@ class ReproducedExperiment(msgspec.Struct, frozen=True):
 
 
 class Reproduction(msgspec.Struct, frozen=True):
-    """A folder's experiments and checks."""
+    """The experiments and checks of a folder."""
 
     name: str
     expected: ExpectedResults
@@ -312,11 +312,12 @@ class Reproduction(msgspec.Struct, frozen=True):
 
     @property
     def absent(self) -> list[str]:
-        """Missing data, because of which cells were skipped."""
+        """Descriptions of missing data, because of which cells were skipped."""
         return [each.absent for each in self.experiments if each.absent]
 
     def assumed(self) -> list[tuple[AssumedHeadline, list[AssumedRow]]]:
-        """Return each headline under other assumptions, as far as these were run."""
+        """Return each headline with its rows under other assumptions, for experiments that were
+        run."""
         run = {each.file: each for each in self.experiments}
         shown = []
         for headline in self.expected.headlines:
@@ -329,7 +330,7 @@ class Reproduction(msgspec.Struct, frozen=True):
 
     @property
     def wrong(self) -> list[CheckResult]:
-        """Checks whose number is out of the expected range, or missing although everything was
+        """Checks whose number is outside the expected range, or missing although everything was
         run."""
         return [each for each in self.checks if each.as_expected is False or self._lacks(each)]
 
@@ -341,8 +342,10 @@ class Reproduction(msgspec.Struct, frozen=True):
 
 
 class HowToRun(msgspec.Struct, frozen=True):
-    """The options of a reproduction: `short` runs the short forms, `out` is for run folders; the
-    rest is as in `runner_of` and `run_missing`."""
+    """The options of a reproduction: `short` runs the short forms, `out` is the parent of run
+    folders.
+
+    The other fields are arguments of `runner_of` and `run_missing`."""
 
     out: Path
     short: bool
@@ -354,7 +357,7 @@ class HowToRun(msgspec.Struct, frozen=True):
 
 
 def reproduce(folder: Path, how: HowToRun) -> Reproduction:
-    """Run the folder's experiments, as far as cells are missing, and check the results."""
+    """Run the missing cells of the folder's experiments, and check the results."""
     expected = read_expected(folder)
     specs = {file: read_spec(folder / file) for file in expected.experiments}
     check_names(expected, specs, folder)
@@ -384,7 +387,7 @@ def _run(folder: Path, file: str, expected: ExpectedResults, how: HowToRun) -> R
 def stored_results(
     spec: ExperimentSpec, store: RunStore, cells: Sequence[PlannedCell]
 ) -> ExperimentResults:
-    """Compare the cells that are in the store, without marked ones."""
+    """Compare the cells in the store, without marked ones."""
     records = store.records(cells)
     marked = marks_of(records)
     measures = {
