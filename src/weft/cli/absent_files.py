@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def without_absent(config: "Configuration") -> "Configuration":
-    """Remove from a cluster's configuration the files that cannot be read here, with a warning on
+    """Return a cluster's configuration without files that cannot be read here, with a warning on
     stderr.
 
-    The scheduler has those files in its container.
-    """
+    The configuration names files in the scheduler's container, which need not exist on this
+    machine."""
     from weft.host.prediction_files import OWN_FILES
 
     settings = config.interference

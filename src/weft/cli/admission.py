@@ -13,7 +13,7 @@ from weft.model.errors import BadInputError
 
 
 class PolicySet(StrEnum):
-    """Which policies to print."""
+    """The admission policies to print."""
 
     schedule = "schedule"
     protect = "protect"
@@ -85,7 +85,8 @@ def admission(
 
 
 def _check_users(named: dict[str, list[str] | None]) -> None:
-    """Refuse a service account without its prefix or namespace: that user would not exist."""
+    """Refuse empty user names, and service accounts without prefix or namespace, as no such user
+    exists."""
     for option, users in named.items():
         for user in users or ():
             name = user.removeprefix("system:serviceaccount:")

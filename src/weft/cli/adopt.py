@@ -86,8 +86,8 @@ def _wish(namespaces: "Sequence[str]", config: Path | None) -> "AdoptionWish":
 async def _planned(
     client: "ApiClient", wish: "AdoptionWish", writes: bool
 ) -> "tuple[AdoptionPlan | None, Sequence[AdoptionProblem]]":
-    """Return the plan (None if too little may be read), and what must be fixed before anything is
-    written."""
+    """Return the plan (None if too few objects may be read), and the problems to fix before
+    writing."""
     from weft.cluster import rights
     from weft.cluster.adoption import plan
 

@@ -16,8 +16,8 @@ NODE_NAME = "NODE_NAME"
 SUPERVISED = "--supervised"
 NOTE = "runtime-configuration.json"
 AT_THE_START = ("weft.host.device_plugins", "weft.node.cri.trial")
-"""Modules that an agent imports only after its start, to be loaded in advance by a supervisor's
-server."""
+"""Modules that an agent imports only after its start, which a supervisor's server loads in
+advance."""
 
 
 NodeName = Annotated[
@@ -146,8 +146,8 @@ def agent(
             handed=handed_over(os.environ),
             configuring=lock.parent / NOTE if configure_runtime else None,
         )
-        # GPUs are read in a thread: without this the creation of a container could wait 5 ms for
-        # it.
+        # GPUs are read in a thread: with the default interval (5 ms) the creation of a container
+        # could wait that long for the thread.
         sys.setswitchinterval(0.000_5)
         uvloop.run(host(settings, hosting))
 
@@ -164,7 +164,7 @@ def _become_supervisor(
 
 
 def _address(text: str, address: str, port: int) -> tuple[str, int]:
-    """Return the address and port from the option, or as configured."""
+    """Return the address and port of --listen, or the configured ones if `text` is ""."""
     if not text:
         return address, port
     host, colon, number = text.rpartition(":")

@@ -20,12 +20,15 @@ from weft.node.containerd.putting_back import RuntimeHere, RuntimeThere
 from weft.node.device_plugin.cdi_files import CdiFiles
 
 PODS_WAIT_S = 150.0
-"""Seconds for pods that restart containerd on nodes: the chart's Job may take 280 s in all."""
+"""Seconds to wait for pods that restart containerd on nodes: the chart's Job may take 280 s in
+all."""
 
 
 class CleanupOptions(msgspec.Struct, frozen=True):
-    """Options of the command line: this machine's `cdi_folder` and `cri_socket`, the configuration
-    file, and the manifest of a pod for other nodes."""
+    """Options of `weft agent --cleanup`.
+
+    This machine's `cdi_folder` and `cri_socket`, the configuration file, and the manifest of a pod
+    that restores containerd on other nodes."""
 
     cdi_folder: Path
     cri_socket: Path
@@ -36,8 +39,10 @@ class CleanupOptions(msgspec.Struct, frozen=True):
 def clean_up(
     node: str, kubeconfigs: tuple[Path, ...], context: str, options: CleanupOptions
 ) -> None:
-    """Clean this node, or all nodes (""), and print how many had anything; also delete the agent's
-    files on this machine."""
+    """Clean this node, or all nodes if `node` is "", and print the number of nodes that had
+    leftovers.
+
+    Also delete the agent's files on this machine."""
     settings = read(options.config) if options.config is not None else Configuration()
     endpoint = load_endpoint(context, paths=kubeconfigs)
     count = uvloop.run(_clean(endpoint, node, options, mps=settings.agent.mps))

@@ -1,4 +1,4 @@
-"""`weft cluster`: what a cluster's idle GPUs can still be used for."""
+"""`weft cluster`: which uses the cluster's idle GPUs still have."""
 
 import datetime
 from typing import TYPE_CHECKING
@@ -52,7 +52,7 @@ def stranded(
 
 
 def state_of(snapshot: "Path | None", kubeconfig: "Path | None", context: str) -> "SnapshotState":
-    """Return the cluster's state, from a file or read from the cluster now."""
+    """Return the cluster's state, from the file `snapshot`, or read from the cluster if None."""
     from weft.cli.absent_files import without_absent
     from weft.cli.policies import registry
     from weft.cli.snapshot import asked

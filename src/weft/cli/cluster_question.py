@@ -1,4 +1,4 @@
-"""Runs a command's queries to a cluster's API server; an error becomes one line."""
+"""Runs a command's queries to a cluster's API server; an error becomes one line on stderr."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,12 +1,11 @@
 """`weft-compat`, the image's entry point: starts Weft with the original systems' command lines.
 
 Their program names, arguments and environment become a Weft command and a configuration; flags
-without effect here are named in a warning. Any other command line is `weft`'s own.
+without effect in Weft are named in a warning. Any other command line is one of `weft`.
 
-elastic-gpu-scheduler, gpushare-sche-extender, only flags or PORT   weft extender serve
-genius, kube-scheduler                                              weft scheduler
-elastic-gpu-agent, gpushare-device-plugin-v2                        weft agent --device-plugins
-"""
+elastic-gpu-scheduler, gpushare-sche-extender, only flags or PORT   weft extender serve genius,
+kube-scheduler                                              weft scheduler elastic-gpu-agent,
+gpushare-device-plugin-v2                        weft agent --device-plugins"""
 
 import logging
 import os
@@ -88,7 +87,7 @@ _NOT_NEEDED = {
 
 
 class Started(NamedTuple):
-    """A Weft command line, its configuration if needed, and warnings."""
+    """A Weft command line, its configuration (None if it needs none), and warnings."""
 
     words: list[str]
     configuration: dict[str, Any] | None
@@ -119,7 +118,8 @@ def translate(program: str, words: Sequence[str], environment: Mapping[str, str]
 
 
 def _is_weft(words: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Return True for Weft's own command line: a command, help or version, or no words at all."""
+    """Return True for Weft's own command line: a command, help or version, or nothing without
+    PORT."""
     if not words:
         return "PORT" not in environment
     own = ("--help", "--version", "--install-completion", "--show-completion")
@@ -165,8 +165,9 @@ def _format(flags: dict[str, str], warnings: list[str]) -> LogFormat:
 def _extender(
     flags: dict[str, str], environment: Mapping[str, str], warnings: list[str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Translate the flags of Elastic GPU's, gpushare's or Co-scheML's extender: one port serves the
-    paths of all three, and any client may bind."""
+    """Translate the flags of Elastic GPU's, gpushare's or Co-scheML's extender.
+
+    One port serves the paths of all three, and any client may bind."""
     words = ["extender", "serve"]
     port = environment.get("PORT", "")
     extender: dict[str, Any] = {"address": "0.0.0.0", "anyoneMayBind": True}
@@ -189,8 +190,9 @@ def _extender(
 def _scheduler(
     flags: dict[str, str], environment: Mapping[str, str], warnings: list[str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Translate Genius' and Alnair's own kube-schedulers: built-in profiles have their
-    schedulerNames."""
+    """Translate the flags of Genius' and Alnair's kube-schedulers.
+
+    Built-in profiles have their schedulerNames, so no configuration is needed."""
     if file := flags.pop("config", ""):
         hint = "carry it over with `weft config import`, and start `weft scheduler --config`"
         warnings.append(f"--config={file}: kube-scheduler's form is not read; {hint}")
@@ -200,8 +202,9 @@ def _scheduler(
 def _agent(
     flags: dict[str, str], environment: Mapping[str, str], warnings: list[str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Translate the originals' device plugins; their mounts suffice for delivery through the
-    kubelet."""
+    """Translate the flags of the originals' device plugins.
+
+    Shares are delivered through the kubelet, for which the originals' mounts suffice."""
     words = ["agent", "--device-plugins"]
     if name := flags.pop("nodeName", "") or environment.get("NODE_NAME", ""):
         words += ["--node-name", name]
@@ -216,7 +219,7 @@ _COMMANDS = {_EXTENDER: _extender, _SCHEDULER: _scheduler, _AGENT: _agent}
 
 
 def _kubeconfig(flags: dict[str, str]) -> list[str]:
-    """Return the option for a kubeconfig flag; every command reads KUBECONFIG itself."""
+    """Return the option for a kubeconfig flag; the environment's KUBECONFIG needs none."""
     path = flags.pop("kubeconf", "") or flags.pop("kubeconfig", "")
     return ["--kubeconfig", path] if path else []
 
@@ -249,8 +252,8 @@ def main() -> None:
 
 
 def _in_memory(configuration: Mapping[str, Any]) -> str:
-    """Return the path of an in-memory file with the configuration: the image's root may be
-    read-only."""
+    """Write the configuration into an in-memory file and return its path, as the image's root may
+    be read-only."""
     import yaml
 
     descriptor = os.memfd_create("weft.yaml", 0)

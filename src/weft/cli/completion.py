@@ -1,7 +1,6 @@
-"""Policies, and a cluster's namespaces and pods, which the shell offers after <TAB>.
+"""Shell completion after <TAB>: policies, and a cluster's namespaces and pods.
 
-A shell shows no errors here: whatever cannot be asked is not offered.
-"""
+A shell shows no errors here, so a cluster that does not answer gives no suggestions."""
 
 from typing import Any
 
@@ -23,7 +22,7 @@ class _Listed(msgspec.Struct):
 
 
 def policies(incomplete: str) -> list[tuple[str, str]]:
-    """Names of policies that begin so, with their summaries."""
+    """Return the policies whose names begin with `incomplete`, as (name, summary)."""
     from weft.core.policies.catalog import BUILT_IN
 
     found = [(policy.name, policy.summary) for policy in BUILT_IN]
@@ -31,7 +30,8 @@ def policies(incomplete: str) -> list[tuple[str, str]]:
 
 
 def pods(ctx: Any, incomplete: str) -> list[str]:
-    """Namespaces that begin so, with a slash; after it, this namespace's pods."""
+    """Return the namespaces that begin with `incomplete`, with a slash; after a slash, the
+    namespace's pods as NAMESPACE/NAME."""
     namespace, slash, begun = incomplete.partition("/")
     kubeconfig, context = ctx.params.get("kubeconfig"), ctx.params.get("context") or ""
     path = f"/api/v1/namespaces/{namespace}/pods" if slash else "/api/v1/namespaces"

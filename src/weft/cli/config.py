@@ -40,7 +40,8 @@ def check(file: Annotated[Path, Argument(help="The configuration file, YAML.")])
 
 
 def _check_extender(settings: "ExtenderSettings", where: str) -> None:
-    """Check its certificate and interference table, which are otherwise read at the start."""
+    """Check the extender's certificate and interference table, which are otherwise read at its
+    start."""
     from weft.cli.policies import registry
     from weft.cluster.extender.setup import listening_of, routes_of
     from weft.cluster.http.tls import server_tls
@@ -59,7 +60,7 @@ def _check_extender(settings: "ExtenderSettings", where: str) -> None:
 
 
 def _check_telemetry(settings: "TelemetrySettings", where: str) -> None:
-    """Check its certificates, token and password, which are otherwise read at the start."""
+    """Check telemetry's certificates, token and password, which are otherwise read at the start."""
     from weft.cluster.telemetry.metric_sources import access_of
 
     try:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SERVICE = "weft-system/weft-scheduler:10259"
 NO_END = 3
-"""Exit code: the decisions file ends without an end record."""
+"""Exit code if the decisions file has no end record, so that it may be incomplete."""
 
 explain_app = Typer(
     help="Why a pod was placed on its node, or why it is pending.", no_args_is_help=True
@@ -115,7 +115,7 @@ def _explain_from_snapshot(path: Path, name: str, output: ListOutput) -> None:
 
 
 def _explained(path: Path, name: str) -> "Explanation":
-    """Explain NAMESPACE/NAME, or NAME if only one pod has it."""
+    """Explain the pod NAMESPACE/NAME, or NAME if only one pod has it; `BadInputError` otherwise."""
     import asyncio
 
     from weft.cli.snapshot_files import open_snapshot
@@ -196,7 +196,7 @@ def _print_verdict(verdict: "ReplayResult", *, whole: bool) -> None:
 
 
 def _print_difference(verdict: "ReplayResult") -> None:
-    """Print which decision differs, for which pod, and how."""
+    """Print the first decision that differs, and its fields as recorded and as replayed."""
     from weft.core.record.difference import differences
 
     record = verdict.was or verdict.now
@@ -212,7 +212,7 @@ def _print_difference(verdict: "ReplayResult") -> None:
 
 
 def _json_of(verdict: "ReplayResult") -> dict[str, object]:
-    """Return the verdict for JSON, with its differences in words."""
+    """Return the result of a replay for JSON, with its differences in words."""
     import msgspec
 
     from weft.core.record.difference import differences

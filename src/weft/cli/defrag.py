@@ -117,12 +117,14 @@ def apply(
 
 
 MOST_MOVES_FOR_ROOM = 8
-"""Larger sets of pods are too many to try."""
+"""Largest number of moves to make room for one pod: more pods give too many sets to try."""
 
 
 class DefragWish(NamedTuple):
-    """A pod to make room for: a pending `pod` (NAMESPACE/NAME), a new pod with `gpus`, or, with
-    `stranded`, usual pods wherever GPU is stranded."""
+    """Options of `weft defrag`: the pod to make room for, and limits on the search.
+
+    Either a pending `pod` (NAMESPACE/NAME), a new pod with `gpus`, or, with `stranded`, usual pods
+    wherever GPU is stranded."""
 
     pod: str
     gpus: int
@@ -133,7 +135,7 @@ class DefragWish(NamedTuple):
     most_trials: int
 
     def check(self) -> None:
-        """Raise `BadInputError` unless exactly one of the three is given."""
+        """Raise `BadInputError` unless exactly one of `pod`, `gpus` and `stranded` is given."""
         given = bool(self.pod) + bool(self.gpus) + self.stranded
         if given != 1:
             error = BadInputError if given else MissingOptionError
@@ -144,7 +146,10 @@ class DefragWish(NamedTuple):
 
 
 class DefragPlan(NamedTuple):
-    """A plan for the wanted kind of room, and the state for which it was made."""
+    """A plan of moves, and the cluster's state for which it was made.
+
+    `room` is the plan for the `wanted` pod, `less_stranded` one that reduces stranded GPU.
+    `cut_off`: the search ended at its limit of trials."""
 
     state: "SnapshotState"
     movable: "MovablePods"
@@ -155,12 +160,12 @@ class DefragPlan(NamedTuple):
 
     @property
     def moves(self) -> "tuple[PodMove, ...]":
-        """The moves, in order."""
+        """The moves of pods, in order."""
         result = self.room or self.less_stranded
         return result.moves if result is not None else ()
 
     def name_of(self, uid: str) -> str:
-        """Return NAMESPACE/NAME of a pod."""
+        """Return NAMESPACE/NAME of the pod with this UID; the UID if the pod is unknown."""
         pod = self.state.live.pods.by_uid(uid)
         return f"{pod.metadata.namespace}/{pod.metadata.name}" if pod else uid
 
@@ -171,7 +176,7 @@ class DefragPlan(NamedTuple):
 
 
 def planned(state: "SnapshotState", wish: DefragWish) -> DefragPlan:
-    """Make the plan. `BadInputError` if disruption budgets may not be read."""
+    """Make the plan; `BadInputError` if disruption budgets could not be read."""
     from weft.cluster.control.typical_pods import usual_shapes
     from weft.cluster.snapshot.movable_pods import movable_pods
     from weft.core.engine.making_room import RoomSearch
@@ -232,7 +237,7 @@ def _made_up(wish: DefragWish) -> "PodRequest":
 
 
 def show(plan: DefragPlan) -> None:
-    """Print the moves, and what they cost and achieve."""
+    """Print the moves, their cost and their effect."""
     if plan.moves:
         table = table_with("move|from|to")
         for move in plan.moves:
@@ -332,7 +337,8 @@ def _moved_all(
     moved: list[Moved],
     output: ListOutput,
 ) -> str:
-    """Move the pods; return why it stopped, "" if all went as planned. Appends to `moved`."""
+    """Move the pods, and append each to `moved`; return why it stopped early, "" if all went as
+    planned."""
     from weft.cluster.eviction.moving import move
 
     for number, step in enumerate(plan.moves):
@@ -354,7 +360,7 @@ def _moved_all(
 
 
 def _changed(plan: DefragPlan, done: int, cluster: _Cluster) -> str:
-    """Return why the rest of the plan does not fit the present cluster; "" if it does."""
+    """Return why the remaining moves do not fit the present cluster; "" if they do."""
     from weft.cluster.snapshot.movable_pods import movable_pods
     from weft.core.engine.move_trials import MoveTrials
 
@@ -368,7 +374,7 @@ def _changed(plan: DefragPlan, done: int, cluster: _Cluster) -> str:
         return f"a disruption budget does not let {plan.name_of(rest[0].uid)} go now"
     wanted, waits = plan.wanted, _waits(plan, state)
     if plan.room is not None and wanted is not None and not waits and _is_real(plan):
-        wanted = None  # it has its place already
+        wanted = None  # the pod was placed already
     played = trials.play(wanted, [step.uid for step in rest], waits=waits)
     if played is None:
         return "the cluster changed: the remaining pods to move would fit nowhere"
@@ -391,7 +397,7 @@ def _is_real(plan: DefragPlan) -> bool:
 
 
 def _waits(plan: DefragPlan, state: "SnapshotState") -> bool:
-    """Return True if that pod is pending now."""
+    """Return True if the pod to make room for is pending in this state."""
     if plan.wanted is None:
         return False
     pod = state.live.pods.by_uid(plan.wanted.uid)
@@ -399,7 +405,7 @@ def _waits(plan: DefragPlan, state: "SnapshotState") -> bool:
 
 
 def _has_its_place(plan: DefragPlan, cluster: _Cluster) -> str:
-    """Return why the pending pod did not get the place that was made; "" if it did, or there is no
+    """Return why the pending pod did not get its planned place; "" if it did, or the plan has no
     such pod."""
     from weft.cluster.eviction.moving import placed_on
 
@@ -419,10 +425,10 @@ _ENDS_WITHIN_S = 10.0
 
 @contextmanager
 def moving_turn(kubeconfig: Path | None, context: str) -> "Iterator[MovingTurn]":
-    """Hold the right to move pods, on a thread while this one moves them; release it at the end.
+    """Hold the right to move pods, on another thread while this thread moves them; release it at
+    the end.
 
-    Raises `BadInputError` if the cluster does not answer, or this user may not write leases.
-    """
+    `BadInputError` if the cluster does not answer, or this user may not write leases."""
     from weft.cluster.eviction.moving_turn import MovingTurn
 
     turn = MovingTurn(f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}")

@@ -44,8 +44,8 @@ _Devices = Annotated[
 
 
 class _KnownNode(NamedTuple):
-    """The API server's view of this machine: its pods by UID (None if unknown), and the
-    resources that Weft's agent advertises."""
+    """This machine as the API server knows it: its pods by UID (None if unknown), and the resources
+    that Weft's agent advertises for it."""
 
     pods: "dict[str, MachinePod] | None" = None
     advertised: frozenset[str] = frozenset()
@@ -81,7 +81,7 @@ def doctor(
 async def _cluster(
     kubeconfig: Path | None, context: str, node: str
 ) -> "tuple[list[DoctorFinding], _KnownNode]":
-    """Return findings about the cluster, and what it says about this node."""
+    """Return findings about the cluster, and the API server's view of this node."""
     from weft.cluster.reading.finding import wrong
     from weft.kube.client import ApiClient, ClientOptions
     from weft.model import WeftError
@@ -170,7 +170,8 @@ def _machine(
 
 
 def _reader(devices: str, node: str, proc: Path) -> "DeviceReader":
-    """Return a reader of the named GPUs; by default of those that this machine's agent uses."""
+    """Return a reader of the named GPUs; if `devices` is "", of the GPUs that this machine's agent
+    uses."""
     from weft.node.doctor.machine import played_for_agent
 
     played = Path(devices) if devices not in ("", "nvml") else None

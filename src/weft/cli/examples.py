@@ -1,4 +1,4 @@
-"""An example or two at the end of each command's help. A test has the parser read each."""
+"""Examples at the end of each command's help. A test parses each."""
 
 from typing import Any
 
@@ -90,7 +90,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 
 def add_examples(command: Any, path: str = "") -> None:
-    """Put the examples at the end of the help of a command and of those below it."""
+    """Add the examples to the end of the help of a command and of its subcommands."""
     examples = EXAMPLES.get(path)
     if examples is not None:
         lines = "\n".join(f"  {line}" for line in examples)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 experiment_app = Typer(help="Experiments that a file describes.", no_args_is_help=True)
 EXIT_ABSENT = 3
-"""Exit code: data is absent or cells are missing, but nothing is wrong."""
+"""Exit code if data is absent, or cells are missing or marked, but no result is wrong."""
 SHOWN = (
     "jct_mean_s",
     "jct_p99_s",
@@ -46,7 +46,7 @@ SHOWN = (
     "failed_pods",
     "ooms",
 )
-"""The measures in the table; JSON and CSV have all."""
+"""Measures in the printed table; JSON and CSV have all measures."""
 JOB_BYTES, SECOND_BYTES, CELL_BYTES = 90, 40, 16_384
 """Upper limits of a cell's disk use, in bytes: per Job, per second of GPU samples, and fixed."""
 
@@ -69,10 +69,10 @@ class ReportLayout(StrEnum):
 
 
 class OpenedExperiment(NamedTuple):
-    """An experiment's file, its cells, and what runs them (`work`; None if data is absent).
+    """An experiment's file, its cells, and the runner with the store (`work`; None if data is
+    absent).
 
-    `live`: it runs on a cluster, where cells run one after another.
-    """
+    `live`: it runs on a cluster, where cells run one after another."""
 
     live: bool
     spec: "ExperimentSpec"
@@ -286,7 +286,7 @@ def _write(
 
 
 def warn_of_marks(marked: Mapping[str, tuple[str, ...]]) -> None:
-    """Warn of the reasons why these cells' numbers are unreliable."""
+    """Print warnings with the reasons why these cells are left out of comparisons."""
     for folder, marks in marked.items():
         for mark in marks:
             print_warning(f"{folder} is marked, and left out of comparisons: {mark}")
@@ -331,7 +331,7 @@ def _open(file: Path, out: Path | None, *, simulated: bool) -> OpenedExperiment:
 
 
 def library_versions() -> dict[str, str]:
-    """Return the versions recorded in a run's manifest."""
+    """Return the versions of Weft, libraries and Python, for a run's manifest."""
     import platform
     from importlib.metadata import version
 
@@ -367,7 +367,7 @@ _DIFFERENCE_COLUMNS = {
     "change_low": "low",
     "change_high": "high",
 }
-"""Each column, and the field of a difference that it shows."""
+"""Columns of the CSV, and the field of a `Difference` that each shows."""
 
 
 def _print_results(spec: "ExperimentSpec", results: "ExperimentResults") -> None:
@@ -398,7 +398,7 @@ def _print_results(spec: "ExperimentSpec", results: "ExperimentResults") -> None
 
 
 def runner_on_cluster(spec: "ExperimentSpec", data: Mapping[str, Path]) -> "Runner":
-    """Build the runner that runs the cells on their cluster."""
+    """Return the runner of a live experiment, which runs each cell on the cluster."""
     from weft.lab.experiment.spec.cluster import ClusterJobs
     from weft.lab.trial.runner import ClusterRunner
 
@@ -408,11 +408,10 @@ def runner_on_cluster(spec: "ExperimentSpec", data: Mapping[str, Path]) -> "Runn
 
 
 def _how_long(spec: "ExperimentSpec", work: "CellWork", cells: Sequence["PlannedCell"]) -> str:
-    """Estimate time and disk space of the cells that still have to run on the cluster.
+    """Estimate time and disk space of the cells that still have to run on the cluster, in words.
 
-    The time is the mean of those that ran; if none did, a lower limit from arrivals and
-    `runSeconds`.
-    """
+    The time is the mean of cells that ran; if none did, a lower limit from arrivals and
+    `runSeconds`."""
     from weft.lab.trial.runner import ClusterRunner
 
     assert spec.cluster is not None
@@ -444,15 +443,16 @@ def _how_long(spec: "ExperimentSpec", work: "CellWork", cells: Sequence["Planned
 
 
 def _ran_s(store: "RunStore", cells: Sequence["PlannedCell"]) -> list[float]:
-    """Return how long those cells took that are in the folder's manifest, seconds."""
+    """Return the seconds that cells took, for those that are in the folder's manifest."""
     manifest = store.manifest()
     timings = manifest.cells if manifest is not None else {}
     return [timings[cell.folder].wall_s for cell in cells if cell.folder in timings]
 
 
 def _least_s(jobs: Sequence["PlannedJob"]) -> float:
-    """Return the least duration, seconds: if every Job gets its GPUs at once; up to the last
-    arrival if Jobs do not state their run time."""
+    """Return the least seconds that a turn takes: if every Job gets its GPUs at once.
+
+    If Jobs have no run time, this is the time of the last arrival."""
     return max(job.arrival_s + (job.run_s or 0.0) for job in jobs)
 
 
@@ -578,7 +578,8 @@ def reproduce(
 
 
 def _write_pages(reproduction: "Reproduction", versions: str) -> str:
-    """Write each experiment's own page; return the figure that represents them."""
+    """Write a page for each experiment; return the figure that represents the whole
+    reproduction."""
     from weft.lab.experiment.pages.experiment_report import page_figure, write_experiment_report
 
     shown = ""

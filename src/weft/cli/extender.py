@@ -14,7 +14,7 @@ from weft.cli.scheduler import configuration, run, with_extender
 if TYPE_CHECKING:
     from weft.cluster.extender.scheduler_config import TlsFiles
 
-# kube-scheduler multiplies scores by the weight; up to this no product overflows 64 bits.
+# kube-scheduler multiplies scores by the weight; up to this weight no product overflows 64 bits.
 _MOST_WEIGHT = 2**31 - 1
 
 _Authority = Annotated[
@@ -147,7 +147,7 @@ def _warn(twice: list[str]) -> None:
 def _tls(
     url: str, authority: Path | None, certificate: Path | None, key: Path | None, server_name: str
 ) -> "TlsFiles | None":
-    """Return the files as they will be on kube-scheduler's machine; None for plain HTTP."""
+    """Return the TLS files, with paths on kube-scheduler's machine; None for plain HTTP."""
     from weft.cluster.extender.scheduler_config import TlsFiles
     from weft.model import BadInputError
 

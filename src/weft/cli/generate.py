@@ -80,7 +80,7 @@ def pods(
 
 
 def _place(file: str, output: str, kind: str) -> str:
-    """Return the file to write. A file given to --output, as in earlier versions, is still
+    """Return the file to write; a file given to --output, as in earlier versions, is still
     accepted."""
     if output == "csv":
         return file

@@ -1,9 +1,8 @@
 """`kubectl inspect gpushare`: the original's table, byte for byte, for scripts that parse it.
 
-Like the original it reads the nodes' allocatable and the pods' annotations, and does not know real
-use (see `weft inspect`). Where the original's order is random (Go's maps), it is by name and index
-here.
-"""
+Like the original it reads the nodes' allocatable and the pods' annotations, and does not show real
+use (see `weft inspect`). Rows are sorted by name and index where the original's order is random
+(Go's maps)."""
 
 import asyncio
 import sys
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
 
 USAGE = "usage: kubectl inspect gpushare [-d] [NODE]"
 PENDING = -1
-"""The column of pods that name no GPU."""
+"""Column for pods whose annotations name no GPU, instead of a GPU's index."""
 
 
 class SharedNode(NamedTuple):
-    """A node as gpushare counts it: memory units in total, and each pod's units by GPU."""
+    """A node as gpushare counts it: memory units in total, and the units of each pod by GPU."""
 
     name: str
     address: str
@@ -41,28 +40,29 @@ class SharedNode(NamedTuple):
     pods: tuple["SharedPod", ...]
 
     def used(self, gpu: int) -> int:
-        """Return the units that pods hold of this GPU."""
+        """Return the memory units that pods hold of this GPU."""
         return sum(pod.units.get(gpu, 0) for pod in self.pods)
 
     @property
     def indexes(self) -> list[int]:
-        """Every GPU that the node has or a pod names; `PENDING` last."""
+        """Indexes of the GPUs that the node has or a pod names; `PENDING` last, if a pod names no
+        GPU."""
         named = set(range(self.gpus)).union(*(pod.units for pod in self.pods))
         return sorted(named - {PENDING}) + [PENDING] * (PENDING in named)
 
     @property
     def pending(self) -> bool:
-        """True if some pod names no GPU."""
+        """True if a pod on the node names no GPU."""
         return any(PENDING in pod.units for pod in self.pods)
 
     @property
     def per_gpu(self) -> int:
-        """Units of one GPU."""
+        """Memory units of one GPU."""
         return self.total // self.gpus if self.gpus else 0
 
 
 class SharedPod(NamedTuple):
-    """A pod and its units by GPU."""
+    """A pod and its memory units by GPU."""
 
     name: str
     namespace: str
@@ -178,7 +178,7 @@ def _percent(used: int, total: int) -> int:
 
 
 def _unit(nodes: Sequence[SharedNode]) -> str:
-    """Return the unit of the first node that reports GPUs."""
+    """Return the memory unit, GiB or MiB, judged by the first node that reports GPUs."""
     return next((gpushare_unit_of(node.per_gpu) for node in nodes if node.gpus), "")
 
 
@@ -202,8 +202,10 @@ def _node(node: "KubeNode", pods: "Sequence[Pod]") -> SharedNode:
 
 
 def _units(pod: PodManifest, asked: int) -> dict[int, int]:
-    """Return units by GPU: from gpushare 2.0's annotation, else all on the GPU in the older
-    annotation."""
+    """Return memory units by GPU, from gpushare 2.0's annotation.
+
+    Without it, all units are on the GPU in the older annotation, or under `PENDING` without
+    either."""
     import msgspec
 
     annotations = pod.metadata.annotations or {}

@@ -18,7 +18,7 @@ MOVED = {
     "experiment overprovision": "weft experiment run examples/experiments/lending.yaml",
     "experiment interference": "weft experiment run examples/experiments/interference.yaml",
 }
-"""Commands of Weft 0.1, and what replaces them."""
+"""Commands of Weft 0.1, with their replacements."""
 
 _PREFIX = "Value error, "  # added by the library that typer validates with
 
@@ -26,11 +26,10 @@ _PREFIX = "Value error, "  # added by the library that typer validates with
 class CommandGroup(TyperGroup):
     """Lists commands by `rich_help_panel`, in the order in which the panels first occur.
 
-    As plain text: typer's boxes cost 20 of 80 columns, and need Rich.
-    """
+    It prints plain text: typer's boxes cost 20 of 80 columns, and need Rich."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write each command's first sentence, wrapped and never truncated."""
+        """Write each command's first sentence, wrapped instead of truncated."""
         tasks: dict[str, list[tuple[str, str]]] = {}
         longest = max(map(len, self.commands))
         for name in self.list_commands(ctx):
@@ -44,7 +43,7 @@ class CommandGroup(TyperGroup):
                 formatter.write_dl(commands)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Resolve the command as typer does; for one that has moved, name its replacement."""
+        """Resolve the command as typer does; for a command of Weft 0.1, name its replacement."""
         now = MOVED.get(f"{ctx.info_name} {args[0]}")
         if now is not None:
             ctx.fail(f"No such command {args[0]!r}: write `{now}` instead.")
@@ -66,7 +65,7 @@ class CommandGroup(TyperGroup):
 
 
 def _number_in_words(error: BadParameter) -> str:
-    """Explain a wrong number and its bound; "" for any other error."""
+    """Return an explanation of a wrong number and its bound; "" for any other error."""
     errors = getattr(error.__cause__, "errors", list)  # of the library that typer validates with
     for wrong in errors():
         value, bounds = str(wrong.get("input"))[:_MOST_SHOWN], wrong.get("ctx", {})

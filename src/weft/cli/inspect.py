@@ -144,7 +144,8 @@ def _gpus(inspected: "ClusterReport", used: bool) -> "TextTable":
 
 
 def _pods(inspected: "ClusterReport", namespace: str, used: bool) -> "TextTable":
-    """Build a table with one line per pod and GPU, and one for processes outside these pods."""
+    """Build a table with one line per pod and GPU, and one per GPU for processes outside these
+    pods."""
     of_use = "|>used MiB|>util %" if used else ""
     chosen = [p for n in inspected.nodes for g in n.gpus for p in g.pods if _is_of(namespace, p)]
     others = any(pod.placed_by_others for pod in chosen)
@@ -178,8 +179,9 @@ def _is_of(namespace: str, pod: "PodOnGpu") -> bool:
 
 
 def _by_others(pod: "PodOnGpu") -> str:
-    """Say who placed the pod and what names its GPU: `kai, by its reservation pod`; of a claim its
-    driver; "" for what Weft placed."""
+    """Return who placed the pod and how its GPU is known, such as `kai, by its reservation pod`.
+
+    For a ResourceClaim it names the driver; "" for a pod that Weft placed."""
     by = pod.placed_by_others
     if by is None:
         return ""

@@ -187,16 +187,16 @@ for _command in (train, evaluate, predict):
 
 
 def one_thread() -> None:
-    """Make sums reproducible: over several threads they are rounded differently.
+    """Make sums reproducible by using one thread: with several, they are rounded differently.
 
-    Nothing is lost, as the matrices are small. Must be called before NumPy is first loaded.
-    """
+    It costs no speed, as the matrices are small. Must be called before NumPy is first loaded."""
     for library in ("OMP", "OPENBLAS", "MKL", "BLIS"):
         os.environ[f"{library}_NUM_THREADS"] = "1"
 
 
 def _cells(measured: "Sequence[Measurements]") -> "list[tuple[Measurements, str, str]]":
-    """Return each GPU model and isolation once; refuse two sources of the same."""
+    """Return each GPU model and isolation with its dataset; `BadInputError` if two sources have the
+    same."""
     owner: dict[tuple[str, str], Measurements] = {}
     for dataset in measured:
         for cell in dataset.cells():
@@ -225,7 +225,8 @@ def _said_of(cell: "PredictorCell") -> str:
 def _predictors(
     file: "PredictorFile", path: Path, gpu_model: str, isolation: str
 ) -> "list[Predictor]":
-    """Return one predictor per GPU model: for the named isolation, or for its first."""
+    """Return one predictor per GPU model: for the named isolation, or the first if none is
+    named."""
     from weft.interference.ladder import Predictor
     from weft.interference.trees import available
 
@@ -288,7 +289,7 @@ def _print_static(
 
 
 def _note_unknown(model: "PredictorFile | StaticTable", path: Path, names: Sequence[str]) -> None:
-    """Warn on stderr of names that the file does not know, which may be misspelt."""
+    """Note on stderr names that the file does not know, which may be misspelt."""
     from weft.interference.model_file import PredictorFile
 
     known = (
@@ -304,7 +305,7 @@ def _note_unknown(model: "PredictorFile | StaticTable", path: Path, names: Seque
 
 
 def _note_no_trees(cell: "Measurements", place: str) -> None:
-    """Note on stderr if profiles could be learnt from but LightGBM is missing."""
+    """Note on stderr if the data has profiles to learn from but LightGBM is missing."""
     from weft.interference import trees
     from weft.interference.features import Applications, profile_columns
 
@@ -316,7 +317,7 @@ def _note_no_trees(cell: "Measurements", place: str) -> None:
 
 
 def _check_place(path: Path) -> None:
-    """Raise `BadInputError` before the work if no file can be written there."""
+    """Raise `BadInputError` before the work if no file can be written at this path."""
     if path.is_dir():
         raise BadInputError(str(path), "cannot be written: Is a directory; name a file")
     if not path.parent.is_dir():
@@ -324,7 +325,7 @@ def _check_place(path: Path) -> None:
 
 
 def _write_whole(path: Path, body: bytes) -> None:
-    """Write atomically; `BadInputError` if that fails."""
+    """Write the file atomically; `BadInputError` if that fails."""
     try:
         writing.write_whole(path, body)
     except OSError as error:

@@ -54,8 +54,7 @@ def unexamined(
     splits: Sequence[str],
     gpu_model: str,
 ) -> Iterator[str]:
-    """Yield a sentence for everything that was not evaluated, or has no baseline, with the
-    reason."""
+    """Yield a sentence for each evaluation or baseline that is missing, with the reason."""
     from weft.interference.evaluate import SPLITS, WHY_NOT
     from weft.interference.features import utilisation
 
@@ -91,7 +90,7 @@ def print_pairs(view: "InterferenceView", gpu_models: Sequence[str], names: Sequ
 
 
 def print_reasons(target: str, others: Sequence[str], reasons: "PredictionReasons") -> None:
-    """Print the prediction, and what it is based on."""
+    """Print the prediction, and its reasons if given."""
     prediction = reasons.prediction
     sure = "calibrated" if prediction.calibrated else "uncalibrated"
     times = f" ({prediction.times} times)" if prediction.times else ""

@@ -1,8 +1,7 @@
-"""How daemons log: text lines, or one JSON object per line (`--log-format json`).
+"""Logging of daemons: text lines, or one JSON object per line (`--log-format json`).
 
-`kube/log_lines.py` defines a line. In JSON nothing else is written to stderr: Python's warnings,
-tracebacks of threads and the error that ends the process are lines too.
-"""
+`kube/log_lines.py` defines the format of a line. With JSON nothing else is written to stderr:
+Python's warnings, tracebacks of threads and the error that ends the process are lines too."""
 
 import contextlib
 import logging
@@ -20,7 +19,7 @@ log = logging.getLogger("weft")
 
 
 class LogLevel(StrEnum):
-    """How much is logged."""
+    """The least severe level that is logged."""
 
     DEBUG = "debug"
     INFO = "info"

@@ -51,10 +51,10 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C; for commands that clean up, after SIGTERM too."""
 
 USAGE = 2
-"""Exit code where an option is wrong or missing."""
+"""Exit code if an option is wrong or missing."""
 
 READER_GONE = 141
-"""Exit code if the reader of the output has ended (`| head`), as in other tools."""
+"""Exit code if the reader of the output has ended, as with `| head`; other tools use it too."""
 
 _Commands = dict[str, Typer | Callable[..., None]]
 
@@ -178,7 +178,7 @@ def _commands() -> Any:
 
 
 def _check_arguments(argv: list[str]) -> None:
-    """Refuse arguments that are not valid text, which could neither be shown nor looked up."""
+    """Refuse arguments that are not valid UTF-8: they could be neither printed nor looked up."""
     for text in argv:
         if not is_text(text):
             raise BadInputError(ascii(text), "is not UTF-8 text; give the file or pod another name")

@@ -1,4 +1,4 @@
-"""`weft metrics`: what Weft sees of the GPUs now, and how to fix missing metrics."""
+"""`weft metrics`: the metrics that Weft reads of each GPU now, and how to fix missing ones."""
 
 import math
 import time
@@ -54,7 +54,7 @@ def metrics(
 def _looked(
     config: Path | None, url: str, kubeconfig: Path | None, context: str, cluster: bool
 ) -> "ScrapeReport":
-    """Read the named source once; `BadInputError` if none is named."""
+    """Read the metrics once from the named source; `BadInputError` if none is named."""
     import asyncio
 
     from msgspec.structs import replace
@@ -81,7 +81,9 @@ def _looked(
 async def _look(
     settings: "TelemetrySettings", where: tuple[Path | None, str] | None
 ) -> "ScrapeReport":
-    """Read once, over a longer range than usual; `where` is the cluster if it is needed."""
+    """Read the metrics once, over a longer range than usual.
+
+    `where` is (kubeconfig, context) if the source needs the cluster, else None."""
     from weft.cluster.telemetry.metric_sources import NO_CLUSTER, SourceContext
     from weft.kube.client import ApiClient
     from weft.telemetry.meaning.join import Devices
@@ -100,7 +102,7 @@ async def _look(
 async def _read(
     settings: "TelemetrySettings", around: "SourceContext", devices: "Devices | None"
 ) -> "ScrapeReport":
-    """Read the source; without `devices`, the GPUs are those that it reports."""
+    """Read the metrics from their source; without `devices`, the GPUs are those in the series."""
     from weft.cluster.telemetry.metric_sources import aliases_of, source_of
     from weft.telemetry.feed.completeness import ScrapeReport, discover
     from weft.telemetry.feed.window import MetricWindow
@@ -130,7 +132,7 @@ async def _read(
 
 
 def _notes(where: str, errors: list[str]) -> "list[CompletenessFinding]":
-    """Return notes on the sources that were asked, and those that did not answer."""
+    """Return findings on the queried sources, and on those that did not answer."""
     from weft.telemetry.feed.completeness import CompletenessFinding
 
     silent = [f"no answer: {error}" for error in dict.fromkeys(errors)]
@@ -141,7 +143,8 @@ def _notes(where: str, errors: list[str]) -> "list[CompletenessFinding]":
 
 
 class NodeAddresses(NamedTuple):
-    """The cluster's nodes; the InternalIP of those with GPUs; and node names by address."""
+    """The cluster's nodes; the InternalIP of nodes with GPUs, by name; and node names by
+    address."""
 
     nodes: "list[Node]"
     addresses: dict[str, str]

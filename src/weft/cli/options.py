@@ -14,7 +14,7 @@ from weft.model.errors import BadInputError
 Output = Annotated[ListOutput, Option("--output", "-o", help="What to print.")]
 ResultsOutput = Annotated[SimulateOutput, Option("--output", "-o", help="What to print.")]
 MOST_SEEDS, LARGEST_SEED = 10_000, 1 << 53
-"""The same limits as in an experiment's file."""
+"""Limits of --seeds and --first-seed, the same as in an experiment's file."""
 
 Workloads = Annotated[int, Option(min=1, max=MOST_SEEDS, help="How many workloads.")]
 Jobs = Annotated[
@@ -55,7 +55,7 @@ OriginalPorts = Annotated[
 
 
 class MissingOptionError(BadInputError):
-    """An option that this use of the command needs: exit code 2, as where the parser finds one
+    """An option that is missing but needed: exit code 2, as for options that the parser finds
     missing."""
 
 

@@ -1,4 +1,4 @@
-"""Output choices shared by several commands, and printing of values and tables."""
+"""Output formats shared by several commands, and printing of values and tables."""
 
 import csv
 import os
@@ -34,7 +34,7 @@ def json_text(value: object, indent: int = 1) -> str:
 
 
 def table_with(headers: str) -> "TextTable":
-    """Create an empty table with headers separated by "|"; ">" before one marks a column of
+    """Create an empty table with headers separated by "|"; ">" before a header marks a column of
     numbers."""
     from weft.cli.text_table import TableColumn, TextTable
 
@@ -47,31 +47,31 @@ def table_with(headers: str) -> "TextTable":
 
 
 def print_csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """Print a header and its rows on standard output; None is an empty cell."""
+    """Print a CSV header and rows on standard output; None is an empty cell."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(rows)
 
 
 def print_warning(text: str) -> None:
-    """Print a warning on stderr, so that it does not mix with output."""
+    """Print a warning on stderr, to keep it out of the output."""
     print(f"weft: warning: {text}", file=sys.stderr)
 
 
 def print_remark(text: str) -> None:
-    """Print a note on stderr, so that it does not mix with output."""
+    """Print a note on stderr, to keep it out of the output."""
     print(f"weft: note: {text}", file=sys.stderr)
 
 
 def print_note(text: str) -> None:
-    """Print a sentence below a table, wrapped between words as the table is."""
+    """Print a sentence below a table, wrapped to the same width."""
     note = table_with("")
     note.add_row(text)
     print_table(note)
 
 
 def print_table(table: "TextTable") -> None:
-    """Print a table within the terminal's width or COLUMNS; otherwise one line per row."""
+    """Print a table, fitted to the terminal or to COLUMNS; without either, one line per row."""
     from rich.console import Console
 
     console = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)

@@ -1,8 +1,8 @@
-"""`weft parse FILE…`: shows how Weft reads each pod in a manifest, and what it would write for it.
+"""`weft parse FILE…`: shows how Weft reads each pod in a manifest, and which annotations it would
+write.
 
-Pods are printed on stdout. Invalid documents, and requests that Weft does not place, are named on
-stderr, one line each; any of these, or finding no pod, makes the exit code 1.
-"""
+Pods are printed on stdout. Invalid documents, and requests that Weft does not place, are printed on
+stderr, one line each; each of these, or a run without any pod, makes the exit code 1."""
 
 import contextlib
 import sys
@@ -54,7 +54,7 @@ class Unit(StrEnum):
 
 
 class CompatMode(StrEnum):
-    """True to reproduce the original systems' quirks."""
+    """How to treat the original systems' quirks: correct them (`sane`) or keep them (`exact`)."""
 
     SANE = "sane"
     EXACT = "exact"
@@ -118,8 +118,10 @@ def parse(
 def read_file(
     file: str, settings: DialectSettings, readings: list[PodReading], errors: list[BadInputError]
 ) -> None:
-    """Append a reading for every pod in `file`, an error for every document without any, and one
-    for each request that Weft does not place or field that it does not honour."""
+    """Append a reading to `readings` for every pod in `file`, and errors to `errors`.
+
+    There is an error for each invalid document, for each request that Weft does not place, and for
+    each field that it does not honour."""
     from weft.cluster.state.groups import WrittenGroups
     from weft.cluster.state.manifests import load, pod_groups_in, pods_in, split
     from weft.files.reading import read_text
@@ -142,7 +144,7 @@ def read_file(
         policies |= dict(pod_groups_in(value))
     groups = WrittenGroups(policies)
     for _, pod in found:
-        with contextlib.suppress(BadInputError):  # it is said below
+        with contextlib.suppress(BadInputError):  # reported below
             groups.use(_on_cluster(pod))
     for where, pod in found:
         at = f"{file}: {where}: {pod.kind} {pod.name}".rstrip()
@@ -159,7 +161,7 @@ def read_file(
 
 
 def _at(place: str, error: BadInputError) -> BadInputError:
-    """Return the error with its document named, on one line."""
+    """Return the error on one line, with the place of its document in front."""
     where = f"{place}: {error.where}" if error.where else place
     return BadInputError(where, " ".join(error.problem.split()))
 
@@ -167,8 +169,9 @@ def _at(place: str, error: BadInputError) -> BadInputError:
 def read_pod(
     file: str, pod: "ManifestPod", settings: DialectSettings, groups: "Groups | None" = None
 ) -> PodReading:
-    """Read one pod; `BadInputError` names the field, its value and the remedy. `groups` are the
-    PodGroups that are written beside it."""
+    """Read one pod; `BadInputError` names the field, its value and the remedy.
+
+    `groups` are the PodGroups in the same file."""
     from weft.cluster.state import pod_reader
     from weft.cluster.state.groups import WrittenGroups, words_of
     from weft.cluster.state.manifests import replicas_of
@@ -198,12 +201,12 @@ def read_pod(
 
 
 def _on_cluster(pod: "ManifestPod") -> "Pod":
-    """Return the pod as its controller makes it."""
+    """Return the pod as its controller creates it, with namespace and owner."""
     from weft.cluster.state.manifests import manifest_of
     from weft.kube.pods import OwnerReference
 
     manifest = manifest_of(pod)
-    if pod.namespace and not manifest.metadata.namespace:  # a template's pods are where it is
+    if pod.namespace and not manifest.metadata.namespace:  # as the workload's pods
         manifest = replace(manifest, metadata=replace(manifest.metadata, namespace=pod.namespace))
     if pod.kind != "Pod" and manifest.metadata.owner_references is None:
         owner = OwnerReference(pod.kind, pod.name.partition("/")[0], controller=True)

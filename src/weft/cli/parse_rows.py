@@ -1,4 +1,4 @@
-"""Rows of `weft parse`, one for each pod: as JSON, as a table, and their total."""
+"""Rows of `weft parse`, one per pod or workload: as JSON, as a table, and their total."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class NotPlaced(msgspec.Struct, frozen=True):
-    """A request that Weft does not place: its containers (none: the whole pod), and the reason."""
+    """A request that Weft does not place: its containers (empty: the whole pod), and the reason."""
 
     name: str
     containers: tuple[str, ...]
@@ -47,8 +47,11 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """The pods that the pod gets its place with; `least` is None if only its object in the cluster
-    says how many. `waits` is how long its own scheduler would hold places for it."""
+    """The group with which the pod is placed.
+
+    `least` is the minimum number of pods; None if only the group's object in the cluster has it.
+    `waits` is how long the group's own scheduler would hold places for it, "" if it does not
+    say."""
 
     system: str
     namespace: str
@@ -91,10 +94,10 @@ class Row(msgspec.Struct, frozen=True):
     """One pod, or the pods of one workload, in the output.
 
     `namespace` is None if the manifest names none. `replicas` run at once, None for a DaemonSet.
-    `needs_env` is what each container needs to use its GPUs; the node's agent or plugin sets it.
-    `constraints` say where it may run besides room, `preferences` where it had rather run;
-    `not_honoured` keeps it pending for ever. `group` are the pods that it gets its place with.
-    """
+    `needs_env` are the variables that each container needs to use its GPUs; the node's agent or
+    plugin sets them. `constraints` are rules on where the pod may run besides free capacity,
+    `preferences` those on where it should rather run; fields in `not_honoured` keep it pending for
+    ever. `group` is the group with which it is placed."""
 
     file: str
     kind: str
@@ -115,7 +118,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def full_name(self) -> str:
-        """`Deployment/web`, with its namespace in front if it has one."""
+        """The kind and name, such as `Deployment/web`, after the namespace if there is one."""
         return "/".join(filter(None, (self.namespace, self.kind, self.name)))
 
 
@@ -134,8 +137,9 @@ def reading_of(
     not_honoured: Sequence[str] = (),
     volumes: Sequence[str] = (),
 ) -> PodReading:
-    """Build a reading; `row_of` are the fields that identify the pods, `volumes` what
-    `volumes_in_words` says."""
+    """Build a reading; `row_of` are the fields that identify the pods.
+
+    `volumes` are lines of `volumes_in_words`."""
     row = Row(
         **row_of,
         dialect=None if request.dialect == "none" else request.dialect,
@@ -154,7 +158,8 @@ def reading_of(
 
 
 def constraints_in_words(constraints: Constraints) -> list[str]:
-    """List what a node and the pods around must be like for the pod to be placed there."""
+    """Describe the rules that a node, and the pods near it, must meet for the pod to be placed
+    there."""
     lines = [f"on nodes with {key}={value}" for key, value in constraints.selector]
     if constraints.affinity is not None:
         terms = [", ".join(map(str, (*term.labels, *term.fields))) for term in constraints.affinity]
@@ -174,8 +179,10 @@ def constraints_in_words(constraints: Constraints) -> list[str]:
 
 
 def volumes_in_words(pod: "Pod", claim_templates: Sequence[Any] = ()) -> list[str]:
-    """List what the pod's volumes ask of its node. What is said of claims is in the cluster alone,
-    but for those that are made for the pod, also by a StatefulSet's templates."""
+    """Describe the rules of the pod's volumes on its node.
+
+    Claims are known only in the cluster, except those created for the pod itself, also by a
+    StatefulSet's `claim_templates`."""
     from weft.cluster.state.storage_objects import disks_of
     from weft.cluster.state.volume_rules import mounted_claims
 
@@ -198,7 +205,8 @@ def volumes_in_words(pod: "Pod", claim_templates: Sequence[Any] = ()) -> list[st
 
 
 def _own(name: Any, template: Any) -> str:
-    """Return an own volume's name, size and class, as far as its template says them."""
+    """Describe a volume created for the pod: its name, size and class, as far as its template has
+    them."""
     size = _within(template, "spec", "resources", "requests", "storage") or "of any size"
     of_class = _within(template, "spec", "storageClassName")
     of = f"class {of_class}" if of_class else "the default class"
@@ -206,14 +214,15 @@ def _own(name: Any, template: Any) -> str:
 
 
 def _within(value: Any, *path: str) -> Any:
-    """Return the value there in nested mappings; None if one of them is none."""
+    """Return the value at this path in nested mappings; None if a step is missing."""
     for step in path:
         value = value.get(step) if isinstance(value, dict) else None
     return value
 
 
 def preferences_in_words(preferences: Preferences) -> list[str]:
-    """List where the pod had rather be, images aside: nearly every pod has one."""
+    """Describe where the pod should rather run; image locality is left out, as nearly every pod has
+    it."""
     lines = []
     for wish in preferences.nodes:
         rules = ", ".join(map(str, (*wish.term.labels, *wish.term.fields)))
@@ -222,7 +231,7 @@ def preferences_in_words(preferences: Preferences) -> list[str]:
         where = "near" if near.weight > 0 else "away from"
         by = f"by {near.term.topology_key} (weight {abs(near.weight)})"
         lines.append(f"{where} {near.term.pods}, {by}")
-    if preferences.by_default:  # which its manifest does not say
+    if preferences.by_default:  # not in the manifest
         return lines
     return lines + [f"spread by {rule.topology_key}, of {rule.pods}" for rule in preferences.spread]
 
@@ -269,7 +278,8 @@ def _cells(container: dict[str, Any], not_placed: Sequence[NotPlaced]) -> tuple[
 
 
 def written_lines(row: Row) -> list[str]:
-    """List where it may be placed, what Weft writes for it, and what its containers need."""
+    """Describe where the pods may be placed, what Weft writes for them, and what containers
+    need."""
     lines = [f"placed {row.group}"] if row.group is not None else []
     lines += [f"placed only {line}" for line in row.constraints]
     lines += [f"placed rather {line}" for line in row.preferences]
@@ -286,7 +296,8 @@ NEEDS_NOTE = (
 
 
 def total_line(readings: Sequence[PodReading]) -> str:
-    """Return how many pods run at once, and what GPUs they request in total."""
+    """Return a line with the number of pods that run at once, and the GPUs that they request in
+    total."""
     placed = [r for r in readings if r.row.replicas is not None]
     a_node = [r for r in readings if r.row.replicas is None]
     pods = sum(r.row.replicas or 0 for r in placed)

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 _said: set[str] = set()
-"""Problems of plugins that this process has already printed: commands create several registries."""
+"""Problems of plugins that were already printed in this process, as commands create several
+registries."""
 
 
 def registry() -> "PolicyRegistry":
     """Create a registry with Weft's policies and those of installed packages (entry points
     `weft.policies`).
 
-    A plugin that cannot be loaded is named on stderr, once, and left out; the others work.
-    """
+    A plugin that cannot be loaded is named in a warning on stderr, once, and left out."""
     from weft.core.framework.registry import register_entry_points
     from weft.core.policies.catalog import BUILT_IN
     from weft.core.record.policy_files import PolicyRegistry
@@ -38,8 +38,8 @@ def registry() -> "PolicyRegistry":
 
 @cache
 def _installed(_: tuple[str, ...]) -> EntryPoints:
-    """Return the plugins of all packages on this path: to find them, each package's files are
-    read."""
+    """Return the plugins of all packages on this path; cached, since it reads files of every
+    package."""
     return entry_points(group="weft.policies")
 
 

@@ -1,4 +1,4 @@
-"""`weft profile`: profiles of applications: listing, storing, importing and exporting them."""
+"""`weft profile`: lists, stores, imports and exports profiles of applications."""
 
 import asyncio
 import re
@@ -32,11 +32,11 @@ _ConfigMap = Annotated[
 ]
 
 _NAME = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
-"""A Kubernetes name."""
+"""Pattern of a Kubernetes name."""
 
 
 class StoreLocation(NamedTuple):
-    """The store named on the command line."""
+    """The store of profiles named on the command line: a file or a ConfigMap."""
 
     file: Path | None
     config_map: str
@@ -129,7 +129,7 @@ def export(
 
 @asynccontextmanager
 async def store_of(place: StoreLocation) -> "AsyncIterator[ProfileStore]":
-    """Open the store; errors of the API server become a `BadInputError`."""
+    """Open the store; errors of the API server are raised as `BadInputError`."""
     import msgspec
 
     from weft.kube.client import ApiClient
@@ -154,13 +154,14 @@ async def store_of(place: StoreLocation) -> "AsyncIterator[ProfileStore]":
 
 
 async def update_store(place: StoreLocation, change: "Change") -> "tuple[Dataset, str]":
-    """Change the stored profiles; return all of them, and where they are."""
+    """Apply `change` to the stored profiles; return the new dataset, and a description of the
+    store."""
     async with store_of(place) as store:
         return await store.change(change), store.where
 
 
 def print_stored(dataset: "Dataset", where: str) -> None:
-    """Print on stderr what is stored now."""
+    """Print on stderr how many profiles are stored now."""
     print(
         f"weft: {where}: {len(dataset.solo)} profiles, {len(dataset.corun)} co-runs, "
         f"{len(dataset.infeasible)} infeasible",

@@ -139,7 +139,7 @@ def _say_done(share: float) -> None:
 
 
 def _say_left_out(collected: "CollectedProfiles", span: "HistorySpan") -> None:
-    """Print on stderr which pods ran alone but gave no profile."""
+    """Print on stderr which applications and pods ran alone but gave no profile, and why."""
     for name, seconds in sorted(collected.short.items()):
         needed = f"a profile needs {span.least_s:.0f}"
         print(f"weft: {name}: alone for {seconds:.0f} s; {needed}", file=sys.stderr)

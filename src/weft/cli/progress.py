@@ -10,7 +10,8 @@ def on_terminal() -> bool:
 
 
 def status_line() -> Callable[[str], None]:
-    """Return a function that shows a text in place of the one before."""
+    """Return a function that shows a text on stderr, replacing the previous text; without a
+    terminal it has no effect."""
     if not on_terminal():
         return lambda _text: None
 

@@ -1,4 +1,4 @@
-"""`weft queues`: what each team's queue is promised, holds and waits for."""
+"""`weft queues`: the guarantee of each team's queue, and the GPUs that it holds and waits for."""
 
 from typing import TYPE_CHECKING
 

@@ -2,8 +2,7 @@
 `host/scheduler.py`.
 
 Pods whose schedulerName belongs to a profile are scheduled here; with an extender port,
-kube-scheduler can ask about all other pods on the same ledger.
-"""
+kube-scheduler can ask about all other pods, which are charged to the same ledger."""
 
 import logging
 from pathlib import Path
@@ -79,7 +78,7 @@ def with_extender(
     original_ports: bool,
     priority: options.ElasticPriority | None,
 ) -> "Configuration":
-    """Apply the extender's options; a port enables it."""
+    """Return the configuration with the extender's options; a port enables the extender."""
     from msgspec.structs import replace
 
     from weft.cluster.config.bounds import check_again

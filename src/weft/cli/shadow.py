@@ -75,7 +75,7 @@ def _seconds(text: str) -> float | None:
 
 
 class ShadowRun:
-    """One run, which prints each binding when it is seen."""
+    """A run of `weft shadow`, which prints each binding when it is seen."""
 
     def __init__(self, where: Path, output: ListOutput) -> None:
         self._where, self._output = where, output
@@ -83,7 +83,8 @@ class ShadowRun:
     async def run(
         self, settings: "Configuration", endpoint: "Endpoint", seconds: float | None
     ) -> "ShadowSummary":
-        """Run for the given time, or until SIGTERM or SIGINT; `WeftError` if that is impossible."""
+        """Run for `seconds`, or until SIGTERM or SIGINT; `WeftError` if the cluster cannot be
+        watched."""
         from weft.cli.policies import registry
         from weft.cluster.shadow.watch import unreadable_lists
         from weft.host.shadow import ShadowListeners, watch
@@ -145,7 +146,8 @@ def _place(place: "ComparedPlace") -> str:
 
 
 def _differs(comparison: "BindingComparison") -> str:
-    """Describe how the configuration's own choice differs; "" if it does not."""
+    """Describe how the configuration's own choice differs from the running scheduler's; "" if it
+    does not."""
     seen, own = comparison.seen, comparison.own
     if own is None:
         return comparison.why

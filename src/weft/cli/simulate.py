@@ -241,7 +241,7 @@ def simulate(
 
 
 def _usual_seeds(*, once: bool) -> int | None:
-    """Return 1 where more seeds make no sense or take long; None for the usual number."""
+    """Return 1 if further seeds have no effect or take long; None for the default number."""
     return 1 if once else None
 
 
@@ -278,7 +278,7 @@ def _completed(
     *,
     keeps_holdings: bool,
 ) -> "RunGrid":
-    """Add the inputs of policies, and the decisions file of a single run if wanted."""
+    """Add the policies' inputs to the grid, and the decisions file if one is requested."""
     import msgspec
 
     scenario = _with_inputs(grid.scenario, interference, mystic)
@@ -292,7 +292,7 @@ def _completed(
 
 
 def _learning(grid: "RunGrid", learn: bool, half_life: float | None) -> "RunGrid":
-    """Let policies learn only from past arrivals, if wanted."""
+    """Let policies learn the typical pods from earlier arrivals, if `learn`."""
     import msgspec
 
     if half_life is not None and not (learn and grid.mode == "timed" and half_life < math.inf):
@@ -321,8 +321,9 @@ def _start(decisions_from: Path | None, snapshot: Path | None) -> "SimulationSta
 
 
 def _tell_lacks(lacks: dict[str, list[str]], *, strict: bool, in_table: bool) -> None:
-    """Refuse or warn of policies that would run without inputs they need; a table marks them
-    itself."""
+    """Warn of policies that would run without inputs they need, or refuse them if `strict`.
+
+    With `in_table` there is no warning, as the table marks such policies."""
     from weft.lab.experiment.statistics.ranking import lacking_notes
 
     notes = lacking_notes(lacks)
@@ -364,7 +365,7 @@ def _check_options(
 
 
 def _check_files(given: list[Path | None], decisions: Path | None, report: Path | None) -> None:
-    """Check before a long run that no input is overwritten, and that the report's folder is
+    """Check before a long run that `decisions` overwrites no input, and that the report's folder is
     writable."""
     inputs = [path for path in given if path]
     options.read_once(inputs)
@@ -442,18 +443,18 @@ def _print(results: "SimulationResults", output: SimulateOutput) -> None:
 
 
 class SimulationStart(NamedTuple):
-    """A decisions file or a snapshot to start from; without a path, a trace is used."""
+    """A decisions file or a snapshot to start from; without a path, the simulation uses a trace."""
 
     path: Path | None
     of_snapshot: bool = False
 
     @property
     def option(self) -> str:
-        """The option that names the start."""
+        """The option that names this file."""
         return "--snapshot" if self.of_snapshot else "--decisions-from"
 
     def check(self, trace: Path | None, seeds: int, times: bool, demand: float | None) -> None:
-        """Raise `BadInputError` if options for nodes, pods, times or seeds are given as well."""
+        """Raise `BadInputError` if options for nodes, pods, times or seeds are given too."""
         if trace is not None:
             raise BadInputError(self.option, f"is a whole cluster and workload; remove {trace}")
         if seeds != 1:
@@ -470,7 +471,7 @@ class SimulationStart(NamedTuple):
             raise BadInputError(self.option, f"{as_is}; remove --timed, --compress and --demand")
 
     def grid(self, policies: list[str], timing: bool) -> "RunGrid":
-        """Build a grid that runs every policy once; notes about the start go to stderr."""
+        """Build a grid that runs every policy once, and print notes on the file to stderr."""
         from weft.cli.policies import registry
         from weft.lab.experiment.run.trace_runs import RunGrid
         from weft.lab.experiment.statistics.ranking import ONE_DAY, ONE_STATE
@@ -527,7 +528,7 @@ def write_simulation_report(
     png: bool,
     timing: bool,
 ) -> None:
-    """Write the page and its figures, and print its path."""
+    """Write the report's page and its figures, and print the page's path on stderr."""
     from weft.lab.experiment.pages.simulation_report import ReportTexts, write_report
 
     models = Counter(gpu.model for node in scenario.nodes for gpu in node.gpus)
@@ -541,8 +542,9 @@ def write_simulation_report(
 
 
 def how_made(arguments: Sequence[str], *, timing: bool) -> "HowMade":
-    """Return the command line, versions, host and date; without `timing` the last two are left out,
-    as they differ from run to run."""
+    """Return the command line, versions, host and date.
+
+    Without `timing`, host and date are left out, as they differ from run to run."""
     import numpy
     import scipy
 

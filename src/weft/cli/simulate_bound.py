@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class BoundOptions(NamedTuple):
-    """The options of the bound, as given."""
+    """The options of `weft simulate --bound`."""
 
     bound: bool
     demand: float | None
@@ -43,7 +43,8 @@ class BoundOptions(NamedTuple):
             )
 
     def bounded(self, results: "SimulationResults", grid: "RunGrid") -> "SimulationResults":
-        """Return the results, with the bound of each run if wanted; computed bounds are cached."""
+        """Return the results, with the bound of each run if requested; computed bounds are
+        cached."""
         if not self.bound:
             return results
         from weft.lab.bound.of_runs import (
@@ -68,13 +69,13 @@ class BoundOptions(NamedTuple):
 
 
 def _usual_folder() -> Path:
-    """Return the folder for bounds in the user's cache."""
+    """Return the default folder for bounds, in the user's cache."""
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "weft" / "bounds"
 
 
 class _Progress:
-    """A bar over the searches; shows the range in which each bound lies."""
+    """A progress bar over the searches, which shows the range in which each bound lies."""
 
     def __init__(self, runs: int, limit_s: float) -> None:
         self.watch: Watch | None = None

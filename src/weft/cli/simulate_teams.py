@@ -1,4 +1,5 @@
-"""Options of `weft simulate` on queues: teams' own, preemption, moves, and who goes next."""
+"""Options of `weft simulate` on queues: teams' queues, preemption, moves, and the queue
+discipline."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
@@ -78,7 +79,7 @@ Durations = Annotated[
 
 
 class TeamOptions(NamedTuple):
-    """The options, as given."""
+    """The options of `weft simulate` on queues, as given."""
 
     queues: Path | None
     preempt: bool | None
@@ -89,7 +90,8 @@ class TeamOptions(NamedTuple):
     durations: Literal["said", "learnt"] = "learnt"
 
     def completed(self, grid: "RunGrid") -> "RunGrid":
-        """Return the grid with these; `BadInputError` for what has no effect, or a wrong file."""
+        """Return the grid with these options; `BadInputError` for options without effect, or an
+        invalid file."""
         import msgspec
 
         for option in self._given() if grid.mode != "timed" else ():

@@ -103,7 +103,8 @@ def _given(objects: str) -> "CapturedObjects":
 
 
 async def asked(client: "ApiClient", path: Path | None) -> "tuple[CapturedObjects, Configuration]":
-    """Read the cluster's objects, and the configuration: from the file, else from the cluster."""
+    """Read the cluster's objects, and the configuration: from the file, or from the cluster if
+    None."""
     from weft.cluster.snapshot.capture import captured
 
     config = await configuration_in_use(client, path)
@@ -111,7 +112,9 @@ async def asked(client: "ApiClient", path: Path | None) -> "tuple[CapturedObject
 
 
 async def configuration_in_use(client: "ApiClient", path: Path | None) -> "Configuration":
-    """Read the configuration: from the file, else from the cluster; built in where it has none."""
+    """Read the configuration: from the file, or from the cluster if None.
+
+    If the cluster has none, it is the built-in one."""
     from weft.cluster.config.read import decode
     from weft.cluster.snapshot.capture import configuration_text
 

@@ -1,9 +1,8 @@
 """Opens snapshots for commands.
 
 state = open_snapshot(Path("snapshot.json"))
-state.engine.ledger        who holds what; state.nodes, state.bound, state.pending()
-state.live                 the cluster as a newly started scheduler sees it
-"""
+state.engine.ledger        the shares that pods hold; state.nodes, state.bound, state.pending()
+state.live                 the cluster as a newly started scheduler sees it"""
 
 import logging
 from pathlib import Path
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from weft.cluster.snapshot.state import SnapshotState
 
 SYSTEM_NAMESPACE, MANIFEST_NAME, MANIFEST_KEY = "weft-system", "weft-config", "weft.yaml"
-"""The ConfigMap, and its key, that hold the configuration in Weft's own manifests."""
+"""Namespace, name and key of the ConfigMap that has the configuration in Weft's own manifests."""
 
 SnapshotFile = Annotated[
     Path | None,
@@ -28,12 +27,12 @@ SnapshotFile = Annotated[
 
 
 def open_snapshot(path: Path, config: "Configuration | None" = None) -> "SnapshotState":
-    """Return the state in this file: nodes, pods, ledger and engine, as a newly started scheduler
-    has them.
+    """Return the state in this file: nodes, pods, ledger and engine, as in a newly started
+    scheduler.
 
     `config` replaces the configuration in the snapshot. `BadInputError` for a file that is
-    truncated, of another version, or no snapshot. What the snapshot lacks is printed on stderr.
-    """
+    truncated, of another version, or no snapshot. Kinds of objects that the snapshot lacks are
+    named on stderr."""
     from weft.cli.policies import registry
     from weft.cluster.snapshot.file import read
     from weft.cluster.snapshot.state import snapshot_state

@@ -1,8 +1,7 @@
-"""Standard output and error of a command: their errors are distinguished from those of other files.
+"""Standard output and error of a command, with errors distinguished from those of other files.
 
 `print` raises `OSError` if a disk is full, but so do all file operations. Here an error of standard
-output is an `OutputError`: the output is lost, and nothing else is wrong.
-"""
+output is raised as `OutputError`: the output is lost, but all other work is valid."""
 
 import errno
 import io
@@ -12,7 +11,7 @@ from typing import Any, TextIO
 
 
 class OutputError(Exception):
-    """Standard output cannot be written; `error` is the operating system's error."""
+    """Standard output could not be written; `error` is the operating system's error."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(str(error))
@@ -20,7 +19,8 @@ class OutputError(Exception):
 
 
 class _Output(io.RawIOBase):
-    """Writes bytes to a file descriptor; None if it was closed before the process began."""
+    """Writes bytes to a file descriptor, which is None if it was closed before the process
+    began."""
 
     def __init__(self, descriptor: int | None, *, optional: bool) -> None:
         self._descriptor, self._broken, self._optional = descriptor, False, optional
@@ -36,11 +36,11 @@ class _Output(io.RawIOBase):
         return self._descriptor
 
     def isatty(self) -> bool:
-        """Return True if it is a terminal."""
+        """Return True if the descriptor is a terminal."""
         return self._descriptor is not None and os.isatty(self._descriptor)
 
     def write(self, body: Any) -> int | None:
-        """Write bytes; after an error pretend success, as Python would otherwise complain again at
+        """Write bytes; after an error return success, as Python would otherwise report it again at
         exit."""
         if self._broken:
             return len(body)
@@ -58,10 +58,10 @@ class _Output(io.RawIOBase):
 
 
 def prepare() -> None:
-    """Make standard output raise `OutputError`, and drop what standard error does not accept.
+    """Make standard output raise `OutputError`, and ignore errors of standard error.
 
-    Both accept any text. Streams that are not the process' own, as in tests, are left alone.
-    """
+    Both then accept any text. Streams that are not the process' own, as in tests, are not
+    changed."""
     if sys.stdout is sys.__stdout__:
         sys.stdout = _stream(sys.__stdout__, optional=False)
     if sys.stderr is sys.__stderr__:

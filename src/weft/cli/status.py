@@ -47,7 +47,8 @@ def _wish(config: Path | None) -> "StatusWish":
 
 
 def wish_of(loaded: "Configuration") -> "StatusWish":
-    """Return what a status is read by: the configuration's Lease, names and ways to read."""
+    """Return the inputs of a status from the configuration: its Lease, schedulerNames and dialect
+    settings."""
     from weft.cluster.reading.reading import how_to_read
     from weft.cluster.reading.status import StatusWish
 
@@ -82,7 +83,7 @@ def _show(report: "StatusReport") -> None:
 
 
 def head_lines(report: "StatusReport") -> list[str]:
-    """Return the first lines: who leads, and which versions run."""
+    """Return the first lines: the leader, and the versions that run."""
     leader = report.leader
     if not leader.known:
         who = "who leads is not known"

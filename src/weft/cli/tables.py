@@ -34,7 +34,7 @@ _AT_THE_END = (
 CSV_COLUMNS = (*_FIRST, "gpu_allocated_at_100_percent", *_AT_THE_END, *_LAST)
 _CSV_FIELDS = (*_FIRST, "at_100_percent", *_AT_THE_END, *_LAST)
 POSSIBLE = "possible_percent"
-"""The last column with `--bound`."""
+"""The last column of the CSV with `--bound`."""
 TIMED_CSV_COLUMNS = {
     "queue_mean_s": "waits.mean_s",
     "queue_p50_s": "waits.p50_s",
@@ -48,8 +48,8 @@ TIMED_CSV_COLUMNS = {
     "mean_held_percent": "waits.mean_held_percent",
     "end_s": "waits.end_s",
 }
-"""Columns of timed runs, which replace those of the end state: each named as in experiments, with
-its field."""
+"""Columns of timed runs, which replace those of the end state: the name as in experiments, and the
+field of the run."""
 
 GANG_CSV_COLUMNS = {
     "gangs": "gangs.gangs",
@@ -65,16 +65,17 @@ PREEMPTION_CSV_COLUMNS = {
     "preempted_gpu_s": "preemption.lost_gpu_s",
     "preemptions": "preemption.preempted",
 }
-"""Further columns of timed runs in which pods may end others; the first is then of all pods."""
+"""Further columns of timed runs with preemption; `preempted_gpu_s` then covers all pods, not only
+gangs'."""
 _QUEUE_CSV_FIELDS = (
     *("pods", "wait_mean_s", "wait_p99_s", "held_percent"),
     *("guarantee_percent", "held_while_wanting_percent", "preempted_gpu_s"),
 )
-"""Columns of each queue, after its name and a dot."""
+"""Columns of each queue; their titles are the queue's name, a dot and the field."""
 
 
 def print_csv(results: SimulationResults) -> None:
-    """Print one line per run."""
+    """Print one CSV line per run."""
     if is_timed(results):
         _print_timed_csv(results)
         return
@@ -109,7 +110,7 @@ def _print_timed_csv(results: SimulationResults) -> None:
 
 
 def print_results(results: SimulationResults) -> None:
-    """Print one row per policy, best first as in the report, then notes."""
+    """Print one row per policy, best first as in the report, then queues and notes."""
     timed = is_timed(results)
     columns = _TIMED_COLUMNS if timed else _COLUMNS
     shows_held = holds_more(results)
@@ -131,7 +132,7 @@ def print_results(results: SimulationResults) -> None:
 
 
 def _further_columns(results: SimulationResults) -> list[str]:
-    """Return the titles of columns for gangs and preemption, if there are any."""
+    """Return the titles of columns for gangs and preemption, if the runs have any."""
     of_times = [summary.timed for summary in results.summary if summary.timed]
     titles = []
     if any(timed.gang_wait_mean_s is not UNSET for timed in of_times):
@@ -144,7 +145,7 @@ def _further_columns(results: SimulationResults) -> list[str]:
 
 
 def _print_queues(results: SimulationResults) -> None:
-    """Print a row for each policy and queue, if there are queues."""
+    """Print a row for each policy and queue, if the runs have queues."""
     of_policy = {summary.policy: summary for summary in results.summary}
     table, has_rows = table_with(_QUEUE_COLUMNS), False
     for policy in ranked(results):
@@ -184,7 +185,7 @@ _TIMED_COLUMNS = (
 
 
 def _row(summary: PolicySummary, shows_held: bool) -> list[str]:
-    """Return the cells of a policy; what it holds only where that can differ."""
+    """Return the cells of a policy; with `shows_held` also the GPUs held, where they can differ."""
     return [
         _with_interval(summary, "gpu_allocated_at_100"),
         _with_interval(summary, "gpu_allocated"),
@@ -195,7 +196,7 @@ def _row(summary: PolicySummary, shows_held: bool) -> list[str]:
 
 
 def _timed_row(summary: PolicySummary, more: Sequence[str]) -> list[str]:
-    """Return the cells of a timed policy, `more` are the titles of further columns."""
+    """Return the cells of a policy in timed mode; `more` are the titles of further columns."""
     timed = summary.timed
     if timed is None:
         return ["–"] * (8 + len(more))

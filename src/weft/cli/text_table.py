@@ -1,9 +1,8 @@
 """Tables that fit the terminal: nothing is truncated, and no name or number is broken.
 
-A table that is too wide first wraps its headers, then its texts between words. Then beginnings
-shared by many rows become headings, or the table is split into parts, each with the columns that
-identify its rows, or it is printed row by row.
-"""
+A table that is too wide first wraps its headers, then its texts between words. If it is still too
+wide, first cells shared by many rows become headings, or the table is split into parts, each with
+the columns that identify its rows, or it is printed row by row."""
 
 import itertools
 import textwrap
@@ -12,11 +11,13 @@ from typing import NamedTuple
 
 _GAP = 2
 _MOST_FOR_KEYS = 0.6
-"""Above this share of the width, repeating a row's first columns leaves too little for others."""
+"""Largest part of the width for a row's first columns, if they are repeated in each part of a
+table."""
 
 
 class TableColumn(NamedTuple):
-    """A header, and whether the column holds numbers, which are right-aligned and never wrapped."""
+    """A column's header; `right` for a column of numbers, which are right-aligned and never
+    wrapped."""
 
     header: str
     right: bool = False
@@ -79,8 +80,8 @@ class TextTable:
             yield from ((line, False) for line in self._row(row, widths))
 
     def _row(self, cells: Sequence[str], widths: Sequence[int], low: bool = False) -> Iterator[str]:
-        """Yield the lines of a row, as many as its longest cell needs; aligned at the bottom if
-        `low`."""
+        """Yield the lines of a row, as many as its longest cell needs; cells are aligned at the
+        bottom if `low`."""
         wrapped = [_wrapped(cell, width) for cell, width in zip(cells, widths, strict=True)]
         height = max(map(len, wrapped))
         for lines in wrapped:
@@ -94,15 +95,16 @@ class TextTable:
         return range(1, len(self.columns))
 
     def _repeats(self) -> bool:
-        """Return True if rows have few distinct beginnings, so that each can be a heading."""
+        """Return True if few distinct first cells are shared by many rows, so that each can be a
+        heading."""
         first = {row[0] for row in self.rows if row[0]}
         return (
             len(self.columns) > 2 and not self.columns[0].right and len(first) * 2 <= len(self.rows)
         )
 
     def _grouped(self, width: int) -> Iterator[tuple[str, bool]]:
-        """Yield the table with shared beginnings as headings; a row without one belongs to the last
-        heading."""
+        """Yield the table with shared first cells as headings; a row without one belongs to the
+        last heading."""
         begins: list[str] = []
         for row in self.rows:
             begins.append(row[0] or (begins[-1] if begins else ""))
@@ -117,8 +119,8 @@ class TextTable:
             yield from group._with(self._rest).lines(width)
 
     def _parts(self, width: int) -> "list[TextTable]":
-        """Split the columns into several tables, each with the first columns; [] if these are too
-        wide."""
+        """Split the columns into several tables, each with the first columns; empty if these are
+        too wide."""
         keys = next((i for i, column in enumerate(self.columns) if column.right), 0)
         least = [
             max(map(_cells, _unbreakable(column, texts, wrap_texts=True)))
@@ -143,7 +145,7 @@ class TextTable:
         return part
 
     def _row_by_row(self, width: int) -> Iterator[tuple[str, bool]]:
-        """Yield each row as lines of header and value, below its first cell."""
+        """Yield each row as its first cell, and below it a line of header and value per column."""
         headers = [_cells(column.header) for column in self.columns[1:]]
         indent = max(headers, default=0) + 2 * _GAP
         for row in self.rows:
@@ -161,7 +163,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _grown(least: Sequence[int], natural: Sequence[int], width: int) -> list[int]:
-    """Distribute the remaining width to the columns that lack most."""
+    """Distribute the remaining width, always to the column that lacks most of its natural width."""
     widths = list(least)
     for _ in range(width - _total(widths)):
         lacks = [wanted - has for wanted, has in zip(natural, widths, strict=True)]
@@ -195,7 +197,7 @@ def shown(text: str) -> str:
 
 
 def _cells(text: str) -> int:
-    """Return how many columns of a terminal the text takes."""
+    """Return the number of terminal columns that the text takes."""
     from rich.cells import cell_len
 
     return cell_len(text)

@@ -29,7 +29,7 @@ _MOST_WARNINGS = 10
 
 
 class TraceFiles(NamedTuple):
-    """The two files to write."""
+    """Paths of the node list and the pod list to write."""
 
     nodes: Path
     pods: Path
@@ -115,7 +115,7 @@ def from_prometheus(
 
 
 def _reading(config: "Configuration") -> "tuple[DialectSettings, list[InventoryFallback]]":
-    """Return how this configuration's scheduler reads pods, and nodes without an inventory."""
+    """Return the settings for reading pods, and the rules for nodes without an inventory."""
     from weft.dialects.dialect import DialectSettings
     from weft.dialects.inventory import InventoryFallback
 
@@ -151,7 +151,7 @@ async def _ask(kubeconfig: Path | None, context: str) -> "tuple[list[KubeNode], 
 def write_trace(
     seen: "ObservedCluster", origin_s: float, files: TraceFiles, output: ListOutput
 ) -> None:
-    """Write both files, and print what is in them."""
+    """Write both files, and print a summary of their contents."""
     from weft.lab.simulate.openb import nodes_csv, pods_csv, usual_card_mib
 
     if not seen.nodes:
@@ -172,7 +172,7 @@ def write_trace(
 
 
 def _row(pod: "ObservedPod", origin_s: float, card_mib: int, *, by_queue: bool) -> "TracePod":
-    """Return a pod's row; `by_queue`: with its team's queue, since some pod names one."""
+    """Return a pod as a row of the list; with `by_queue`, its team's queue is named."""
     from weft.lab.simulate.openb import TracePod, asked
 
     def since(at: float | None) -> int | None:
