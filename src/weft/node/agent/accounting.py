@@ -44,7 +44,8 @@ from weft.node.devices.reader import GpuDevice
 log = logging.getLogger("weft.agent")
 
 MOST_IDS = 100_000
-"""A kubelet accepts no device list beyond 4 MiB: this many short IDs fit, twice as many do not."""
+"""Most devices that the agent lists to the kubelet for one resource. A kubelet refuses lists beyond
+4 MiB: 100,000 short IDs fit, 200,000 do not."""
 _PAUSE_S = 1.0
 _TAKEN_S = 1.0
 """After this many seconds a kubelet has read a list of 100,000 devices and can allocate them."""
@@ -74,7 +75,7 @@ class AccountingSettings(msgspec.Struct, frozen=True):
 
 
 class DeviceSource(Protocol):
-    """The last reading of the GPUs; `DeviceWatch` is one."""
+    """Source of the last reading of the node's GPUs; `DeviceWatch` implements it."""
 
     @property
     def devices(self) -> tuple[GpuDevice, ...]:
@@ -95,13 +96,13 @@ def dialects_with_resources() -> tuple[str, ...]:
     """Return the dialects that have GPU resources of their own, except NVIDIA's."""
     probe, units = Gpu(0, 1024), UnitSettings()
     counting = [system.name for system in ALL if system.card_units(probe, 1, units)]
-    same = ("coscheml", _NVIDIA)  # gpushare's resources, and what is never advertised unasked
+    same = ("coscheml", _NVIDIA)  # coscheml: gpushare's resources; nvidia: see `own`
     return tuple(name for name in counting if name not in same)
 
 
 def advertised_unasked() -> tuple[str, ...]:
-    """Return those of them that are advertised unless the configuration names others: the rest goes
-    on beside Weft, with device plugins of its own."""
+    """Return the dialects advertised by default: those whose system has no device plugins of its
+    own that run next to Weft."""
     beside = {system.name for system in ALL if system.served_by_itself}
     return tuple(name for name in dialects_with_resources() if name not in beside)
 
@@ -112,7 +113,7 @@ def own_resources(node: NodeManifest) -> frozenset[str]:
 
 
 def _others(amounts: Quantities | None, own: frozenset[str]) -> frozenset[str]:
-    """Return the resources of which the node has some, except the agent's own."""
+    """Return the names of the node's non-zero resources, without those in `own`."""
     there = (amounts or {}).items()
     return frozenset(name for name, amount in there if name not in own and _whole(amount))
 
@@ -204,7 +205,7 @@ class Accounting:
 
     @property
     def units(self) -> UnitSettings:
-        """The units in which cards are counted."""
+        """Units in which GPUs are counted as resources."""
         if _NVIDIA in self.dialects and "hami" in self.dialects:
             return msgspec.structs.replace(self._settings.units, gpu_parts=PARTS)
         return self._settings.units
@@ -232,7 +233,7 @@ class Accounting:
         asyncio.get_running_loop().call_later(_TAKEN_S + _LATER_S, self._wake.set)
 
     def nudge(self) -> None:
-        """Compare with the node's status soon."""
+        """Make `run` compare the resources with the node's status soon."""
         self._wake.set()
 
     async def decided(self) -> None:

@@ -170,8 +170,9 @@ class Cleanup:
         except ApiError as error:
             if not self._node or error.code != _FORBIDDEN:
                 raise
-            # An agent's own account, the only one that may write its node while the policies exist:
-            # its heartbeat ended with it, and has no effect on a node that offers nothing.
+            # While the admission policies exist, only an agent's own account may write its node,
+            # and it may not list Leases. The stale heartbeat has no effect on a node that offers
+            # nothing.
             said = "node %s: its heartbeat Lease cannot be deleted: %s"
             log.warning(said, self._node, error, extra=about(node=self._node))
             return []

@@ -1,16 +1,17 @@
-"""Grants one container what its pod's record says: environment, devices, mounts; or says why not.
+"""Turns a pod's delivery record into a container's environment, device nodes and mounts.
 
-The same whichever way it is delivered: by name through NRI, or through a device plugin. A record
-(`why_refused`) cannot be carried out here if it is or names
+Both ways of delivery use it: NRI (containers by name) and device plugins. `why_refused` refuses a
+record
 
-    another pod's or node's            an annotation that was copied
-    a GPU that does not exist, another   the cards were changed, or numbered anew
-    out of service                     it would fail at once
-    more than may be promised          with what the pods that run here hold already, the card
-                                       would have more promised than the node's settings allow
+    of another pod or node               an annotation was copied
+    with a GPU that does not exist, or   cards were replaced or renumbered
+    has another UUID
+    with a GPU that is out of service    the container would fail at once
+    beyond what may be promised          together with the pods that run here, a GPU would have
+                                         more promised than the node's settings allow
 
-What a record says may be promised of its cards is not believed. Whether its pod asks for all that,
-and was placed there, `NodePods` says (`dialects/delivery.py:why_not_due`).
+The limit comes from the node's settings, not from the record. `NodePods` checks that the pod
+requests what its record grants and was placed there (`dialects/delivery.py:why_not_due`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,9 +26,10 @@ from weft.node.agent.isolation import AddedMount, IsolationError, NodeIsolation
 from weft.node.devices.reader import DeviceError, GpuDevice
 
 NONE_VISIBLE = "void"
-"""NVIDIA's container toolkit then does nothing at all, whatever the image asks for."""
+"""Value of NVIDIA_VISIBLE_DEVICES with which NVIDIA's container toolkit does nothing, whatever the
+image requests."""
 NO_GPU = ("", NONE_VISIBLE, "none")
-"""Values with which a container sees no GPU."""
+"""Values of NVIDIA_VISIBLE_DEVICES with which a container sees no GPU."""
 
 
 class NotGrantedError(WeftError):
@@ -35,7 +37,8 @@ class NotGrantedError(WeftError):
 
 
 class ContainerGrant(msgspec.Struct, frozen=True):
-    """`paths` are device nodes; where there are CDI names (`cdi`), these bring the GPUs instead."""
+    """Additions to a container. `paths` are device nodes, empty if CDI device names (`cdi`) bring
+    the GPUs."""
 
     env: dict[str, str] = {}
     paths: tuple[str, ...] = ()
@@ -44,11 +47,11 @@ class ContainerGrant(msgspec.Struct, frozen=True):
 
 
 NOTHING = ContainerGrant(env={VISIBLE: NONE_VISIBLE})
-"""The grant of a container that asks no GPU of anybody."""
+"""Grant of a container that requests no GPU: it sees none."""
 
 
 class Granter:
-    """Makes grants from records, for the GPUs there are now."""
+    """Makes grants from delivery records and the node's present GPUs."""
 
     def __init__(
         self,
@@ -61,7 +64,8 @@ class Granter:
         self._shared: tuple[int, tuple[str, ...]] = (0, ())
 
     async def grant(self, record: DeliveryRecord, container: str) -> ContainerGrant:
-        """Return the container's; `NotGrantedError` says why it cannot be given."""
+        """Return a container's grant, `NOTHING` if the record does not name it; `NotGrantedError`
+        says why its share cannot be given."""
         part = record.containers.get(container)
         if part is None:
             return NOTHING
@@ -102,7 +106,7 @@ class Granter:
 
 
 def visible(part: DeliveredContainer) -> str:
-    """NVIDIA_VISIBLE_DEVICES for these shares: by UUID, or by index if unknown."""
+    """Return NVIDIA_VISIBLE_DEVICES for these shares: UUIDs, or the index of a GPU without UUID."""
     return ",".join(share.uuid or str(share.gpu) for share in part.shares) or NONE_VISIBLE
 
 
@@ -117,7 +121,7 @@ def why_refused(
     others: Iterable[DeliveryRecord],
     most_permille: int,
 ) -> str:
-    """Why the pod with this UID must not get this on this node; "" if nothing speaks against it.
+    """Return why this node must not deliver the record to the pod with this UID; "" if it may.
 
     `others` are the records of the other pods that hold their GPUs now. `most_permille`: how much
     of a GPU's memory may be promised, in thousandths.
@@ -150,9 +154,9 @@ def _of_device(card: DeliveredCard, device: GpuDevice) -> str:
 def _of_sum(
     card: DeliveredCard, held: Iterable[DeliveryRecord], most_mib: int, most_milli: int
 ) -> str:
-    """Checks whether the card has more promised, by index, than may be.
+    """Return why the GPU would have more promised than allowed, given the records in `held`.
 
-    A pod that is alone there may have been found to hold more than the card has.
+    A pod alone on its GPU is not checked: it may have been found to hold more than the GPU has.
     """
     on_card = [other for record in held for other in record.cards if other.gpu == card.gpu]
     memory_mib = sum(other.memory_mib for other in on_card)

@@ -1,20 +1,20 @@
-"""Delivers by name: each container gets what its pod's record says, before it is created.
+"""Delivers shares through NRI: each container gets what its pod's record says as it is created.
 
-    the record says what it gets          given, if the pod asks for that and was placed so
-                                          (`NodePods`) and the node can (`container_grant`)
-    asks for a share, no record yet       refused: the kubelet tries again
-    asks for what another plugin gives    left alone; refused where the node has no such plugin
-    asks no GPU of anybody                no GPU is visible to it, but in exempt namespaces
-    a pod that is not known yet           left alone, if nothing in it says that it is ours; looked
-                                          at again once it is known
+    the record names the container       granted, if the pod requests that and was placed so
+                                         (`NodePods`) and the node can (`container_grant`)
+    requests a share, has no record yet  refused: the kubelet tries again
+    requests another plugin's GPUs       left alone; refused if the node has no such plugin
+    requests no GPU                      sees no GPU, except in exempt namespaces
+    its pod is not known yet             left alone unless marked as Weft's; checked again once
+                                         the pod is known
 
-The record in the sandbox's annotations goes first: the kubelet hands it over, so a container starts
-while the API server cannot be heard. What such a pod asks for is looked at once it is known. Who
-holds a GPU is what the runtime says: pods with a container that was given its share, until their
-sandbox stops. A runtime may not say that it stopped: containerd tells nobody
-of sandboxes that are older than its own restart. So a pod that the API server does not show any
-more, and that has no process on this machine, holds nothing either: that is looked at before a
-container is refused, and every five seconds.
+The record in the sandbox's annotations comes first: the kubelet passes it on, so containers start
+while the API server is unreachable. The requests of such a pod are checked once it is known.
+
+The runtime says which pods hold GPUs: those with a container that was given its share, until their
+sandbox stops. But containerd does not report the end of sandboxes older than its own restart. So a
+pod is also released once the API server does not show it any more and it has no process on this
+machine. That is checked every five seconds, and before a container is refused.
 """
 
 import asyncio
@@ -64,9 +64,9 @@ class HeldRecord(NamedTuple):
 
 
 class DeliveryOptions(msgspec.Struct, frozen=True):
-    """`exempt`: namespaces in which containers without a share see what their image asks for; the
-    agent's own is another one. `wait_s`: for a pod that the API server has not told of yet.
-    `look_s`: between polls of who is gone."""
+    """`exempt`: namespaces in which containers without a share see the GPUs that their image
+    requests; the agent's own namespace is added. `wait_s`: how long to wait for a pod that the API
+    server has not reported yet. `look_s`: seconds between checks for pods that are gone."""
 
     exempt: tuple[str, ...] = ("kube-system",)
     wait_s: float = 0.8
@@ -76,12 +76,11 @@ class DeliveryOptions(msgspec.Struct, frozen=True):
 class Delivery:
     """A `RuntimeHooks`, and a part of the agent. `counts` are containers by outcome.
 
-    `with_processes` tells which of the pods with these UIDs have a process on this machine.
-    `on_refused` is called with a pod and why its container did not start, `on_without` with one
-    whose container runs without its share: it is evicted. `on_stranger` is called with a pod whose
-    container sees GPUs that it was not given, as it started while no agent was running; `strangers`
-    counts such containers. `cdi_device` names a CDI device that brings a grant, "" if the runtime
-    knows none.
+    `with_processes` returns which of the pods with these UIDs have a process on this machine.
+    `on_refused` gets a pod and why its container did not start, `on_without` a pod whose container
+    runs without its share (it is evicted), `on_stranger` a pod whose container sees GPUs that it
+    was not assigned, as it started while no agent ran; `strangers` counts those containers.
+    `cdi_device` returns a CDI device that brings a grant, "" if the runtime knows none.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class Delivery:
     ) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         self._held: dict[str, HeldRecord] = {}
-        self._unjudged: set[str] = set()  # who held a GPU before the API server told of the pod
+        self._unjudged: set[str] = set()  # holders whose pod the API server has not reported yet
         self._absent: set[str] = set()  # holders that the API server does not show (any more)
         self._with_processes = with_processes
         self._pods, self._devices, self._granter = pods, devices, granter
@@ -132,7 +131,7 @@ class Delivery:
     ) -> nri.ContainerAdjustment:
         """Return the container's environment, devices and mounts; `CallError` keeps it from
         starting."""
-        self._unknown.get(pod.uid, {}).pop(container.name, None)  # what ran before has ended
+        self._unknown.get(pod.uid, {}).pop(container.name, None)  # its earlier container has ended
         try:
             outcome, grant = await self._decide(pod, container)
             names = self._names_for_twice_set(container, grant)
@@ -147,10 +146,11 @@ class Delivery:
     def _names_for_twice_set(
         self, container: nri.Container, grant: ContainerGrant
     ) -> tuple[str, ...]:
-        """Return a CDI device with the grant's environment, where image and pod both set one of it.
+        """Return a CDI device with the grant's environment if image and pod both set one of its
+        variables, else nothing.
 
-        containerd (2.2, NRI 0.11) names such a variable twice and adjusts the first: the pod's
-        value would stand. CDI devices come after.
+        containerd (2.2, NRI 0.11) lists such a variable twice and adjusts only the first: the pod's
+        value would win. CDI devices are applied later.
         """
         twice = _twice_set(container, grant)
         if not twice:
@@ -221,7 +221,8 @@ class Delivery:
     def _leave(
         self, pod: nri.PodSandbox, container: nri.Container, known: NodePod
     ) -> tuple[str, ContainerGrant]:
-        """Leave a pod to the plugin that it asks, if there is one on this node."""
+        """Leave a container to the device plugin whose GPUs it requests; `NotGrantedError` if this
+        node has none."""
         match self._pods.served(known.manifest, container.name):
             case "others":
                 return FOREIGN, ContainerGrant()
@@ -250,7 +251,7 @@ class Delivery:
 
     def _why_not(self, record: DeliveryRecord, uid: str) -> str:
         held = self.held
-        # What it was given already it may have again, whatever the settings allow by now.
+        # A pod may have again what it was given before, whatever the settings allow now.
         others = [] if uid in held else list(held.values())
         devices, most = self._devices.devices, self._pods.most_permille
         return why_refused(record, uid, self._pods.node_name, devices, others, most)
@@ -271,12 +272,11 @@ class Delivery:
 
     @property
     def held(self) -> dict[str, DeliveryRecord]:
-        """Delivery records of the pods that hold GPUs, by UID: those that were given a share and
-        have not ended."""
+        """Delivery records of the pods that hold GPUs, by UID, without pods that have ended."""
         ended = {uid for uid, pod in self._pods.pods.items() if pod.ended}
         return {uid: held.record for uid, held in self._held.items() if uid not in ended}
 
-    # --- who is gone ---
+    # --- pods that are gone ---
 
     async def run(self) -> None:
         """Look periodically for pods that are gone, until cancelled."""
@@ -290,8 +290,8 @@ class Delivery:
         """Release the shares of pods that neither the API server nor this machine shows; return
         True if there were any.
 
-        One that the API server never showed may be a pod of which it tells later: it counts as
-        absent once it has been missing at an earlier look.
+        A pod that the API server has never shown may only be late: it counts as absent if it was
+        also missing at the last check.
         """
         shown = self._pods.pods
         absent = {uid: self._held[uid] for uid in self._absent & self._held.keys() - shown.keys()}
@@ -306,15 +306,15 @@ class Delivery:
         return bool(gone)
 
     async def _wait_for(self, pod: nri.PodSandbox) -> NodePod | None:
-        """Return the pod, if the API server tells of it soon; it knows no pods beside Kubernetes,
-        and not all static ones."""
+        """Return the pod if the API server reports it within `wait_s`; None for static pods and
+        pods outside Kubernetes, which it may not know."""
         if not pod.uid or is_static(pod.uid):
             return None
         return await self._pods.known(pod.uid, self._options.wait_s)
 
     def _record_of(self, pod: nri.PodSandbox) -> tuple[DeliveryRecord | None, str]:
-        """Return the pod's record, as the sandbox has it or as it was made here; or what is
-        wrong."""
+        """Return the pod's record, None if there is none, and what is wrong with the record ("" if
+        nothing)."""
         held = self._held.get(pod.uid)
         if held is not None:
             return held.record, ""
@@ -330,7 +330,7 @@ class Delivery:
         problem = self._pods.objection(pod.uid, record, pod.annotations)
         return (None if problem else record), problem
 
-    # --- containers that started without us ---
+    # --- containers that started without the agent ---
 
     def _look_at(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         record, problem = self._record_of(pod)
@@ -341,7 +341,7 @@ class Delivery:
             return
         if record is None:
             if not problem and (known is None or known.asks == "share" or not self._pods.node):
-                self._remember(pod, container)  # what it would get may be told later
+                self._remember(pod, container)  # its record may come later
             if known is not None and self._pods.node is not None:
                 self._look_at_stranger(pod, container, known)
             return
@@ -360,13 +360,12 @@ class Delivery:
     def _look_at_stranger(
         self, pod: nri.PodSandbox, container: nri.Container, known: NodePod
     ) -> None:
-        """Report a container that sees GPUs though an agent would have let it see none, or none
-        yet."""
+        """Report a container that sees GPUs which the agent would have hidden from it."""
         sees = _visible_to(container)
         if sees in NO_GPU or pod.namespace in self._options.exempt:
             return
         if known.asks == "share" and known.record is None and sees != "all":
-            return  # an original's own agent may have given them, and say so later
+            return  # another system's agent may have given them, and mark the pod later
         served = known.asks == "foreign" and self._pods.served(known.manifest, container.name)
         told = self._told_strangers.setdefault(pod.uid, set())
         if container.id in told or served == "others" or self._asks_elsewhere(pod, container):
@@ -385,10 +384,9 @@ class Delivery:
             self._unjudged.add(pod.uid)
 
     def _distrust(self, pod: nri.PodSandbox, known: NodePod, why: str) -> None:
-        """Handle a pod that runs with a record that is not believed. One that asks for no GPU is
-        evicted. For another, changed settings may be the reason: it is reported, and no new
-        container of it starts.
-        """
+        """Handle a running pod whose record is refused. A pod that requests no GPU is evicted. For
+        others, changed settings may be the reason: the pod is reported, and its new containers do
+        not start."""
         self._held.pop(pod.uid, None)
         tell = self._on_without if known.asks == "nothing" else self._on_refused
         tell(_name_of(pod), f"it runs with GPUs that are not its own: {why}")
@@ -398,8 +396,7 @@ class Delivery:
             self._unknown.setdefault(pod.uid, {})[container.name] = (pod, container)
 
     def _heard_of(self, uid: str) -> None:
-        """Check those containers of a pod that could not be judged before it was added, changed or
-        deleted."""
+        """Check the containers that could not be judged before their pod was added or changed."""
         known = self._pods.pods.get(uid)
         if known is None:
             self._told_strangers.pop(uid, None)
@@ -458,7 +455,7 @@ def _twice_set(container: nri.Container, grant: ContainerGrant) -> dict[str, str
 
 
 def _adjustment(grant: ContainerGrant) -> nri.ContainerAdjustment:
-    """Return the grant in NRI's words."""
+    """Convert the grant to NRI's message."""
     adjustment = nri.ContainerAdjustment(
         env=[nri.KeyValue(key=key, value=value) for key, value in grant.env.items()],
         CDI_devices=[nri.CDIDevice(name=name) for name in grant.cdi],

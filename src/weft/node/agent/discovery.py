@@ -69,8 +69,8 @@ def marks_of(
     links: GpuLinks | None = None,
     given: PluginGpus | None = None,
 ) -> NodeMarks:
-    """Return the node's annotations and labels for these GPUs. `given`: what NVIDIA's plugin gave
-    of them."""
+    """Return the node's annotations and labels for these GPUs. `given`: the GPUs that NVIDIA's
+    device plugin gave to pods."""
     annotations = {INVENTORY: inventory_text(gpus), **alnair.node_annotations(gpus)}
     if offer is not None:
         annotations[AGENT] = encode_offer(offer)
@@ -115,7 +115,7 @@ class Discovery:
         self._nudged = asyncio.Event()
 
     def nudge(self) -> None:
-        """Compare with the Node soon, as what is to be written changed."""
+        """Make `run` compare with the Node object soon."""
         self._nudged.set()
 
     async def run(self) -> None:
@@ -166,7 +166,7 @@ class Discovery:
         if not metadata:
             return False
         body = msgspec.json.encode({"metadata": metadata})
-        path = NODES.of("", self._node, "status")  # may not cordon or taint
+        path = NODES.of("", self._node, "status")  # the status subresource cannot cordon or taint
         await self._client.call("PATCH", path, body, content_type=MERGE_PATCH)
         self.writes += 1
         return True

@@ -21,13 +21,13 @@ DONE, BLOCKED, FAILED, SPARED = "evicted", "blocked", "failed", "spared"
 
 _TIMEOUT_S = 10.0
 _AT_ONCE = 100
-"""All pods of most nodes: as soon as the first ones go, their kubelet and runtime take the machine,
-and what is asked then waits for it."""
+"""Evictions sent at once: all pods of most nodes. While the first pods end, the kubelet and runtime
+keep the machine busy, and later requests would wait."""
 
 
 class Evictions:
-    """Run `run()` as a task. `counts` are attempts by outcome; `busy` is True while pods are asked
-    to go that were not asked before: all else that the agent writes can wait."""
+    """Evicts pods until they are gone. Run `run()` as a task. `counts` are attempts by outcome.
+    `busy` is True while pods are evicted for the first time: the agent's other writes can wait."""
 
     def __init__(
         self, client: ApiClient, pods: NodePods, events: PodEvents, again_s: float = 15.0
@@ -43,7 +43,8 @@ class Evictions:
         pods.listeners.append(self._heard_of)
 
     def evict(self, pod: PodName, why: str, *, bare_too: bool = True) -> None:
-        """Evict this pod soon, unless it is bare and `bare_too` is False; `why` is for people."""
+        """Evict this pod soon, unless no controller would recreate it and `bare_too` is False.
+        `why` is shown to users."""
         if bare_too:
             self._bare_too.add(pod)
         if pod not in self._waiting:

@@ -38,7 +38,7 @@ class RuntimeTold(Protocol):
 
 class FailClosed:
     """A part of the agent, and a `Registering`: `registered` is set and `listeners` are called
-    after each trial. `trial` is the last one, None before any; `trials` counts them."""
+    after each trial. `trial` is the last trial, None before the first; `trials` counts them."""
 
     def __init__(self, plugin: RuntimeTold, try_: Callable[[], Awaitable[ClosedTrial]]) -> None:
         self.trial: ClosedTrial | None = None

@@ -81,8 +81,8 @@ def options_here(proc: Path = Path("/proc")) -> MpsOptions:
 class MpsDaemon:
     """Keeps the daemon running. Run `run()` as a task.
 
-    `ready` is True while it answers; `problem` says why not; `starts` counts. `listeners` are
-    called when `ready` changes.
+    `ready` is True while the daemon answers; `problem` says why it does not; `starts` counts its
+    starts. `listeners` are called when `ready` changes.
     """
 
     def __init__(self, options: MpsOptions, check_s: float = CHECK_S) -> None:

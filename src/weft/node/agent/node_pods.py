@@ -1,7 +1,7 @@
 """This node's pods by list-watch: what each requests, and what it was assigned.
 
 a Binding of Weft's                          the delivery record is in the pod's annotations
-an original's scheduler, an older Weft       the record is derived from the pod's marks and the
+another system's scheduler, an older Weft    the record is derived from the pod's marks and the
                                              node's reported GPUs
 
 A record in an annotation is accepted only as far as the pod's requests and placement justify it:
@@ -151,10 +151,11 @@ class NodePods:
         return WatchedPod(uid, meta.namespace, meta.name, pod.record, containers)
 
     def served(self, manifest: PodManifest, container: str) -> Literal["others", "nobody", ""]:
-        """Return who gives a foreign pod's container its GPUs on this node; "" if it requests none.
+        """Return `others` if another device plugin on this node serves the container's GPUs,
+        `nobody` if none does, "" if it requests none.
 
-        A kubelet admits pods with resources that its node does not advertise: then nobody gives
-        such a pod a GPU, and its request must not let it see all GPUs that its image asks for.
+        A kubelet also admits pods with resources that its node does not advertise. Such a request
+        must not let a container see all GPUs that its image asks for.
         """
         if self._others is None:
             return "others"  # the node is not known yet
@@ -246,7 +247,7 @@ class NodePods:
             self.node.gpus,
             self.node.unit_mib,
         )
-        # A resource that existed once: its plugin may be about to register with a new kubelet.
+        # Resources seen once stay: their plugin may be about to register with a restarted kubelet.
         there = (self._others or frozenset()).union(node.status.capacity or ())
         self._others = there - own_resources(node)
         if not changed:
@@ -324,8 +325,8 @@ def nobody_says(scheduler_name: str) -> str:
 def uid_on_node(manifest: PodManifest) -> str:
     """Return the pod's UID as the runtime knows it.
 
-    A static pod's is a hash, found in an annotation of its mirror in the API server. Any user may
-    write that annotation: but a kubelet runs no such pod, and no other pod's UID is a hash.
+    A static pod's UID is a hash, found in an annotation of its mirror in the API server. Any user
+    may write that annotation: but a kubelet runs no such pod, and no other pod's UID is a hash.
     """
     mirrored = (manifest.metadata.annotations or {}).get(_MIRROR, "")
     return mirrored if is_static(mirrored) else manifest.metadata.uid
@@ -337,10 +338,11 @@ def is_static(uid: str) -> bool:
 
 
 def what_it_asks(manifest: PodManifest, settings: DialectSettings) -> tuple[Asks, str]:
-    """Return how the pod requests GPUs, and what is wrong with its request ("").
+    """Return how the pod requests GPUs, and what is wrong with its request ("" if nothing).
 
-    Resources that NVIDIA's plugin also serves, and those of systems that run beside Weft, count as
-    foreign: those deliver, unless a record or the pod's own marks say otherwise.
+    Resources that another device plugin also serves (NVIDIA's, or that of a system running next to
+    Weft) count as `foreign`: that plugin delivers, unless a record or the pod's marks say
+    otherwise.
     """
     try:
         system, _ = choose(manifest, settings)

@@ -1,12 +1,13 @@
-"""Asks the kubelet which GPUs NVIDIA's device plugin gave to pods, for the node to tell.
+"""Asks the kubelet which GPUs NVIDIA's device plugin gave to pods, to report them on the Node
+object.
 
-The kubelet names pods, not UIDs, so a pod is told only once its status says that the kubelet has
-admitted this very pod, before the kubelet is asked, and if the answer names one such pod: the
-devices of an earlier pod of that name are never told as its own. What is told of a pod stays true
-while the pod is there, so what an earlier agent wrote stays until the kubelet has answered.
+The kubelet lists pods by name, without UIDs. So a pod is reported only if its status showed that it
+was admitted before the kubelet was asked, and the answer has only one pod of its name: it never
+gets the devices of an earlier pod with that name. A report stays true while the pod exists, so an
+earlier agent's report stays until the kubelet has answered.
 
-As how many devices the plugin offers a card follows from all that it offers. While it offers none
-of a card (it restarts, or the card is unhealthy), what was known last counts.
+The number of devices for each card is counted from all that the plugin offers. While it offers none
+of a card (it restarts, or the card is unhealthy), the last known number counts.
 """
 
 import asyncio
@@ -66,7 +67,7 @@ class PodsOfNode(Protocol):
 
 
 class UntoldPod(NamedTuple):
-    """A pod whose devices are not told, and why."""
+    """A pod whose devices are not reported, and why."""
 
     kind: str
     uid: str
@@ -94,7 +95,7 @@ def admitted(pods: Iterable[NodePod]) -> dict[str, Name]:
 
 
 def replicas_of(offered: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """Return as how many devices each card is offered, by UUID."""
+    """Return how many devices the plugin offers of each card, by UUID."""
     ids = {each for name, each in _devices(offered)}
     return dict(Counter(map(card_of, ids)))
 
@@ -105,14 +106,15 @@ def read_answer(
     replicas: Mapping[str, int],
     uuids: Iterable[str],
 ) -> PluginAnswer:
-    """Return what the listed containers' devices say of these pods. `uuids` are the node's GPUs."""
+    """Return the GPUs of these pods (`names` by UID) from the devices of the listed containers.
+    `replicas`: devices of each card; `uuids`: the node's GPUs."""
     held: dict[Name, list[set[str]]] = {}
     seen: set[tuple[Name, str]] = set()
     twice: set[Name] = set()
     for container in listed:
         name = container.namespace, container.pod
         if (name, container.container) in seen:
-            twice.add(name)  # an earlier pod of that name is still there
+            twice.add(name)  # an earlier pod of that name still exists
         seen.add((name, container.container))
         held.setdefault(name, []).append({each for _, each in _devices(container.devices)})
     cards = sorted({uuid for uuid in uuids if uuid})
@@ -152,9 +154,9 @@ def _devices(ids: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
 
 
 class PluginGpusWatch:
-    """Watches, as a part of the agent, which GPUs other device plugins gave to pods: `given`, None
-    until the kubelet has answered. `listeners` are called when it changes. `counts` counts pods
-    whose GPUs could not be found out, by reason, and `failures` unanswered calls to the kubelet."""
+    """Watches which GPUs NVIDIA's device plugin gave to pods: `given`, None until the kubelet has
+    answered. `listeners` are called when it changes. `counts` are pods whose GPUs could not be
+    found out, by reason; `failures` are unanswered calls to the kubelet."""
 
     def __init__(
         self,
@@ -202,7 +204,7 @@ class PluginGpusWatch:
                 pass
 
     async def look(self) -> None:
-        """Ask once, if any pod has such devices."""
+        """Ask the kubelet once, if any pod has devices of NVIDIA's plugin."""
         names, own = admitted(self._pods.pods.values()), self._own()
         answer = PluginAnswer(NONE_GIVEN)
         if names:
@@ -217,7 +219,8 @@ class PluginGpusWatch:
                 listen()
 
     async def _remember(self) -> None:
-        """Take over as how many devices cards were offered, by what an earlier agent wrote."""
+        """Read the number of devices of each card that an earlier agent wrote on the Node
+        object."""
         node = await self._client.get(NODES, "", self._pods.node_name)
         try:
             before = read_plugin_gpus(node)

@@ -34,7 +34,7 @@ class PodOnNode(PodManifest, frozen=True, gc=False):
 
     @property
     def bare(self) -> bool:
-        """True if no controller would recreate it."""
+        """True if no controller would recreate the pod."""
         return not any(owner.controller for owner in self.metadata.owner_references or ())
 
     def containers_by_id(self) -> dict[str, str]:

@@ -51,7 +51,7 @@ class HeldDifference(NamedTuple):
 
 
 class ListedDevices(Protocol):
-    """The source of the kubelet's list."""
+    """Source of the containers and devices that the kubelet lists."""
 
     async def containers(self) -> Sequence[ListedContainer]:
         """Return all containers that the kubelet manages, without init containers that end."""

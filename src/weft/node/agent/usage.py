@@ -80,7 +80,7 @@ class NodeUse(NamedTuple):
 
 
 class _OwnedProcess(NamedTuple):
-    """A process on a GPU, its owner, and its command's name if it has none."""
+    """A process on a GPU, its owner, and its command's name if no pod owns it."""
 
     use: ProcessUse
     owner: ProcessOwner | None

@@ -6,7 +6,7 @@ trial: open ──▶ drop-in written ──▶ containerd ended, restarted by i
       open, or containerd does not come back: the drop-in is removed ◀──────────────┘
 
 If the drop-in did not help, neither this agent nor the next tries again until containerd's
-configuration or version changes (recorded in `state`, which a reboot deletes). After an agent that
+configuration or version changes (recorded in `state`, which a reboot deletes). If an agent
 died in between, the next one finds there that a drop-in was being tried.
 """
 

@@ -87,7 +87,7 @@ class RuntimeThere:
         return where
 
     async def under_way(self) -> Collection[str]:
-        """Return the nodes that have such a pod, whichever process created it."""
+        """Return the nodes that have a cleanup pod, whichever process created it."""
         pods = await everything(self._client, SERVING_PODS, self._client.endpoint.namespace)
         return {p.spec.node_name for p in pods if p.metadata.name == _name_on(p.spec.node_name)}
 

@@ -39,7 +39,8 @@ log = logging.getLogger("weft.agent")
 NAMED, GUESSED, OPEN = "named", "guessed", "open"
 """How Allocate answered: by a CDI name, by a guess of the container, or with no GPU visible."""
 STARTED, REFUSED, WRONG = "started", "refused", "wrong"
-"""How PreStartContainer answered; `wrong`: the container had been given another's devices."""
+"""How PreStartContainer answered; `wrong`: the container had been given another container's
+devices."""
 
 _WAIT_S = 2.0
 _LOOKS, _LOOK_S = 20, 0.05
@@ -50,7 +51,7 @@ limited."""
 
 
 class NotAttributedError(WeftError):
-    """The devices' container, or what it gets, is unknown now."""
+    """The container that some devices are for, or its share, is not known now."""
 
 
 class HeldSource(Protocol):
@@ -87,7 +88,7 @@ class KubeletPods(Protocol):
 
 
 class LikelyContainer(NamedTuple):
-    """A container for which some devices may be."""
+    """A container that some devices may be for, with its pod and the pod's record."""
 
     pod: NodePod
     container: str
@@ -100,8 +101,8 @@ class AttributionWorld(NamedTuple):
     `grant` makes what a record's container gets. `objection` says why a pod's record must not be
     applied now, given the records of other pods that hold devices, "" for nothing. `on_refused` is
     called with the pod of a refused container and the reason, `on_wrong` with one that had been
-    given another's devices. `cdi`: where the container runtime reads CDI specifications; None if it
-    does not.
+    given another container's devices. `cdi`: where the container runtime reads CDI specifications;
+    None if it does not read any.
     """
 
     pods: PodSource

@@ -49,7 +49,8 @@ class CdiFiles:
         write_whole(path, text)
 
     def forget_all_but(self, names: Collection[str]) -> int:
-        """Remove the files of all other names, except new files; return how many."""
+        """Remove the files of all names but these, except files of the last minute; return how
+        many."""
         file_names = {self._path(name).name for name in names}
         removed = 0
         for path in self._folder.glob(f"{FILE_PREFIX}*{_SUFFIX}"):
@@ -78,7 +79,7 @@ class CdiFiles:
 
 
 def own_names(names: Iterable[str]) -> list[str]:
-    """Return those CDI names that were made here."""
+    """Return the CDI names that Weft made."""
     return [name for name in names if name.startswith(f"{KIND}=")]
 
 

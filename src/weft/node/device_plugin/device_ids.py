@@ -43,7 +43,7 @@ def preferred_ids(
 ) -> list[str]:
     """Choose `size` of the available IDs, including those in `must`, of these GPUs if possible.
 
-    The rest comes from as few GPUs as possible, preferring those with just enough IDs left.
+    Further IDs come from as few GPUs as possible, preferring those with just enough IDs left.
     """
     chosen = list(dict.fromkeys(must))[:size]
     if not chosen and len(gpus) == 1:  # the usual case, with up to 100,000 available

@@ -39,7 +39,7 @@ _TIDY_EVERY = 30
 
 
 class ServedResources(Protocol):
-    """The resources there are; `Accounting` is one."""
+    """Source of the node's resources; `Accounting` implements it."""
 
     @property
     def dialects(self) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ class ServedResources(Protocol):
         ...
 
     async def decided(self) -> None:
-        """Return when all this is known."""
+        """Return once dialects, units and amounts are known."""
         ...
 
 

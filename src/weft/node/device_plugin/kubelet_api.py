@@ -51,7 +51,7 @@ class DevicePluginService(Protocol):
     async def preferred(
         self, request: plugin.PreferredAllocationRequest
     ) -> plugin.PreferredAllocationResponse:
-        """Return which of the available devices should be taken."""
+        """Return the available devices that the kubelet should prefer."""
         ...
 
     async def allocate(self, request: plugin.AllocateRequest) -> plugin.AllocateResponse:
@@ -127,9 +127,9 @@ class PodResourcesClient:
         self._channel: aio.Channel | None = None
 
     async def pods(self) -> list[resources.PodResources]:
-        """Return all pods that it runs or admits, with the devices of their containers.
+        """Return all pods that the kubelet runs or admits, with the devices of their containers.
 
-        Of init containers only sidecars are included.
+        Init containers are left out, except sidecars.
         """
         request = resources.ListPodResourcesRequest()
         answer = await self._call("List", request, resources.ListPodResourcesResponse)

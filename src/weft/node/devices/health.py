@@ -1,7 +1,7 @@
 """Which GPUs are out of service: what their errors mean, and when they have recovered.
 
 An XID is the driver's number for an error. Errors caused by a program leave the card usable;
-NVIDIA's device plugin ignores the same ones. After any other error, and while it does not answer, a
+NVIDIA's device plugin ignores the same XIDs. After any other error, and while it does not answer, a
 card takes no more pods until one of these shows that it has recovered:
 
 - it did not answer for a while, and now does: it was reset, or is back on its bus; - the driver
@@ -63,7 +63,7 @@ class _CardError(NamedTuple):
 
 
 class CardHealth:
-    """One card's errors. Times are of any monotonic clock."""
+    """The errors of one card. Times are in seconds of any monotonic clock."""
 
     def __init__(self) -> None:
         self._errors: dict[int | None, _CardError] = {}  # by GPU instance; None: the whole card

@@ -98,7 +98,7 @@ class NvmlReader:
         return None if None in handles else read_links(nvml, list(zip(cards, handles, strict=True)))
 
     def shared_paths(self) -> tuple[str, ...]:
-        """Return /dev/nvidiactl and the like."""
+        """Return the device nodes shared by all GPUs, such as /dev/nvidiactl."""
         return nvml_files.shared_paths(self._root)
 
     def use(self) -> tuple[DeviceUse, ...]:

@@ -1,4 +1,4 @@
-"""One GPU used exclusively, through NVML: what measuring on it needs to know."""
+"""One GPU through NVML, for profiling programs on it."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from weft.node.devices.reader import DeviceError
 
 
 class NvmlCard(msgspec.Struct, frozen=True):
-    """The GPU. `counters` names the source of its counters; `processes` ran on it at the
-    beginning."""
+    """The GPU. `counters` names the source of its counters; `processes` is the number of processes
+    on the GPU when it was opened."""
 
     gpu_model: str
     uuid: str

@@ -1,8 +1,7 @@
 """The interface of all readers of a machine's GPUs.
 
-Calls block (as NVML's do) and must come from one thread at a time, for which a process has a
-thread. Metrics have the names in `model/metric.py`, so that values read here and values from
-Prometheus have the same names.
+Calls block (as NVML's do) and must come from one thread at a time, so each process has one thread
+for them. Metrics have the names in `model/metric.py`, the same as values from Prometheus.
 """
 
 from collections.abc import Mapping

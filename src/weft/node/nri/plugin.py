@@ -7,8 +7,8 @@ connect ──▶ RegisterPlugin ──▶ Configure ──▶ Synchronize ─�
 The plugin also validates. A runtime goes on without a plugin that dies or is late while it answers
 about a container; but it creates no container that a validator could not check. So the creation of
 a container fails, and is retried, if its plugin was killed in between. Runtimes without validators
-(before NRI 0.10) reject the event, and the plugin then goes on without it. A runtime whose version
-is known to have validators can only have stopped in that moment; with it the plugin always
+(before NRI 0.10) reject the event, and the plugin then goes on without it. If a runtime's version
+is known to have validators, a rejection only means that the runtime is stopping: the plugin still
 validates.
 """
 

@@ -83,7 +83,7 @@ class ForkServer:
         code = await self._number()
         if code is not None:
             return code
-        await _gone(pid)  # the kernel ends it too; the next agent must not find it
+        await _gone(pid)  # the kernel ends the agent too; the next one must not find it running
         assert self._server is not None
         return await self._server.wait()
 

@@ -28,7 +28,8 @@ _WHY = "the agent of this node is away: the container waits for its share"
 
 
 class ShareGuard:
-    """A `RuntimeHooks`. `mark` is the agent's; `on_duty` says whether to check."""
+    """A `RuntimeHooks` that refuses containers without the agent's `mark` while `on_duty` returns
+    True."""
 
     def __init__(self, mark: str, on_duty: Callable[[], bool]) -> None:
         self.refused = 0

@@ -29,7 +29,8 @@ class SupervisorOptions(msgspec.Struct, frozen=True):
 
 
 class Supervisor:
-    """Runs what `start` starts; an OSError from it ends the supervisor."""
+    """Keeps the process that `start` starts running; an OSError from `start` ends the
+    supervisor."""
 
     def __init__(
         self, start: Callable[[], Awaitable[Running]], options: SupervisorOptions | None = None
