@@ -1,11 +1,12 @@
 """Counts a node's GPUs in each system's own resources, as an agent reports them to the kubelet.
 
-Each dialect says what one card is in its units (`BaseDialect.card_units`), the inverse of its
-`reported_gpus`; here they are added up. A kubelet counts each resource alone and refuses pods
-beyond it, so a sum is what may be promised, no less: the ledger decides, the kubelet is a backstop.
+Each dialect converts one card to its units (`BaseDialect.card_units`), the inverse of its
+`reported_gpus`; here the cards are added up. A kubelet counts each resource separately and refuses
+pods beyond the sum, so the sum must be all that may be promised: the ledger decides, the kubelet is
+a backstop.
 
-A card that is cut into MIG instances keeps its memory, and counts once for each instance where
-cards or their cores are counted: so many pods may have one.
+A card cut into MIG instances keeps its memory. Resources that count cards or cores have it once for
+each instance, so that each instance can be given to a pod.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,9 +21,10 @@ CardUnits = Mapping[str, int]
 
 
 class AdvertisedCard(NamedTuple):
-    """One card and what it is, by resource name.
+    """One card and its amounts by resource name.
 
-    A card cut into instances cannot be used whole; it is in service while one of these is.
+    A card cut into instances cannot be used whole; it is in service while one of its instances
+    is.
     """
 
     gpu: Gpu
@@ -40,7 +42,7 @@ class AdvertisedAmounts(NamedTuple):
 def advertised_cards(
     gpus: Sequence[Gpu], dialects: Iterable[str], settings: UnitSettings
 ) -> tuple[AdvertisedCard, ...]:
-    """Each card of the node in the units of these dialects."""
+    """Return each card of the node in the units of these dialects."""
     systems = [dialect(name) for name in dialects]
     instances: dict[int, list[Gpu]] = {}
     for gpu in gpus:

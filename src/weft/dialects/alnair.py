@@ -1,9 +1,9 @@
 """Alnair: GiB of GPU memory rounded to the nearest, and percent of a card's cores.
 
-The scheduler compares the pod's total with one card, so one card serves the whole pod. The
-original's device plugin picks memory and cores on unrelated cards; Weft keeps both on the card it
-chose, under the names the original writes. Where that plugin has picked all the same, its word is
-the truth.
+Alnair's scheduler compares the pod's total with one card, so one card serves the whole pod. Its
+device plugin picks memory and cores on unrelated cards; Weft gives both on the card it chose, under
+the names that the plugin writes. If the plugin runs and has picked cards itself, its choice
+counts.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ NODE_UNITS = ("ai.centaurus.io/vitual-gpu-count", "ai.centaurus.io/virtual-gpu-c
 
 
 class Alnair(BaseDialect):
-    """Units of 1 GiB, half up; ties go to the first UUID."""
+    """Alnair's dialect: memory in units of 1 GiB, half rounded up; ties go to the first UUID."""
 
     name = "alnair"
     title = "Alnair"
@@ -49,11 +49,11 @@ class Alnair(BaseDialect):
     written_on_nodes = (NODE_COUNT, NODE_UUIDS, *NODE_UNITS)
 
     def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
-        """GiB to the nearest, and percent of cores."""
+        """Return one card's GiB, rounded to the nearest, and percent of cores."""
         return {MEMORY: settings.promised((gpu.memory_mib + 512) // 1024), COMPUTE: 100 * pieces}
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """Return the pod's total on one card."""
+        """Return the pod's request: its total, on one card."""
         notes: list[str] = []
         asks: list[GpuRequest | None] = []
         for slot in words.slots:
@@ -72,10 +72,12 @@ class Alnair(BaseDialect):
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """Return the scheduler's timestamp, and the variables of the device plugin.
+        """Return the timestamp annotation of Alnair's scheduler, and the variables of its device
+        plugin.
 
-        Not the device plugin's annotations: it looks for pods that lack its own, and finding none
-        it dies. Where Weft's agent stands in for it, they come later (`annotate_started`).
+        The device plugin's annotations are left out: it looks for pods without them, and crashes if
+        there are none. If Weft's agent replaces the plugin, `annotate_started` writes them
+        later.
         """
         requests = {c.name: c.asked for c in request.containers if c.asked}
         env = {
@@ -95,8 +97,9 @@ class Alnair(BaseDialect):
         others: Sequence[PodManifest],
         now_ns: int,
     ) -> dict[str, str]:
-        """Return an identifier for each unit of its card, the first that no other pod has, and a
-        short one for each container that asks for memory: as its device plugin does at Allocate."""
+        """Return what Alnair's device plugin writes at Allocate: an identifier for each unit of the
+        card, the first that no other pod has, and a short one for each container that requests
+        memory."""
         memory = request.shape.gpu_requests[0].memory if request.shape.gpu_requests else None
         has = pod.metadata.annotations or {}
         if memory is None or memory.kind != "units" or not placement.shares or GPU_ID in has:
@@ -114,9 +117,10 @@ class Alnair(BaseDialect):
     def env_when_bound(
         self, pod: PodManifest, request: PodRequest, env: dict[str, dict[str, str]]
     ) -> dict[str, dict[str, str]]:
-        """Replace identifiers by those that Alnair's device plugin gave: they name its folders.
+        """Replace identifiers by those that Alnair's device plugin gave, after which its folders
+        are named.
 
-        It gives one for each container that asks for memory, in the order of their start.
+        The plugin gives one to each container that requests memory, in the order of their start.
         """
         text = (pod.metadata.annotations or {}).get(OWN_ID, "")
         ids = listed_parts(text) if len(text) <= MOST_LETTERS else []
@@ -130,9 +134,11 @@ class Alnair(BaseDialect):
         }
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
-        """From the device IDs; the original may have mixed the pod's units over several cards.
+        """Return the placement by the device IDs in the pod's annotation; None if there are none,
+        or the node lacks one of the GPUs.
 
-        Fewer IDs than the pod asks units do not say how these are mixed: each card may have all.
+        Alnair's device plugin may have spread the pod's units over several cards. With fewer IDs
+        than units requested the spread is unknown, and each card is charged the whole request.
         """
         text = (pod.metadata.annotations or {}).get(GPU_ID, "")
         ids = dict.fromkeys(part for part in text.split(",") if part)
@@ -180,12 +186,13 @@ def _environment(uuid: str, alnair_id: str) -> dict[str, str]:
 
 
 def _short_id(uid: str, container: str) -> str:
-    """Five characters, as the original's random ones, but the same after a restart."""
+    """Return five characters, like Alnair's random ones, but the same after a restart."""
     return hashlib.sha256(f"{uid}/{container}".encode()).hexdigest()[:5]
 
 
 def reported_gpus(node: NodeManifest) -> InventorySource | None:
-    """Alnair's annotations: units of 1 GiB, half rounded up, one number a GPU or one for all."""
+    """Return the GPUs in Alnair's node annotations; None without them. Units are 1 GiB, half
+    rounded up, one number for each GPU or one for all."""
     annotations = node.metadata.annotations or {}
     if NODE_COUNT not in annotations:
         return None
@@ -201,7 +208,7 @@ def reported_gpus(node: NodeManifest) -> InventorySource | None:
         raise BadInputError(NODE_UUIDS, f"a UUID has more than {MOST_LETTERS} characters")
     cards = []
     for index in range(count):
-        # The original's scheduler reads the first number for every card.
+        # Alnair's scheduler reads the first number for every card.
         size = (units[index] if len(units) == count else units[0]) * 1024
         uuid = uuids[index] if len(uuids) == count else ""
         cards.append(ReportedGpu(max(size - 512, 0), size + 511, uuid=uuid))

@@ -1,7 +1,7 @@
-"""Names the application that a pod runs, by what is known of it.
+"""Names the application that a pod runs.
 
-In this order: Weft's annotation, the container names that Co-scheML knows, whose pod it is (the
-workload that makes pods like it), the image. What nobody can name is no application.
+The first of these that is known counts: Weft's annotation, a container name that Co-scheML knows,
+the workload that owns the pod, the image.
 """
 
 from typing import NamedTuple
@@ -10,7 +10,8 @@ from weft.dialects.coscheml import APPLICATIONS
 
 
 class ApplicationClues(NamedTuple):
-    """Names known of one pod; "" if nothing is. `workload` is namespace/Kind/name."""
+    """Facts by which one pod's application is named; "" if unknown. `workload` is
+    namespace/Kind/name."""
 
     application: str = ""
     containers: tuple[str, ...] = ()
@@ -24,7 +25,7 @@ class ApplicationClues(NamedTuple):
 
 
 def image_name(image: str) -> str:
-    """Return the image without registry, tag and digest: what stays when it is moved or built
-    again."""
+    """Return the image's name without registry, tag and digest, which stays when the image is moved
+    or rebuilt."""
     path = image.partition("@")[0].rpartition("/")[2]
     return path.partition(":")[0]

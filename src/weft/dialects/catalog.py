@@ -1,4 +1,4 @@
-"""All dialects, and the names that are theirs."""
+"""All dialects, and the resource, label and annotation names that they read."""
 
 import functools
 import re
@@ -19,8 +19,8 @@ from weft.dialects.system import BaseDialect
 from weft.dialects.volcano import Volcano
 from weft.dialects.weft import Weft
 
-# The more specific before what it refines: coscheml before gpushare, and before nvidia all that
-# read `nvidia.com/gpu` too.
+# Specific dialects come first: coscheml before gpushare, and before nvidia all that also read
+# `nvidia.com/gpu`.
 ALL: tuple[BaseDialect, ...] = (
     Weft(),
     Elastic(),
@@ -37,27 +37,31 @@ ALL: tuple[BaseDialect, ...] = (
 )
 NONE = Plain()
 RESOURCES = tuple(sorted({name for system in ALL for name in system.resources}))
-"""Every extended resource that some dialect reads as asking for GPUs."""
+"""Extended resources of all dialects by which pods request GPUs."""
 _GPU_RESOURCE = re.compile("|".join(s.resource_pattern for s in ALL if s.resource_pattern))
 ASKING_LABELS = frozenset(label for system in ALL for label in system.asking_labels)
-"""Labels that ask for GPUs: unlike a spec they can be edited while a pod is bound, and after."""
+"""Labels by which pods request GPUs. Unlike a spec, they can be edited while a pod is being bound,
+and afterwards."""
 ASKING_ANNOTATIONS = frozenset(name for system in ALL for name in system.asking_annotations)
-"""Annotations that do the same."""
+"""Annotations by which pods request GPUs."""
 _KEPT = tuple(name for system in ALL for name in system.kept_marks)
 KEPT_NAMES = frozenset({*ASKING_LABELS, *ASKING_ANNOTATIONS, *(n for n in _KEPT if n[-1] != "*")})
-"""Labels and annotations of bound pods that count as they were first seen, but for beginnings."""
+"""Labels and annotations of bound pods whose first seen values count; more have the prefixes in
+`_KEPT_BEGINNINGS`."""
 _KEPT_BEGINNINGS = tuple(name[:-1] for name in _KEPT if name[-1] == "*")
 AGENT_ANNOTATIONS = tuple(system.agent_annotation for system in ALL if system.agent_annotation)
-"""Annotations with which an agent on the node says which card it gave, whatever Weft chose."""
+"""Annotations in which a system's agent on the node writes the card that it gave, whatever Weft
+chose."""
 
 
 def is_kept_mark(name: str) -> bool:
-    """Return True for marks of a system that goes on beside Weft."""
+    """Return True for a label or annotation in which a system that runs next to Weft writes a bound
+    pod's GPUs."""
     return name in _KEPT or name.startswith(_KEPT_BEGINNINGS)
 
 
 def kept_words(words: Mapping[str, str] | None) -> dict[str, str]:
-    """Return those of a bound pod's labels or annotations that count as they were first seen."""
+    """Return those of a bound pod's labels or annotations whose first seen values count."""
     if not words:
         return {}
     return {
@@ -68,14 +72,16 @@ def kept_words(words: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def kept_marks(words: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the same without those that ask."""
+    """Return those of a bound pod's labels or annotations in which a system that runs next to Weft
+    writes its GPUs."""
     return {name: text for name, text in kept_words(words).items() if is_kept_mark(name)}
 
 
 @functools.lru_cache(maxsize=1024)
 def is_gpu_resource(name: str) -> bool:
-    """Return True if it asks for GPUs in one of the systems.
+    """Return True if pods of any system request GPUs by this resource.
 
-    None of these is a resource "of the node beside the GPUs", whichever system the pod is of.
+    Such a resource is never counted as an ordinary extended resource, whichever system the pod
+    uses.
     """
     return _GPU_RESOURCE.match(name) is not None

@@ -1,8 +1,8 @@
-"""Co-scheML: gpushare pods whose container name says which application runs in them.
+"""Co-scheML: gpushare pods whose container names say which application they run.
 
-The name is that of the first container the original knows; the interference table spells two of
-the twelve differently. Active only where an interference table is configured: without one the
-identity serves nothing, and the pod is gpushare's.
+The first container name that Co-scheML knows counts; the interference table spells two of the
+twelve differently. Used only if an interference table is configured; otherwise such pods are read
+as gpushare's.
 """
 
 from weft.dialects.dialect import DialectSettings
@@ -36,12 +36,14 @@ def application_of(pod: PodManifest) -> str:
 
 
 class CoschemlDialect(Gpushare):
-    """gpushare's contract with an application identity; its GPU choice and ties are gpushare's."""
+    """gpushare's dialect with an application in each request; GPU choice and ties are
+    gpushare's."""
 
     name = "coscheml"
 
     def carries(self, words: PodWords, settings: DialectSettings) -> bool:
-        """A gpushare pod of a known application, where a table is configured."""
+        """Return True for a gpushare pod of a known application, if an interference table is
+        configured."""
         return (
             settings.interference_table
             and bool(application_of(words.manifest))
@@ -49,5 +51,5 @@ class CoschemlDialect(Gpushare):
         )
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """gpushare's request with the application in its shape."""
+        """Return gpushare's request with the application in its shape."""
         return self._build(words, settings, application_of(words.manifest))

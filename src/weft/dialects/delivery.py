@@ -1,7 +1,7 @@
-"""The delivery records of pods that are bound: what is due to one, and whether its own is that.
+"""Makes delivery records of bound pods, and checks the record that a pod carries.
 
-Where no admission policy is in force, whoever may write a pod may write its record. So a node
-compares a record with the pod's own requests and with its placement (`why_not_due`).
+Without an admission policy, any user who may write a pod may write its record. So a node compares a
+record with the pod's own requests and with its placement (`why_not_due`).
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from weft.model.delivery import (
 )
 
 ENTIRELY = 1000
-"""Thousandths of a GPU's memory that may be promised where none is lent."""
+"""Thousandths of a GPU's memory that may be promised if no memory is lent."""
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
@@ -47,11 +47,11 @@ def derived_record(
     *,
     most_permille: int = ENTIRELY,
 ) -> DeliveryRecord | None:
-    """Return the record of a bound pod that carries none: an original's scheduler placed it, or an
-    older Weft did.
+    """Return the record of a bound pod without one, placed by another system's scheduler or an
+    older Weft.
 
-    None if it asks for no GPU, or it is unknown which of the node's it has. Raises `BadInputError`
-    for a pod that cannot be read.
+    None if the pod asks for no GPU, or it is unknown which GPU it has. Raises `BadInputError` for a
+    pod that cannot be read.
     """
     request, placement = read_bound(pod, node, settings)
     if placement is None or not placement.shares:
@@ -68,8 +68,8 @@ def why_not_due(
     """Return why the pod's requests and its placement on `node` do not allow this record; "" if
     they do.
 
-    The record's GPUs and amounts are compared. How much of a card may be promised is not read from
-    it: the node's settings say that.
+    The record's GPUs and amounts are compared, but not how much of a card may be promised: the
+    node's own settings decide that.
     """
     try:
         request = parse_pod(pod, settings)
@@ -108,7 +108,8 @@ def _placed(pod: PodManifest, request: PodRequest, node: Node) -> tuple[tuple[Sh
 
 
 def _beyond(record: DeliveryRecord, due: DeliveryRecord | None, request: PodRequest) -> str:
-    """Return what the record gives beyond the one that is due to the pod; "" if nothing."""
+    """Return what the record gives beyond `due`, the record that the pod should have; "" if
+    nothing."""
     if due is None or {_amounts(card) for card in record.cards} != set(map(_amounts, due.cards)):
         return f"it names other GPUs, or other amounts of them, than {PLACEMENT}"
     nothing = DeliveredContainer()
@@ -119,14 +120,14 @@ def _beyond(record: DeliveryRecord, due: DeliveryRecord | None, request: PodRequ
             return f"container {name} {problem}"
     if all(each.shares == asked[name].shares for name, each in record.containers.items()):
         return ""
-    # The node may show another size of its GPUs than the scheduler saw: parts of it differ then.
+    # If the node shows another size of its GPUs than the scheduler saw, containers' parts differ.
     if dialect(request.dialect).pod_asks_as_one:
         return "its containers have other amounts than the pod"
     return _spent_twice(record, request)
 
 
 def _beyond_asked(container: DeliveredContainer, due: DeliveredContainer, *, limited: bool) -> str:
-    """Return what the container has beyond its due, "" if nothing; `limited`: it asks for an amount
+    """Return what the container has beyond its due, "" if nothing; `limited`: it requests an amount
     of memory."""
     own = container.shares
     if [(s.gpu, s.uuid, s.milli) for s in own] != [(s.gpu, s.uuid, s.milli) for s in due.shares]:
@@ -147,8 +148,8 @@ def _amounts(card: DeliveredCard) -> tuple[int, str, int, int]:
 
 
 def _spent_twice(record: DeliveryRecord, request: PodRequest) -> str:
-    """Return on which GPU containers that run together have more memory than their pod; "" if on
-    none."""
+    """Return that containers which run together have more memory of a GPU than their pod, as a
+    sentence; "" if they do not."""
     stay = {container.name for container in request.containers if not container.init}
     for card in record.cards:
         together = (

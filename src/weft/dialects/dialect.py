@@ -1,4 +1,4 @@
-"""The contract of a dialect: one system's way of asking and answering.
+"""The contract of a dialect: how one system's pods request GPUs and are told which they got.
 
 A dialect is stateless. `parse` turns a manifest into a `PodRequest`; `write` turns a placement
 into that system's marks; `read` turns the marks back into the placement after a restart, so
@@ -22,8 +22,8 @@ class DialectSettings(msgspec.Struct, frozen=True):
     `gpushare_unit`: what one `aliyun.com/gpu-mem` is; `auto` decides by the value (over 192 is
     MiB), `node` leaves it to each node, and to the value only where a node does not tell.
     `interference_table`: whether one is configured, which makes gpushare pods with a known
-    application coscheml's. `compat`: `exact` reproduces the originals' quirks where golden vectors
-    exist. `volcano_memory_factor`: MiB that one `volcano.sh/vgpu-memory` is (its plugin's
+    application coscheml's. `compat`: `exact` reproduces the original systems' quirks where golden
+    vectors exist. `volcano_memory_factor`: MiB that one `volcano.sh/vgpu-memory` is (its plugin's
     gpuMemoryFactor). `lends`: whether more may be promised than a card has. If so, resources that
     ask for GPUs are also counted as the kubelet counts them, since it refuses pods beyond what its
     node advertises.
@@ -61,7 +61,7 @@ class PodAnnotations(msgspec.Struct, frozen=True):
     """The annotations and labels that a dialect writes for a placement, and the environment.
 
     `annotations` and `labels` go into the Binding. `env`, per container name, is what the container
-    needs to use its GPUs: it goes into the delivery record, and whatever delivers sets it.
+    needs to use its GPUs: it goes into the delivery record, from which the container gets it.
     """
 
     annotations: dict[str, str] = {}
@@ -70,14 +70,15 @@ class PodAnnotations(msgspec.Struct, frozen=True):
 
 
 class Dialect(Protocol):
-    """One system."""
+    """One GPU sharing system's reading and writing of pods."""
 
     name: str
     scheduler_names: tuple[str, ...]
     tie_break: TieBreak
 
     def owns(self, pod: PodManifest, settings: DialectSettings) -> bool:
-        """Return True if this pod asks in this system's way (resources, labels, schedulerName)."""
+        """Return True if this pod requests GPUs in this system's form (resources, labels,
+        schedulerName)."""
         ...
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:

@@ -1,8 +1,8 @@
-"""Elastic GPU and its elder brother nano-gpu: percent of a card's cores, and MiB of its memory.
+"""Elastic GPU and its predecessor nano-gpu: percent of a card's cores, and MiB of its memory.
 
-Each container has GPUs of its own. From 100 percent on it takes whole cards; as in the original
-the memory beside that is ignored and so is what exceeds the last hundred, but not silently.
-The original's sidecar fault (a container without a GPU takes -1 of one) is kept for `exact` only.
+Each container has GPUs of its own. From 100 percent on it gets whole cards: as in Elastic GPU, its
+memory request and the percent beyond the last full hundred are ignored, here with a warning.
+Elastic GPU's fault of placing containers without a GPU request is kept for `exact` only.
 """
 
 import hashlib
@@ -58,7 +58,8 @@ _NODE_RESOURCES = (
 
 
 class Elastic(BaseDialect):
-    """One GPU, or n whole ones, per container; ties go to the highest index."""
+    """Elastic GPU's dialect: one GPU, or n whole ones, for each container; ties go to the highest
+    index."""
 
     name = "elastic"
     title = "Elastic GPU"
@@ -72,7 +73,8 @@ class Elastic(BaseDialect):
     )
 
     def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
-        """100 percent of cores, and MiB; under the documented names, or all that are read."""
+        """Return one card's 100 percent of cores and its MiB, under the documented names or all
+        that are read."""
         cores = dict.fromkeys(CORE, 100 * pieces)
         memory = {
             name: settings.promised(gpu.memory_mib // mib) for name, mib in MEMORY_MIB.items()
@@ -81,7 +83,7 @@ class Elastic(BaseDialect):
         return units if settings.all_spellings else {name: units[name] for name in DOCUMENTED}
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """MiB and percent per container."""
+        """Return the pod's request: MiB and percent of cores for each container."""
         notes: list[str] = []
         exact = settings.compat == "exact"
         asks = asks_of(words, self.resources, lambda slot: _ask(slot, notes))
@@ -95,18 +97,19 @@ class Elastic(BaseDialect):
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """Indexes per container, and `assumed` both as annotation and label."""
+        """Return each container's GPU indexes, and `assumed` both as annotation and label."""
         annotations, env = {ASSUMED: "true"}, {}
         for name, held in by_container(request, placement).items():
             gpus = ",".join(str(share.gpu) for share in held)
             annotations[CONTAINER + name] = gpus
-            # The original sets `none` and leaves the rest to a patched, closed host hook. GPU
-            # stays, as a name that is equal for equal cards; nothing in Weft reads it.
+            # Elastic GPU sets NVIDIA_VISIBLE_DEVICES to `none` and relies on a closed hook on the
+            # host. GPU is kept, as a name that is equal for equal cards; nothing in Weft reads it.
             env[name] = {"GPU": agent_hash(gpus.split(",")), "NVIDIA_VISIBLE_DEVICES": gpus}
         return PodAnnotations(annotations=annotations, labels={ASSUMED: "true"}, env=env)
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
-        """From the indexes per container, of either generation, if the pod is `assumed`."""
+        """Return the placement by each container's GPU indexes, written by Elastic GPU or nano-gpu;
+        None if the pod is not marked `assumed`."""
         metadata = {**(pod.metadata.labels or {}), **(pod.metadata.annotations or {})}
         if "true" not in (metadata.get(ASSUMED), metadata.get(NANO_ASSUMED)):
             return None
@@ -146,8 +149,8 @@ def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
 
 
 def _one(slot: ContainerSlot, values: dict[str, int], notes: list[str]) -> int:
-    """Return the container's value where several spellings may name it; the largest, with a
-    warning."""
+    """Return the container's amount in any of several spellings; the largest, with a warning, if it
+    uses several."""
     set_names = [name for name, value in values.items() if value]
     if len(set_names) > 1:
         notes.append(
@@ -163,7 +166,8 @@ def agent_hash(device_ids: Iterable[str]) -> str:
 
 
 def reported_gpus(node: NodeManifest) -> InventorySource | None:
-    """Elastic GPU's allocatable cores (100 a card) and MiB, divided evenly."""
+    """Return the GPUs by Elastic GPU's allocatable cores (100 a card) and MiB, divided evenly; None
+    without them."""
     allocatable = node.status.allocatable or {}
     for cores, memory in _NODE_RESOURCES:
         count = quantity(allocatable, cores) // 100

@@ -1,21 +1,24 @@
-"""Weighs a bound pod's annotations and labels: no single source makes a charge smaller.
+"""Decides what a bound pod is charged by its annotations and labels, which may have been edited.
 
-Whoever may change a pod may change its annotations, and the ledger is made of them. What a bound
-pod was decided to hold stays its charge while two of its marks agree on it, whatever else it says:
+Anyone who may change a pod may change its annotations, and the ledger is rebuilt from them. So no
+single one makes a charge smaller: what two of the pod's marks agree on stays its charge.
 
-    who says where a pod is        `weft.dev/placement`, its copy, the delivery record, what the
-                                   running process first saw it bound with, the system's own marks
-    two of Weft's marks agree      that is charged; a third that says otherwise is told, no more
-    none agree                     on each GPU the largest that one of them says: an edit moves
-                                   nothing and frees nothing
-    the system's own marks differ  what they say is charged as well: its agent goes by them
-    less than the spec asks        what the spec asks, its labels left out where two marks agree
-    fewer GPUs than the spec asks  what is missing, on every card of the node
+    marks of a placement           `weft.dev/placement`, its copy, the delivery record, the value
+                                   that the running process first saw the pod bound with, the
+                                   system's own marks
+    two of Weft's marks agree      they are charged; a third that differs is only reported
+    none agree                     on each GPU the largest amount that one of them says: an edit
+                                   moves nothing and frees nothing
+    the system's own marks differ  what they say is charged as well: its agent follows them
+    less than the spec asks        what the spec asks, without its labels if two marks agree
+    fewer GPUs than the spec asks  the request is charged on every card of the node
     a GPU that the node lacks      kept for its return, if two of Weft's marks say so
 
-All of it follows from the API's objects, but for what a process saw: that is believed first.
-A system whose agent picks the card when the container starts (`BaseDialect.agent_annotation`) is
-right about it, wherever Weft put the pod.
+All of it follows from API objects, except the value that the process first saw, which is believed
+first.
+
+If a system's agent picks the card when the container starts (`BaseDialect.agent_annotation`), its
+annotation is believed, wherever Weft placed the pod.
 """
 
 from collections.abc import Sequence
@@ -39,10 +42,10 @@ Records = dict[str, tuple[Share, ...] | None]
 class ChargedPlacement(NamedTuple):
     """The placement that a bound pod is charged for by its annotations and labels.
 
-    `edited`: what is wrong with them, in words, "" for nothing. `moved`: which GPUs its system's
-    agent gave it instead of Weft's, in words. `lost`: the GPUs that it has and the node has not.
-    `anywhere`: a part of it is charged on every card of the node, for nobody says on which it is.
-    `assumed`: what was assumed beside the system's own marks, in words.
+    Texts are sentences, "" for nothing. `edited`: what is wrong with the annotations. `moved`: the
+    GPUs that the system's agent gave the pod instead of Weft's. `lost`: GPUs that the pod has and
+    the node does not show. `anywhere`: a part is charged on every card of the node, as its card is
+    unknown. `assumed`: what was assumed in addition to the system's own marks.
     """
 
     placement: Placement
@@ -54,10 +57,11 @@ class ChargedPlacement(NamedTuple):
 
 
 def agreed(pod: PodManifest, bound_with: str = "") -> str:
-    """Return the value of Weft's annotation that two marks of this bound pod agree on; "" if none
-    do.
+    """Return the value of `weft.dev/placement` that two marks of this bound pod agree on; "" if
+    none do.
 
-    `bound_with` is the one that the running process first saw it bound with.
+    `bound_with` is the value that the running process first saw the pod bound with; if known, it is
+    returned.
     """
     if bound_with:
         return bound_with
@@ -74,7 +78,7 @@ def agreed(pod: PodManifest, bound_with: str = "") -> str:
 
 
 def marked(pod: PodManifest) -> bool:
-    """Return True if one of Weft's annotations says where this very pod is, on this very node."""
+    """Return True if one of Weft's annotations gives a placement of this very pod on this node."""
     marks = pod.metadata.annotations or {}
     bound_to = (pod.metadata.uid, pod.spec.node_name)
     return bool(pod.spec.node_name) and any(
@@ -94,8 +98,8 @@ _Amounts = dict[int, tuple[int, int]]
 
 
 def _delivered(text: str, uid: str, node: str) -> _Amounts:
-    """Return the amounts that a delivery record charges this pod on this node; none for
-    another's."""
+    """Return the amounts that a delivery record charges this pod on this node; none if the record
+    is another pod's or node's, or cannot be read."""
     try:
         record = decode_delivery(text)
     except ValueError:
@@ -114,10 +118,10 @@ def _by_gpu(shares: Sequence[Share]) -> _Amounts:
 
 
 def records(pod: PodManifest, request: PodRequest, node: Node, bound_with: str = "") -> Records:
-    """Return the shares in Weft's annotations of this pod on this node; none where it has none of
-    them.
+    """Return the shares in each of Weft's annotations of this pod on this node; none if it has no
+    such annotation.
 
-    Those of another pod, or of another node, are damaged. `bound_with` is the text that two marks
+    An annotation of another pod or node counts as damaged. `bound_with` is the text that two marks
     agree on.
     """
     annotations = pod.metadata.annotations or {}
@@ -133,8 +137,8 @@ def records(pod: PodManifest, request: PodRequest, node: Node, bound_with: str =
 
 
 def anothers(pod: PodManifest, request: PodRequest, node: Node) -> bool:
-    """Return True if Weft's annotations are another pod's, or speak of another node: then the
-    system's own marks came from there as well."""
+    """Return True if Weft's annotations are another pod's or name another node: the system's own
+    marks were then copied as well."""
     if pod.spec.node_name and pod.spec.node_name != node.name:
         return True
     annotations = pod.metadata.annotations or {}
@@ -146,10 +150,11 @@ def anothers(pod: PodManifest, request: PodRequest, node: Node) -> bool:
 def weigh(
     request: PodRequest, node: Node, recorded: Records, own: Placement | None, system: str
 ) -> ChargedPlacement:
-    """Return the charge by what Weft's annotations say, and the system's own marks (`own`) beside
-    them.
+    """Return the charge by the shares in Weft's annotations (`recorded`) and the system's own marks
+    (`own`).
 
-    Where two marks agree (`BINDING`, or both annotations), Weft's others count for nothing.
+    If two marks agree (`BINDING` is there, or both annotations are equal), Weft's others are
+    ignored.
     """
     faults = _contradictions(recorded, own, system)
     sure = BINDING in recorded or (
@@ -183,8 +188,8 @@ def weigh(
 
 
 def moved(request: PodRequest, recorded: Records, own: Placement, mark: str) -> str:
-    """Return the note that the system's agent put the pod on other GPUs than Weft; "" if it did
-    not."""
+    """Return that the system's agent gave the pod other GPUs than Weft chose, as a sentence; "" if
+    it did not."""
     for shares in recorded.values():
         if shares and _places(shares) != _places(own.shares):
             assignment = f"{request.dialect}'s agent gave it {_gpus(own.shares)} ({mark})"
@@ -212,9 +217,10 @@ def _contradictions(recorded: Records, own: Placement | None, system: str) -> li
 def _less(
     index: int, gpu_request: GpuRequest, node: Node, held: HeldShares, *, grown: bool
 ) -> list[str]:
-    """Charge no less than this GPU request asks of each GPU; what was less, in words.
+    """Raise the charge on each GPU to what this GPU request asks of it; return what was less, as
+    sentences.
 
-    `grown`: a part of a card is not called too little, for the card may have been smaller.
+    `grown`: too little of a percentage is not reported, for the card may have been smaller.
     """
     grown = grown and (gpu_request.whole or gpu_request.memory.kind not in ("mib", "none"))
     faults = []
@@ -230,13 +236,14 @@ def _less(
 
 
 def _too_few(gpu_request: GpuRequest, shares: Sequence[Share]) -> bool:
-    """Return True if these are not all GPUs of the request."""
+    """Return True if these shares are fewer GPUs than requested, or less memory of a split
+    request."""
     few_mib = sum(share.memory_mib for share in shares) < gpu_request.memory.value
     return len(shares) < gpu_request.count or (gpu_request.split and few_mib)
 
 
 def _raise(held: HeldShares, share: Share) -> None:
-    """Hold at least this share."""
+    """Raise the charge on the share's GPU to at least this share."""
     charged = held.setdefault((share.gpu_request, share.gpu), share)
     memory_mib, milli = max(charged.memory_mib, share.memory_mib), max(charged.milli, share.milli)
     if (memory_mib, milli) != (charged.memory_mib, charged.milli):

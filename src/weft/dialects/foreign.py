@@ -1,8 +1,8 @@
-"""Names GPU requests that no dialect reads: other systems', other makers', and misspelled ones.
+"""Finds GPU requests that no dialect reads: of other systems or vendors, or misspelled.
 
-A pod that asks in such words gets no GPU from Weft, and is told so. Where a device plugin counts
-the resource by itself, any scheduler may choose the node, so Weft counts it like every extended
-resource; what needs a scheduler of its own, or is in no system's vocabulary, keeps the pod waiting.
+A pod with such a request gets no GPU for it, and a warning. A resource that a device plugin counts
+is treated like every extended resource; one that needs a scheduler of its own, or that no known
+system has, keeps the pod pending.
 """
 
 import difflib
@@ -18,9 +18,10 @@ from weft.model import PodManifest
 
 
 class ForeignSystem(NamedTuple):
-    """A system whose words no dialect reads: its names, `owner` in the genitive.
+    """A system whose requests no dialect reads: the pattern of its resource names, and for messages
+    its `owner` in the genitive.
 
-    `way_out` is there where the system needs a scheduler of its own.
+    `way_out` is a remedy, if the system needs a scheduler of its own.
     """
 
     pattern: re.Pattern[str]
@@ -29,9 +30,11 @@ class ForeignSystem(NamedTuple):
 
 
 class ForeignRequest(NamedTuple):
-    """One name that asks for GPUs and is not placed; `text` says whose it is and a remedy.
+    """One resource or annotation that requests GPUs and is not placed; `text` says whose it is and
+    a remedy.
 
-    `containers` name it, none where it is an annotation. `waits`: the pod stays pending for it.
+    `containers` request it, none for an annotation. `waits`: the pod stays pending because of
+    it.
     """
 
     name: str
@@ -55,28 +58,28 @@ _SYSTEMS = (
 )
 _BY_NODE = " on a GPU, and only counts it by node"
 ANNOTATIONS = (FRACTION, MEMORY)
-"""Annotations with which KAI Scheduler's pods ask."""
+"""Annotations by which KAI Scheduler's pods request GPUs."""
 _KAI_WAY_OUT = "name the schedulerName weft or kai-scheduler"
-_IGNORED = ("nvidia.com/priority",)  # HAMi's: of those who share a GPU, whose kernels go first
+_IGNORED = ("nvidia.com/priority",)  # HAMi's: priority of kernels among pods that share a GPU
 READ = frozenset((*RESOURCES, *_IGNORED, "cpu", "memory", "ephemeral-storage"))
-"""Resources that are somebody's here; most pods name no others."""
+"""Resources that a dialect or Kubernetes reads; most pods name no others."""
 _KNOWN = (*RESOURCES, "amd.com/gpu", "gpu.intel.com/i915", "gpu.intel.com/xe")
 _ALIKE, _ALIKE_AND_GPU = 0.85, 0.75  # like `nvidia.com/gpu`: `nvidia.com/gpus` 0.97, `…/nic` 0.79
-_MOST_NAMES = 16  # of one pod that are looked at; it may have thousands, and each takes its time
+_MOST_NAMES = 16  # checked for one pod, which may name thousands
 _MOST_LETTERS = 64
 
 
 def foreign_requests(pod: PodManifest, *, by: str = NONE.name) -> list[ForeignRequest]:
-    """`foreign_in` a manifest."""
+    """Return the pod's requests for GPUs that no dialect reads; see `foreign_in`."""
     return foreign_in(PodWords(pod), by=by)
 
 
 def foreign_in(words: PodWords, *, by: str) -> list[ForeignRequest]:
-    """Return the pod's requests for GPUs that no dialect reads; `by` is the dialect that reads
-    others.
+    """Return the pod's requests for GPUs that no dialect reads; `by` is the dialect that reads its
+    other requests.
 
-    An annotation beside another's words is only ignored: its name alone is too common to keep a
-    pod waiting.
+    An annotation next to another system's requests is only ignored: its name is too common to keep
+    a pod pending.
     """
     unread = itertools.islice((name for name in words.naming if name not in READ), _MOST_NAMES)
     foreign = [request for name in unread if (request := foreign_resource(name)) is not None]
@@ -97,7 +100,8 @@ def foreign_in(words: PodWords, *, by: str) -> list[ForeignRequest]:
 
 @functools.lru_cache(maxsize=1024)
 def foreign_resource(name: str) -> ForeignRequest | None:
-    """Describes a resource that asks for GPUs in words no dialect reads; None of others."""
+    """Describe a resource by which pods request GPUs and that no dialect reads; None for any other
+    resource."""
     native = "/" not in name and "gpu" not in name.lower()
     if native or name in READ:
         return None
@@ -107,7 +111,7 @@ def foreign_resource(name: str) -> ForeignRequest | None:
             text = f"{name} is {system.owner}: Weft does not place it{end}"
             return ForeignRequest(name, text, waits=bool(system.way_out))
     short = name[:_MOST_LETTERS].lower()
-    dropped = is_gpu_resource(name)  # in the name space of a dialect, and counted by nobody
+    dropped = is_gpu_resource(name)  # named like a dialect's resources, but counted by no plugin
     called_gpu = dropped or "gpu" in name.lower()
     alike = _ALIKE_AND_GPU if called_gpu else _ALIKE
     near = difflib.get_close_matches(short, _KNOWN, n=1, cutoff=alike)

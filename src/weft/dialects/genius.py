@@ -1,8 +1,9 @@
-"""Genius: five pod labels, no resources; the original reserves nothing and trusts live readings.
+"""Genius: five pod labels, no resources. Genius itself reserves nothing and goes by measured
+memory.
 
-Weft charges what the labels ask (in `exact`, nothing, as the original), so that two pods cannot be
-promised the same free memory. The strict `>` of memory-each is kept as one MiB that must be free
-beyond what is charged.
+Weft charges what the labels request (nothing with `exact`, as in Genius), so that two pods cannot
+be promised the same free memory. Genius requires more free memory than memory-each, so one MiB must
+be free beyond the charge.
 """
 
 import re
@@ -41,7 +42,7 @@ _MOST = {
 
 
 class GeniusDialect(BaseDialect):
-    """Counts, MiB and a model pattern for the pod as a whole."""
+    """Genius's dialect: counts, MiB and a GPU model pattern for the pod as a whole."""
 
     name = "genius"
     title = "Genius"
@@ -56,7 +57,8 @@ class GeniusDialect(BaseDialect):
         return any(name in words.labels for name in self.asking_labels)
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """Return the labels' request, merged with `nvidia.com/gpu` to the larger of the two."""
+        """Return the request by the labels, merged with `nvidia.com/gpu` to the larger of the
+        two."""
         labels = words.labels
         notes: list[str] = []
         requested = {name: _number(labels, name, notes) for name in (NUMBER, EACH, TOTAL)}
@@ -80,10 +82,10 @@ class GeniusDialect(BaseDialect):
 def merged(
     places: Sequence[ContainerSlot], gpu_requests: Sequence[GpuRequest], notes: list[str]
 ) -> ContainerRequests:
-    """Return the larger of `nvidia.com/gpu` in the containers and of what the pod's labels ask.
+    """Return the larger of the containers' `nvidia.com/gpu` and the request by the pod's labels.
 
-    Whole cards are more than any part of as many; where labels ask for more cards, the first
-    container that asks gets the difference, for the kubelet can't tell it either.
+    Whole cards are more than parts of as many. If the labels request more cards, the first
+    container with `nvidia.com/gpu` gets the difference.
     """
     counts = [amount(slot, GPU) for slot in places]
     wanted = max((request.count for request in gpu_requests if not request.split), default=0)
@@ -105,7 +107,7 @@ def _charged(requested: Mapping[str, int], notes: list[str]) -> list[GpuRequest]
         memory = GpuMemoryRequest("mib", each)
         gpu_requests = [GpuRequest(count=count, memory=memory, headroom_mib=1)]
         rest = total - count * each
-        if rest > 0:  # the node must offer this much more, wherever it lies
+        if rest > 0:  # this much more must be free on any of the node's GPUs
             gpu_requests.append(GpuRequest(memory=GpuMemoryRequest("mib", rest), split=True))
         return gpu_requests
     if total:
@@ -114,10 +116,11 @@ def _charged(requested: Mapping[str, int], notes: list[str]) -> list[GpuRequest]
 
 
 def _uncharged(requested: Mapping[str, int], notes: list[str]) -> list[GpuRequest]:
-    """Return the original's filter: so many cards, each with more than that free, nothing held."""
+    """Return requests that only filter, as Genius does: so many cards, each with more than the
+    requested memory free, and no charge."""
     number, each, total = requested[NUMBER], requested[EACH], requested[TOTAL]
     if total:
-        # A sum over cards that nobody charges can't be said in GPU requests.
+        # GPU requests cannot express a sum over cards that is not charged.
         notes.append(f"{TOTAL} is charged even with compat exact")
         return _charged(requested, notes)
     if each and not number:

@@ -1,12 +1,12 @@
 """gpushare (Alibaba Cloud): `aliyun.com/gpu-mem`, and one card for the whole pod.
 
 The unit is not in the pod: the node's device plugin counts GiB (rounded down) or MiB, and the same
-manifest means both. So what a pod asks is decided by each node's own unit, or by one setting of the
-cluster; only without either is it guessed from the number.
+manifest means both. So each node's own unit decides how much a pod requests, or one setting of the
+cluster; without either, the unit is guessed from the number.
 
-A bound pod is read by its node's unit too. Its marks say how many units the card was counted in
-when the pod was placed: where that, or the setting, contradicts the node (its device plugin was
-told to count in another unit since), the larger amount is charged that its card can hold.
+A bound pod is read by its node's unit too. Its annotations say in how many units the card was
+counted when the pod was placed. If that, or the setting, contradicts the node (its device plugin
+now counts in another unit), the larger amount that fits on the card is charged.
 """
 
 import json
@@ -43,7 +43,7 @@ UNIT_MIB = {"GiB": 1024, "MiB": 1}
 UNIT_NAME = {mib: name for name, mib in UNIT_MIB.items()}
 ALLOCATION = "scheduler.framework.gpushare.allocation"
 NO_CGPU = "cgpu.disable.isolation"
-"""A node's label: its containers are told to do without cGPU, Alibaba's isolation in the kernel."""
+"""Label of a node whose containers run without cGPU, Alibaba's isolation in the kernel."""
 UNHEALTHY_NAMESPACE = "kube-system"
 UNHEALTHY_PREFIX = "unhealthy-gpu-"
 
@@ -57,7 +57,8 @@ def gpushare_unit_of(total_units_per_gpu: int) -> str:
 
 
 class Gpushare(BaseDialect):
-    """GPU memory in the node's or the cluster's unit; ties go to the lowest index."""
+    """gpushare's dialect: GPU memory in the node's or the cluster's unit; ties go to the lowest
+    index."""
 
     name = "gpushare"
     card_marks = (f"{PREFIX}IDX", ALLOCATION)
@@ -72,7 +73,7 @@ class Gpushare(BaseDialect):
         return {GPU_MEM: settings.promised(units), GPU_COUNT: 1}
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """Return the pod's total on one card."""
+        """Return the pod's request: its total, on one card."""
         return self._build(words, settings, "")
 
     def _build(self, words: PodWords, settings: DialectSettings, application: str) -> PodRequest:
@@ -145,9 +146,9 @@ class Gpushare(BaseDialect):
     def on_node(
         self, pod: PodManifest, request: PodRequest, node: Node, settings: DialectSettings
     ) -> tuple[PodRequest, str]:
-        """Return the request in the node's unit, and a doubt in words, "" for none. If the pod's
-        marks or the setting say a larger unit, that one counts, as long as the amount fits on a
-        card."""
+        """Return the request in the node's unit, and a sentence about any doubt, "" for none. If
+        the pod's annotations or the setting have a larger unit, that one counts, as long as the
+        amount fits on a card."""
         if not request.shape.gpu_requests:
             return request, ""
         gpu_request, card_mib = request.shape.gpu_requests[0], _largest_mib(node)
@@ -158,7 +159,7 @@ class Gpushare(BaseDialect):
         unit_mib = node_mib or gpu_request.memory.unit_mib
         units = GpuMemoryRequest("node-units", gpu_request.memory.value, unit_mib)
         readings = [units.on_node(mib) for mib in (0, configured, marked)]
-        # Nobody can have been given more than a card has.
+        # A pod cannot hold more than a card has.
         held = [memory for memory in readings if memory.mib_on(card_mib) <= card_mib]
         most = max(held, key=lambda memory: memory.mib_on(card_mib), default=readings[0])
         doubt = ""
@@ -206,7 +207,7 @@ def _marked_unit_mib(pod: PodManifest, card_mib: int) -> int:
     units = (pod.metadata.annotations or {}).get(PREFIX + "DEV", "")
     if not (units.isascii() and units.isdecimal()) or len(units) > 9 or not int(units):
         return 0
-    # As the card's size tells: half way between one unit a MiB and one a GiB.
+    # The card's size decides: the limit lies between one unit for a MiB and one for a GiB.
     return 1 if int(units) * 32 > card_mib else 1024
 
 
@@ -234,11 +235,10 @@ def reported_gpus(node: NodeManifest) -> InventorySource | None:
 
 
 def agent_unit_mib(total: int, gpus: Sequence[Gpu]) -> int:
-    """Return the unit in which Weft's agent counts these GPUs where they are `total` units
-    together.
+    """Return the MiB of one unit in which Weft's agent counts these GPUs, `total` units together.
 
-    By the sizes that it tells, not by the number alone: GPUs of more than 100 GiB, and lent memory,
-    would look like MiB.
+    The sizes that it reports decide, not the number alone: GPUs of more than 100 GiB, and lent
+    memory, would look like MiB.
     """
     total_mib = sum(gpu.memory_mib for gpu in gpus if gpu.parent is None)
     # Up to ten times a GPU's memory may be promised.

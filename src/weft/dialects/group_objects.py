@@ -4,8 +4,8 @@
     scheduler-plugins  scheduling.x-k8s.io v1alpha1
     volcano            scheduling.volcano.sh v1beta1
 
-One struct has the fields of all three, which do not overlap. Numbers are read as whatever they are
-written as: a group that cannot be read is worth a warning on its pods, which still wait for it.
+One struct has the fields of all three, which do not overlap. Numbers are accepted with any type: a
+group that cannot be read causes a warning on its pods, which stay pending.
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ HARD = "hard"
 
 
 AS_ONE = "PodGroup"
-"""Kubernetes 1.36's disruptionMode where all pods of a group are preempted with one of them."""
+"""Kubernetes 1.36's disruptionMode with which all pods of a group are preempted together."""
 
 
 class GangPolicy(Api, frozen=True, gc=False):
@@ -32,7 +32,7 @@ class GangPolicy(Api, frozen=True, gc=False):
 
 
 class PodGroupPolicy(Api, frozen=True, gc=False):
-    """spec.schedulingPolicy: exactly one of these."""
+    """spec.schedulingPolicy: exactly one of the fields is set."""
 
     basic: dict[str, Any] | None = None
     gang: GangPolicy | None = None
@@ -71,7 +71,7 @@ class PodGroupStatus(Api, frozen=True, gc=False):
 
 
 class KubePodGroup(Api, frozen=True, gc=False):
-    """A PodGroup."""
+    """A PodGroup of any of the three systems."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodGroupSpec = PodGroupSpec()
@@ -79,9 +79,9 @@ class KubePodGroup(Api, frozen=True, gc=False):
 
 
 class GroupPolicy(NamedTuple):
-    """A PodGroup's demands on its pods; see `Gang`. `is_gang`: it binds them to each other in any
-    way; else each is on its own. `unhonoured` is what Weft does not do for it, so that its pods
-    wait; "" for nothing."""
+    """A PodGroup's rules for its pods; see `Gang`. `is_gang`: its pods depend on each other in some
+    way; else each is scheduled alone. `unhonoured`: a demand that Weft does not support, so that
+    the pods stay pending; "" for none."""
 
     is_gang: bool = True
     least: int = 1
@@ -94,7 +94,8 @@ class GroupPolicy(NamedTuple):
 
 
 def policy_of(system: str, group: KubePodGroup) -> GroupPolicy:
-    """Read a PodGroup of this system. Never raises: what cannot be read is in its warnings."""
+    """Read a PodGroup of this system. Never raises: what cannot be read becomes one of its
+    warnings."""
     warnings: list[str] = []
     try:
         created_ns = timestamp_ns(group.metadata.creation_timestamp)
@@ -141,8 +142,8 @@ def _topology_keys(spec: PodGroupSpec, warnings: list[str]) -> list[str]:
 
 
 def ends_as_one(mode: Any, warnings: list[str]) -> bool:
-    """Return True if all pods of the group are preempted where one is; an unknown mode is warned
-    of."""
+    """Return True if all pods of the group are preempted together; an unknown mode adds a
+    warning."""
     if isinstance(mode, dict) and len(mode) == 1:
         mode = next(iter(mode))
     if mode in (AS_ONE, "all"):
@@ -154,7 +155,7 @@ def ends_as_one(mode: Any, warnings: list[str]) -> bool:
 
 
 def _by_min_member(spec: PodGroupSpec, warnings: list[str]) -> GroupPolicy:
-    """scheduler-plugins' and Volcano's: left out, minMember is 1."""
+    """Read a PodGroup of scheduler-plugins or Volcano; minMember is 1 if left out."""
     least = 1
     if spec.min_member is not None:
         least = _size("spec.minMember", spec.min_member, warnings)
@@ -174,7 +175,8 @@ def _by_min_member(spec: PodGroupSpec, warnings: list[str]) -> GroupPolicy:
 
 
 def _size(where: str, size: Any, warnings: list[str]) -> int:
-    """Return the number of pods that is written there; 0, its pods wait, if it is not one."""
+    """Return the number of pods in `size`; if it is not one, 0 with a warning, and the group's pods
+    wait."""
     if not isinstance(size, int) or isinstance(size, bool) or size > _MOST_MEMBERS:
         text = f"{where} is {repr(size)[:_MOST_SHOWN]}, no number of pods"
         warnings.append(f"{text}: its pods wait")
@@ -183,4 +185,4 @@ def _size(where: str, size: Any, warnings: list[str]) -> int:
 
 
 OBJECT_SYSTEMS = (KUBERNETES, SCHEDULER_PLUGINS, VOLCANO)
-"""Systems whose groups are objects."""
+"""Systems whose groups are API objects."""

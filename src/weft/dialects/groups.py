@@ -43,7 +43,7 @@ _MODES = ("Strict", "NonStrict")
 _MATCHES = ("only-waiting", "waiting-and-running", "once-satisfied")
 
 BY_OWNER, BY_ITSELF = "owner", "none"
-"""Values of `weft.dev/gang`: its owner's pods are its group, or it has none."""
+"""Values of `weft.dev/gang`: the pods of the pod's owner are its group, or it has no group."""
 JOB_SET, JOB_SET_JOBS = "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/global-replicas"
 LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 LWS_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
@@ -77,11 +77,12 @@ _GO_DURATION = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?(?:ns|us|µs|ms|s|m|h))+", r
 
 
 class GroupWords(NamedTuple):
-    """A pod's group as its own words have it; `gang` is unset for a pod on its own.
+    """A pod's group by its fields, labels and annotations; `gang` is unset for a pod without a
+    group.
 
-    `object_of` is the system whose PodGroup of that name says its size, or "owner" where that is to
-    be written on the pod by its controller; "" if the pod says it. `waits` is how long its system
-    would hold places for it at most, as written; "" if it does not say.
+    `object_of`: the system whose PodGroup of that name has the group's size, or "owner" if a
+    controller is to write the size on the pod; "" if the pod has it. `waits`: the longest time that
+    the system would hold places for the group, as written; "" if not given.
     """
 
     gang: Gang | UnsetType = UNSET
@@ -94,7 +95,7 @@ ON_ITS_OWN = GroupWords()
 
 
 def may_have_group(pod: PodManifest, *, by_namespace: bool = False) -> bool:
-    """Return True if the pod says anything of a group. Most pods do not, and that is soon seen."""
+    """Return True if the pod mentions a group. Quick, as most pods do not."""
     meta = pod.metadata
     labels, annotations = meta.labels, meta.annotations
     return bool(
@@ -106,7 +107,8 @@ def may_have_group(pod: PodManifest, *, by_namespace: bool = False) -> bool:
 
 
 def could_have_by_namespace(pod: PodManifest) -> bool:
-    """Return True if its owner's pods are a group where its namespace says so."""
+    """Return True if the pod has a group by its owner once its namespace has `weft.dev/gang:
+    owner`."""
     labels = pod.metadata.labels
     return bool(labels) and not _OWNED.isdisjoint(labels or ())
 
@@ -115,8 +117,8 @@ def group_of(
     pod: PodManifest, *, owner: str = "", by_namespace: bool = False, written: bool = False
 ) -> GroupWords:
     """Read the pod's group. `owner` is its controller, as `PyTorchJob/train`, "" for none;
-    `by_namespace`: its namespace has `weft.dev/gang: owner`; `written`: it is in a file, without
-    what controllers write on pods."""
+    `by_namespace`: its namespace has `weft.dev/gang: owner`; `written`: the manifest is from a
+    file, so it lacks what controllers write on pods."""
     if not may_have_group(pod, by_namespace=by_namespace):
         return ON_ITS_OWN
     words = _Words(pod, owner, by_namespace, written)
@@ -183,7 +185,7 @@ class _Words:
         return [(system, name) for system, name, _ in names if name]
 
     def read(self, system: str, name: str) -> GroupWords:
-        """Return the group of this name, in this system's words."""
+        """Return the group of this name, read in this system's form."""
         if system == KOORDINATOR:
             return self._read_koordinator(name)
         if system == OWNER:
@@ -212,7 +214,7 @@ class _Words:
             least = self._size(f"label {OLD_LEAST}", self._labels.get(OLD_LEAST, ""))
             return self.of(Gang(KOORDINATOR, self.namespace, name, least))
         text = said.get(key, "")
-        object_of = "" if text else SCHEDULER_PLUGINS  # one of its PodGroups may say it
+        object_of = "" if text else SCHEDULER_PLUGINS  # a PodGroup of scheduler-plugins may say it
         least = self._size(f"annotation {key}", text) if text else 0
         if KOORDINATOR_TOTAL in said and text:
             total = self._size(f"annotation {KOORDINATOR_TOTAL}", said[KOORDINATOR_TOTAL])
@@ -232,7 +234,7 @@ class _Words:
         return self.of(Gang(KOORDINATOR, self.namespace, name, least), object_of, waits)
 
     def _warn_of_others(self, name: str) -> None:
-        """Warn of groups that are to start together with it."""
+        """Warn of other groups that should start together with this group."""
         text = self._annotations.get(KOORDINATOR_GROUPS, "")
         if not text:
             return
@@ -253,10 +255,11 @@ class _Words:
             )
 
     def _owning(self) -> str:
-        """Kind and name of the owner whose pods are the group; "" if the pod has none such.
+        """Return kind and name of the owner whose pods are the group; "" if the pod has no such
+        owner.
 
-        Where only the namespace says so, its pods of other owners, and those of Jobs that say no
-        size, stay on their own.
+        If only the namespace asks for groups, pods of owners other than a JobSet, LeaderWorkerSet
+        or Job, and pods of Jobs without a size, have no group.
         """
         labels = self._labels
         job = next((labels[key] for key in JOBS if labels.get(key)), "")

@@ -1,7 +1,7 @@
 """HAMi: `nvidia.com/gpu: n` cards, each shared, with `gpumem`, `gpumem-percentage`, `gpucores`.
 
-Per GPU: MiB or a percentage of its memory, all of it where neither is said, and percent of its
-cores. Annotations name or exclude models (part of the name, case ignored) and UUIDs (exact).
+Per GPU: MiB or a percentage of its memory, all of it if neither is given, and percent of its cores.
+Annotations name or exclude models (part of the name, case ignored) and UUIDs (exact).
 """
 
 from collections.abc import Mapping
@@ -40,12 +40,11 @@ TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 
 PARTS = 10
-"""Pods that may share a card, as its device plugin has it where it is not told (deviceSplitCount).
-"""
+"""Pods that may share a card: the default of HAMi's device plugin (deviceSplitCount)."""
 
 
 class Hami(BaseDialect):
-    """n distinct GPUs per container, each shared."""
+    """HAMi's dialect: n distinct GPUs for each container, each shared."""
 
     name = "hami"
     title = "HAMi"
@@ -55,10 +54,11 @@ class Hami(BaseDialect):
     written = ("hami.io/vgpu-*",)
     resource_pattern = r"nvidia\.com/(?:gpumem|gpumem-percentage|gpucores|priority)$"
     carried_by = (GPU,)
-    counted = (GPU,)  # its device plugin reports no other, and reads the rest off the pod
+    counted = (GPU,)  # HAMi's device plugin reports no other
 
     def carries(self, words: PodWords, settings: DialectSettings) -> bool:
-        """HAMi's own resources; or plain GPUs under its schedulerName or device annotations."""
+        """Return True for HAMi's own resources, and for plain GPUs under its schedulerName or
+        device annotations."""
         if super().carries(words, settings):
             return True
         named = words.manifest.spec.scheduler_name in self.scheduler_names
@@ -66,7 +66,8 @@ class Hami(BaseDialect):
         return (named or ruled) and words.asks_for((GPU,))
 
     def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
-        """MiB, percent of memory and of cores; not `nvidia.com/gpu`, which is NVIDIA's."""
+        """Return one card's MiB, percent of memory and percent of cores; not `nvidia.com/gpu`,
+        which is NVIDIA's."""
         return {
             MEM: settings.promised(gpu.memory_mib),
             MEM_PERCENT: settings.promised(100 * pieces),
@@ -74,7 +75,7 @@ class Hami(BaseDialect):
         }
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """Memory and cores of each of n GPUs per container."""
+        """Return the pod's request: memory and cores of each of n GPUs for each container."""
         notes: list[str] = []
         asks = asks_of(words, (GPU, *self.resources), lambda slot: _ask(slot, notes))
         annotations = words.annotations
@@ -94,7 +95,8 @@ class Hami(BaseDialect):
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """`UUID,NVIDIA,MiB,percent:` per GPU, `;` after each container; limits for its library."""
+        """Return `UUID,NVIDIA,MiB,percent:` for each GPU with `;` after each container, and
+        HAMi-core's limits."""
         parts, env = [], {}
         for container in request.containers:
             held = of_container(request, container, placement)
@@ -112,7 +114,8 @@ class Hami(BaseDialect):
         return PodAnnotations(annotations=annotations, env=env)
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
-        """From the allocated devices, listed for all containers or for the main ones alone."""
+        """Return the placement by the allocated devices, listed for all containers or only for the
+        main ones; None if they do not fit the pod."""
         text = (pod.metadata.annotations or {}).get(ALLOCATED, "")
         parts = text.split(";")[:-1]
         containers = request.containers
@@ -148,13 +151,13 @@ def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
 def container_part(
     request: PodRequest, container: ContainerRequest, share: Share, node: Node
 ) -> Share:
-    """Return the container's own part of the card: a borrowed request may hold more."""
+    """Return the container's own part of the card; the request that it borrows may hold more."""
     gpu = find(node, str(share.gpu))
     return share if gpu is None else part_of(request, container, share, node, gpu)
 
 
 def device_entry(share: Share) -> str:
-    """Return a card in the annotations of HAMi's first form."""
+    """Return a share as an entry in HAMi's annotations."""
     return f"{identity(share)},NVIDIA,{share.memory_mib},{share.milli // 10}:"
 
 

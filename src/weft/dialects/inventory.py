@@ -1,14 +1,15 @@
-"""A node's GPUs, from whoever tells: so that clusters work before Weft's own agent is installed.
+"""Finds a node's GPUs from any source, so that clusters work before Weft's own agent is installed.
 
-The first source that answers says what there is: Weft's annotation, Alnair's annotations,
-Volcano's, GPU feature discovery's labels, gpushare's capacity, Elastic GPU's allocatable, the
-configuration; ResourceSlices before all of these where no annotation describes each GPU. The
-others are compared with it; where they can't all be true the smaller size wins, with a warning,
-for a GPU that is thought too small wastes a little and one thought too large kills processes.
-A source that rounds ("16 units of GiB") stands for the least memory it can mean.
+The first of these that a node has counts: Weft's annotation, Alnair's annotations, Volcano's, GPU
+feature discovery's labels, gpushare's capacity, Elastic GPU's allocatable, the configuration.
+ResourceSlices come before all of them unless an annotation describes each GPU. The other sources
+are compared with the first: if they contradict each other the smaller size counts, with a warning,
+since a size too small wastes a little memory and one too large kills processes.
 
-A node of which only `nvidia.com/gpu` is known gets GPUs of unknown size, which count as 100 MiB:
-whole cards and percentages can be given away there, amounts of memory cannot.
+A rounded size ("16 units of GiB") counts as the least memory it can mean.
+
+If only `nvidia.com/gpu` is known of a node, its GPUs have unknown size and count as 100 MiB: whole
+cards and percentages can be assigned there, amounts of memory cannot.
 """
 
 import fnmatch
@@ -35,11 +36,11 @@ from weft.model.manifest import Quantities
 from weft.model.request import CORDON, Taint
 
 UNKNOWN_MIB = 100
-"""The size taken for a GPU of unknown size: every GPU has this much, and percentages are exact."""
+"""Memory assumed for a GPU of unknown size: every GPU has this much, and percentages are exact."""
 UNLIMITED = 2**62
 _MIB = 2**20
 _RESERVE_PART = 16
-"""A driver reserves less than one in so many parts of a card; feature discovery counts that too."""
+"""A driver reserves less than 1/16 of a card's memory; feature discovery counts that part too."""
 _NATIVE = ("cpu", "memory")
 _SOURCES = tuple(
     system.reported_gpus for system in (weft, alnair, volcano, nvidia, gpushare, elastic)
@@ -47,10 +48,10 @@ _SOURCES = tuple(
 
 
 class InventoryFallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of `inventory:` in the configuration: nodes whose GPUs nobody reports.
+    """An entry of `inventory:` in the configuration: nodes whose GPUs no other source reports.
 
-    `nodes` is a shell pattern on the node's name; `labels` must all be on the node. The first
-    rule that fits is the node's.
+    `nodes` is a shell pattern on the node's name; `labels` must all be on the node. The first entry
+    that fits a node counts.
     """
 
     count: int
@@ -60,7 +61,7 @@ class InventoryFallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     labels: dict[str, str] = {}
 
     def fits(self, node: NodeManifest) -> bool:
-        """Return True if it is about this node."""
+        """Return True if this entry is for the node."""
         labels = node.metadata.labels or {}
         return fnmatch.fnmatchcase(node.metadata.name, self.nodes) and all(
             labels.get(key) == value for key, value in self.labels.items()
@@ -76,12 +77,12 @@ def inventory(
     links: Sequence[node_links.LinksRule] = (),
     slices: InventorySource | None = None,
 ) -> tuple[Node, tuple[str, ...]]:
-    """Return the node as Weft sees it, and warnings for people (each names its source).
+    """Return the node as Weft sees it, and warnings (each names its source).
 
     `unhealthy` are the indexes in the ConfigMap kube-system/unhealthy-gpu-<node>, if there is one.
-    `accounted` are resources that ask for GPUs and are to be counted as the node's kubelet does: as
-    far as the node advertises them, and where it does not, not at all (`UNLIMITED`). `links` say
-    how GPUs are connected on nodes where nobody else does. `slices` are the node's GPUs as drivers
+    `accounted` are GPU resources to count as the node's kubelet does: up to what the node
+    advertises, without limit (`UNLIMITED`) if it does not advertise them. `links` are configured
+    connections of GPUs, for nodes without another source. `slices` are the node's GPUs as drivers
     of dynamic resource allocation publish them.
     """
     warnings: list[str] = []
@@ -128,7 +129,7 @@ def _unit_mib(
 
 
 def _offer(node: NodeManifest, warnings: list[str]) -> AgentOffer | None:
-    """Return the agent's offer on the node; None if there is none, or nobody can read it."""
+    """Return the agent's offer on the node; None if there is none, or it cannot be read."""
     text = (node.metadata.annotations or {}).get(AGENT)
     if text is None:
         return None
@@ -144,8 +145,8 @@ def _delivers(
 ) -> tuple[str, ...] | None:
     """Return the GPU resources that the kubelet advertises; None if an agent delivers by name.
 
-    This is the one rule of whose pods a node may get: what its node does not advertise a kubelet
-    ignores, and starts the pod without its share.
+    This decides which pods a node may get: a kubelet ignores resources that its node does not
+    advertise, and would start a pod without its share.
     """
     if offer is not None and offer.delivery == BY_NAME:
         return None
@@ -156,7 +157,7 @@ def _delivers(
 
 
 def taints_of(node: NodeManifest) -> tuple[Taint, ...]:
-    """Return the node's taints; a cordon is one more, as kube-scheduler sees it: some pods tolerate
+    """Return the node's taints, with a cordon as one more, as in kube-scheduler: some pods tolerate
     it."""
     taints = tuple(Taint(t.key, t.effect, t.value) for t in node.spec.taints or ())
     if not node.spec.unschedulable or CORDON in taints:
@@ -170,9 +171,9 @@ def _sources_of(
     slices: InventorySource | None,
     warnings: list[str],
 ) -> list[InventorySource]:
-    """Return every source that answers, the first of them first.
+    """Return the node's sources in order of precedence.
 
-    Slices only where no agent describes each GPU: a driver need not publish all that there are.
+    ResourceSlices count only if no agent describes each GPU: a driver need not publish all GPUs.
     """
     readers: tuple[Callable[[NodeManifest], InventorySource | None], ...] = (
         *_SOURCES,
@@ -193,7 +194,7 @@ def _sources_of(
 
 
 def _configured(node: NodeManifest, rules: Sequence[InventoryFallback]) -> InventorySource | None:
-    """Return the first rule of the configuration that is about this node."""
+    """Return the GPUs by the first configured entry for this node; None if there is none."""
     for rule in rules:
         if rule.fits(node):
             size = rule.memory_mib
@@ -234,7 +235,8 @@ def _combine(sources: Sequence[InventorySource], warnings: list[str]) -> tuple[G
 def _sized(
     gpu: Gpu, cards: Sequence[ReportedGpu], sources: Sequence[InventorySource], warnings: list[str]
 ) -> Gpu:
-    """Return the card with the most memory that no source denies, or the least any of them says."""
+    """Return the card with a size that all sources allow; if they contradict each other, with the
+    smallest, and a warning."""
     sized = [(card, source) for card, source in zip(cards, sources, strict=True) if card.most]
     if sources[0].exact:
         sized[1:] = [pair for pair in sized[1:] if not _counts_reserve(pair[0], gpu.memory_mib)]
@@ -250,8 +252,8 @@ def _sized(
 
 
 def _counts_reserve(card: ReportedGpu, usable_mib: int) -> bool:
-    """Return True if it is a card of so much usable memory, the driver's part of it included or
-    not."""
+    """Return True if the reported size fits a card of this usable memory, with or without the
+    driver's part."""
     return card.least - card.least // _RESERVE_PART <= usable_mib <= card.most
 
 
@@ -277,7 +279,8 @@ def _unknown_size(node: NodeManifest, warnings: list[str]) -> tuple[Gpu, ...]:
 def _out_of_service(
     gpus: tuple[Gpu, ...], unhealthy: str, config_map: str, warnings: list[str]
 ) -> tuple[Gpu, ...]:
-    """Marks the GPUs that the ConfigMap names, with the MIG instances cut from them."""
+    """Return the GPUs with those that the ConfigMap names, and their MIG instances, out of
+    service."""
     broken: set[int] = set()
     for part in unhealthy.split(","):
         text = part.strip()
@@ -311,7 +314,7 @@ def _amount(
 
 
 def _extended(allocatable: Quantities, warnings: list[str]) -> dict[str, int]:
-    """Resources that are not CPU, memory or GPUs, in whole numbers."""
+    """Return the allocatable amounts of resources other than CPU, memory and GPUs."""
     return {
         name: min(_amount(allocatable, name, parse_quantity, warnings), MOST_AMOUNT)
         for name in allocatable
@@ -322,7 +325,8 @@ def _extended(allocatable: Quantities, warnings: list[str]) -> dict[str, int]:
 def _accounted(
     allocatable: Quantities, names: Sequence[str], warnings: list[str]
 ) -> dict[str, int]:
-    """Kubelets check at admission the extended resources that their nodes advertise, no others."""
+    """Return the allocatable amounts of these GPU resources, `UNLIMITED` for one that the node does
+    not advertise: kubelets do not check those at admission."""
     return {
         name: min(_amount(allocatable, name, parse_quantity, warnings), MOST_AMOUNT)
         if name in allocatable

@@ -1,17 +1,20 @@
 """KAI Scheduler: `gpu-fraction` or `gpu-memory` in annotations, of one card or several.
 
-A fraction is of the card's memory; nothing is said of cores. What asks is no resource: the kubelet
-hears of nothing, and only Weft's agent, which delivers by name, can give a container its part.
+A fraction is of the card's memory; cores are not requested. Since the request is no resource, the
+kubelet does not see it, and only Weft's agent, which delivers by name, can give a container its
+part.
 
-Which card a pod of KAI's has only its group's *reservation pod* says, a pod of KAI's own that asks
-for the whole card on behalf of the group: the same group on the same node, and the card's UUID in
-an annotation whose name says index. So a bound pod is charged its part of that card, and the
-reservation pod nothing while the group has such a pod there, else the card: KAI is about to use it.
-Where no reservation pod says which card, the pod is charged one whole card for each that it has.
-Where they say it of some of its cards only, or of one card twice, or several cards of one group,
-the reservation pods are charged their cards, and all that share these nothing there.
+Only a *reservation pod* says which card the pods of a group have: a pod of KAI's own that requests
+the whole card for the group. It has the group's label, is on the same node, and has the card's UUID
+in an annotation (whose name says index). A bound pod is charged its part of that card. The
+reservation pod is charged nothing while the group has such a pod there, else the card: KAI is about
+to use it.
 
-Weft writes no marks of KAI's for what it places: KAI deletes pods with a group that has no
+If no reservation pod names its card, a pod is charged one whole card for each that it has. If they
+name only some of its cards, one card twice, or several cards for one group, then the reservation
+pods are charged their cards, and the pods that share these are charged nothing there.
+
+Weft writes none of KAI's marks on pods that it places: KAI deletes pods of a group without a
 reservation pod.
 """
 
@@ -59,7 +62,8 @@ GROUPS = f"{GROUP}/"
 QUEUE = "kai.scheduler/queue"
 RESERVED_CARD = "run.ai/reserve_for_gpu_index"
 RESERVATIONS = "kai-resource-reservation"
-"""The namespace of reservation pods: in another, anybody could say that a pod is one."""
+"""Namespace of reservation pods. A pod elsewhere is not believed to be one: any user could label it
+so."""
 
 _NUMBER = re.compile(r"(?:\d{1,4}(?:\.\d{0,18})?|\.\d{1,18})(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _MILLIONTHS = 1_000_000
@@ -69,7 +73,7 @@ _KEPT_FOR_ALL = "reserves its GPU for a group with a pod that does not name its 
 
 
 class Kai(BaseDialect):
-    """A part of each of n distinct cards, for one container."""
+    """KAI's dialect: a part of each of n distinct cards, for one container."""
 
     name = "kai"
     title = "KAI"
@@ -80,10 +84,10 @@ class Kai(BaseDialect):
     served_by_itself = True
 
     def carries(self, words: PodWords, settings: DialectSettings) -> bool:
-        """Return True if an annotation asks, or it is a reservation pod.
+        """Return True if an annotation requests a part of a GPU, or the pod is a reservation pod.
 
-        The annotations' names are anybody's: a pod of Kubernetes' own scheduler is KAI's only where
-        a label of KAI's says so.
+        The annotations' names are generic: a pod of Kubernetes' default scheduler is KAI's only
+        with one of KAI's labels.
         """
         if is_reservation(words.manifest):
             return words.asks_for((GPU,))
@@ -93,12 +97,12 @@ class Kai(BaseDialect):
         return labelled or words.manifest.spec.scheduler_name not in _UNLABELLED
 
     def yields(self, words: PodWords) -> bool:
-        """Return True unless it is a reservation pod: next to another system's words KAI's
-        annotations are ignored, as their names are not KAI's alone."""
+        """Return True unless the pod is a reservation pod: next to another system's requests KAI's
+        annotations are ignored, as their names are generic."""
         return not is_reservation(words.manifest)
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """Return the part of each card, or a reservation pod's whole card."""
+        """Return the request: a part of each card, or a reservation pod's whole card."""
         if is_reservation(words.manifest):
             layout = per_container(words.slots, asks_of(words, (GPU,), _whole))
             return build(words, self.name, layout)
@@ -109,7 +113,7 @@ class Kai(BaseDialect):
             groups = groups_of(words.manifest)
             if not (words.manifest.spec.node_name and groups):
                 raise
-            # KAI gave it parts of so many cards: nobody knows which.
+            # KAI gave it parts of so many cards; their size is unknown.
             ask, index = whole_cards(len(groups)), _container(words.slots, {})
             notes.append(str(error))
         asks: list[GpuRequest | None] = [None] * len(words.slots)
@@ -119,8 +123,8 @@ class Kai(BaseDialect):
         return build(words, self.name, layout, shape=shape, warnings=notes)
 
     def delivered_by(self, words: PodWords) -> tuple[str, ...]:
-        """Return the annotation: no kubelet advertises it, so that only an agent that delivers by
-        name serves such a pod."""
+        """Return the annotation that requests GPUs. No kubelet advertises it, so only an agent that
+        delivers by name serves such a pod."""
         return () if is_reservation(words.manifest) else (_asking_by(words.annotations),)
 
     def annotate(
@@ -177,7 +181,8 @@ class Kai(BaseDialect):
     def weigh(
         self, pod: PodManifest, request: PodRequest, node: Node, bound_with: str = ""
     ) -> ChargedPlacement | None:
-        """Return the same as every system's, with what a reservation pod is there for."""
+        """Return the charge as every system does; for a reservation pod also why it holds its
+        card."""
         charged = super().weigh(pod, request, node, bound_with)
         if charged is None or not request.shape.gpu_requests:
             return charged
@@ -209,7 +214,7 @@ class Kai(BaseDialect):
 
 
 def groups_of(pod: PodManifest) -> tuple[str, ...]:
-    """Return Return KAI's groups of cards that the pod has parts of, in order."""
+    """Return KAI's groups of cards of which the pod has parts, in order."""
     labels = pod.metadata.labels
     if not labels:
         return ()
@@ -219,13 +224,13 @@ def groups_of(pod: PodManifest) -> tuple[str, ...]:
 
 
 def is_reservation(pod: PodManifest) -> bool:
-    """Return True for pods by which KAI keeps a card for those that share it."""
+    """Return True for pods by which KAI reserves a card for the pods that share it."""
     return pod.metadata.namespace == RESERVATIONS
 
 
 def card_names(pods: Iterable[PodManifest]) -> CardNames:
-    """Return the cards that these pods of one node name by KAI's groups; none for a group whose
-    reservation pods name several."""
+    """Return the cards of KAI's groups on one node, by its pods; none for a group whose reservation
+    pods name several."""
     cards: dict[str, set[str]] = {}
     sharing: set[tuple[str, ...]] = set()
     found: list[tuple[str, str]] = []
@@ -247,19 +252,18 @@ def card_names(pods: Iterable[PodManifest]) -> CardNames:
 
 
 def _known(groups: Sequence[str], node: Node) -> bool:
-    """Return True if each of these groups, which are some, has a card of its own that the node
-    shows."""
+    """Return True if there are groups, and each has a card of its own that the node shows."""
     called = _names(node).cards
     uuids = {called.get(GROUPS + group, "") for group in groups}
     return 0 < len(uuids) == len(groups) and uuids <= {gpu.uuid for gpu in node.gpus if gpu.uuid}
 
 
 def _kept_whole(node: Node) -> frozenset[str]:
-    """Return the groups whose reservation pods hold their cards, and the pods that share these
+    """Return the groups whose reservation pods are charged their cards, and whose other pods
     nothing.
 
-    That is so of all groups of a pod that has one whose card is unknown, or two of one card: it may
-    be on any of the cards that are reserved for them.
+    These are all groups of any pod that has a group whose card is unknown, or two groups of one
+    card: the pod may be on any of the cards reserved for them.
     """
     names = _names(node)
     unknown = {group for groups in names.sharing if not _known(groups, node) for group in groups}
@@ -274,8 +278,7 @@ def _kept_whole(node: Node) -> frozenset[str]:
 
 
 def _asking(request: PodRequest, *asks: GpuRequest) -> PodRequest:
-    """Return the request with these GPU requests in place of its own; those for no card are left
-    out."""
+    """Return the request with these GPU requests instead of its own, without those for no card."""
     kept = tuple(each for each in asks if each.count)
     return replace(request, shape=replace(request.shape, gpu_requests=kept))
 
@@ -340,8 +343,8 @@ def _whole_number(annotations: Mapping[str, str], name: str, least: int, most: i
 
 
 def _container(slots: list[ContainerSlot], annotations: Mapping[str, str]) -> int:
-    """Return the place of the container that gets the cards: the one that is named, else the first
-    main one."""
+    """Return the index of the container that gets the cards: the one that the annotation names,
+    else the first main container."""
     wanted = annotations.get(CONTAINER, "")
     for index, slot in enumerate(slots):
         if slot.container.name == wanted if wanted else slot.role == "main":

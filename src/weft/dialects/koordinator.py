@@ -6,9 +6,9 @@
     gpu-memory alone                               bytes
     gpu.shared: n beside these                     they are totals over n cards
 
-Other combinations are invalid there, and an error here. A bound pod's cards stand in an annotation
-by *minor number*, which is not NVML's index: the node's `Device` object joins it with a UUID. Where
-no such object is known, it is unknown which card it is.
+Other combinations are invalid in Koordinator, and an error here. A bound pod's cards stand in an
+annotation by *minor number*, which is not NVML's index: the node's `Device` object maps it to a
+UUID. Without that object the card is unknown.
 """
 
 import json
@@ -80,7 +80,8 @@ class KoordinatorDevice(Api, frozen=True, gc=False):
 
 
 class Koordinator(BaseDialect):
-    """Amounts of the pod, on each of n cards; every container sees them all."""
+    """Koordinator's dialect: the pod's amounts on each of n cards; every container sees all
+    cards."""
 
     name = "koordinator"
     title = "Koordinator"
@@ -100,7 +101,7 @@ class Koordinator(BaseDialect):
         return words.manifest.spec.scheduler_name in self.scheduler_names and words.asks_for((GPU,))
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """Return the pod's amounts of each card."""
+        """Return the pod's request: its amounts on each card."""
         asked = {name: _peak(words, name) for name in (GPU, *self.resources)}
         by_hook = words.labels.get(ISOLATION_LABEL) == "HAMi-core"
         shape = Shape(isolation="hook") if by_hook else None
@@ -119,7 +120,7 @@ class Koordinator(BaseDialect):
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """Return the cards by minor number, where the node's Device object says these."""
+        """Return the cards by minor number, if the node's Device object has them."""
         env = visible(request, placement)
         minors = {uuid: name.removeprefix(_MINOR) for name, uuid in _minors(node).items()}
         cards = {gpu.index: gpu for gpu in node.gpus}
@@ -144,11 +145,12 @@ class Koordinator(BaseDialect):
         return _held(pod, request, node)[0]
 
     def wrong_marks(self, pod: PodManifest, request: PodRequest, node: Node) -> WrongMark | None:
-        """Return what in the mark cannot be read, or contradicts itself; None if nothing."""
+        """Return what in the annotation cannot be read, or contradicts itself; None if nothing."""
         return _held(pod, request, node)[1] if request.shape.gpu_requests else None
 
     def perhaps_on(self, pod: PodManifest, node: Node) -> frozenset[int]:
-        """Return the cards of its mark's minor numbers that the Device object has."""
+        """Return the indexes of the cards that the pod's annotation names by minor numbers of the
+        Device object."""
         names = _minors(node)
         uuids = (names.get(f"{_MINOR}{minor}", "") for minor, _ in _given(pod) or ())
         cards = (find(node, uuid) for uuid in uuids)
@@ -174,7 +176,7 @@ def reported_by(device: KoordinatorDevice | None) -> InventorySource | None:
 
 
 def _gpus(device: KoordinatorDevice | None) -> list[DeviceInfo]:
-    """Return the GPUs that can be: one for each minor number and UUID."""
+    """Return the Device object's valid GPUs, one for each minor number and UUID."""
     found: dict[int, DeviceInfo] = {}
     for each in (device.spec.devices or ()) if device is not None else ():
         fits = each.minor is not None and 0 <= each.minor < MOST_GPUS
@@ -275,18 +277,19 @@ def _given(pod: PodManifest) -> list[tuple[int, dict[str, Any]]] | None:
 def _exact(
     gpu_request: GpuRequest, resources: Mapping[str, Any], gpu: Gpu, wrong: list[str]
 ) -> Share:
-    """Return the share as it is marked; of amounts that contradict each other, or what the pod
-    asks, the larger."""
+    """Return the share that the annotation gives; the larger amount if it contradicts itself or the
+    pod's request."""
     least = asked_on(0, gpu_request, gpu)
     by_bytes = -(-_bytes(resources.get(MEMORY, 0)) // _MIB)
     by_ratio = min(_bytes(resources.get(RATIO, 0)), 100) * gpu.memory_mib // 100
     marked_milli = min(_bytes(resources.get(CORE, 0)), 100) * 10
-    near = gpu.memory_mib // 50 + 1  # the ratio is rounded to percents, the bytes to a driver's
+    near = gpu.memory_mib // 50 + 1  # the ratio is rounded to percent, bytes by the driver
     if by_bytes and by_ratio and abs(min(by_bytes, gpu.memory_mib) - by_ratio) > near:
         wrong.append(
             f"{ALLOCATED} says {by_bytes:,} MiB of GPU {gpu.index}, and by its ratio {by_ratio:,}"
         )
-    # Of a percent Koordinator and Weft may think one MiB apart; cores are whole percents of a card.
+    # Koordinator and Weft may round a percentage to MiB that differ by one; cores are whole
+    # percent.
     marked_mib = max(by_bytes, by_ratio if not by_bytes or wrong else 0)
     if marked_mib + near < least.memory_mib or marked_milli < least.milli // 10 * 10:
         wrong.append(
@@ -308,7 +311,7 @@ def _minor(entry: Mapping[str, Any]) -> int:
 
 
 def _bytes(text: Any) -> int:
-    """Return a quantity; 0 if it is none."""
+    """Return the quantity; 0 if it cannot be read."""
     try:
         short = isinstance(text, str | int | float) and len(str(text)) <= 40
         return max(parse_quantity(text, ""), 0) if short else 0

@@ -1,6 +1,6 @@
-"""Kube-Knots, as the ECE diploma's scheduler has it: the pod label `GPU_MEM_REQ`, in MiB.
+"""Kube-Knots, in the version of an ECE diploma thesis: the pod label `GPU_MEM_REQ`, in MiB.
 
-The original knows one GPU, and no resource or device plugin: containers see every card. Weft
+That scheduler knows one GPU, and no resource or device plugin: containers see every card. Weft
 charges the label on one card and shows the containers that card alone.
 """
 
@@ -16,8 +16,8 @@ LABEL = "GPU_MEM_REQ"
 
 
 class Kubeknots(BaseDialect):
-    """Requests in a label for MiB of one GPU; a missing or unreadable label counts as 0, with a
-    warning."""
+    """Kube-Knots' dialect: a label with MiB of one GPU; a missing or unreadable label counts as 0,
+    with a warning."""
 
     name = "kubeknots"
     title = "Kube-Knots"
@@ -32,8 +32,8 @@ class Kubeknots(BaseDialect):
         return LABEL in words.labels
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """Return the label's MiB on one card, or the whole cards of `nvidia.com/gpu` if it stands
-        by."""
+        """Return the label's MiB on one card; whole cards instead if containers also request
+        `nvidia.com/gpu`."""
         labels = words.labels
         text = labels.get(LABEL)
         number = label_number(labels, LABEL, MOST_GPU_MIB, "any card")

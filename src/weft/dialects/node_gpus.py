@@ -28,10 +28,10 @@ class ReportedGpu(msgspec.Struct, frozen=True, gc=False):
 
 
 class InventorySource(msgspec.Struct, frozen=True):
-    """One source's report. `exact` are the GPUs in full, where it knows everything.
+    """One source's report. `exact`: the GPUs in full, if the source knows everything about them.
 
-    `unit_mib` is what one unit of memory is there, where nodes differ in that; else 0. `links` say
-    how its GPUs are connected.
+    `unit_mib`: MiB of the node's unit of memory, 0 if the source's unit is fixed. `links` say how
+    its GPUs are connected.
     """
 
     name: str
@@ -44,7 +44,7 @@ class InventorySource(msgspec.Struct, frozen=True):
 def equal_gpus(
     name: str, count: int, least: int, most: int, model: str = ""
 ) -> InventorySource | None:
-    """Return this many GPUs of the same size; None for none."""
+    """Return a source with this many GPUs of the same size; None for none."""
     if not 0 < count <= MOST_GPUS or most > MOST_GPU_MIB:
         if not count:
             return None
@@ -66,10 +66,10 @@ def whole_number(annotations: Mapping[str, str], name: str) -> int:
 
 
 def advertised_by_agent(node: NodeManifest, name: str) -> bool:
-    """Return True if Weft's agent, which says all about the GPUs in its own annotation, advertises
-    this.
+    """Return True if Weft's agent advertises this resource on the node.
 
-    Its sums are no second source: they add up cards that differ, and what is lent.
+    Its amounts are no second source next to its inventory annotation: they add up cards of
+    different sizes, and lent memory.
     """
     annotations = node.metadata.annotations or {}
     return INVENTORY in annotations and name in listed_parts(annotations.get(ADVERTISES, ""))

@@ -1,8 +1,8 @@
-"""How a node's GPUs are connected, from whoever tells.
+"""Finds how a node's GPUs are connected.
 
-The first that answers: Weft's annotation, HAMi's scores, the configuration, and last, where nothing
-but ResourceSlices describes the GPUs, these. Cards that the node does not have, or has beside
-those, are left out.
+The first of these that exists counts: Weft's annotation, HAMi's scores, the configuration, and
+ResourceSlices if nothing else describes the GPUs. Cards that only the source or only the node has
+are left out.
 """
 
 import fnmatch
@@ -22,7 +22,8 @@ from weft.model.gpu_links import (
 )
 
 HAMI_SCORES = "hami.io/node-nvidia-score"
-"""Its device plugin's, a JSON list: of each GPU its UUID, and a score for each other one's."""
+"""Annotation of HAMi's device plugin, a JSON list: the UUID of each GPU, and its scores with the
+others."""
 _MOST_LETTERS = 65_536
 _HAMI_PCIE = {10: "SYS", 20: "NODE", 30: "PHB", 40: "PXB", 50: "PIX", 60: "PIX"}
 _HAMI_NVLINK = 100
@@ -31,8 +32,8 @@ _HAMI_NVLINK = 100
 class LinksRule(msgspec.Struct, frozen=True):
     """An entry of `gpuLinks:` in the configuration: the nodes, and how their GPUs are connected.
 
-    `nodes` is a shell pattern on the node's name; `labels` must all be on the node. The first
-    rule that fits is the node's.
+    `nodes` is a shell pattern on the node's name; `labels` must all be on the node. The first entry
+    that fits a node counts.
     """
 
     links: GpuLinks
@@ -40,7 +41,7 @@ class LinksRule(msgspec.Struct, frozen=True):
     labels: Mapping[str, str] = {}
 
     def fits(self, node: NodeManifest) -> bool:
-        """Return True if it is about this node."""
+        """Return True if this entry is for the node."""
         labels = node.metadata.labels or {}
         return fnmatch.fnmatchcase(node.metadata.name, self.nodes) and all(
             labels.get(key) == value for key, value in self.labels.items()
@@ -60,7 +61,8 @@ def links_of(
     rules: Sequence[LinksRule],
     warnings: list[str],
 ) -> GpuLinks | None:
-    """Return the links of the node's cards; None if nobody says any, or not so that it can be."""
+    """Return the links between the node's cards; None if no source has any. Invalid annotations are
+    ignored with a warning."""
     annotations = node.metadata.annotations or {}
     cards = [gpu for gpu in gpus if gpu.parent is None]
     readers: tuple[tuple[str, Callable[[str, Sequence[Gpu]], GpuLinks | None]], ...] = (
@@ -98,7 +100,8 @@ def _annotated(text: str) -> GpuLinks:
 
 
 def _of_hami(text: str, cards: Sequence[Gpu]) -> GpuLinks | None:
-    """Scores are sums: 100 for each NVLink, and 10 (between sockets) to 60 for the PCIe path."""
+    """Read HAMi's scores, which are sums: 100 for each NVLink, and 10 (between sockets) to 60 for
+    the PCIe path. None if no card is listed."""
     try:
         scores = msgspec.json.decode(text, type=list[_Scores])
     except (msgspec.DecodeError, RecursionError) as error:
@@ -132,8 +135,8 @@ def _hami_word(score: int | None) -> str:
 
 
 def of_cards(links: GpuLinks | None, gpus: Sequence[Gpu]) -> GpuLinks | None:
-    """Return the links of those cards that are there; None if that is not two, or nobody says
-    any."""
+    """Return the links between those cards that the node has; None if fewer than two are left, or
+    there are no links."""
     if links is None:
         return None
     there = {card.index for card in gpus if card.parent is None}

@@ -21,18 +21,20 @@ GFD_PRODUCT = "nvidia.com/gpu.product"
 
 
 class Nvidia(BaseDialect):
-    """Whole cards by count. The system itself records nowhere which cards a pod has."""
+    """NVIDIA's dialect: whole cards by count. The device plugin records nowhere which cards a pod
+    has."""
 
     name = "nvidia"
     resources = (GPU,)
     resource_pattern = r"nvidia\.com/gpu$"
 
     def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
-        """Cards, or their instances; or the parts that pods of HAMi may have of them."""
+        """Return one card's `nvidia.com/gpu`: 1, or its MIG instances, times the pods that may
+        share each by HAMi."""
         return {GPU: pieces * settings.gpu_parts}
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """n idle cards per container."""
+        """Return the pod's request: n whole cards for each container."""
         asks = asks_of(words, self.resources, _ask)
         return build(words, self.name, per_container(words.slots, asks))
 
@@ -43,7 +45,8 @@ def _ask(slot: ContainerSlot) -> GpuRequest | None:
 
 
 def reported_gpus(node: NodeManifest) -> InventorySource | None:
-    """GPU feature discovery's labels. Shared GPUs have `-SHARED` behind the product."""
+    """Return the GPUs by GPU feature discovery's labels; None without them. Shared GPUs have
+    `-SHARED` behind the product."""
     labels = node.metadata.labels or {}
     if GFD_COUNT not in labels or GFD_MEMORY not in labels:
         return None
@@ -53,6 +56,7 @@ def reported_gpus(node: NodeManifest) -> InventorySource | None:
 
 
 def counted_gpus(node: NodeManifest) -> InventorySource | None:
-    """NVIDIA's device plugin: a count and nothing else."""
+    """Return the GPUs that NVIDIA's device plugin counts, of unknown size; None if it counts
+    none."""
     count = quantity(node.status.allocatable or {}, GPU)
     return equal_gpus("nvidia.com/gpu", count, 0, 0) if count else None

@@ -1,9 +1,10 @@
-"""Reads what NVIDIA's device plugin gave to bound pods, as the node's agent tells.
+"""Reads which GPUs NVIDIA's device plugin gave to bound pods, as the node's agent reports.
 
 With time slicing or MPS the plugin offers each card as several devices, all alike, under the name
 `nvidia.com/gpu` or `nvidia.com/gpu.shared`, and the kubelet picks some for each container. A pod
 holds devices/replicas of each card of which it has any: memory and cores, rounded down, so that all
-devices of a card together are at most the card. Undivided cards and MIG instances are one of one.
+devices of a card together are at most the card. Undivided cards and MIG instances are one device of
+one.
 """
 
 import functools
@@ -47,8 +48,8 @@ _MILLIONTHS = 1_000_000
 
 
 class GivenShares(NamedTuple):
-    """The shares of the GPUs that the plugin gave a pod, and the same in words (`told`); none where
-    that is not told, or, as `problem` says in words, cannot be so."""
+    """The shares of the GPUs that the plugin gave a pod, and a sentence about them (`told`). None
+    if the agent reports none, or `problem` says why its report cannot be right."""
 
     shares: tuple[Share, ...] = ()
     told: str = ""
@@ -62,7 +63,7 @@ def is_device(resource: str) -> bool:
 
 
 def read_plugin_gpus(node: NodeManifest) -> PluginGpus:
-    """Read what the agent tells on its node; `BadInputError` where nobody can read that."""
+    """Read the agent's report on the node; `BadInputError` if it cannot be read."""
     text = (node.metadata.annotations or {}).get(PLUGIN_GPUS)
     if text is None:
         return NONE_GIVEN
@@ -73,8 +74,8 @@ def read_plugin_gpus(node: NodeManifest) -> PluginGpus:
 
 
 def devices_held(pod: PodManifest, request: PodRequest) -> int:
-    """How many devices of the plugin the pod's main containers and sidecars have together; 0 for
-    pods that are read as another system's."""
+    """Return how many devices of the plugin the pod's main containers and sidecars have together; 0
+    for pods that are read as another system's."""
     named = any(is_device(name) for name, _ in request.shape.extended)
     if request.dialect != Nvidia.name and not (request.dialect == NONE.name and named):
         return 0
@@ -82,7 +83,7 @@ def devices_held(pod: PodManifest, request: PodRequest) -> int:
 
 
 def given_shares(pod: PodManifest, devices: int, node: Node) -> GivenShares:
-    """Return the shares of a pod that has so many devices of the plugin on this node."""
+    """Return the shares of a pod that has this many devices of the plugin on this node."""
     told = NONE_GIVEN if node.called is UNSET else node.called.given
     given = told.pods.get(pod.metadata.uid, ())
     if not given:
@@ -106,8 +107,8 @@ def _part(given: GivenGpu) -> str:
 
 
 def anywhere(pod: PodManifest, node: Node) -> GpuRequest | None:
-    """Return the most that a pod may hold of each card by `nvidia.com/gpu.shared`, where it is
-    unknown which; None for pods that ask for none."""
+    """Return the most of each card that a pod with `nvidia.com/gpu.shared` may hold, for when its
+    card is unknown; None for pods that request none."""
     devices = peak([(slot.role, amount(slot, SHARED, HELD)) for slot in slots(pod)])
     if not devices:
         return None

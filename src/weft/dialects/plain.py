@@ -12,6 +12,6 @@ class Plain(BaseDialect):
     name = "none"
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """No GPU requests; every container without a GPU."""
+        """Return a request for no GPU."""
         places = words.slots
         return build(words, self.name, per_container(places, [None] * len(places)))

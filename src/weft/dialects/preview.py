@@ -1,7 +1,7 @@
 """Previews the annotations, labels and environment of a pod that is not placed yet.
 
-The dialects write real marks for an invented node whose every number stands for something the
-decision fills in; the numbers are then replaced by what they stand for.
+The dialects write real marks for an invented node with unmistakable numbers, which are then
+replaced by names such as `<gpu index>`.
 """
 
 import re
@@ -32,12 +32,12 @@ _STANDS_FOR = (
     # Also what a percentage of the invented card comes to.
     (re.compile(r"(?<!\d)\d{8,10}(?!\d)"), "<MiB on the card>"),
 )
-# Names made by hashing: of the decision, so they say nothing yet.
+# Hashes of the decision, so they say nothing yet.
 _OPAQUE = ("GPU", "ALNAIR_ID")
 
 
 def preview(request: PodRequest) -> PodAnnotations:
-    """Annotations, labels and environment with `<…>` for what only the decision can say."""
+    """Return annotations, labels and environment, with `<…>` for what depends on the placement."""
     shares: list[Share] = []
     gpus: list[Gpu] = []
     for index, gpu_request in enumerate(request.shape.gpu_requests):

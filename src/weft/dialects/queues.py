@@ -8,8 +8,8 @@
     label kai.scheduler/queue             KAI's Queue
     else                                  its namespace
 
-The first that is there counts. A name is a name, whichever system's. An annotation may hold
-anything: one that is not a name says nothing.
+The first that the pod has counts. Equal names are one queue, whichever system's they are. An
+annotation that is not a valid name is ignored.
 """
 
 import re
@@ -30,8 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_./-]{0,251}[A-Za-z0-9])?", re.ASCII)
 
 
 def named_queue(pod: PodManifest) -> str:
-    """Return the queue that the pod names; "" if it names none. Most pods do not, and that is soon
-    seen."""
+    """Return the queue that the pod names; "" if it names none. Quick, as most pods name none."""
     said: list[str] = []
     labels, annotations = pod.metadata.labels, pod.metadata.annotations
     if labels and not _LABELS.isdisjoint(labels):

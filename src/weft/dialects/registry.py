@@ -1,9 +1,9 @@
-"""Reads each pod by the dialect whose it is, and writes placements in its words.
+"""Finds each pod's dialect, reads the pod by it, and writes placements in its form.
 
-The schedulerName is looked at first, then what the pod asks with, the most specific first: what
-the resources say is what the pod gets, so a schedulerName that belongs to another system is only
-worth a warning. Two unrelated systems in one pod are an error, for neither reading is what the
-author meant.
+The pod's resources, labels and annotations decide, as they are what the pod gets; the schedulerName
+alone decides only for systems without resources (`asks_by_name`). A schedulerName of another system
+causes a warning. Requests of two unrelated systems in one pod are an error, as neither reading
+would be what the author meant.
 """
 
 from collections.abc import Sequence, Set
@@ -63,7 +63,7 @@ for _place, _system in enumerate(ALL):
         _BY_SCHEDULER.setdefault(_scheduler, _system)
     for _name in (*_system.resources, *_system.asking_labels, *_system.carried_by):
         _NAMED_BY.setdefault(_name, set()).add(_place)
-# What each system reads besides its own words: not a second claim on the pod.
+# Resources of other systems that each system reads as well, so they are no second system.
 INCLUDES = {
     "coscheml": ("gpushare",),
     "hami": ("nvidia",),
@@ -76,15 +76,15 @@ INCLUDES = {
 
 
 def dialect(name: str) -> BaseDialect:
-    """Return the dialect of this name; "none" is the one of pods without a GPU."""
+    """Return the dialect of this name; "none" is that of pods without a GPU."""
     if name not in BY_NAME:
         raise BadInputError("dialect", unknown(name, BY_NAME))
     return BY_NAME[name]
 
 
 class Placer(NamedTuple):
-    """Placer of a bound pod: a dialect's name and what people call it, or a schedulerName and "".
-    `mark` names its cards for it, "" if nothing does."""
+    """The system that placed a bound pod: a dialect's name and title, or a schedulerName and "".
+    `mark`: the annotation or label that names its cards, "" if there is none."""
 
     name: str
     title: str
@@ -92,8 +92,8 @@ class Placer(NamedTuple):
 
 
 def placer_of(manifest: PodManifest, reads: str) -> Placer:
-    """Return the system that placed this bound pod, in the words of dialect `reads`, without
-    Weft."""
+    """Return the system that placed this bound pod, if Weft did not; `reads` is the pod's
+    dialect."""
     system = dialect(reads)
     mark, scheduler = system.cards_named_by(manifest), manifest.spec.scheduler_name
     if not mark:
@@ -105,8 +105,8 @@ def placer_of(manifest: PodManifest, reads: str) -> Placer:
 
 
 def systems_of(words: PodWords, settings: DialectSettings) -> list[BaseDialect]:
-    """Return the systems in whose words the pod asks, in their order: those are looked at that read
-    one of the names in it."""
+    """Return the systems in whose form the pod requests GPUs, in the order of `ALL`. Only systems
+    that read a name in the pod are asked."""
     places: set[int] = set()
     for names in (words.naming, words.labels, words.annotations):
         for name in _NAMED_BY.keys() & names.keys():
@@ -116,8 +116,8 @@ def systems_of(words: PodWords, settings: DialectSettings) -> list[BaseDialect]:
 
 
 def choose(pod: PodManifest, settings: DialectSettings) -> tuple[BaseDialect, str]:
-    """Return the pod's system, and a warning ("" for none) where its schedulerName says
-    otherwise."""
+    """Return the pod's system, and a warning ("" for none) if its schedulerName is another
+    system's."""
     return _choose(PodWords(pod), settings)
 
 
@@ -143,7 +143,7 @@ def _choose(words: PodWords, settings: DialectSettings) -> tuple[BaseDialect, st
     if named is None or named.name in (owner.name, "weft"):
         return owner, ""
     if named.served_by_itself and owner.name in INCLUDES[named.name]:
-        return owner, ""  # whole cards, which it places too and writes no marks for
+        return owner, ""  # whole cards, which the named system places too, without marks
     return owner, (
         f"schedulerName {scheduler} is {named.name}'s, but the pod asks in {owner.name}'s words: "
         f"it is read as {owner.name}'s"
@@ -151,19 +151,20 @@ def _choose(words: PodWords, settings: DialectSettings) -> tuple[BaseDialect, st
 
 
 class ManifestReading(NamedTuple):
-    """The request of a pod. `foreign` are its requests for GPUs in words that no dialect reads."""
+    """The request of a pod, and its requests for GPUs (`foreign`) that no dialect reads."""
 
     request: PodRequest
     foreign: tuple[ForeignRequest, ...]
 
 
 def parse_pod(manifest: PodManifest, settings: DialectSettings) -> PodRequest:
-    """Return the pod as Weft sees it, or `BadInputError` naming field, value and a remedy."""
+    """Return the pod's request, or `BadInputError` naming field, value and a remedy."""
     return read_pod(manifest, settings).request
 
 
 def read_pod(manifest: PodManifest, settings: DialectSettings) -> ManifestReading:
-    """Return the same, with what is beyond Weft. The pod's containers are walked once."""
+    """Return the pod's request and what Weft does not support in it. The containers are walked
+    once."""
     words = PodWords(manifest)
     system, warning = _choose(words, settings)
     request = system.parse(words, settings)
@@ -183,7 +184,7 @@ def read_pod(manifest: PodManifest, settings: DialectSettings) -> ManifestReadin
     if system.unhonoured:
         foreign += unhonoured(manifest, system.name)
     warnings = (warning, *request.warnings) if warning else request.warnings
-    if foreign:  # those that keep the pod waiting are its constraints' reason
+    if foreign:  # those with `waits` become the reason why the pod is pending
         warnings += tuple(each.text for each in foreign if not each.waits)
     names = system.scheduler_names
     return ManifestReading(
@@ -218,7 +219,7 @@ class WrittenPlacement(NamedTuple):
 def written(
     request: PodRequest, placement: Placement, node: Node, now_ns: int, *, most_permille: int
 ) -> WrittenPlacement:
-    """Make the marks and the record; `most_permille` as for `shares.delivered`."""
+    """Return the marks and the record of a placement; `most_permille` as for `shares.delivered`."""
     system = BY_NAME[request.dialect]
     marks, as_one = system.write(request, placement, node, now_ns), system.pod_asks_as_one
     record = delivered(
@@ -230,17 +231,16 @@ def written(
 def read_placement(
     manifest: PodManifest, node: Node, settings: DialectSettings
 ) -> Placement | None:
-    """Return the placement of a bound pod on `node`, from its annotations; None if they do not
-    say."""
+    """Return the placement of a bound pod on `node` by its annotations; None if they give none."""
     return read_bound(manifest, node, settings)[1]
 
 
 def parse_bound(manifest: PodManifest, settings: DialectSettings) -> tuple[PodRequest, str]:
-    """Return a bound pod by what its owner cannot change any more; and why not all of it is read,
-    "" if it is.
+    """Return a bound pod's request by what its owner cannot change any more, and why a part of it
+    is not read, "" if all is.
 
-    Labels and annotations that ask for GPUs count where a scheduler went by them and left no mark
-    that two agree on. Raises `BadInputError` where its containers' resources contradict each other.
+    Labels and annotations that request GPUs count if a scheduler went by them and no two marks
+    agree. Raises `BadInputError` if its containers' resources contradict each other.
     """
     asked = manifest if _placed_by_words(manifest) else without_asking(manifest)
     try:
@@ -253,23 +253,23 @@ def parse_bound(manifest: PodManifest, settings: DialectSettings) -> tuple[PodRe
 
 
 class KeptWords(NamedTuple):
-    """A bound pod's labels and annotations that count as they were first seen: those that ask for
-    GPUs, and the marks of systems that go on beside Weft."""
+    """A bound pod's labels and annotations whose first seen values count: those that request GPUs,
+    and the marks of systems that run next to Weft."""
 
     labels: dict[str, str]
     annotations: dict[str, str]
 
 
 def kept_of(manifest: PodManifest, *, asking: bool = True) -> KeptWords:
-    """Return the labels and annotations of the pod that count as they were first seen; only marks
-    unless `asking`."""
+    """Return the pod's labels and annotations whose first seen values count; only marks unless
+    `asking`."""
     words = kept_words if asking else kept_marks
     return KeptWords(words(manifest.metadata.labels), words(manifest.metadata.annotations))
 
 
 def with_kept(manifest: AnyPod, kept: KeptWords, *, asking: bool = True) -> AnyPod:
-    """Return the pod with the labels and annotations in `kept` in place of its own ones of that
-    sort."""
+    """Return the pod with the labels and annotations in `kept` instead of its present ones of that
+    kind."""
     own = kept_of(manifest, asking=asking)
     if own == kept:
         return manifest
@@ -283,7 +283,7 @@ def with_kept(manifest: AnyPod, kept: KeptWords, *, asking: bool = True) -> AnyP
 
 
 def without_asking(manifest: PodManifest) -> PodManifest:
-    """Return the pod without labels and annotations that ask for GPUs."""
+    """Return the pod without labels and annotations that request GPUs."""
     meta = manifest.metadata
     labels, annotations = meta.labels or {}, meta.annotations or {}
     if ASKING_LABELS.isdisjoint(labels) and ASKING_ANNOTATIONS.isdisjoint(annotations):
@@ -294,8 +294,8 @@ def without_asking(manifest: PodManifest) -> PodManifest:
 
 
 def without_words(manifest: PodManifest) -> PodManifest:
-    """Return the pod as its spec alone asks: without labels, and with no annotations but what it
-    says of itself."""
+    """Return the pod as its spec alone requests GPUs: without labels, and only with annotations
+    that describe it (application, class, duration, SLO)."""
     said = {
         name: text
         for name, text in (manifest.metadata.annotations or {}).items()
@@ -331,8 +331,8 @@ def _unreadable(manifest: PodManifest, settings: DialectSettings) -> str:
 
 
 class PossibleRequests(NamedTuple):
-    """Upper bounds of resources that contradict each other: each system's reading of its
-    own, and whole cards for what no system can read."""
+    """Upper bounds for a pod whose resources contradict each other: each system's reading of its
+    own resources, and a number of whole cards for what no system can read."""
 
     readings: tuple[PodRequest, ...]
     cards: int
@@ -342,7 +342,7 @@ def possible_requests(manifest: PodManifest, settings: DialectSettings) -> Possi
     """Return the readings of a pod's resources by each system that it names. Never raises
     `BadInputError`.
 
-    What a system cannot read is as many cards as it names units: no quota sees fewer.
+    What a system cannot read counts as one card for each unit, so that no quota sees too few.
     """
     spec_alone = without_words(manifest)
     carried = systems_of(PodWords(spec_alone), settings)
@@ -362,7 +362,7 @@ def possible_requests(manifest: PodManifest, settings: DialectSettings) -> Possi
 
 
 def _asking_only(manifest: PodManifest, names: Set[str]) -> PodManifest:
-    """Return the pod with these of its resources alone."""
+    """Return the pod with only these of its containers' resources."""
 
     def only(amounts: Quantities | None) -> Quantities:
         return {name: amount for name, amount in (amounts or {}).items() if name in names}
@@ -401,7 +401,7 @@ def read_bound(
     manifest: PodManifest, node: Node, settings: DialectSettings
 ) -> tuple[PodRequest, Placement | None]:
     """Return the bound pod's request as its node counts it, and its placement, None if its
-    annotations do not say."""
+    annotations give none."""
     request = parse_pod(manifest, settings)
     system = dialect(request.dialect)
     request = system.on_node(manifest, request, node, settings)[0]
@@ -409,7 +409,7 @@ def read_bound(
 
 
 def _example(system: BaseDialect, pod: PodManifest) -> str:
-    """Return a name in the pod that this system reads, for people to find."""
+    """Return the name of a resource or label in the pod that this system reads, for messages."""
     names = [name for name in (pod.metadata.labels or {}) if name.startswith(("genius/", "GPU_M"))]
     for container in (*(pod.spec.init_containers or ()), *pod.spec.containers):
         names += [*(container.resources.limits or ()), *(container.resources.requests or ())]
@@ -420,11 +420,11 @@ def _example(system: BaseDialect, pod: PodManifest) -> str:
 def non_gpu_resources(
     pod: PodManifest, *, lends: bool = False, bounds: InputBounds = REFUSED
 ) -> NonGpuResources:
-    """CPU, memory and other resources beside GPUs that the pod asks; with `lends`
-    GPU resources as well.
+    """Return the pod's requests of CPU, memory and other resources; with `lends` GPU resources as
+    well.
 
-    What is more than any node has is refused, or held at that where `bounds` say so. Containers
-    of a pod whose resources are held and cannot be read count as nothing.
+    An amount above what any node has is refused, or cut to that if `bounds` hold amounts;
+    containers' resources that cannot be read then count as nothing.
     """
     counted = RESOURCES if lends else ()
     return beside_gpus(PodWords(pod), bounds, is_gpu_resource, counted=counted)

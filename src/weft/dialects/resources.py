@@ -1,19 +1,18 @@
-"""Reads what containers ask for exactly, and lays it out as the pod's GPU requests.
+"""Reads containers' resources by Kubernetes' rules, and combines them into the pod's GPU requests.
 
-Kubernetes' rules, for every dialect alike. Extended resources are whole numbers whose request
-equals their limit; a pod needs the larger of its init containers (each beside the sidecars started
-before it) and of everything that runs together afterwards. Numbers are held to what a node can
-have at all (`model/ceilings.py`). Containers are walked once (`PodWords`): there may be thousands.
+Extended resources are whole numbers whose request equals their limit; a pod needs the larger of its
+init containers (each with the sidecars started before it) and of all that run together afterwards.
+Amounts are limited to what a node can have (`model/ceilings.py`). Containers are walked once
+(`PodWords`): there may be thousands.
 
 Main containers and sidecars (init containers that restart Always) run together: each holds its own
 GPU request. An init container ends before the main containers start, so it borrows their GPU
 requests, and these grow to whatever it needs beyond them: the pod holds the larger of the two,
 never the sum. A container uses the first `asked.count` GPUs of its GPU requests, in their order.
 
-Invariant: at no moment of the pod's life do the containers that run use more of a GPU than the
-GPU requests hold. Memory of different kinds (MiB beside a percentage) can't be compared before the
-card is known; such an init container holds a GPU request of its own, which is more than needed,
-never less.
+Invariant: at no moment of the pod's life do the containers that run use more of a GPU than the GPU
+requests hold. Memory of different kinds (MiB and a percentage) can't be compared before the card is
+known; such an init container holds a GPU request of its own, which is more than needed, never less.
 """
 
 import contextlib
@@ -46,12 +45,12 @@ _NATIVE = ("cpu", "memory", "ephemeral-storage", "pods", "storage")
 _MIB = 2**20
 _HUGE = "hugepages-"
 _SHORT = 16
-"""Longest text whose number is remembered: containers by the thousand ask the same."""
+"""Longest text whose number is cached: thousands of containers may request the same."""
 
 
 @functools.lru_cache(maxsize=1024)
 def _short(parse: Parse, text: str) -> int | None:
-    """Return the amount that `parse` reads; None if it is not a number, or an absurd one."""
+    """Return the amount that `parse` reads; None if it is not a number, or implausibly large."""
     try:
         return None if _ABSURD.search(text) else parse(text, "")
     except BadInputError:
@@ -99,9 +98,10 @@ class InputBounds:
 
 
 REFUSED = InputBounds()
-"""For pods that wait; what bound pods take must not be charged as nothing, and is held."""
+"""For pending pods: an amount that is too large is refused."""
 HELD = InputBounds(held=True)
-"""For pods that hold what they ask for already: what is too large counts as the most there is."""
+"""For bound pods: an amount that is too large counts as the most there is, as it must not count as
+nothing."""
 
 
 Role = Literal["init", "sidecar", "main"]
@@ -189,10 +189,9 @@ def asked_of(slot: ContainerSlot, names: Sequence[str]) -> list[str]:
 
 
 def by_name(places: Sequence[ContainerSlot]) -> dict[str, list[ContainerSlot]]:
-    """Return the containers that ask for each resource, in their order. The others ask for none of
-    it.
+    """Return the containers that name each resource, in their order.
 
-    A pod may have thousands of containers, and each a resource that nobody else names.
+    A pod may have thousands of containers, and each a resource that no other names.
     """
     asking: dict[str, list[ContainerSlot]] = {}
     for slot in places:
@@ -228,7 +227,7 @@ def units(slot: ContainerSlot, name: str, unit: str) -> int:
     if value >= MORE_THAN_A_CARD:
         resources = slot.container.resources
         text = str({**(resources.requests or {}), **(resources.limits or {})}[name]).strip()
-        # The API server shortens round numbers: nobody need have written the suffix.
+        # The API server shortens round numbers, so the user need not have written the suffix.
         shortened = f" (so Kubernetes shows {value}, too)" if text[-1:] in "kMGTPE" else ""
         raise BadInputError(
             f"{slot.where}.resources.limits[{name}]",
@@ -250,9 +249,9 @@ def percent(slot: ContainerSlot, name: str) -> int:
 
 
 def label_number(labels: Mapping[str, str], name: str, most: int, unit: str) -> int | None:
-    """Read a whole number of 0 or more from a label; None if it is missing or not such a number.
+    """Return the whole number of 0 or more in a label; None if it is missing or not such a number.
 
-    One that is larger than `most`, which is what a `unit` has, is refused.
+    A number above `most`, which is what a `unit` (such as "any node") has, is refused.
     """
     text = labels.get(name, "").strip()
     if not re.fullmatch(r"[0-9]{1,63}", text, re.ASCII):
@@ -265,7 +264,8 @@ def label_number(labels: Mapping[str, str], name: str, most: int, unit: str) -> 
 
 
 def peak(amounts: Sequence[tuple[Role, int]]) -> int:
-    """Return the most that runs at any moment of the pod's life, in the order of `slots`."""
+    """Return the largest sum that runs at any moment of the pod's life; `amounts` are in the order
+    of `slots`."""
     running = highest = mains = 0
     for role, value in amounts:
         if role == "main":
@@ -318,12 +318,12 @@ class ContainerRequests(NamedTuple):
 
 
 def whole_cards(count: int) -> GpuRequest:
-    """`count` idle cards, all of each."""
+    """Return a request for `count` whole cards."""
     return GpuRequest(count=count, memory=WHOLE_CARD, milli=FULL_MILLI, whole=True)
 
 
 class NonGpuResources(NamedTuple):
-    """Resources beside GPUs; `extended` are all but CPU and memory by name, sorted."""
+    """A pod's resources other than GPUs; `extended` are all but CPU and memory, sorted by name."""
 
     cpu_milli: int
     memory_mib: int
@@ -422,8 +422,8 @@ def _storage(pod: PodManifest, slots_of: SlotsByName) -> dict[str, int]:
 
 
 def _pod_level(pod: PodManifest, slots_of: SlotsByName) -> Quantities:
-    """Return the pod's own requests; where only a limit is said, the API server takes that, unless
-    it is of CPU or memory and the containers ask for some."""
+    """Return the pod-level requests. As in the API server, a limit without a request counts as one,
+    unless containers request that resource (huge pages excepted)."""
     own = pod.spec.resources
     if own is None:
         return {}
@@ -450,10 +450,11 @@ def _is_storage(name: str) -> bool:
 def to_deliver(
     words: PodWords, counted: Sequence[str], resources: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the resources by which the kubelet must hear of each container's share, sorted: the
-    counted ones where a container names any, else all of the system's.
+    """Return the resources that a node must advertise for the kubelet to deliver each container's
+    share, sorted: the counted ones if a container names any, else all of the system's.
 
-    What its node does not advertise it ignores: the container then starts without.
+    A kubelet ignores resources that its node does not advertise, and starts the container without a
+    share.
     """
     names: set[str] = set()
     for slot in words.naming_any((*counted, *resources)):
@@ -614,8 +615,8 @@ def _size(gpu_request: GpuRequest) -> tuple[bool, bool, int, int, int]:
 
 
 def _larger(a: GpuRequest, b: GpuRequest) -> GpuRequest | None:
-    """Return the least shared GPU request that serves either of the two; None if that is
-    undecided."""
+    """Return the least shared GPU request that serves either of the two; None if they cannot be
+    compared."""
     memory = _larger_memory(a.memory, b.memory)
     if memory is None or a.whole or b.whole:
         return None

@@ -1,18 +1,17 @@
-"""Writes a placement's shares as an annotation, and reads them back.
+"""Writes a placement's shares as an annotation, reads them back, and makes delivery records.
 
-What a GPU request takes of a card follows from the two alone, so a system's marks need only name
-the cards. Weft's own annotation carries everything; it goes into every Binding beside the system's
-marks, and once more under another name. It names the pod and the node it was written for: marks
-that came along when someone copied a manifest are worth nothing. What the marks of a bound pod are
-worth besides, `evidence.py` says.
+A GPU request and a card together give the share, so a system's marks need only name the cards.
+Weft's own annotation has everything; it goes into every Binding next to the system's marks, and
+once more under another name. It names the pod and the node: an annotation in a copied manifest is
+ignored. `evidence.py` decides what a bound pod's marks are worth.
 
-Beside the shares it carries what the pod said of itself (`says`): who edits that afterwards changes
-nothing, also for the next leader.
+The annotation also keeps what the pod says about itself (`says`), so that later edits of the pod
+have no effect, also after a change of leader.
 
-The delivery record says what each container gets of the shares: its part of a GPU is what it asks
-of it (`part_of`), less than what the pod holds there where containers share one card (gpushare,
+The delivery record says what each container gets of the shares: its part of a GPU is what it
+requests (`part_of`), less than what the pod holds there if containers share one card (gpushare,
 Alnair) or an init container borrows another's GPU. Containers of a pod that asks as one (Genius,
-Kube-Knots) may each use all that it holds.
+Kube-Knots) may each use all that the pod holds.
 """
 
 import json
@@ -66,8 +65,8 @@ def asked_on(index: int, gpu_request: GpuRequest, gpu: Gpu) -> Share:
 
 
 def placement_of(request: PodRequest, node: Node, shares: Sequence[Share]) -> Placement:
-    """Return the placement with these shares, and with what the pod takes of the node beside
-    them."""
+    """Return the placement with these shares, and with the pod's CPU, memory and other
+    resources."""
     shape = request.shape
     return Placement(
         uid=request.uid,
@@ -85,7 +84,8 @@ def placement_of(request: PodRequest, node: Node, shares: Sequence[Share]) -> Pl
 
 
 def keeps(placement: Placement, shape: Shape) -> bool:
-    """Return True if it keeps what a pod of this shape says of itself, beside what it asks for."""
+    """Return True if the placement has the application, job class, expected seconds and slowdown
+    limit of this shape."""
     return all(getattr(placement, name) == getattr(shape, name) for name in _KEPT)
 
 
@@ -136,8 +136,9 @@ def delivered(
 ) -> DeliveryRecord | None:
     """Return the delivery record of this placement; None for a pod that holds no GPU.
 
-    `env` is each container's environment, `as_one` says that the pod asks as one. `most_permille`
-    is how much of a GPU's memory may be promised to all pods together, in thousandths.
+    `env` is each container's environment; `as_one`: each container may use all that the pod holds.
+    `most_permille` is how much of a GPU's memory may be promised to all pods together, in
+    thousandths.
     """
     if not placement.shares:
         return None
@@ -176,7 +177,8 @@ def part_of(
         memory = request.shape.gpu_requests[share.gpu_request].memory
         beyond_mib = share.memory_mib - memory.on_node(node.unit_mib).mib_on(gpu.memory_mib)
         if beyond_mib > 0 and container is _hungriest(request, share.gpu_request, gpu):
-            # Beside others of one card that amount; else all of it: init containers have ended.
+            # Among containers that share a card that amount; else all of it: init containers have
+            # ended.
             memory_mib += beyond_mib if request.shared_by_containers else share.memory_mib
     memory_mib, milli = min(memory_mib, share.memory_mib), min(asked.milli, share.milli)
     if (memory_mib, milli) == (share.memory_mib, share.milli):
@@ -185,8 +187,8 @@ def part_of(
 
 
 def _hungriest(request: PodRequest, gpu_request: int, gpu: Gpu) -> ContainerRequest | None:
-    """Return the container that asks the most of this GPU request, one that stays before one that
-    ends."""
+    """Return the container that requests the most of this GPU request; an init container only if
+    there is no other."""
     most, hungriest = (False, -1), None
     for container in request.containers:
         if container.asked is not None and gpu_request in container.gpu_requests:
@@ -197,7 +199,7 @@ def _hungriest(request: PodRequest, gpu_request: int, gpu: Gpu) -> ContainerRequ
 
 
 def _gpu_of(node: Node, share: Share) -> Gpu:
-    """Return the share's GPU; one that the node does not show is as large as the share."""
+    """Return the share's GPU; if the node does not show it, one as large as the share."""
     gpus = node.gpus
     if share.gpu < len(gpus) and gpus[share.gpu].index == share.gpu:
         return gpus[share.gpu]
@@ -208,14 +210,14 @@ def _gpu_of(node: Node, share: Share) -> Gpu:
 def _cards(
     placement: Placement, gpus: Mapping[int, Gpu], most_permille: int
 ) -> tuple[DeliveredCard, ...]:
-    """Return the pod's charge on each GPU. Several GPU requests may meet on one."""
+    """Return the pod's charge on each GPU. Several GPU requests may use the same one."""
     cards: dict[int, DeliveredCard] = {}
     for share in sorted(placement.shares, key=lambda share: share.gpu):
         gpu, before = gpus[share.gpu], cards.get(share.gpu)
         memory_mib, milli = share.memory_mib, share.milli
         if before is not None:
             memory_mib, milli = memory_mib + before.memory_mib, milli + before.milli
-        # What a pod was found to hold may be more than there is; it was promised all the same.
+        # A pod may have been found to hold more than the GPU has; it was promised nevertheless.
         most_mib = max(gpu.memory_mib * most_permille // 1000, memory_mib)
         cards[share.gpu] = DeliveredCard(
             share.gpu, share.uuid, memory_mib, milli, most_mib, max(gpu.milli, milli)
@@ -235,7 +237,7 @@ def _by_gpu(shares: Sequence[Share]) -> tuple[DeliveredShare, ...]:
 
 
 def find(node: Node, identity: str) -> Gpu | None:
-    """Return the GPU with this UUID or index on the node."""
+    """Return the GPU with this UUID or index on the node; None if there is none."""
     for gpu in node.gpus:
         if identity and identity in (gpu.uuid, str(gpu.index)):
             return gpu
@@ -281,8 +283,8 @@ def encode(placement: Placement) -> str:
 
 
 def said_in(text: str) -> SaidByPod | None:
-    """Return the pod's words on itself in such a value; None if it keeps none, as of an older
-    Weft."""
+    """Return what the pod says about itself in a value of `weft.dev/placement`; None if it has
+    nothing, as of an older Weft."""
     try:
         return msgspec.convert(json.loads(text)["says"], SaidByPod)
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -290,12 +292,12 @@ def said_in(text: str) -> SaidByPod | None:
 
 
 def said_by(placement: Placement) -> SaidByPod:
-    """Return the facts that the placement keeps."""
+    """Return what the pod says about itself, as its placement keeps it."""
     return SaidByPod(*(getattr(placement, name) for name in _KEPT))
 
 
 def saying(placement: Placement, said: SaidByPod) -> Placement:
-    """Return the placement with these words instead of its own."""
+    """Return the placement with these facts about the pod instead of its own."""
     return placement if said_by(placement) == said else replace(placement, **_words(said))
 
 
@@ -304,7 +306,8 @@ def _words(said: SaidByPod) -> dict[str, Any]:
 
 
 def subject_of(text: str) -> tuple[str, str] | None:
-    """Return the pod (UID) and the node that such a value is about; None if it does not say."""
+    """Return the pod (UID) and the node in a value of `weft.dev/placement`; None if it cannot be
+    read."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):  # the latter: nested too deeply
@@ -315,9 +318,10 @@ def subject_of(text: str) -> tuple[str, str] | None:
 
 
 def decode(text: str, request: PodRequest | None = None) -> tuple[Share, ...] | None:
-    """Return the shares in such a value, on GPUs that the node has or not; None if it is damaged.
+    """Return the shares in a value of `weft.dev/placement`, on GPUs that the node has or not; None
+    if it is damaged.
 
-    With a `request`, shares of what it does not ask for are damage.
+    With a `request`, shares for GPU requests that it does not have are damage.
     """
     asked = _MOST_REQUESTS if request is None else len(request.shape.gpu_requests)
     try:
@@ -338,7 +342,7 @@ def _checked(row: list[object], asked: int) -> tuple[int, int, int, int, str]:
         raise ValueError(row)
     if max(numbers[1:3]) > MOST_GPU_MIB or numbers[3] > MOST_GPU_MILLI or len(uuid) > MOST_LETTERS:
         raise ValueError(row)
-    uuid.encode()  # half a surrogate pair is a ValueError here, not where it is written down
+    uuid.encode()  # half a surrogate pair raises ValueError here instead of where it is written
     if numbers[0] >= asked:
         raise ValueError(row)
     return numbers[0], numbers[1], numbers[2], numbers[3], uuid

@@ -4,8 +4,8 @@
     weft.dev/solo-p99-ms: "40"                 its p99 alone, on whatever GPU it gets
     weft.dev/solo-p99-ms: "A100=40, T4=70"     by parts of GPU models' names, case ignored
 
-Whoever says both may be slowed down so far that its SLO still holds. What cannot be read says
-nothing; the pod runs all the same.
+A pod with both may be slowed down as far as its SLO allows. A value that cannot be read is ignored
+with a warning; the pod still runs.
 """
 
 import math
@@ -26,8 +26,8 @@ _SHOWN = 40
 def slowdown_limit_of(
     annotations: Mapping[str, str], job_class: str, notes: list[str]
 ) -> SlowdownLimit:
-    """Return the slowdown that the pod's SLO still allows; `notes` say what counts for nothing, and
-    where nothing at all is left."""
+    """Return the slowdown that the pod's SLO still allows, () without one; `notes` get a warning
+    about ignored annotations and about an SLO that allows none."""
     slo_text, solo_text = annotations.get(SLO_MS, ""), annotations.get(SOLO_P99_MS, "")
     if not (slo_text or solo_text):
         return ()
@@ -57,7 +57,7 @@ def _ignored(name: str, text: str) -> str:
 
 
 def number(text: str) -> float | None:
-    """Return a number above 0, of a size that something can have."""
+    """Return the number in the text; None if it is not above 0 and at most 1e12."""
     try:
         value = decimal_number(text.strip()) if len(text) <= _LONGEST else 0.0
     except ValueError:
@@ -66,8 +66,8 @@ def number(text: str) -> float | None:
 
 
 def by_model(text: str) -> tuple[tuple[str, float], ...] | None:
-    """Numbers by parts of GPU models' names, in lower case; one number for all is that of the part
-    "". None if it is neither."""
+    """Return numbers by parts of GPU models' names, in lower case; a single number for all models
+    is that of the part "". None if the text is neither."""
     if len(text) > _LONGEST:
         return None
     if "=" not in text:
@@ -86,6 +86,6 @@ def by_model(text: str) -> tuple[tuple[str, float], ...] | None:
 
 
 def on_model(numbers: tuple[tuple[str, float], ...], gpu_model: str) -> float:
-    """Return the number of this GPU model: the first part of its name counts. NaN where none
-    does."""
+    """Return the number for this GPU model: that of the first part which its name contains, NaN if
+    there is none."""
     return next((amount for part, amount in numbers if contains(gpu_model, part)), math.nan)

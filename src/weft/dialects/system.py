@@ -1,12 +1,12 @@
-"""The part that all dialects share; each system's file says only what is its own.
+"""The code that all dialects share; each system's file has only its own.
 
-`BaseDialect` writes what a placement says, and `build` makes of a dialect's reading a `PodRequest`,
-with what every system's pods have in common. Weft's own annotations (`weft.dev/gpu-model`,
+`BaseDialect` writes and reads placements, and `build` makes a `PodRequest` from a dialect's reading
+and what every system's pods have in common. Weft's own annotations (`weft.dev/gpu-model`,
 `isolation`, `application`, `class`, `expected-duration`, `slo-ms`, `solo-p99-ms`, `topology`) may
-stand on a pod of any system: they say what the others have no words for.
+be on a pod of any system.
 
-An annotation may be of 256 kB. What decides and cannot be so is refused; what only tells who a pod
-is or does, and cannot be so, is ignored with a warning.
+An annotation may be of 256 kB. An invalid value is refused if it decides where the pod goes, and
+ignored with a warning if it only describes the pod.
 """
 
 import re
@@ -67,7 +67,7 @@ from weft.model.request import (
 from weft.model.slowdown_limit import SlowdownLimit
 
 USED_ANNOTATIONS = (APPLICATION, CLASS, EXPECTED_DURATION, SLO_MS, SOLO_P99_MS)
-"""The pod's words on itself that a placement keeps, beside what it asks for."""
+"""Annotations in which a pod describes itself, as its placement keeps them."""
 
 TOPOLOGIES = ("required", "preferred", "none")
 CLASSES = (LATENCY_CRITICAL, BATCH, BEST_EFFORT)
@@ -85,32 +85,31 @@ _CLAIM_ANNOTATION = "egpuc.elasticgpu.io/"
 
 
 class BaseDialect:
-    """A `Dialect` that lacks its `parse`.
+    """A `Dialect` without `parse`. A name in these attributes that ends in * is a prefix.
 
-    `scheduler_names` are what it is called as a scheduler, its default first. `resources` are the
-    names its pods ask with, `resource_pattern` matches these and those that Weft does not read.
-    `asking_labels` are labels that do the same: what asks in any other way the API server cannot
-    tell from other pods (`cluster/admission/`). `carried_by` are resources of others by which a pod
-    may be its own as well: without any of all these a pod never is.
-    `counted` is the one, of these or beside them, that
-    brings a container all that it asks for; where it is left out, each brings its own.
-    `asks_by_name`: whether its schedulerName alone makes a pod its own, without any resource or
-    label (Genius and Kube-Knots pods have none). `pod_asks_as_one`: whether its pods ask for all
-    their containers together, so that each may use all that the pod holds. `agent_annotation` is
-    the annotation, if any, into which the system's agent on the node writes the card that it
-    picked itself: Weft writes it only where it stands in for that agent (`annotate_started`), and
-    `recover` reads it alone. `written` are the
-    annotations and labels by which its schedulers and agents say which GPUs a pod has,
-    `written_on_nodes` those that say which a node has; one that ends in * is a beginning. Nobody
-    else may write them (`cluster/admission/`).
+    `title` is what people call the system, `name` if empty; `scheduler_names` are its schedulers,
+    the default first. `resources` are the names by which its pods request GPUs; `resource_pattern`
+    matches these and those that Weft does not read. `asking_labels` and `asking_annotations`
+    request GPUs too. To admission policies (`cluster/admission/`) pods that ask in any other way
+    look like ordinary pods. `carried_by` are other systems' resources by which a pod may be this
+    system's: without any of all these it never is. `asks_by_name`: its schedulerName alone makes a
+    pod its own (Genius and Kube-Knots pods may have no resource or label).
 
-    Systems that go on scheduling beside Weft, and deliver what they gave (`served_by_itself`), keep
-    their marks to themselves: `kept_marks` are annotations and labels that say what a bound pod
-    has, and count as they were first seen, with `asking_annotations`, which ask as labels do.
-    `unhonoured` are annotations that keep a pod waiting: Weft does not do what they ask.
-    `title` is what people call the system, its name where that is left out; `card_marks` are the
-    annotations that name a bound pod's cards, of systems that do not keep theirs. One that ends in
-    * is a beginning.
+    `counted` are the resources that bring a container all that it requests; if empty, each resource
+    brings its own part. `pod_asks_as_one`: its pods request GPUs for all containers together, so
+    each container may use all that the pod holds.
+
+    `written` are the annotations and labels in which its schedulers and agents say which GPUs a pod
+    has, `written_on_nodes` those about a node's. Nobody else may write them (`cluster/admission/`).
+    `agent_annotation` is the annotation in which its agent on the node writes the card that it
+    picked itself: Weft writes it only if it replaces that agent (`annotate_started`), and `recover`
+    reads it alone. `card_marks` are annotations that name a bound pod's cards, if there are no
+    `kept_marks`.
+
+    `served_by_itself`: the system keeps scheduling next to Weft and delivers what it gave. Its
+    `kept_marks` are annotations and labels that say what a bound pod has; their first seen values
+    count, as those of `asking_annotations`. `unhonoured` are annotations that keep a pod pending,
+    as Weft does not do what they ask.
     """
 
     name: str = ""
@@ -134,20 +133,22 @@ class BaseDialect:
     card_marks: ClassVar[tuple[str, ...]] = ()
 
     def carries(self, words: PodWords, settings: DialectSettings) -> bool:
-        """Return True if the pod asks in this system's words, whatever its schedulerName."""
+        """Return True if the pod requests GPUs in this system's form, whatever its
+        schedulerName."""
         return words.asks_for(self.resources)
 
     def yields(self, words: PodWords) -> bool:
-        """Return True if the pod is another system's wherever it asks in that one's words as
-        well."""
+        """Return True if any other system in whose form the pod also requests GPUs takes
+        precedence."""
         return False
 
     def delivered_by(self, words: PodWords) -> tuple[str, ...]:
-        """Return the words by which its node must deliver to a pod that names no resource."""
+        """Return the resources or annotations that the node must serve for a pod that names none of
+        the system's resources."""
         return ()
 
     def owns(self, pod: PodManifest, settings: DialectSettings) -> bool:
-        """Return True if this pod asks in this system's way."""
+        """Return True if this pod requests GPUs in this system's form."""
         by_name = self.asks_by_name and pod.spec.scheduler_name in self.scheduler_names
         return by_name or self.carries(PodWords(pod), settings)
 
@@ -155,7 +156,7 @@ class BaseDialect:
         """Return how much of each resource of this system a node advertises for one card; nothing
         by default.
 
-        `pieces`: the MIG instances it is cut into, 1 for a card that is not.
+        `pieces`: the card's MIG instances, 1 for a card that is not cut into instances.
         """
         return {}
 
@@ -173,10 +174,10 @@ class BaseDialect:
         return replace(own, annotations={**own.annotations, PLACEMENT: shares.encode(placement)})
 
     def read(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
-        """Return the placement that the pod's marks are charged for on `node`; see `evidence.py`.
+        """Return the placement that the pod is charged for on `node`; see `evidence.py`.
 
-        None if they are another pod's, or do not say of every GPU which one of the node it is. A
-        pod that asks for no GPU holds the rest of its shape.
+        None if the marks are another pod's, or do not name a GPU of the node for each request. A
+        pod that asks for no GPU holds only CPU, memory and other resources.
         """
         charged = self.weigh(pod, request, node)
         return charged.placement if charged is not None and not charged.anywhere else None
@@ -184,8 +185,9 @@ class BaseDialect:
     def weigh(
         self, pod: PodManifest, request: PodRequest, node: Node, bound_with: str = ""
     ) -> ChargedPlacement | None:
-        """Return the same, with what is wrong with the marks. `bound_with` is the value of Weft's
-        annotation that the pod was first seen bound with, where that is known."""
+        """Return the charge of a bound pod, with what is wrong with its marks; None if no mark is
+        for this pod. `bound_with`: the value of Weft's annotation that the pod was first seen bound
+        with, if known."""
         text = evidence.agreed(pod, bound_with) if pod.spec.node_name == node.name else ""
         asks = bool(request.shape.gpu_requests)
         if not asks and not text:
@@ -205,8 +207,8 @@ class BaseDialect:
         return None
 
     def perhaps_on(self, pod: PodManifest, node: Node) -> frozenset[int]:
-        """Return the cards of the node that this system's marks on the bound pod name, though they
-        give no placement."""
+        """Return the cards of the node that this system's marks on the bound pod name, although
+        they give no placement."""
         return frozenset()
 
     def cards_named_by(self, pod: PodManifest) -> str:
@@ -223,15 +225,14 @@ class BaseDialect:
     def on_node(
         self, pod: PodManifest, request: PodRequest, node: Node, settings: DialectSettings
     ) -> tuple[PodRequest, str]:
-        """Return the request of a pod that is bound to `node`, as that node counts; and in words
-        what contradicts itself in that, "" for nothing."""
+        """Return the request of a pod bound to `node` in that node's units, and a sentence about
+        any contradiction, "" for none."""
         return request, ""
 
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """Return the marks of this system alone; without any, only which GPUs each container
-        sees."""
+        """Return the marks of this system alone; by default only which GPUs each container sees."""
         return PodAnnotations(env=shares.visible(request, placement))
 
     def annotate_started(
@@ -249,8 +250,7 @@ class BaseDialect:
     def env_when_bound(
         self, pod: PodManifest, request: PodRequest, env: dict[str, dict[str, str]]
     ) -> dict[str, dict[str, str]]:
-        """Return the environment that `write` gives, with what the system's own agent chose
-        instead."""
+        """Return the environment that `write` gives, with the choices of the system's own agent."""
         return env
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
@@ -270,8 +270,8 @@ def build(
     shared: bool = False,
     warnings: Sequence[str] = (),
 ) -> PodRequest:
-    """Return the request: `layout`, what the dialect alone knows in `shape`, and all that is
-    common."""
+    """Build a pod's request: its GPU requests (`layout`), what only the dialect knows (`shape`),
+    and what all systems have in common."""
     own, pod = shape or Shape(), words.manifest
     meta = pod.metadata
     _check(layout)
@@ -401,7 +401,8 @@ def application_of(annotations: Mapping[str, str], notes: list[str] | None = Non
 
 
 def _expected_s(annotations: Mapping[str, str], notes: list[str]) -> int:
-    """Return the pod's expected duration alone, about; 0 if it does not say, or not so."""
+    """Return the pod's expected duration alone on its GPU in seconds, rounded; 0 if it gives none,
+    or an invalid one."""
     text = annotations.get(EXPECTED_DURATION, "").strip()
     if 0 < (seconds := _seconds(text)) <= _DURATION_MOST_S:
         return rounded_s(seconds)
@@ -414,8 +415,7 @@ def _expected_s(annotations: Mapping[str, str], notes: list[str]) -> int:
 
 
 def _restart_s(annotations: Mapping[str, str], notes: list[str]) -> int | UnsetType:
-    """Return the seconds of work that are lost when the pod is moved; unset where it does not
-    say."""
+    """Return the seconds of work that are lost when the pod is moved; unset if it does not say."""
     text = annotations.get(RESTART_COST, "").strip()
     if text == "checkpointed":
         return CHECKPOINTED_S
@@ -436,7 +436,7 @@ def deadline_of(pod: PodManifest) -> int | UnsetType:
 
 
 def _seconds(text: str) -> int:
-    """Return the duration in seconds; -1 if it is none."""
+    """Return the duration in seconds; -1 if the text is not a duration."""
     match = _DURATION.fullmatch(text)
     if match is None:
         return -1

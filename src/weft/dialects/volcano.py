@@ -1,9 +1,8 @@
 """Volcano: `volcano.sh/vgpu-number: n` cards, each shared, with vgpu-memory, percentage and cores.
 
 Memory of each card is in the plugin's units (`gpuMemoryFactor` MiB each, a setting), or a
-percentage, all of it where neither is said; cores are percent of each. Init containers are not
-read, as Volcano does not read them. Its older mode, gpushare, counts MiB of one card, or whole
-cards.
+percentage, all of it if neither is given; cores are percent of each. Init containers are not read,
+as Volcano does not read them. Its older mode, gpushare, counts MiB of one card, or whole cards.
 
 A bound pod's cards and MiB stand in `volcano.sh/vgpu-ids-new`, container by container: what it says
 is exact, whatever the factor. The older mode's annotation names the card's index alone.
@@ -96,7 +95,7 @@ class MarkedShare(NamedTuple):
 
 
 class Volcano(BaseDialect):
-    """n distinct GPUs per container, each shared."""
+    """Volcano's dialect: n distinct GPUs for each container, each shared."""
 
     name = "volcano"
     title = "Volcano"
@@ -104,12 +103,12 @@ class Volcano(BaseDialect):
     resources = (*VGPU, *OLD)
     resource_pattern = r"volcano\.sh/v?gpu-"
     counted = (NUMBER, OLD_MEM, OLD_NUMBER)  # its device plugins report no other
-    unhonoured = (TOGETHER,)  # nobody says who else is in the group
+    unhonoured = (TOGETHER,)  # the group's other pods are unknown
     kept_marks = (IDS, OLD_INDEX)
     served_by_itself = True
 
     def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
-        """Parts of cards, units of memory and percent of cores."""
+        """Return one card's parts, units of memory and percent of cores."""
         return {
             NUMBER: pieces * PARTS,
             MEM: settings.promised(gpu.memory_mib // settings.volcano_memory_factor),
@@ -118,7 +117,8 @@ class Volcano(BaseDialect):
         }
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """Memory and cores of each of n GPUs per container; or the older mode's."""
+        """Return the pod's request: memory and cores of each of n GPUs for each container, or the
+        older mode's."""
         mains = [slot for slot in words.slots if slot.role == "main"]
         older = any(asked_of(slot, OLD) for slot in mains)
         if older and any(asked_of(slot, VGPU) for slot in mains):
@@ -147,7 +147,8 @@ class Volcano(BaseDialect):
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """`UUID,NVIDIA,MiB,percent:` per GPU, `;` between containers; the older mode's index."""
+        """Return `UUID,NVIDIA,MiB,percent:` for each GPU with `;` between containers; the older
+        mode's index."""
         seconds = str(now_ns // 10**9)
         if _is_older(request):
             indexes = ",".join(str(share.gpu) for share in placement.shares)
@@ -173,16 +174,17 @@ class Volcano(BaseDialect):
         return PodAnnotations(annotations, env=env)
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
-        """From the cards in its mark, container by container; or the older mode's index."""
+        """Return the placement by the cards in the pod's annotation, container by container, or by
+        the older mode's index."""
         return _held(pod, request, node)[0]
 
     def wrong_marks(self, pod: PodManifest, request: PodRequest, node: Node) -> WrongMark | None:
-        """Says what in the mark cannot be read, or is less than the pod asks."""
+        """Return what in the annotation cannot be read, or is less than the pod requests; None if
+        nothing."""
         return _held(pod, request, node)[1] if request.shape.gpu_requests else None
 
     def perhaps_on(self, pod: PodManifest, node: Node) -> frozenset[int]:
-        """Return the older mode's cards by index, as many as the node has: only it asks for whole
-        ones."""
+        """Return the cards of the node that the older mode's annotation names by index."""
         text = (pod.metadata.annotations or {}).get(OLD_INDEX, "")
         indexes = {part.strip() for part in text.split(",")}
         cards = (gpu.index for gpu in node.gpus if gpu.parent is None)
@@ -190,7 +192,8 @@ class Volcano(BaseDialect):
 
 
 def reported_gpus(node: NodeManifest) -> InventorySource | None:
-    """Volcano's annotation: `UUID,slots,MiB,type,health,mode` for each card, joined by `:`."""
+    """Return the GPUs by Volcano's annotation, `UUID,slots,MiB,type,health,mode` for each card
+    joined by `:`; None without it."""
     text = (node.metadata.annotations or {}).get(REGISTER, "")
     gpus: list[Gpu] = []
     for index, entry in enumerate(part for part in text.split(":") if part.strip()):
@@ -207,8 +210,8 @@ def reported_gpus(node: NodeManifest) -> InventorySource | None:
 
 
 def marked_devices(text: str, containers: int) -> list[list[MarkedShare]] | None:
-    """Return the cards that such a mark gives each of so many containers; None if it is not one of
-    Volcano's."""
+    """Return the cards that a mark of Volcano's gives each of so many containers; None if it cannot
+    be read."""
     parts = text.split(";")
     if len(parts) == containers + 1 and not parts[-1]:
         parts.pop()
@@ -227,8 +230,8 @@ def marked_devices(text: str, containers: int) -> list[list[MarkedShare]] | None
 def _held(
     pod: PodManifest, request: PodRequest, node: Node
 ) -> tuple[Placement | None, WrongMark | None]:
-    """Return the placement by the pod's mark, None if it gives none; and what is wrong with
-    that."""
+    """Return the placement by the pod's mark, None if it gives none; and what is wrong with the
+    mark, None if nothing."""
     marks = pod.metadata.annotations or {}
     if _is_older(request):
         return _by_index(marks.get(OLD_INDEX, ""), request, node)
@@ -260,8 +263,8 @@ def _held(
 def _exact(
     index: int, request: PodRequest, marked: MarkedShare, gpu: Gpu, wrong: list[str]
 ) -> Share:
-    """Return the share as it is marked, but no less than the pod asks, and no more than the card
-    has."""
+    """Return the share that the mark gives, but no less than the pod requests, and no more than the
+    card has."""
     gpu_request = request.shape.gpu_requests[index]
     least = asked_on(index, gpu_request, gpu)
     least_mib = least.memory_mib if gpu_request.memory.kind == "mib" else 0
@@ -295,7 +298,7 @@ def _by_index(
 
 
 def _is_older(request: PodRequest) -> bool:
-    """Return True if the pod asks in the words of the older mode, which knows no cores."""
+    """Return True if the pod asks in the form of the older mode, which has no cores."""
     asked = request.shape.gpu_requests
     return request.shared_by_containers or any(ask.whole for ask in asked)
 
@@ -319,7 +322,8 @@ def _ask(slot: ContainerSlot, factor: int, notes: list[str]) -> GpuRequest | Non
 
 
 def _older(slots: Sequence[ContainerSlot]) -> tuple[ContainerRequests, bool]:
-    """MiB of one card for the whole pod, or whole cards; and whether containers share that card."""
+    """Return the older mode's requests (MiB of one card for the whole pod, or whole cards), and
+    whether containers share that card."""
     mains = [slot.role == "main" for slot in slots]
     mib = [
         units(slot, OLD_MEM, "MiB") if main else 0 for slot, main in zip(slots, mains, strict=True)

@@ -1,4 +1,4 @@
-"""Weft's own words: memory and cores of each of `gpu-count` GPUs, per container.
+"""Weft's own resources: memory and cores of each of `gpu-count` GPUs, per container.
 
 `weft.dev/gpu-memory` is MiB when a plain number (Kubernetes may hand 16000 back as `16k`), and
 bytes with a suffix from M or Mi on: `8Gi`. `weft.dev/gpu-cores` is percent of a card.
@@ -33,7 +33,7 @@ _MIB = 2**20
 
 
 class Weft(BaseDialect):
-    """The native dialect; a count alone is whole cards."""
+    """Weft's dialect; a count alone requests whole cards."""
 
     name = "weft"
     scheduler_names = ("weft",)
@@ -41,8 +41,8 @@ class Weft(BaseDialect):
     resource_pattern = re.escape(RESOURCES)
 
     def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
-        """MiB, percent of cores, and as many GPUs as percent: each part of a card is a GPU to its
-        pod."""
+        """Return one card's MiB, percent of cores, and a count of 100: each part of a card counts
+        as a GPU of its pod."""
         return {
             GPU_MEMORY: settings.promised(gpu.memory_mib),
             GPU_CORES: 100 * pieces,
@@ -50,7 +50,7 @@ class Weft(BaseDialect):
         }
 
     def parse(self, words: PodWords, settings: DialectSettings) -> PodRequest:
-        """GPUs of its own for each container."""
+        """Return the pod's request: GPUs of its own for each container."""
         notes: list[str] = []
         asks = asks_of(words, self.resources, lambda slot: _ask(slot, notes))
         return build(words, self.name, per_container(words.slots, asks), warnings=notes)
@@ -92,7 +92,7 @@ class NodeGpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def reported_gpus(node: NodeManifest) -> InventorySource | None:
-    """Weft's annotation."""
+    """Return the GPUs by Weft's annotation; None without it."""
     text = (node.metadata.annotations or {}).get(INVENTORY)
     if text is None:
         return None
@@ -122,5 +122,5 @@ def reported_gpus(node: NodeManifest) -> InventorySource | None:
 
 
 def inventory_text(gpus: Sequence[Gpu]) -> str:
-    """Return the annotation's value for these GPUs."""
+    """Return the value of Weft's inventory annotation for these GPUs."""
     return msgspec.json.encode(NodeGpus(list(gpus))).decode()
