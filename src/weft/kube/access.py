@@ -1,6 +1,7 @@
-"""Asks the API server whose a token is and what its user may do.
+"""Asks the API server which user a token belongs to, and what that user may do.
 
-A token is made for one purpose, its audience: one that is shown to Weft opens nothing else.
+A token is issued for one purpose, its audience: a token shown to Weft is refused everywhere
+else.
 """
 
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from weft.kube.client import ApiClient
 from weft.model.manifest import Api
 
 LIFETIME_S = 600
-"""A token's lifetime; the API server makes none that is shorter-lived."""
+"""A token's lifetime: the shortest that the API server issues."""
 
 TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -55,8 +56,8 @@ class _Made(Api, frozen=True):
 
 
 class ResourceRight(NamedTuple):
-    """A verb on a resource (`pods`, `pods/proxy`), of all namespaces unless one is named, and of
-    all objects likewise."""
+    """A verb on a resource (`pods`, `pods/proxy`); of all namespaces if `namespace` is "", of all
+    objects if `name` is ""."""
 
     verb: str
     resource: str
@@ -93,23 +94,25 @@ async def make_token(client: ApiClient, account: Account, audience: str) -> str:
 
 
 async def user_of(client: ApiClient, token: str, audience: str) -> User | None:
-    """Return the token's user; None for one that is not good, or was made for another audience."""
+    """Return the token's user; None for a token that is invalid, or was issued for another
+    audience."""
     spec = {"token": token, "audiences": [audience]}
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
     answer = await client.call("POST", TOKEN_REVIEWS, msgspec.json.encode(body))
     status = msgspec.json.decode(answer, type=_TokenReview).status
-    # A server that knows no audiences names none: then the token was not made for us.
+    # A server without audiences names none: then the token was not issued for Weft.
     good = status.authenticated and status.user.username and audience in (status.audiences or ())
     return status.user if good else None
 
 
 async def may_get(client: ApiClient, user: User, path: str) -> bool:
-    """Asks whether RBAC, or what decides there, lets the user `get` this path (nonResourceURLs)."""
+    """Return True if RBAC, or another authorizer, lets the user `get` this path
+    (nonResourceURLs)."""
     return await _may(client, user, {"nonResourceAttributes": {"path": path, "verb": "get"}})
 
 
 async def may_list_pods(client: ApiClient, user: User, namespace: str) -> bool:
-    """Asks whether the user may list the pods of this namespace; "" is all of them."""
+    """Return True if the user may list the pods of this namespace; "" is all namespaces."""
     attributes = {"verb": "list", "group": "", "resource": "pods", "namespace": namespace}
     return await _may(client, user, {"resourceAttributes": attributes})
 
@@ -128,7 +131,7 @@ async def _may(client: ApiClient, user: User, asked: dict[str, dict[str, str]]) 
 
 
 async def may_i(client: ApiClient, right: ResourceRight) -> bool:
-    """Ask if the caller has this right; any authenticated user may ask."""
+    """Return True if the caller has this right; any authenticated user may ask."""
     resource, _, subresource = right.resource.partition("/")
     attributes = {
         "verb": right.verb,

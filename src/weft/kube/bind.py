@@ -1,18 +1,19 @@
-"""Binding a pod: node, annotations and labels in one write, and what became of it.
+"""Binds a pod: node, annotations and labels in one write, and its outcome.
 
     bind ──▶ 201 Bound
-         ├─▶ 404 read the pod, as for 409
-         ├─▶ 409 read the pod, and say why: AlreadyBound, Gone, Gated, Conflict (or try again: the
-         │       version moved, the request did not)
-         ├─▶ other 4xx Refused
-         └─▶ no answer, 5xx: Unknown ──resolve──▶ Bound, AlreadyBound, Gone, Refused
+     ├─▶ 404 read the pod, as for 409
+     ├─▶ 409 read the pod, and say why: AlreadyBound, Gone, Gated, Conflict (or try again: the
+     │       version moved, the request did not)
+     ├─▶ other 4xx Refused
+     └─▶ no answer, 5xx: Unknown ──resolve──▶ Bound, AlreadyBound, Gone, Refused
 
 Rules: only `Bound` and `AlreadyBound` mean that the pod holds something. Every outcome but
-`Unknown` is final: no write of this call is under way any more. A reservation must be kept while
-the outcome is `Unknown`. Why a 409 came is read off the pod, never off the text of the answer.
+`Unknown` is final: no write of this call is in flight any more. A reservation must be kept while
+the outcome is `Unknown`. The reason for a 409 is read from the pod, never from the text of the
+answer.
 
-The API server does not check a Binding's annotations: bad keys and too much text land on the pod,
-and every later write to that pod is refused. So they are checked before they are sent.
+The API server does not check a Binding's annotations: with invalid keys or too much text on a pod,
+every later write to that pod is refused. So they are checked before they are sent.
 """
 
 import asyncio
@@ -42,10 +43,10 @@ _PREFIX = re.compile(
 class BindRequest(msgspec.Struct, frozen=True, gc=False):
     """One pod's binding.
 
-    `resource_version` is the version that the decision was made from; "" leaves only the uid as a
-    precondition (the extender's form). `unchanged` says whether the pod still asks for what was
-    decided; without it a moved version is a `Conflict`. `closed` says why the node takes no such
-    pod any more, "" if it does: it is asked at the last moment. `present_bytes` is the size of the
+    `resource_version` is the version that the decision was made from; with "" (the extender) the
+    uid is the only precondition. `unchanged` returns whether the pod still requests what was
+    decided; without it a changed version is a `Conflict`. `closed` returns why the node no longer
+    takes the pod, "" if it does; called right before sending. `present_bytes` is the size of the
     pod's own annotations (`annotation_bytes`).
     """
 
@@ -62,7 +63,7 @@ class BindRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class Bound(msgspec.Struct, frozen=True, gc=False):
-    """The pod is bound as asked."""
+    """The pod is bound as requested."""
 
     retries: int = 0
 
@@ -74,7 +75,7 @@ class AlreadyBound(msgspec.Struct, frozen=True, gc=False):
 
 
 class Gone(msgspec.Struct, frozen=True, gc=False):
-    """The pod is deleted, being deleted, ended, or another of its name is there."""
+    """The pod was deleted, is being deleted, has ended, or was replaced by another of its name."""
 
     why: str
 
@@ -93,20 +94,22 @@ class Gated(msgspec.Struct, frozen=True, gc=False):
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
-    """Nothing was written and nothing will be. `code` is HTTP's, 0 if no answer was needed."""
+    """Nothing was written and nothing will be. `code` is the HTTP status, 0 if no request was
+    answered."""
 
     code: int
     why: str
 
 
 class NotLeader(msgspec.Struct, frozen=True, gc=False):
-    """The request was not sent, as the lease might end before the answer."""
+    """The request was not sent, as the lease might end before the answer arrives."""
 
 
 class Unknown(msgspec.Struct, frozen=True, gc=False):
     """The answer was lost: the pod may be bound, or may yet be. `Binder.resolve` finds out.
+
     `version` is the precondition that was sent. `lost_at`, by the client's monotonic clock, is when
-    the request was given up; it was sent before that.
+    Weft stopped waiting for the answer.
     """
 
     request: BindRequest
@@ -121,12 +124,12 @@ Outcome = Bound | AlreadyBound | Gone | Conflict | Gated | Refused | NotLeader |
 class BindOptions(msgspec.Struct, frozen=True):
     """Settings of binding, with reasons.
 
-    `in_flight`: bindings at once; the server's rate is reached with 32.
-    `request_timeout_s`: whole seconds; also told to the server as its own deadline, so that twice
-    this long after we gave it up nothing is under way any more. Must leave room in a 10 s lease.
+    `in_flight`: bindings at once; the server's rate is reached with 32. `request_timeout_s`: whole
+    seconds; also sent to the server as its own deadline, so that nothing is in flight any more
+    twice this long after the client stopped waiting. Must leave room in a 10 s lease.
     `version_retries`: status patches move a pod's version while it waits; more is a busy writer.
-    `busy_retries`: after 429, waiting as long as the server asks.
-    `resolve_attempts`: reads of a pod whose binding got no answer, with growing delays.
+    `busy_retries`: after 429, waiting as long as the server asks. `resolve_attempts`: reads of a
+    pod whose binding got no answer, with growing delays.
     """
 
     in_flight: int = 64
@@ -137,18 +140,18 @@ class BindOptions(msgspec.Struct, frozen=True):
 
 
 class _NotLeaderError(WeftError):
-    """Keeps a request back that must not leave."""
+    """Prevents sending a request without the lease."""
 
 
 class _ClosedError(WeftError):
-    """The same: its node was closed since the decision."""
+    """Prevents sending a request whose node was closed since the decision."""
 
 
 class Binder:
     """Binds pods through one client.
 
-    `may_bind(seconds)` says whether a write that may take so long may leave now; it is asked at
-    the last moment (`Elector.may_bind`). `counts` counts outcomes by name, and `version_retries`.
+    `may_bind(seconds)` returns whether a write that may take so long may be sent now; called right
+    before sending (`Elector.may_bind`). `counts` counts outcomes by name, and `version_retries`.
     """
 
     def __init__(
@@ -167,7 +170,7 @@ class Binder:
         self._tail = f"binding?timeout={self.options.request_timeout_s}s"
 
     async def bind(self, request: BindRequest) -> Outcome:
-        """Bind the pod; see this module's head for what the outcomes mean."""
+        """Bind the pod; the module's docstring explains the outcomes."""
         problem = problem_of(request.annotations, request.labels, request.present_bytes)
         if problem:
             return self._counted(Refused(0, problem))
@@ -181,12 +184,12 @@ class Binder:
             self._uids.discard(request.uid)
 
     async def resolve(self, unknown: Unknown) -> Outcome:
-        """Return the outcome of a binding whose answer was lost; `Unknown` again if that can't be
-        told.
+        """Return the outcome of a binding whose answer was lost; `Unknown` again if it cannot be
+        found out.
 
-        A pod read as unbound proves nothing while the binding may still be under way. With a
-        version as precondition it is fenced: the pod is written to, so that its version moves and
-        the late binding fails. Without one, the server's own deadline is waited for.
+        A pod that is read as unbound proves nothing while the binding may still be in flight. A
+        binding with a version as precondition is fenced: a write to the pod moves its version, so
+        that the late binding fails. Without a version, the server's own deadline is awaited.
         """
         backoff = Backoff(0.1, 5, self._client.rng)
         why = unknown.why
@@ -225,7 +228,7 @@ class Binder:
             elif answer.code in (401, 429) and busy > 0:
                 busy -= 1
                 await self._client.clock.sleep(self._client.pause_s(answer))
-            elif answer.code == 404:  # of the pod, or of whatever stands before the server
+            elif answer.code == 404:  # of the pod, or of a proxy before the API server
                 return await self._why_refused(request, version, answer)
             else:
                 error = api_error(answer.code, answer.body)
@@ -235,7 +238,8 @@ class Binder:
         self, request: BindRequest, version: str
     ) -> ApiResponse | NotLeader | Refused | Unknown:
         def leaving() -> None:
-            # Twice: our own time-out, then the server's deadline for a request that came late.
+            # Twice: the client's timeout, then the server's deadline for a request that arrived
+            # late.
             needs_s = 2 * self.options.request_timeout_s
             if self._may_bind is not None and not self._may_bind(needs_s):
                 raise _NotLeaderError
@@ -257,7 +261,7 @@ class Binder:
             return Refused(0, str(error))
         except LostError as error:
             return Unknown(request, version, self._client.clock.monotonic(), str(error))
-        if answer.code >= 500:  # etcd may have taken it all the same
+        if answer.code >= 500:  # etcd may have stored the binding nevertheless
             why = str(api_error(answer.code, answer.body))
             return Unknown(request, version, self._client.clock.monotonic(), why)
         return answer
@@ -308,8 +312,9 @@ class Binder:
     async def _fence(self, request: BindRequest, version: str) -> None:
         """Move the pod's version; fails with 409 if the binding was quicker.
 
-        A version is one pod's alone, also when another of that name came since. By way of its
-        status, which takes annotations too: who may write that alone changes no image.
+        A version belongs to one pod, also if another of that name was created since. The status
+        subresource is patched, as it accepts annotations too: a right to write only the status
+        cannot change an image.
         """
         meta = {"resourceVersion": version, "annotations": {FENCED_VERSION: version}}
         body = msgspec.json.encode({"metadata": meta})
@@ -331,7 +336,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode(request: BindRequest, version: str) -> bytes:
-    """Return the body of the POST."""
+    """Return the body of the Binding to POST."""
     meta: dict[str, object] = {"name": request.name, "uid": request.uid}
     if version:
         meta["resourceVersion"] = version
@@ -344,8 +349,8 @@ def encode(request: BindRequest, version: str) -> bytes:
 
 
 def _is_ours(pod: Pod, request: BindRequest) -> bool:
-    """Return True if this very binding bound the pod. Agents change their systems' other
-    annotations."""
+    """Return True if this very request bound the pod. Only Weft's placement annotation is compared,
+    if there is one: agents change other annotations."""
     has = pod.metadata.annotations or {}
     mark = request.annotations.get(PLACEMENT)
     if mark is not None:
@@ -354,7 +359,7 @@ def _is_ours(pod: Pod, request: BindRequest) -> bool:
 
 
 def _settled(pod: Pod, request: BindRequest) -> Outcome | None:
-    """Return the outcome as the pod itself shows it; None for one that is still to be bound."""
+    """Return the outcome that the pod's state proves; None for a pod that can still be bound."""
     meta, node = pod.metadata, pod.spec.node_name
     if meta.uid != request.uid:
         return Gone("another pod of this name is there")
@@ -370,7 +375,7 @@ def _settled(pod: Pod, request: BindRequest) -> Outcome | None:
 
 
 def annotation_bytes(annotations: Mapping[str, str] | None) -> int:
-    """Return the size of these annotations as the limit counts it."""
+    """Return the size of these annotations in bytes, as the API server's limit counts it."""
     return sum(
         len(key.encode()) + len(value.encode()) for key, value in (annotations or {}).items()
     )
@@ -379,12 +384,12 @@ def annotation_bytes(annotations: Mapping[str, str] | None) -> int:
 def problem_of(
     annotations: Mapping[str, str], labels: Mapping[str, str], present_bytes: int = 0
 ) -> str:
-    """Return the problem with them, in words; "" for none.
+    """Return a sentence about invalid annotations or labels; "" if they are valid.
 
-    `present_bytes` is the size of the annotations that the pod has already.
+    `present_bytes` is the size of the annotations that the pod already has.
     """
     for key in annotations:
-        if not _valid_key(key.lower()):  # as Kubernetes: the case of annotation keys is free
+        if not _valid_key(key.lower()):  # as in Kubernetes: annotation keys may have capitals
             return f"annotation key {key!r} is not valid in Kubernetes"
     for key, value in labels.items():
         if not _valid_key(key):

@@ -1,6 +1,6 @@
-"""One small asynchronous client: the only place where requests to the API server are made.
+"""The only place where requests to the API server are made: one small asynchronous client.
 
-Everything passes one rate limit. Safe requests are repeated (reads, and requests that the server
+All requests share one rate limit. Safe requests are repeated (reads, and requests that the server
 rejected unprocessed: 401, 429). For a write without an answer the caller gets an error, and must
 read the object before it concludes anything.
 """
@@ -58,7 +58,7 @@ class ApiResponse(NamedTuple):
 
 
 class RateLimit:
-    """A token bucket: `burst` requests at once, then `qps` a second; 429 stops everybody."""
+    """A token bucket: `burst` requests at once, then `qps` a second; a 429 pauses all requests."""
 
     def __init__(self, qps: float, burst: int, clock: Clock) -> None:
         self._qps = qps
@@ -70,7 +70,7 @@ class RateLimit:
         self.waited_s = 0.0
 
     def delay_s(self) -> float:
-        """Take a token; how long to wait before using it."""
+        """Take a token; return the seconds to wait before using it."""
         now = self._clock.monotonic()
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._qps) - 1
         self._at = now
@@ -79,15 +79,15 @@ class RateLimit:
         return wait
 
     def close_for(self, seconds: float) -> None:
-        """The server asked for a pause."""
+        """Pause all requests for these seconds, as the server asked."""
         self._closed_until = max(self._closed_until, self._clock.monotonic() + seconds)
 
 
 class ApiClient:
-    """Requests to one API server. Use it as `async with ApiClient(endpoint) as client`.
+    """Sends requests to one API server. Use it as `async with ApiClient(endpoint) as client`.
 
-    `answers` counts answers by (method, HTTP status code); code 0 is a request without one.
-    `unanswered` is why the last request got no answer of use (none at all, or a 5xx), "" if it did.
+    `answers` counts answers by (method, HTTP status code); code 0 is a request without an answer.
+    `unanswered` is why the last request got no useful answer (none, or a 5xx), "" if it got one.
     """
 
     def __init__(
@@ -109,8 +109,8 @@ class ApiClient:
         self._name = endpoint.server_name or None
 
     async def __aenter__(self) -> "ApiClient":
-        # No limit on connections: whoever sends many requests limits them, and a lease must never
-        # wait for a connection behind a burst of bindings.
+        # No limit on connections: callers with many requests limit themselves, and a lease must
+        # never wait for a connection behind a burst of bindings.
         tls = self.endpoint.tls or True
         connector = aiohttp.TCPConnector(limit=0, ssl=tls, keepalive_timeout=60)
         self._session = aiohttp.ClientSession(
@@ -129,11 +129,11 @@ class ApiClient:
     # --- objects ---
 
     async def get(self, resource: Resource[T], namespace: str, name: str) -> T:
-        """Read one object as it is now (a consistent read)."""
+        """Read one object in its present state (a consistent read)."""
         return resource.decode(await self.call("GET", resource.of(namespace, name)))
 
     async def create(self, resource: Resource[T], namespace: str, body: bytes) -> T:
-        """Return a new object."""
+        """Create an object from its JSON and return it."""
         return resource.decode(await self.call("POST", resource.of(namespace), body))
 
     async def delete(self, resource: Resource[T], namespace: str, name: str, uid: str = "") -> None:
@@ -170,8 +170,8 @@ class ApiClient:
         """Return the body of a successful answer; else an `ApiError`, `NotSentError` or
         `LostError`.
 
-        Reads are tried again after lost answers and server errors, anything after 429 and once
-        after 401. `urgent` requests pass the rate limit by.
+        Reads are tried again after lost answers and server errors, any request after 429 and once
+        after 401. `urgent` requests skip the rate limit.
         """
         attempts = attempts or self.options.attempts
         backoff = Backoff(0.1, self.options.most_wait_s, self.rng)
@@ -220,9 +220,9 @@ class ApiClient:
     ) -> ApiResponse:
         """Send one request once; return the answer whatever its code.
 
-        `leaving` is called when nothing but the network is between the request and the server:
-        after every wait. It may raise to keep the request back. `OversizedError` if the body has
-        more than `most_bytes` (0: no limit), as the API server may pass on others' answers.
+        `leaving` is called right before sending, after every wait; it may raise to prevent it.
+        `OversizedError` if the body has more than `most_bytes` (0: no limit), as the API server may
+        pass on others' answers.
         """
         if not urgent and (delay := self.limit.delay_s()):
             await self.clock.sleep(delay)
@@ -254,21 +254,23 @@ class ApiClient:
         return answer
 
     def _heed(self, method: str, path: str, answer: ApiResponse) -> None:
-        """Count it, and do what it asks of all later requests."""
+        """Count the answer, and apply its consequences for later requests (credentials, rate limit,
+        `unanswered`)."""
         self._count(method, answer.code)
         self.unanswered = f"{method} {path}: {answer.code}" if answer.code >= 500 else ""
         if answer.code == 401:
             self.endpoint.credentials.refused()
         elif answer.code == 429 and not path.endswith("/eviction") and "/proxy/" not in path:
-            # Not for an eviction: there it is a disruption budget's word about one pod. Nor for
-            # what another server said through the API server's proxy.
+            # Not for an eviction, whose 429 is a disruption budget's answer about one pod, nor for
+            # the answer of another server through the API server's proxy.
             self.limit.close_for(self.pause_s(answer))
 
     @asynccontextmanager
     async def stream(
         self, path: str, query: Mapping[str, str], inactivity_s: float
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """The body of a watch, as it comes; `LostError` when nothing came for `inactivity_s`."""
+        """Yield a watch's response stream; `LostError` when nothing arrives for `inactivity_s`
+        seconds."""
         if delay := self.limit.delay_s():
             await self.clock.sleep(delay)
         headers = await self._headers("")
@@ -295,7 +297,7 @@ class ApiClient:
             raise _without_answer(error, f"WATCH {path}") from error
 
     def url(self, path: str, query: Mapping[str, str] | None = None) -> URL:
-        """Return the whole address; `path` is quoted already."""
+        """Return the full URL; `path` is already quoted."""
         tail = f"?{urlencode(query)}" if query else ""
         return URL(f"{self.endpoint.url}{path}{tail}", encoded=True)
 
@@ -322,8 +324,8 @@ class ApiClient:
 
 
 async def read_body(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
-    """Return the body, unpacked; `OversizedError` as soon as more than `most_bytes` came (0: no
-    bound)."""
+    """Return the decompressed body; `OversizedError` as soon as it exceeds `most_bytes` (0: no
+    limit)."""
     if not most_bytes:
         return await response.read()
     pieces, size = [], 0
@@ -340,8 +342,8 @@ _BROKEN = (aiohttp.ClientError, TimeoutError, OSError, RuntimeError)
 
 
 def _raise_ours(error: Exception) -> None:
-    """RuntimeError is a fault of ours, but for uvloop's about a connection that was closed while
-    another was being made on its socket."""
+    """Raise a RuntimeError, which is a bug of Weft's, unless it is uvloop's about a connection that
+    was closed while another was made on its socket."""
     if isinstance(error, RuntimeError) and "is used by transport" not in str(error):
         raise error
 

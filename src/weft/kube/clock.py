@@ -11,7 +11,7 @@ _SOURCE = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """A monotonic clock in seconds, the wall clock, and sleeping by the former."""
+    """A monotonic clock in seconds, the wall clock, and sleeping by the monotonic one."""
 
     def monotonic(self) -> float:
         """Return seconds since some moment; never goes back."""

@@ -36,7 +36,7 @@ T = TypeVar("T", bound=KubeObject)
 
 _REMEMBERED = 1_000
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
-"""The decoder says the second of text that is no UTF-8."""
+"""The decoder raises the second error for text that is not UTF-8."""
 
 
 class SkippedObjects:
@@ -82,8 +82,8 @@ class ObjectPage(NamedTuple, Generic[T]):
 class WatchEvent(NamedTuple, Generic[T]):
     """One line of a watch.
 
-    `type` is ADDED, MODIFIED, DELETED, BOOKMARK, ERROR, or "" for a line that says nothing.
-    `object` is None if it could not be read; `error` is what an ERROR carries.
+    `type` is ADDED, MODIFIED, DELETED, BOOKMARK, ERROR, or "" for a line that cannot be read.
+    `object` is None if it could not be read; `error` is the error of an ERROR line.
     """
 
     type: str
@@ -93,7 +93,7 @@ class WatchEvent(NamedTuple, Generic[T]):
 
 
 class Resource(Generic[T]):
-    """One kind of object: its path and its struct."""
+    """One kind of API object: its path and its struct, with functions to decode it."""
 
     def __init__(self, path: str, name: str, type_: type[T]) -> None:
         self.path = path
@@ -103,7 +103,7 @@ class Resource(Generic[T]):
         self._one: msgspec.json.Decoder[T] = msgspec.json.Decoder(type_)
 
     def of(self, namespace: str, name: str = "", subresource: str = "") -> str:
-        """Return the path of a namespace's objects, of one object, or of a part of one.
+        """Return the path of a namespace's objects, of one object, or of a subresource.
 
         With an empty namespace: of cluster-wide objects.
         """
@@ -129,7 +129,7 @@ class Resource(Generic[T]):
         return ObjectPage(whole.items or (), (), meta.resource_version, meta.continue_)
 
     def decode_line(self, line: bytes, skips: SkippedObjects) -> WatchEvent[T]:
-        """One line of a watch."""
+        """Decode one line of a watch. Never raises for an unreadable line: `skips` counts it."""
         try:
             event = _line.decode(line)
             if event.type == "ERROR":

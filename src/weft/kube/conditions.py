@@ -1,8 +1,8 @@
-"""The PodScheduled condition: why a pod waits, where every tool looks for it.
+"""Writes the PodScheduled condition: why a pod is pending, where every tool looks for it.
 
-A status patch moves the pod's version, which bindings carry as a precondition: so it is written
-only when it says something new, and not more often than every `interval_s`. The patch carries
-the version too: a pod that was bound in the meantime is not told that it waits.
+A status patch moves the pod's version, which bindings carry as a precondition: so a condition is
+written only when its text is new, and at most every `interval_s` seconds. The patch carries the
+version too, so a pod that was bound in the meantime is not marked as pending.
 """
 
 from collections import OrderedDict
@@ -21,7 +21,8 @@ MESSAGE_BYTES = 4096
 
 
 ANOTHER_POD = 422
-"""A PATCH that names another uid is no conflict to the API server: it is invalid."""
+"""HTTP status of a PATCH that names another uid: to the API server it is invalid, not a
+conflict."""
 
 
 def transition_time(clock: Clock) -> str:
@@ -32,9 +33,10 @@ def transition_time(clock: Clock) -> str:
 async def patch_status(
     client: ApiClient, path: str, meta: Mapping[str, str], status: Mapping[str, object]
 ) -> None:
-    """Patch the status of the object that `meta` names by uid; also by version, where it has one.
+    """Patch the status of the object with the uid in `meta`, and with its resourceVersion if given.
 
-    `NotFoundError` if it is gone or another has its name, `ConflictError` if it has changed.
+    `NotFoundError` if it is gone or another object has its name, `ConflictError` if it has
+    changed.
     """
     body = msgspec.json.encode({"metadata": meta, "status": status})
     try:
@@ -49,7 +51,8 @@ class ConditionOptions(msgspec.Struct, frozen=True):
     """Settings of conditions, with reasons.
 
     `interval_s`: between patches of one pod; the numbers in a reason change with every binding.
-    `remembered`: pods; the least recently told are forgotten, at the price of a patch too many.
+    `remembered`: pods whose last text is known; the least recent are dropped, which may cost one
+    patch more.
     """
 
     interval_s: float = 60
@@ -57,7 +60,8 @@ class ConditionOptions(msgspec.Struct, frozen=True):
 
 
 class ConditionWriter:
-    """Tells pods why they wait. `written` and `spared` count patches made and not made."""
+    """Writes pods' PodScheduled conditions. `written` and `spared` count patches made and not
+    made."""
 
     def __init__(self, client: ApiClient, options: ConditionOptions | None = None) -> None:
         self.options = options or ConditionOptions()
@@ -67,10 +71,11 @@ class ConditionWriter:
         self._last: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
     async def unschedulable(self, pod: Pod, message: str, reason: str = "Unschedulable") -> bool:
-        """Write PodScheduled=False with this reason, if it is news; whether it was written.
+        """Write PodScheduled=False with this reason if the text is new; return True if it was
+        written.
 
-        A pod that is gone, was replaced or has changed is no error; of one that has changed nothing
-        counts as told.
+        A pod that is gone, was replaced or has changed is no error; after a change the text counts
+        as not written.
         """
         text = shortened(message, MESSAGE_BYTES)
         if not self._is_news(pod, reason, text):
@@ -85,7 +90,7 @@ class ConditionWriter:
             "lastTransitionTime": transition_time(self._client.clock),
         }
         if _said(pod)[0] == "False":
-            del condition["lastTransitionTime"]  # it says since when, and that did not change
+            del condition["lastTransitionTime"]  # says since when; that did not change
         seen = {"uid": meta.uid, "resourceVersion": meta.resource_version}
         path = PODS.of(meta.namespace, meta.name, "status")
         try:
@@ -97,7 +102,7 @@ class ConditionWriter:
         return True
 
     def forget(self, uid: str) -> None:
-        """Count nothing as told to the pod."""
+        """Forget which text was last written to the pod, so that the next one is written."""
         self._last.pop(uid, None)
 
     def _is_news(self, pod: Pod, reason: str, text: str) -> bool:

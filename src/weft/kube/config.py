@@ -1,7 +1,7 @@
 """Finds the API server and its credentials: from a kubeconfig, or from inside a pod.
 
-Proxies are off: neither the environment's nor a kubeconfig's is used, for a scheduler that reaches
-its API server through one cannot say what a lost answer means.
+Proxies are not supported, neither from the environment nor from a kubeconfig: with a proxy a lost
+answer says nothing about the API server.
 """
 
 import base64
@@ -27,11 +27,12 @@ _EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """An API server and how to talk to it.
+    """An API server and how to reach it.
 
     `url` has no slash at its end. `tls` is None for plain http. `server_name` replaces the host in
-    the check of the server's certificate. `namespace` is the one to begin in. `source` names the
-    file or place this comes from, for people. `inside`: whoever asks is a pod of this cluster.
+    the check of the server's certificate. `namespace` is the default namespace. `source` names the
+    file or place of these settings, for messages. `inside`: this process is a pod of the
+    cluster.
     """
 
     url: str
@@ -50,9 +51,10 @@ def load(
     env: Mapping[str, str] | None = None,
     clock: Clock | None = None,
 ) -> Endpoint:
-    """kubectl's endpoint: these files, else KUBECONFIG, else the pod's, else ~/.kube/config.
+    """Return kubectl's endpoint: from `paths`, else KUBECONFIG, else the pod's, else
+    ~/.kube/config.
 
-    `context` names one of the kubeconfig's contexts; "" is its current one.
+    `context` names one of the kubeconfig's contexts; "" is the current context.
     """
     env = os.environ if env is None else env
     clock = clock or SystemClock()
@@ -66,7 +68,8 @@ def load(
 
 
 def in_cluster(env: Mapping[str, str], clock: Clock, folder: Path = SERVICE_ACCOUNT) -> Endpoint:
-    """Return a pod's own service account; its token is read again as the kubelet renews it."""
+    """Return the endpoint of a pod with its own service account; the token is reread as it is
+    renewed."""
     host, port = env.get("KUBERNETES_SERVICE_HOST", ""), env.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         raise BadInputError(
@@ -86,7 +89,7 @@ def in_cluster(env: Mapping[str, str], clock: Clock, folder: Path = SERVICE_ACCO
 
 
 def from_kubeconfig(chosen: ChosenContext, clock: Clock) -> Endpoint:
-    """Return the endpoint of one context."""
+    """Return the endpoint of one kubeconfig context."""
     cluster, at = chosen.cluster, f"{chosen.cluster_file}: clusters[{chosen.name}].cluster"
     parts = urlsplit(cluster.server)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -184,7 +187,7 @@ def _authority(chosen: ChosenContext, at: str) -> bytes:
 
 
 def _data_or_file(data: str, path: str, beside: Path, at: str) -> bytes:
-    """Inline data wins over a file, as in kubectl; empty where neither is given."""
+    """Return inline data, which wins over a file as in kubectl; empty if neither is given."""
     if data:
         try:
             return base64.b64decode(data, validate=True)

@@ -25,9 +25,9 @@ class OwnConfigMap:
         self._version = ""
 
     async def read(self) -> dict[str, str]:
-        """Return all data as it is now; nothing if there is no ConfigMap yet.
+        """Return all data of the ConfigMap; empty if there is none yet.
 
-        `msgspec.DecodeError` where it is not as it should be.
+        `msgspec.DecodeError` if it is malformed.
         """
         self._version = ""
         try:
@@ -36,9 +36,8 @@ class OwnConfigMap:
             return {}
 
     async def write(self, changes: Mapping[str, str | None]) -> dict[str, str]:
-        """Write these keys (None removes one); return all of it. `ConflictError` if it changed
-        since it was last read or written.
-        """
+        """Write these keys (None removes one); return all data. `ConflictError` if the ConfigMap
+        changed since this process last read or wrote it."""
         if self._version:
             meta = {"resourceVersion": self._version}
             body = msgspec.json.encode({"metadata": meta, "data": changes})

@@ -1,4 +1,4 @@
-"""Credentials: the ways a kubeconfig or a pod proves to the API server who asks."""
+"""Credentials: how a kubeconfig or a pod authenticates at the API server."""
 
 import asyncio
 import base64
@@ -24,15 +24,14 @@ EXEC_LIMIT_S = 60.0
 
 
 class Credentials(Protocol):
-    """Yields the Authorization header; asked before every request, so it must be cheap."""
+    """Supplies the Authorization header; called before every request, so it must be cheap."""
 
     async def authorization(self) -> str:
-        """Return the header's value; "" for none (a client certificate proves it, or nothing
-        does)."""
+        """Return the header's value; "" for none (a client certificate, or no authentication)."""
         ...
 
     def refused(self) -> None:
-        """The server answered 401: do not offer the same again."""
+        """Note that the server answered 401: these credentials must not be offered again."""
         ...
 
 
@@ -49,11 +48,11 @@ class FixedCredentials:
 
     @classmethod
     def basic(cls, username: str, password: str) -> "FixedCredentials":
-        """User and password."""
+        """Return credentials with HTTP's basic authentication."""
         return cls(basic(username, password))
 
     async def authorization(self) -> str:
-        """Always the same."""
+        """Return the header, which never changes."""
         return self._header
 
     def refused(self) -> None:
@@ -66,7 +65,7 @@ def basic(username: str, password: str) -> str:
 
 
 class TokenFile:
-    """A bearer token in a file that someone else renews (a pod's service account)."""
+    """A bearer token in a file that another process renews (a pod's service account)."""
 
     _what = "token"
 
@@ -79,7 +78,7 @@ class TokenFile:
         self._read()
 
     async def authorization(self) -> str:
-        """Return the token, read again at most `REREAD_S` after the last time."""
+        """Return the token, reread at most every `REREAD_S` seconds."""
         if not self._header or self._clock.monotonic() - self._read_at >= REREAD_S:
             self._read()
         return self._header
@@ -107,7 +106,7 @@ class TokenFile:
 
 
 class PasswordFile(TokenFile):
-    """A user's password in a file that someone else may replace (a mounted Secret)."""
+    """A user's password in a file that may be replaced (a mounted Secret)."""
 
     _what = "password"
 
@@ -135,9 +134,9 @@ class ExecCredential(msgspec.Struct, rename="camel"):
 
 
 class ExecPlugin:
-    """A command that prints an ExecCredential; run again when its token ends or is refused.
+    """A command that prints an ExecCredential; run again when its token expires or is refused.
 
-    A client certificate that it prints is put into `tls`, for connections made from then on.
+    A client certificate that it prints is loaded into `tls`, for later connections.
     """
 
     def __init__(
@@ -157,7 +156,7 @@ class ExecPlugin:
         self._lock = asyncio.Lock()
 
     async def authorization(self) -> str:
-        """Return the token of the last run while it holds."""
+        """Return the token, running the command first if there is none or it expires soon."""
         async with self._lock:
             if self._found is None or self._ends_soon(self._found):
                 self._found = await self._run()

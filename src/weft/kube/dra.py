@@ -1,7 +1,8 @@
-"""Dynamic resource allocation: devices as slices show them, and claims that hold some of them.
+"""Dynamic resource allocation: devices in ResourceSlices, and the claims that hold some of them.
 
-Group `resource.k8s.io/v1`, there from Kubernetes 1.34 on. Field names are Kubernetes' own. Of a
-claim only what was allocated is read: what it asked for is its scheduler's business.
+Group `resource.k8s.io/v1`, in Kubernetes 1.34 and later. Field names are Kubernetes' own. Of a
+claim only the allocation and the device classes are read: how to allocate it is for its scheduler
+to decide.
 """
 
 import msgspec
@@ -14,8 +15,8 @@ API_PATH = f"/apis/{GROUP}/v1"
 
 
 class DeviceAttribute(Api, frozen=True, gc=False):
-    """A device's attribute: one of these has a value. Of the forms that are lists only that of
-    whole numbers is read: NUMA nodes, the device's own first."""
+    """A device's attribute: one of these fields has a value. Of the list forms only whole numbers
+    are read: NUMA nodes, the device's own first."""
 
     string: str | None = None
     int_: int | None = msgspec.field(default=None, name="int")
@@ -37,7 +38,7 @@ class CountersUse(Api, frozen=True, gc=False):
 
 
 class DeviceTaint(Api, frozen=True, gc=False):
-    """A reason that keeps claims off a device; an effect that nobody knows counts as none."""
+    """A reason that keeps claims off a device; an unknown effect counts as none."""
 
     key: str = ""
     value: str = ""
@@ -45,7 +46,7 @@ class DeviceTaint(Api, frozen=True, gc=False):
 
 
 class SliceDevice(Api, frozen=True, gc=False):
-    """One device of a slice. `node_name` only where the slice leaves that to its devices."""
+    """One device of a slice. `node_name` is set only if the slice leaves that to its devices."""
 
     name: str = ""
     attributes: dict[str, DeviceAttribute] | None = None
@@ -57,7 +58,7 @@ class SliceDevice(Api, frozen=True, gc=False):
 
 
 class ResourcePool(Api, frozen=True, gc=False):
-    """The pool of a slice, and how many slices of this generation make it complete."""
+    """The pool of a slice, and the number of slices that makes this generation complete."""
 
     name: str = ""
     generation: int = 0
@@ -74,7 +75,7 @@ class ResourceSliceSpec(Api, frozen=True, gc=False):
 
 
 class ResourceSlice(Api, frozen=True, gc=False):
-    """A part of what a driver has to offer."""
+    """A part of the devices that a driver offers."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: ResourceSliceSpec = ResourceSliceSpec()
@@ -121,13 +122,13 @@ class NodeFields(Api, frozen=True, gc=False):
 
 
 class ClaimNodes(Api, frozen=True, gc=False):
-    """The nodes on which a claim's devices are, as far as they are named."""
+    """The nodes on which a claim's devices are, if they are named."""
 
     node_selector_terms: tuple[NodeFields, ...] | None = None
 
 
 class ClaimAllocation(Api, frozen=True, gc=False):
-    """status.allocation: it is there as long as the claim holds its devices."""
+    """status.allocation, set as long as the claim holds its devices."""
 
     devices: AllocatedDevices = AllocatedDevices()
     node_selector: ClaimNodes | None = None
@@ -135,7 +136,7 @@ class ClaimAllocation(Api, frozen=True, gc=False):
 
 
 class ClaimConsumer(Api, frozen=True, gc=False):
-    """status.reservedFor: who may use the claim; a pod where `resource` is pods."""
+    """status.reservedFor: a user of the claim; a pod if `resource` is pods."""
 
     resource: str = ""
     uid: str = ""
@@ -156,7 +157,8 @@ class ExactRequest(Api, frozen=True, gc=False):
 
 
 class ClaimRequest(Api, frozen=True, gc=False):
-    """spec.devices.requests[]: devices of a class, or of the first of several that has any."""
+    """spec.devices.requests[]: devices of one class, or of the first of several classes that has
+    any."""
 
     name: str = ""
     exactly: ExactRequest | None = None
@@ -170,7 +172,7 @@ class ClaimDevices(Api, frozen=True, gc=False):
 
 
 class ResourceClaimSpec(Api, frozen=True, gc=False):
-    """spec of a claim, as far as it says of which classes its devices are."""
+    """spec of a claim: only the classes of its devices."""
 
     devices: ClaimDevices = ClaimDevices()
 
@@ -184,7 +186,8 @@ class ResourceClaim(Api, frozen=True, gc=False):
 
 
 class DeviceClassSpec(Api, frozen=True, gc=False):
-    """spec of a class: pods that ask for this resource get a claim, where no plugin offers it."""
+    """spec of a class: pods that request this extended resource get a claim, if no plugin offers
+    it."""
 
     extended_resource_name: str = ""
 

@@ -1,4 +1,4 @@
-"""Errors between Weft and the API server, told apart by what they let one conclude."""
+"""Errors between Weft and the API server, distinguished by what the caller may conclude."""
 
 import msgspec
 
@@ -11,9 +11,9 @@ _MOST_SHOWN = 500
 
 
 class ApiError(WeftError):
-    """The API server answered, and it was no success. `status` is its answer, decoded.
+    """The API server answered with an error. `status` is its decoded answer.
 
-    `retry_after_s` is what the server asked for (0 if it asked for nothing).
+    `retry_after_s` is the wait that the server asked for (0 for none).
     """
 
     def __init__(self, status: ApiStatus, what: str = "", retry_after_s: float = 0) -> None:
@@ -29,16 +29,16 @@ class ApiError(WeftError):
 
     @property
     def reason(self) -> str:
-        """The API's word for it: NotFound, Conflict, Expired …"""
+        """Kubernetes' reason: NotFound, Conflict, Expired …"""
         return self.status.reason
 
 
 class ExpiredError(ApiError):
-    """410: the version or the page asked for is gone; list again."""
+    """410: the requested version or page is gone; list again."""
 
 
 class NotFoundError(ApiError):
-    """404."""
+    """404: there is no such object."""
 
 
 class ConflictError(ApiError):
@@ -46,25 +46,25 @@ class ConflictError(ApiError):
 
     @property
     def is_another(self) -> bool:
-        """True if an object of this name has another UID than the one that was asked for: the API
-        server says so in words alone, and in other ones where it finds it later."""
+        """True if an object of this name has another UID than the precondition's. The API server
+        says so only in its message, in one of two texts."""
         return any(text in self.status.message for text in _OTHER_UID)
 
 
 class UnauthorizedError(ApiError):
-    """401: the API server does not know who asks."""
+    """401: the API server does not accept the credentials."""
 
 
 class NotSentError(WeftError):
-    """No connection: the request never left, so nothing happened."""
+    """No connection: the request was not sent, so nothing happened."""
 
 
 class LostError(WeftError):
-    """The request left and no answer came: it may have been carried out, or may yet be."""
+    """The request was sent and no answer came: it may have been carried out, or may yet be."""
 
 
 class OversizedError(WeftError):
-    """The answer is larger than the caller accepts; the rest of it was not read."""
+    """The answer is larger than the caller accepts; the remainder was not read."""
 
 
 _OTHER_UID = ("the UID in the precondition (", "UID in precondition: ")
@@ -72,7 +72,7 @@ _BY_CODE = {401: UnauthorizedError, 404: NotFoundError, 409: ConflictError, 410:
 
 
 def api_error(code: int, body: bytes, what: str = "", retry_after: str = "") -> ApiError:
-    """Return the error for this answer; bodies that are no Status are quoted."""
+    """Return the error for this answer; a body that is not a Status is quoted."""
     try:
         status = _status.decode(body)
     except UNDECODABLE:

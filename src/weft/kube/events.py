@@ -1,8 +1,8 @@
-"""Events for people, without floods: what repeats is counted, what varies too fast waits.
+"""Writes Kubernetes events without floods: repeated ones are counted, fast changing ones delayed.
 
-For one object and reason at most one write in `interval_s`: the first is written at once, the same
-text again moves a counter (a *series*), another text waits for its turn and only the latest is
-kept. Writing is best effort: events that cannot be written are counted and dropped.
+For one object and reason there is at most one write in `interval_s`: the first event is written at
+once; the same text again increments a counter (a *series*); another text waits, and only the latest
+is kept. Writing is best effort: events that cannot be written are counted and dropped.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _LOOKS_AGAIN_S = 0.05
 
 
 class Note(msgspec.Struct, frozen=True, gc=False):
-    """Something to tell about an object; `reason` is one CamelCase word, `note` a sentence."""
+    """An event to write about an object; `reason` is one CamelCase word, `note` a sentence."""
 
     regarding: ObjectReference
     reason: str
@@ -41,11 +41,10 @@ class EventOptions(msgspec.Struct, frozen=True):
     """Settings of events, with reasons.
 
     `interval_s`: between writes for one object and reason; people read events in minutes.
-    `remembered`: objects and reasons; the least recently told are forgotten.
-    `waiting`: writes at once in the queue; more than that is a flood, and dropped.
-    `gives_way_s`: how long events wait for what is more urgent (`EventWriter.busy`).
-    `in_flight`: writes under way at the same time; one after another, a burst of bindings would
-    have its events minutes later.
+    `remembered`: pairs of object and reason; the least recent are dropped. `waiting`: queued
+    writes; further ones are dropped. `gives_way_s`: how long events wait for more urgent writes
+    (`EventWriter.busy`). `in_flight`: parallel writes; one at a time, a burst of bindings would get
+    its events minutes later.
     """
 
     interval_s: float = 60
@@ -63,7 +62,7 @@ class Create(msgspec.Struct, frozen=True, gc=False):
 
 
 class Count(msgspec.Struct, frozen=True, gc=False):
-    """The event of this name happened again: `count` times by now."""
+    """The event of this name happened again, `count` times in all."""
 
     name: str
     note: Note
@@ -75,7 +74,7 @@ _Key = tuple[str, str, str, str]  # an object's uid, namespace and name; the rea
 
 
 class _Series(msgspec.Struct):
-    """One object and reason: what was written last, and what has come since."""
+    """One object and reason: the event written last, and the event that waits."""
 
     name: str
     text: str
@@ -94,7 +93,7 @@ class Aggregator:
         self._next = 0
 
     def add(self, note: Note, now: float) -> Write | None:
-        """Take a note; what to write at once, if anything."""
+        """Take a note; return the write to do at once, None if it must wait."""
         about = note.regarding
         key = (about.uid, about.namespace, about.name, note.reason)
         series = self._series.get(key)
@@ -115,7 +114,7 @@ class Aggregator:
         return None
 
     def due(self, now: float) -> list[Write]:
-        """Events that have waited for long enough."""
+        """Return the writes of events that have waited long enough."""
         interval_s = self._options.interval_s
         waiting = [(key, self._series[key]) for key in self._waiting]
         ready = [(key, series) for key, series in waiting if now - series.written_at >= interval_s]
@@ -141,7 +140,7 @@ class EventWriter:
     """Writes events. `run` it as a task; `emit` never waits and never raises.
 
     `controller` is `weft.dev/scheduler` or the like, `instance` names this process. `dropped`
-    counts what was not written. `busy` says whether something more urgent is being written.
+    counts events that were not written. `busy` returns whether more urgent writes are going on.
     """
 
     def __init__(
@@ -166,13 +165,13 @@ class EventWriter:
         self._started = f"{int(client.clock.wall().timestamp() * 1e6):x}"
 
     def emit(self, note: Note) -> None:
-        """Emits a note, soon."""
+        """Queue a note to be written soon."""
         write = self._aggregator.add(note, self._client.clock.monotonic())
         if write is not None:
             self._enqueue([write])
 
     async def run(self) -> None:
-        """Write what is emitted, until cancelled."""
+        """Write queued events until cancelled."""
         workers = [asyncio.create_task(self._write_all()) for _ in range(self.options.in_flight)]
         try:
             while True:
@@ -206,7 +205,7 @@ class EventWriter:
                 if not self._failing:
                     log.warning("events are not written: %s", error)
                 self._failing = str(error)
-            except Exception as error:  # a mistake in one costs this one
+            except Exception as error:  # a bug in one event costs only that event
                 self.dropped += 1
                 if not self._failing:
                     log.exception("an event is not written")
@@ -215,8 +214,7 @@ class EventWriter:
                 self._queue.task_done()
 
     async def _give_way(self) -> None:
-        """Let a burst of bindings go first; during one that does not end, events are written in
-        between."""
+        """Let a burst of bindings go first, for at most `gives_way_s` seconds."""
         clock = self._client.clock
         while self._busy():
             if self._held_since is None:
@@ -238,7 +236,7 @@ class EventWriter:
                 await self._client.call("PATCH", path, body, content_type=MERGE_PATCH, attempts=2)
                 return
             except NotFoundError:
-                pass  # events live for an hour: write it anew
+                pass  # events live for an hour: create it again
         event = msgspec.json.encode(self._event(write.note, namespace, name, self._client.clock))
         await self._client.call("POST", EVENTS.of(namespace), event, attempts=2)
 
@@ -267,6 +265,6 @@ def shortened(text: str, most_bytes: int) -> str:
 
 
 def _object_name(name: str, started: str) -> str:
-    """Return a name no other process of this or an earlier time uses."""
+    """Return an event name that no other process has used or will use."""
     base, _, number = name.rpartition(".")
     return f"{base[:200]}.{started}{number.rjust(4, '0')}"

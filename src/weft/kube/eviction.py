@@ -1,4 +1,4 @@
-"""Asks the Eviction API about one pod, and says what the answer means."""
+"""Evicts one pod by the Eviction API, and interprets the answer."""
 
 from typing import Literal, NamedTuple
 
@@ -9,39 +9,41 @@ _TOO_MANY, _TOO_LATE = 429, 504
 
 
 class EvictionAnswer(NamedTuple):
-    """The pod is `evicted`, `gone` (or another one has its name), `blocked` by a disruption budget,
-    or the attempt `failed`, as where others wrote to the pod or its budget at the same time;
-    `error` says why it is not evicted."""
+    """Outcome: the pod is `evicted`, `gone` (or replaced by another of its name), `blocked` by a
+    disruption budget, or the attempt `failed`, for example by concurrent writes to the pod or its
+    budget. `error` says why the pod is not evicted."""
 
     outcome: Literal["evicted", "gone", "blocked", "failed"]
     error: ApiError | LostError | NotSentError | None = None
 
     @property
     def may_go(self) -> bool:
-        """True if the pod may be going: the API server said yes, or its answer did not come."""
+        """True if the pod may be ending: the API server accepted the eviction, or its answer was
+        lost."""
         late = isinstance(self.error, ApiError) and self.error.code == _TOO_LATE
         return self.outcome == "evicted" or late or isinstance(self.error, LostError)
 
     @property
     def is_conflict(self) -> bool:
-        """True if others wrote at the same time: nothing happened, and it may be asked again."""
+        """True if concurrent writes prevented the eviction: nothing happened, and it may be
+        repeated."""
         return self.outcome == "failed" and isinstance(self.error, ConflictError)
 
     @property
     def retry_after_s(self) -> float:
-        """Return how long the API server asks to wait, seconds; 0 if it does not say."""
+        """Seconds that the API server asks to wait before another attempt; 0 if it does not say."""
         return self.error.retry_after_s if isinstance(self.error, ApiError) else 0.0
 
     @property
     def reason(self) -> str:
-        """The API server's own words; "" if it has none."""
+        """The API server's message; "" if there is none."""
         return self.error.status.message if isinstance(self.error, ApiError) else ""
 
 
 async def evict(
     client: ApiClient, namespace: str, name: str, uid: str, timeout_s: float = 0
 ) -> EvictionAnswer:
-    """Ask once to evict the pod with this UID."""
+    """Try once to evict the pod with this UID."""
     try:
         await client.evict(namespace, name, uid, timeout_s)
     except NotFoundError:

@@ -1,7 +1,7 @@
-"""The kubeconfig file: its form, and how several of them make one.
+"""The kubeconfig file: its form, and how several files are merged.
 
-As kubectl merges them: the first file to name a cluster, user, context or current context wins.
-Paths in a file are relative to that file.
+As in kubectl, the first file to name a cluster, user, context or current context wins. Paths in a
+file are relative to that file.
 """
 
 from collections.abc import Callable, Sequence
@@ -64,7 +64,7 @@ class KubeconfigUser(KubeconfigForm, frozen=True, rename="kebab"):
 
 
 class KubeconfigContext(KubeconfigForm, frozen=True, rename="kebab"):
-    """A cluster, a user, and the namespace to begin in."""
+    """A cluster, a user, and the default namespace."""
 
     cluster: str = ""
     user: str = ""
@@ -102,7 +102,7 @@ class KubeconfigFile(KubeconfigForm, frozen=True, rename="kebab"):
 
 
 class ChosenContext(msgspec.Struct, frozen=True):
-    """One context's parts, each with the file it comes from."""
+    """The parts of one context, each with the file it comes from."""
 
     cluster: KubeconfigCluster
     cluster_file: Path
@@ -116,7 +116,7 @@ _Named = TypeVar("_Named", NamedCluster, NamedUser, NamedContext)
 
 
 def read(paths: Sequence[Path]) -> list[tuple[Path, KubeconfigFile]]:
-    """Return the files that exist, decoded; at least one must."""
+    """Return the existing ones of these files, decoded; `BadInputError` if none exists."""
     files = []
     for path in paths:
         try:
@@ -137,7 +137,7 @@ def read(paths: Sequence[Path]) -> list[tuple[Path, KubeconfigFile]]:
 
 
 def choose(files: Sequence[tuple[Path, KubeconfigFile]], context: str = "") -> ChosenContext:
-    """Return the parts of this context, or of the current one."""
+    """Return the parts of this context, or of the current context if ""."""
     where = str(files[0][0])
     wanted = context or next((f.current_context for _, f in files if f.current_context), "")
     if not wanted:

@@ -4,20 +4,20 @@
 
 What makes it safe:
 - Every write is a compare-and-swap on the Lease's version.
-- A leader's time counts from the *send* of its last successful renewal, so it ends, by its own
-  clock, before any other's view of it does: the others count from when they *saw* that renewal.
-- A candidate waits out the whole duration since it saw the Lease change last (and a margin for
-  clocks that run apart), whatever times of day are written in it. It starts from nothing: a Lease
-  seen for the first time counts as renewed just now, and so does one that is missing (someone may
-  have deleted it under a living leader). Only a Lease without a holder is taken at once.
+- A leader's time counts from the *send* of its last successful renewal, a candidate's from when it
+  *saw* that renewal. So a leader ends, by its own clock, before a candidate takes over.
+- A candidate waits the whole duration since it last saw the Lease change, plus a margin for clock
+  drift, whatever times are written in it. A Lease seen for the first time counts as renewed just
+  now, and so does a missing one (it may have been deleted under a living leader). Only a Lease
+  without a holder is taken at once.
 - Leadership that was lost never comes back: the host ends the process.
 
-A Lease that somebody deletes is made again as it was, with its labels and annotations, but not at
-once: who removes Weft takes its rights and ends it, and would find a Lease that was made meanwhile.
+A leader recreates a deleted Lease, with its labels and annotations, but not at once: uninstalling
+Weft deletes the Lease and ends the leader, and must not find a Lease recreated in between.
 
-A limit: a candidate looks every two seconds. Where somebody deletes the Lease, a second candidate
-takes it, and somebody deletes it again before the first one looked, the first one has seen it
-missing all the while, and leads before the second one's time is over.
+A limit: a candidate looks every two seconds. If the Lease is deleted, taken by a second candidate
+and deleted again before the first candidate looks, the first has seen it missing all the while, and
+leads before the second one's time is over.
 """
 
 import logging
@@ -42,10 +42,10 @@ _TRIES = 3
 class LeaseOptions(msgspec.Struct, frozen=True):
     """Settings of the lease, with reasons.
 
-    `duration_s`: how long a dead leader is waited for; whole seconds, at most 10.
+    `duration_s`: how long candidates wait for a dead leader; whole seconds, at most 10.
     `renew_s`: time between renewals; three may fail in a row.
-    `request_timeout_s`: of one renewal; a slow one must not use up the others' time.
-    `margin_s`: what clocks may run apart in one duration.
+    `request_timeout_s`: of one renewal; a slow one must leave time for the next.
+    `margin_s`: how far clocks may drift apart in one duration.
     """
 
     namespace: str = "kube-system"
@@ -56,7 +56,7 @@ class LeaseOptions(msgspec.Struct, frozen=True):
     margin_s: float = 0.5
 
     def check(self) -> None:
-        """Raises `BadInputError` for settings that cannot be safe."""
+        """Raise `BadInputError` for settings that cannot be safe."""
         if not 1 <= self.duration_s <= MOST_DURATION_S:
             what = f"{self.duration_s} must be from 1 to {MOST_DURATION_S}"
             raise BadInputError("lease.duration_s", what)
@@ -69,10 +69,9 @@ class LeaseOptions(msgspec.Struct, frozen=True):
 
 
 class LeaseObservation:
-    """A candidate's view of a Lease, and since when it is unchanged. Pure. `alive`: it was seen to
-    change, so that a process holds it now, or did a moment ago; an unchanged Lease may be a dead
-    process's.
-    """
+    """A candidate's view of a Lease, and since when it is unchanged. Pure. `alive`: the Lease was
+    seen to change, so a process holds it now or did a moment ago; an unchanged Lease may be of a
+    dead process."""
 
     def __init__(self, margin_s: float) -> None:
         self.term = 0
@@ -83,7 +82,7 @@ class LeaseObservation:
         self._held_s = MOST_DURATION_S
 
     def see(self, lease: Lease, now: float) -> None:
-        """The Lease as it was read; the answer came at `now`."""
+        """Note the Lease as it was read at time `now`."""
         if lease.metadata.resource_version != self._version:
             self._at, self.alive = now, bool(self._version)
         spec, self._version = lease.spec, lease.metadata.resource_version
@@ -93,21 +92,19 @@ class LeaseObservation:
             self._held_s = spec.lease_duration_seconds or MOST_DURATION_S
 
     def miss(self, now: float) -> None:
-        """Note that the Lease is missing; its holder, if any, may not know yet."""
+        """Note that the Lease is missing; its holder, if any, may not know it yet."""
         if self._version != _MISSING:
             self._at = now
         self._held_s, self._version = MOST_DURATION_S, _MISSING
 
     def free_in_s(self, now: float) -> float:
-        """Return the seconds until it may be taken; 0 for now."""
+        """Return the seconds until the Lease may be taken; 0 if it may be now."""
         return max(0.0, self._at + self._held_s + self._margin_s - now) if self._held_s else 0.0
 
 
 class Elector:
-    """One candidate. `identity` must be new for every process. `term` grows with every leader.
-
-    `failing` is why the lease could not be read or written last, "" if it could.
-    """
+    """One candidate for leadership. `identity` must be new for every process; `term` increases with
+    every leader. `failing` is why the lease could not be read or written last, "" if it could."""
 
     def __init__(
         self, client: ApiClient, identity: str, options: LeaseOptions | None = None
@@ -147,7 +144,7 @@ class Elector:
     # --- becoming and staying leader ---
 
     async def acquire(self) -> int:
-        """Wait until this process leads; the number of its term."""
+        """Wait until this process leads; return the number of its term."""
         if self.term:
             raise RuntimeError("lost leadership cannot be regained: end the process")
         while True:
@@ -181,7 +178,8 @@ class Elector:
                 return self._lose(f"{taken_by} took the lease")
 
     async def release(self) -> None:
-        """Give the lease back, so that the next need not wait. Only after the last write ended."""
+        """Give the lease back, so that the next leader need not wait. Call it only after the last
+        write ended."""
         if not self.leading:
             return
         self._expires_at = -math.inf
@@ -195,12 +193,12 @@ class Elector:
                     if (await self._read()).spec.holder_identity != self.identity:
                         return
         except (ApiError, LostError, NotSentError):
-            return  # the next one waits a little longer
+            return  # the next leader then waits for the lease to expire
 
     # --- inner workings ---
 
     def _fails(self, error: Exception) -> None:
-        """Told once while it stays the same: without its lease a process never leads."""
+        """Log an error once while it stays the same: without its lease a process never leads."""
         if str(error) != self.failing:
             self.failing = str(error)
             log.warning("lease %s/%s: %s", self.options.namespace, self.options.name, error)
@@ -215,7 +213,7 @@ class Elector:
             if self._observed.free_in_s(self._clock.monotonic()) > 0:
                 return False
             return await self._create(self._observed.term + 1)
-        is_own = lease.spec.holder_identity == self.identity  # an answer was lost
+        is_own = lease.spec.holder_identity == self.identity  # an earlier answer was lost
         if not is_own and self._observed.free_in_s(self._clock.monotonic()) > 0:
             return False
         term = self._observed.term + (0 if is_own else 1)
@@ -230,7 +228,7 @@ class Elector:
         return True
 
     async def _renew(self) -> str:
-        """Renew once; return who else has the lease, "" for none."""
+        """Renew once; return the identity of another holder, "" if there is none."""
         for _ in range(_TRIES):
             sent_at = self._clock.monotonic()
             try:
@@ -241,7 +239,7 @@ class Elector:
                         raise
                     if await self._create(self.term):
                         return ""
-                # Someone touched it, or it was our own renewal whose answer was lost.
+                # Another client wrote it, or it was our own renewal whose answer was lost.
                 lease = await self._read()
                 if lease.spec.holder_identity != self.identity:
                     return lease.spec.holder_identity or "nobody"
@@ -252,8 +250,8 @@ class Elector:
         raise LostError("the lease is being changed all the time")
 
     def _may_make_again(self) -> bool:
-        """Return True if a Lease has been missing for half its duration, or leadership would
-        end."""
+        """Return True if the Lease has been missing for half its duration, or leadership would end
+        before another try."""
         now, options = self._clock.monotonic(), self.options
         self._missing_since = min(self._missing_since, now)
         needed_s = options.renew_s / 4 + options.request_timeout_s + options.margin_s
@@ -291,7 +289,7 @@ class Elector:
         return True
 
     async def _patch(self, spec: dict[str, object]) -> None:
-        """Compare-and-swap: 409 unless the Lease is as it was read or written last."""
+        """Patch with compare-and-swap: 409 unless the Lease is as last read or written."""
         body = msgspec.json.encode({"metadata": {"resourceVersion": self._version}, "spec": spec})
         path = LEASES.of(self.options.namespace, self.options.name)
         self._written(await self._call("PATCH", path, body))

@@ -1,4 +1,4 @@
-"""Nodes and pods in what `kubectl get nodes,pods -A -o json` wrote."""
+"""Reads nodes and pods from the output of `kubectl get nodes,pods -A -o json`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,16 +22,15 @@ class _Listed(msgspec.Struct, rename="camel"):
 
 
 def read_objects(name: str) -> tuple[list[KubeNode], list[Pod]]:
-    """Return the nodes and pods of a file, or (`-`) of standard input; other kinds are passed
-    over."""
+    """Return the nodes and pods in a file, or in standard input (`-`); other kinds are skipped."""
     objects = objects_by_kind(name, {"Node": KubeNode, "Pod": Pod})
     return objects["Node"], objects["Pod"]
 
 
 def objects_by_kind(name: str, kinds: Mapping[str, type]) -> dict[str, list[Any]]:
-    """Return the objects of these kinds in a file, or (`-`) in standard input, by kind; others are
-    passed over unread. There are nodes and pods among them. A kind may be called with its API
-    group, as `PodGroup.scheduling.x-k8s.io`, where several have one of that name."""
+    """Return the objects of these kinds in a file, or in standard input (`-`), by kind; others are
+    skipped. `BadInputError` without nodes or pods. If several API groups have a kind of one name,
+    `kinds` names it with its group, as `PodGroup.scheduling.x-k8s.io`."""
     where = "standard input" if name == "-" else name
     text = read_text(Path(name)).encode()
     try:
@@ -59,7 +58,7 @@ def objects_by_kind(name: str, kinds: Mapping[str, type]) -> dict[str, list[Any]
 def _read(
     raw: msgspec.Raw, where: str, usual: str, kinds: Mapping[str, type]
 ) -> tuple[str, Any | None]:
-    """Return the object's kind, and the object where its kind is asked for."""
+    """Return the object's kind, and the object, or None if its kind is not wanted."""
     try:
         listed = msgspec.json.decode(raw, type=_Listed)
         kind = listed.kind or usual

@@ -1,10 +1,10 @@
-"""A line of a log: for people, or one JSON object.
+"""Formats a line of a log: as text, or as one JSON object.
 
     {"time": "2026-03-01T12:00:00.123Z", "level": "info", "logger": "weft.cluster",
      "message": "…", "pod": "team/train-0", "podUID": "…", "node": "gpu-1", "cycle": 17}
 
-The last four are there where a line is about a pod, a node or a decision: `model/log_fields.py`.
-`error` is a traceback.
+A line has the last four if it is about a pod, a node or a decision: `model/log_fields.py`. `error`
+is a traceback.
 """
 
 import datetime
@@ -18,7 +18,7 @@ TEXT_FORM = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line; `node` is where all that is logged happens."""
+    """Formats each record as one JSON object; `node` is the node of this process, if it has one."""
 
     def __init__(self, node: str = "") -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class JsonFormatter(logging.Formatter):
             line["error"] = self.formatException(record.exc_info)
         try:
             return msgspec.json.encode(line).decode()
-        except UnicodeEncodeError:  # half a character of somebody's name
+        except UnicodeEncodeError:  # half a surrogate pair in a name
             shown = {key: _shown(value) for key, value in line.items()}
             return msgspec.json.encode(shown).decode()
 

@@ -1,15 +1,14 @@
-"""Finds containers that ended for want of GPU memory, in their pod's status. Pure.
+"""Finds in pods' status containers that ended because a GPU had no memory left. Pure.
 
-No exit code means "the GPU has no more memory". What tells are a container's own last words
-(`state.terminated.message`: what it wrote to its termination log, or its last lines of log where
-its terminationMessagePolicy is FallbackToLogsOnError), or an annotation by an agent that saw it:
+No exit code means "out of GPU memory". The evidence is the container's own message
+(`state.terminated.message`: its termination log, or its last log lines with
+terminationMessagePolicy FallbackToLogsOnError), or an annotation by an agent that saw it:
 
     weft.dev/out-of-memory: {"end": "…", "peak_mib": 9000}
 
-`end` is anything of at most 253 characters that is another at each end. Where it stands and can be
-read, last words are not looked at.
-
-OOMKilled is no such end: there the node's own memory ran out, or the container's limit of it.
+`end` is any text of at most 253 characters that differs at each end. If the annotation can be read,
+messages are ignored. OOMKilled does not count: there host memory ran out, or the container's limit
+of it.
 """
 
 import re
@@ -30,16 +29,17 @@ _WORDS = (
     "torch.cuda.outofmemoryerror",
     "cupy.cuda.memory.outofmemoryerror",
 )
-# In one line: JAX and TensorFlow say so of any device's memory, and which device it was.
+# In one line: JAX and TensorFlow report it for any device's memory, and name the device.
 _EXHAUSTED, _A_GPU = "resource_exhausted:", re.compile(r"\b(?:gpu|cuda)")
 _ALLOCATING, _GPU_POOL = "allocat", re.compile(r"\bgpu_\d+_bfc")
-_KILLED, _TERMINATED = 137, 143  # by somebody else: what stands in the log is not why
+_KILLED, _TERMINATED = 137, 143  # by another process: the log does not say why
 
 
 class OomEnd(msgspec.Struct, frozen=True, gc=False):
-    """One end. `name` is the same whenever and by whomever it is seen, and no other end's.
+    """One end by lack of GPU memory. `name` identifies it, whenever and by whichever process it is
+    seen.
 
-    `peak_mib` is what was seen to be used at most; 0 if unknown.
+    `peak_mib` is the largest use that was seen; 0 if unknown.
     """
 
     name: str
@@ -47,14 +47,14 @@ class OomEnd(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Mark(msgspec.Struct, frozen=True):
-    """The annotation."""
+    """The value of the annotation `weft.dev/out-of-memory`."""
 
     end: str
     peak_mib: int = 0
 
 
 def out_of_memory(pod: Pod) -> list[OomEnd]:
-    """The ends that the pod's status still shows, the oldest first."""
+    """Return the ends by lack of GPU memory that the pod's status still shows, oldest first."""
     uid, annotation, status = pod.metadata.uid, _mark(pod), pod.status
     if annotation is not None:
         return [OomEnd(f"{uid}/{annotation.end}", annotation.peak_mib)]
@@ -67,7 +67,7 @@ def out_of_memory(pod: Pod) -> list[OomEnd]:
 
 
 def _ends(status: ContainerStatus) -> list[tuple[int, Terminated]]:
-    """The container's ends that are still told, each with its number, from 0."""
+    """Return the container's ends that its status still shows, each with its number from 0."""
     before, now = status.last_state.terminated, status.state.terminated
     ends = [(status.restart_count - 1, before)] if before is not None else []
     return [*ends, (status.restart_count, now)] if now is not None else ends

@@ -50,7 +50,7 @@ class PreferredTerm(Api, frozen=True, gc=False):
 
 
 class NodeAffinity(Api, frozen=True, gc=False):
-    """affinity.nodeAffinity: what must and what should hold of the node when scheduling."""
+    """affinity.nodeAffinity: what must hold, and what preferably holds, for the node."""
 
     required: NodeSelector | None = msgspec.field(
         default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
@@ -68,7 +68,7 @@ class LabelSelector(Api, frozen=True, gc=False):
 
 
 class PodAffinityTerm(Api, frozen=True, gc=False):
-    """Pods that this pod wants near, or far from it."""
+    """A term for pods that this pod wants near, or far from it."""
 
     topology_key: str = ""
     label_selector: LabelSelector | None = None
@@ -160,7 +160,7 @@ class PodContainer(ManifestContainer, frozen=True, gc=False):
 
 
 class ImageSource(Api, frozen=True, gc=False):
-    """A volume's image: its files are mounted."""
+    """A volume's image, whose files are mounted."""
 
     reference: str = ""
 
@@ -172,7 +172,7 @@ class ClaimSource(Api, frozen=True, gc=False):
 
 
 class MountedDisk(Api, frozen=True, gc=False):
-    """A disk written in the pod itself: its name in the field that its kind has."""
+    """A disk given in the pod itself: its name is in the field that its kind has."""
 
     pd_name: str = ""
     volume_id: str = msgspec.field(default="", name="volumeID")
@@ -185,9 +185,9 @@ class MountedDisk(Api, frozen=True, gc=False):
 
 
 class Volume(Api, frozen=True, gc=False):
-    """One entry of spec.volumes: a claim by name, or one made for the pod (`ephemeral`); an image.
+    """One entry of spec.volumes: a claim by name, one made for the pod (`ephemeral`), or an image.
 
-    The others are disks that are written in the pod itself.
+    The other fields are disks given in the pod itself.
     """
 
     name: str = ""
@@ -240,7 +240,7 @@ class ScheduledSpec(PodSpec, frozen=True, gc=False):
 
 
 class TimedCondition(Condition, frozen=True, gc=False):
-    """A condition of a pod or node, and since when it is so, RFC 3339."""
+    """A condition of a pod or node, and since when it holds, RFC 3339."""
 
     last_transition_time: str | None = None
 
@@ -256,7 +256,7 @@ class OwnerReference(Api, frozen=True, gc=False):
 
 
 class OwnedMeta(ObjectMeta, frozen=True, gc=False):
-    """metadata, with what made the pod."""
+    """metadata, with the pod's owners."""
 
     owner_references: list[OwnerReference] | None = None
 
@@ -272,23 +272,23 @@ class Terminated(Api, frozen=True, gc=False):
 
 
 class Waiting(Api, frozen=True, gc=False):
-    """state.waiting: why a container does not run, or not again."""
+    """state.waiting: why a container does not run, or does not run again."""
 
     reason: str = ""
     message: str = ""
 
 
 class ContainerState(Api, frozen=True, gc=False):
-    """state or lastState of a container, as far as it tells of an end or of what keeps it."""
+    """state or lastState of a container: its end, or why it waits."""
 
     terminated: Terminated | None = None
     waiting: Waiting | None = None
 
 
 class ContainerStatus(Api, frozen=True, gc=False):
-    """One entry of containerStatuses; `last_state` is of the run before the `state`'s.
+    """One entry of containerStatuses; `last_state` is of the run before that of `state`.
 
-    `allocated_resources` is what its node has set aside for it, `resources` what it runs with.
+    `allocated_resources` are set aside by the node for the container, `resources` are in force.
     """
 
     name: str = ""
@@ -300,7 +300,7 @@ class ContainerStatus(Api, frozen=True, gc=False):
 
 
 class ExtendedResourceMapping(Api, frozen=True, gc=False):
-    """One resource of a container that its pod's claim gives it."""
+    """One extended resource of a container that its pod's claim supplies."""
 
     container_name: str = ""
     resource_name: str = ""
@@ -308,14 +308,14 @@ class ExtendedResourceMapping(Api, frozen=True, gc=False):
 
 
 class ExtendedResourceClaim(Api, frozen=True, gc=False):
-    """status.extendedResourceClaimStatus: the claim that gives a pod its extended resources."""
+    """status.extendedResourceClaimStatus: the claim that supplies a pod's extended resources."""
 
     resource_claim_name: str = ""
     request_mappings: list[ExtendedResourceMapping] | None = None
 
 
 class ScheduledStatus(PodStatus, frozen=True, gc=False):
-    """status, with its conditions, its containers' ends and resizes."""
+    """status, with conditions, the states of containers, and resizes."""
 
     reason: str = ""
     conditions: list[TimedCondition] | None = None
@@ -328,9 +328,9 @@ class ScheduledStatus(PodStatus, frozen=True, gc=False):
 
 
 DISRUPTED, PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"
-"""The condition of a pod that is ended for another one, and its reason."""
+"""The condition of a pod that is preempted, and its reason."""
 ENDED = ("Succeeded", "Failed")
-"""Phases of a pod whose containers are over."""
+"""Phases of a pod whose containers have all ended."""
 
 
 class Pod(PodManifest, frozen=True, gc=False):
@@ -342,12 +342,12 @@ class Pod(PodManifest, frozen=True, gc=False):
 
     @property
     def bound_at(self) -> str:
-        """The time of its binding by the API server, RFC 3339, whole seconds; "" if unknown."""
+        """Time of the pod's binding by the API server, RFC 3339, whole seconds; "" if unknown."""
         scheduled = (c for c in self.status.conditions or () if c.type == "PodScheduled")
         return next((c.last_transition_time or "" for c in scheduled if c.status == "True"), "")
 
     @property
     def ended(self) -> bool:
-        """Return True if its containers have ended: only then (or when it is gone) is its GPU
+        """True if all containers have ended: only then, or when the pod is gone, is its GPU
         free."""
         return self.status.phase in ENDED

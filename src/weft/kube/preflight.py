@@ -1,7 +1,7 @@
-"""Checks what a program needs before it writes anything: a new enough API server, its rights.
+"""Checks before the first write that the API server is new enough and grants the needed rights.
 
 Only a clear refusal counts. If the API server does not answer now, the first real request will
-tell.
+show.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from weft.model.manifest import Api
 LEAST_MINOR = 30
 """The oldest minor version of Kubernetes 1 that is supported."""
 ORIGINALS_LEASES = frozenset({"genius-scheduler", "hami-scheduler", "kube-scheduler"})
-"""Leases in kube-system of schedulers whose pods Weft's profiles may take too."""
+"""Leases in kube-system of schedulers whose pods Weft's profiles may take as well."""
 _UNANSWERED = (ApiError, LostError, NotSentError, ValueError, AttributeError, RecursionError)
 
 
@@ -34,7 +34,7 @@ _ANSWER_S, _MOST_WAIT_S, _SAID_EVERY_S = 5.0, 5.0, 30.0
 
 
 async def wait_for_server(client: ApiClient, log: logging.Logger) -> None:
-    """Returns once the API server answers; why it does not is logged at once and every 30 s."""
+    """Return once the API server answers; log why it does not, at once and every 30 s."""
     began, backoff = client.clock.monotonic(), Backoff(0.5, _MOST_WAIT_S, client.rng)
     said = -_SAID_EVERY_S
     while True:
@@ -53,7 +53,7 @@ async def wait_for_server(client: ApiClient, log: logging.Logger) -> None:
 
 
 async def minor_of(client: ApiClient) -> int:
-    """Return the API server's version, 1.`minor`; 0 if it does not say."""
+    """Return the API server's minor version, the 34 of 1.34; 0 if it does not say."""
     version = json.loads(await client.call("GET", "/version"))
     return int("".join(filter(str.isdecimal, str(version.get("minor", "")))) or 0)
 
@@ -61,12 +61,12 @@ async def minor_of(client: ApiClient) -> int:
 async def check_server(
     client: ApiClient, who: str, rights: Iterable[ResourceRight], remedy: str
 ) -> None:
-    """`BadInputError` where the API server is too old or refuses `who` one of these rights;
-    `remedy` says what grants them."""
+    """Raise `BadInputError` if the API server is too old or refuses `who` one of these rights;
+    `remedy` says how to grant them."""
     try:
         minor = await minor_of(client)
     except _UNANSWERED:
-        return  # nobody is there yet
+        return  # no answer yet
     if 0 < minor < LEAST_MINOR:
         problem = f"is 1.{minor}; upgrade the cluster to Kubernetes 1.{LEAST_MINOR} or newer"
         raise BadInputError("API server: version", problem)
@@ -79,14 +79,14 @@ async def check_server(
 async def serves(client: ApiClient, kinds: Sequence[Resource[Any]]) -> bool:
     """Return True if the API server has all of these kinds, which are of one group and version.
 
-    Raises what the client raises but where the server says that there are none.
+    Raises the client's errors, except those that say the group is not there.
     """
     try:
         body = await client.call("GET", kinds[0].path)
     except NotFoundError:
         return False
     except ApiError as error:
-        if error.code == 403:  # who may not look at the API's groups may not list the kinds either
+        if error.code == 403:  # no discovery of the group, so no listing of its kinds
             return False
         raise
     listed = json.loads(body).get("resources") or ()
@@ -95,9 +95,8 @@ async def serves(client: ApiClient, kinds: Sequence[Resource[Any]]) -> bool:
 
 
 async def served_versions(client: ApiClient) -> frozenset[str]:
-    """Return the API groups with their versions that the server has, as `resource.k8s.io/v1`, by
-    one request. Raises what the client raises; `ValueError` for an answer that is not a list of
-    groups."""
+    """Return the server's API groups with versions, such as `resource.k8s.io/v1`, by one request.
+    Raises the client's errors; `ValueError` for an answer that is not a list of groups."""
     listed = json.loads(await client.call("GET", "/apis"))
     groups = listed.get("groups") if isinstance(listed, dict) else None
     if not isinstance(groups, list):
@@ -108,14 +107,14 @@ async def served_versions(client: ApiClient) -> frozenset[str]:
 
 
 async def lacking_of(client: ApiClient, rights: Iterable[ResourceRight]) -> list[ResourceRight]:
-    """Return the rights that this user lacks, as the API server says."""
+    """Return the rights that this user lacks, according to the API server."""
     asked: Sequence[ResourceRight] = tuple(rights)
     answers = await asyncio.gather(*(_has(client, right) for right in asked))
     return [right for right, has in zip(asked, answers, strict=True) if not has]
 
 
 class OtherLeaseSpec(Api, frozen=True):
-    """spec of a Lease, as far as it says who leads."""
+    """spec of a Lease: only the fields about its holder."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -123,16 +122,19 @@ class OtherLeaseSpec(Api, frozen=True):
 
 
 class OtherLease(Api, frozen=True):
-    """Another program's Lease."""
+    """A Lease of another program."""
 
     spec: OtherLeaseSpec = OtherLeaseSpec()
 
 
 async def check_alone(client: ApiClient, scheduler_names: Iterable[str], own_lease: str) -> None:
-    """`BadInputError` where another scheduler leads that takes pods of one of these schedulerNames:
-    each would give away what the other gave. kube-scheduler and what is built from it hold a Lease
-    of their name in kube-system; whoever has none is not seen, and Weft's Role lets it read no
-    other's. `own_lease` is for replicas."""
+    """Raise `BadInputError` if another scheduler leads that takes pods of one of these
+    schedulerNames, as both would assign the same GPUs.
+
+    kube-scheduler and schedulers built from it hold a Lease of their name in kube-system, the only
+    Leases that Weft's Role lets it read. A scheduler without one is not noticed. `own_lease` is
+    shared by Weft's replicas.
+    """
     for name in scheduler_names:
         lease = "kube-scheduler" if name == "default-scheduler" else name
         if lease == own_lease or lease not in ORIGINALS_LEASES:
@@ -141,7 +143,7 @@ async def check_alone(client: ApiClient, scheduler_names: Iterable[str], own_lea
         try:
             spec = msgspec.json.decode(await client.call("GET", path), type=OtherLease).spec
         except _UNANSWERED:
-            continue  # there is none, or it may not be read
+            continue  # there is none, or it cannot be read
         if _is_held(spec):
             problem = (
                 f"is {spec.holder_identity}: it schedules the pods of schedulerName {name} too; "

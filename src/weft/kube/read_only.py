@@ -1,4 +1,4 @@
-"""A client that only reads: whatever else is asked of it never leaves this process."""
+"""A client that only reads: it refuses to send any other request."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ _QUESTIONS = {("POST", path) for path in (OWN_REVIEWS, TOKEN_REVIEWS, ACCESS_REV
 
 
 class ReadOnlyClient(ApiClient):
-    """GET, list and watch, and questions of which nothing is stored: which rights one has, whose a
-    token is, and what its user may do.
+    """Sends GET, list and watch, and access reviews, which store nothing: the caller's rights, a
+    token's user and the user's rights.
 
-    Another request is a mistake of ours, and raises RuntimeError.
+    Any other request is a bug of Weft's, and raises RuntimeError.
     """
 
     async def send(self, method: str, path: str, body: bytes = b"", **more: Any) -> ApiResponse:

@@ -30,21 +30,21 @@ class NamedPort(Api, frozen=True, gc=False):
 
 
 class ServingContainer(Api, frozen=True, gc=False):
-    """A container, as far as it serves something."""
+    """A container's image and ports."""
 
     image: str = ""
     ports: list[NamedPort] | None = None
 
 
 class ServingSpec(Api, frozen=True, gc=False):
-    """spec of such a pod."""
+    """spec of a pod that serves HTTP."""
 
     node_name: str = ""
     containers: list[ServingContainer] | None = None
 
 
 class ServingStatus(Api, frozen=True, gc=False):
-    """status of such a pod."""
+    """status of a pod that serves HTTP."""
 
     phase: str = ""
     pod_ip: str = msgspec.field(default="", name="podIP")
@@ -52,7 +52,7 @@ class ServingStatus(Api, frozen=True, gc=False):
 
 
 class ServingPod(Api, frozen=True, gc=False):
-    """A pod, as far as one must know it to ask what it serves."""
+    """A pod with the fields that are needed to send HTTP requests to it."""
 
     metadata: OwnedMeta = OwnedMeta()
     spec: ServingSpec = ServingSpec()
@@ -60,7 +60,7 @@ class ServingPod(Api, frozen=True, gc=False):
 
     @property
     def ready(self) -> bool:
-        """True if it runs, has an address, is to stay, and says that it can be asked."""
+        """True if the pod runs, has an address, is not being deleted, and is Ready."""
         said = {condition.type: condition.status for condition in self.status.conditions or ()}
         return (
             self.status.phase == "Running"
@@ -71,12 +71,12 @@ class ServingPod(Api, frozen=True, gc=False):
 
     @property
     def of_daemon_set(self) -> bool:
-        """True if a DaemonSet made it."""
+        """True if a DaemonSet owns the pod."""
         owners = self.metadata.owner_references or ()
         return any(owner.controller and owner.kind == "DaemonSet" for owner in owners)
 
     def ports(self) -> Iterator[NamedPort]:
-        """Yield every TCP port that its containers name."""
+        """Yield the TCP ports that the pod's containers name."""
         for container in self.spec.containers or ():
             yield from (port for port in container.ports or () if port.protocol == "TCP")
 
@@ -91,8 +91,8 @@ async def everything(
     selector: str = "",
     unreadable: list[ObjectMeta] | None = None,
 ) -> list[T]:
-    """Return all objects of a namespace, or of all of them, page by page. Those that cannot be read
-    are left out; of these `unreadable` gets the metadata."""
+    """Return all objects of a namespace, or of all namespaces (""), page by page. Unreadable
+    objects are left out; their metadata is added to `unreadable`."""
     skips, objects = SkippedObjects(), list[T]()
     query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
     while True:
@@ -107,8 +107,8 @@ async def everything(
 
 
 def proxy_path(kind: str, namespace: str, name: str, port: str, scheme: str = "http") -> str:
-    """Return the path before a page of a Service or pod (`kind`: services, pods) that the API
-    server asks.
+    """Return the path by which the API server's proxy reaches a Service or pod (`kind`: services,
+    pods).
 
     `port` is a Service's port by name or number, a pod's by number.
     """

@@ -61,7 +61,7 @@ class ConfigMap(Api, frozen=True, gc=False):
 
 
 class LeaseSpec(Api, frozen=True, gc=False, omit_defaults=True):
-    """spec of a Lease; an empty holder means that it is free. Times are RFC 3339 with µs."""
+    """spec of a Lease; an empty holder means that the Lease is free. Times are RFC 3339 with µs."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -91,7 +91,7 @@ class CsiSource(Api, frozen=True, gc=False):
 
 
 class OldDisk(Api, frozen=True, gc=False):
-    """A cloud's disk as volumes named it before CSI; each kind has one of these fields."""
+    """A cloud disk as volumes named it before CSI; each kind has one of these fields."""
 
     volume_id: str = msgspec.field(default="", name="volumeID")
     pd_name: str = ""
@@ -99,7 +99,7 @@ class OldDisk(Api, frozen=True, gc=False):
 
 
 class ClaimRef(Api, frozen=True, gc=False, omit_defaults=True):
-    """spec.claimRef of a volume: the claim that it is for; without a UID whichever has the name."""
+    """spec.claimRef of a volume: its claim; without a UID, any claim of that name."""
 
     api_version: str = ""
     kind: str = ""
@@ -161,7 +161,7 @@ class PersistentVolumeClaim(Api, frozen=True, gc=False):
 
 
 class TopologySelectorRequirement(Api, frozen=True, gc=False):
-    """One of these values of a node's label."""
+    """A label of nodes with one of these values."""
 
     key: str = ""
     values: list[str] | None = None
@@ -183,7 +183,7 @@ class KubeStorageClass(Api, frozen=True, gc=False):
 
 
 class CsiDriverSpec(Api, frozen=True, gc=False):
-    """spec of a CSIDriver: whether it tells how much storage is left."""
+    """spec of a CSIDriver: whether it reports how much storage is left."""
 
     storage_capacity: bool | None = None
 
@@ -221,7 +221,8 @@ class AttachmentSpec(Api, frozen=True, gc=False):
 
 
 class VolumeAttachment(Api, frozen=True, gc=False):
-    """storage.k8s.io/v1 VolumeAttachment: a volume that is attached to a node, or is to be."""
+    """storage.k8s.io/v1 VolumeAttachment: a volume that is attached to a node, or is to be
+    attached."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: AttachmentSpec = AttachmentSpec()
@@ -265,7 +266,7 @@ class ObjectReference(Api, frozen=True, gc=False, omit_defaults=True):
 
 
 class EventSeries(Api, frozen=True, gc=False):
-    """The count and last time of an event that happened again."""
+    """The count and last time of a repeated event."""
 
     count: int = 0
     last_observed_time: str = ""
@@ -301,7 +302,7 @@ class StatusDetails(Api, frozen=True, gc=False):
 
 
 class ApiStatus(Api, frozen=True, gc=False):
-    """The API server's answer where it is no object."""
+    """The API server's answer that is not an object: a Status."""
 
     status: str = ""
     message: str = ""

@@ -10,8 +10,8 @@ from weft.model import BadInputError
 
 
 def client_tls(authority: bytes, where: str, *, verify: bool = True) -> ssl.SSLContext:
-    """Return a context that trusts `authority` (PEM; empty: the system's), or nobody's word is
-    checked."""
+    """Return a context that trusts `authority` (PEM; the system's authorities if empty), or that
+    checks no certificate if not `verify`."""
     if authority:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
@@ -21,8 +21,8 @@ def client_tls(authority: bytes, where: str, *, verify: bool = True) -> ssl.SSLC
     else:
         context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # Clusters' own authorities are often made without the extensions that the strict check wants,
-    # and may be intermediate ones; Go accepts both, and so must whoever talks to its servers.
+    # Clusters' own authorities often lack the extensions that the strict check wants, and may be
+    # intermediate ones. Go accepts both, so clients of Kubernetes must as well.
     context.verify_flags &= ~getattr(ssl, "VERIFY_X509_STRICT", 0)
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if not verify:
@@ -32,10 +32,10 @@ def client_tls(authority: bytes, where: str, *, verify: bool = True) -> ssl.SSLC
 
 
 def load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes, where: str) -> None:
-    """Put a client certificate and its key (PEM) into the context.
+    """Load a client certificate and its key (PEM) into the context.
 
-    OpenSSL's Python face reads them from a file only: one in memory where there are such, for the
-    root of a container may not be written; else a private one that is gone right after.
+    Python's ssl reads them only from a file: a file in memory where the system has such, since a
+    container's root may be read-only; else a private file, removed right after.
     """
     with _as_file(certificate + b"\n" + key) as path:
         try:

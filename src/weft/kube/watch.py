@@ -1,21 +1,21 @@
-"""List-watch: everything that happens to one kind of object, without gaps, for ever.
+"""List-watch: yields every change of one kind of object, without gaps, for ever.
 
-    ┌──▶ LIST in pages ──▶ WATCH from its version ──▶ events and bookmarks move the version on
-    │                        ▲          │
-    │                        └──────────┤ ended, cut, silent too long: resume where it was
-    └───────────────────────────────────┘ 410, or failed too often in a row: list again
+     ┌──▶ LIST in pages ──▶ WATCH from its version ──▶ events and bookmarks move the version on
+     │                        ▲          │
+     │                        └──────────┤ ended, cut, silent too long: resume where it was
+     └───────────────────────────────────┘ 410, or failed too often in a row: list again
 
-What to do next is decided by `WatchPlan`, which knows no network; the loop carries it out. Nothing
-ends the loop but its consumer: an API server that is down is waited for, with growing delays.
+`WatchPlan`, which has no network, decides the next step; the loop carries it out. Only the consumer
+ends the loop: if the API server is down, it is retried with growing delays.
 
-`KnownObjects` is what a list-watch believes to exist. It turns a fresh list into the changes since
-then (so that no deletion is lost while the watch was away), and watch events into changes.
+`KnownObjects` has the objects as last seen. It turns a fresh list into the changes since then (so
+that no deletion is lost while the watch was away), and watch events into changes.
 
     list ──▶ KnownObjects.replace ──▶ Added, Modified, Deleted … Synced
     watch ─▶ KnownObjects.apply ────▶ Added, Modified, Deleted
 
-Invariants: every object that was Added is Deleted before another of its name is Added; an object
-is told under one version only once.
+Invariants: every object that was Added is Deleted before another of its name is Added; each version
+of an object is reported once.
 """
 
 import asyncio
@@ -37,19 +37,20 @@ log = logging.getLogger("weft.kube")
 T = TypeVar("T", bound=KubeObject)
 Key = tuple[str, str]
 
-SHORT_S = 1.0  # client-go's word for a watch that was no watch
+SHORT_S = 1.0  # as in client-go: a shorter watch without events counts as failed
 
 
 class WatchOptions(msgspec.Struct, frozen=True):
     """Settings of a list-watch, with reasons.
 
-    `page_size`: objects in one answer; larger pages hold up the server, smaller ones the start.
+    `page_size`: objects in one answer; larger pages slow down the server, smaller ones the start.
     `timeout_s`: after 1 to 2 times this long the server ends the watch and it is resumed, so that
     watches spread over API servers again after one was restarted.
-    `inactivity_s`: a watch this silent is dead: API servers send a bookmark about every minute.
+    `inactivity_s`: a watch without data for this long is dead: API servers send a bookmark about
+    every minute.
     `first_delay_s`, `most_delay_s`: back-off between failures.
-    `failures_to_list`: so many failures in a row without anything new, and the version itself is
-    suspect (an API server restored from a backup): list again.
+    `failures_to_list`: after this many failures in a row, list again: the version may be unknown to
+    an API server that was restored from a backup.
     """
 
     page_size: int = 500
@@ -84,7 +85,7 @@ class WatchPlan:
         return self._backoff.failures
 
     def listed(self, version: str) -> None:
-        """Take in a complete list."""
+        """Note a complete list of this version."""
         self.version = version
         self.lists += 1
         self._backoff.reset()
@@ -96,14 +97,14 @@ class WatchPlan:
             self._backoff.reset()
 
     def ended(self, lasted_s: float, any_event: bool) -> WatchStep:
-        """Note that the watch ended in good order, and return the next step. A watch that ended at
-        once without an event counts as failed."""
+        """Note that the watch ended normally, and return the next step. A watch that ended at once
+        without an event counts as failed."""
         self.resumes += 1
         delay = 0.0 if any_event or lasted_s >= SHORT_S else self._backoff.next_s()
         return WatchStep("watch", self.version, delay)
 
     def failed(self, error: Exception) -> WatchStep:
-        """The list or watch failed; what now."""
+        """Note that the list or watch failed; return the next step."""
         if isinstance(error, ExpiredError):
             # At once, but never in a tight loop: the next list may expire as well.
             delay = self._backoff.next_s() if self._backoff.failures else 0.0
@@ -138,8 +139,8 @@ class Deleted(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
 
 class Synced(msgspec.Struct, frozen=True, gc=False):
-    """Everything up to this version has been told; `again` after the first time. `asked_s` is when
-    the list was asked for (the client's monotonic clock): it shows all that was there then."""
+    """Everything up to this version has been reported; `again` after the first time. `asked_s` is
+    when the list was requested (the client's monotonic clock)."""
 
     version: str
     again: bool = False
@@ -157,9 +158,9 @@ class KnownObjects(Generic[T]):
         self._synced = False
 
     def replace(self, pages: Iterable[ObjectPage[T]], asked_s: float = 0.0) -> list[Change[T]]:
-        """Return the changes that lead from what was known to this list, and `Synced`.
+        """Return the changes that lead from the known objects to this list, and `Synced`.
 
-        Objects that could not be read stay as they were known, if they were.
+        Objects that could not be read stay as they were known.
         """
         changes: list[Change[T]] = []
         seen: set[Key] = set()
@@ -204,7 +205,8 @@ class KnownObjects(Generic[T]):
         return [Modified(listed, known)]
 
     def _unreadable(self, meta: ObjectMeta) -> list[Change[T]]:
-        """Another object of that name, which cannot be read: the known one is gone all the same."""
+        """Return the deletion of a known object if an unreadable object of its name has another
+        UID."""
         known = self.objects.get(_key(meta))
         if known is None or known.metadata.uid == meta.uid:
             return []
@@ -217,13 +219,13 @@ def _key(meta: ObjectMeta) -> Key:
 
 
 class LineSplitter:
-    """Bytes in, whole lines out."""
+    """Splits a stream of bytes into lines."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the lines that are complete now."""
+        """Return the lines that this chunk completes."""
         end = chunk.rfind(b"\n")
         if end < 0:
             self._rest += chunk
@@ -234,11 +236,11 @@ class LineSplitter:
 
 
 class ListWatch(Generic[T]):
-    """All changes to the objects of one resource, in batches; see `batches`.
+    """Yields all changes to the objects of one resource, in batches; see `batches`.
 
-    `namespace` "" is all of them. `selectors` are `labelSelector` and `fieldSelector`.
-    `last_contact` is when the API server was last heard (the client's monotonic clock);
-    `last_error` why it was not, "" while all is well.
+    `namespace` "" is all namespaces. `selectors` are `labelSelector` and `fieldSelector`.
+    `last_contact` is when the API server last answered (the client's monotonic clock); `last_error`
+    is why it does not answer now, "" if it does.
     """
 
     def __init__(
@@ -264,7 +266,8 @@ class ListWatch(Generic[T]):
         self._selectors = dict(selectors or {})
 
     async def batches(self) -> AsyncIterator[list[Change[T]]]:
-        """Changes as they come, never empty; the first batch is the whole list and ends in Synced.
+        """Yield changes as they come, never an empty batch; the first batch is the whole list and
+        ends in Synced.
 
         Close the iterator to stop.
         """
@@ -297,7 +300,7 @@ class ListWatch(Generic[T]):
             body = await self._client.call("GET", self._path, query=query)
             pages.append(self._resource.decode_page(body, self.skips))
             self._heard()
-            await asyncio.sleep(0)  # decoding a page takes long: let others have their turn
+            await asyncio.sleep(0)  # decoding a page takes long: let other tasks run
         return pages
 
     async def _watch(self) -> AsyncIterator[list[Change[T]]]:
