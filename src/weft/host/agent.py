@@ -66,7 +66,7 @@ __all__ = ["AgentHosting", "Composition", "host"]
 log = logging.getLogger("weft.agent")
 _CHECKS_S = 3.0
 NVML = "nvml"
-"""Means the driver's GPUs; any other value of --devices is a file that simulates GPUs."""
+"""Value of --devices for the driver's GPUs; any other value is a file that simulates GPUs."""
 
 
 async def host(config: Configuration, hosting: AgentHosting) -> None:
@@ -86,8 +86,11 @@ async def host(config: Configuration, hosting: AgentHosting) -> None:
 
 async def _check(client: ApiClient, owned: Callable[[], Awaitable[None]] | None) -> None:
     """Check the API server's version, the agent's rights and, with `owned`, that no other plugin
-    serves what it is to own, if the API server answers soon: containers get the shares of their
-    records without it."""
+    serves a resource that the agent is to own.
+
+    If the API server does not answer soon, the agent starts without these checks, as it can deliver
+    recorded shares without the server.
+    """
     try:
         async with asyncio.timeout(_CHECKS_S):
             remedy = "apply deploy/agent.yaml's ClusterRole"
@@ -229,13 +232,15 @@ class Composition:
         return ContainerdConfiguring(self.plugin, self.closed, options)
 
     def _heed_runtime(self) -> None:
-        """A runtime has begun to ask about its containers."""
+        """Note that a container runtime has registered: its version decides whether CDI names are
+        used."""
         self._cdi_specs.heeded = takes_cdi(self.plugin.runtime)
 
     def _cdi_device(self, grant: ContainerGrant) -> str:
-        """Write a CDI device for this grant, to be used once by a container being created; OSError.
+        """Write a CDI device for this grant, to be used once by a container being created; OSError
+        if that fails.
 
-        Returns "" if the runtime is unknown to apply CDI devices last.
+        Returns "" if the runtime is not known to apply CDI devices last.
         """
         if not puts_cdi_last(self.plugin.runtime):
             return ""

@@ -46,7 +46,8 @@ class AgentHosting(msgspec.Struct, frozen=True):
     proc: Path = Path("/proc")
     handed: HandedOver | None = None
     configuring: Path | None = None
-    """A file in which the agent records how it configured the runtime; None if it may not do so."""
+    """File in which the agent records how it configured the runtime; None if it may not configure
+    it."""
 
 
 class NodeAgent:

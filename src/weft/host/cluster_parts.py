@@ -1,5 +1,5 @@
-"""Parts of the scheduler and shadow processes: each starts something of the cluster's, and stops
-it."""
+"""Parts of the scheduler and shadow processes, each of which starts and stops one task of the
+cluster."""
 
 import gc
 import logging
@@ -33,8 +33,7 @@ def rights_of(config: Configuration) -> tuple[ResourceRight, ...]:
 
 
 class Preflight:
-    """Waits for the API server, however long it is absent, and checks the server and the
-    permissions."""
+    """Waits until the API server answers, and then checks its version and Weft's permissions."""
 
     def __init__(self, plan: SchedulerPlan, client: ApiClient) -> None:
         self._plan, self._client = plan, client
@@ -68,7 +67,7 @@ class ExtenderPart:
 
 
 class SettledMemory:
-    """Excludes what was read at the start from garbage collection, which then takes less time."""
+    """Excludes objects read at the start from garbage collection, which then takes less time."""
 
     async def start(self) -> str:
         """Collect once, then freeze all remaining objects."""
@@ -96,13 +95,13 @@ class PredictionsPart(Background):
 
 
 class TypicalPodsPart(Background):
-    """Keeps the statistics of usual pods up to date."""
+    """Keeps the statistics of typical pods up to date."""
 
     def __init__(self, typical: TypicalInput) -> None:
         self._input = typical
         super().__init__("counting usual pods", self._input.run)
 
     async def start(self) -> str:
-        """Count now, and then periodically."""
+        """Count typical pods now, and then periodically."""
         await self._input.learn()
         return await super().start()

@@ -1,8 +1,8 @@
-"""The decisions file of a running scheduler: every event and decision, for replay.
+"""Writes the decisions file of a running scheduler: every event and decision, for replay.
 
 Deciding never waits for the disk and never fails because of it: lines are written in the
 background, once a second. If writing fails or the file reaches its size limit, recording ends with
-one line in the log. The last line written is an end record: a file without one comes from a crashed
+one line in the log. The last line is an end record: a file without one comes from a crashed
 process.
 """
 
@@ -29,7 +29,7 @@ _MOST_WAITING = 64 * 1024 * 1024  # bytes not yet written; beyond that the disk 
 
 
 class Recording(Background):
-    """Records everything that the cluster handles, from this part's start on.
+    """Records every event that the cluster handles and its decisions, from this part's start on.
 
     `most_mib` limits the size of the file and its signals together; 0: no limit.
     """
@@ -69,7 +69,7 @@ class Recording(Background):
         self._path.write_bytes(b"")
 
     def _put(self, line: Header | DecisionLine) -> None:
-        """Queue a line until it is written; after an error recording ends before this line."""
+        """Queue a line to be written; after an error recording ends before this line."""
         try:
             self._keep(line)
         except Exception as error:
@@ -99,7 +99,7 @@ class Recording(Background):
         await asyncio.shield(self._under_way)
 
     async def _append_or_say(self, lines: list[bytes | DecisionLine], size: int) -> None:
-        """Append them; log once why nothing more is recorded, where that fails."""
+        """Append the lines; if that fails, log once why nothing more is recorded."""
         try:
             await asyncio.to_thread(self._append, lines, size)
         except Exception as error:
@@ -112,7 +112,7 @@ class Recording(Background):
             log.error("decisions are no longer recorded: %s: %s", self._path, why)
 
     async def _end(self) -> None:
-        if self._under_way is not None:  # who was cancelled may have left lines to a thread
+        if self._under_way is not None:  # a cancelled task may have left lines to a thread
             await self._under_way
         await self._write()
         if not self.failed:
@@ -154,7 +154,7 @@ class Recording(Background):
             self._write_out(file, b"".join(sealed), mark)
 
     def _write_out(self, file: FileIO, text: bytes, mark: ChainMark) -> None:
-        """Write all of it, or nothing if the disk refuses."""
+        """Write the whole text, or nothing if the disk refuses."""
         left = memoryview(text)
         try:
             while left:

@@ -1,4 +1,5 @@
-"""Composes the device plugins of nodes without NRI. Imported only there, because gRPC is large."""
+"""Composes the device plugins of nodes without NRI. Imported only on such nodes, because gRPC is
+large."""
 
 from collections.abc import Callable, Sequence
 
@@ -47,7 +48,7 @@ def plugin_gpus(
     accounting: Accounting,
     hosting: AgentHosting,
 ) -> PluginGpusWatch:
-    """Build the part that asks the kubelet what NVIDIA's device plugin gave to pods."""
+    """Build the part that asks the kubelet which GPUs NVIDIA's device plugin gave to pods."""
     return PluginGpusWatch(
         client,
         pods,

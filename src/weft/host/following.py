@@ -1,4 +1,5 @@
-"""Follows a cluster read-only: all there is is taken in, and nothing is decided or written."""
+"""Follows a cluster read-only: it is read and kept up to date, and nothing is decided or
+written."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ from weft.host.shell import Background, Part
 
 @asynccontextmanager
 async def following(plan: SchedulerPlan, live: EngineCluster) -> AsyncIterator[None]:
-    """Take in the cluster that the plan describes, then keep up with it until the context ends."""
+    """Read the cluster that the plan describes, then keep it up to date until the context ends."""
     await live.start()
     parts = _parts_of(plan, live)
     try:
@@ -30,7 +31,7 @@ async def following(plan: SchedulerPlan, live: EngineCluster) -> AsyncIterator[N
 
 
 def _parts_of(plan: SchedulerPlan, live: EngineCluster) -> list[Part]:
-    """Build the parts of a scheduler that improve its view and write nothing: predictions, usual
+    """Build the parts of a scheduler that improve its view and write nothing: predictions, typical
     pods, GPU telemetry."""
     config = plan.config
     solos = SoloProfiles(plan.predictions.solos)

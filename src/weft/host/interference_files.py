@@ -60,7 +60,7 @@ def read_interference(path: Path, where: str = "") -> InterferenceTable:
     """Read a table `{application: {co_resident: slowdown}}`, predictions, or a predictor trained by
     Weft.
 
-    `BadInputError` names the file, after `where` it was configured.
+    `BadInputError` names the file, after `where`, the setting that names it.
     """
     place = place_of(where, path)
     body = _read(path, place)
@@ -89,7 +89,7 @@ def read_predictor(body: bytes, place: str) -> PredictorFile:
 
 
 def table_in(body: bytes, place: str) -> InterferenceTable:
-    """Decode a table of slowdowns, which then holds for every GPU model, or a table of
+    """Decode a table of slowdowns, which then applies to every GPU model, or a table of
     predictions."""
     try:
         decoded = msgspec.json.decode(body)
@@ -116,7 +116,7 @@ def distances_in(body: bytes, place: str) -> dict[str, dict[str, float]]:
 
 
 def predicted_table(model: PredictorFile) -> InterferenceTable:
-    """Predict every pair of applications that the model knows."""
+    """Return the predicted table of every pair of applications that the model knows."""
     from weft.interference.ladder import Predictor
     from weft.interference.table import from_predictors
 
@@ -143,5 +143,5 @@ def _read(path: Path, place: str) -> bytes:
 
 
 def place_of(where: str, path: Path | str) -> str:
-    """Join the place where a file was configured and the file, for errors."""
+    """Join the setting that names a file and the file, for errors."""
     return ": ".join(filter(None, (where, str(path))))

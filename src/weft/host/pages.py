@@ -1,8 +1,8 @@
-"""Health and metrics of a process over HTTP; read-only, for the kubelet and for Prometheus.
+"""Serves a process's health and metrics over HTTP, read-only, for the kubelet and Prometheus.
 
-/healthz, /livez   the event loop runs
-/readyz            every part that reports on itself is well
-/metrics           in Prometheus' text format
+    /healthz, /livez   the event loop runs
+    /readyz            every part that reports its state is well
+    /metrics           in Prometheus' text format
 
 /livez fails only for problems that a restart would fix. Clients may be broken or hostile: request
 heads, times and connections are limited, and request bodies are not read.
@@ -73,10 +73,10 @@ class CollectedFamilies(Collector):
 
 
 class Pages:
-    """The pages of one process. Subclasses define what is alive and ready, and may add pages.
+    """The pages of one process. Subclasses define when it is alive and ready, and may add pages.
 
-    `collectors` supply the metrics, in order. `port` 0 means any free one; after `listen` it is the
-    port that was opened.
+    `collectors` supply the metrics, in order. `port` 0 means any free port; after `listen` it is
+    the port that was opened.
     """
 
     def __init__(
@@ -109,15 +109,15 @@ class Pages:
     # --- what a host says ---
 
     def readiness(self) -> list[HealthCheck]:
-        """Return parts without which the process is not ready."""
+        """Return checks that must all pass for the process to be ready."""
         return []
 
     def informative(self) -> list[HealthCheck]:
-        """Return parts that are only shown with `?verbose` and do not affect the result."""
+        """Return checks that are only shown with `?verbose` and do not affect the result."""
         return []
 
     def liveness(self) -> list[HealthCheck]:
-        """Return parts that /livez shows with `?verbose`."""
+        """Return checks that /livez shows with `?verbose`."""
         return self.informative()
 
     def problem(self, status: int, text: str) -> HttpAnswer:
@@ -134,15 +134,15 @@ class Pages:
         return BadInputError(where, f"can't be listened on ({error}); {way_out}")
 
     def collecting(self, collector: Collector) -> AbstractContextManager[None]:
-        """Return a context in which a collector's error may be contained."""
+        """Return a context for one collector's run, in which a subclass may contain its errors."""
         return contextlib.nullcontext()
 
     async def other_page(self, request: web.BaseRequest) -> HttpAnswer | None:
-        """Answer a page that the subclass adds; None if this path is not one."""
+        """Answer a page that the subclass adds; None if there is no such page."""
         return None
 
     other_paths: tuple[str, ...] = ()
-    """The added pages, as listed in the answer to unknown paths."""
+    """Paths of the added pages, as listed in the answer to unknown paths."""
 
     # --- serving ---
 
@@ -203,7 +203,7 @@ class Pages:
 def checked(
     name: str, checks: Sequence[HealthCheck], informative: Sequence[HealthCheck], verbose: bool
 ) -> HttpAnswer:
-    """Answer like Kubernetes' own components: `ok`, or every part with [+] or [-]."""
+    """Answer like Kubernetes' own components: `ok`, or every check with [+] or [-]."""
     failed = [check for check in checks if check.wrong]
     if not failed and not verbose:
         return HttpAnswer(200, b"ok", TEXT)

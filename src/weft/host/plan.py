@@ -34,9 +34,9 @@ from weft.model import BadInputError
 class Hosting(msgspec.Struct, frozen=True):
     """Options of the command line, in addition to the configuration.
 
-    `schedules` is False for a process that only answers kube-scheduler. `decisions` is the file
-    that records all decisions, up to `decisions_mib` (0: no limit). `where` names the configuration
-    file in errors.
+    `schedules` is False for a process that only answers kube-scheduler as its extender. `decisions`
+    is the file that records all decisions, up to `decisions_mib` (0: no limit). `where` names the
+    configuration file in errors.
     """
 
     kubeconfigs: tuple[Path, ...] = ()
@@ -65,7 +65,7 @@ class SchedulerPlan(msgspec.Struct, frozen=True):
 
 
 def plan_of(config: Configuration, registry: Registry, hosting: Hosting) -> SchedulerPlan:
-    """Read what the configuration names; `BadInputError` for anything wrong with it."""
+    """Read the files that the configuration names; `BadInputError` for anything wrong with it."""
     files = files_of(config, hosting.where)
     predictions = files.read()
     predicted, routes = config.interference.predicted, []
@@ -88,8 +88,8 @@ def plan_of(config: Configuration, registry: Registry, hosting: Hosting) -> Sche
 
 
 def taken_here(config: Configuration, hosting: Hosting) -> tuple[str, ...]:
-    """Return the schedulerNames whose pods this process schedules; kube-scheduler has the
-    others."""
+    """Return the schedulerNames whose pods this process schedules; kube-scheduler schedules those
+    of profiles with `via: extender`."""
     asked = [p.scheduler_name for p in config.profiles if p.via == "extender"]
     if asked and not config.extender.enabled:
         what = f"{asked[0]} is via: extender, but the extender is off; set extender.enabled: true"

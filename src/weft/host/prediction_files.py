@@ -1,4 +1,4 @@
-"""The configuration's files of predicted interference."""
+"""Reads the files of predicted interference that the configuration names."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -25,8 +25,8 @@ USUAL = "extender.interferenceTable"
 
 
 def files_of(config: Configuration, where: str = "") -> PredictionFiles:
-    """Return the files that the configuration names; without a table, the one of the extender if it
-    exists."""
+    """Return the files that the configuration names; if it names no table, the extender's table if
+    there is one."""
     settings = config.interference
     usual = extender_table(config.extender) if config.extender.enabled else None
     named = {

@@ -149,7 +149,8 @@ def _gpu_watch(
     source: MetricSource | None,
     observer: SlowdownObserver | None,
 ) -> list[ServedPart]:
-    """Build the part that keeps policies' view of the GPUs up to date; none without a source."""
+    """Build the part that keeps policies' view of GPU telemetry up to date; none without a
+    source."""
     if source is None:
         return []
     config = plan.config
@@ -200,8 +201,8 @@ def _observer_options(config: Configuration) -> SlowdownObserverOptions:
 
 
 def trusts_progress(settings: TelemetrySettings) -> bool:
-    """Return True if the source of pods' progress was configured and not discovered: a user who may
-    create a Service must not decide who is evicted."""
+    """Return True if the source of pods' progress was configured and not discovered: discovery
+    would let any user who may create a Service decide who is evicted."""
     return not settings.discover or bool(settings.namespaces)
 
 

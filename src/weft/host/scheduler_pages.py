@@ -1,9 +1,10 @@
-"""The pages of a scheduler process: health, metrics, and explanations of pods; all read-only.
+"""Serves the pages of a scheduler process: health, metrics, and explanations of pods; all
+read-only.
 
-/readyz                      everything has been read, and this process leads or follows a leader
-/explain/pods/NAMESPACE/NAME why the pod is where it is, or nowhere; for permitted users
+    /readyz                      the cluster has been read, and there is a leader
+    /explain/pods/NAMESPACE/NAME why the pod is on its node, or pending; for permitted users
 
-With `?verbose` further parts are shown, such as an API server that does not answer.
+With `?verbose` further checks are shown, such as an API server that does not answer.
 """
 
 import asyncio
@@ -83,11 +84,11 @@ class StatusPages(Pages):
         return self._live.faults.beside(f"metrics by {type(collector).__name__}")
 
     def liveness(self) -> list[HealthCheck]:
-        """Return parts whose problems a restart would not fix."""
+        """Return checks whose problems a restart would not fix, shown with `?verbose`."""
         return [HealthCheck("ready", "" if self._live.ready else _NOT_READY), *self.informative()]
 
     def readiness(self) -> list[HealthCheck]:
-        """Return whether everything has been read, and whether there is a leader."""
+        """Return checks that everything has been read, and that there is a leader."""
         feeds = ((feed.resource.name, feed.synced.is_set()) for feed in self._live.feeds)
         checks = [
             HealthCheck(f"read-{name}", "" if done else "not read yet") for name, done in feeds

@@ -1,12 +1,12 @@
-"""The life of one scheduler process, whatever else it serves.
+"""Runs one scheduler process from start to end, with its extender and pages.
 
-start ──▶ follower: synced, ready, answers questions
-            │ acquires the lease (or leads at once, without one)
-            ▼
-          leader: lists again, decides, binds ──▶ the lease is lost ──▶ LeadershipLostError
-            │
-            ▼ SIGTERM
-          drains: decides nothing more, finishes its writes, releases the lease
+    start ──▶ follower: synced, ready, answers questions
+                │ acquires the lease (or leads at once, without one)
+                ▼
+              leader: lists again, decides, binds ──▶ the lease is lost ──▶ LeadershipLostError
+                │
+                ▼ SIGTERM
+              drains: decides nothing more, finishes its writes, releases the lease
 
 Invariants: no decision before the new lists are complete, no write without the lease (the binder
 checks right before writing), and the lease is released only after the last write has ended.
@@ -32,10 +32,10 @@ class LeadershipLostError(WeftError):
 
 
 class SchedulerProcess:
-    """One scheduler. `await run()` returns when it is told to stop, or raises what ended it.
+    """One scheduler. `await run()` returns when it is stopped, or raises the error that ended it.
 
-    `early` parts are served from the start (health), `parts` once everything is known. Without an
-    `elector` it leads at once: then run only one process.
+    `early` parts are served from the start (health), `parts` once the cluster has been read.
+    Without an `elector` it leads at once: then run only one process.
     """
 
     def __init__(
@@ -102,7 +102,8 @@ class SchedulerProcess:
         log.info("stopped")
 
     async def _drain(self) -> None:
-        """Close the parts that bring work first, and those that report it last."""
+        """Close the parts that cause writes first, and the `early` parts that report on them
+        last."""
         shell = self._shell
         serving = [part for part in reversed(shell.serving) if part not in self._early]
         await shell.close(serving)

@@ -1,4 +1,4 @@
-"""A process that only watches: its cluster decides nothing, and compares another scheduler's
+"""Runs a process that only watches: it decides nothing, and compares another scheduler's
 choices."""
 
 import asyncio

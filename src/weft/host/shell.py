@@ -1,4 +1,4 @@
-"""The shell of every process: starts parts, restarts and closes them, and ends the process.
+"""Runs any Weft process: starts, restarts and closes its parts, and ends the process.
 
 Background  runs once, from start to close; a failure is logged
 Kept        runs for ever: a failure is logged and counted, and the part restarted
@@ -110,7 +110,8 @@ class Kept:
 
 
 class Shell:
-    """One process. `serving` are the parts that run, in the order of their start."""
+    """Runs the parts and tasks of one process. `serving` are the running parts, in the order of
+    their start."""
 
     def __init__(self, log: logging.Logger) -> None:
         self.serving: list[Part] = []
@@ -141,8 +142,8 @@ class Shell:
             self._ended.set_exception(error)
 
     async def live(self, life: Coroutine[Any, Any, None]) -> None:
-        """Return when `life` or one of the endless tasks ends; raise its error. `life` is
-        cancelled."""
+        """Return when `life` or one of the endless tasks ends, and raise its error, if any. `life`
+        is cancelled."""
         living = asyncio.ensure_future(life)
         try:
             await asyncio.wait({living, self._ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -160,7 +161,7 @@ class Shell:
         await asyncio.gather(*(part.close() for part in self.serving), return_exceptions=True)
 
     async def end(self, *others: "asyncio.Future[Any]") -> None:
-        """Cancel the endless tasks, and these."""
+        """Cancel the endless tasks, and `others`."""
         await cancel({*others, *self._endless})
         if self._ended.done():
             self._ended.exception()  # marks the error as retrieved
