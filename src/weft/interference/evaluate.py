@@ -3,7 +3,8 @@
 `random`: single measurements (the pair in the other order may be known). `new pair`: half of the
 pairs. `new application`: a whole family, as target and as neighbour; the pairs in which it is the
 target are predicted. `new GPU`: everything on this GPU model, predicted from another model.
-`several others`: half of the sets of three or more applications, where any were measured."""
+`several others`: half of the sets of three or more applications, where any were measured.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -29,7 +30,7 @@ WHY_NOT = {
 """Why a split may have no result."""
 UNSEEN_MODEL = 1.5
 FEWEST_SEVERAL = 20
-"""Measurements with several neighbours below which that split is skipped."""
+"""Fewest measurements with several neighbours; with fewer the split `several others` is skipped."""
 Progress = Callable[[str], None]
 
 
@@ -39,7 +40,8 @@ class ExaminationResult(msgspec.Struct, frozen=True):
     `interval` is the coverage's 95 % interval over families, `curve` pairs of nominal and reached
     coverage, `errors` the MAE by part of the split (seed, family, other GPU), `calibrated` the
     share of bounds that were reported as calibrated. `in_sample_width` is the width that covers
-    nine of ten training samples: a lower limit for bounds on new samples."""
+    nine of ten training samples: a lower limit for bounds on new samples.
+    """
 
     source: str
     gpu_model: str
@@ -56,7 +58,8 @@ class ExaminationResult(msgspec.Struct, frozen=True):
 class Examination(NamedTuple):
     """How to evaluate: seeds of the random splits, training effort, and a progress callback.
 
-    With `gpu_model`, only that GPU model is evaluated."""
+    With `gpu_model`, only that GPU model is evaluated.
+    """
 
     seeds: int = 5
     effort: Effort = USUAL
@@ -86,7 +89,8 @@ def examine(
 ) -> list[ExaminationResult]:
     """Evaluate every cell (GPU model and isolation) of one source separately.
 
-    Cells and splits with too little to learn from give no result."""
+    Cells and splits with too little to learn from give no result.
+    """
     results = []
     for gpu_model, isolation in measured.cells():
         if how.gpu_model not in ("", gpu_model):
@@ -129,7 +133,8 @@ def _ours(
 ) -> tuple[SpeedPrediction, float] | None:
     """Learn from `train` and predict `test`; return it with the width that covers 90 % of `train`.
 
-    For a new family, the predictor knows its solo profiles only, as it would for a pod to come."""
+    For a new family, the predictor knows its solo profiles only, as it would for a pod to come.
+    """
     seen = {name for run in train for name in (run.target, *run.others)}
     new = split == "new application"
     solos = [solo for solo in cell.solos if solo.application in seen or not new]
@@ -203,7 +208,8 @@ def _several(cell: Measurements, how: Examination) -> ExaminationResult | None:
 
     Baselines: `product of pairs` multiplies the speeds predicted with each single neighbour, `worst
     pair` takes the lowest of them, `pairs and hinge` is what the ladder says without larger
-    sets."""
+    sets.
+    """
     larger = [run for run in cell.runs if len(run.others) > 1]
     if len(larger) < FEWEST_SEVERAL:
         return None

@@ -8,7 +8,8 @@
 
 With several neighbours, the log slowdowns of the single neighbours add up, and so do their bounds,
 plus the hinge's loss for all together beyond its pairs; unless the learned rung saw sets as
-large."""
+large.
+"""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -45,7 +46,8 @@ class SlowdownPrediction(msgspec.Struct, frozen=True):
     from.
 
     `upper` is +inf where the applications must not share a GPU. `calibrated` is true if the bound
-    was calibrated on held-out groups."""
+    was calibrated on held-out groups.
+    """
 
     mean: float
     upper: float
@@ -62,7 +64,8 @@ class SlowdownPrediction(msgspec.Struct, frozen=True):
 def fit(measured: Measurements, effort: Effort = USUAL) -> PredictorCell:
     """Fit a predictor to the measurements of one cell (GPU model and isolation).
 
-    `ValueError` if they are of several cells."""
+    `ValueError` if they are of several cells.
+    """
     ((gpu_model, isolation),) = measured.cells() or [("", "")]
     if measured.runs:
         measured = measured.cell(gpu_model, isolation)
@@ -104,7 +107,8 @@ class Predictor:
     def saw(self, target: str, others: Sequence[str], speed: float) -> None:
         """Add observed progress: `speed` is the target's rate divided by its rate alone.
 
-        A speed that is not finite and above 0 is ignored."""
+        A speed that is not finite and above 0 is ignored.
+        """
         if not (np.isfinite(speed) and speed > 0):
             return
         slower = -float(np.log(max(speed, SLOWEST)))
@@ -114,7 +118,7 @@ class Predictor:
         self.history.saw(target, others, slower)
 
     def predict(self, target: str, others: Sequence[str]) -> SlowdownPrediction:
-        """Predict the slowdown of a target with these neighbours; without neighbours it is none."""
+        """Predict the slowdown of a target with these neighbours; none without neighbours."""
         if not others:
             return SlowdownPrediction(0.0, 0.0, "measured", True)
         known = self.history.of(target, others)
@@ -269,7 +273,8 @@ def _sum(predictions: Sequence[SlowdownPrediction], beyond: float) -> SlowdownPr
     """Add up log slowdowns and bounds of single neighbours; the result has the worst rung among
     them.
 
-    It is never calibrated: no larger sets were held back to measure the error of adding up."""
+    It is never calibrated: no larger sets were held back to measure the error of adding up.
+    """
     return SlowdownPrediction(
         sum(prediction.mean for prediction in predictions) + beyond,
         sum(prediction.upper for prediction in predictions) + beyond,

@@ -1,8 +1,8 @@
 """Predicts samples left out of training, to weight committees and forests and calibrate bounds.
 
-What is chosen by leaving families out must not be judged on the families that chose it: it would
-look better there than on a new family. So each family is predicted by the committee and the shares
-that the other families elected."""
+Models that were chosen by leaving families out look better on those families than on a new one. So
+each family is predicted by the committee and the shares that the other families elected.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -161,7 +161,7 @@ def blend(first: LeftOutScores, other: LeftOutScores, share: float) -> LeftOutSc
 
 def number_of(first: LeftOutScores, other: LeftOutScores, share: float) -> LeftOutScores:
     """Average the speed with weight `share` for `other`, but keep the deviation of `first`: forests
-    are as confident about applications unlike any they saw as about the rest."""
+    are no less confident about applications unlike any that they were trained on."""
     return LeftOutScores((1 - share) * first.speed + share * other.speed, first.deviation)
 
 
@@ -196,7 +196,8 @@ def with_companies(
     """Calibrate bounds with several neighbours too, by forests fitted without a sixth of the larger
     sets.
 
-    Returns `pairs` unchanged if no set of three or more was measured."""
+    Returns `pairs` unchanged if no set of three or more was measured.
+    """
     companies = [tuple(sorted((run.target, *run.others))) for run in runs]
     larger = np.array([len(members) > 2 for members in companies])
     if not larger.any():
@@ -249,7 +250,8 @@ def _shares(errors: _Errors, rows: Ints) -> tuple[float, float]:
 
     The forests' weight has the least error over these families. The additive model gets one only if
     it is better by more than a standard error over families: with few, the best of several is
-    chance."""
+    chance.
+    """
     mean, samples = errors.mean[:, :, rows], errors.samples[rows]
     if samples.sum() == 0:
         return 0.0, 0.0

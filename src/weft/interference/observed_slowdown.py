@@ -35,8 +35,8 @@ from weft.model.interference_table import (
 SECOND_NS = 1_000_000_000
 BAN_NS = 30 * 60 * SECOND_NS
 KEEP_NS = 7 * 24 * 3600 * SECOND_NS
-"""A pair is forgotten if it was not seen for this long: programs change, and one-off jobs would
-otherwise be kept for ever. Jobs that come less often than weekly are learnt anew."""
+"""A pair not seen for this long is forgotten: programs change, and one-off jobs would otherwise be
+kept for ever. Jobs that run less often than weekly are learnt again each time."""
 TELL_NS = 5 * 60 * SECOND_NS
 """Shortest time between two updates of the table, except for bans: an update invalidates all cached
 decisions."""
@@ -44,11 +44,11 @@ MOVED = 0.02
 """Change of a pair's log slowdown that is worth an update of the table."""
 MOST_PAIRS, MOST_BANS, MOST_VALUES = 1_000, 1_000, 20
 MOST_NAMES = 128
-"""Applications that are corrected at most (the last ones seen), and that are added to the base
-table's own at most: the table's size is the square of their number."""
+"""Most applications to correct (the last ones seen), and most to add to the base table's own: the
+table's size is the square of their number."""
 MOST_MISSED = math.log(2.0)
-"""Log slowdown of one pair that may be attributed to its applications; what is beyond is the
-pair's."""
+"""Log slowdown of one pair that may be attributed to its applications; a larger part counts as the
+pair's own."""
 MOST_SLOWDOWN = 100.0
 _CORRECTED = (PredictionTier.LEARNED, PredictionTier.ADDITIVE, PredictionTier.HINGE)
 _FAR = math.log(10 * MOST_SLOWDOWN)
@@ -64,7 +64,8 @@ class ObservedPair(msgspec.Struct, frozen=True):
     """Log slowdowns of `target` with `others` on a GPU model: their moving mean, and the latest
     values.
 
-    `seen_ns`: when it was last seen, in ns since 1970; 0 is unknown, and counts as now."""
+    `seen_ns`: when it was last seen, in ns since 1970; 0 is unknown, and counts as now.
+    """
 
     gpu_model: str
     target: str
@@ -131,7 +132,8 @@ class _Cells(NamedTuple):
 class ObservedSlowdowns:
     """Observations on top of a base table. Times are UTC, so that they outlive the process.
 
-    `before` is what an earlier process observed, to continue from."""
+    `before` is what an earlier process observed, to continue from.
+    """
 
     def __init__(self, base: InterferenceTable, before: ObservationRecord | None = None) -> None:
         self._history: dict[str, History] = {}
@@ -164,7 +166,8 @@ class ObservedSlowdowns:
         """Add the slowdown counted over one window in which the same pods ran throughout.
 
         `others` are the target's neighbours. Ignored without neighbours, and if `slowdown` is not
-        finite and above 0."""
+        finite and above 0.
+        """
         if not others or not (math.isfinite(slowdown) and slowdown > 0.0):
             return
         value = math.log(min(max(slowdown, 1.0 / MOST_SLOWDOWN), MOST_SLOWDOWN))
@@ -179,7 +182,8 @@ class ObservedSlowdowns:
     def ban(self, gpu_model: str, application: str, other: str, now_ns: int) -> None:
         """Keep these two applications off one GPU for 30 minutes.
 
-        Ignored if either is "": pods without an application have nothing else in common."""
+        Ignored if either is "": pods without an application have nothing else in common.
+        """
         self._put(gpu_model, application, other, now_ns + BAN_NS)
 
     def bans(self, now_ns: int) -> tuple[Ban, ...]:
@@ -221,7 +225,8 @@ class ObservedSlowdowns:
         """Return the patched table if an update is due, else None.
 
         It is due at once when a ban began or ended, and every five minutes if pairs moved. Each
-        table has a higher version than the one before."""
+        table has a higher version than the one before.
+        """
         self._forget_old(now_ns)
         known, bans = self._with_room(self.bans(now_ns))
         if self._told is not None and bans == self._told[1]:
