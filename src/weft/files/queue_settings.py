@@ -1,5 +1,5 @@
-"""Settings of the queue: when a place is kept for a waiting pod or gang, and what teams' queues may
-hold."""
+"""Settings of the queue: when a place is kept for a waiting pod or gang, and how much teams' queues
+may hold."""
 
 from typing import Annotated, Literal
 
@@ -26,8 +26,9 @@ Gpus = Annotated[float, Meta(ge=0, le=_MOST_GPUS)]
 
 
 class QueueingSettings(Section, frozen=True):
-    """Gangs that need many GPUs at once never find them where small pods take each that gets
-    free: after a while what gets free of one place is kept."""
+    """Settings that decide which pending pod goes next. Small pods take each GPU as it becomes
+    free, so a gang that needs many at once would never start: after a while the GPUs of one place
+    are kept for it."""
 
     discipline: Annotated[
         Discipline,
@@ -90,12 +91,12 @@ class QueueingSettings(Section, frozen=True):
     ] = 60
 
     def moves(self) -> MoveRules:
-        """When pods are moved for others, in the engine's units."""
+        """Return when pods are moved for others, in the engine's units (ns)."""
         after_ns = _ns(self.move_after_seconds) if self.move else 0
         return MoveRules(after_ns, self.moves_an_hour)
 
     def rules(self) -> HeadOfLine:
-        """Return when places are kept, in the engine's units."""
+        """Return when places are kept, in the engine's units (ns)."""
         return HeadOfLine(
             _ns(self.head_of_line_seconds),
             _ns(self.keep_for_seconds),
@@ -132,7 +133,8 @@ class QueueAmountSettings(Section, frozen=True):
     ] = msgspec.field(default_factory=dict)
 
     def amounts(self) -> QueueAmounts:
-        """Return the same in the engine's units."""
+        """Return the amounts in the engine's units: thousandths of a GPU and of its cores, and
+        MiB."""
         return QueueAmounts(
             None if self.gpus is None else round(1000 * self.gpus),
             self.gpu_memory_mib,
@@ -142,8 +144,8 @@ class QueueAmountSettings(Section, frozen=True):
 
 
 class QueueSettings(Section, frozen=True):
-    """One team's queue. With order fair its pods go first while it holds less than all of its
-    `guarantee`, which is not a limit: what others leave idle it may hold beyond. Its pods never
+    """One team's queue. With order fair its pods go first while the queue holds less than all of
+    its `guarantee`. Beyond its guarantee it may hold what other queues leave idle. Its pods never
     hold more than its `limits` at once, in either order."""
 
     name: Annotated[
@@ -179,7 +181,7 @@ class QueuesSettings(Section, frozen=True):
     ] = ()
 
     def rules(self) -> QueueRules:
-        """Return the same in the engine's units."""
+        """Return the queues' rules in the engine's units."""
         teams = (
             QueueTerms(each.name, each.weight, each.guarantee.amounts(), each.limits.amounts())
             for each in self.teams

@@ -1,6 +1,6 @@
 r"""YAML as plain values: the one reader of configurations, manifests and kubeconfigs.
 
-It refuses what YAML would read otherwise than people mean (a key written twice), invalid text (half
+It refuses text that YAML reads otherwise than people mean (a key written twice), invalid text (half
 a surrogate pair, as `\\ud83d`), and input without end: aliases that expand to billions of values,
 or that contain themselves. Timestamps stay text, as in the Kubernetes API.
 
