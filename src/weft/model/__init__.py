@@ -1,7 +1,7 @@
-"""Frozen values that every wing speaks: GPUs, nodes, requests, placements, reasons.
+"""Frozen values that all packages use: GPUs, nodes, requests, placements, reasons.
 
-In: what a thing *is*. Out: I/O, NumPy (but for `interference_table`), clocks, and any knowledge of
-one system's spelling (that is `dialects/`) or of who holds what (that is `core/ledger/`).
+In: what a thing *is*. Out: I/O, NumPy (except in `interference_table`), clocks, the spelling of any
+one system (`dialects/`), and which pod holds which GPU (`core/ledger/`).
 """
 
 from weft.model.errors import BadInputError, WeftError

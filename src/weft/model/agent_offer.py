@@ -8,15 +8,17 @@ from weft.model.ceilings import MOST_LETTERS
 
 NO_ISOLATION, TIME_SLICING, MPS, HOOK, MIG = "none", "time-slicing", "mps", "hook", "mig"
 ISOLATIONS = (NO_ISOLATION, TIME_SLICING, MPS, HOOK, MIG)
-"""How a container's use of a GPU may be held to its share; a pod asks by `weft.dev/isolation`."""
+"""Modes that limit a container's use of a GPU to its share; a pod requests one by
+`weft.dev/isolation`."""
 
 WITHOUT_AGENT = (NO_ISOLATION, TIME_SLICING)
-"""The isolation of any node: GPUs that share their time among processes, and nothing enforced."""
+"""Modes of any node: no limit, and the GPU's own time-slicing among processes, which enforces
+nothing."""
 
 BY_NAME: Final = "by-name"
 DEVICE_PLUGIN: Final = "device-plugin"
 """How shares reach containers: by the container runtime, which names the pod, or by the kubelet,
-which counts resources and names nobody."""
+which counts resources without naming a pod."""
 
 _MOST_MODES = 16
 MOST_TOLD = 1000
@@ -24,13 +26,13 @@ MOST_TOLD = 1000
 
 class AgentOffer(msgspec.Struct, frozen=True, gc=False):
     """`version` is the agent's. `delivery` says how shares reach containers, `isolation` in which
-    modes. `fail_closed`: the container runtime starts no container of a pod that requires the agent
-    (`REQUIRED_PLUGINS`) while the agent is away; the agent has tried it. `open_because`: why it is
-    not so, and `runtime`: of which runtime, for people. `drop_in`: the file on the node by which
-    the agent made it so, "" if it did not. `compares_records`: it gives a pod nothing by a delivery
-    record that says more than the pod asks for, or was placed with.
+    modes. `fail_closed`: a trial showed that the container runtime starts no container of a pod
+    that requires the agent (`REQUIRED_PLUGINS`) while the agent is away; `open_because` says why it
+    does start some, `runtime` names the runtime, both for messages. `drop_in`: the file on the node
+    by which the agent configured the runtime, "" if it did not. `compares_records`: the agent
+    refuses delivery records that grant more than the pod requests or was placed with.
 
-    Modes that this version does not know are kept: no pod asks for them.
+    Modes that this version does not know are kept: no pod requests them.
     """
 
     version: str
@@ -44,12 +46,12 @@ class AgentOffer(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_offer(offer: AgentOffer) -> str:
-    """Return the annotation's value."""
+    """Return the value of the annotation `weft.dev/agent` for this offer."""
     return msgspec.json.encode(offer).decode()
 
 
 def decode_offer(text: str) -> AgentOffer:
-    """Return the offer in such a value; `ValueError` says what is wrong with it."""
+    """Return the offer in a value of `weft.dev/agent`; `ValueError` says what is wrong with it."""
     try:
         offer = msgspec.json.decode(text, type=AgentOffer)
     except RecursionError:

@@ -1,9 +1,9 @@
 """Every `weft.dev/…` annotation, label and resource name, once.
 
-What each means stands where it is read; docs/reference lists them for users.
+The code that reads a name documents its meaning; docs/reference lists them for users.
 """
 
-# A pod's, beside what its system has words for.
+# Of pods, whichever system they use.
 GPU_MODEL = "weft.dev/gpu-model"
 ISOLATION = "weft.dev/isolation"
 APPLICATION = "weft.dev/application"
@@ -14,10 +14,10 @@ SOLO_P99_MS = "weft.dev/solo-p99-ms"
 SOLO_RATE = "weft.dev/solo-rate"
 TOPOLOGY = "weft.dev/topology"
 GANG = "weft.dev/gang"
-"""Also a namespace's: whose pods get their places together."""
+"""On a pod or namespace: the pods of one owner are a gang."""
 GANG_SIZE = "weft.dev/gang-size"
 QUEUE = "weft.dev/queue"
-"""A label: whose share the pod counts to."""
+"""A label: the team's queue that the pod belongs to."""
 MOVABLE = "weft.dev/movable"
 """Says if the pod may be moved for others: "true" or "false"."""
 RESTART_COST = "weft.dev/restart-cost"
@@ -33,24 +33,26 @@ GPU_COUNT = "weft.dev/gpu-count"
 # Written with a pod's binding, or to fence it off.
 PLACEMENT = "weft.dev/placement"
 PLACEMENT_COPY = "weft.dev/placement-copy"
-"""The same text again: whoever changes one of the two is noticed."""
+"""A copy of the placement, so that an edit of either text is noticed."""
 DELIVERY = "weft.dev/delivery"
 """The share of each container, for the node to carry out: see `model/delivery.py`."""
 ASKED = "weft.dev/asked"
-"""A container's, in the runtime, not a pod's: the agent was asked about it."""
+"""On a container in the runtime, not on a pod: the agent was asked about the container."""
 REQUIRED_PLUGINS = "required-plugins.noderesource.dev/pod"
-"""NRI's own: containerd (2.2 and later) creates no container of the pod without these plugins."""
+"""NRI's annotation: containerd (2.2 and later) creates no container of the pod without these
+plugins."""
 TERM = "weft.dev/term"
-"""The leader's term of office."""
+"""The number of the leader's term."""
 FENCED_VERSION = "weft.dev/fenced-version"
-"""Written to a pod whose binding got no answer, so that a late one meets another version."""
+"""Written to a pod whose binding got no answer, so that a late binding fails at the changed
+version."""
 
 # Written by agents on nodes.
 INVENTORY = "weft.dev/inventory"
 GPU_LINKS = "weft.dev/gpu-links"
 """How the GPUs are connected: `model/gpu_links.py`, JSON."""
 NODE_MODELS = "weft.dev/gpu-model."
-"""The prefix of a node's labels, one for each model of its GPUs; the value is how many."""
+"""Prefix of a node's labels, one for each model of its GPUs; the value is the number of GPUs."""
 AGENT = "weft.dev/agent"
 """The agent's version, how it delivers, the isolation that it offers: `model/agent_offer.py`."""
 PLUGIN_GPUS = "weft.dev/plugin-gpus"
@@ -61,7 +63,7 @@ OUT_OF_MEMORY = "weft.dev/out-of-memory"
 
 # A label of namespaces.
 SCHEDULE, SCHEDULE_ENABLED = "weft.dev/schedule", "enabled"
-"""Pods of the namespace that ask for GPUs and name no scheduler are Weft's."""
+"""Pods of the namespace that request GPUs and name no scheduler are scheduled by Weft."""
 
 # A label of Weft's own pods, and annotations of metrics servers' Services.
 ROLE = "weft.dev/role"
@@ -69,9 +71,9 @@ ROLE = "weft.dev/role"
 # Labels of all that an experiment makes on a cluster.
 EXPERIMENT = "weft.dev/experiment"
 TURN = "weft.dev/experiment-turn"
-"""The label of one scheduler's turn: its cell, as a hash."""
+"""Label of one scheduler's turn in an experiment: a hash of its cell."""
 
 # Nodes and pods of tests.
 HOLLOW = "weft.dev/hollow"
 HOLLOW_PROFILE = "weft.dev/hollow-"
-"""The prefix of what a pod of a hollow node says of its own run."""
+"""Prefix of annotations in which a pod of a hollow (simulated) node describes its run."""

@@ -24,7 +24,7 @@ KINDS: tuple[BadInputKind, ...] = get_args(BadInputKind)
 
 
 class WrongMark(NamedTuple):
-    """A fault of another system's mark of a bound pod, in words."""
+    """A fault in another system's annotation on a bound pod, and a sentence about it."""
 
     kind: BadInputKind
     text: str

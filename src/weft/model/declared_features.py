@@ -1,12 +1,13 @@
-"""Features that kubelets declare (node.status.declaredFeatures), as far as pods need them.
+"""Features that kubelets declare (node.status.declaredFeatures) and that some pods need.
 
-Names and needs are those of Kubernetes 1.36. A kubelet can run such a pod only with the feature's
-gate on, which needs NodeDeclaredFeatures: so no node that can run it fails to declare it.
+Names and needs are those of Kubernetes 1.36. A kubelet runs a pod that needs a feature only with
+the feature's gate on, which requires NodeDeclaredFeatures. So every node that can run such a pod
+declares the feature.
 """
 
 RESTARTS_ALL = "RestartAllContainersOnContainerExits"
 """For a container whose restart rules have the action RestartAllContainers."""
 HOST_NETWORK_USERS = "UserNamespacesHostNetworkSupport"
-"""For a pod on the host's network that has users of its own."""
+"""For a pod on the host's network with a user namespace of its own."""
 
 NEEDED = frozenset((RESTARTS_ALL, HOST_NETWORK_USERS))

@@ -1,7 +1,7 @@
 """The delivery record: what a Binding promises each container of a pod, for its node to carry out.
 
-It is the value of the annotation `weft.dev/delivery`. With it a container starts without API
-server, configuration or an equal version of Weft: all that the node's agent must know stands in it.
+It is the value of the annotation `weft.dev/delivery`. It has all that the node's agent must know,
+so that a container starts without the API server, configuration or an equal version of Weft.
 """
 
 import msgspec
@@ -10,19 +10,19 @@ from weft.model.ceilings import MOST_GPU_MIB, MOST_GPU_MILLI, MOST_LETTERS
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 NO_DEVICES = ("", "none", "void")
-"""Values of that variable with which a container sees no GPU."""
+"""Values of NVIDIA_VISIBLE_DEVICES with which a container sees no GPU."""
 
 VERSION = 1
 MOST_CARDS = 1024
 MOST_CONTAINERS = 8192
-"""More do not fit into an annotation: each takes some forty letters at least."""
+"""Most containers that fit into an annotation: each takes some forty characters at least."""
 
 
 class DeliveredShare(msgspec.Struct, frozen=True, array_like=True):
     """A container's part of one GPU: `memory_mib` MiB and `milli` thousandths of its cores.
 
-    0 of either is none that was asked for: then there is nothing to limit it by, except by what
-    the whole pod has of the GPU (`DeliveredCard`).
+    0 means that the container requested no such amount: it is limited only by what the whole pod
+    has of the GPU (`DeliveredCard`).
     """
 
     gpu: int
@@ -34,7 +34,7 @@ class DeliveredShare(msgspec.Struct, frozen=True, array_like=True):
 class DeliveredCard(msgspec.Struct, frozen=True, array_like=True):
     """The whole pod's charge on one GPU, and how much of that GPU may be promised in all.
 
-    Where memory is lent, `most_memory_mib` is more than the GPU has.
+    If memory is lent, `most_memory_mib` is more than the GPU has.
     """
 
     gpu: int
@@ -46,21 +46,21 @@ class DeliveredCard(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DeliveredContainer(msgspec.Struct, frozen=True):
-    """One container's shares, one a GPU in the order in which it sees them, and the environment
-    that its system's pods expect."""
+    """One container's shares, one for each GPU in the order in which the container sees them, and
+    the environment that its system's pods expect."""
 
     shares: tuple[DeliveredShare, ...] = ()
     env: dict[str, str] = {}
 
 
 class DeliveryRecord(msgspec.Struct, frozen=True):
-    """A pod's delivery: whose (UID), where, how isolated, and what each container gets.
+    """A pod's delivery: its UID, node, isolation mode, and what each container gets.
 
-    `cards` are by index. Containers that ask for no GPU are not named. `isolation` is what the pod
-    asks for by `weft.dev/isolation`, "" if it leaves that to the node. Containers of one card may
-    be promised more of it together than `cards` says: init containers, which end before the others
-    begin, and those of a pod that asks as one (Genius, Kube-Knots), of which each may use all of
-    it. `version` is raised when an older agent could misread the record; such an agent refuses it.
+    `cards` are by index. Containers that request no GPU are left out. `isolation` is the mode that
+    the pod requests by `weft.dev/isolation`, "" if the node chooses. Containers of one card may be
+    promised more of it together than `cards` says: init containers end before the others begin, and
+    containers of a pod that asks as one (Genius, Kube-Knots) may each use all of it. `version` is
+    raised when an older agent could misread the record; such an agent refuses it.
     """
 
     pod: str
@@ -77,12 +77,13 @@ _DECODER = msgspec.json.Decoder(DeliveryRecord)
 
 
 def encode_delivery(record: DeliveryRecord) -> str:
-    """Return the annotation's value."""
+    """Return the value of the annotation `weft.dev/delivery` for this record."""
     return _ENCODER.encode(record).decode()
 
 
 def decode_delivery(text: str) -> DeliveryRecord:
-    """Return the record in such a value; `ValueError` says what is wrong with it."""
+    """Return the record in a value of `weft.dev/delivery`; `ValueError` says what is wrong with
+    it."""
     try:
         record = _DECODER.decode(text)
     except RecursionError:
@@ -94,7 +95,7 @@ def decode_delivery(text: str) -> DeliveryRecord:
 
 
 def problem_of(record: DeliveryRecord) -> str:
-    """Name what cannot be true of any pod and node; "" if nothing."""
+    """Return what in the record cannot be true of any pod and node; "" if nothing."""
     if record.version != VERSION:
         return f"version {record.version} is not known; this agent knows version {VERSION}"
     if not record.pod or not record.node:

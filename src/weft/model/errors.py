@@ -1,8 +1,9 @@
-"""Exceptions for broken worlds. A pod that does not fit is a `Reason`, never one of these."""
+"""Weft's exceptions. A pod that does not fit is a `Reason`, never an exception."""
 
 
 def install_extra(extra: str) -> str:
-    """How to install one of Weft's extras: from a checkout, for Weft is on no package index yet."""
+    """Return how to install one of Weft's extras: from a checkout, as Weft is on no package index
+    yet."""
     return f"in Weft's checkout: pip install -e '.[{extra}]'"
 
 
@@ -11,14 +12,15 @@ class WeftError(Exception):
 
 
 class PolicyError(WeftError):
-    """A policy answered what its contract rules out, or broke off: `what`, in its method `hook`."""
+    """A policy returned something that its contract forbids, or failed: `what`, in its method
+    `hook`."""
 
     def __init__(self, policy: str, hook: str, what: str) -> None:
         super().__init__(f"policy {policy}, {hook}: {what}")
         self.policy, self.hook, self.what = policy, hook, what
 
     def __reduce__(self) -> tuple[type["PolicyError"], tuple[str, str, str]]:
-        """Errors cross process borders (`--jobs`): made again from what they were made of."""
+        """Support pickling, as errors cross process boundaries (`--jobs`)."""
         return type(self), (self.policy, self.hook, self.what)
 
 
@@ -34,5 +36,5 @@ class BadInputError(WeftError):
         self.problem = problem
 
     def __reduce__(self) -> tuple[type["BadInputError"], tuple[str, str]]:
-        """Errors cross process borders (`--jobs`): made again from what they were made of."""
+        """Support pickling, as errors cross process boundaries (`--jobs`)."""
         return type(self), (self.where, self.problem)

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 FREE = frozenset({"labels", "extended", "options", "env", "scores", "features"})
-"""Fields whose keys are other people's words, not ours."""
+"""Fields whose keys are names given by users, which are never renamed."""
 
 
 def with_todays_names(document: Any, names: Mapping[str, str]) -> Any:
-    """Return the parsed JSON with every field of a former name (`names`: former → today's) under
-    today's.
+    """Return the parsed JSON with its fields renamed by `names` (former → today's), at every depth.
 
-    What stands in a field of `FREE` stays as it is.
+    The values of fields in `FREE` are left unchanged.
     """
     if isinstance(document, list):
         return [with_todays_names(item, names) for item in document]
@@ -30,6 +29,5 @@ def with_todays_names(document: Any, names: Mapping[str, str]) -> Any:
 
 
 def todays_fields(fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return these fields alone, whatever stands in them, with those of a former name under
-    today's."""
+    """Return these fields renamed by `names`, with their values unchanged."""
     return {names.get(name, name): value for name, value in fields.items()}

@@ -1,19 +1,19 @@
-"""A gang: the group of pods that get places together, or none of them does."""
+"""A gang: a group of pods that get places together or not at all."""
 
 import msgspec
 
 
 class Gang(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """A pod's group, as its pod or a group object says.
+    """A pod's group, as the pod or a group object describes it.
 
-    `system` is whose words named it ("kubernetes", "scheduler-plugins", "volcano", "koordinator",
-    "owner"), `namespace` and `name` its own. `least` pods of it must have places before any is
-    bound; 0: how many is unknown yet (its object is missing), and its pods wait. `created_ns` is
-    when it was made, nanoseconds since 1970, 0 if unknown: its place in the queue. `topology_key`
-    is the node label of which all its pods must be in one value, "" for anywhere. `task` is the
-    pod's own part in it, `least_by_task` (sorted) how many pods of a task are needed (Volcano says
-    it as minTaskMember). `ends_as_one`: where one of its pods is preempted, all are (its disruption
-    mode).
+    `system` is the system in whose form the pod names the group ("kubernetes", "scheduler-plugins",
+    "volcano", "koordinator", "owner"), `namespace` and `name` are the group's. `least` of its pods
+    must have places before any is bound; 0: unknown yet (its object is missing), and its pods stay
+    pending. `created_ns` is when the group was created, nanoseconds since 1970, 0 if unknown; it
+    decides the group's place in the queue. `topology_key` is a node label that must have one value
+    for all its pods, "" for none. `task` is the pod's role in the group, `least_by_task` (sorted)
+    how many pods of a task are needed (Volcano's minTaskMember). `ends_as_one`: all its pods are
+    preempted together (its disruption mode).
     """
 
     system: str

@@ -14,7 +14,7 @@ import msgspec
 from weft.model.errors import BadInputError
 
 MOST_LINKED = 16
-"""Cards of one node whose links are looked at: no machine has more of its own."""
+"""Most cards of one node whose links are read: no machine has more."""
 UNKNOWN_NUMA = -1
 
 _NVLINKS = re.compile(r"NV([1-9]\d?)")
@@ -37,9 +37,9 @@ class GpuLinks(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The paths between a node's cards.
 
     `indexes` are the cards' NVML indexes; `paths` has a row for each of them, in that order: the
-    words of its paths to all of them, separated by blanks, `X` to itself. `nvlink_generation` is
-    that of the NVLinks, 0 if there are none. `numa` is each card's NUMA node, `UNKNOWN_NUMA` if
-    unknown; empty: the same for all.
+    types of its paths to all cards, separated by blanks, `X` to itself. `nvlink_generation` is 0 if
+    there are no NVLinks. `numa` is each card's NUMA node, `UNKNOWN_NUMA` if unknown; empty: the
+    same for all.
     """
 
     indexes: tuple[int, ...]
@@ -48,12 +48,12 @@ class GpuLinks(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     numa: tuple[int, ...] = ()
 
     def path(self, one: int, other: int) -> str:
-        """Return the word of the path between the cards at these two places."""
+        """Return the type of the path between the cards at these two places in `indexes`."""
         return self.paths[one].split()[other]
 
 
 def gbps_of(strength: int) -> float:
-    """GB/s of a path of this strength, one way."""
+    """Return the GB/s of a path of this strength, one way."""
     return strength // _RANKS / 10
 
 
@@ -64,10 +64,10 @@ def nvlink_generation(model: str) -> int:
 
 
 def path_strength(word: str, nvlink_generation: int) -> int:
-    """How strong a path is: a number that grows with its bandwidth, then with its nearness.
+    """Return a path's strength: a number that grows with its bandwidth, then with its nearness.
 
-    Bandwidths are those NCCL reckons with (its `topo.h`: NVLink 18 to 40.1 GB/s a link by
-    generation, PCIe 12, 10 through the CPU, 6 between sockets), whatever PCIe generation it is.
+    Bandwidths are those that NCCL assumes (its `topo.h`: NVLink 18 to 40.1 GB/s a link by
+    generation, PCIe 12, 10 through the CPU, 6 between sockets), for any PCIe generation.
     """
     match = _NVLINKS.fullmatch(word)
     if match is not None:
@@ -78,8 +78,8 @@ def path_strength(word: str, nvlink_generation: int) -> int:
 
 
 def checked_links(links: GpuLinks, where: str) -> GpuLinks:
-    """Return the same, with one blank between words; `BadInputError` at `where` for what cannot
-    be."""
+    """Return the links with one blank between words; `BadInputError` at `where` if they are
+    impossible."""
     count = len(links.indexes)
     if not 0 < count <= MOST_LINKED or len(set(links.indexes)) < count or min(links.indexes) < 0:
         wrong = f"{count} GPUs: write the different indexes of 1 to {MOST_LINKED} cards"

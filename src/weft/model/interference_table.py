@@ -1,11 +1,11 @@
 """Predicted slowdown of pods on a shared GPU, as policies see it: one table, replaced as a whole.
 
 An `InterferenceTable` is plain data: it reaches policies as the `PolicyInput` `INTERFERENCE`, is
-recorded with it and replays. An `InterferenceView` holds it as arrays. Predictors live elsewhere;
-this is only their result for each pair of applications and each GPU model.
+recorded with it and replays. An `InterferenceView` holds it as arrays. It has only the results of
+predictors (`interference/`), for each pair of applications and each GPU model.
 
-Log slowdown is ln(rate alone ÷ rate beside others): 0 no loss, ln 2 half speed. It is at least as
-small as measurements make it, so a little below 0 is possible.
+Log slowdown is ln(rate alone ÷ rate with others): 0 is no loss, ln 2 half speed. Measured values
+may be a little below 0.
 """
 
 import enum
@@ -22,40 +22,41 @@ Floats = npt.NDArray[np.float64]
 Tiers = npt.NDArray[np.int8]
 
 INTERFERENCE = "interference"
-"""The input with an `InterferenceTable`, observed slowdowns included."""
+"""Name of the input with an `InterferenceTable` that includes observed slowdowns."""
 
 PREDICTED = "coscheml"
-"""The same as predicted, nothing observed in it; named for the policy that takes nothing else."""
+"""Name of the input with only predicted slowdowns, used by the policy of this name."""
 
 MYSTIC = "mystic"
-"""The input with mystic's distances between applications."""
+"""Name of the input with Mystic's distances between applications."""
 
 Distances = dict[str, dict[str, float]]
 
 OBSERVED = "observed"
-"""Last among the `sources` of a table that was patched by what running pods were seen to lose."""
+"""Last of the `sources` of a table that includes observed slowdowns of running pods."""
 
 ANY_MODEL = "*"
-"""A table of this GPU model (or of none, "") counts on every model that no other is about."""
+"""GPU model of a table that applies to every model without a table of its own, as does ""."""
 
 UNSEEN_MODEL = 1.5
-"""A GPU model nobody measured: bounds lie so many times as far above the mean."""
+"""Factor on the distance of bounds from the mean on a GPU model without measurements."""
 
 UNKNOWN_MEAN, UNKNOWN_UPPER = 0.0391, 0.2724
-"""Log slowdown where nothing is known: the hinge rule at a summed utilisation of 1.0.
+"""Log slowdown and its bound if nothing is known: the hinge rule at a summed utilisation of 1.0.
 
 Speed 1 − 0.32 · (1.0 − 0.88) = 0.9616, and 0.20 less at the bound.
 """
 
 
 class PredictionTier(enum.IntEnum):
-    """Evidence that a prediction stands on, best first.
+    """Evidence behind a prediction, best first.
 
-    Stored negative where its bound is not calibrated: then admit by the rule for the unknown.
+    Stored as a negative number if the bound is not calibrated: policies then treat the pair as
+    unknown.
     """
 
     TABLE = 0
-    """Someone else's number, taken as it is: bound and mean are one."""
+    """A number from a user's table, for which bound and mean are equal."""
     MEASURED = 1
     LEARNED = 2
     ADDITIVE = 3
@@ -66,9 +67,9 @@ class PredictionTier(enum.IntEnum):
 class InterferenceTable(msgspec.Struct, frozen=True, gc=False):
     """Predicted log slowdown of every ordered pair of K applications on M GPU models.
 
-    `mean`, `upper` (what at most one of ten exceeds; +inf: forbidden together) and `tier` (int8)
-    are C-ordered [M, K+1, K+1]: row the victim, column who runs beside it, index K an application
-    that is not among `classes`. `calibrated` says that every bound is.
+    `mean`, `upper` (exceeded by at most one of ten; +inf: forbidden together) and `tier` (int8) are
+    C-ordered [M, K+1, K+1]: a row for each target, a column for each neighbour, index K for an
+    application that is not among `classes`. `calibrated`: all bounds are calibrated.
     """
 
     version: int
@@ -82,7 +83,7 @@ class InterferenceTable(msgspec.Struct, frozen=True, gc=False):
 
 
 class CardTable(NamedTuple):
-    """The pairs on one GPU model, [K+1, K+1] each; `seen`: something was measured on this model."""
+    """The pairs on one GPU model, [K+1, K+1] each; `seen`: there are measurements on this model."""
 
     mean: Floats
     upper: Floats
@@ -102,7 +103,7 @@ class JointSlowdown(NamedTuple):
 
 
 LARGEST = 50.0
-"""No pod is e^50 times slower, and numbers beyond that are no longer exact."""
+"""Largest log slowdown that is accepted: no pod is e^50 times slower."""
 
 
 def interference(
@@ -135,7 +136,7 @@ def interference(
 
 
 def to_input(value: InterferenceTable) -> Any:
-    """As the plain value of a `PolicyInput`."""
+    """Return the table as the plain value of a `PolicyInput`."""
     return msgspec.to_builtins(value)
 
 
@@ -160,11 +161,11 @@ class InterferenceView:
 
     @property
     def unknown(self) -> int:
-        """The index of an application that nothing is known about."""
+        """Index of an application that is not in the table."""
         return len(self._index)
 
     def index_of(self, application: str) -> int:
-        """Row and column of an application."""
+        """Return the row and column of an application."""
         return self._index.get(application, self.unknown)
 
     def of(self, gpu_model: str) -> CardTable:
@@ -174,15 +175,15 @@ class InterferenceView:
         return self._cards.get(normalized(gpu_model), self._elsewhere)
 
     def costs(self, gpu_model: str, target: str, other: str) -> float:
-        """Expected cost of one application to another there, log slowdown."""
+        """Return the expected log slowdown of `target` next to `other` on this GPU model."""
         return float(self.of(gpu_model).mean[self.index_of(target), self.index_of(other)])
 
     def slowdown(self, gpu_model: str, target: int, co_residents: Sequence[int]) -> JointSlowdown:
-        """Predicted slowdown of one pod beside others, by index.
+        """Return the predicted slowdown of one pod with these co-residents, by index.
 
-        Beside several, log slowdowns add up, as if each took its share of what the ones before it
-        left; bounds add up too, as if all were at their worst at once. Two pods that are harmless
-        one by one may still fill the card together: pairs do not show it.
+        Log slowdowns of several co-residents add up, as if each took its share of what the earlier
+        ones left; bounds add up too, as if all were at their worst at once. Two pods that are
+        harmless one by one may still fill the GPU together: pairs do not show it.
         """
         card = self.of(gpu_model)
         if not len(co_residents):
@@ -209,4 +210,4 @@ class InterferenceView:
 
 
 NO_INTERFERENCE = InterferenceView()
-"""The table that policies see where nobody predicts anything: every pair is unknown."""
+"""Table without predictions: every pair is unknown."""

@@ -12,26 +12,26 @@ decisions file."""
 
 
 class NamedPod(Protocol):
-    """Has a pod's name: metadata, requests, records and the agent's own names are such."""
+    """An object with a pod's name, such as metadata, requests and delivery records."""
 
     @property
     def namespace(self) -> str:
-        """Its namespace."""
+        """The pod's namespace."""
         ...
 
     @property
     def name(self) -> str:
-        """Its name there."""
+        """The pod's name."""
         ...
 
     @property
     def uid(self) -> str:
-        """Which of all that ever had that name; "" if that is unknown."""
+        """The pod's UID; "" if unknown."""
         ...
 
 
 class PodReference(NamedTuple):
-    """A pod of which no more is known than this."""
+    """A pod's namespace and name, and its UID if known."""
 
     namespace: str
     name: str
@@ -41,7 +41,7 @@ class PodReference(NamedTuple):
 def about(
     pod: NamedPod | None = None, *, node: str = "", cycle: int | None = None
 ) -> dict[str, str | int]:
-    """Return the known ones of the three fields, for `extra`."""
+    """Return the `extra` of a log call about this pod, node and scheduling cycle."""
     fields: dict[str, str | int] = {}
     if pod is not None:
         fields[POD] = f"{pod.namespace}/{pod.name}"

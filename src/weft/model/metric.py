@@ -6,7 +6,7 @@ import enum
 
 
 class Metric(enum.StrEnum):
-    """The metrics of a GPU. Ratios are of 1; unit and meaning in the value's name."""
+    """Metrics of a GPU. Ratios are from 0 to 1; a value's name ends with its unit."""
 
     MEMORY_USED_MIB = "memory_used_mib"
     MEMORY_FREE_MIB = "memory_free_mib"

@@ -11,8 +11,8 @@ from weft.model.metric import Metric
 class Alias(NamedTuple):
     """The meaning of an exporter's metric.
 
-    A sample times `scale` is in the metric's unit. `by_process` series come one a process: those of
-    one pod on one GPU are added up; all others say the same of a device each time they appear.
+    A sample times `scale` is in the metric's unit. `by_process`: there is a series for each
+    process, and those of one pod on one GPU are added up; other series repeat the device's value.
     `scale` 0 means percent or ratio, as the exporter's version has it: see
     `telemetry/meaning/join.py:scale_of`.
     """

@@ -14,7 +14,7 @@ _ANY = {" ": "[ _-]", "_": "[ _-]", "-": "[ _-]", "\\ ": "[ _-]", "\\_": "[ _-]"
 
 
 def normalized(name: str) -> str:
-    """Return the name with blanks alone: equal for names that are alike but for letters' case."""
+    """Return the name with blanks for `_` and `-`: names are alike if these differ in case only."""
     return name.translate(_APART)
 
 

@@ -1,4 +1,4 @@
-"""The known name that a misspelt one was meant to be: every error about a name says it."""
+"""Suggests the known name that a misspelt one was meant to be, for error messages."""
 
 import difflib
 from collections.abc import Iterable
@@ -9,9 +9,10 @@ _MOST_CHARACTERS = 100
 
 
 def nearest(name: str, known: Iterable[str], like: float = _LIKE) -> str:
-    """Return the known name most like this one, whatever its case, or one that has it inside.
+    """Return the known name most similar to this one, ignoring case, or one that contains it; "" if
+    there is none.
 
-    "" if none is: names are `like` each other by the share of characters that they have alike.
+    `like` is the least similarity, from 0 to 1, of names that count as similar.
     """
     word = _folded(name[:_MOST_CHARACTERS])
     names = {_folded(candidate): candidate for candidate in sorted(known, reverse=True)}

@@ -1,4 +1,4 @@
-"""The cluster's offer: GPUs (and MIG instances) on nodes."""
+"""Nodes with their GPUs (and MIG instances), as decisions see them."""
 
 from collections.abc import Sequence
 
@@ -29,13 +29,14 @@ class Gpu(msgspec.Struct, frozen=True, gc=False):
 
 
 class CardNames(msgspec.Struct, frozen=True, gc=False):
-    """Names by which other systems call a node's cards, from objects beside the node's own.
+    """Names of a node's cards in other systems' annotations, from objects other than the Node
+    itself.
 
     `cards` are UUIDs by name: KAI's groups, Koordinator's minor numbers. `sharing` are the sets of
-    KAI's groups that pods there have shares of, `reserved` the UUIDs that reservation pods name for
-    a group whose card they do not agree on, and `found` all UUIDs that these name, the oldest pod's
-    first. `given` are the GPUs that NVIDIA's device plugin gave to pods there, as the node's agent
-    tells.
+    KAI's groups of which pods there have shares; `reserved` has, for a group whose reservation pods
+    name several cards, their UUIDs; `found` are all UUIDs that reservation pods name, the oldest
+    pod's first. `given` are the GPUs that NVIDIA's device plugin gave to pods there, as the node's
+    agent reports.
     """
 
     cards: dict[str, str] = {}
@@ -49,17 +50,19 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     """A node's GPUs and its other resources.
 
     `cpu_milli`, `memory_mib` and `extended` are allocatable amounts (thousandths of a core, MiB,
-    and whole numbers by resource name). `rank` orders nodes where scores tie: lower first, then by
-    name. `unit_mib` is the gpushare unit the node advertises (1024 for GiB, 1 for MiB, 0 when
-    unknown). `delivers` are the names of the GPU resources that reach containers there: the kubelet
-    ignores what its node does not advertise. None: whatever a pod asks by. `isolation` are the
-    modes in which containers can have GPUs there (`model/agent_offer.py`). None: any, as on a
-    trace's nodes, of which it is unknown it. `fail_closed`: no container of a pod that requires the
-    agent starts there without it. `schedulable` is False for nodes that are not ready. `links` say
-    how its GPUs are connected, unset where nobody does. `declared_features` are those of its
-    kubelet that some pods need, unset for none. `silent_since`: since when no agent delivers shares
-    there that had said it would (RFC 3339); unset where one does, or none ever said so. `called` is
-    there to read the marks of bound pods by: no decision knows it.
+    and whole numbers by resource name). `rank` orders nodes with equal scores: lower first, then by
+    name. `unit_mib` is the gpushare unit the node advertises (1024 for GiB, 1 for MiB, 0 if
+    unknown).
+
+    `delivers` are the GPU resources that reach containers there, as the kubelet ignores others;
+    None: all. `isolation` are the modes in which containers can have GPUs there
+    (`model/agent_offer.py`); None: any, as on a trace's nodes. `fail_closed`: no container of a pod
+    that requires the agent starts there without it. `silent_since` is when shares stopped being
+    delivered (RFC 3339); unset while an agent delivers them, or if none ever did.
+
+    `schedulable` is False for nodes that are not ready. `links` say how its GPUs are connected,
+    unset if unknown. `declared_features` are those features of its kubelet that some pods need,
+    unset for none. `called` serves to read the annotations of bound pods: no decision uses it.
     """
 
     name: str
@@ -75,7 +78,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     fail_closed: bool = False
     schedulable: bool = True
     taints: tuple[Taint, ...] = ()
-    links: GpuLinks | UnsetType = UNSET  # unset, it is not in a decisions file at all
+    links: GpuLinks | UnsetType = UNSET  # left out of a decisions file if unset
     silent_since: str | UnsetType = UNSET
     declared_features: tuple[str, ...] | UnsetType = UNSET
     called: CardNames | UnsetType = UNSET

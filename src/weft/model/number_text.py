@@ -1,7 +1,7 @@
-"""Reads numbers as everybody writes them in tables, and tells text that can be shown.
+"""Reads numbers written with ASCII digits, and checks that text can be encoded.
 
-Python's `int` and `float` take more for a number than a table may mean: digits of all scripts,
-`1_000`, blanks around.
+Python's `int` and `float` accept more than a table should contain: digits of all scripts, `1_000`,
+blanks around.
 """
 
 import math
@@ -13,18 +13,16 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def whole_number(text: str) -> int:
-    """ASCII digits with or without a sign; else `ValueError`."""
+    """Return the whole number in the text, ASCII digits with or without a sign; else
+    `ValueError`."""
     if _WHOLE.fullmatch(text) is None:
         raise ValueError(text)
     return int(text)
 
 
 def decimal_number(text: str) -> float:
-    """Return the same, with a fraction after a point and a power of ten behind `e`; else
-    `ValueError`.
-
-    Also where it is too large to be told from infinity.
-    """
+    """Return the number in the text, with an optional fraction and exponent; `ValueError` if it is
+    not a number, or too large for a float."""
     number = float(text) if _NUMBER.fullmatch(text) else math.inf
     if math.isinf(number):
         raise ValueError(text)

@@ -1,4 +1,4 @@
-"""The decision: which node, which GPUs, and how much of each."""
+"""A placement: the decision which node and GPUs a pod gets, and how much of each GPU."""
 
 import msgspec
 
@@ -20,10 +20,10 @@ class Share(msgspec.Struct, frozen=True, gc=False):
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
-    """A pod's place: its node and GPU shares, and what else it takes of the node.
+    """A pod's node and GPU shares, and what else it takes of the node.
 
-    `application`, `job_class`, `expected_s` and `slowdown_limit` say what runs there, as `Shape`
-    has them.
+    `application`, `job_class`, `expected_s` and `slowdown_limit` describe the pod, as in
+    `Shape`.
     """
 
     uid: str

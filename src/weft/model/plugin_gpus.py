@@ -1,7 +1,7 @@
 """GPUs that NVIDIA's device plugin gave to pods: the value of `weft.dev/plugin-gpus` on their node.
 
-Only the kubelet knows them. The node's agent asks it and writes this annotation. What it says of a
-pod stays true while the pod is there, so it may be as old as the pod.
+Only the kubelet knows these GPUs. The node's agent asks it and writes this annotation. An entry
+stays true while its pod exists, so it may be as old as the pod.
 """
 
 import msgspec
@@ -13,8 +13,8 @@ MOST_REPLICAS = 1_000_000
 
 
 class GivenGpu(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`devices` of the `replicas` devices as which the plugin offers one GPU; one of one is all of
-    it. `card` is the GPU's place in `PluginGpus.cards`."""
+    """`devices` of the `replicas` devices that the plugin offers of one GPU; one of one is the
+    whole GPU. `card` is the GPU's index in `PluginGpus.cards`."""
 
     card: int
     devices: int
@@ -22,7 +22,8 @@ class GivenGpu(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PluginGpus(msgspec.Struct, frozen=True):
-    """`cards` are UUIDs of GPUs and MIG instances; `pods` says by UID what each pod has of them."""
+    """`cards` are UUIDs of GPUs and MIG instances; `pods` has by UID what each pod holds of
+    them."""
 
     cards: tuple[str, ...] = ()
     pods: dict[str, tuple[GivenGpu, ...]] = {}
@@ -32,12 +33,13 @@ NONE_GIVEN = PluginGpus()
 
 
 def encode_plugin_gpus(given: PluginGpus) -> str:
-    """Return the annotation's value."""
+    """Return the value of the annotation `weft.dev/plugin-gpus`."""
     return msgspec.json.encode(given, order="sorted").decode()
 
 
 def decode_plugin_gpus(text: str) -> PluginGpus:
-    """Return the GPUs in such a value; `ValueError` says what is wrong with it."""
+    """Return the GPUs in a value of `weft.dev/plugin-gpus`; `ValueError` says what is wrong with
+    it."""
     try:
         given = msgspec.json.decode(text, type=PluginGpus)
     except RecursionError:

@@ -1,8 +1,8 @@
-"""Queues of teams: what each is promised, what it may hold at most, and in which order they go.
+"""Queues of teams: each queue's guarantee and limits, and the order in which they go.
 
-Every pod belongs to one queue, by a label or by its namespace (`dialects/queues.py`). What a queue
-holds is what the ledger charges for its pods: GPUs as the larger part of each card's memory and
-cores that is theirs, in thousandths, so that a share of half a card is half a GPU.
+Every pod belongs to one queue, by a label or by its namespace (`dialects/queues.py`). A queue holds
+what the ledger charges for its pods: GPUs as the larger part of each card's memory and cores that
+is theirs, in thousandths, so that a share of half a card is half a GPU.
 """
 
 from typing import Literal
@@ -35,8 +35,8 @@ NO_AMOUNTS = QueueAmounts()
 
 
 class QueueTerms(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One queue. Below its `guarantee` it goes before all queues that are above theirs; beyond it
-    queues share by `weight`. It never holds more than its `limits`."""
+    """One queue. Below its `guarantee` it goes before all queues that are above theirs; beyond
+    their guarantees queues share by `weight`. It never holds more than its `limits`."""
 
     name: str
     weight: int = 1
@@ -45,9 +45,9 @@ class QueueTerms(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class QueueRules(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All of it. `reclaim`: a queue below its guarantee has pods ended that others borrow with.
-    `order` says whether queues take turns by what they hold (`fair`) or pods go by
-    priority and age, whichever queue they are in. Queues that are not named have weight 1, no
+    """Rules of all queues. `reclaim`: for a queue below its guarantee, pods are preempted that
+    other queues borrow GPUs with. `order`: queues take turns by what they hold (`fair`), or pods go
+    by priority and age, whichever queue they are in. Queues that are not named have weight 1, no
     guarantee and no limits."""
 
     order: Order = "priority"
@@ -68,10 +68,10 @@ NO_QUEUES = QueueRules()
 
 
 class HeadOfLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A gang that was among the first `at_once` of its priority for `after_ns` has its place kept
-    until it starts, for `keep_for_ns` at most; a pod of several GPUs after `pods_after_ns`. Nothing
-    is kept where that is 0. `discipline` decides which pod goes next, and which may backfill kept
-    places: those that end in time with `confidence` percent."""
+    """Rules for keeping places. The place of a gang that was among the first `at_once` of its
+    priority for `after_ns` is kept until it starts, for `keep_for_ns` at most; that of a pod of
+    several GPUs after `pods_after_ns`. 0 keeps no place. `discipline` decides which pod goes next,
+    and which may backfill kept places: those that end in time with `confidence` percent."""
 
     after_ns: int = 0
     keep_for_ns: int = 0
@@ -85,8 +85,9 @@ NOTHING_KEPT = HeadOfLine()
 
 
 class MoveRules(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Pods that may be moved are, for one that fits nowhere and has waited for `after_ns`; at most
-    `an_hour` of them. 0: no pod is moved for a pod because it waits."""
+    """Rules for moving pods. For a pod that fits nowhere and has waited for `after_ns`, movable
+    pods are moved, at most `an_hour` in an hour. `after_ns` 0: no pod is moved for a waiting
+    pod."""
 
     after_ns: int = 0
     an_hour: int = 60

@@ -41,8 +41,8 @@ Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 
 
 class Taint(msgspec.Struct, frozen=True, gc=False):
-    """spec.taints of a node. `is_cordon`: its spec.unschedulable, which no taint repeats: it keeps
-    pods off like one, and spread's nodeTaintsPolicy does not go by it."""
+    """One entry of a node's spec.taints. `is_cordon`: it stands for spec.unschedulable, which keeps
+    pods off like a taint but does not count for topology spread's nodeTaintsPolicy."""
 
     key: str
     effect: str
@@ -51,7 +51,7 @@ class Taint(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def hard(self) -> bool:
-        """True if it keeps off pods that do not tolerate it."""
+        """True if the taint keeps off pods that do not tolerate it."""
         return self.effect != "PreferNoSchedule"
 
 
@@ -68,7 +68,7 @@ class Toleration(msgspec.Struct, frozen=True, gc=False):
     effect: str = ""
 
     def tolerates(self, taint: Taint) -> bool:
-        """As Kubernetes' ToleratesTaint."""
+        """Return True if this toleration tolerates the taint, as Kubernetes' ToleratesTaint."""
         if self.effect and self.effect != taint.effect:
             return False
         if self.key and self.key != taint.key:
@@ -93,7 +93,7 @@ class HostPort(msgspec.Struct, frozen=True, gc=False):
     ip: str = ""
 
     def conflicts(self, other: "HostPort") -> bool:
-        """Return True if both cannot be had on one node."""
+        """Return True if one node cannot have both ports."""
         if self.port != other.port or self.protocol != other.protocol:
             return False
         anywhere = ("", "0.0.0.0")  # to kube-scheduler `::` is one more address
@@ -113,15 +113,15 @@ def have_conflicts(wanted: Sequence[HostPort], used: Iterable[HostPort]) -> bool
 
 
 class Constraints(msgspec.Struct, frozen=True, gc=False):
-    """All of it for one pod.
+    """A pod's constraints on its node, other than amounts of resources.
 
     `selector` are nodeSelector's pairs. `affinity` are the required terms, of which one must match
     (None: no such rule; empty: nothing matches). `volumes` are the bound volumes' terms: for each
-    volume one of its terms must match. `unsupported` says in words what Weft does not honour yet:
-    such a pod stays pending with that reason. `features` are those that its node must declare.
+    volume one of its terms must match. `unsupported` is a sentence about what Weft does not honour
+    yet: such a pod stays pending with that reason. `features` are those that its node must declare.
     `pods` are its rules about other pods, `storage` those of its volumes that are not bound yet.
-    `judged_elsewhere`: the caller has checked all of this already, and other pods' anti-affinity;
-    only `ports` count, as room.
+    `judged_elsewhere`: the caller has checked all of these already, and other pods' anti-affinity;
+    only `ports` are checked, as an amount.
     """
 
     selector: tuple[tuple[str, str], ...] = ()
@@ -132,7 +132,7 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
     unsupported: str = ""
     judged_elsewhere: bool = False
     features: tuple[str, ...] | UnsetType = UNSET
-    pods: InterPodRules | UnsetType = UNSET  # unset, it is not in a decisions file at all
+    pods: InterPodRules | UnsetType = UNSET  # left out of a decisions file if unset
     storage: StorageRules | UnsetType = UNSET
 
     @property
@@ -146,17 +146,17 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
         return others + (self.pods.rules if self.pods else 0) + _rules_in(terms)
 
     def accepts_labels(self, name: str, labels: Mapping[str, str]) -> bool:
-        """nodeSelector and required node affinity."""
+        """Return True if the node satisfies nodeSelector and the required node affinity."""
         if any(labels.get(key) != value for key, value in self.selector):
             return False
         return self.affinity is None or any(term.matches(name, labels) for term in self.affinity)
 
     def accepts_volumes(self, name: str, labels: Mapping[str, str]) -> bool:
-        """The node affinity of every bound volume."""
+        """Return True if the node satisfies the node affinity of every bound volume."""
         return all(any(term.matches(name, labels) for term in terms) for terms in self.volumes)
 
     def lacking(self, declared: Sequence[str] | UnsetType) -> tuple[str, ...]:
-        """List the pod's features that a node which declares these lacks."""
+        """Return those of the pod's features that a node lacks which declares these."""
         return tuple(name for name in self.features or () if name not in (declared or ()))
 
     def untolerated(self, taints: tuple[Taint, ...]) -> Taint | None:
@@ -168,7 +168,7 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
         return None
 
     def disliked(self, taints: tuple[Taint, ...]) -> int:
-        """Number of PreferNoSchedule taints that the pod does not tolerate."""
+        """Return the number of PreferNoSchedule taints that the pod does not tolerate."""
         return sum(
             not taint.hard
             and not any(toleration.tolerates(taint) for toleration in self.tolerations)
@@ -185,17 +185,18 @@ def _rules_in(terms: Sequence[Term]) -> int:
 
 
 PREFERENCES_PERCENT = 2
-"""How far below the best score, in percent of the scores' range, pods' preferences decide, where
-nobody says otherwise."""
+"""Default range within which pods' preferences decide: below the best score by this percentage of
+the scores' range."""
 
 
 class Preferences(msgspec.Struct, frozen=True, gc=False):
-    """Where a pod had rather be; kube-scheduler's words and weights. No place is ruled out by them.
+    """A pod's preferences among nodes, in kube-scheduler's terms and weights. They rule out no
+    node.
 
     `nodes` are preferred terms of node affinity, `pods` those of affinity and anti-affinity to
-    pods, `spread` what is to be spread as far as possible (ScheduleAnyway): `by_default`, the pod
-    says none itself, and kube-scheduler's own for pods of one workload are there. `images` are the
-    names of its images, one for each that is used, of `containers` containers.
+    pods, `spread` its ScheduleAnyway topology spread constraints. `by_default`: the pod has none,
+    and `spread` are kube-scheduler's defaults for pods of one workload. `images` are the names of
+    the images of its `containers` containers, each once.
     """
 
     nodes: tuple[Preference, ...] = ()
@@ -221,17 +222,16 @@ TopologyWish = Literal["required", "none"]
 
 
 LATENCY_CRITICAL, BATCH, BEST_EFFORT = "latency-critical", "batch", "best-effort"
-"""Classes of pods (`Shape.job_class`); a pod that says none is treated as batch."""
+"""Classes of pods (`Shape.job_class`); a pod without a class is treated as batch."""
 
 
 class GpuMemoryRequest(msgspec.Struct, frozen=True, gc=False):
-    """GPU memory as a dialect says it; `mib_on` resolves it on a real card.
+    """GPU memory in a dialect's unit; `mib_on` converts it to MiB of a card.
 
-    kind `mib`: `value` MiB. `units`: `value` of the dialect's units, where a card of M MiB has
-    M // unit_mib of them (half_up: rounded to the nearest), and all of them together are the
-    whole card. `node-units`: `value` of what the node counts in (`on_node`); `unit_mib` is the
-    unit where the node does not say. `percent`, `millionths`: of the card. `whole`: all of it.
-    `none`: nothing is charged.
+    kind `mib`: `value` MiB. `units`: `value` of the dialect's units, where a card of M MiB has M //
+    unit_mib of them (half_up: rounded to the nearest), and all of them together are the whole card.
+    `node-units`: `value` of the node's units (`on_node`); `unit_mib` is the unit if the node has
+    none. `percent`, `millionths`: of the card. `whole`: all of it. `none`: nothing is charged.
     """
 
     kind: MemoryKind = "none"
@@ -240,8 +240,8 @@ class GpuMemoryRequest(msgspec.Struct, frozen=True, gc=False):
     half_up: bool = False
 
     def on_node(self, unit_mib: int) -> "GpuMemoryRequest":
-        """Return the same on a node that counts in units of `unit_mib` MiB, 0 if it does not
-        say."""
+        """Return the request on a node whose unit is `unit_mib` MiB, 0 if unknown. Only
+        `node-units` change."""
         if self.kind != "node-units":
             return self
         unit_mib = unit_mib or self.unit_mib
@@ -274,7 +274,8 @@ class GpuMemoryRequest(msgspec.Struct, frozen=True, gc=False):
         return self.value * card_mib // units
 
     def told_mib_on(self, card_mib: int) -> int:
-        """`mib_on` for people: of units that no such card has, the MiB that they are elsewhere."""
+        """Return `mib_on` for messages: for more units than the card has, the MiB of these
+        units."""
         asked_mib = self.mib_on(card_mib)
         if asked_mib <= card_mib or self.kind not in ("units", "node-units"):
             return asked_mib
@@ -292,9 +293,9 @@ class GpuRequest(msgspec.Struct, frozen=True, gc=False):
     `split` makes `memory` the total, spread over the fewest GPUs that hold it together
     (genius/gpu-memory-total); `count` is then the least number of GPUs. `headroom_mib` must be free
     beyond the memory but is not charged (Genius's strict `>`). `least_mib` (at most the card) is
-    charged where `memory` is less, as was learnt; such a GPU request never borrows. `expected_mib`
-    is what pods like this one were seen to use at most, 0 if unknown: so much must be free for it
-    where memory is lent, whatever it asks.
+    charged if `memory` is less, as earlier runs needed it; such a GPU request never borrows.
+    `expected_mib` is the most that pods like this one were seen to use, 0 if unknown: this much
+    must be free if memory is lent, whatever the pod requests.
     """
 
     count: int = 1
@@ -308,11 +309,11 @@ class GpuRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeviceRule(msgspec.Struct, frozen=True, gc=False):
-    """Which devices a pod accepts. Empty tuples accept everything.
+    """Devices that a pod accepts. Empty tuples accept everything.
 
-    `models` are compared as `how` says: `exact`, `contains` (case ignored) or `regex`
-    (unanchored, case ignored, as genius/gpu-model); blank, `_` and `-` are alike (`model_names`).
-    UUIDs are exact.
+    `models` are compared as `how` says: `exact`, `contains` (case ignored) or `regex` (unanchored,
+    case ignored, as genius/gpu-model); blank, `_` and `-` are alike (`model_names`). UUIDs are
+    exact.
     """
 
     models: tuple[str, ...] = ()
@@ -348,17 +349,17 @@ class Shape(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     It is hashed once: it may have thousands of parts, and one event looks up thousands of shapes.
 
     `gpu_requests` are the pod's GPU requests. `cpu_milli`, `memory_mib`, `extended` (sorted pairs)
-    are what the pod takes of the node beside them. `needs_gpu_node` keeps pods that ask for no GPU
-    but must run on a GPU node (Genius without labels). `unit_mib` is the gpushare unit the pod was
-    written in: it is kept off nodes that count in another. 0: each node's own counts. `resources`
-    names what must be delivered to its containers (`Node.delivers`), `isolation` the mode in which
-    they must have their GPUs (`Node.isolation`), "" if the node chooses. `application` and
-    `job_class` matter to interference-aware policies only; `trace_spec` keeps the raw model string
-    of a trace (FGD counts pods by it). `expected_s` is how long the pod takes alone, rounded by
-    `rounded_s`, 0 if it does not say. `slowdown_limit` is how much slower than that it may get by
-    its SLO, where it is latency-critical. `constraints` are Kubernetes' own: taints, selectors,
-    affinity, ports, volumes. `topology` is whether the pod's GPUs must be connected as well as the
-    node's could be, or may be any; unset: the best connected of those that score equally.
+    are the pod's other resources. `needs_gpu_node`: a pod without GPU requests must run on a GPU
+    node (Genius without labels). `unit_mib` is the gpushare unit the pod was written in, and nodes
+    with another unit are left out; 0: each node's own unit counts. `resources` are those that must
+    be delivered to its containers (`Node.delivers`), `isolation` the mode in which they must have
+    their GPUs (`Node.isolation`), "" if the node chooses. `application` and `job_class` matter to
+    interference-aware policies only; `trace_spec` keeps the raw model string of a trace (FGD counts
+    pods by it). `expected_s` is how long the pod takes alone, rounded by `rounded_s`, 0 if it does
+    not say. `slowdown_limit` is how much slower than that it may get by its SLO, where it is
+    latency-critical. `constraints` are Kubernetes' own: taints, selectors, affinity, ports,
+    volumes. `topology`: the pod's GPUs must be the best connected of the node (`required`), or may
+    be any (`none`); unset: the best connected of those that score equally.
     """
 
     gpu_requests: tuple[GpuRequest, ...] = msgspec.field(default=(), name="claims")
@@ -377,7 +378,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     expected_s: int = 0
     slowdown_limit: SlowdownLimit = ()
     constraints: Constraints = NO_CONSTRAINTS
-    topology: TopologyWish | UnsetType = UNSET  # unset, it is not in a decisions file at all
+    topology: TopologyWish | UnsetType = UNSET  # left out of a decisions file if unset
 
     @property
     def gpus(self) -> int:
@@ -386,7 +387,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
 
 def rounded_s(seconds: float) -> int:
-    """Return a duration on a grid whose steps are √2: pods that take about as long have one shape.
+    """Round a duration to steps of √2, so that pods of similar durations have one shape.
 
     Below 1 s it is 1 s.
     """
@@ -394,7 +395,8 @@ def rounded_s(seconds: float) -> int:
 
 
 class ContainerRequest(msgspec.Struct, frozen=True, gc=False):
-    """One container: what it asked itself (`asked`), and which of the shape's GPU requests it uses.
+    """One container: what it requests itself (`asked`), and which of the shape's GPU requests it
+    uses.
 
     `asked` is None for a container without a GPU: it holds none and sees none. `gpu_requests` are
     indexes into `Shape.gpu_requests`. `init` is True for init containers that end before the others
@@ -408,19 +410,19 @@ class ContainerRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class PodRequest(msgspec.Struct, frozen=True, gc=False):
-    """One pod as Weft sees it.
+    """One pod's request, independent of its dialect.
 
     `priority` is spec.priority; `queue_priority` is the dialect's own (genius/priority), compared
-    first. `created_ns` is the creation time in nanoseconds. `shared_by_containers` says that one
-    card serves the whole pod (gpushare). `system_names` are the schedulerNames of the system whose
-    words it speaks, its default first. `warnings` are for people; what is said of a resource
-    begins with its name and "is". `workload` names whatever makes pods like this one, "" where
-    nobody does. `labels` are its own, by which other pods' rules select it. `claims` are the
-    names of those that wait for their first consumer, in the order of its constraints. `gang` is
-    the one that it gets a place with, unset where it is on its own. `never_preempts`: nobody is
-    ended for it, whatever its priority (preemptionPolicy). `restart_s`: the seconds of its work
-    that are lost when it is moved, unset where it does not say: all since its start then.
-    `deadline_s`: so long it may run at most (activeDeadlineSeconds).
+    first. `created_ns` is the creation time in nanoseconds. `shared_by_containers`: one card serves
+    the whole pod (gpushare). `system_names` are the schedulerNames of the dialect's system, its
+    default first. `warnings` are sentences; one about a resource begins with its name and "is".
+
+    `workload` names the owner of pods like this one, "" if there is none. `labels` are the pod's,
+    by which other pods' rules select it. `claims` are the names of its volume claims that wait for
+    their first consumer, in the order of its constraints. `gang` is unset for a pod without a gang.
+    `never_preempts`: no pod is preempted for it, whatever its priority (preemptionPolicy).
+    `restart_s`: the seconds of its work that are lost when it is moved; unset: all since its start.
+    `deadline_s`: the longest that it may run (activeDeadlineSeconds).
     """
 
     uid: str
@@ -438,7 +440,7 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
     warnings: tuple[str, ...] = ()
     workload: str = ""
     labels: dict[str, str] | UnsetType = UNSET
-    preferences: Preferences | UnsetType = UNSET  # unset, it is not in a decisions file at all
+    preferences: Preferences | UnsetType = UNSET  # left out of a decisions file if unset
     claims: tuple[str, ...] | UnsetType = UNSET
     gang: Gang | UnsetType = UNSET
     queue: str | UnsetType = UNSET
@@ -448,11 +450,11 @@ class PodRequest(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def team_queue(self) -> str:
-        """The team's queue that it belongs to."""
+        """The team's queue that the pod belongs to."""
         return self.queue or self.namespace
 
     def goes_with(self, other: "PodRequest") -> bool:
-        """Return True if the other pod is this one, or of its gang."""
+        """Return True if the other pod is this one, or in the same gang."""
         mine, its = self.gang, other.gang
         return self.uid == other.uid or bool(mine and its and mine.key == its.key)
 
@@ -484,12 +486,12 @@ _SUFFIX = {
 
 _PLAIN = re.compile(r"(\d{1,15})(m|k|M|G|T|P|[KMGTP]i)?", re.ASCII)
 _TIMES = {suffix: int(value) for suffix, value in _SUFFIX.items() if value >= 1}
-"""Most quantities are a number and one of these: whole numbers, without the long way round."""
+"""Factors of suffixes that are whole numbers: most quantities are a number and one of these, and
+need no decimals."""
 
 
 def _whole(text: str | int | float, per: int) -> int | None:
-    """Return a whole number in parts of which `per` are one, rounded up; None if the number needs
-    exact parsing."""
+    """Return a whole number times `per`, rounded up; None if the text needs exact decimals."""
     if type(text) is int and 0 <= text < 10**15:
         return text * per
     match = _PLAIN.fullmatch(text) if type(text) is str else None

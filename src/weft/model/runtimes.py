@@ -1,6 +1,6 @@
-"""Abilities of container runtimes for NRI plugins, by the name and version that they tell.
+"""Abilities of container runtimes for NRI plugins, by the name and version that they report.
 
-Versions are those as released; of a runtime that is not named here nothing is taken for granted.
+Versions are released ones; a runtime that is not listed here is assumed to have no such ability.
 """
 
 import re
@@ -24,7 +24,7 @@ enable_nri = true
 [crio.nri.default_validator]
 nri_enable_default_validator = true
 """
-"""Lines of CRI-O's, since 1.34, in a file below /etc/crio/crio.conf.d."""
+"""Lines of CRI-O's configuration, since 1.34, in a file below /etc/crio/crio.conf.d."""
 
 
 def takes_cdi(runtime: str) -> bool:
@@ -34,18 +34,19 @@ def takes_cdi(runtime: str) -> bool:
 
 
 def puts_cdi_last(runtime: str) -> bool:
-    """Return True if the environment of a plugin's CDI devices goes before the image's and the
-    pod's."""
+    """Return True if the runtime applies a plugin's CDI devices last, so that their environment
+    wins over the image's and the pod's."""
     return is_from(_LAST_CDI_FROM, *runtime.partition(" ")[::2])
 
 
 def has_validators(runtime: str) -> bool:
-    """Return True if it is certain that plugins may validate."""
+    """Return True if this runtime is known to let plugins validate containers."""
     return is_from(_VALIDATORS_FROM, *runtime.partition(" ")[::2])
 
 
 def closes(runtime: str) -> bool:
-    """Return True if this runtime can be configured to wait for a plugin."""
+    """Return True if this runtime can be configured to refuse containers while a required plugin is
+    away."""
     return is_from(_CLOSES_FROM, *runtime.partition(" ")[::2])
 
 

@@ -45,7 +45,7 @@ class Requirement(msgspec.Struct, frozen=True, gc=False):
         return left > right if self.operator == "Gt" else left < right
 
     def __str__(self) -> str:
-        """As kubectl writes it: `app=web`, `tier in (a,b)`, `!app`."""
+        """Return the requirement as kubectl writes it: `app=web`, `tier in (a,b)`, `!app`."""
         listed = ",".join(self.values)
         match self.operator:
             case "In" if len(self.values) == 1:
@@ -79,9 +79,10 @@ class Term(msgspec.Struct, frozen=True, gc=False):
 
 
 class PodSelector(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """Selects pods: those of these `namespaces` (None: of all) of whose labels all holds.
+    """Selects the pods of these `namespaces` (None: of all) whose labels meet all requirements.
 
-    `labels` None selects no pod, an empty tuple every one: as no selector, and an empty one.
+    `labels` None selects no pod and an empty tuple every pod, as a missing and an empty selector in
+    Kubernetes.
     """
 
     namespaces: tuple[str, ...] | None
@@ -96,7 +97,7 @@ class PodSelector(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
         return all(requirement.matches(labels) for requirement in self.labels)
 
     def __str__(self) -> str:
-        """For people: `pods with app=web in ml`."""
+        """Return the selector for messages: `pods with app=web in ml`."""
         if self.labels is None:
             return "no pods"
         what = ", ".join(map(str, self.labels))
@@ -118,8 +119,8 @@ def rules_in(asked: Sequence[PodSelector]) -> int:
 
 
 class WeightedTerm(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """Pods that it is better to be near to, by `weight` points for each of them; or, where that is
-    negative, worse."""
+    """Pods to be near to, with `weight` points for each of them; a negative weight keeps away from
+    them."""
 
     weight: int
     term: PodTerm
@@ -128,10 +129,10 @@ class WeightedTerm(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 class SpreadRule(msgspec.Struct, frozen=True, gc=False):
     """One entry of spec.topologySpreadConstraints.
 
-    No domain may have more than `max_skew` more of these pods than the one with the fewest;
-    where there are fewer than `min_domains` domains, the fewest are none. Counted are the nodes
-    with all topology keys of the pod's rules that its node affinity accepts (`honors_affinity`)
-    and whose taints it tolerates (`honors_taints`). `counts_itself`: the pod is one of these pods.
+    No domain may have more than `max_skew` more of these pods than the one with the fewest; with
+    fewer than `min_domains` domains the fewest count as 0. Only nodes count that have all topology
+    keys of the pod's rules, that its node affinity accepts (`honors_affinity`) and whose taints it
+    tolerates (`honors_taints`). `counts_itself`: the pod is one of these pods.
     """
 
     topology_key: str
@@ -144,13 +145,13 @@ class SpreadRule(msgspec.Struct, frozen=True, gc=False):
 
 
 class InterPodRules(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """All of it for one pod.
+    """A pod's required rules about other pods.
 
     `affinity`: each term's domain must have a pod that all of these terms select; a pod that they
     select too (`is_its_own`) may be the first. `anti_affinity`: no term's domain has a pod that it
-    selects. `kept_off_by` are anti-affinity terms of pods that have a node, which select this one:
-    it may not be in the domains of those pods' nodes. Such terms come and go with their pods: the
-    engine fills them in when it decides.
+    selects. `kept_off_by` are anti-affinity terms of pods with a node which select this pod: it may
+    not be in the domains of those pods' nodes. Such terms come and go with their pods: the engine
+    fills them in when it decides.
     """
 
     affinity: tuple[PodTerm, ...] = ()
@@ -167,14 +168,14 @@ class InterPodRules(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
 
 class PodMarks(msgspec.Struct, frozen=True, gc=False):
-    """A pod that has a node, as the rules of others see it: its namespace and labels, which pods it
-    keeps away, and which it `draws` (or would rather not have), unset for none. One that is
-    `terminating` counts for affinity and not for spread; one that only has a place `kept` for it
-    counts for all but affinity."""
+    """A pod with a node, as the rules of others see it: its namespace and labels, its required
+    `anti_affinity`, and its preferred affinity and anti-affinity (`draws`, unset for none). A
+    `terminating` pod counts for affinity and not for spread; one that only has a place `kept` for
+    it counts for all but affinity."""
 
     namespace: str
     labels: dict[str, str] = {}
     anti_affinity: tuple[PodTerm, ...] = ()
     terminating: bool = False
-    draws: tuple[WeightedTerm, ...] | UnsetType = UNSET  # unset, it is not in a decisions file
+    draws: tuple[WeightedTerm, ...] | UnsetType = UNSET  # left out of a decisions file if unset
     kept: bool | UnsetType = UNSET

@@ -3,9 +3,9 @@
 from weft.model.model_names import contains
 
 SlowdownLimit = tuple[tuple[str, int], ...]
-"""(part of GPU models' names in lower case, percent): on a GPU of such a model the pod's SLO is so
-many percent of its p99 alone, 100 at least. The first part that fits counts, "" fits every model;
-() says nothing."""
+"""(part of GPU models' names in lower case, percent): on a GPU of such a model the pod's SLO is
+this many percent of its p99 alone, 100 at least. The first part that fits counts, "" fits every
+model; () is no limit."""
 
 LEAST_PERCENT, FINE_PERCENT, MOST_PERCENT = 100, 200, 10_000
 _SHOWN = 4
@@ -21,19 +21,19 @@ def limit_percent(slo_ms: float, solo_ms: float) -> int:
 
 
 def percent_on(slowdown_limit: SlowdownLimit, gpu_model: str) -> int:
-    """Return the pod's SLO on this GPU model, percent of its p99 alone; 0 if it says none for
-    it."""
+    """Return the pod's SLO on this GPU model, percent of its p99 alone; 0 if it has none there."""
     return next((percent for part, percent in slowdown_limit if contains(gpu_model, part)), 0)
 
 
 def bound_on(slowdown_limit: SlowdownLimit, gpu_model: str, most: float) -> float:
     """Return the largest slowdown, against running alone, that the pod may get on this GPU model:
-    `most` is allowed to all of its class, and its own slack may be less."""
+    `most` is the limit of its class, and its own SLO may allow less."""
     return bound_of(percent_on(slowdown_limit, gpu_model), most)
 
 
 def bound_of(percent: int, most: float) -> float:
-    """Return the same of what `percent_on` said."""
+    """Return the largest slowdown for an SLO of `percent` of the p99 alone (0: none), at most
+    `most`."""
     return min(most, percent / 100) if percent else most
 
 

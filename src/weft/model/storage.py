@@ -1,7 +1,7 @@
 """Demands of a pod's volumes on its node, and the volumes that can serve them.
 
 Words and meanings are Kubernetes' own (core/v1, storage.k8s.io/v1). A claim that *waits for its
-first consumer* is bound once its pod has a node: to a free volume, or to one that is then made.
+first consumer* is bound once its pod has a node: to a free volume, or to a new one made for it.
 """
 
 from collections.abc import Sequence
@@ -94,8 +94,8 @@ class NodeStorage(msgspec.Struct, frozen=True, gc=False):
 
 
 class LoneDisk(msgspec.Struct, frozen=True, gc=False):
-    """A disk written in the pod itself, of which a node takes one pod: several where all of them
-    only read. `monitors` name the cluster of an RBD image."""
+    """A disk given in the pod itself. A node takes one pod that uses it, or several that only read
+    it. `monitors` name the cluster of an RBD image."""
 
     kind: str
     name: str
@@ -113,7 +113,7 @@ class LoneDisk(msgspec.Struct, frozen=True, gc=False):
 
 
 class MountedVolumes(msgspec.Struct, frozen=True, gc=False):
-    """The volumes that a pod with a node uses, as others' demands see it. `lone_claims`
+    """The volumes that a pod with a node uses, as other pods' demands see them. `lone_claims`
     (namespace/name) are for one pod alone (ReadWriteOncePod)."""
 
     attached: tuple[Attached, ...] = ()
@@ -123,7 +123,7 @@ class MountedVolumes(msgspec.Struct, frozen=True, gc=False):
 
 class StorageRules(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """One pod's volumes: its `claims` that wait for their first consumer, each once, and what it
-    mounts. `waits_for` says in words what has to happen to its claims first."""
+    mounts. `waits_for` is a sentence about what must happen to its claims first."""
 
     claims: tuple[UnboundClaim, ...] = ()
     mounts: MountedVolumes = MountedVolumes()
