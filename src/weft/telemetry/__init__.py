@@ -5,7 +5,6 @@
 
 In: `sources/` (metrics servers and exporters: requests and answers), `meaning/` (canonical metrics,
 exporters' names and labels, joining series to GPUs, false readings), `feed/` (windows, columns,
-memory needs, for live and simulated clusters alike), `forecast/`.
-Out: anything decided with the numbers (`core/`), and when to refresh them
-(`cluster/telemetry/telemetry_loop`).
+memory needs, for live and simulated clusters alike), `forecast/`. Out: decisions made with the
+numbers (`core/`), and when to refresh them (`cluster/telemetry/telemetry_loop`).
 """

@@ -1,6 +1,6 @@
 """Finds what a source's answers lack: metrics, labels, nodes, samples. Pure.
 
-`discover` makes nodes of the labels alone, where nobody knows the cluster's own.
+`discover` derives nodes and GPUs from the labels alone, if the cluster's own are unknown.
 """
 
 from collections import Counter
@@ -42,20 +42,21 @@ LINES: dict[Metric, tuple[str, int, str]] = {
 """dcgm-exporter's name, DCGM's field, a description: a line of the exporter's list of metrics."""
 
 SLOW_S = 30.0
-"""Between samples: beyond this a pod that grows at 100 MiB/s has taken 3 GiB unseen."""
+"""Interval between samples, seconds, above which a warning is due: a pod that grows at 100 MiB/s
+then takes 3 GiB unseen."""
 _MOST_NAMED = 5
 
 NEEDED = (Metric.MEMORY_USED_MIB, Metric.GPU_UTIL_RATIO)
-"""Without these nothing is known of a GPU; the others make policies better."""
+"""Metrics without which a GPU counts as unknown; the others only improve policies."""
 EITHER = {
     Metric.MEMORY_USED_MIB: (Metric.MEMORY_FREE_MIB, Metric.MEMORY_USED_RATIO),
     Metric.GPU_UTIL_RATIO: (Metric.SM_ACTIVE_RATIO, Metric.GRAPHICS_ACTIVE_RATIO),
 }
-"""The metrics that do as well."""
+"""The metrics that can replace a needed one."""
 
 
 class CompletenessFinding(NamedTuple):
-    """A check's result; `mend` is what to do about it."""
+    """A check's result; `mend` is a remedy."""
 
     level: Level
     text: str
@@ -63,7 +64,7 @@ class CompletenessFinding(NamedTuple):
 
 
 def discover(answers: Iterable[QueryResult], aliases: Mapping[str, Alias] = ALIASES) -> list[Node]:
-    """Nodes and GPUs that the labels tell of; memory is unknown."""
+    """Return the nodes and GPUs that the labels name; their memory is unknown."""
     gpus_of: dict[str, dict[int, str]] = {}
     for answer in answers:
         for text in answer.labels:
@@ -80,11 +81,11 @@ def discover(answers: Iterable[QueryResult], aliases: Mapping[str, Alias] = ALIA
 
 
 class ScrapeReport(NamedTuple):
-    """A reading of a source: answers, how they were joined, and when: asked at `asked_s`, at
-    `now_s` all answers were there.
+    """One reading of a source: its answers, how they were joined, and its times: requested at
+    `asked_s`, all answers received at `now_s`.
 
-    A sample is as old as it was when it was asked for: how long answers take says nothing of how
-    well GPUs are scraped. `notes` are what was found on the way there: who was asked, who did not
+    A sample's age counts to the request: how long answers take says nothing about how often GPUs
+    are scraped. `notes` are findings about the servers that were asked, such as one that did not
     answer.
     """
 
@@ -97,14 +98,15 @@ class ScrapeReport(NamedTuple):
     notes: Sequence[CompletenessFinding] = ()
 
     def ages_s(self, metric: Metric) -> Floats:
-        """Age of each GPU's newest sample; infinite without one, negative from the future."""
+        """Return the age of each GPU's newest sample in seconds; infinite without one, negative for
+        one from the future."""
         at_s = self.window.newest(metric)[1]
         age_s = np.maximum(0.0, self.asked_s - at_s)
         return np.asarray(np.where(at_s > self.now_s, self.now_s - at_s, age_s))
 
 
 def check(report: ScrapeReport) -> list[CompletenessFinding]:
-    """Everything worth saying, the worst first."""
+    """Return all findings, the worst first."""
     order = {"wrong": 0, "advice": 1, "good": 2}
     findings = list(report.notes)
     for checker in (_metrics, _scrapes, _stale, _warnings, _labels_of, _nodes):
@@ -113,7 +115,7 @@ def check(report: ScrapeReport) -> list[CompletenessFinding]:
 
 
 def _some(names: Iterable[str]) -> str:
-    """Return the first few of them, in order."""
+    """Return the first few names, sorted and joined, with the number of further ones."""
     every = sorted(set(names))
     more = f" and {len(every) - _MOST_NAMED} more" if len(every) > _MOST_NAMED else ""
     return ", ".join(every[:_MOST_NAMED]) + more
@@ -140,7 +142,7 @@ def _metrics(report: ScrapeReport) -> Iterable[CompletenessFinding]:
 
 
 def _scrapes(report: ScrapeReport) -> Iterable[CompletenessFinding]:
-    """Checks how far samples lie apart, how old the newest are, and whose clock is wrong."""
+    """Check how far samples are apart, how old the newest is, and that clocks agree."""
     steps = [
         np.diff(part)
         for answer in report.answers
@@ -176,7 +178,7 @@ def _scrapes(report: ScrapeReport) -> Iterable[CompletenessFinding]:
 
 
 def _stale(report: ScrapeReport) -> Iterable[CompletenessFinding]:
-    """GPUs whose newest sample of what is needed is old, while others' are not."""
+    """Report GPUs whose newest sample of a needed metric is old, while others' are not."""
     gpus = report.joiner.devices.gpus
     for metric in NEEDED:
         ages = report.ages_s(metric)
@@ -215,7 +217,8 @@ def _labels_of(report: ScrapeReport) -> Iterable[CompletenessFinding]:
 
 
 def _misnamed(report: ScrapeReport) -> str:
-    """Names that series have for nodes that the cluster calls otherwise."""
+    """Return which names the unjoined series have for nodes, next to the cluster's own names, as a
+    clause of a message."""
     devices = report.joiner.devices
     node_names = set()
     for answer in report.answers:

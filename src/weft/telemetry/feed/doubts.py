@@ -1,27 +1,27 @@
-"""Judges readings: how old they are, whether they can be true, and whether they stand still.
+"""Judges readings: how old they are, whether they can be true, and whether they are frozen.
 
 As they age, values are FRESH, then STALE, then MISSING (`freshness_of`).
 
-Numbers that cannot be true, by what the ledger knows, count as MISSING, every use of them: no
-memory used under running pods, or all of the card; used and free memory that together are more than
-the card has, or far less; free memory as large as a card on which pods run; a share of time that
-stands at its maximum on many GPUs at once, empty ones among them; SMs that work without pause on a
-card that tells of no work, or the other way round; DRAM that is never idle, which no card can do;
-and a card that draws no power.
+Numbers that the ledger proves false count as MISSING wherever they are used: no memory used with
+running pods, or the whole card's; used and free memory that together are more than the card has, or
+far less; free memory as large as a card with running pods; a share of time at its maximum on many
+GPUs at once, including empty ones; SMs that are always at work on a card that reports no work, or
+the reverse; DRAM that is never idle, which no card can do; and a card that draws no power.
 
-Readings that stand still: an exporter that hangs repeats its last page, with the time of today.
-A reading that has to move while it is true is as old as its last change, judged as any other age
-(`freshness_of`): after two scrapes STALE, after six, at least a minute, MISSING.
+Frozen readings: an exporter that hangs repeats its last page with new timestamps. A reading that
+must change while it is true is as old as its last change, and judged by that age (`freshness_of`):
+after two scrapes STALE, after six, at least a minute, MISSING.
 
-What has to move, on a card that says it is at work:
+Readings that must change, on a card that reports work:
   - shares of time that DCGM counts in cycles (SM_ACTIVE, GR_ENGINE_ACTIVE, SM_OCCUPANCY,
-    DRAM_ACTIVE; six decimals), from where they could close the card to others, and below 1;
-  - all readings together, where power (milliwatts) is one of them, and any of them is that high.
+    DRAM_ACTIVE; six decimals), from where they could close the card to other pods, and below 1;
+  - all readings together, if power (milliwatts) is one of them, and any of them is that high.
+
 On any card: used or free memory, once a pod that came after its last change has warmed up.
 
-What may stand still: 0 and 1, an idle card, whole percents (GPU_UTIL stays at 97 for minutes),
-memory, power at rest. Where one reading of a card is known to be frozen for so long that it is
-MISSING, the whole page is: each other reading of the card is as old as its own last change, too.
+Readings that may be constant: 0 and 1, an idle card, whole percents (GPU_UTIL stays at 97 for
+minutes), memory, power at rest. If one reading of a card has been frozen long enough to be MISSING,
+its whole page is frozen: each other reading of the card is as old as its own last change, too.
 """
 
 from collections.abc import Mapping
@@ -36,15 +36,16 @@ from weft.model.metric import Metric
 from weft.telemetry.meaning.answers import Floats
 
 LEAST_STUCK = 3
-"""So many GPUs at the maximum are no chance any more."""
+"""From this number of GPUs on, equal readings at the maximum are no coincidence."""
 TOLERANCE, TOLERANCE_MIB = 1.02, 1024
-"""The part of a card's memory that rounding, and inventories that count in GiB, may leave out."""
+"""Part of a card's memory, and MiB, by which rounding and inventories in GiB may be wrong."""
 LEAST_TOLD = 0.85
-"""So much of a card is told as used, free or reserved, less `TOLERANCE_MIB`. ECC takes a sixteenth
-of a card with GDDR6, the driver some hundred MiB, and inventories go by what is printed on the box.
-"""
+"""Least part of a card, less `TOLERANCE_MIB`, that is reported as used, free or reserved. ECC takes
+a sixteenth of a card with GDDR6, the driver some hundred MiB, and inventories may have the size
+printed on the box."""
 AT_WORK = 0.5
-"""A share of time that is no measuring error: another metric cannot say never, nor always."""
+"""From this share of time on, a reading is no measuring error: another metric that says always or
+never contradicts it."""
 CLOSES_FROM = {
     Metric.SM_ACTIVE_RATIO: BUSY_SM,
     Metric.GRAPHICS_ACTIVE_RATIO: BUSY_SM,
@@ -52,25 +53,27 @@ CLOSES_FROM = {
     Metric.SM_OCCUPANCY_RATIO: BUSY_OCCUPANCY,
     Metric.DRAM_ACTIVE_RATIO: BUSY_DRAM,
 }
-"""From here on a reading may close a card (the gate of `load-aware` and `auto`)."""
+"""Readings from which a card may be closed to further pods (the gate of `load-aware` and
+`auto`)."""
 WHOLE_PERCENTS = frozenset({Metric.GPU_UTIL_RATIO})
 MEMORY = (Metric.MEMORY_USED_MIB, Metric.MEMORY_FREE_MIB, Metric.MEMORY_USED_RATIO)
 SAME_PART = 2e-7
-"""Readings that differ by less are the same: the windows keep seven digits."""
+"""Readings whose relative difference is smaller are equal: the windows keep seven digits."""
 
 
 # --- age ----------------------------------------------------------------------------------------
 
 
 def missing_after_s(scrape_s: float) -> float:
-    """Age in seconds beyond which a sample is nothing to go by."""
+    """Return the age in seconds beyond which a sample counts as MISSING."""
     return max(60.0, 6.0 * scrape_s)
 
 
 def freshness_of(age_s: Floats, scrape_s: float) -> Bytes:
-    """FRESH up to 2 scrapes and a second, STALE up to 6 scrapes (at least a minute), else MISSING.
+    """Return FRESH up to 2 scrapes and a second, STALE up to 6 scrapes (at least a minute), else
+    MISSING.
 
-    A sample from as far in the future as would make it old is MISSING too: the clocks disagree.
+    A sample from the future is judged by its distance from now: the clocks disagree.
     """
     fresh, stale = 2.0 * scrape_s + 1.0, missing_after_s(scrape_s)
     distance = np.abs(age_s)
@@ -82,10 +85,10 @@ def freshness_of(age_s: Floats, scrape_s: float) -> Bytes:
 
 
 def contradicted(used_mib: Floats, total_mib: Ints, warm_pods: Ints) -> Bools:
-    """GPUs whose used memory cannot be true, and counts as MISSING.
+    """Return a mask of GPUs whose used memory cannot be true, and counts as MISSING.
 
-    That is: none while pods that have warmed up run, or all of the card and more. No card gives
-    all it has to pods: a metric stuck at its maximum is caught by this, on one card as on many.
+    Either none while warmed up pods run, or at least the whole card. No card gives all its memory
+    to pods, so this also finds a metric stuck at its maximum, on one card as on many.
     """
     with np.errstate(invalid="ignore"):
         nothing = (used_mib <= 0.0) & (warm_pods > 0)
@@ -96,7 +99,8 @@ def contradicted(used_mib: Floats, total_mib: Ints, warm_pods: Ints) -> Bools:
 
 
 class GpuPods(NamedTuple):
-    """Pods that hold each GPU, as the ledger says, and those of them that have warmed up."""
+    """Number of pods that hold each GPU by the ledger, and of those that have warmed up, [G]
+    each."""
 
     pods: Ints
     warm: Ints
@@ -105,8 +109,8 @@ class GpuPods(NamedTuple):
 class MemoryReadings(NamedTuple):
     """The newest readings of each GPU's memory, MiB, NaN where unknown.
 
-    `reserved` is the driver's own part, 0 if unknown. `at_once` says whether used and free memory
-    were read together: only then may they be added up.
+    `reserved` is the driver's own part, 0 if unknown. `at_once`: used and free memory were read
+    together, so they may be added up.
     """
 
     used: Floats
@@ -116,10 +120,11 @@ class MemoryReadings(NamedTuple):
 
 
 def false_memory(readings: MemoryReadings, total_mib: Ints, residents: GpuPods) -> Bools:
-    """GPUs whose readings of memory contradict the ledger or each other. NaN contradicts nothing.
+    """Return a mask of GPUs whose memory readings contradict the ledger or each other. NaN
+    contradicts nothing.
 
-    A metric that is stuck at 0 is caught by the other one; where one of the two is all there is,
-    the other is what it leaves of the card, and that is caught by the ledger.
+    A metric stuck at 0 is found by the other metric. If only one of used and free is reported, the
+    other is computed from it, and the ledger finds a false one.
     """
     sum_mib = np.where(readings.at_once, readings.used + readings.free, np.nan)
     with np.errstate(invalid="ignore"):
@@ -131,11 +136,11 @@ def false_memory(readings: MemoryReadings, total_mib: Ints, residents: GpuPods) 
 
 
 def stuck_at_one(recent: Floats, residents: GpuPods) -> Bools:
-    """GPUs whose share of time, [g, samples], is exactly 1 in each sample, where that is not a
+    """Return a mask of GPUs whose share of time, [g, samples], is 1 in each sample without a real
     load.
 
-    That is where so are at least half of the GPUs that report, at least `LEAST_STUCK` of them, and
-    one of them holds no pod: unrelated cards do not all work without pause, empty ones do not work.
+    At least half of the reporting GPUs must be so, at least `LEAST_STUCK`, and one of them must
+    hold no pod: unrelated cards do not all work without pause, and empty ones do not work.
     """
     if len(recent) < LEAST_STUCK:
         return np.zeros(len(recent), dtype=bool)
@@ -148,11 +153,13 @@ def stuck_at_one(recent: Floats, residents: GpuPods) -> Bools:
 
 
 def false_activity(sm: Floats, work: Floats) -> Bools:
-    """GPUs whose SMs and whose engine tell different stories, both [g, samples] of one minute.
+    """Return a mask of GPUs whose SM and engine readings contradict each other, [g, samples] of one
+    minute each.
 
-    `sm` is the share of SMs at work, `work` that of time with any kernel (GPU_UTIL, or the graphics
-    engine's). SMs all at work all the time need a kernel, and a kernel needs an SM: each in every
-    sample, against more than `AT_WORK` in the mean. Which of the two is false nobody knows.
+    `sm` is the share of SMs at work, `work` the share of time with any kernel (GPU_UTIL, or the
+    graphics engine's). SMs at work need a kernel, and a kernel needs an SM: a contradiction is one
+    that says always or never in every sample, against a mean of the other above `AT_WORK` (or
+    below, for always). It is unknown which of the two is false.
     """
     busy, idle = _always(sm, 1.0), _always(sm, 0.0)
     resting, working = _always(work, 0.0), _mean(work)
@@ -164,18 +171,19 @@ def false_activity(sm: Floats, work: Floats) -> Bools:
 
 
 def never_idle(dram: Floats) -> Bools:
-    """GPUs whose DRAM moves data in every cycle of a minute, [g, samples]: some 0.8 is the most."""
+    """Return a mask of GPUs whose DRAM moves data in every cycle of a minute, [g, samples]: the
+    real maximum is about 0.8."""
     return _always(dram, 1.0)
 
 
 def _always(series: Floats, value: float) -> Bools:
-    """Return True if there are samples and all of them are exactly this, [g]."""
+    """Return a mask of rows that have samples, all exactly `value`, [g]."""
     known = ~np.isnan(series)
     return np.asarray(known.any(axis=1) & ((series == value) | ~known).all(axis=1))
 
 
 def _mean(series: Floats) -> Floats:
-    """Return the mean of the samples that there are, NaN without any, [g]."""
+    """Return the mean of each row's samples, NaN without any, [g]."""
     known = ~np.isnan(series)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.where(known, series, 0.0).sum(axis=1) / known.sum(axis=1))
@@ -185,7 +193,8 @@ def _mean(series: Floats) -> Floats:
 
 
 class Readings(NamedTuple):
-    """A metric of G GPUs: samples [G, T] (NaN where none came), the newest, and its time, [G]."""
+    """A metric of G GPUs: samples [G, T] (NaN where none arrived), the newest sample, and its time,
+    [G]."""
 
     history: Floats
     last: Floats
@@ -193,9 +202,9 @@ class Readings(NamedTuple):
 
 
 class PodArrivals(NamedTuple):
-    """Pods on GPUs (rows), and when they were bound, NaN where that is unknown, [P].
+    """Pods on GPUs (rows), and when they were bound, NaN if unknown, [P].
 
-    `warm_s` later they use memory.
+    They use memory `warm_s` seconds after that.
     """
 
     gpu: Ints
@@ -204,9 +213,10 @@ class PodArrivals(NamedTuple):
 
 
 def unmoved_since(readings: Readings, ends_s: Floats) -> Floats:
-    """Time of the first sample of those that equal the newest without a break; −∞ without any.
+    """Return the time since when each reading is unchanged: of the first in the unbroken run of
+    samples equal to the newest; −∞ without samples.
 
-    `ends_s` [T] are the samples' times, the oldest first. No further back than they reach.
+    `ends_s` [T] are the samples' times, oldest first; the run cannot begin before them.
     """
     history, last, last_at_s = readings
     if history.shape[1] == 0:
@@ -224,7 +234,8 @@ def unmoved_since(readings: Readings, ends_s: Floats) -> Floats:
 def frozen_since(
     readings: Mapping[Metric, Readings], ends_s: Floats, arrivals: PodArrivals, gone_s: float
 ) -> dict[Metric, Floats]:
-    """Time that each metric's newest reading is of, [g], where it is frozen; ∞ where it is not.
+    """Return the time of each metric's last change, [g], where its newest reading is frozen; ∞
+    where it is not.
 
     A reading from before `gone_s` is MISSING.
     """
@@ -247,7 +258,8 @@ def frozen_since(
 
 
 def _ignores_arrivals(since_s: Floats, last_at_s: Floats, arrivals: PodArrivals) -> Bools:
-    """GPUs whose memory did not move though a pod came, and has been there long enough."""
+    """Return a mask of GPUs whose memory did not change although a pod was bound and has had time
+    to warm up."""
     gpu, bound_s, warm_s = arrivals
     with np.errstate(invalid="ignore"):
         unseen = (bound_s > since_s[gpu]) & (bound_s + warm_s <= last_at_s[gpu])
@@ -259,7 +271,8 @@ def _ignores_arrivals(since_s: Floats, last_at_s: Floats, arrivals: PodArrivals)
 def _page_stands_still(
     readings: Mapping[Metric, Readings], since: Mapping[Metric, Floats], gone_s: float
 ) -> Bools:
-    """GPUs that say they are at work while nothing moves, power included, since before `gone_s`."""
+    """Return a mask of GPUs that report work while no reading, power included, has changed since
+    before `gone_s`."""
     gpus = len(next(iter(since.values())))
     if Metric.POWER_W not in readings:
         return np.zeros(gpus, dtype=np.bool_)

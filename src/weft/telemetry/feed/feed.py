@@ -1,18 +1,18 @@
-"""The feed from samples and residents to what policies read, for live and simulated clusters alike.
+"""Computes what policies read from samples and residents, for live and simulated clusters alike.
 
     samples ──▶ windows of GPUs and residents ──▶ columns ──▶ memory needs ──▶ SignalsSnapshot
     ledger  ──▶ residents, promised memory ──────────┴──────────────┘
 
-A tick is `observe` (who holds which GPU), then `put` (samples), then `snapshot`. Pure: times are
-passed in. `observe` copies what the ledger has, so that the rest may run in another thread.
+A poll is `observe` (which pod holds which GPU), then `put` (samples), then `snapshot`. Pure: times
+are passed in. `observe` copies from the ledger, so that the other steps may run in another thread.
 
-The snapshot (`SnapshotBuilder`) has every column that policies may read, made in one pass. It is
-pure but for the forecasters' memory of how wrong they were: the same windows in the same order give
-the same snapshots. Columns are listed in docs/reference/telemetry.md.
+The snapshot (`SnapshotBuilder`) has every column that policies may read, made in one pass. It
+depends only on the windows and the forecasters' earlier errors: the same windows in the same order
+give the same snapshots. Columns are listed in docs/reference/telemetry.md.
 
-An application's load is compared with a GPU's as Kube-Knots does (`LoadCorrelation`). Its series
-are what its GPU did while one of its pods was alone there. Compared with another GPU's latest
-samples they say whether the two peak at the same time:
+An application's load is compared with a GPU's as in Kube-Knots (`LoadCorrelation`). Its series are
+those of a GPU that one of its pods had alone. Compared with another GPU's latest samples they show
+whether both peak at the same time:
 
     correlation = the largest, over memory, SMs and memory bandwidth, of Spearman's rank correlation
 
@@ -64,16 +64,18 @@ COMPARED = (
 )
 """The metrics compared between applications and GPUs: of each kind the first that is measured."""
 PROMISED = "memory_promised_mib"
-"""The most that pods were promised of a GPU since its newest sample, and while it was taken."""
+"""Column: the most memory of a GPU that was promised to pods since its newest sample was taken,
+MiB."""
 LAG = 10
-"""Ferikoglou's: samples between a value and what is regressed on it."""
+"""Ferikoglou's lag: the samples between a value and the value regressed on it."""
 MEAN_S = 60.0
 _CARRIED = 2
-"""Slots at the end without a sample that the last one is taken for: scrapes and ticks drift."""
+"""Slots at the end without a sample that the last sample fills: scrapes and polls drift."""
 SAMPLES = 20
-"""So many of the newest are compared; fewer say nothing (as for Kube-Knots' other numbers)."""
+"""Number of newest samples that are compared; with fewer there is no correlation."""
 MOST_APPLICATIONS = 32
-"""Each is a column of every snapshot; whoever was not alone for longest is forgotten first."""
+"""Most applications with a column in a snapshot; the one that was not alone for longest is dropped
+first."""
 
 
 class SnapshotSettings(msgspec.Struct, frozen=True):
@@ -89,10 +91,11 @@ class SnapshotSettings(msgspec.Struct, frozen=True):
 
 
 class SnapshotTime(NamedTuple):
-    """The time, and what the ledger knows: `wall_s` ages samples, `at_ns` is the engine's time.
+    """The time of a snapshot, and what the ledger knows: `wall_s` ages samples, `at_ns` is the
+    engine's time.
 
-    `alone` are GPUs (rows) that a pod of an application has had for itself for
-    `SAMPLES`, `arrivals` when which pod came to which GPU.
+    `alone` are GPUs (rows) that one pod of an application has had alone for `SAMPLES`; `arrivals`
+    say when which pod was bound to which GPU.
     """
 
     wall_s: float
@@ -103,8 +106,8 @@ class SnapshotTime(NamedTuple):
 
 
 class FeedSettings(msgspec.Struct, frozen=True):
-    """`samples` slots of `step_s` each are kept of `metrics`. `memory_needs`: whether snapshots say
-    what residents need, for which `metrics` must have used memory."""
+    """`samples` slots of `step_s` seconds are kept of `metrics`. `memory_needs`: snapshots include
+    residents' memory needs, for which `metrics` must have used memory."""
 
     metrics: tuple[Metric, ...]
     samples: int
@@ -115,7 +118,7 @@ class FeedSettings(msgspec.Struct, frozen=True):
 
 
 class TelemetryFeed:
-    """A maker of one cluster's snapshots. Not thread-safe: the steps of a poll come one after
+    """Makes one cluster's snapshots. Not thread-safe: the steps of a poll come one after
     another."""
 
     def __init__(self, settings: FeedSettings, devices: Devices, origin_s: float) -> None:
@@ -128,7 +131,7 @@ class TelemetryFeed:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Forget GPUs' samples: after a poll that failed, they may be half taken in."""
+        """Forget the GPUs' samples: after a failed poll they may be incomplete."""
         settings = self.settings
         window = MetricWindow(
             settings.metrics, len(self.devices), settings.samples, settings.step_s, self._origin_s
@@ -137,16 +140,17 @@ class TelemetryFeed:
 
     @property
     def window(self) -> MetricWindow:
-        """The GPUs' samples."""
+        """Window of the GPUs' samples."""
         return self._builder.window
 
     def follow(self, devices: Devices) -> None:
-        """Change to other GPUs; what is known of those that stay is kept."""
+        """Change to other GPUs; samples of those that stay are kept."""
         self.devices = devices
         self._builder.realign(devices)
 
     def observe(self, ledger: Ledger, now_s: float, bound_s: Mapping[str, float]) -> None:
-        """Take over who holds which GPU, and since when. The table's GPUs are ordered as ours."""
+        """Copy from the ledger which pod holds which GPU, and since when. The ledger's GPUs must be
+        in the order of `devices`."""
         self._residents = residents = ObservedResidents.of(ledger, now_s, bound_s)
         self.window.advance(now_s)
         if self.settings.memory_needs:
@@ -163,22 +167,21 @@ class TelemetryFeed:
         self._builder.note(now_s, residents.promised_mib)
 
     def put(self, samples: JoinedSamples) -> None:
-        """Take in samples of one metric, if it is one that is kept."""
+        """Add samples of one metric; ignored if the metric is not in the settings."""
         if samples.metric in self.settings.metrics:
             self.window.put(*samples, self._now.now_s)
 
     def put_scrape(self, at_s: float, values: Floats) -> None:
-        """Take in one sample of every metric of every GPU, [metrics, GPUs]; NaN where none came."""
+        """Add one sample of every metric of every GPU, [metrics, GPUs]; NaN where none arrived."""
         self.window.put_scrape(at_s, values, self._now.now_s)
 
     def put_pods(self, samples: Iterable[PodSamples]) -> None:
-        """Take in what residents themselves use."""
+        """Add samples of the residents' own use."""
         if self.settings.memory_needs:
             self._memory.put(samples, self.devices.gpus, self._now.now_s)
 
     def snapshot(self, at_ns: int, version: int = 0, why: str = "") -> SignalsSnapshot:
-        """Return all that policies may read, as of the last `observe`; `version` 0: one more than
-        last."""
+        """Return all columns as of the last `observe`; `version` 0: one more than the last."""
         observed, gpus = self._now, len(self.devices)
         warm = observed.keys.gpu[observed.age_s >= self.settings.warm_up.warm_s]
         pods, warm = (np.bincount(rows, minlength=gpus) for rows in (observed.keys.gpu, warm))
@@ -194,8 +197,8 @@ class TelemetryFeed:
         )
 
     def peak_mib(self, uid: str) -> int:
-        """Return the most that the pod was seen to use of a GPU in the window; 0 if nobody saw
-        it."""
+        """Return the most memory of a GPU that the pod was seen to use in the window, MiB; 0 if
+        unknown."""
         return self._memory.peak_mib(uid)
 
     @property
@@ -212,7 +215,7 @@ Freshness = dict[Metric, Bytes]
 
 
 class SnapshotBuilder:
-    """Makes snapshots of one window; `realign` where its GPUs change."""
+    """Makes snapshots from one window of GPUs' samples."""
 
     def __init__(self, window: MetricWindow, devices: Devices, settings: SnapshotSettings) -> None:
         self.window, self.devices, self.settings = window, devices, settings
@@ -227,7 +230,7 @@ class SnapshotBuilder:
         self._forecast_of: dict[Metric, Forecast] = {}
 
     def realign(self, devices: Devices) -> None:
-        """Change to other GPUs; what is known of those that stay is kept."""
+        """Change to other GPUs; samples of those that stay are kept."""
         before = self.devices.row_of
         rows: Ints = np.array([before.get(gpu, -1) for gpu in devices.gpus], dtype=np.int64)
         self.devices = devices
@@ -238,11 +241,11 @@ class SnapshotBuilder:
         self._forecast_of = {}
 
     def note(self, wall_s: float, promised_mib: Ints) -> None:
-        """Keep what pods are promised of each GPU at this tick, with or without a snapshot."""
+        """Keep the memory promised of each GPU at this poll, with or without a snapshot."""
         self._promised.note(wall_s, promised_mib)
 
     def refresh(self, now: SnapshotTime, *, version: int = 0, why: str = "") -> SignalsSnapshot:
-        """Return all columns as of now; `version` 0: one more than last time."""
+        """Return all columns as of `now`; `version` 0: one more than the last."""
         self.version = version or self.version + 1
         self.window.advance(now.wall_s)
         series = self._series()
@@ -266,7 +269,8 @@ class SnapshotBuilder:
     # --- what is there -------------------------------------------------------------------------
 
     def _series(self) -> AllSeries:
-        """Return every metric of the window; used and free memory also follow from each other."""
+        """Return every metric of the window; used and free memory are also derived from each
+        other."""
         series = {
             m: Readings(self.window.history(m), *self.window.newest(m)) for m in self.window.metrics
         }
@@ -285,7 +289,7 @@ class SnapshotBuilder:
         return series
 
     def _doubt(self, series: AllSeries, fresh: Freshness, residents: GpuPods) -> None:
-        """Set `fresh` to Set `fresh` to MISSING where the newest numbers cannot be true."""
+        """Set `fresh` to MISSING where the newest numbers cannot be true."""
         false = doubts.false_memory(self._memory_now(series), self.devices.total_mib, residents)
         for metric in MEMORY:
             if metric in fresh:
@@ -321,7 +325,8 @@ class SnapshotBuilder:
             fresh[metric] = np.minimum(fresh[metric], freshness_of(age_s, scrape_s))
 
     def _memory_now(self, series: AllSeries) -> MemoryReadings:
-        """Return the newest readings of memory, and which of them were taken together."""
+        """Return the newest readings of memory, and a mask of GPUs whose used and free memory were
+        read together."""
         unknown = np.full(len(self.devices), np.nan)
         nothing = Readings(unknown[:, None], unknown, unknown)
         used, free, reserved = (series.get(metric, nothing) for metric in (USED, FREE, RESERVED))
@@ -342,7 +347,7 @@ class SnapshotBuilder:
         known = ~np.isnan(recent)
         counts = known.sum(axis=1)
         mean = np.where(known, recent, 0.0).sum(axis=1) / np.maximum(counts, 1)
-        # Samples older than a minute, but not MISSING: the newest is what is known.
+        # For samples older than a minute, but not MISSING, the newest counts.
         mean = np.where(counts > 0, mean, series.last)
         columns = {metric.value: (mean, fresh), f"{metric}.last": (series.last, fresh)}
         if self.settings.peaks:
@@ -408,7 +413,7 @@ class SnapshotBuilder:
             if metric not in self._forecast_of:
                 selector.warm(history, self.settings.horizon + 1)
                 self._forecast_of[metric] = selector.tick(history)
-            elif not again:  # in the same slots as before there is nothing new to learn from
+            elif not again:  # without new slots there is nothing to learn from
                 for ago in range(passed - 1, 0, -1):
                     selector.tick(history[:, :-ago])
                 self._forecast_of[metric] = selector.tick(history)
@@ -437,7 +442,7 @@ def _or_else(first: Readings, second: Readings) -> Readings:
 
 
 def _rest(total: Floats, part: Readings) -> Readings:
-    """Return the rest of `total` beside `part`, never below 0."""
+    """Return `total` less `part`, never below 0."""
     return Readings(
         np.maximum(total[:, None] - part.history, 0.0),
         np.maximum(total - part.last, 0.0),
@@ -473,10 +478,10 @@ def _carried(history: Floats) -> Floats:
 
 
 class PromisedMemory:
-    """The ledger's promises at the last ticks, as long ago as `keep_s`.
+    """Promised memory at the last polls, back to `keep_s` seconds ago.
 
-    A reading of free memory is of the pods that were there when it was taken. Whoever left
-    meanwhile is still in it: without this a card would look full for as long as samples are late.
+    A reading of free memory includes the pods of its time. Pods that have left since still count:
+    without this a card would look full for as long as samples are late.
     """
 
     def __init__(self, keep_s: float) -> None:
@@ -484,7 +489,8 @@ class PromisedMemory:
         self._ticks: deque[tuple[float, Ints]] = deque()
 
     def note(self, wall_s: float, promised_mib: Ints) -> None:
-        """Keep one tick: MiB promised of each GPU, [g]. A clock that was put back begins again."""
+        """Keep one poll: MiB promised of each GPU, [g]. If the clock was set back, earlier polls
+        are dropped."""
         if self._ticks and wall_s < self._ticks[-1][0]:
             self._ticks.clear()
         self._ticks.append((wall_s, promised_mib))
@@ -492,7 +498,7 @@ class PromisedMemory:
             self._ticks.popleft()
 
     def since(self, sampled_s: Floats) -> Floats:
-        """Return the most that was promised from the last poll before `sampled_s` on, [g]; NaN
+        """Return the most that was promised since the last poll before `sampled_s`, [g]; NaN if
         unknown."""
         if not self._ticks:
             return np.full(len(sampled_s), np.nan)
@@ -502,7 +508,7 @@ class PromisedMemory:
         return np.asarray(promises.max(axis=0), dtype=np.float64)
 
     def realign(self, rows: Ints) -> None:
-        """Rearrange: GPU i was GPU `rows[i]`, or is new (−1) and holds nothing."""
+        """Reorder: GPU i was GPU `rows[i]`, or is new (−1) and holds nothing."""
         self._ticks = deque(
             (at, np.where(rows < 0, 0, np.append(promised, 0)[rows]))
             for at, promised in self._ticks
@@ -510,13 +516,13 @@ class PromisedMemory:
 
 
 class SoleTenants:
-    """Pods that have a GPU for themselves, and since when."""
+    """Pods that have a GPU alone, and since when."""
 
     def __init__(self) -> None:
         self.since: dict[Gpu, tuple[str, float]] = {}
 
     def observe(self, only: Mapping[Gpu, str], now_s: float, for_s: float) -> dict[Gpu, str]:
-        """Take in the only pods of GPUs, `only`; return those that have been alone for at least
+        """Take the GPUs with a single pod (`only`); return those that have been alone for at least
         `for_s` seconds."""
         before = self.since
         self.since = {
@@ -527,22 +533,23 @@ class SoleTenants:
 
 
 class LoadCorrelation:
-    """Series of applications that were alone on a GPU, one per metric, to compare with those of
-    GPUs: arrays of [g, samples]."""
+    """Correlates applications that were alone on a GPU with other GPUs, by their series, [g,
+    samples] for each metric."""
 
     def __init__(self) -> None:
         self._metrics: tuple[str, ...] = ()
         self._known: dict[str, Floats] = {}
 
     def observe(self, series: Mapping[str, Floats], alone: Mapping[int, str]) -> dict[str, Floats]:
-        """Correlate every known application with each GPU, [g]; `series` are the GPUs', by metric.
+        """Return every known application's correlation with each GPU, [g]; `series` are the GPUs',
+        by metric.
 
-        `alone` are GPUs (rows) that a pod of an application has had for itself all the while. NaN
-        where a GPU's series has gaps. Only the newest `SAMPLES` matter.
+        `alone` are GPUs (rows) that one pod of an application has had alone for `SAMPLES`. NaN
+        where a GPU's series has gaps. Only the newest `SAMPLES` count.
         """
         if tuple(series) != self._metrics:
             self._metrics = tuple(series)
-            self._known.clear()  # what was compared before is no answer to what is asked now
+            self._known.clear()  # known series of other metrics cannot be compared
         self._learn([*series.values()], alone)
         return self._correlations([*series.values()])
 

@@ -1,30 +1,33 @@
-"""Memory that residents need of their GPU, and so what they leave idle. Pure: times are passed in.
+"""Computes the memory that residents need of their GPU, and what they leave idle. Pure.
 
     hold(p)  = what p asked, while it warms up: bound for less than `warm_s`, or its memory has not
                yet lain within `STABLE_PART` for `stable_s` (`WarmUp`)
              = after that the 95th percentile of its own series, else its part, by requests, of
                what the device uses beside the pods that have a series
-    Where it got its place by what pods like it use, that is expected: instead of what it asked
-    while it warms up, and at least so much after that. One that used more is not like them.
     need(g)  = FRESH: max(Σ hold, used now + Σ over warming pods of max(0, hold − seen))
                STALE: max(last used, Σ asked)      MISSING: Σ asked
     idle(p)  = what p asked beyond its hold, so that what is left to all of g's pods is need(g)
 
-A process that has just begun does not know who was warm, nor what was expected of whom. Where a pod
-was there before it, is not found warm, and has been watched for less than `watch_s`, its GPU is
-STALE at most: that nobody knows lends nothing, and evicts no pod.
+If a pod was placed by what similar pods use, that expected memory replaces what it asked while it
+warms up, and is its least hold after that. A pod that used more than expected is treated as unlike
+them.
 
-Never more is idle than that. Where a number is absent, old, or cannot be true, nothing is: a pod in
-flight, of a latency-critical class, or on a GPU whose metrics contradict the ledger or each other.
-What a GPU uses beyond all that was asked there (`beyond_mib`) is not idle either: harvesting
+A process that has just started does not know which pods had warmed up, nor what was expected of
+them. If a pod was there before, is not found warm, and has been watched for less than `watch_s`,
+its GPU is STALE at best: unknown needs lend nothing, and evict no pod.
+
+No more is idle than this. Nothing is idle where a number is missing, old, or cannot be true; of a
+pod in flight; of a latency-critical pod; or on a GPU whose metrics contradict the ledger or each
+other. What a GPU uses beyond all that was asked there (`beyond_mib`) is not idle either: harvesting
 leaves it.
 
-`ResidentMemory` keeps what is needed from one tick to the next: each resident's own memory, a row
-in a `MetricWindow` whose slots are those of the GPUs' window, and since when it has been observed.
-`PeakWatch` says the most that pods used, of those that were watched from their start without a gap:
-a poll counts where the GPU's memory is FRESH and, once the pod has warmed up, its own use was told.
-One poll that does not, and the pod is never told of again: what it used at most is unknown. How it
-ends is for the engine to know: only whole runs say what the next one needs.
+`ResidentMemory` keeps its state from one poll to the next: each resident's own memory, a row in a
+`MetricWindow` with the slots of the GPUs' window, and since when it has been observed.
+
+`PeakWatch` gives the most that pods used, of pods watched from their start without a gap: a poll
+counts if the GPU's memory is FRESH and, once the pod has warmed up, its own use was reported. After
+one poll that does not count, the pod's peak stays unknown. The engine knows how the pod ends: only
+whole runs say what the next run needs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,30 +56,31 @@ from weft.telemetry.meaning.join import PodSamples
 
 STABLE_PART = 0.02
 WATCH_S = 120.0
-"""In it a pod that has warmed up shows that it has, and one that had begun to comes to its end."""
+"""Seconds within which a pod that has warmed up shows it, and one that was warming up finishes."""
 PEAK = 0.95
 LATELY = 3
-"""A pod's series is one to go by if one of its last so many samples came: a lost one says nothing
-of the pod. How old its GPU's may be is for freshness to say."""
+"""A pod's series counts if at least one of its last `LATELY` samples arrived: a single lost sample
+says nothing of the pod. The freshness of its GPU limits how old they may be."""
 PAUSE_S = 60.0
-"""A pod bound longer ago than that was not seen to come, though the last tick was before it."""
+"""A pod bound longer ago than this many seconds was not watched from its start, even if the last
+poll was before its binding."""
 USED = Metric.MEMORY_USED_MIB
 _LOST = -1
 
 Gpu: TypeAlias = tuple[str, int]
-"""The node's name and the GPU's index on it: what a row is called, while rows move."""
+"""The node's name and the GPU's index on it, which identify a row while rows move."""
 
 
 class WarmUp(NamedTuple):
-    """Time that a pod is held at what it asked: for `warm_s` seconds from its binding, and until
-    its memory was stable for `stable_s` once."""
+    """Time for which a pod is held at what it asked: at least `warm_s` seconds from its binding,
+    and until its memory was stable for `stable_s` seconds once."""
 
     warm_s: float = 60.0
     stable_s: float = 20.0
 
     @property
     def watch_s(self) -> float:
-        """`WATCH_S`, or longer where pods take longer than usual."""
+        """Seconds to watch a pod: `WATCH_S`, or longer if pods take longer to warm up."""
         return max(WATCH_S, 2.0 * self.warm_s, self.warm_s + self.stable_s)
 
 
@@ -87,10 +91,10 @@ class ResidentRows(NamedTuple):
     """P pods on GPUs, a row for each pod and GPU.
 
     `gpu` is the GPU's row, `asked_mib` what the pod holds of it, `age_s` how long it has been bound
-    (NaN or negative: in flight), `lends` whether its idle memory may be lent, `warmed` whether it
-    was found warm before. `used_mib` [P, T] is its own series, NaN where there is none.
-    `expected_mib` is what it got its place for (None: what it asked, for all). `watched_s` is how
-    long it has been watched, infinite where that was from its binding on (None: so were all).
+    (NaN or negative: in flight), `lends`: its idle memory may be lent, `warmed`: it was found warm
+    before. `used_mib` [P, T] is its own series, NaN without one. `expected_mib` is the memory it
+    was placed for (None: what it asked, for all). `watched_s` is how long it has been watched,
+    infinite if since its binding (None: all were).
     """
 
     gpu: Ints
@@ -104,7 +108,8 @@ class ResidentRows(NamedTuple):
 
 
 class GpuMemory(NamedTuple):
-    """G GPUs: size [G], used memory [G, T] (NaN where unknown), and how old the newest of it is."""
+    """G GPUs: size [G], used memory [G, T] (NaN where unknown), and the newest sample's
+    freshness."""
 
     total_mib: Ints
     used_mib: Floats
@@ -112,12 +117,12 @@ class GpuMemory(NamedTuple):
 
 
 class MemoryNeeds(NamedTuple):
-    """The answer. `hold_mib` and `idle_mib` [P], whole MiB; `warm` [P]: it has been watched
-    for long enough.
+    """Results of `measure`. `hold_mib` and `idle_mib` [P], whole MiB; `warm` [P]: the pod has been
+    watched long enough.
 
-    `most_mib` [P] is the most of its own series, −1 if it has none to go by. `need_mib` and
-    `beyond_mib` [G]; `freshness` [G] is MISSING also where metrics contradict, and STALE also where
-    a pod has not been watched for long.
+    `most_mib` [P] is the largest of the pod's own series, −1 if it has none that counts. `need_mib`
+    and `beyond_mib` [G]; `freshness` [G] is MISSING also where metrics contradict, and STALE also
+    where a pod has not been watched for long.
     """
 
     hold_mib: Ints
@@ -132,7 +137,7 @@ class MemoryNeeds(NamedTuple):
 def measure(
     residents: ResidentRows, cards: GpuMemory, sample_age_s: Floats, warm_up: WarmUp = USUAL
 ) -> MemoryNeeds:
-    """Measure needs and idle memory. `sample_age_s` [T]: age of each sample, the oldest first."""
+    """Compute needs and idle memory. `sample_age_s` [T]: age of each sample, oldest first."""
     gpu, gpus = residents.gpu, len(cards.total_mib)
     asked = residents.asked_mib.astype(np.float64)
     own, has_own = _own_series(residents, cards, sample_age_s)
@@ -161,14 +166,14 @@ def measure(
     return MemoryNeeds(hold_mib, idle, warm, most_mib, need_mib, beyond_mib, fresh)
 
 
-# --- the parts, in the order of the text above ---
+# --- the parts, in the order of the module's docstring ---
 
 
 def _own_series(residents: ResidentRows, cards: GpuMemory, age_s: Floats) -> tuple[Floats, Bools]:
     """Return each pod's own series since it was bound, MiB, and a mask of those that can be relied
     on.
 
-    Exporters say 0 for a pod that they know nothing of, and a stuck one says all of the card.
+    Exporters report 0 for a pod that they do not know, and a stuck one reports the whole card.
     """
     since = age_s[None, :] <= residents.age_s[:, None]
     own = np.where(since & (residents.used_mib >= 0), residents.used_mib, np.nan)
@@ -190,8 +195,7 @@ def _expected(residents: ResidentRows, most: Floats, fresh: Bytes) -> Floats:
 
 
 def _rest_series(residents: ResidentRows, cards: GpuMemory, own: Floats, has_own: Bools) -> Floats:
-    """Return the memory in use on each GPU beside that of pods with a series of their own, MiB, [G,
-    T]."""
+    """Return the memory in use on each GPU by pods without a series of their own, MiB, [G, T]."""
     taken = np.zeros(cards.used_mib.shape)
     np.add.at(taken, residents.gpu[has_own], np.nan_to_num(own[has_own]))
     return np.asarray(np.maximum(0.0, cards.used_mib - taken))
@@ -201,7 +205,7 @@ def _warm(
     residents: ResidentRows, rest: Floats, since: Bools, age_s: Floats, warm_up: WarmUp
 ) -> Bools:
     """Return a mask of warm pods: bound for long enough, and stable once, by their own series if
-    there is any, else the GPU's."""
+    there is one, else the GPU's."""
     old = residents.age_s >= warm_up.warm_s
     warm = np.array(old & residents.warmed, dtype=np.bool_)
     rows = np.flatnonzero(old & ~residents.warmed)
@@ -220,10 +224,10 @@ def _stable(series: Floats, age_s: Floats, stable_s: float) -> Bools:
     begins = np.searchsorted(-age_s, -(age_s + stable_s), side="right") - 1
     lengths = np.arange(len(age_s)) - begins + 1
     was_stable = np.zeros(len(series), dtype=np.bool_)
-    for length in np.unique(lengths[begins >= 0]):  # one, where looks come at a steady pace
+    for length in np.unique(lengths[begins >= 0]):  # one length if polls come at a steady pace
         first = begins[(begins >= 0) & (lengths == length)]
         stretches = np.lib.stride_tricks.sliding_window_view(series, length, axis=1)
-        most = stretches.max(axis=2)[:, first]  # NaN where a sample is absent: nothing is known
+        most = stretches.max(axis=2)[:, first]  # NaN where a sample is missing
         least = stretches.min(axis=2)[:, first]
         with np.errstate(invalid="ignore"):
             stable = (most > 0) & (most - least < STABLE_PART * most)
@@ -234,8 +238,8 @@ def _stable(series: Floats, age_s: Floats, stable_s: float) -> Bools:
 def _believed(
     residents: ResidentRows, cards: GpuMemory, own: Floats, has_own: Bools, warm_s: float
 ) -> Bytes:
-    """Return the freshness, MISSING where used memory contradicts the ledger or the pods' own
-    series."""
+    """Return each GPU's freshness, MISSING where used memory contradicts the ledger or the pods'
+    own series."""
     gpus = len(cards.total_mib)
     old = residents.age_s >= warm_s
     now = _last(cards.used_mib)
@@ -250,7 +254,7 @@ def _believed(
 
 
 def _watched(residents: ResidentRows, warm: Bools, fresh: Bytes, watch_s: float) -> Bytes:
-    """Return the freshness, STALE at best where a pod that is not warm has not been watched for
+    """Return each GPU's freshness, STALE at best if a pod that is not warm has not been watched for
     long."""
     if residents.watched_s is None:
         return fresh
@@ -282,7 +286,7 @@ def _pro_rata(residents: ResidentRows, rest: Floats, warm: Bools, age_s: Floats)
 def _still_to_come(
     residents: ResidentRows, rest: Floats, hold: Floats, own: Floats, state: tuple[Bools, Bools]
 ) -> Floats:
-    """Return the sum over warming pods of what they are held at and not yet seen to use, MiB,
+    """Return the sum over warming pods of what they are held at but not yet seen to use, MiB,
     [G]."""
     has_own, warm = state
     gpu, gpus = residents.gpu, len(rest)
@@ -365,7 +369,8 @@ def rows_of(table: LedgerTable, holdings: Iterable[Holding]) -> ResidentKeys:
 def idle_by_uid(
     table: LedgerTable, holdings: Iterable[Holding], rows: ResidentKeys, idle_mib: Iterable[int]
 ) -> dict[str, tuple[int, ...]]:
-    """`SignalsSnapshot.idle_mib`: by pod, of each share in order; pods without any are left out."""
+    """Return `SignalsSnapshot.idle_mib`: idle MiB of each share by pod UID, in the order of its
+    shares; pods without any are left out."""
     left = {
         (uid, device): int(mib)
         for uid, device, mib in zip(rows.uids, rows.gpu.tolist(), idle_mib, strict=True)
@@ -393,8 +398,8 @@ def with_memory_needs(
     idle_mib: dict[str, tuple[int, ...]],
     peaks_mib: dict[str, int] | None = None,
 ) -> SignalsSnapshot:
-    """Return the snapshot with what was found for the table's devices: columns, what pods leave
-    idle, and the most that they used (`PeakWatch`).
+    """Return the snapshot with the needs of the table's devices as columns, what pods leave idle,
+    and the most that they used (`PeakWatch`).
 
     GPUs that the snapshot does not name, and those whose metrics are MISSING, are MISSING.
     """
@@ -416,11 +421,11 @@ def with_memory_needs(
     )
 
 
-# --- from one tick to the next -------------------------------------------------------------------
+# --- from one poll to the next -------------------------------------------------------------------
 
 
 class PeakWatch:
-    """State for pods' peaks, kept from one tick to the next."""
+    """Finds the most memory that pods used, from one poll to the next."""
 
     def __init__(self, warm_up: WarmUp = USUAL) -> None:
         self._warm_up = warm_up
@@ -429,9 +434,9 @@ class PeakWatch:
     def observe(
         self, uids: Sequence[str], residents: ResidentRows, answer: MemoryNeeds
     ) -> dict[str, int]:
-        """`SignalsSnapshot.peaks_mib` after this tick: warm pods on one GPU, MiB by UID.
+        """Return `SignalsSnapshot.peaks_mib` after this poll: MiB by UID, of warm pods on one GPU.
 
-        `uids` are the residents' rows, `answer` what was found for them.
+        `uids` are the pods of the residents' rows, `answer` the needs computed for them.
         """
         fresh = (answer.freshness == FRESH)[residents.gpu].tolist()
         ages, warm = residents.age_s.tolist(), answer.warm.tolist()
@@ -439,7 +444,7 @@ class PeakWatch:
         peaks: dict[str, int] = {}
         for row, uid in enumerate(uids):
             before = self._most.get(uid)
-            if before is None:  # one that was bound long ago was not watched from its start
+            if before is None:  # a pod that was bound long ago was not watched from its start
                 before = _LOST if ages[row] >= self._warm_up.warm_s else 0
             most = int(answer.most_mib[row])
             unseen = warm[row] and most <= 0
@@ -454,9 +459,9 @@ class PeakWatch:
 
 
 class ObservedResidents(NamedTuple):
-    """Holders of GPUs at `now_s`: a copy, which a thread may read while the ledger goes on.
+    """Pods that hold GPUs at `now_s`: a copy, which a thread may read while the ledger changes.
 
-    `age_s` is how long ago each row of `keys` was bound, NaN where that is unknown.
+    `age_s` is how long ago each row of `keys` was bound, NaN if unknown.
     """
 
     now_s: float
@@ -469,7 +474,7 @@ class ObservedResidents(NamedTuple):
 
     @staticmethod
     def of(ledger: Ledger, now_s: float, bound_s: Mapping[str, float]) -> "ObservedResidents":
-        """`bound_s` is when pods were bound, by UID."""
+        """Copy the ledger's residents. `bound_s` is when pods were bound, by UID."""
         table, holdings = ledger.table, list(ledger.holdings.values())
         keys = rows_of(table, holdings)
         bound = np.array([bound_s.get(uid, np.nan) for uid in keys.uids], dtype=np.float64)
@@ -478,7 +483,7 @@ class ObservedResidents(NamedTuple):
 
 
 class ResidentMemory:
-    """Residents' memory over time, kept from one tick to the next."""
+    """Residents' memory over time, kept from one poll to the next."""
 
     def __init__(self, samples: int, step_s: float, origin_s: float, warm_up: WarmUp):
         self._window = MetricWindow([USED], 0, samples, step_s, origin_s)
@@ -490,7 +495,7 @@ class ResidentMemory:
         self._most: dict[str, float] = {}
 
     def observe(self, residents: ObservedResidents, gpus: tuple[Gpu, ...]) -> None:
-        """Give each resident a row; `gpus` are the table's devices."""
+        """Give each resident a row; `gpus` are the ledger's devices."""
         keys = residents.keys
         pairs = [(uid, gpus[row]) for uid, row in zip(keys.uids, keys.gpu.tolist(), strict=True)]
         if pairs != [*self._row_of]:
@@ -500,7 +505,8 @@ class ResidentMemory:
         self._window.advance(residents.now_s)
 
     def put(self, samples: Iterable[PodSamples], gpus: tuple[Gpu, ...], now_s: float) -> None:
-        """Take in what residents use; samples of others, and what is no number, say nothing."""
+        """Add samples of the residents' use; samples of other pods, and those that are not numbers,
+        are ignored."""
         rows = (
             (self._row_of.get((sample.pod, gpus[sample.row]), -1), sample.at_s, sample.value)
             for sample in samples
@@ -514,12 +520,12 @@ class ResidentMemory:
     def measure(
         self, made: SignalsSnapshot, window: MetricWindow, residents: ObservedResidents
     ) -> SignalsSnapshot:
-        """Return the snapshot with what GPUs need and pods leave idle. `window` is the GPUs'."""
+        """Return the snapshot with GPUs' needs and pods' idle memory. `window` is the GPUs'."""
         table, keys = residents.table, residents.keys
         slots = window.slots()
         used, own = (each.history(USED, slots) for each in (window, self._window))
         ages = np.maximum(0.0, residents.now_s - (window.origin_s + slots * window.step_s))
-        older = np.isnan(used).all(axis=1)  # than the window
+        older = np.isnan(used).all(axis=1)  # their newest sample is older than the window
         used[older, -1] = window.newest(USED)[0][older]
         fresh = SignalsView(made).over(table, f"{USED}.last")[1]
         warm = np.array([self._warmed.get(uid, False) for uid in keys.uids], dtype=np.bool_)
@@ -542,26 +548,27 @@ class ResidentMemory:
         most: dict[str, float] = {}
         for uid, mib in zip(keys.uids, np.nan_to_num(own).max(axis=1).tolist(), strict=True):
             most[uid] = max(most.get(uid, 0.0), mib)
-        self._most = most  # at once: another thread may ask for a peak
+        self._most = most  # replaced at once: another thread may ask for a peak
         idle = idle_by_uid(table, residents.holdings, keys, answer.idle_mib)
         peaks = self._watch.observe(keys.uids, rows, answer)
         return with_memory_needs(made, table, answer, idle, peaks)
 
     def peak_mib(self, uid: str) -> int:
-        """Return the most that the pod was seen to use of a GPU in the window; 0 if nobody saw
-        it."""
+        """Return the most memory of a GPU that the pod was seen to use in the window, MiB; 0 if
+        unknown."""
         return int(np.ceil(self._most.get(uid, 0.0)))
 
     def _watched_s(self, residents: ObservedResidents, fresh: Bytes) -> Floats:
-        """Time that each row's pod has been watched: infinite for whoever came between two ticks.
+        """Return how long each row's pod has been watched, in seconds: infinite for pods bound
+        between two polls.
 
-        Another is watched from when its GPU was FRESH first; NaN says that it has not been yet.
+        Other pods are watched from the first poll at which their GPU was FRESH; 0 before that.
         """
         now_s, keys = residents.now_s, residents.keys
         uids = {holding.placement.uid for holding in residents.holdings}
         since = {uid: at_s for uid, at_s in self._since.items() if uid in uids}
         first = not np.isfinite(self._observed_s)
-        passed_s = min(now_s - self._observed_s, PAUSE_S) + 1.0  # the API tells whole seconds
+        passed_s = min(now_s - self._observed_s, PAUSE_S) + 1.0  # the API has whole seconds
         ages_s, is_known = residents.age_s.tolist(), (fresh[keys.gpu] == FRESH).tolist()
         for uid, age_s, is_fresh in zip(keys.uids, ages_s, is_known, strict=True):
             came = not first and (np.isnan(age_s) or age_s <= passed_s)

@@ -1,13 +1,13 @@
-"""The last minutes of every metric of every GPU, as rings of float32.
+"""Keeps the last minutes of every metric of every GPU, as rings of float32.
 
-Time is cut into slots of `step_s`; slot k ends at `origin_s + k · step_s`. A sample falls into the
-slot of its own time, whenever it comes and however often: late, repeated and out-of-order ones need
-nothing else, and in one slot the newest counts. What is older than the rings is dropped, and what
-is from further in the future than `most_ahead_s` (the clocks disagree); what is less far ahead
-counts as the newest slot.
+Time is divided into slots of `step_s` seconds; slot k ends at `origin_s + k · step_s`. A sample
+belongs to the slot of its own time, whenever it arrives and however often: late, repeated and
+out-of-order samples need nothing else, and in one slot the newest counts. Samples older than the
+rings are dropped, and so are those further in the future than `most_ahead_s` (the clocks disagree);
+samples less far ahead belong to the newest slot.
 
-`rings[metric, gpu, slot % slots]` are NaN where no sample fell. `last` and `last_at_s` are the
-newest sample of all and its time, whether or not it still lies in the window.
+`rings[metric, gpu, slot % slots]` are NaN without a sample. `last` and `last_at_s` are the newest
+sample of all and its time, even if it has left the window.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _NEVER = -(1 << 62)
 
 
 class MetricWindow:
-    """See the module. Not thread-safe: one task puts and reads."""
+    """A window of samples; see the module. Not thread-safe: one task puts and reads."""
 
     def __init__(
         self, metrics: Sequence[Metric], gpus: int, samples: int, step_s: float, origin_s: float
@@ -33,7 +33,7 @@ class MetricWindow:
         self.most_ahead_s = 2.0 * step_s + 1.0
         self.dropped = {"old": 0, "ahead": 0}
         self._row = {metric: row for row, metric in enumerate(self.metrics)}
-        self._slots = samples + 1  # one more: the slot that time is in
+        self._slots = samples + 1  # one more: the slot of the present time
         shape = (len(self.metrics), gpus, self._slots)
         self._rings = np.full(shape, np.nan, dtype=np.float32)
         self._into = np.full(shape, -np.inf, dtype=np.float32)  # seconds into the slot
@@ -50,13 +50,13 @@ class MetricWindow:
 
     @property
     def complete(self) -> int:
-        """The number of the last slot that is over."""
+        """The number of the last slot that has ended."""
         return self._open - 1
 
     def advance(self, now_s: float) -> int:
-        """Forget what leaves the window as time goes on; returns how many slots ended.
+        """Drop slots that leave the window by `now_s`; return how many slots ended.
 
-        A clock that was put back by more than the window begins again.
+        If the clock was set back by more than the window, the window starts empty.
         """
         now = int(np.floor((now_s - self.origin_s) / self.step_s + _EPSILON)) + 1
         ended = now - self._open
@@ -74,9 +74,9 @@ class MetricWindow:
         return max(ended, 0)
 
     def put(self, metric: Metric, rows: Ints, times: Floats, values: Floats, now_s: float) -> None:
-        """Take in samples, in any order; `advance` was called with `now_s` before."""
+        """Add samples, in any order; `advance` must have been called with `now_s`."""
         at = self._row[metric]
-        if not _in_order(rows, times):  # of several in one slot the last one stays
+        if not _in_order(rows, times):  # of several samples in one slot the last one stays
             order = np.argsort(times, kind="stable")
             rows, times, values = rows[order], times[order], values[order]
         slots = np.ceil((times - self.origin_s) / self.step_s - _EPSILON).astype(np.int64)
@@ -97,9 +97,8 @@ class MetricWindow:
         self._rings[at, rows, ring] = values[newer]
 
     def put_scrape(self, at_s: float, values: Floats, now_s: float) -> None:
-        """Take in one scrape of all GPUs, as `put` does: a sample of every metric of this time,
-        [metrics, GPUs], NaN where none came.
-        """
+        """Add one scrape of all GPUs, as `put` does: a sample of every metric at `at_s`, [metrics,
+        GPUs], NaN where none arrived."""
         came = ~np.isnan(values)
         slot = int(np.ceil((at_s - self.origin_s) / self.step_s - _EPSILON))
         if at_s > now_s + self.most_ahead_s:
@@ -124,26 +123,26 @@ class MetricWindow:
         self.last_at_s[at, rows[newer]] = times[newer]
 
     def slots(self) -> Ints:
-        """Return the numbers of the window's slots until the newest scrape that came, the first of
-        them where none did: later ones say nothing of anybody."""
+        """Return the numbers of the window's slots up to the newest one with a sample, or only the
+        first without samples: later slots are empty for all GPUs."""
         oldest = self.complete - self.samples + 1
         return np.arange(oldest, max(oldest, self._newest_slot) + 1)
 
     def history(self, metric: Metric, slots: Ints | None = None) -> Floats:
-        """Return the complete slots, or these, oldest first, [g, samples]; NaN where no sample
-        fell."""
+        """Return the complete slots, or `slots`, oldest first, [g, samples]; NaN without a
+        sample."""
         if slots is None:
             slots = np.arange(self.complete - self.samples + 1, self.complete + 1)
         slots = slots % self._slots
         return np.asarray(self._rings[self._row[metric]][:, slots], dtype=np.float64)
 
     def newest(self, metric: Metric) -> tuple[Floats, Floats]:
-        """(the newest sample, its time) for each GPU; NaN and −∞ without one."""
+        """Return each GPU's newest sample and its time; NaN and −∞ without one."""
         at = self._row[metric]
         return self.last[at], self.last_at_s[at]
 
     def realign(self, rows: Ints) -> None:
-        """Change to other GPUs: new row i is old row `rows[i]`, or an unknown GPU where −1."""
+        """Change to other GPUs: new row i is old row `rows[i]`, or an unknown GPU if −1."""
         if self.gpus == 0:
             metrics = len(self.metrics)
             self._rings = np.full((metrics, 1, self._slots), np.nan, dtype=np.float32)
@@ -160,7 +159,7 @@ class MetricWindow:
 
 
 def _in_order(rows: Ints, times: Floats) -> bool:
-    """Return True if each GPU's samples lie together, the oldest first, as servers tell them."""
+    """Return True if each GPU's samples are together and oldest first, as servers send them."""
     if len(rows) == 0:
         return True
     same = rows[1:] == rows[:-1]

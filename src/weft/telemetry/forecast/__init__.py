@@ -1,10 +1,10 @@
 """Forecasts of many time series at once: arrays [series, samples] in, [series, steps] out.
 
-In: exact statistics and regressions (`statistics`), the forecasters, their backtest,
-and which of them is trusted for which series (`selection`).
-Out: what the series mean, where they come from, and what is decided with them.
+In: exact statistics and regressions (`statistics`), the forecasters, their backtest, and the choice
+of one for each series (`selection`). Out: what the series mean, where they come from, and the
+decisions made with them.
 
-A sample that is missing is NaN. Samples are equally spaced; the newest is the last column.
+A missing sample is NaN. Samples are equally spaced; the newest is the last column.
 """
 
 from weft.telemetry.forecast.forecasters import Ar, Ewma, Forecaster, FourierAr, Last, SeasonalNaive

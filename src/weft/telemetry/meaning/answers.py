@@ -3,8 +3,8 @@
     {"status": "success", "data": {"resultType": "matrix", "result": [
         {"metric": {…labels…}, "values": [[seconds, "value"], …]}, …]}}
 
-The labels of each series are kept as the bytes that came: they are the series' name, and are only
-read where a series is seen for the first time (`join`). Numbers never become Python objects.
+The labels of each series are kept as the bytes received: they identify the series, and are only
+parsed when a series is seen for the first time (`join`). Numbers never become Python objects.
 """
 
 import re
@@ -24,7 +24,7 @@ _MOST_SHOWN, _MOST_WARNINGS = 200, 10
 
 
 class TelemetryError(WeftError):
-    """The numbers could not be had. `kind` is one of KINDS; the text says what, where and why."""
+    """Metrics could not be read. `kind` is one of KINDS; the text says what, where and why."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -32,15 +32,16 @@ class TelemetryError(WeftError):
 
 
 KINDS = ("nobody", "unreachable", "timeout", "refused", "status", "garbage", "oversized")
-"""Nobody to ask was found; no connection; no answer in time; not let in (401, 403); another HTTP or
-API error; an answer that is none; one larger than allowed."""
+"""nobody: there is no server to ask; unreachable: no connection; timeout: no answer in time;
+refused: 401 or 403; status: another HTTP or API error; garbage: not a valid answer; oversized:
+larger than allowed."""
 
 
 class QueryResult(NamedTuple):
     """Samples of S series. Series i owns the next `counts[i]` of `times` and `values`.
 
-    `labels` are JSON objects as they came, `__name__` among them. `times` are seconds since 1970.
-    `warnings` are the server's own, as of partial answers.
+    `labels` are JSON objects as received, with `__name__`. `times` are seconds since 1970.
+    `warnings` are the server's own, for example about partial answers.
     """
 
     labels: list[bytes]
@@ -70,7 +71,8 @@ class _Response(msgspec.Struct, rename={"kind": "errorType"}, gc=False):
 
 
 def shown(text: str | bytes, most: int = _MOST_SHOWN) -> str:
-    """Somebody else's words, fit for a log or a terminal: cut, and no character but printable."""
+    """Return another party's text for a log or a terminal: cut to `most`, unprintable characters
+    escaped."""
     if isinstance(text, bytes):
         text = text[: 4 * most].decode("utf-8", "replace")
     cut = text[:most].strip()
@@ -89,7 +91,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def labels_of(text: bytes) -> dict[str, str]:
-    """Return a series' labels; none where they cannot be read."""
+    """Return a series' labels; none if they cannot be read."""
     try:
         return _labels.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -97,8 +99,9 @@ def labels_of(text: bytes) -> dict[str, str]:
 
 
 def readable(body: bytes) -> bytes:
-    """Return the body with U+FFFD for every byte that is not a UTF-8, and every escape of half a
-    character: labels are anybody's, and one of them must not cost all the others."""
+    """Return the body with U+FFFD for every byte that is not UTF-8 and every escape of half a
+    surrogate pair: labels may come from any user, and one bad label must not cost the whole
+    answer."""
     if not body.isascii():
         body = body.decode("utf-8", "replace").encode()
     if _SURROGATE.search(body) is None:
@@ -136,7 +139,7 @@ def decode(body: bytes, where: str) -> QueryResult:
 
 
 def _numbers(texts: list[bytes], nested: bool, where: str) -> tuple[Floats, Counts]:
-    """Return all numbers of all series in a row, and how many samples each series has."""
+    """Return all numbers of all series in a row, and each series' number of samples."""
     brackets = 1 if nested else 0
     counts = np.fromiter((text.count(b"[") - brackets for text in texts), np.int64, len(texts))
     numbers = b",".join(

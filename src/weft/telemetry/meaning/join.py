@@ -1,15 +1,15 @@
 """Joins series to the cluster's GPUs and pods, by labels in all their spellings.
 
-A card's UUID decides where the node's cards have UUIDs: indexes are the exporter's business and
-change with what a container sees. Else the node, by name or by address, and the GPU's index.
-A series of a MIG instance is about that instance alone, never about its card. Pods are those that
-the ledger says hold the GPU; labels that name another pod, or the exporter's own, say nothing.
+If the node's cards have UUIDs, a series' UUID decides: indexes depend on what the exporter's
+container sees. Otherwise the node, by name or by address, and the GPU's index decide. A series of a
+MIG instance is about that instance alone, never about its card. A pod counts only if the ledger
+says that it holds the GPU; labels that name another pod, or the exporter's own, are ignored.
 
-Duplicates are told apart by what the exporter does, not by their number: a device's value comes
-once for each pod that shares it, so the largest stands for all; one process' value is one part.
+Duplicates are handled by what the exporter does, not by their number: a device's value is repeated
+for each pod that shares the device, so the largest counts; values of processes are added up.
 
-`canonical_values` turns values into their unit, and sets aside what cannot be true: DCGM's blank
-values, NaN, negative numbers and what no card has are missing: NaN.
+`canonical_values` converts values to their unit. Values that cannot be true (DCGM's blank values,
+NaN, negative numbers, more than any card has) become NaN.
 """
 
 import enum
@@ -40,11 +40,12 @@ LARGEST: dict[Metric, float] = {
     Metric.SM_CLOCK_MHZ: 20_000.0,
     Metric.TEMPERATURE_C: 200.0,
 }
-"""Above this a value is no measurement. Ratios end at 1. DCGM's blanks of 64 bit (2⁶³ − 16 and the
-next few) and of floating metrics (2⁴⁷ and the next few) lie beyond all of these."""
+"""Largest possible measurements; ratios end at 1. DCGM's blank values of 64 bit (2⁶³ − 16 and the
+next few) and of floating metrics (2⁴⁷ and the next few) are beyond all of these."""
 
 BLANK_32_BIT = (2.0**31 - 16, 2.0**31 - 13)
-"""DCGM's blank, not found, not supported and not permitted; bytes and joules pass these by."""
+"""DCGM's 32-bit values for blank, not found, not supported and not permitted; real byte and energy
+counters pass them only briefly."""
 
 
 class JoinFailure(enum.StrEnum):
@@ -58,7 +59,7 @@ class JoinFailure(enum.StrEnum):
 
 
 class Devices:
-    """The GPUs there are, in a fixed order: row i is `gpus[i]`, (node, index)."""
+    """The cluster's GPUs in a fixed order: row i is `gpus[i]`, (node, index)."""
 
     def __init__(self, nodes: Iterable[Node], addresses: Mapping[str, str] | None = None) -> None:
         """Index the GPUs of these nodes. `addresses` maps other names of nodes, such as IP
@@ -68,7 +69,7 @@ class Devices:
         self.row_of = {gpu: row for row, gpu in enumerate(self.gpus)}
         self.total_mib: Ints = np.array([gpu.memory_mib for _, gpu in cards], dtype=np.int64)
         uuids = Counter(gpu.uuid.lower() for _, gpu in cards)
-        # A UUID that two cards claim tells neither: node and index decide.
+        # A UUID that two cards claim identifies neither: node and index decide.
         self._twice = {uuid for uuid, times in uuids.items() if times > 1}
         self.by_uuid = {
             gpu.uuid.lower(): row
@@ -83,7 +84,8 @@ class Devices:
         return len(self.gpus)
 
     def same(self, other: "Devices") -> bool:
-        """Return True if every series would be joined as with `other`, and mean the same there."""
+        """Return True if every series would be joined to the same row as with `other`, with the
+        same meaning."""
         return (
             self.gpus == other.gpus
             and self.by_uuid == other.by_uuid
@@ -104,7 +106,7 @@ class Devices:
         return ""
 
     def find(self, labels: Mapping[str, str]) -> int | JoinFailure:
-        """Return the row of the GPU that these labels are about."""
+        """Return the row of the GPU that these labels are about, or why there is none."""
         about = subject(labels)
         row = self.by_uuid.get((about.mig_uuid or about.uuid).lower())
         if about.mig:
@@ -130,7 +132,7 @@ class JoinedSamples(NamedTuple):
 
 
 class PodSamples(NamedTuple):
-    """The newest sample of what a pod itself uses of one GPU."""
+    """The newest sample of a pod's own use of one GPU."""
 
     metric: Metric
     row: int
@@ -140,7 +142,7 @@ class PodSamples(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """The place that labels name: the row, or −1 and why; the pod, with namespace."""
+    """The place that labels name: the row, or −1 and the reason; the pod, with namespace."""
 
     row: int
     why: JoinFailure | None = None
@@ -149,27 +151,29 @@ class _Place(NamedTuple):
 
 
 _NAMED = b'"__name__":"'
-"""Before the name among the labels. What is left without it is alike for all metrics of a GPU."""
+"""Text before the metric's name among the labels. The remaining labels are equal for all metrics of
+a GPU."""
 _UNKNOWN = _Place(-1, JoinFailure.NAME)
 
 
-# Label sets, without names, that are remembered: those of 10,000 GPUs and their pods many times.
-# Twice a generation, whoever was not met since is forgotten: a generation is so many looks.
+# Label sets, without names, that are remembered: those of 10,000 GPUs and their pods many times. A
+# generation is this many polls; a label set not met in a whole generation is dropped.
 _MOST_KEPT, _LOOKS = 250_000, 10
 
 ResidentOf = Callable[[int, str, str], str]
-"""(row, namespace, pod) → the pod's UID where the ledger says that it holds this GPU, else ""."""
+"""(row, namespace, pod) → the pod's UID if the ledger says that it holds this GPU, else ""."""
 
 
 def nobody(row: int, namespace: str, pod: str) -> str:
-    """No pods are known."""
+    """Return "": no pods are known."""
     return ""
 
 
 class SeriesJoiner:
-    """Joins answers to GPUs and keeps what it learned about each series.
+    """Joins answers to GPUs and remembers the GPU of each series.
 
-    `unjoined` counts the series of the last answers by reason; `examples` has one of each.
+    `unjoined` counts the series of the last poll without a GPU by reason; `examples` has one series
+    for each.
     """
 
     def __init__(
@@ -185,11 +189,11 @@ class SeriesJoiner:
         self._by_bytes = {name.encode(): number for number, name in enumerate(self._names)}
         self._alias = list(aliases.values())
         self._known: dict[bytes, _Place] = {}
-        self._before: dict[bytes, _Place] = {}  # of the generation before
+        self._before: dict[bytes, _Place] = {}  # from the earlier generation
         self._most_kept, self._looks = most_kept, 0
 
     def begin(self) -> None:
-        """Begin a new poll: count from 0."""
+        """Begin a new poll: reset the counts."""
         self.unjoined = {}
         self._looks += 1
         if self._looks % _LOOKS == 0:
@@ -201,7 +205,7 @@ class SeriesJoiner:
         return len(self._known) + len(self._before)
 
     def join(self, answer: QueryResult) -> list[JoinedSamples]:
-        """Return the answer's samples by canonical metric, one for each GPU and moment."""
+        """Return the answer's samples by canonical metric, at most one for each GPU and time."""
         places, numbers = self._places(answer.labels)
         for labels, place in zip(answer.labels, places, strict=True):
             if place.why is not None:
@@ -225,9 +229,10 @@ class SeriesJoiner:
         return [_preferred(metric, parts, len(self.devices)) for metric, parts in parts_of.items()]
 
     def pods(self, answer: QueryResult, resident_of: ResidentOf) -> list[PodSamples]:
-        """Samples of pods' own use, where the exporter tells it beside the device's own series.
+        """Return samples of pods' own use, if the exporter reports it in addition to the device's
+        own series.
 
-        What the newest page says of a pod's several containers or processes is added up.
+        Values of a pod's several containers or processes are added up.
         """
         ends = np.cumsum(answer.counts)
         whole: set[tuple[int, int]] = set()
@@ -249,14 +254,14 @@ class SeriesJoiner:
                     self._names[number], answer.values[last : last + 1], self.aliases
                 )
                 at_s, newest = float(answer.times[last]), float(value[0])
-                if math.isfinite(at_s) and not math.isnan(newest):  # else it says nothing
+                if math.isfinite(at_s) and not math.isnan(newest):  # any other sample is ignored
                     sample = PodSamples(alias.metric, place.row, uid, at_s, newest)
                     key = (number, place.row, uid)
                     samples[key] = _together(samples.get(key), sample)
         return list(samples.values())
 
     def _places(self, labels: list[bytes]) -> tuple[list[_Place], list[int]]:
-        """Return the GPU of each series, and the number of its name."""
+        """Return the place of each series, and the number of its metric's name."""
         places, numbers = [], []
         known, numbered = self._known, self._by_bytes
         for text in labels:
@@ -270,7 +275,7 @@ class SeriesJoiner:
         return places, numbers
 
     def _meet(self, text: bytes, rest: bytes) -> _Place:
-        """Read labels that were never seen, or not for long."""
+        """Read labels that were never seen, or not in this generation."""
         if (place := self._before.get(rest)) is not None:
             return self._keep(rest, place)
         labels = labels_of(text)
@@ -290,8 +295,8 @@ class SeriesJoiner:
 
 
 def _together(known: PodSamples | None, sample: PodSamples) -> PodSamples:
-    """Return the newer, or the sum of two of one moment: shares of the card's time, each rounded,
-    to 1."""
+    """Return the newer of two samples, or for the same time their sum; ratios add up to at most 1,
+    as each is rounded."""
     if known is None or sample.at_s != known.at_s:
         return sample if known is None or sample.at_s > known.at_s else known
     added = known.value + sample.value
@@ -322,7 +327,7 @@ def _merged(rows: Ints, times: Floats, values: Floats, *, add: bool) -> tuple[In
 def _preferred(
     metric: Metric, parts: list[tuple[Ints, Floats, Floats, Ints]], devices: int
 ) -> JoinedSamples:
-    """Select the first of several exporters' names for one thing on one GPU."""
+    """Keep for each GPU only the first of several exporters' names of one metric."""
     if len(parts) == 1:
         return JoinedSamples(metric, *parts[0][:3])
     rows, times, values, rank = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -351,10 +356,11 @@ def canonical_values(name: str, samples: Floats, aliases: Mapping[str, Alias] = 
 
 
 def scale_of(samples: Floats) -> float:
-    """1 for ratios, 0.01 for percentages, which are whole numbers: one fraction tells.
+    """Return 1 if the samples are ratios, 0.01 if they are percentages, which are whole numbers:
+    one fraction decides.
 
-    A wrong sample among many can so make readings go missing, never make busy cards look idle.
-    Where all samples are 0 or 1 nothing tells, and 1 is taken for fully busy.
+    So a wrong sample among many can make readings go missing, but never make busy cards look idle.
+    If all samples are 0 or 1, 1 is taken for fully busy.
     """
     with np.errstate(invalid="ignore"):
         if bool(((samples > 0.0) & (samples < 1.0)).any()):

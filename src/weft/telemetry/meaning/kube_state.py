@@ -1,8 +1,8 @@
-"""Nodes and pods again, of what kube-state-metrics and DCGM's exporter said of them.
+"""Rebuilds nodes and pods from the metrics of kube-state-metrics and DCGM's exporter.
 
-Out come manifests as the API shows them, for the dialects to read. kube-state-metrics writes names
-with `_` for all that is not a letter or digit, so only names that somebody gives are found again;
-it shows labels and annotations only where it was told which (`--metric-labels-allowlist`), and
+The results are manifests like those of the API, for the dialects to read. kube-state-metrics writes
+`_` for every character that is not a letter or digit, so only names given by the caller can be
+restored. It shows labels and annotations only if configured to (`--metric-labels-allowlist`), and
 nodeSelectors only if asked (`--metric-opt-in-list`). Affinity is in no metric.
 """
 
@@ -50,7 +50,7 @@ STATE_METRICS = (
 MEMORY_METRICS = ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED")
 _NATIVE = ("cpu", "memory", "ephemeral-storage", "pods")
 _PASSING_TAINTS = "node.kubernetes.io/"
-"""Taints of this prefix say how a node was for a while: not ready, cordoned, short of memory."""
+"""Prefix of taints for temporary states of a node: not ready, cordoned, short of memory."""
 
 
 _SELECTOR = "nodeselector_"
@@ -64,7 +64,7 @@ class StateSeries(NamedTuple):
 
 
 class PodSpan(NamedTuple):
-    """When a pod was there, seconds since 1970; `last_s` is when it was last seen."""
+    """The times of a pod in seconds since 1970; `last_s` is when it was last seen."""
 
     created_s: float
     scheduled_s: float | None
@@ -76,33 +76,35 @@ State = Mapping[str, Iterable[StateSeries]]
 
 
 class Names:
-    """Names found again of how kube-state-metrics writes them."""
+    """Restores names from the form in which kube-state-metrics writes them."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._plain = {written(name): name for name in names}
 
     def __getitem__(self, name: str) -> str:
-        """Return the name, or as it is written where nobody gave it."""
+        """Return the original of a written name; the written name if it is not among the given
+        ones."""
         return self._plain.get(name, name)
 
     def labels(self, series: StateSeries, prefix: str) -> dict[str, str]:
-        """Return the labels or annotations in a series whose names are known."""
+        """Return the labels or annotations in a series whose original names are known."""
         named = self.as_written(series, prefix)
         return {key: text for key, text in named.items() if written(key) in self._plain}
 
     def as_written(self, series: StateSeries, prefix: str) -> dict[str, str]:
-        """Return all of them, unknown ones by the names that kube-state-metrics writes."""
+        """Return all labels or annotations in a series; unknown names stay as kube-state-metrics
+        writes them."""
         named = (pair for pair in series.labels.items() if pair[0].startswith(prefix))
         return {self[key.removeprefix(prefix)]: text for key, text in named}
 
 
 def written(name: str) -> str:
-    """As kube-state-metrics writes a resource's or label's name."""
+    """Return a resource's or label's name as kube-state-metrics writes it."""
     return re.sub("[^a-zA-Z0-9_]", "_", name)
 
 
 def nodes_of(state: State, resources: Names, labels: Names) -> list[dict[str, Any]]:
-    """Node manifests; DCGM's GPUs go into Weft's annotation of a node's inventory."""
+    """Return node manifests; DCGM's GPUs become Weft's annotation of the node's inventory."""
     nodes: dict[str, dict[str, Any]] = {}
     for series in state.get(NODE_ALLOCATABLE, ()):
         node = series.labels.get("node", "")
@@ -127,7 +129,8 @@ def nodes_of(state: State, resources: Names, labels: Names) -> list[dict[str, An
 
 
 def _taints(state: State) -> dict[str, list[dict[str, str]]]:
-    """By node; none at all where no toleration is known, as they would keep everybody off."""
+    """Return taints by node; none at all if no toleration is known, as the taints would keep all
+    pods off."""
     taints: dict[str, list[dict[str, str]]] = {}
     for series in state.get(NODE_TAINTS, ()) if any(state.get(POD_TOLERATIONS, ())) else ():
         said = {field: series.labels.get(field, "") for field in ("key", "value", "effect")}
@@ -137,14 +140,14 @@ def _taints(state: State) -> dict[str, list[dict[str, str]]]:
 
 
 def _gpus(state: State) -> dict[str, dict[int, Gpu]]:
-    """By node and index: memory used, free and reserved are together what the card has."""
+    """Return GPUs by node and index: memory used, free and reserved add up to the card's memory."""
     nodes: dict[str, dict[int, Gpu]] = {}
     for metric in MEMORY_METRICS:
         counted = set()
         for series in state.get(metric, ()):
             about = subject(series.labels)
             if not about.node or about.gpu < 0 or about.mig or (about.node, about.gpu) in counted:
-                continue  # a GPU that several pods share is there once for each
+                continue  # a GPU that several pods share is repeated for each pod
             counted.add((about.node, about.gpu))
             cards = nodes.setdefault(about.node, {})
             before = cards.get(about.gpu)
@@ -164,7 +167,7 @@ def _inventory(gpus: Mapping[int, Gpu]) -> dict[str, str]:
 def pods_of(
     state: State, last_seen: Iterable[StateSeries], resources: Names, labels: Names
 ) -> list[tuple[dict[str, Any], PodSpan]]:
-    """Pod manifests, and when each was there."""
+    """Return pod manifests, and the times of each pod."""
     made = {_who(sample): sample.value for sample in state.get(POD_CREATED, ())}
     seen = {_who(sample): sample.value for sample in last_seen}
     started = {_who(sample): sample.value for sample in state.get(POD_STARTED, ())}
@@ -196,7 +199,7 @@ def pods_of(
 
 
 def _say_who_decides(state: State, manifests: Mapping[tuple[str, ...], dict[str, Any]]) -> None:
-    """The schedulerName; and the pods of a DaemonSet belong to their nodes."""
+    """Set the pods' schedulerName, and bind the pods of a DaemonSet to their nodes by affinity."""
     for series in state.get(POD_SCHEDULER, ()):
         if (pod := manifests.get(_who(series))) is not None:
             pod["spec"]["schedulerName"] = series.labels.get("name", "")
@@ -212,7 +215,7 @@ def _say_who_decides(state: State, manifests: Mapping[tuple[str, ...], dict[str,
 def _say_where_they_may_go(
     state: State, manifests: Mapping[tuple[str, ...], dict[str, Any]], labels: Names
 ) -> None:
-    """Tolerations, and nodeSelectors by labels that nodes show."""
+    """Set the pods' tolerations, and nodeSelectors by labels that some node shows."""
     for series in state.get(POD_TOLERATIONS, ()):
         if (pod := manifests.get(_who(series))) is not None:
             fields = ("key", "operator", "value", "effect")
@@ -226,7 +229,7 @@ def _say_where_they_may_go(
 
 
 def unseen_selectors(state: State, labels: Names) -> set[str]:
-    """Labels that pods select nodes by, and that are shown of no node."""
+    """Return the labels that pods select nodes by and that no node shows."""
     shown = {
         key for sample in state.get(NODE_LABELS, ()) for key in labels.as_written(sample, "label_")
     }
@@ -259,7 +262,7 @@ def _container(pod: dict[str, Any], part: str, name: str) -> dict[str, Any]:
 
 
 def _amount(series: StateSeries) -> int | str:
-    """CPU is in cores, with fractions; all else is whole."""
+    """Return the amount as a quantity: CPU in thousandths of a core, all else whole."""
     if series.labels.get("resource") == "cpu":
         return f"{round(series.value * 1000)}m"
     return round(series.value)

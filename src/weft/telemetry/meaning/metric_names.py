@@ -31,7 +31,7 @@ MIG_LABELS = ("GPU_I_ID",)
 MIG_UUID_LABELS = ("dra_mig_device_uuid",)
 
 
-# No node has a million GPUs; and no number is read that takes long to read.
+# No node has a million GPUs, and long numbers take long to read.
 _INDEX = re.compile(r"[0-9]{1,6}")
 
 
@@ -64,9 +64,10 @@ def subject(labels: Mapping[str, str]) -> SeriesSubject:
 
 
 def with_own(aliases: Iterable[tuple[str, str, float]]) -> dict[str, Alias]:
-    """`ALIASES` and (name, canonical metric, scale) of the configuration, which win.
+    """Return `ALIASES` with the configuration's (name, canonical metric, scale), which take
+    precedence.
 
-    ValueError names a metric that does not exist.
+    `ValueError` names a metric that does not exist.
     """
     return ALIASES | {name: Alias(Metric(metric), scale) for name, metric, scale in aliases}
 
@@ -81,6 +82,6 @@ def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 
 def without_port(node: str) -> str:
-    """`instance` carries the exporter's port."""
+    """Return the host without a port, as `instance` has the exporter's port."""
     host, colon, port = node.rpartition(":")
     return host.strip("[]") if colon and port.isdigit() else node

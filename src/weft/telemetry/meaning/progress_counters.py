@@ -1,16 +1,15 @@
-"""Pods' rates of progress, from the counters that applications export, and the p99 they tell.
+"""Computes pods' rates of progress from the counters that applications export, and reads their p99.
 
-    samples of a look ──▶ the counters of each pod ──▶ a window: from one sample to another ──▶ rate
+    samples of a poll ──▶ the counters of each pod ──▶ a window: from one sample to another ──▶ rate
 
-Windows of a pod follow each other and never overlap. One is over once `MANY` units were counted in
-it, or after `LOOKS` polls; it then tells a rate. It begins again, and tells nothing, where a
-counter fell (the container began again, and its start says nothing of its speed), where counters
-came or went, where samples were missing for long, and where its co-residents changed. A pod whose
-counters stand still is not told of: whether it was kept from working or had none to do, nobody
-knows.
+Windows of a pod follow each other and never overlap. A window ends once `MANY` units were counted
+in it, or after `LOOKS` polls, and then gives a rate. It is restarted without a rate if a counter
+fell (the container restarted, and its start says nothing about its speed), if counters appeared or
+disappeared, if samples were missing for long, or if the pod's co-residents changed. A pod whose
+counters do not move gets no rate: it may have been kept from working or had no work.
 
-A pod is the one whose `namespace` and `pod` labels a series carries: those that the metrics server
-itself puts there. An application's own labels of these names are `exported_…`, and do not count.
+A series belongs to the pod in its `namespace` and `pod` labels, which the metrics server sets. An
+application's own labels of these names become `exported_…` and are ignored.
 """
 
 import math
@@ -24,24 +23,24 @@ PodName = tuple[str, str]
 """Namespace and name."""
 
 MANY = 20.0
-"""So many units make a rate good enough: one more or less is a twentieth."""
+"""Units that make a rate precise enough: one more or less is a twentieth."""
 LOOKS = 3
-"""A window lasts at most so many looks, and so long a counter that began is left alone."""
+"""Most polls in a window, and as many for which a counter that appeared is ignored."""
 MOST_PARTS = 64
-"""Counters of one pod: as many as it may have containers, ranks and phases."""
+"""Most counters of one pod: for its containers, ranks and phases."""
 MOST_MS = 1e12
-"""A p99 beyond that is a mistake: thirty years."""
+"""Largest plausible p99, milliseconds: thirty years."""
 
 _SCRAPED = {"__name__", "job", "endpoint", "instance", "container", "service", "prometheus"}
 _SCRAPED |= {"prometheus_replica", "replica", "cluster", "monitor", "node", "namespace", "pod"}
-"""Labels that say how a counter was read, and whose it is, but not which one it is."""
+"""Labels that say how a counter was read, and of which pod, but do not identify the counter."""
 _MOST_KEPT = 100_000
 
 Samples = list[tuple[float, float]]
 
 
 class Rate(NamedTuple):
-    """Units a second over a window of so many seconds that ended at `at_s`."""
+    """Units per second over a window of `seconds` that ended at `at_s`."""
 
     per_s: float
     at_s: float
@@ -49,8 +48,8 @@ class Rate(NamedTuple):
 
 
 class CounterKey(NamedTuple):
-    """A counter of a pod: of which job, read where (its instance, else its container), by what
-    way there, and which one of that page (its own labels)."""
+    """Identifies a counter of a pod: its job, the page it was read from (instance, else container),
+    the way it was read (container and endpoint), and its own labels."""
 
     job: str = ""
     page: str = ""
@@ -67,7 +66,8 @@ class CounterSeries(NamedTuple):
 
 
 class _Window:
-    """A pod's counting window: each counter at its begin and at the last poll, the co-residents."""
+    """A pod's counting window: each counter at its begin and at the last poll, and the
+    co-residents."""
 
     __slots__ = ("begun", "co_residents", "last", "rests_s")
 
@@ -79,7 +79,8 @@ class _Window:
 
 
 class CounterReader:
-    """Reads labels, once each. `unjoined` counts the last answer's series that are nobody's."""
+    """Reads series' labels, once each. `unjoined` counts the last answer's unused series by
+    reason."""
 
     def __init__(self, most_kept: int = _MOST_KEPT) -> None:
         self.unjoined: Counter[str] = Counter()
@@ -89,9 +90,9 @@ class CounterReader:
     def read(
         self, answer: QueryResult, pods: Mapping[PodName, Hashable], now_s: float
     ) -> dict[str, dict[PodName, dict[CounterKey, Samples]]]:
-        """By metric, pod and counter the samples in order of time; of `pods` alone.
+        """Return the samples by metric, pod and counter, in order of time; only of `pods`.
 
-        Of one counter that came twice, as from two servers, all samples together are its own.
+        If a counter was received twice, as from two servers, its samples are merged.
         """
         self.unjoined = Counter()
         if len(self._known) > self._most_kept:
@@ -138,7 +139,7 @@ def _series_of(text: bytes) -> CounterSeries | None:
 
 
 def _each(answer: QueryResult, now_s: float) -> Iterator[tuple[bytes, Samples]]:
-    """Each series with its samples that can be true, the oldest first."""
+    """Yield each series with its plausible samples, oldest first."""
     times, values, at = answer.times.tolist(), answer.values.tolist(), 0
     for text, count in zip(answer.labels, answer.counts.tolist(), strict=True):
         pairs = zip(times[at : at + count], values[at : at + count], strict=True)
@@ -151,7 +152,8 @@ def _can_be(time: float, value: float, now_s: float) -> bool:
 
 
 class Rates:
-    """Windows of all pods. `interval_s` is between two looks, `scrape_s` between two samples."""
+    """The counting windows of all pods. `interval_s` is between two polls, `scrape_s` between two
+    samples."""
 
     def __init__(self, interval_s: float, scrape_s: float) -> None:
         self._longest_s = LOOKS * max(interval_s, scrape_s)
@@ -161,7 +163,7 @@ class Rates:
 
     @property
     def rests_s(self) -> float:
-        """Time for which a counter that began, or began again, is left alone."""
+        """Seconds for which a counter that appeared, or was reset, is ignored."""
         return self._longest_s
 
     def update(
@@ -170,8 +172,8 @@ class Rates:
         pods: Mapping[PodName, Hashable],
         now_s: float,
     ) -> dict[PodName, Rate]:
-        """Return the pods whose window is over, and their rates; `pods` are all there are, and each
-        one's co-residents."""
+        """Return the rates of pods whose window has ended; `pods` are all pods, each with its
+        co-residents."""
         rates, windows = {}, {}
         for pod, parts in by_pod.items():
             window, rate = self._of_pod(self._windows.get(pod), parts, pods[pod], now_s)
@@ -193,7 +195,7 @@ class Rates:
         if min(at_s for at_s, _ in newest.values()) < now_s - self._stale_s:
             return None, None
         rest = _Window(newest, co_residents, now_s + self._longest_s)
-        if window is None:  # what was there when we came may have run for hours
+        if window is None:  # counters found at the first poll may have run for hours
             return (rest if self._looked else _Window(newest, co_residents, 0.0)), None
         if window.begun.keys() != newest.keys() or self._broken(window, parts):
             return rest, None
@@ -204,7 +206,7 @@ class Rates:
         return (_Window(window.last, co_residents, 0.0) if over else window), rate
 
     def _broken(self, window: _Window, parts: Mapping[CounterKey, Samples]) -> bool:
-        """Return True if a counter fell, or was not read for so long that it may have."""
+        """Return True if a counter fell, or was not read for so long that it may have fallen."""
         for part, samples in parts.items():
             at_s, value = window.last[part]
             for next_s, next_value in samples:
@@ -216,9 +218,9 @@ class Rates:
         return False
 
     def _rate(self, window: _Window) -> tuple[Rate | None, bool]:
-        """Return the rate where the window says one, and whether it is over.
+        """Return the window's rate, None if it gives none, and whether the window has ended.
 
-        Of few units one more may be about to be done: in doubt the pod is faster.
+        With few units one more may be nearly done: in doubt the pod is taken as faster.
         """
         done: dict[CounterKey, tuple[float, float]] = {}
         seconds = 0.0
@@ -238,10 +240,10 @@ class Rates:
 
 
 def _once(done: Mapping[CounterKey, tuple[float, float]]) -> tuple[float, float]:
-    """Rate and units of all counters together, each counted once however often it is read.
+    """Return rate and units of all counters together, each counted once however often it is read.
 
-    A page that is read in two ways, and all of a pod that two jobs read, is the one read that says
-    the most; the counters of one page add up, and so do the pages of one job.
+    Of a page that is read in two ways, and of two jobs that read the same pod, the larger total
+    counts; the counters of one page add up, and so do the pages of one job.
     """
     ways: dict[CounterKey, tuple[float, float]] = {}
     for part, (per_s, units) in done.items():
@@ -265,8 +267,8 @@ def latencies(
     now_s: float,
     stale_s: float,
 ) -> dict[PodName, float]:
-    """Return each pod's newest p99, milliseconds: the largest of its counters' values that can be
-    true. Samples are in seconds unless the metric's name ends with `_ms` or `_milliseconds`."""
+    """Return each pod's newest p99, milliseconds: the largest plausible value of its counters.
+    Samples are in seconds unless the metric's name ends with `_ms` or `_milliseconds`."""
     scale = 1.0 if metric.endswith(("_ms", "_milliseconds")) else 1000.0
     p99_of = {}
     for pod, parts in by_pod.items():

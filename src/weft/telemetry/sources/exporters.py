@@ -79,7 +79,7 @@ class ExporterSource:
         self._fetch = fetch
 
     async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
-        """Read one sample of everything; exporters keep no older samples, so `back_s` is
+        """Read one sample of every series; exporters keep no older samples, so `back_s` is
         ignored."""
         wanted = frozenset(n for n, alias in self._known.aliases.items() if alias.metric in metrics)
         answered = await asyncio.gather(
@@ -94,7 +94,7 @@ class ExporterSource:
         return SourceReading(answers, [asked for _, asked in answered], "exporters")
 
     async def series(self, names: Sequence[str], back_s: float) -> SourceReading:
-        """Return nothing: applications are not read one by one."""
+        """Return no samples: applications' own metrics pages are not read."""
         return SourceReading([], [])
 
     async def close(self) -> None:

@@ -50,7 +50,7 @@ class SourceReading(NamedTuple):
 
 
 class MetricSource(Protocol):
-    """A source of samples."""
+    """A source of metric samples; `Prometheus` and `ExporterSource` implement it."""
 
     async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
         """Return all samples of the last `back_s` seconds, as far as available. Never raises."""
