@@ -86,7 +86,7 @@ def why_not_due(
 
 
 def _placed(pod: PodManifest, request: PodRequest, node: Node) -> tuple[tuple[Share, ...], str]:
-    """Return the shares that Weft's annotations agree on, or what is wrong with them."""
+    """Return the shares that Weft's annotations agree on and "", or no shares and what is wrong."""
     annotations = pod.metadata.annotations or {}
     texts = {name: annotations[name] for name in (PLACEMENT, PLACEMENT_COPY) if name in annotations}
     if PLACEMENT not in texts or len(set(texts.values())) != 1:
@@ -127,8 +127,8 @@ def _beyond(record: DeliveryRecord, due: DeliveryRecord | None, request: PodRequ
 
 
 def _beyond_asked(container: DeliveredContainer, due: DeliveredContainer, *, limited: bool) -> str:
-    """Return what the container has beyond its due, "" if nothing; `limited`: it requests an amount
-    of memory."""
+    """Return what the container is granted beyond `due`, "" if nothing; `limited`: it requests an
+    amount of memory."""
     own = container.shares
     if [(s.gpu, s.uuid, s.milli) for s in own] != [(s.gpu, s.uuid, s.milli) for s in due.shares]:
         return "has other GPUs, or other amounts of their cores, than it asks for"

@@ -20,7 +20,7 @@ class DialectSettings(msgspec.Struct, frozen=True):
     """Cluster-wide choices a dialect needs.
 
     `gpushare_unit`: what one `aliyun.com/gpu-mem` is; `auto` decides by the value (over 192 is
-    MiB), `node` leaves it to each node, and to the value only where a node does not tell.
+    MiB), `node` leaves it to each node, and to the value only if a node's unit is unknown.
     `interference_table`: whether one is configured, which makes gpushare pods with a known
     application coscheml's. `compat`: `exact` reproduces the original systems' quirks where golden
     vectors exist. `volcano_memory_factor`: MiB that one `volcano.sh/vgpu-memory` is (its plugin's
@@ -42,7 +42,7 @@ class UnitSettings(msgspec.Struct, frozen=True):
     `promised_permille`: how much of a card's memory may be promised, in thousandths of it: more
     than 1000 if memory is lent. `gpushare_unit`: what one `aliyun.com/gpu-mem` is there.
     `all_spellings`: whether resources are advertised under their older names as well. `gpu_parts`:
-    how many pods may have a part of one `nvidia.com/gpu`; 1 where it is always a whole card.
+    how many pods may have a part of one `nvidia.com/gpu`; 1 if it is always a whole card.
     `volcano_memory_factor`: MiB that one `volcano.sh/vgpu-memory` is.
     """
 

@@ -68,7 +68,8 @@ class Gpushare(BaseDialect):
     written = (f"{PREFIX}*", ALLOCATION)
 
     def card_units(self, gpu: Gpu, pieces: int, settings: UnitSettings) -> dict[str, int]:
-        """Count this card's whole units by its own memory; the original takes the first card's."""
+        """Return the card's whole units by its own memory; gpushare itself counts the first card's
+        for all."""
         units = gpu.memory_mib // UNIT_MIB[settings.gpushare_unit]
         return {GPU_MEM: settings.promised(units), GPU_COUNT: 1}
 

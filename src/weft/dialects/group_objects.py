@@ -65,7 +65,7 @@ class PodGroupSpec(Api, frozen=True, gc=False):
 
 
 class PodGroupStatus(Api, frozen=True, gc=False):
-    """status of a PodGroup, as far as Weft writes it."""
+    """status of a PodGroup: only the conditions, which Weft writes."""
 
     conditions: list[Condition] | None = None
 

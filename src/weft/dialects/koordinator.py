@@ -4,9 +4,9 @@
     koordinator.sh/gpu: p                          p percent of cores and memory; 200 is two cards
     gpu-core: p, with gpu-memory or -memory-ratio  percent of cores, and bytes or percent of memory
     gpu-memory alone                               bytes
-    gpu.shared: n beside these                     they are totals over n cards
+    gpu.shared: n with these                       they are totals over n cards
 
-Other combinations are invalid in Koordinator, and an error here. A bound pod's cards stand in an
+Other combinations are invalid in Koordinator, and an error here. A bound pod's cards are in an
 annotation by *minor number*, which is not NVML's index: the node's `Device` object maps it to a
 UUID. Without that object the card is unknown.
 """
@@ -158,7 +158,7 @@ class Koordinator(BaseDialect):
 
 
 def minor_names(device: KoordinatorDevice | None) -> dict[str, str]:
-    """Return the UUIDs of the node's GPUs by the names that Koordinator's marks have for them."""
+    """Return the UUIDs of the node's GPUs by name, the minor number after a prefix."""
     return {f"{_MINOR}{gpu.minor}": gpu.id for gpu in _gpus(device) if gpu.id}
 
 
@@ -196,7 +196,8 @@ def _peak(words: PodWords, name: str) -> int:
 
 
 def _request(asked: Mapping[str, int]) -> GpuRequest:
-    """Return the pod's request of each card; `BadInputError` for what Koordinator calls invalid."""
+    """Return the pod's request of each card; `BadInputError` for combinations that Koordinator
+    rejects."""
     named = {name for name, value in asked.items() if value and name != SHARED}
     core, ratio, count = asked[CORE], asked[RATIO], asked[SHARED]
     if named == {GPU} and not count:

@@ -1,4 +1,4 @@
-"""A pod without a GPU: it holds CPU, memory and what else its node offers, and sees no GPU."""
+"""A pod without a GPU: it uses CPU, memory and other resources of its node, and sees no GPU."""
 
 from weft.dialects.dialect import DialectSettings
 from weft.dialects.resources import PodWords, per_container

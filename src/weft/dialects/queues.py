@@ -1,4 +1,4 @@
-"""Reads which team's queue a pod belongs to, in each system's words.
+"""Reads which team's queue a pod belongs to, by each system's labels and annotations.
 
     label weft.dev/queue                  Weft's own
     label kueue.x-k8s.io/queue-name       Kueue's LocalQueue; kueue.x-k8s.io/local-queue-name, which

@@ -249,10 +249,8 @@ def percent(slot: ContainerSlot, name: str) -> int:
 
 
 def label_number(labels: Mapping[str, str], name: str, most: int, unit: str) -> int | None:
-    """Return the whole number of 0 or more in a label; None if it is missing or not such a number.
-
-    A number above `most`, which is what a `unit` (such as "any node") has, is refused.
-    """
+    """Return the whole number of 0 or more in a label; None if it is missing or not a number.
+    `BadInputError` for a number above `most`, the most that `unit` (such as "any node") has."""
     text = labels.get(name, "").strip()
     if not re.fullmatch(r"[0-9]{1,63}", text, re.ASCII):
         return None
@@ -293,7 +291,7 @@ def cpu_and_memory(words: PodWords, bounds: InputBounds) -> tuple[int, int]:
 
 
 def _asked(slot: ContainerSlot, name: str) -> tuple[str | int | float, str]:
-    """Return the container's request of a resource that it names, and where that stands."""
+    """Return the container's request of a resource that it names, and the field that has it."""
     requests, limits = slot.container.resources.requests, slot.container.resources.limits or {}
     if requests and name in requests:
         return requests[name], f"{slot.where}.resources.requests[{name}]"

@@ -164,10 +164,10 @@ def delivered(
 def part_of(
     request: PodRequest, container: ContainerRequest, share: Share, node: Node, gpu: Gpu
 ) -> Share:
-    """Return the container's part of this share of the pod's: what it asks of the GPU.
+    """Return the container's part of this share of the pod's: what it requests of the GPU.
 
-    What the pod is charged beyond all it asks, since it ran out of memory before, goes to the
-    container that asks most: a limit at what it asked would end it again.
+    A pod that ran out of memory before is charged more than it requests. The surplus goes to the
+    container that requests most, as a limit at its request would end it again.
     """
     asked = container.asked
     if asked is None or asked.whole or asked.split:

@@ -80,7 +80,7 @@ _DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9
 _DURATION_MOST_S = 366 * 86_400
 MOST_DEADLINE_S = 2**31 - 1
 CHECKPOINTED_S = 60
-"""A pod that saves its work as it goes loses about a minute when it starts again."""
+"""Seconds of work that a pod with checkpoints loses when it restarts: about a minute."""
 _CLAIM_ANNOTATION = "egpuc.elasticgpu.io/"
 
 
@@ -243,8 +243,8 @@ class BaseDialect:
         others: Sequence[PodManifest],
         now_ns: int,
     ) -> dict[str, str]:
-        """Return the annotations that the system's device plugin writes when a container starts, as
-        far as the pod lacks them. `others` are the other pods of its node."""
+        """Return the annotations that the system's device plugin writes when a container starts and
+        that the pod lacks. `others` are the other pods of its node."""
         return {}
 
     def env_when_bound(

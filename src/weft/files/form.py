@@ -56,7 +56,8 @@ def read_form(document: Any, form: type[Form]) -> Form:
     """Convert a parsed document to `form`, checking each field's bounds.
 
     `BadInputError` names the field. A field can bring its own error text in
-    `msgspec.Meta(extra={"refused": …})`, or "above" for too large a value; {} stands for the value.
+    `msgspec.Meta(extra={"refused": …})`, or "above" for too large a value, where {} is replaced by
+    the value.
     """
     try:
         return msgspec.convert(document, form)

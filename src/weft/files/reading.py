@@ -29,7 +29,7 @@ UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of invalid JSON: another form, not UTF-8, or nested too deeply."""
 
 STDIN = Path("-")
-"""Stands for standard input wherever a file is read."""
+"""Path that means standard input wherever a file is read."""
 
 _MAGIC = b"\x1f\x8b"
 _PIECE = 1 << 20

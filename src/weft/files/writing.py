@@ -40,7 +40,7 @@ def unwritten(path: Path | str, error: OSError) -> BadInputError:
 
 
 def what_may_help(error: OSError) -> str:
-    """Return the operating system's error text, with advice where there is some."""
+    """Return the operating system's error text, with advice if there is any."""
     said = error.strerror or str(error)
     remedy = _REMEDIES.get(error.errno or 0)
     return f"{said}; {remedy}" if remedy else said
@@ -50,7 +50,7 @@ def what_may_help(error: OSError) -> str:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file next to `path`, which replaces it when the block ends. OSError.
 
-    Its name is random, so that nobody can place a symbolic link there beforehand. It gets the
+    The file's name is random, so that no symbolic link can be placed there beforehand. It gets the
     permissions of the file that it replaces. A pipe or a device is written directly, as it cannot
     be replaced.
     """
@@ -96,7 +96,7 @@ def _new_beside(path: Path) -> tuple[Path, int]:
 
 
 def _mode(path: Path) -> int | None:
-    """Return the permissions of a regular file; None for any other, or none."""
+    """Return the permission bits of a regular file; None if there is none, or it is not regular."""
     try:
         found = path.lstat()
     except OSError:

@@ -40,7 +40,7 @@ class Preflight:
 
     async def start(self) -> str:
         """Wait and check; `BadInputError` if the server is too old, rights are missing, or another
-        scheduler serves the same names."""
+        scheduler takes pods of one of Weft's schedulerNames."""
         config, client = self._plan.config, self._client
         await wait_for_server(client, log)
         await check_server(client, "weft scheduler", rights_of(config), GRANTED_BY)
@@ -58,7 +58,7 @@ class ExtenderPart:
         self.server, self._wish = ExtenderServer(Extender(live), routes, door=wish.door), wish
 
     async def start(self) -> str:
-        """Open its ports."""
+        """Open the extender's ports and return them as text."""
         return "extender on " + ", ".join(map(str, await listen(self.server, self._wish)))
 
     async def close(self) -> None:

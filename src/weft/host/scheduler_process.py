@@ -69,7 +69,7 @@ class SchedulerProcess:
             await self._end(drain_s)
 
     async def _live(self) -> None:
-        """Follow, then lead, until cancelled."""
+        """Follow the cluster, then lead, until cancelled."""
         await self._shell.serve(self._early)
         await self._role.follow()
         await self.live.start()

@@ -31,7 +31,7 @@ class Part(Protocol):
 
 
 class Runnable(Protocol):
-    """Work that goes on until it is cancelled."""
+    """Work that runs until it is cancelled."""
 
     async def run(self) -> None:
         """Work until cancelled, then clean up."""
@@ -58,7 +58,7 @@ class Background:
         return self.what
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """Log a failure: the process goes on without this part."""
+        """Log a failure: the process continues without this part."""
         if not task.cancelled() and (error := task.exception()) is not None:
             text = "failed, and runs again only after a restart: %s"
             log = logging.getLogger("weft.scheduler")

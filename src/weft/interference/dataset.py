@@ -4,7 +4,8 @@
 
 Plain JSON of one version; unknown fields are an error, so that a misspelt field does not go
 unnoticed. Features have the names of `telemetry/meaning/metric_names`; rates are iterations per
-second, and absent where they were not counted."""
+second, and absent where they were not counted.
+"""
 
 import codecs
 import math
@@ -23,7 +24,7 @@ OUT_OF_MEMORY = "out-of-memory"
 TIME_SLICING, MPS = "time-slicing", "mps"
 ISOLATIONS = (TIME_SLICING, MPS)
 BLANK = 2.0**53
-"""DCGM writes values from here on where it has no reading."""
+"""DCGM writes values from this size on instead of a missing reading."""
 _ROUNDED = 0.02
 """A ratio may lie this far outside 0 to 1, through rounding or counters that are read slightly
 late."""
@@ -40,7 +41,8 @@ class SoloProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """An application alone on a GPU: medians over `runs` runs, or over that many windows.
 
     `memory_mib` is the GPU memory held, `peak_mib` the largest. `seconds` is the total time
-    observed."""
+    observed.
+    """
 
     application: str
     gpu_model: str
@@ -68,7 +70,8 @@ class CoLocationSample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """`target` co-located with `aggressors` (sorted). `speed` is its rate divided by its rate
     alone.
 
-    Both are medians of `runs` runs."""
+    Both are medians of `runs` runs.
+    """
 
     target: str
     aggressors: tuple[str, ...]
@@ -124,8 +127,8 @@ class Dataset(
     infeasible: tuple[Infeasible, ...] = ()
 
     def merged(self, other: "Dataset") -> "Dataset":
-        """Return the entries of both datasets; for the same key, the entry of `other` replaces
-        ours."""
+        """Return the entries of both datasets; for the same key, the entry of `other` replaces that
+        of `self`."""
         solo, corun = _later(self.solo, other.solo), _later(self.corun, other.corun)
         infeasible = _later(self.infeasible, other.infeasible)
         return Dataset(API_VERSION, KIND, self.about | other.about, solo, corun, infeasible)
@@ -147,7 +150,8 @@ def measured(dataset: Dataset, source: str) -> Measurements:
     failures.
 
     Only sets that ran out of memory together become forbidden: a crash says nothing about
-    co-location."""
+    co-location.
+    """
     solos = []
     for profile in dataset.solo:
         known: dict[str, float] = {}
@@ -201,7 +205,7 @@ def _sensible(wrong: Iterable[tuple[str, str]], where: str) -> None:
 
 
 def _solo_says(profile: SoloProfile) -> Iterable[tuple[str, str]]:
-    """Yield each field with a senseless value, and what is wrong with it."""
+    """Yield each field with an invalid value, and what is wrong with it."""
     if not profile.application:
         yield "application", "is empty; name it"
     if profile.rate_per_s is not None and profile.rate_per_s < 0:

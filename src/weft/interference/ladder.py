@@ -42,8 +42,8 @@ class PredictorCell(msgspec.Struct, frozen=True):
 
 
 class SlowdownPrediction(msgspec.Struct, frozen=True):
-    """Predicted log slowdown, the bound that one of ten measurements exceeds, and the rung it comes
-    from.
+    """Predicted log slowdown, the bound that one of ten measurements exceeds, and the rung (one of
+    `RUNGS`) it comes from.
 
     `upper` is +inf where the applications must not share a GPU. `calibrated` is true if the bound
     was calibrated on held-out groups.
@@ -84,7 +84,7 @@ def fit(measured: Measurements, effort: Effort = USUAL) -> PredictorCell:
 
 
 class Predictor:
-    """Answers predictions of a cell, and corrects them by observed progress."""
+    """Predicts slowdowns by a cell's measurements and models, corrected by observed progress."""
 
     def __init__(self, cell: PredictorCell, extra: Sequence[SoloRun] = ()) -> None:
         """Prepare the cell; `extra` are applications with solo profiles that were not in its
@@ -118,7 +118,8 @@ class Predictor:
         self.history.saw(target, others, slower)
 
     def predict(self, target: str, others: Sequence[str]) -> SlowdownPrediction:
-        """Predict the slowdown of a target with these neighbours; none without neighbours."""
+        """Predict the slowdown of a target with these neighbours; no slowdown without
+        neighbours."""
         if not others:
             return SlowdownPrediction(0.0, 0.0, "measured", True)
         known = self.history.of(target, others)

@@ -54,7 +54,8 @@ class HeldOutSamples(NamedTuple):
 
 
 class LeftOutPredictions(NamedTuple):
-    """One model's predictions for each pair, application and family, made without it."""
+    """One model's predictions for each pair, application and family, made by fits without those
+    samples."""
 
     pairs: LeftOutScores
     sizes: list[LeftOutScores]

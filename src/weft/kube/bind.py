@@ -69,7 +69,7 @@ class Bound(msgspec.Struct, frozen=True, gc=False):
 
 
 class AlreadyBound(msgspec.Struct, frozen=True, gc=False):
-    """Someone else bound the pod, to this node."""
+    """Another client bound the pod, to this node."""
 
     node: str
 

@@ -1,4 +1,4 @@
-"""Disruption budgets, decoded as far as Weft reads them."""
+"""Disruption budgets, decoded only in the fields that Weft reads."""
 
 from weft.kube.codec import Resource
 from weft.kube.pods import LabelSelector

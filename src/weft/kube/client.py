@@ -143,7 +143,8 @@ class ApiClient:
         await self.call("DELETE", resource.of(namespace, name), body)
 
     async def evict(self, namespace: str, name: str, uid: str, timeout_s: float = 0) -> None:
-        """Evict the pod with this uid, as disruption budgets allow (429 where they do not)."""
+        """Evict the pod with this uid if disruption budgets allow it; a 429 `ApiError` if they do
+        not."""
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",

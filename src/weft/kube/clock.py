@@ -18,7 +18,7 @@ class Clock(Protocol):
         ...
 
     def wall(self) -> datetime.datetime:
-        """Return the time of day, in UTC: for people, never for decisions."""
+        """Return the time of day, in UTC: for timestamps, never for decisions."""
         ...
 
     async def sleep(self, seconds: float) -> None:

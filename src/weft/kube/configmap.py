@@ -1,5 +1,7 @@
-"""A ConfigMap that Weft owns: read whole, written key by key, by compare-and-swap. Keys that are
-not written stay as they are. After a write of unknown outcome it is read again.
+"""Reads and writes a ConfigMap that Weft owns, by compare-and-swap.
+
+It is read whole and written key by key; other keys stay unchanged. After a write of unknown outcome
+it is read again.
 """
 
 from collections.abc import Mapping

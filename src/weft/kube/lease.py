@@ -132,7 +132,7 @@ class Elector:
 
     @property
     def other(self) -> str:
-        """Return the other leader, as far as this process has seen; "" if none is known."""
+        """Return the other leader that this process has seen; "" if none is known."""
         if self.leading or self.holder == self.identity or not self._observed.alive:
             return ""
         return self.holder if self._observed.free_in_s(self._clock.monotonic()) > 0 else ""

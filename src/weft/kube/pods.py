@@ -1,7 +1,7 @@
 """Pods, decoded straight into structs with everything a scheduler must look at.
 
 Field names are Kubernetes' own, camelCase on the wire. What is not listed is skipped. A `Pod` is a
-`PodManifest`, so that dialects read it as it is.
+`PodManifest`, so that dialects can read it directly.
 """
 
 from typing import Any
@@ -61,7 +61,7 @@ class NodeAffinity(Api, frozen=True, gc=False):
 
 
 class LabelSelector(Api, frozen=True, gc=False):
-    """Selects objects by their labels; all of it must hold."""
+    """Selects objects by their labels, which must meet all conditions."""
 
     match_labels: dict[str, str] | None = None
     match_expressions: list[SelectorRequirement] | None = None
@@ -217,7 +217,7 @@ class SchedulingGate(Api, frozen=True, gc=False):
 
 
 class ScheduledSpec(PodSpec, frozen=True, gc=False):
-    """spec, with what decides where a pod may run."""
+    """spec of a pod, with the fields that decide where it may run."""
 
     containers: list[PodContainer] = msgspec.field(  # type: ignore[assignment]
         default_factory=list

@@ -1,6 +1,6 @@
-"""Reads what Weft 0.1.0 wrote under names that have changed since.
+"""Reads files of Weft 0.1.0, in which some names differ from today's.
 
-For one release: 0.2 reads the former names and writes today's, 0.3 reads today's alone.
+For one release: 0.2 reads the former names and writes today's, 0.3 reads only today's.
 """
 
 from collections.abc import Mapping

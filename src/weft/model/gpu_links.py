@@ -1,6 +1,6 @@
-"""How a node's GPUs are connected, in the words of `nvidia-smi topo -m`.
+"""How a node's GPUs are connected, in the terms of `nvidia-smi topo -m`.
 
-NV4     so many NVLinks between the two, to each other or to switches
+NV4     4 NVLinks between the two, to each other or to switches
 PIX     one PCIe switch         PXB    several PCIe switches
 PHB     the CPU's PCIe          NODE   across PCIe host bridges of one NUMA node
 SYS     between NUMA nodes
@@ -58,7 +58,7 @@ def gbps_of(strength: int) -> float:
 
 
 def nvlink_generation(model: str) -> int:
-    """Return the generation of a GPU model's NVLinks; 0 if its name does not tell."""
+    """Return the generation of a GPU model's NVLinks; 0 if its name is not known to have any."""
     name = model.upper()
     return next((gen for gen, parts in _MODELS.items() if any(part in name for part in parts)), 0)
 

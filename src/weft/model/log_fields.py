@@ -1,6 +1,6 @@
 """The pod, node and scheduling cycle that a log line is about, as `extra` of the call.
 
-`kube/log_lines.py` writes them as fields of a line of JSON; people read them in the message, too.
+`kube/log_lines.py` writes them as fields of a line of JSON; in text logs the message has them.
 """
 
 from typing import NamedTuple, Protocol

@@ -82,7 +82,7 @@ class PodStatus(Api, frozen=True, gc=False):
 
 
 class PodManifest(Api, frozen=True, gc=False):
-    """A Pod, as far as Weft reads it."""
+    """The parts of a Pod that Weft reads."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
@@ -131,7 +131,7 @@ class NodeStatus(Api, frozen=True, gc=False):
 
 
 class NodeManifest(Api, frozen=True, gc=False):
-    """A Node, as far as dialects read it."""
+    """The parts of a Node that dialects read."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: NodeSpec = NodeSpec()

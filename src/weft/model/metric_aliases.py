@@ -1,6 +1,6 @@
 """Exporters' names and units of the canonical metrics.
 
-The agent publishes under these names and telemetry reads them: both go by this one table.
+The agent publishes metrics under these names and telemetry reads them, both by this one table.
 """
 
 from typing import NamedTuple

@@ -1,7 +1,7 @@
-"""Names of GPU models, as NVML, feature discovery, labels and people write them.
+"""Compares names of GPU models, as NVML, feature discovery, labels and users write them.
 
-NVML says `GeForce GTX 1070 Ti`, GPU feature discovery `GeForce-GTX-1070-Ti`, and a label
-cannot hold a blank: a blank, `_` and `-` are alike, whoever writes them.
+NVML says `GeForce GTX 1070 Ti`, GPU feature discovery `GeForce-GTX-1070-Ti`, and a label cannot
+contain a blank. So a blank, `_` and `-` are treated alike.
 """
 
 import functools

@@ -23,7 +23,7 @@ def nearest(name: str, known: Iterable[str], like: float = _LIKE) -> str:
 
 
 def unknown(name: str, known: Iterable[str], write: str = "write one of") -> str:
-    """Return an error's words about an unknown name: the nearest valid one, or all if none is
+    """Return an error text about an unknown name, with the nearest valid name, or all if none is
     near."""
     names = list(known)
     near = nearest(name, names)

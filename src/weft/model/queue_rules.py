@@ -17,7 +17,7 @@ class QueueAmounts(msgspec.Struct, frozen=True, omit_defaults=True):
     """Amounts that a queue holds; None where an amount is not stated.
 
     `gpu_milli` and `models` are in thousandths of a GPU, `core_milli` in thousandths of a GPU's
-    cores, `memory_mib` is GPU memory. `models` goes by a part of the model's name.
+    cores, `memory_mib` is GPU memory. `models` has amounts by a part of the model's name.
     """
 
     gpu_milli: int | None = None
@@ -35,8 +35,8 @@ NO_AMOUNTS = QueueAmounts()
 
 
 class QueueTerms(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One queue. Below its `guarantee` it goes before all queues that are above theirs; beyond
-    their guarantees queues share by `weight`. It never holds more than its `limits`."""
+    """One queue. While below its `guarantee` its pods come before those of all queues above theirs;
+    beyond their guarantees queues share by `weight`. It never holds more than its `limits`."""
 
     name: str
     weight: int = 1

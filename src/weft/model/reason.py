@@ -1,4 +1,5 @@
-"""Why a pod does not fit a node: a small vocabulary, one code per node, shown to people."""
+"""Reasons why a pod does not fit a node: a small vocabulary, one code for each node, shown to
+users."""
 
 import enum
 
@@ -116,8 +117,8 @@ class Reason(msgspec.Struct, frozen=True, gc=False):
     """`nodes` nodes fail with `code`; `best` is the most any of them offers of what was `asked`.
 
     `asked` and `best` are in `unit` (such as "MiB", "m" for thousandths of a GPU, "m cpu", "idle
-    GPUs", or an extended resource's name); 0 and "" if a number says nothing. `words` stand in for
-    the code's text where this pod's case needs others.
+    GPUs", or an extended resource's name); 0 and "" if a number says nothing. `words` replace the
+    code's text if this pod needs a more exact one.
     """
 
     code: Code

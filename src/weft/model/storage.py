@@ -62,8 +62,9 @@ class FreeVolume(msgspec.Struct, frozen=True, gc=False):
 
 
 class StorageClass(msgspec.Struct, frozen=True, gc=False):
-    """How volumes of a class are made. `provisioner` "": not at all. `topologies`: one must match
-    the node, where there are any. `counts_capacity`: its driver says how much is left."""
+    """The way volumes of a class are made. `provisioner` "": they are not made automatically.
+    `topologies`: one must match the node, if there are any. `counts_capacity`: the driver reports
+    how much storage is left."""
 
     name: str
     provisioner: str = ""

@@ -1,4 +1,4 @@
-"""URLs as they may be shown: without the user and the password that may stand in them."""
+"""Masks the user and password in URLs, so that these can be shown."""
 
 import re
 

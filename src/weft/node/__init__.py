@@ -2,5 +2,5 @@
 
 In: reading GPUs (`devices/`), the container runtime's plugin interface, and the process behind
 `weft agent`. A decision arrives as a delivery record (`model/delivery.py`) in a pod's annotations.
-Out: who gets what (`core/`), the scheduler and the extender (`cluster/`).
+Out: decisions (`core/`), the scheduler and the extender (`cluster/`).
 """

@@ -182,7 +182,7 @@ class Delivery:
         return f"{PLUGIN}: container {container.name} would start without its share"
 
     def pod_event(self, event: int, pod: nri.PodSandbox) -> None:
-        """Release what a pod held when its sandbox stops."""
+        """Release the GPUs that a pod held when its sandbox stops."""
         if event in (nri.STOP_POD_SANDBOX, nri.REMOVE_POD_SANDBOX):
             held = self._held.get(pod.uid)
             if held is not None and held.sandbox.id == pod.id:

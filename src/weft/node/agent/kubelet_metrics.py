@@ -22,17 +22,17 @@ class PluginCounts(Protocol):
 
     @property
     def allocations(self) -> Mapping[str, int]:
-        """Answers to Allocate, by how certain the container was."""
+        """Numbers of answers to Allocate, by kind (named, guessed, open)."""
         ...
 
     @property
     def starts(self) -> Mapping[str, int]:
-        """Answers to PreStartContainer, by outcome."""
+        """Numbers of answers to PreStartContainer, by outcome (started, refused, wrong)."""
         ...
 
 
 class KubeletMetrics(Collector):
-    """Writes of the node's resources; answers of device plugins, where there are any."""
+    """Counts writes of the node's resources, and answers of device plugins if they are served."""
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ class OverShare(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The excess, as a sentence for people."""
+        """The excess, as a sentence for users."""
         return (
             f"holds {self.used_mib} MiB of GPU {self.gpu}, {self.used_mib - self.share_mib} MiB "
             f"more than its share of {self.share_mib} MiB"

@@ -1,6 +1,6 @@
 """Measures what GPUs do, and what each pod and container uses of them.
 
-Every second the GPUs' counters and processes are read; a process' cgroup tells its pod
+Every second the GPUs' counters and processes are read; a process' cgroup names its pod
 (`process_owner.py`), and this node's pods give the pod's name. Processes outside pods are
 distinguished by their command's name: a process outside Kubernetes takes memory too.
 """

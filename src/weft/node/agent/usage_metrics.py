@@ -1,7 +1,7 @@
-"""Use of GPUs, and by whom, for Prometheus, with the names and labels of dcgm-exporter.
+"""Exports the use of GPUs, by container, to Prometheus with the names and labels of dcgm-exporter.
 
-So dashboards for that exporter work with the agent. A GPU's own values have no pod labels; what a
-container itself uses is a separate series with namespace, pod and container. That is finer than
+So dashboards for that exporter work with the agent. A GPU's own values have no pod labels; a
+container's use is a separate series with namespace, pod and container. That is more precise than
 dcgm-exporter, which repeats a GPU's value for each pod on it.
 """
 

@@ -148,7 +148,7 @@ class ContainerdConfiguring:
         raise RuntimeConfigError(text)
 
     async def _restarted(self, daemon: Daemon) -> ClosedTrial | None:
-        """Restart containerd and return the next trial; None if it was not back in time."""
+        """Restart containerd and return the next trial; None if containerd was not back in time."""
         self.restarts += 1
         await daemon.end(self._options.end_s)
         return await self._tried(self._closed.trials)

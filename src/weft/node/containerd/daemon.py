@@ -1,7 +1,7 @@
 """The containerd that serves a socket: its process and its configuration file.
 
-It is restarted by SIGTERM, as by systemd, so containers go on. Its service manager starts it again;
-its own unit has `Restart=always`.
+It is restarted by SIGTERM, as by systemd, so its containers keep running. Its service manager
+starts it again: its own unit has `Restart=always`.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ def _server_of(at: Path) -> int:
 
 
 def _option(words: list[str]) -> Path:
-    """Return the configuration file named in the command line, or the default."""
+    """Return the configuration file named in containerd's command line, or the default."""
     for word, following in zip(words, (*words[1:], ""), strict=True):
         name, equals, value = word.partition("=")
         if name in ("--config", "-config", "-c", "--c"):

@@ -55,7 +55,7 @@ class NotAttributedError(WeftError):
 
 
 class HeldSource(Protocol):
-    """Tells which containers hold which devices; `KubeletRecord` is one."""
+    """Source of the devices that containers hold; `KubeletRecord` implements it."""
 
     def held(self) -> Sequence[HeldDevices]:
         """Return every container's devices."""
@@ -96,7 +96,7 @@ class LikelyContainer(NamedTuple):
 
 
 class AttributionWorld(NamedTuple):
-    """The environment of attribution: its sources, and whom it informs.
+    """The sources that attribution reads, and the functions that it calls.
 
     `grant` makes what a record's container gets. `objection` says why a pod's record must not be
     applied now, given the records of other pods that hold devices, "" for nothing. `on_refused` is

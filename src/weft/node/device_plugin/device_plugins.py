@@ -1,7 +1,8 @@
 """Serves the kubelet a device plugin for each resource, and keeps it registered.
 
 A starting kubelet removes every socket in its folder and forgets all plugins: if its socket is a
-new one, or ours are gone, or it disconnects, everything is served and registered again.
+new one, or the agent's are gone, or the kubelet disconnects, all plugins are served and registered
+again.
 """
 
 import asyncio

@@ -18,7 +18,7 @@ from weft.node.device_plugin import pod_resources_pb2 as resources
 
 VERSION = "v1beta1"
 FOLDER = Path("/var/lib/kubelet/device-plugins")
-"""Where the kubelet looks for plugins, whatever its root directory is."""
+"""Folder in which the kubelet looks for plugins, whatever its root directory is."""
 KUBELET_SOCKET = "kubelet.sock"
 POD_RESOURCES_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"

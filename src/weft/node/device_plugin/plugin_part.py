@@ -63,12 +63,12 @@ class DevicePluginPart:
 
     @property
     def allocations(self) -> dict[str, int]:
-        """Answers to Allocate, by how certain the container was."""
+        """Numbers of answers to Allocate, by kind (`NAMED`, `GUESSED`, `OPEN`)."""
         return {kind: self._counts[kind] for kind in (NAMED, GUESSED, OPEN)}
 
     @property
     def starts(self) -> dict[str, int]:
-        """Answers to PreStartContainer, by outcome."""
+        """Numbers of answers to PreStartContainer, by outcome (`STARTED`, `REFUSED`, `WRONG`)."""
         return {kind: self._counts[kind] for kind in (STARTED, REFUSED, WRONG)}
 
     @property

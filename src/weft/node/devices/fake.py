@@ -98,7 +98,8 @@ class FakeReader:
         )
 
     def processes(self) -> tuple[ProcessUse, ...]:
-        """Return the file's processes; those given by pod or cgroup only if they run here."""
+        """Return the file's processes; one given by pod or cgroup only if a process of it runs
+        here."""
         return tuple(self._processes(self._now()))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Which GPUs are out of service: what their errors mean, and when they have recovered.
+"""Decides which GPUs are out of service: the meaning of their errors, and when they have recovered.
 
 An XID is the driver's number for an error. Errors caused by a program leave the card usable;
 NVIDIA's device plugin ignores the same XIDs. After any other error, and while it does not answer, a
@@ -20,7 +20,7 @@ from weft.node.devices.xid_watch import XidEvent
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Graphics engine exception, page fault, stopped processing, preemptive clean-up, video processor
-exception, context switch time-out: one process ends, the GPU goes on."""
+exception, context switch time-out: one process ends, and the GPU keeps working."""
 
 SETTLING_S = 10.0
 """For this many seconds after an error, a driver's report that no action is needed may be

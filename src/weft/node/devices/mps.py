@@ -32,8 +32,8 @@ done
 rm -rf "$2"
 kill -KILL 0
 """
-"""$1 is the program, $2 a folder of ours that receives the daemon's exit code. A daemon that is
-still starting accepts no command yet, so the command is repeated until it is accepted."""
+"""$1 is the program, $2 a folder that receives the daemon's exit code. A daemon that is still
+starting accepts no command yet, so the command is repeated until it is accepted."""
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def answers(
 
 
 def _stop(watcher: "subprocess.Popen[bytes]") -> None:
-    """Close the pipe, wait, then kill what remains."""
+    """Close the watcher's pipe, wait for its end, then kill all remaining processes."""
     assert watcher.stdin is not None
     watcher.stdin.close()
     with suppress(subprocess.TimeoutExpired):

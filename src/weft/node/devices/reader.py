@@ -70,7 +70,7 @@ class ProcessUse(msgspec.Struct, frozen=True):
 class DeviceReader(Protocol):
     """Reads a machine's GPUs. Every method raises `DeviceError` if nothing can be read.
 
-    `fake` is True if a file simulates the GPUs; programs that show them must say so.
+    `fake` is True if a file simulates the GPUs; programs that show the GPUs must mention it.
     """
 
     fake: bool

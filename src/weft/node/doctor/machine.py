@@ -175,7 +175,7 @@ def other_plugins(root: Path, own: Collection[str]) -> DoctorFinding:
 
 
 class MachinePod(NamedTuple):
-    """A pod of this machine: its name for people, and whether it may see GPUs."""
+    """A pod of this machine: its name for messages, and whether it may see GPUs."""
 
     name: str
     may_see: bool
@@ -230,7 +230,7 @@ def _seeing(proc: Path) -> tuple[set[ProcessOwner], int]:
 
 
 def _configuration(root: Path) -> Mapping[str, Any]:
-    """Read containerd's file and its imports, merged as far as NRI is concerned."""
+    """Read the NRI settings from containerd's file and its imports, merged."""
     whole = tomllib.loads(_read(root / CONTAINERD).decode())
     merged: dict[str, Any] = dict(_nri(whole))
     for pattern in whole.get("imports", ()):

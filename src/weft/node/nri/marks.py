@@ -1,4 +1,4 @@
-"""Tells from a sandbox's annotations in the runtime whether its pod has a share."""
+"""Finds by a sandbox's annotations in the runtime whether its pod has a share."""
 
 from weft.dialects import alnair, elastic, gpushare
 from weft.model.annotations import DELIVERY, PLACEMENT, REQUIRED_PLUGINS

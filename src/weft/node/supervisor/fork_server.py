@@ -1,7 +1,7 @@
 """Starts agents quickly, by forking a process that has already imported what an agent needs.
 
 supervisor ──▶ server: the agent's own command, up to where it would begin
-      "start" ──▶ forks: the child goes on as the agent
+      "start" ──▶ forks: the child becomes the agent
       its process id ◀── and later its exit code
 
 Imports take most of the time of a start. Server and agent share their memory; the server has one

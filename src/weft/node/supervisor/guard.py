@@ -1,13 +1,13 @@
-"""Refuses containers of pods with a share about which the agent was not asked.
+"""Refuses containers of pods with a share if the runtime did not ask the agent about them.
 
-NRI goes on without a plugin that is away. The guard is another plugin, ordered after the agent, in
-another process:
+NRI ignores a plugin that is away. The guard is another plugin, ordered after the agent, in another
+process:
 
 runtime ──▶ 60-weft        the share, and the agent's mark on the container
             ──▶ 61-weft-guard  no mark, and the pod has a share: refused; the kubelet tries again
 
-The mark is a secret of the two, so no manifest can contain it. While another agent delivers on this
-node (which ours is to replace), only that agent's guard checks.
+The mark is a secret of the two, so no manifest can contain it. While another agent, which this one
+is to replace, delivers on this node, only that agent's guard checks.
 """
 
 import logging

@@ -3,7 +3,7 @@
 start ──▶ runs ──▶ killed by a signal ──▶ start: at once, then after 0.25, 0.5 … 5 s
             ├──▶ ended by itself ─────▶ ends with its code: it had a reason (a configuration
             │                           that is refused, a driver that needs a new container)
-            └──▶ SIGTERM to us ───────▶ forwarded to the agent, which is waited for
+            └──▶ SIGTERM to it ────────▶ forwarded to the agent, which is waited for
 """
 
 import asyncio

@@ -81,7 +81,7 @@ first."""
 class SnapshotSettings(msgspec.Struct, frozen=True):
     """`scrape_s`: how often exporters are asked. `horizon`: steps that forecasts look ahead, of the
     metrics in `forecast`. `peaks`, `trends`: whether there are columns of 95th percentiles, and of
-    what the Kube-Knots rules compare."""
+    the statistics that the Kube-Knots rules compare."""
 
     scrape_s: float = 15.0
     horizon: int = 4

@@ -335,8 +335,8 @@ def _peak(series: Floats) -> Floats:
 
 
 class ResidentKeys(NamedTuple):
-    """The pod (UID) and device row of each row of `ResidentRows`, what it asked and is expected
-    to need there, and whether its class lets it lend."""
+    """The pod (UID) and device row of each row of `ResidentRows`, the memory that it asked and is
+    expected to need there, and whether its class may lend memory."""
 
     uids: tuple[str, ...]
     gpu: Ints
