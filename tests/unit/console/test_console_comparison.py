@@ -8,8 +8,9 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from functools import partial
+from contextlib import asynccontextmanager, redirect_stdout
+from functools import cache, partial
+from io import StringIO
 from pathlib import Path
 
 import aiohttp
@@ -17,6 +18,7 @@ import msgspec
 import pytest
 
 from weft.cli.console import _decisions, _simulating, _without_inputs
+from weft.cli.main import main
 from weft.console.comparison import MOST_KEPT, BothPictures, ComparedDay, Comparisons
 from weft.console.recorded import MOST_MOMENTS, DaySums, RecordedSource
 from weft.console.server import ConsoleServer
@@ -37,15 +39,30 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def made(folder: Path, pods: int) -> Path:
     """Make a day that first-fit decided: so much comes that pods wait."""
-    for words in (
-        "generate nodes nodes.csv --gpus 16",
-        f"generate pods pods.csv --gpus 16 --count {pods} --load 3",
-        "simulate --nodes nodes.csv --pods pods.csv --policy first-fit --timed"
-        " --decisions day.jsonl --output csv",
-    ):
-        command = [sys.executable, "-m", "weft", *words.split()]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    return folder / "day.jsonl"
+    nodes, trace, day = folder / "nodes.csv", folder / "pods.csv", folder / "day.jsonl"
+    weft("generate", "nodes", nodes, "--gpus", 16)
+    weft("generate", "pods", trace, "--gpus", 16, "--count", pods, "--load", 3)
+    days = ("--timed", "--decisions", day, "--output", "csv")
+    weft("simulate", "--nodes", nodes, "--pods", trace, "--policy", "first-fit", *days)
+    return day
+
+
+def weft(*words: object) -> None:
+    """Run the command in this process."""
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()):
+        patch.setattr(sys, "argv", ["weft", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert not ended.value.code
+
+
+def copying(day: Path, out: Path) -> list[str]:
+    """Return the words of a process that writes this day again."""
+    return [
+        sys.executable,
+        "-ISc",
+        f"open({str(out)!r}, 'wb').write(open({str(day)!r}, 'rb').read())",
+    ]
 
 
 def opened(path: Path, beside: RecordedSource | None = None) -> RecordedSource:
@@ -53,6 +70,11 @@ def opened(path: Path, beside: RecordedSource | None = None) -> RecordedSource:
     run = RecordedRun(path, create)
     times = (None, None) if beside is None else (run.offset_s, beside.elapsed_s)
     return RecordedSource(run, path.name, lambda name: explain(path, name, create), *times)
+
+
+@cache
+def recorded(day: Path) -> RecordedSource:
+    return opened(day)
 
 
 def comparisons_of(
@@ -63,7 +85,7 @@ def comparisons_of(
     def simulating(policy: str, out: Path) -> list[str]:
         return _simulating(day, policy, out)
 
-    source = opened(day)
+    source = recorded(day)
     return Comparisons(
         source,
         ("first-fit", "fgd"),
@@ -115,15 +137,15 @@ async def test_another_policys_sums_are_those_of_its_pictures(day: Path) -> None
 
 
 async def test_a_long_day_is_what_was_so_at_each_moment(tmp_path: Path) -> None:
-    day = made(tmp_path, pods=400)
-    source, comparisons = _decisions(day, [])
-    assert isinstance(source, RecordedSource)
+    day, other = made(tmp_path, pods=300), tmp_path / "other.jsonl"
+    simulating = _simulating(day, "fgd", other)
+    weft(*simulating[simulating.index("weft") + 1 :])
+    source = recorded(day)
+    comparisons = comparisons_of(day, lambda policy, out: copying(other, out))
     found = await ended(comparisons, "fgd")
-    out = tmp_path / "other.jsonl"
-    subprocess.run(_simulating(day, "fgd", out), check=True, capture_output=True)
-    for path, shown in ((day, found.recorded), (out, found.other)):
+    for path, shown in ((day, found.recorded), (other, found.other)):
         times, states = so(path)
-        assert len(times) > 2 * MOST_MOMENTS
+        assert len(times) > 1.4 * MOST_MOMENTS
         then = [states[bisect_right(times, at_s) - 1] for at_s in source.elapsed_s]
         assert [(row.placed, row.waiting, row.promised_milli) for row in shown] == then
 
@@ -198,7 +220,7 @@ async def test_a_day_that_failed_is_tried_again_and_takes_no_place(day: Path) ->
     def command(policy: str, out: Path) -> Sequence[str]:
         runs.append(policy)
         good = policy.startswith("good") or runs.count(policy) > 1
-        return _simulating(day, "fgd", out) if good else BROKEN
+        return copying(day, out) if good else BROKEN
 
     comparisons = comparisons_of(day, command)
     good = [f"good-{number}" for number in range(MOST_KEPT - 1)]
