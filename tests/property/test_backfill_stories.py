@@ -27,6 +27,9 @@ HOUR = 3_600 * SECOND
 AFTER_NS = 300 * SECOND
 LIVES_S = [16, 64, 256, 512, 1_024, 2_048]
 """On the grid on which durations lie: what is said is exact."""
+AUDITED_EACH = few_or_many(10, 1)
+"""After so many events the ledger is audited: with an audit after each, stories take three times
+as long."""
 
 
 def rules(discipline: Discipline, keep_for_ns: int = 100 * HOUR) -> HeadOfLine:
@@ -99,7 +102,8 @@ class Story(EventStory):
         return False
 
     def carry_out(self, commands: Iterable[Command]) -> None:
-        assert audit(self.engine.ledger) == []
+        if len(self.lines) % AUDITED_EACH == 0:  # what is wrong in the ledger stays so
+            assert audit(self.engine.ledger) == []
         super().carry_out(commands)
 
     def binds(self, one: PodRequest) -> None:
