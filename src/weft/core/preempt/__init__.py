@@ -1,9 +1,8 @@
-"""Finds the pods to end so that one of higher priority fits: a pure search over the ledger.
+"""Finds the pods to end so that a pod of higher priority fits: a pure search over the ledger.
 
-In: pods that may be ended (priority, start, disruption budgets), what each node would have without
-them, the least set on the best few nodes. Out: whether the pod then fits, which the engine answers
-on trial, and ending any pod.
-"""
+It knows the pods that may be ended (priority, start, disruption budgets), the resources of each
+node without them, and the cheapest sets on the best nodes. The engine checks by trial that the pod
+then fits, and the caller ends pods."""
 
 from weft.core.preempt.lower_pods import FreedByNode, LowerPods
 from weft.core.preempt.search import FoundVictims, VictimSearch

@@ -1,7 +1,6 @@
-"""Sums up how much more each node and GPU would have without all pods up to some priority. There is
-one entry for each GPU that a pod holds a share of (one for a pod without), and sums of them by
-priority, updated where the ledger changed.
-"""
+"""Sums up how much more each node and GPU would have free without all pods up to a given priority.
+There is one entry for each GPU of which a pod holds a share (one for a pod without GPUs), and
+cached sums by priority, updated where the ledger changed."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,12 +22,13 @@ _KEPT_SUMS = 16
 _ANY_NUMBER = 1 << 20
 
 Standing = Callable[[Holding], tuple[int, bool]]
-"""The priority of a pod, `STAYS` where it may not be ended, and whether a budget guards it."""
+"""Returns a pod's priority (`STAYS` if it may not be ended), and True if its disruption budget
+allows no eviction."""
 
 
 class FreedByNode(NamedTuple):
-    """Amounts that leaving pods would free: thousandths of CPU and MiB by node, [N]; MiB,
-    thousandths of cores and the number of those pods by GPU, [D]."""
+    """Amounts that leaving pods would free: thousandths of CPU and MiB of memory by node, [N]; MiB
+    of GPU memory, thousandths of GPU and number of leaving pods by GPU, [D]."""
 
     cpu: Ints
     memory: Ints
@@ -37,7 +37,7 @@ class FreedByNode(NamedTuple):
     device_pods: Ints
 
     def copied(self) -> "FreedByNode":
-        """Return the same, to be added to."""
+        """Return a copy that the caller may change."""
         return FreedByNode(*(column.copy() for column in self))
 
     def add(self, table: LedgerTable, placement: Placement, by: int = 1) -> None:
@@ -54,7 +54,7 @@ class FreedByNode(NamedTuple):
 
 
 def by_device(table: LedgerTable, row: int, placement: Placement) -> dict[int, tuple[int, int]]:
-    """Return the MiB and thousandths placed on each device row of the node."""
+    """Return the MiB and thousandths of a GPU placed on each device row of the node."""
     held: dict[int, tuple[int, int]] = {}
     shares = placement.shares
     if len(shares) == 1:
@@ -69,7 +69,7 @@ def by_device(table: LedgerTable, row: int, placement: Placement) -> dict[int, t
 
 
 class LowerPods:
-    """The columns of one ledger. `standing` is called for each pod that holds something, and again
+    """Entries for one ledger. `standing` is called for each pod that holds resources, and again
     after `touch` of its node."""
 
     def __init__(self, ledger: Ledger, standing: Standing) -> None:
@@ -83,13 +83,13 @@ class LowerPods:
         self._sums: OrderedDict[tuple[int, bool], FreedByNode] = OrderedDict()
 
     def touch(self, node: str) -> None:
-        """Mark a node on which other pods than before may be ended."""
+        """Mark a node whose pods' priority or permission to be ended has changed."""
         row = self._ledger.table.row_of.get(node)
         if row is not None and self._changed is not None:
             self._changed.add(row)
 
     def priorities(self, below: int) -> list[int]:
-        """Return the priorities below this one of pods that may be ended, the lowest first."""
+        """Return, in rising order, the priorities below `below` of pods that may be ended."""
         self._refresh()
         return sorted(
             priority for priority, n in self._priorities.items() if n and priority < below
@@ -122,7 +122,7 @@ class LowerPods:
         )
 
     def _sum_again(self, row: int, entries: Sequence[tuple[int, ...]]) -> None:
-        """Recompute the cached sums of this row."""
+        """Recompute the cached sums of this node row."""
         begin, end = self._ledger.table.start[row], self._ledger.table.start[row + 1]
         for (up_to, guarded), sums in self._sums.items():
             sums.cpu[row] = sums.memory[row] = 0
@@ -139,8 +139,8 @@ class LowerPods:
                         sums.device_pods[device] += 1
 
     def single(self, demand: Demand, up_to: int, *, guarded: bool) -> Bools:
-        """Return a mask of nodes on which the end of one of these pods would suffice, by sums, [N];
-        all False if the demand is for several GPUs."""
+        """Return a mask of nodes on which ending one pod would free enough, by sums, [N]; all False
+        if the demand is for several GPUs."""
         table = self._ledger.table
         enough = np.zeros(table.count, dtype=np.bool_)
         if demand.gpus > 1:
@@ -170,7 +170,7 @@ class LowerPods:
         return enough
 
     def _chosen(self, up_to: int, *, guarded: bool) -> Ints:
-        """Return the column numbers of pods of at most this priority."""
+        """Return the numbers of the entries of pods of at most this priority."""
         goes = self._cells[_PRIORITY] <= up_to
         if not guarded:
             goes &= self._cells[_GUARDED] == 0
@@ -193,7 +193,8 @@ class LowerPods:
         changed.clear()
 
     def _move(self, then: Ints) -> None:
-        """Move entries to new rows: `then` has the old row of each present row."""
+        """Move entries after the table's rows changed: `then` has the old row of each present row,
+        -1 for none."""
         stay = np.flatnonzero(then >= 0)
         of_row = {
             row: self._of_row.pop(before)
@@ -271,7 +272,7 @@ def _sums(at: Ints, amounts: Ints, length: int) -> Ints:
 
 
 def could_fit(table: LedgerTable, demand: Demand, freed: FreedByNode) -> Bools:
-    """Return a mask of nodes on which enough would be free for the demand, [N]. Necessary, not
+    """Return a mask of nodes that would have enough free for the demand, [N]. Necessary, not
     sufficient."""
     fits = np.ones(table.count, dtype=np.bool_)
     if demand.cpu_milli:
@@ -284,7 +285,8 @@ def could_fit(table: LedgerTable, demand: Demand, freed: FreedByNode) -> Bools:
             good &= demand.device_accepts
         kinds = table.device_kind
         good &= need.will_do.take(kinds)
-        # A card that is overbooked, or of which an instance is held, may be of use when it is left.
+        # An overbooked GPU, or one with an occupied MIG instance, may become usable when pods
+        # leave.
         usable = table.device_usable != 0
         if need.whole:
             good &= (table.device_pods <= freed.device_pods) | ~usable
@@ -299,8 +301,8 @@ def could_fit(table: LedgerTable, demand: Demand, freed: FreedByNode) -> Bools:
 
 
 def fewest_holders(table: LedgerTable, demand: Demand, freed: FreedByNode) -> Ints:
-    """Return, for each node, the fewest leaving pods that hold as many GPUs as requested, [N]:
-    where to look first."""
+    """Return, for each node, the fewest leaving pods that hold as many GPUs as requested, [N]. The
+    search begins with the lowest."""
     if not demand.needs:
         return np.zeros(table.count, dtype=np.int64)
     held, nodes = freed.device_pods, table.device_node
@@ -318,7 +320,7 @@ def fewest_holders(table: LedgerTable, demand: Demand, freed: FreedByNode) -> In
 
 
 def room_without(table: LedgerTable, demand: Demand, freed: FreedByNode) -> Ints:
-    """Bound how many such pods each node has room for once all that is `freed` is free, [N]."""
+    """Return an upper bound of how many such pods fit on each node once `freed` is free, [N]."""
     room = np.full(table.count, _ANY_NUMBER, dtype=np.int64)
     if demand.cpu_milli:
         room = np.minimum(room, (table.cpu_free + freed.cpu) // demand.cpu_milli)

@@ -1,9 +1,9 @@
-"""Sets of one node's pods that would free enough of it, by sums, the cheapest first, including as
-many pods as rules about other pods require to leave. With few pods all sets are considered; with
-many all single pods, pairs, those of the holders of each GPU, and what is left when pods are put
-back one by one, the most important first, as long as the rest frees enough (as kube-scheduler
-does). Sums are necessary conditions; a trial decides.
-"""
+"""Finds the cheapest sets of one node's pods that would free enough for a demand, by sums, and
+enough of the pods that rules about other pods require to leave.
+
+With few pods all sets are considered. With many, single pods, pairs, the holders of each GPU, and
+the set that remains after putting pods back one by one, the most important first, as kube-scheduler
+does. Sums are necessary conditions; the caller tries the sets."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -25,15 +25,15 @@ from weft.core.preempt.victims import (
 from weft.model import Placement
 
 MOST_IN_ALL_SETS = 10
-"""So few pods have a thousand sets: all are looked at."""
+"""Number of pods up to which all sets are considered: a thousand sets."""
 MOST_IN_PAIRS = 64
 
 Amounts = npt.NDArray[np.float64]  # products of these are quick, and exact far beyond any amount
 
 
 class NodeSets:
-    """Sets of `victims`, who hold something of the node on this row, for one demand. `going` are
-    pods there that go anyway; the `taken` places are others' then."""
+    """Sets of `victims` that hold resources of the node in row `row`, for one demand. `going` are
+    pods on the node that leave anyway; the `taken` placements are then occupied by other pods."""
 
     def __init__(
         self,
@@ -46,7 +46,8 @@ class NodeSets:
         rules: Sequence[PodsToLeave] = (),
     ) -> None:
         self._table, self._row, self._demand = ledger.table, row, demand
-        # The cheapest last to be put back, the most important first.
+        # Sorted like this, the pod that is cheapest to end is put back last, the most important
+        # first.
         self.victims = sorted(victims, key=importance)
         begin, end = self._table.start[row], self._table.start[row + 1]
         self._devices = slice(begin, end)
@@ -81,8 +82,8 @@ class NodeSets:
         alone: bool = False,
         needed: Collection[Victim] = (),
     ) -> list[tuple[PreemptionCost, tuple[Victim, ...]]]:
-        """Return at most `most` sets that free enough, with their costs, the cheapest first.
-        `alone`: of one pod each; `needed` pods are in every set."""
+        """Return the cheapest `most` sets that free enough, with their costs. `alone`: only sets of
+        one victim; `needed` victims are in every set."""
         if not self._count:
             return []
         members = self._single() if alone else self._members(allowed)
@@ -108,7 +109,8 @@ class NodeSets:
         ]
 
     def _must_go(self, needed: Collection[Victim]) -> Bools:
-        """Return a mask of pods that are `needed`, or without which all others are not enough."""
+        """Return a mask of victims that are `needed`, or without which all others are not
+        enough."""
         must = np.array([victim in needed for victim in self.victims], dtype=np.bool_)
         if self._enough(np.ones((1, self._count)))[0]:
             must |= ~self._enough(1.0 - np.eye(self._count))
@@ -119,7 +121,7 @@ class NodeSets:
         return np.eye(self._count)[of_one_pod]
 
     def _members(self, allowed: Mapping[str, int]) -> Amounts:
-        """Return the sets as rows, with ones for their members."""
+        """Return the sets as rows, with 1 for each member."""
         if self._count <= MOST_IN_ALL_SETS:
             numbers = np.arange(1, 1 << self._count)
             return (numbers[:, None] >> np.arange(self._count) & 1).astype(np.float64)
@@ -146,8 +148,9 @@ class NodeSets:
         return whole - int(self._table.idle[self._row]) if whole else 0
 
     def _pools(self) -> Iterator[list[int]]:
-        """Yield pods that may make room together: the cheapest holders of each GPU, with those that
-        free most CPU and memory, and all holders of the GPUs that are cleared first."""
+        """Yield groups of pods that may make room together: the cheapest holders of each GPU, with
+        the pods that free most CPU and memory, and all holders of the GPUs that are emptied
+        first."""
         cheap = list(range(self._count - 1, -1, -1))
         by_room = sorted(cheap, key=lambda at: -self._beside[at].sum())
         if not self._demand.needs:
@@ -160,13 +163,15 @@ class NodeSets:
                 beside = [at for at in by_room if at not in here]
                 yield (here + beside)[:MOST_IN_ALL_SETS]
         if self._demand.gpus > 1:
-            # Their numbers begin with the most important: GPUs without such a one come first.
+            # Later numbers are less important pods: GPUs whose holders are all unimportant come
+            # first.
             in_order = sorted(filter(None, holders), key=lambda here: (-here[-1], len(here), here))
             for count in range(1, min(self._demand.gpus, len(in_order)) + 1):
                 yield sorted({at for here in in_order[:count] for at in here})
 
     def _left_out(self, allowed: Mapping[str, int]) -> Amounts | None:
-        """Return the set that is left when all others were put back."""
+        """Return the set that remains after every pod has been put back that is not needed; None if
+        even all pods are not enough."""
         left = np.ones((1, self._count))
         if not self._enough(left)[0]:
             return None
@@ -197,7 +202,8 @@ class NodeSets:
         return enough
 
     def _gpus_for(self, need: Need, goes: Amounts) -> Bools:
-        """Return a mask of GPUs that suffice once these pods have left, [sets, GPUs]."""
+        """Return a mask of GPUs that are enough for the need once the set's pods have left, [sets,
+        GPUs]."""
         table, here = self._table, self._devices
         kinds = table.device_kind[here]
         unusable = table.device_usable[here] == 0  # it may be of use when it is left
@@ -218,7 +224,7 @@ class NodeSets:
         return np.asarray(good & accepted)
 
     def _costs(self, members: Amounts, allowed: Mapping[str, int]) -> npt.NDArray[np.int64]:
-        """`PreemptionCost` of each set, [5, sets]."""
+        """Return the `PreemptionCost` of each set, [5, sets]."""
         victims = self.victims
         priority = np.array([victim.priority for victim in victims], dtype=np.int64)
         since = np.array([victim.since_ns for victim in victims], dtype=np.int64)
@@ -240,8 +246,8 @@ class NodeSets:
 
 
 class _RuleHere:
-    """A rule on one node: how many of its counted pods each victim has, and how many have to
-    leave."""
+    """Rule about other pods, applied to one node: how many of the counted pods each victim has, and
+    how many must leave."""
 
     def __init__(self, rule: PodsToLeave, row: int, who: Sequence[Sequence[str]]) -> None:
         self.least, self.most = rule.least.item(row), rule.most.item(row)

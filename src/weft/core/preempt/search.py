@@ -1,13 +1,13 @@
-"""Finds the pods to end so that one of higher priority fits: the node, and the smallest set there.
+"""Finds the pods to end so that a pod of higher priority fits: the node, and the cheapest set
+there.
 
-    nodes that could do without ──▶ the cheapest sets ──▶ tried, the
-    lower priorities (columns)      of each (sums)        cheapest first
+  nodes that may have room     ──▶ the cheapest sets ──▶ tried, the
+  without their lower pods         of each (sums)        cheapest first
 
-First without violating a disruption budget, by the lowest priority that has to end; violating one
-only if nothing else is found and budgets are not law. Of more nodes than `NODES`, those where
-ending one pod may suffice come first, then those whose GPUs have the fewest holders; the best of
-the first nodes that help is chosen.
-"""
+The search begins without violating a disruption budget, at the lowest priority that is enough. It
+violates a budget only if nothing else is found and budgets are not strict. Of more nodes than
+`NODES`, it begins with those where ending one pod may be enough, then those whose GPUs have the
+fewest holders, and chooses the best among the first nodes that help."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
@@ -39,26 +39,30 @@ from weft.core.preempt.victims import (
 from weft.model import Placement
 
 NODES, NODES_OF_MANY = 48, 12
-"""Nodes whose sets are compared at a time: up to so many all, of more the likeliest."""
+"""Nodes whose sets are compared at a time: `NODES` if there are no more than that, otherwise the
+likeliest `NODES_OF_MANY`."""
 TRIALS = 100
-"""Sets that are tried for one pod, at most."""
+"""Maximum number of sets tried for one pod."""
 TRIALS_WITH_RULES = 400
 TRIALS_OF_MOVES = 8
-"""The same, where each set must find room elsewhere too, on `NODES` nodes at most: that takes
-longer to try, and mostly the first ones do, as only pods are looked at that fit somewhere."""
+"""Maximum number of sets tried when each set's pods must also fit elsewhere, on at most `NODES`
+nodes. Such trials take longer, and the first ones usually succeed, because only pods that fit
+somewhere else are considered."""
 SETS = 6
-"""Sets of a node that are kept for a trial."""
+"""Sets of a node that are kept for trials."""
 PUT_BACK_ON = 8
-"""Nodes on which, where no set of those helped, all go on trial and are put back one by one."""
+"""Nodes on which, if none of their sets helped, all pods are removed on trial and put back one by
+one."""
 
 Fits = Callable[[int, Sequence[str]], bool]
-"""Tells if the pod fits on the node of a row once these are gone too."""
+"""Returns True if the pod fits on the node in this row once the pods with these UIDs are gone
+too."""
 VictimsOn = Callable[[str], Sequence[Victim]]
-"""The pods of a node that may be ended for this one."""
+"""Returns the pods of a node that may be ended for this pod."""
 
 
 class FoundVictims(NamedTuple):
-    """The node's row, and the victims there; none where the pods that leave anyway are enough."""
+    """Row of the node, and its victims; none if the pods that leave anyway free enough."""
 
     row: int
     victims: tuple[Victim, ...]
@@ -66,7 +70,7 @@ class FoundVictims(NamedTuple):
 
 
 class _NextSet(NamedTuple):
-    """One of a node's sets, in the order of trials. `helps`: it is known to help."""
+    """Set of a node's victims, in the order of trials. `helps`: a trial has already succeeded."""
 
     cost: PreemptionCost
     row: int
@@ -76,14 +80,14 @@ class _NextSet(NamedTuple):
 
 
 class VictimSearch:
-    """One search, for a pod with this demand and `priority`, among nodes that are `open` to it.
+    """Search for the pods to end so that a pod with this demand and `priority` fits on one of the
+    nodes in the mask `is_open`.
 
-    `going` are pods that go anyway, and the `taken` places are others' then; on a node those count
-    that are there. `allowed` says how many pods each budget still lets go.
-    `fits` decides on trial. `simple`: sums tell nearly all, as no rules about other pods count;
-    `rules` are what these ask of pods that leave.
-    `suits` is asked of victims that would do: it says whether they are accepted.
-    """
+    `going` are pods that leave anyway; the `taken` placements are then occupied by other pods; both
+    count on their own nodes. `allowed` is how many pods of each disruption budget may still be
+    ended. `fits` decides by trial. `simple`: no rules about other pods count, so sums are nearly
+    sufficient; `rules` are the pods that such rules require to leave. `suits`, if given, must
+    accept the victims."""
 
     def __init__(
         self,
@@ -119,8 +123,8 @@ class VictimSearch:
         self.trials = 0
 
     def find(self) -> FoundVictims | None:
-        """Return the victims; None if ending pods would not help, or none were found within the
-        trials."""
+        """Return the victims; None if ending pods would not help, or no victims were found within
+        the limit of trials."""
         if self._going and (row := self._without_going()) >= 0:
             return FoundVictims(row, (), None)
         steps = self._lower.priorities(self._priority)
@@ -135,7 +139,7 @@ class VictimSearch:
         return self._best(steps[-1], violating=True)
 
     def find_on(self, row: int) -> FoundVictims | None:
-        """Return the victims on the node of this row, as `find` chooses them."""
+        """Return the victims on the node in this row, chosen as by `find`."""
         if not self._open[row]:
             return None
         if self._going and self._fits(row, ()):
@@ -149,8 +153,8 @@ class VictimSearch:
         return self._best_of([row], steps[-1], violating=True)
 
     def likeliest(self) -> list[int]:
-        """Return the rows of the nodes where ending all pods of lower priority could help, the
-        likeliest first, `NODES` at most."""
+        """Return up to `NODES` rows of nodes where ending all pods of lower priority could help,
+        the likeliest first."""
         steps = self._lower.priorities(self._priority)
         rows = self._rows(steps[-1] if steps else -STAYS, violating=self._may_violate)
         likeliest: list[int] = rows[:NODES].tolist()
@@ -173,7 +177,8 @@ class VictimSearch:
             freed.add(self._ledger.table, placement, -1)
 
     def _first_step(self, steps: Sequence[int]) -> int:
-        """Return the lowest priority up to which ending all pods could help, by bisection."""
+        """Return the index of the lowest priority up to which ending all pods could help, by
+        bisection."""
         low, high = 0, len(steps)
         while low < high:
             middle = (low + high) // 2
@@ -184,8 +189,8 @@ class VictimSearch:
         return low
 
     def _could(self, up_to: int, *, violating: bool) -> tuple[Bools, FreedByNode]:
-        """Return a mask of nodes where ending all pods of at most this priority could help, and
-        what their end would free."""
+        """Return a mask of nodes where ending all pods of at most this priority could help, and the
+        amounts that this would free."""
         freed = self._lower.freed(up_to, guarded=violating)
         if self._going:
             freed = freed.copied()
@@ -193,7 +198,7 @@ class VictimSearch:
         return self._open & could_fit(self._ledger.table, self._demand, freed), freed
 
     def _rows(self, up_to: int, *, violating: bool) -> Ints:
-        """Return the rows of these nodes, the likeliest first."""
+        """Return the rows of nodes where ending pods could help, the likeliest first."""
         could, freed = self._could(up_to, violating=violating)
         rows = np.flatnonzero(could)
         if len(rows) <= NODES:
@@ -249,7 +254,7 @@ class VictimSearch:
         violating: bool,
         alone: bool = False,
     ) -> FoundVictims | None:
-        """Return the cheapest set that helps, on the nodes of these rows. `never` are rows where
+        """Return the cheapest set that helps, on the nodes of these rows. `never` caches rows where
         not even ending all pods helps."""
         sets = [
             (cost, row, chosen)
@@ -275,8 +280,9 @@ class VictimSearch:
     def _best_by_rules(
         self, here: Mapping[int, NodeSets], *, violating: bool
     ) -> FoundVictims | None:
-        """Do the same with rules about other pods, which sums do not cover fully: the cheapest
-        first, and once a node's set did not help, only sets with all pods that must leave there."""
+        """Return the cheapest set that helps where rules about other pods count, which sums do not
+        cover fully. Once a set of a node did not help, only sets with all pods that must leave
+        there are tried."""
         looked_at = set[int]()
         for alone in (False,) if violating else (True, False):
             sets = list[_NextSet]()
@@ -298,7 +304,7 @@ class VictimSearch:
         violating: bool,
     ) -> FoundVictims | None:
         """Return the first of these sets of victims that helps. If a node's first set does not
-        help, more sets of that node are tried."""
+        help, try more sets of that node."""
         while sets and self.trials < self._most:
             cost, row, _, chosen, helps = heappop(sets)
             if helps or (self._fits(row, chosen) and self._accepted(row, chosen)):
@@ -345,7 +351,9 @@ class VictimSearch:
         return victims
 
     def _put_back(self, row: int, sets: NodeSets, *, violating: bool) -> FoundVictims | None:
-        """End all pods, then put each back, in kube-scheduler's order, if the pod still fits."""
+        """Remove all pods of a node on trial, then put back each one, in kube-scheduler's order,
+        without which the waiting pod still fits. Return the remaining victims; None if nothing
+        helps."""
         gone = sets.victims
         if not gone or self.trials + len(gone) >= self._most or not self._fits(row, gone):
             return None

@@ -1,8 +1,7 @@
-"""Pods that may be ended for another pod, and the cost of ending some of them.
+"""Pods that may be ended for another pod, and the cost of ending them.
 
-The order is kube-scheduler's: fewest violated disruption budgets, lowest highest priority, smallest
-sum of priorities, fewest pods, latest start of the most important of them.
-"""
+Costs are compared as by kube-scheduler: fewest violated disruption budgets, lowest highest
+priority, smallest sum of priorities, fewest pods, latest start of the most important pod."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,11 +12,13 @@ import msgspec
 from weft.model.selectors import PodSelector
 
 ABOVE_LOWEST = 1 << 31
-"""Added to each priority in a sum, so that it grows with every pod: priorities are 32 bits wide."""
+"""Added to each priority in a sum so that each pod increases the sum: priorities are 32-bit
+integers."""
 
 
 class Budget(msgspec.Struct, frozen=True, gc=False):
-    """A disruption budget, `name` with its namespace, and how many more of its pods may end now."""
+    """Disruption budget: `name` with its namespace, its pods, and how many of them may be evicted
+    now."""
 
     name: str
     pods: PodSelector
@@ -27,9 +28,8 @@ class Budget(msgspec.Struct, frozen=True, gc=False):
 class Victim(NamedTuple):
     """Pods that are ended together or not at all: one pod, or a gang.
 
-    `priority` is the highest of theirs, `since_ns` when the first of them got its place, `budgets`
-    has each budget once for each pod that counts against it.
-    """
+    `priority` is the highest among them, `since_ns` the time at which the first was placed, and
+    `budgets` names each disruption budget once for each pod that counts against it."""
 
     uids: tuple[str, ...]
     priority: int
@@ -38,18 +38,18 @@ class Victim(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """Return its part of the sum of priorities."""
+        """The victim's part of a sum of priorities."""
         return len(self.uids) * (self.priority + ABOVE_LOWEST)
 
 
 def uids_of(victims: Iterable[Victim]) -> list[str]:
-    """Return all of their pods."""
+    """Return the UIDs of all pods of these victims."""
     return [uid for victim in victims for uid in victim.uids]
 
 
 class PreemptionCost(NamedTuple):
-    """The cost of ending some pods, compared part by part; smaller is better. `minus_start_ns` is
-    the negative start of the earliest of those with the highest priority."""
+    """Cost of ending some pods, compared field by field; smaller is better. `minus_start_ns` is the
+    negative start time of the earliest victim with the highest priority."""
 
     violations: int
     highest: int
@@ -59,8 +59,8 @@ class PreemptionCost(NamedTuple):
 
 
 def violations(victims: Iterable[Victim], allowed: Mapping[str, int]) -> int:
-    """Count the pods ended beyond what budgets allow, which the most important pods use up
-    first."""
+    """Count the pods ended beyond what their budgets allow; the most important pods use up the
+    budgets first."""
     left, found = dict(allowed), 0
     for victim in sorted(victims, key=importance):
         found += min(len(victim.uids), _take(victim, left)) if victim.budgets else 0
@@ -68,13 +68,13 @@ def violations(victims: Iterable[Victim], allowed: Mapping[str, int]) -> int:
 
 
 def importance(victim: Victim) -> tuple[int, int, tuple[str, ...]]:
-    """Return the sort key by which the most important comes first, as kube-scheduler sorts."""
+    """Return the sort key that puts the most important first, as in kube-scheduler."""
     return -victim.priority, victim.since_ns, victim.uids
 
 
 def in_order_of_return(victims: Iterable[Victim], allowed: Mapping[str, int]) -> list[Victim]:
-    """Return the order in which kube-scheduler tries to let a node's pods stay: first those whose
-    end violates a budget if all went, the most important first."""
+    """Return the victims in the order in which kube-scheduler tries to keep them: first those whose
+    end would violate a budget if all were ended, each part by falling importance."""
     left = dict(allowed)
     violating, others = list[Victim](), list[Victim]()
     for victim in sorted(victims, key=importance):
@@ -83,8 +83,8 @@ def in_order_of_return(victims: Iterable[Victim], allowed: Mapping[str, int]) ->
 
 
 def _take(victim: Victim, left: dict[str, int]) -> int:
-    """Count the victim's pods against what its budgets have `left`; return by how much that is too
-    little."""
+    """Count the victim's pods against the budgets' remaining allowance `left`; return by how many
+    they exceed it."""
     over = 0
     for budget, count in Counter(victim.budgets).items():
         has = max(0, left.get(budget, 0))
@@ -94,7 +94,7 @@ def _take(victim: Victim, left: dict[str, int]) -> int:
 
 
 def cost_of(victims: Sequence[Victim], allowed: Mapping[str, int]) -> PreemptionCost:
-    """Return the cost of ending these (at least one); `allowed` is by budget."""
+    """Return the cost of ending these victims (at least one); `allowed` is by budget."""
     highest = max(victim.priority for victim in victims)
     return PreemptionCost(
         violations(victims, allowed),

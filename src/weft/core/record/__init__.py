@@ -1,8 +1,8 @@
-"""The decisions file: the ordered event log with the decisions made, and its replay.
+"""Writes, reads and replays decisions files: the events that an engine received, in order, and its
+decisions.
 
-In: writing and reading the file and its folder of signals, replaying it, explaining one pod from
-it. Out: deciding (`core/engine/`), printing (`cli/`).
-"""
+The package also explains a recorded decision and sums up usage. Deciding is `core/engine/`'s,
+printing `cli/`'s."""
 
 from weft.core.record.file import (
     DecisionLine,

@@ -1,11 +1,10 @@
-"""The hash chain of a decisions file: each line ends with a hash of it and of all lines before.
+"""Hash chain of a decisions file: each line ends with a hash of itself and of all lines before.
 
-line 1 ──▶ blake2b(line 1) ──▶ blake2b(that + line 2) ──▶ … ──▶ the end record
+  line 1 ──▶ blake2b(line 1) ──▶ blake2b(that + line 2) ──▶ … ──▶ the end record
 
 A line that was changed, lost, duplicated or moved breaks the chain at its place. A file without an
 end record was truncated, or its process ended without closing it. The chain detects damage, not
-forgery: anyone who can rewrite the whole file can also compute a new chain.
-"""
+forgery: anyone who can rewrite the whole file can also compute a new chain."""
 
 from hashlib import blake2b
 
@@ -15,8 +14,8 @@ _TAIL = len(FIELD) + _HEX + len(b'"}\n')
 
 
 class Chain:
-    """Adds the chain field to the lines of one file, in order. `last` and `lines` can be saved and
-    restored."""
+    """Adds the chain field to the lines of one file, in order. A caller can save `last` and
+    `lines`, and set them again to go back to that line."""
 
     __slots__ = ("last", "lines")
 
@@ -48,7 +47,8 @@ class ChainCheck:
         return True
 
     def what_is_wrong(self, line: bytes, following: bytes = b"") -> str:
-        """Say what is wrong with the line that `follows` refused; `following` is the next line."""
+        """Describe the damage of a line that `follows` refused; `following` is the line after
+        it."""
         before = self.lines
         if line == self._line:
             return f"repeats line {before}"

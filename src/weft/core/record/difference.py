@@ -25,7 +25,8 @@ class FieldDifference(NamedTuple):
 
 
 def differences(verdict: "ReplayResult") -> list[FieldDifference]:
-    """List the fields that differ; only "decision" where one side has no decision at all."""
+    """List the fields in which a replayed decision differs from the record; a single entry
+    "decision" if only one of the two has a decision."""
     was, now = verdict.was, verdict.now
     if was is None and now is None:
         return []
@@ -48,7 +49,8 @@ def _outcome(record: Record | None) -> str:
 
 
 def _field(field: str, was: Any, now: Any) -> Iterator[FieldDifference]:
-    """Yield one row per field; of reason counts and of candidates only the entries that differ."""
+    """Yield the differing parts of one field. Of reason counts and candidates only differing
+    entries."""
     if field == "counts":
         before, after = _counts(was), _counts(now)
         for reason in dict.fromkeys([*before, *after]):
@@ -69,7 +71,7 @@ def _field(field: str, was: Any, now: Any) -> Iterator[FieldDifference]:
 
 
 def _counts(counts: tuple[int, ...]) -> dict[str, int]:
-    """Return the number of nodes by reason, those that fit first."""
+    """Return the number of nodes by reason; nodes that fit come first."""
     known = [TEXT[code] for code in Code]
     return {
         known[code] if code < len(known) else f"reason {code}": count
@@ -84,7 +86,7 @@ def _candidate(candidate: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return text unchanged and structures as JSON; a dash for nothing."""
+    """Return text unchanged, other values as JSON, and a dash for an empty value."""
     if value in (None, "", ()) or value is msgspec.UNSET:
         return _ABSENT
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -45,7 +45,8 @@ from weft.model.queue_rules import (
 from weft.model.request import PREFERENCES_PERCENT
 
 INLINE_BYTES = 4096
-"""Snapshots up to this size are written into the file itself, so that a few GPUs need no folder."""
+"""Size in bytes up to which a snapshot is written into the file itself, so that a cluster of a few
+GPUs needs no folder."""
 
 SCHEMA = "weft.dev/decisions/v3"
 FORMER = "weft.dev/decisions/v2"
@@ -71,7 +72,7 @@ class PolicyUse(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, policy: Policy, weight: int = 1) -> Self:
-        """Describe this policy and its options."""
+        """Return the name, weight, options and origin of this policy."""
         return cls(policy.name, weight, policy.made_with, policy.origin or UNSET)
 
 
@@ -86,7 +87,8 @@ class ProfileUse(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, profile: Profile) -> Self:
-        """Describe this profile and its policies; defaults are left out."""
+        """Return the settings of this profile and its policies; settings at their default are left
+        out."""
         percent = profile.preferences
         return cls(
             profile.name,
@@ -170,8 +172,8 @@ class FileLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EndRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The last line, with the reason why recording ended: `closed`, `full` (the file reached its
-    size limit) or `failed` (`why` says how)."""
+    """Last line of a decisions file, with the reason why recording ended: `closed`, `full` (the
+    file reached its size limit) or `failed` (`why` gives the error)."""
 
     end: Literal["closed", "full", "failed"]
     why: str = ""
@@ -190,10 +192,10 @@ class FullError(OSError):
 
 
 class DecisionLines:
-    """Encodes header and lines; with a `side` folder, large snapshots are written there.
+    """Encodes the lines of a decisions file; writes large snapshots to the folder `side` if there
+    is one.
 
-    `size` counts the bytes of both, limited to `most_bytes` (0: no limit).
-    """
+    `size` counts the bytes of file and folder, limited to `most_bytes` (0: no limit)."""
 
     def __init__(self, side: Path | None = None, most_bytes: int = 0) -> None:
         self._side, self._most = side, most_bytes
@@ -202,7 +204,8 @@ class DecisionLines:
         self._chain = Chain()
 
     def encoded(self, line: Header | DecisionLine) -> bytes:
-        """Encode a line, after writing its large snapshot to the folder. OSError if that fails."""
+        """Encode a line, after writing its large snapshot to the folder. Raises `OSError` if the
+        write fails and `FullError` at the size limit."""
         if self._side is not None and isinstance(line, DecisionLine) and is_large(line):
             assert isinstance(line.event, SignalsChanged)
             stored, packed = self._packer.pack(line.event.signals)
@@ -213,12 +216,12 @@ class DecisionLines:
         return self.sealed(self._encoder.encode(line))
 
     def sealed(self, text: bytes) -> bytes:
-        """Add the chain field to an encoded line, within the size limit."""
+        """Add the chain field to an encoded line; `FullError` at the size limit."""
         self.take(sealed_size(text))
         return self._chain.sealed(text)
 
     def ended(self, end: EndRecord) -> bytes:
-        """Encode the last line; space for it is always reserved."""
+        """Encode the end record; space for it is always reserved."""
         return self._chain.sealed(self._encoder.encode(end))
 
     def take(self, size: int) -> None:
@@ -228,16 +231,16 @@ class DecisionLines:
         self.size += size
 
     def mark(self) -> ChainMark:
-        """Return the present position in the chain."""
+        """Return the current position in the chain."""
         return self._chain.last, self._chain.lines
 
     def back_to(self, mark: ChainMark) -> None:
-        """Forget the lines encoded since `mark`: the caller drops them from the file."""
+        """Return the chain to position `mark`; the caller removes the later lines from the file."""
         self._chain.last, self._chain.lines = mark
 
 
 class DecisionsWriter:
-    """Writes header and lines to `out`, including large snapshots."""
+    """Writes the lines of a decisions file to `out`, with snapshots of any size inline."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out, self._lines = out, DecisionLines()
@@ -257,7 +260,7 @@ def is_large(line: DecisionLine) -> bool:
 
 
 class Recorder:
-    """Wraps an engine's `handle`; each event and its decisions are passed to `write`."""
+    """Wraps an engine's `handle`: passes each event and its decisions to `write`."""
 
     def __init__(
         self, engine: Engine, header: Header, write: Callable[[Header | DecisionLine], None]
@@ -266,14 +269,16 @@ class Recorder:
         self._write(replace(header, schema=SCHEMA))
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
-        """Handle the event as `Engine.handle` does, and record it."""
+        """Pass the event to the engine, record it with its decisions, and return the engine's
+        commands."""
         commands = self._engine.handle(event, now_ns)
         self._write(DecisionLine(now_ns, event, records_of(commands)))
         return commands
 
 
 def hand_over(engine: Engine, line: DecisionLine, number: int) -> list[Command]:
-    """Hand the event of line `number` to the engine; `BadInputError` if a policy cannot read it."""
+    """Pass the event of line `number` to the engine and return the commands. Raises `BadInputError`
+    if a policy cannot read its input."""
     commands = engine.handle(line.event, line.at_ns)
     if isinstance(line.event, PolicyInput) and not line.records:
         for command in commands:

@@ -1,7 +1,6 @@
-"""Sums up, while events are passed to an engine, how much of its GPUs is lent, stranded and
-borrowed. The ledger is read only when time advances, so that states of no duration cost nothing.
-Amounts are whole numbers, times nanoseconds.
-"""
+"""Sums up, during a replay, how much GPU memory is lent, and how much GPU is stranded or borrowed.
+The ledger is read only when time advances, since a state without duration adds nothing. Amounts are
+whole numbers, multiplied by nanoseconds."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -16,7 +15,7 @@ from weft.core.record.file import DecisionLine
 from weft.model import Shape
 
 MOST_USUAL = 40
-"""Shapes of pods by which is told what is stranded."""
+"""Number of the commonest pod shapes for which stranded GPU is computed."""
 
 
 def usual_shapes(lines: Iterable[DecisionLine]) -> list[Shape]:
@@ -29,8 +28,9 @@ def usual_shapes(lines: Iterable[DecisionLine]) -> list[Shape]:
 
 
 class LentMemory:
-    """Memory that pods are promised of GPUs beyond what these have: `total_mib`, and `of` each pod
-    that leaves its own idle. Of a GPU's pods the first that came lend first."""
+    """GPU memory reserved beyond the size of the GPUs, which is lent by pods that leave part of
+    theirs idle. `total_mib` is the sum over all nodes. On each GPU the pods that came first lend
+    first."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -38,7 +38,7 @@ class LentMemory:
         self.total_mib = 0
 
     def look(self, node: str) -> set[str]:
-        """Look at a node again; return the pods that lend another amount than before."""
+        """Read a node's holdings again; return the UIDs of pods whose lent amount changed."""
         before, lent_before = self._of_node.pop(node, (0, {}))
         total, lent = self._look(node)
         if total:
@@ -49,7 +49,7 @@ class LentMemory:
         }
 
     def of(self, node: str, uid: str) -> int:
-        """Return the MiB that this pod lends there, as last looked at."""
+        """Return the MiB that this pod lends on this node, as of the last `look`."""
         _, lent = self._of_node.get(node, (0, {}))
         return lent.get(uid, 0)
 
@@ -75,7 +75,8 @@ class LentMemory:
 
 
 class StrandedGpu:
-    """Idle GPU that pods of the `usual` shapes cannot use, `milli` of all nodes."""
+    """Idle GPU that no pod of the `usual` shapes can use: `milli` thousandths of GPUs on all
+    nodes."""
 
     def __init__(self, ledger: Ledger, usual: Iterable[Shape]) -> None:
         self._ledger, self._usual = ledger, [*usual]
@@ -85,11 +86,11 @@ class StrandedGpu:
         self.milli = 0
 
     def nodes_changed(self) -> None:
-        """Take what nodes take and have from them again."""
+        """Compute everything again at the next `look`, because nodes changed."""
         self._meter = None
 
     def look(self) -> None:
-        """Look at the nodes that changed."""
+        """Recompute the nodes whose holdings changed, and `milli`."""
         ledger, table = self._ledger, self._ledger.table
         if not (self._usual and table.count):
             self.milli = 0
@@ -110,9 +111,11 @@ class StrandedGpu:
 
 
 class BorrowedGpus:
-    """GPUs that queues with a guarantee hold by borrowing, as `weft queues` counts them: those of
-    pods without which the queue would still have its guarantee. `milli_ns` by queue; `queue_of`
-    knows the queues of pods by UID, "" if it does not."""
+    """Sums up the GPUs that queues hold by borrowing, as `weft queues` counts them: the GPUs of
+    pods that could end and the queue would still use its whole guarantee. Only queues with a
+    guarantee count.
+
+    `milli_ns` is by queue; `queue_of` returns a pod's queue by UID, "" if unknown."""
 
     def __init__(self, engine: Engine, queue_of: Callable[[str], str]) -> None:
         self._engine, self._queue_of, self._counts = engine, queue_of, QueueCounts(engine)
@@ -123,7 +126,7 @@ class BorrowedGpus:
         self.is_stale = False
 
     def sum_up(self, lasted_ns: int) -> None:
-        """Add what each queue borrowed during the last `lasted_ns`."""
+        """Add the amounts that each queue borrowed during the last `lasted_ns` nanoseconds."""
         if self.is_stale and self.promised:
             held = self._engine.ledger.holdings
             queues = {uid: queue for uid in held if (queue := self._queue_of(uid))}

@@ -28,10 +28,10 @@ class _ReachedError(Exception):
 
 
 def explain(path: Path, name: str, create: Callable[..., Any]) -> Explanation:
-    """Explain the last decision on `name`: NAME, NAMESPACE/NAME or a UID.
+    """Explain the last recorded decision on the pod `name`: NAME, NAMESPACE/NAME or UID.
 
-    `create(name, **options)` makes policies. `BadInputError` where the file has no such pod.
-    """
+    `create(name, **options)` makes policies. Raises `BadInputError` if the file has no decision on
+    such a pod."""
     pods, last, became, doubt = _find(path, name)
     record = max(last.values(), key=lambda record: record.seq)
     header, lines = read(path)
@@ -52,8 +52,8 @@ def explain(path: Path, name: str, create: Callable[..., Any]) -> Explanation:
 
 
 def _explain(engine: Engine, decision: RecordedDecision, on: str) -> Explanation:
-    """Explain with the engine right before the decision; `on`: the node chosen by
-    kube-scheduler."""
+    """Explain the decision from the engine's state right before it; `on` is the node that
+    kube-scheduler chose, "" if Weft chose."""
     pod, record = decision.pod, decision.record
     if record.outcome == FAULTED:
         summary = FeasibilitySummary(engine.ledger.table.count, 0, ())
@@ -103,8 +103,8 @@ def _explanation(decision: RecordedDecision, state: State, why: str, **more: Any
 
 
 def _behind_eviction(engine: Engine, record: Record) -> MetricsRead | None:
-    """Return the metrics by which the GPU's pods need more than it has; None for other
-    evictions."""
+    """Return the metrics that showed the GPU's pods to need more than the GPU has; None if the
+    eviction had another reason."""
     view, eviction = engine.signals, record.eviction
     if eviction is None:
         return None
@@ -116,10 +116,9 @@ def _behind_eviction(engine: Engine, record: Record) -> MetricsRead | None:
 def _find(
     path: Path, name: str
 ) -> tuple[dict[str, PodRequest], dict[str, Record], dict[str, str], str]:
-    """Find the pods called `name`: requests, last records, and what happened since, all by UID.
+    """Find the pods called `name`: their requests, last records, and events since, each by UID.
 
-    The fourth value says why the file cannot be relied on to its end, "" if it can.
-    """
+    The fourth value is a warning if the file is incomplete, "" if it is whole."""
     pods: dict[str, PodRequest] = {}
     last: dict[str, Record] = {}
     became: dict[str, str] = {}

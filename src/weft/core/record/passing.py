@@ -1,11 +1,10 @@
-"""Passes through a decisions file, for whoever looks at the states between its events.
+"""Replays a decisions file and shows the engine's state after each event.
 
-    run = RecordedRun(path, create)
-    for at_s, engine in run.states(): …     # the engine after each event
-    run.trouble                             # why there is no more, or what is doubtful
+  run = RecordedRun(path, create)
+  for at_s, engine in run.states(): …     # the engine after each event
+  run.trouble                             # why the replay ended early, or a warning; "" if neither
 
-States are those of the recorded decisions: where this Weft decides otherwise, the passing ends.
-"""
+The replay ends at the first decision that this version of Weft makes differently."""
 
 from array import array
 from collections.abc import Callable, Iterator
@@ -21,12 +20,11 @@ SECOND_NS = 1_000_000_000
 
 
 class RecordedRun:
-    """One decisions file. `create(name, **options)` makes policies.
+    """Replay of one decisions file. `create(name, **options)` makes policies.
 
-    `at_s` has the moments of all events that can be read, seconds since 1970. The file's own clock
-    begins anywhere: `offset_s` leads to 1970, as far as pods' times of creation tell, which are
-    whole seconds.
-    """
+    `at_s` has the times of all readable events, in seconds since 1970. The file's own clock may
+    begin anywhere; `offset_s` converts it, estimated from the pods' creation times (whole
+    seconds)."""
 
     def __init__(self, path: Path, create: Callable[..., Any]) -> None:
         self._path, self._create = path, create
@@ -43,8 +41,8 @@ class RecordedRun:
         self.at_s = array("d", (each / SECOND_NS + self.offset_s for each in at_ns))
 
     def states(self) -> Iterator[tuple[float, Engine]]:
-        """Yield the moment of each event, seconds since 1970, and the engine after it: always the
-        same one, so look before you go on."""
+        """Yield each event's time, in seconds since 1970, and the engine after the event. The
+        engine is the same object each time, so read its state before the next event."""
         header, lines = read(self._path)
         engine = header.engine(self._create)
         number = 0

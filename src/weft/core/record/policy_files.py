@@ -1,8 +1,7 @@
-"""Loads policies from Python files: `--policy ./mine.py:Mine`, for simulations and replays.
+"""Loads policies from Python files (`--policy ./mine.py:Mine`) for simulations and replays.
 
-A policy must be one self-contained file (other imports must be installed packages): its hash then
-identifies the code that decided.
-"""
+A policy must be in one self-contained file that imports only installed packages, so that the file's
+hash identifies the code that decided."""
 
 import hashlib
 import re
@@ -26,7 +25,7 @@ _SPEC = re.compile(r"(?P<file>[^:]+)(?::(?P<name>[^:=]+))?(?::(?P<options>.*))?"
 
 
 class PolicyFile(NamedTuple):
-    """A class in a file; "" for `class_name` means the only policy in it."""
+    """Policy class in a file; "" for `class_name` means the only policy in the file."""
 
     path: Path
     class_name: str = ""
@@ -36,7 +35,7 @@ class PolicyFile(NamedTuple):
 
 
 class PolicyRegistry(Registry):
-    """Policies by name, or by file and class."""
+    """Registry that finds policies by name, or by file and class."""
 
     def from_spec(self, spec: str) -> Policy:
         """Create a policy from its name, or from `FILE.py:Class`, each with `:option=value,…`
@@ -48,19 +47,18 @@ class PolicyRegistry(Registry):
         return super().from_spec(f"{policy.name}:{match['options'] or ''}")
 
     def add(self, file: PolicyFile) -> type[Policy]:
-        """Load the policy of this file and register it under its name."""
+        """Load the policy of this file, register it under its name, and return it."""
         policy = load(file)
         if self._known.get(policy.name) is not policy:
             self.register(policy)
         return policy
 
     def restore(self, header: "Header", decisions: Path, files: Sequence[str]) -> list[str]:
-        """Prepare the policies of a decisions file's header; return notes on those that have
-        changed.
+        """Register the policies that a decisions file's header needs; return notes on those that
+        have changed since.
 
         A policy file recorded in the header is loaded only if it is one of `files`: reading a
-        record never runs code that the user did not name.
-        """
+        record never runs code that the user did not name."""
         for file in files:
             match = _SPEC.fullmatch(file)
             if match is None or not _is_file(match["file"]):
@@ -82,14 +80,14 @@ class PolicyRegistry(Registry):
         return notes
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out policies from files: a new process loads those itself."""
+        """Leave out policies from files when pickling: a new process loads their files itself."""
         built_in = {n: p for n, p in self._known.items() if not (p.origin and p.origin.file)}
         return {"_known": built_in}
 
 
 def load(file: PolicyFile) -> type[Policy]:
-    """Return the policy class of a file; `BadInputError` names the faulty line or the classes
-    found."""
+    """Return the policy class of a file. Raises `BadInputError` that names the faulty line, or the
+    classes found if there is not exactly one policy."""
     from weft.files.reading import raw_bytes
 
     try:
@@ -114,7 +112,7 @@ def _unreadable(path: Path, error: OSError) -> str:
 
 
 def _module(path: Path, text: bytes, sha256: str) -> ModuleType:
-    """Execute the file as a module; the same content is loaded only once."""
+    """Execute the file as a module; a file with the same content is loaded only once."""
     name = f"weft_policy_{re.sub(r'[^0-9a-zA-Z_]', '_', path.stem)}_{sha256[:16]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -132,7 +130,7 @@ def _module(path: Path, text: bytes, sha256: str) -> ModuleType:
 
 
 def _line_of(path: Path, error: BaseException) -> str:
-    """Name the file, and its line at which loading failed where known."""
+    """Name the file, and the line at which loading failed if it is known."""
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
@@ -179,7 +177,7 @@ _HOW = "derive a class from weft.core.framework.Policy"
 
 
 def _place(origin: PolicyOrigin) -> str:
-    """Describe which file (with its hash) or version a policy comes from."""
+    """Return the file (with its hash) or the version from which a policy comes."""
     if origin.file:
         return f"{origin.file} (sha256 {origin.sha256[:12]}…)"
     return origin.version or f"Weft {weft.__version__}"

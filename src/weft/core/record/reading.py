@@ -1,8 +1,7 @@
-"""Reads a decisions file strictly, and reports how far it can be relied on.
+"""Reads a decisions file and checks every line against the hash chain.
 
 A line that is not the one originally written is an error with its number. A file whose end is
-missing is read up to its last whole line; `Lines.check` reports that once the lines are read.
-"""
+missing is read up to its last whole line; `Lines.check` reports that once all lines are read."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,8 +36,9 @@ _CODES_BEFORE = {
     41: (Code.GROUP_INCOMPLETE, 1),
     43: (Code.QUEUE_LIMIT, 0),
 }
-"""For records of earlier versions, by their number of reasons: where to insert the next new reason,
-and how many to append. Less as many as came before it since: of the first, one or two."""
+"""Converts records of earlier versions, by the number of reasons that their version knew: the index
+at which to insert a zero for the next new reason, and how many zeros to append. Indexes are lower
+by the number of reasons inserted before them since."""
 
 _END = b'{"end":'
 _NO_END = (
@@ -53,12 +53,11 @@ Line = TypeVar("Line")
 
 
 class FileCheck(msgspec.Struct):
-    """How far a file can be relied on, known once its lines are read.
+    """How complete a file is, known once all its lines are read.
 
-    `verified`: every line is the one that was written, up to the end record, whose reason is `end`.
-    `incomplete`: every line is the one that was written, but the end is missing. `lines` counts the
-    whole lines; `why` explains the state to people.
-    """
+    `verified`: every line is unchanged, up to the end record, whose reason is `end`. `incomplete`:
+    every line is unchanged, but the end is missing. `lines` counts the whole lines; `why` explains
+    the state to a user."""
 
     state: FileState = "unread"
     lines: int = 0
@@ -67,8 +66,7 @@ class FileCheck(msgspec.Struct):
 
 
 class Lines(Iterator[Line], Generic[Line]):
-    """An iterator over a file's lines; `check` tells, once exhausted, how far they can be relied
-    on."""
+    """Iterator over a file's lines; `check` tells at the end how complete the file is."""
 
     def __init__(self, lines: Iterator[Line], check: FileCheck) -> None:
         self._lines, self.check = lines, check
@@ -85,13 +83,14 @@ class _MadeBy(msgspec.Struct, frozen=True):
 
 
 def read(path: Path) -> tuple[Header, Lines[DecisionLine]]:
-    """Read a decisions file's header and lines; `BadInputError` names a broken line."""
+    """Return a decisions file's header and an iterator over its lines. Raises `BadInputError` with
+    the number of a broken line."""
     header, lines = skim(path)
     return header, Lines(_with_snapshots(path, lines), lines.check)
 
 
 def skim(path: Path) -> tuple[Header, Lines[FileLine]]:
-    """Read as `read` does, but leave out the snapshots next to the file."""
+    """Read as `read` does, but do not load the snapshots from the folder next to the file."""
     try:
         with _open(path) as file:
             header = _header(path, read_line(file, f"{path}, line 1"))
@@ -102,7 +101,7 @@ def skim(path: Path) -> tuple[Header, Lines[FileLine]]:
 
 
 def _with_snapshots(path: Path, lines: Iterator[FileLine]) -> Iterator[DecisionLine]:
-    """Yield the lines with every snapshot read in from its blob."""
+    """Yield the lines, each snapshot loaded from its file."""
     unpacker = Unpacker(side_of(path))
     for number, line in enumerate(lines, start=2):
         event = line.event
@@ -115,7 +114,7 @@ def _with_snapshots(path: Path, lines: Iterator[FileLine]) -> Iterator[DecisionL
 
 
 def _header(path: Path, first: bytes) -> Header:
-    """Decode line 1; the schema is checked first, as other versions may have another form."""
+    """Decode line 1. The schema is checked first, because other versions may have other fields."""
     made = msgspec.json.decode(first, type=_MadeBy)
     if made.schema not in (SCHEMA, FORMER):
         raise BadInputError(
@@ -137,7 +136,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _chained(path: Path, check: FileCheck, former: bool) -> Iterator[FileLine]:
-    """Yield the events of a file, each line checked against the chain first."""
+    """Yield the lines of a file, each checked against the chain first."""
     decoder, chain = msgspec.json.Decoder(FileLine), ChainCheck()
     with _open(path) as file:
         try:
@@ -155,7 +154,7 @@ def _chained(path: Path, check: FileCheck, former: bool) -> Iterator[FileLine]:
 
 
 def _todays(text: bytes) -> bytes:
-    """Return a line of Weft 0.1.0 with its fields under today's names."""
+    """Return a line of Weft 0.1.0 with its fields renamed to their current names."""
     line = with_todays_names(msgspec.json.decode(text), FORMER_NAMES)
     if line["event"].get("type") == "LessonsTold":
         line["event"]["type"] = OomHistoryLearnt.__name__
@@ -198,7 +197,7 @@ def _ended(file: BinaryIO, path: Path, end: EndRecord, check: FileCheck) -> None
 
 
 def _renumbered(line: FileLine) -> FileLine:
-    """Convert the counts of reasons to today's numbering."""
+    """Convert the record's reason counts to the current numbering."""
     if not any(len(record.counts) in _CODES_BEFORE for record in line.records):
         return line
     records = [replace(record, counts=_counts_now(record.counts)) for record in line.records]

@@ -10,11 +10,11 @@ from weft.core.record.file import DecisionLine, Header, hand_over, records_of
 
 
 class ReplayResult(msgspec.Struct, frozen=True):
-    """A replay's outcome: `decisions` compared, and the number of the first that differs (None:
-    none).
+    """Outcome of a replay: the number of events and `decisions` compared, and the number of the
+    first decision that differs (None if all are equal).
 
-    `was` and `now` are the two records there, `fields` the names of the fields that differ.
-    """
+    `was` and `now` are the recorded and the replayed decision, `fields` the names of their fields
+    that differ."""
 
     events: int
     decisions: int
@@ -32,7 +32,8 @@ class ReplayResult(msgspec.Struct, frozen=True):
 def replay(
     header: Header, lines: Iterable[DecisionLine], create: Callable[..., Any]
 ) -> ReplayResult:
-    """Feed the events to a fresh engine; stop at the first decision that differs."""
+    """Pass the recorded events to a new engine and compare its decisions; stop at the first
+    difference."""
     engine = header.engine(create)
     events = decisions = 0
     for line in lines:

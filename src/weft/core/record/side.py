@@ -1,13 +1,13 @@
-"""Snapshots of signals next to a decisions file: blobs named by their SHA-256, in FILE.signals/.
+"""Stores large snapshots of signals next to a decisions file: blobs named by their SHA-256, in
+FILE.signals/.
 
-A blob holds the changes since the snapshot before it in the file, so that idle GPUs cost nothing:
-the values' bits XOR the previous ones, regrouped so that all first bytes come first, then all
-second bytes, and so on, which compresses well. The first snapshot, and one with other GPUs or
-columns, is written in full. Reading restores every bit.
+A blob holds only the changes since the previous snapshot, so that idle GPUs cost nothing: the
+values' bits XOR the previous ones, regrouped so that all first bytes come first, then all second
+bytes, and so on, which compresses well. The first snapshot, and each one with other GPUs or columns
+than the one before, is written in full. Reading restores every bit.
 
-a snapshot ──SnapshotPacker──▶ blob, written before ──▶ the line that names it
-a line ──▶ blob, its hash checked ──Unpacker──▶ the snapshot
-"""
+  a snapshot ──SnapshotPacker──▶ blob, written before ──▶ the line that names it
+  a line ──▶ blob, its hash checked ──Unpacker──▶ the snapshot"""
 
 import hashlib
 import re
@@ -30,11 +30,12 @@ _ARRAYS = {"values": 8, "freshness": 1}
 
 
 class SideError(Exception):
-    """A blob is missing, or its content does not match its name; the message names it."""
+    """Raised if a blob is missing or does not match its name; the message names the blob."""
 
 
 class SignalsKept(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Stands for a `SignalsChanged` in the file: `blob` is the SHA-256 of its changes."""
+    """Replaces a `SignalsChanged` event in the file: `blob` is the SHA-256 of the snapshot's
+    changes."""
 
     version: int
     at_ns: int
@@ -42,11 +43,10 @@ class SignalsKept(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class SnapshotBlob(msgspec.Struct, frozen=True):
-    """The changes of a snapshot since version `follows`, or the whole snapshot where that is 0.
+    """Changes of a snapshot since snapshot version `follows`, or the whole snapshot if that is 0.
 
     `arrays` hold the changed bits of values and ages; `maps` the new and changed entries of the
-    snapshot's dictionaries by field, `gone` their removed keys; `plain` every other field.
-    """
+    snapshot's dictionaries by field, `gone` their removed keys; `plain` every other field."""
 
     follows: int
     arrays: dict[str, bytes]
@@ -106,7 +106,7 @@ class Unpacker:
         self._folder, self._before = folder, _NOTHING
 
     def unpack(self, signals: SignalsKept) -> SignalsSnapshot:
-        """Return the snapshot; `SideError` where its blob is missing or damaged."""
+        """Return the snapshot. Raises `SideError` if its blob is missing or damaged."""
         path = self._folder / signals.blob
         if not _NAME.fullmatch(signals.blob):
             raise SideError(f"{signals.blob!r} is not a blob name")
@@ -140,8 +140,7 @@ class Unpacker:
 
 
 def _xor(now: bytes, before: bytes, size: int) -> bytes:
-    """XOR the bytes of both arrays, and regroup them by their position in a value of `size`
-    bytes."""
+    """XOR two arrays, and group the bytes by their position within a value of `size` bytes."""
     new = np.frombuffer(now, np.uint8)
     old = np.frombuffer(before, np.uint8) if before else np.zeros(len(new), np.uint8)
     return (new ^ old).reshape(-1, size).T.tobytes()
@@ -157,20 +156,20 @@ def _unxor(bits: bytes, before: bytes, size: int) -> bytes:
 
 
 def side_of(path: Path) -> Path:
-    """Return the blob folder of a decisions file, the same before and after the file was
-    gzipped."""
+    """Return the blob folder of a decisions file; gzipping the file does not change it."""
     name = path.name.removesuffix(".gz") if path.name.endswith(".gz") else path.name
     return path.with_name(name + SUFFIX)
 
 
 def keep(folder: Path, name: str, packed: bytes) -> None:
-    """Write a blob completely or not at all. OSError if that fails."""
+    """Write a blob completely or not at all. Raises `OSError` if the write fails."""
     folder.mkdir(exist_ok=True)
     write_whole(folder / name, packed)
 
 
 def clear(folder: Path) -> None:
-    """Remove a folder of blobs if it exists. Other files in it stay, which raises OSError."""
+    """Remove a folder of blobs if it exists. Raises `OSError` if it contains other files, which
+    stay."""
     if not folder.is_dir():
         return
     for path in folder.iterdir():

@@ -1,9 +1,8 @@
-"""Accounts, from a decisions file, for what pods held of the cluster's GPUs, and for how long.
+"""Sums up, from a decisions file, the GPUs that pods held, and for how long.
 
-The file is replayed, and every booking of the ledger counted: an amount times the nanoseconds for
-which it was held, in whole numbers, so that sums are exact. What is charged is as everywhere else
-(`charge_of`): of each card the larger of the pod's parts of memory and cores.
-"""
+The file is replayed, and each holding in the ledger counted as amount times nanoseconds, in whole
+numbers, so that sums are exact. As everywhere, a pod is charged on each GPU for the larger of its
+parts of memory and cores (`charge_of`)."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -29,14 +28,14 @@ from weft.model import Shape
 
 HOUR_NS = 3_600 * 10**9
 KEPT_PLACES = "(kept places)"
-"""The group of places that are kept for pods which wait for others to end."""
+"""Group name for the places that are kept for pods waiting for other pods to end."""
 UNKNOWN = "(unknown)"
 NO_MODEL = "(unknown model)"
 FOREVER_NS = 1 << 62
 
 
 class UsedBy(NamedTuple):
-    """The facts of a pod by which it can be grouped."""
+    """Facts of a pod by which it can be grouped."""
 
     namespace: str = UNKNOWN
     queue: str = ""
@@ -48,12 +47,13 @@ GroupOf = Callable[[UsedBy], str]
 
 
 def by_label(key: str) -> GroupOf:
-    """Group pods by the value of this label."""
+    """Return a function that groups pods by the value of this label."""
     return lambda pod: pod.labels.get(key, "(no label)")
 
 
 def _workload(pod: UsedBy) -> str:
-    """Return its workload with its namespace, which a live pod's begins with: ml/Job/train."""
+    """Return a pod's workload as NAMESPACE/WORKLOAD; a live pod's workload begins with its
+    namespace."""
     if pod.workload.startswith(f"{pod.namespace}/"):
         return pod.workload
     return f"{pod.namespace}/{pod.workload or '(no owner)'}"
@@ -64,15 +64,17 @@ GROUPINGS: dict[str, GroupOf] = {
     "queue": lambda pod: pod.queue or pod.namespace,
     "workload": _workload,
 }
-"""Groupings by name. A pod's queue is the one that it names, else its namespace's."""
+"""Groupings by name. By queue, a pod that names no queue counts under its namespace."""
 
 
 class UsageRow(msgspec.Struct, frozen=True):
-    """Sums of one group: `pods` that held a GPU, and hours times GPUs (by model too), GiB
-    of their memory, and GPUs' worth of cores. `idle_gib_hours` is memory that was measured not to
-    be needed, `lent_gib_hours` what of that others held, `borrowed_gib_hours` what was given beyond
-    free memory. `borrowed_gpu_hours`, by queue alone: held beyond its guarantee, as `weft queues`
-    counts it. `cost` is unset without prices."""
+    """Usage of one group.
+
+    `pods` counts pods that held a GPU. Hours are multiplied by GPUs, GiB of GPU memory, or GPUs'
+    worth of cores. `idle_gib_hours` is memory measured as unneeded, `lent_gib_hours` the part of it
+    that other pods held, `borrowed_gib_hours` memory granted beyond what was free.
+    `borrowed_gpu_hours` is set for queues only: GPUs held beyond the queue's guarantee, as `weft
+    queues` counts them. `cost` is unset if no prices are given."""
 
     group: str
     pods: int
@@ -88,10 +90,11 @@ class UsageRow(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """The account of a time: `rows` by GPU-hours, the most first. `capacity_gpu_hours` are those of
-    all cards, with or without pods; `idle_gpu_hours` what of them nobody held;
-    `stranded_gpu_hours` what of GPUs in service no pod of the file's usual sizes could have used;
-    `lent_gib_hours` memory that was promised beyond what GPUs have."""
+    """Usage of a cluster during a period; `rows` in falling order of GPU-hours.
+
+    `capacity_gpu_hours` counts all GPUs, `idle_gpu_hours` the part that no pod held,
+    `stranded_gpu_hours` the part of GPUs in service that no pod of the file's usual sizes could
+    have used, and `lent_gib_hours` memory reserved beyond the size of the GPUs."""
 
     hours: float
     capacity_gpu_hours: float
@@ -102,7 +105,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class _Booking(NamedTuple):
-    """One holding, as it was charged at this time."""
+    """A pod's holding and its charge since a point in time."""
 
     group: str
     charge: Charge
@@ -113,8 +116,8 @@ class _Booking(NamedTuple):
 
 
 class _Held:
-    """Sums of one group, amount × ns: of GPUs by model (thousandths), and of the other amounts; and
-    what is held since `since_ns`."""
+    """Sums of one group, amount × ns: GPUs by model (in thousandths), and other amounts; and the
+    amounts held since `since_ns`."""
 
     __slots__ = ("models", "now", "now_of", "since_ns", "sums")
 
@@ -124,7 +127,7 @@ class _Held:
         self.models: dict[str, int] = {}
 
     def add(self, booking: "_Booking", sign: int) -> None:
-        """Hold so much more, or less, from now on."""
+        """Add the booking's amounts to those held from now on (`sign` 1), or subtract them (−1)."""
         charge, memory = booking.charge, (booking.idle_mib, booking.lent_mib, booking.borrowed_mib)
         amounts = charge.memory_mib, charge.core_milli, *memory
         self.now = [now + sign * amount for now, amount in zip(self.now, amounts, strict=True)]
@@ -132,7 +135,7 @@ class _Held:
             self.now_of[model] = self.now_of.get(model, 0) + sign * milli
 
     def sum_up(self, lasted_ns: int, now_ns: int) -> None:
-        """Add what was held for so long until now."""
+        """Add the amounts held during the last `lasted_ns` nanoseconds, until `now_ns`."""
         if lasted_ns:
             pairs = zip(self.sums, self.now, strict=True)
             self.sums = [total + lasted_ns * now for total, now in pairs]
@@ -142,7 +145,8 @@ class _Held:
 
 
 _AMOUNTS = 5
-"""MiB of memory, thousandths of cores, MiB that are idle, that are lent, that are borrowed."""
+"""Number of amounts besides GPUs: MiB of memory, thousandths of cores, and MiB idle, lent,
+borrowed."""
 
 
 class _Window(NamedTuple):
@@ -150,16 +154,16 @@ class _Window(NamedTuple):
     end_ns: int
 
     def within(self, since_ns: int, until_ns: int) -> int:
-        """Return the part of this time that is in the window, ns."""
+        """Return the nanoseconds of this period that are within the window."""
         return max(0, min(until_ns, self.end_ns) - max(since_ns, self.begin_ns))
 
 
 class UsageMeter:
-    """Counts what an engine's ledger holds while events are handed to it.
+    """Sums up the holdings of an engine's ledger while events are passed to the engine.
 
-    `group_of` says where a pod counts; `window` (ns of engine time) what of the time counts;
-    `usual` shapes of pods what is stranded. Call `at` before each event and `heard` after it.
-    """
+    `group_of` returns a pod's group; only time within `window` (ns of engine time) counts; stranded
+    GPU is computed for pods of the `usual` shapes. Call `at` before each event and `heard` after
+    it."""
 
     def __init__(
         self,
@@ -185,7 +189,7 @@ class UsageMeter:
         engine.ledger.on_booked = self._booked
 
     def at(self, now_ns: int, event: object) -> None:
-        """Take the time of an event that is handed over next, and what it says of a pod."""
+        """Advance to the time of the next event, and note the pod facts that the event has."""
         self._go_on_to(max(self.now_ns, now_ns))
         if isinstance(event, PodAdded | BindOn):
             pod = event.pod
@@ -205,7 +209,7 @@ class UsageMeter:
         return "" if known is None or is_kept(uid) else GROUPINGS["queue"](known)
 
     def _go_on_to(self, now_ns: int) -> None:
-        """Sum up what the state is until then, of the whole cluster."""
+        """Sum up the whole cluster's state until `now_ns`."""
         if lasted_ns := self._window.within(self.now_ns, now_ns):
             self._stranded.look()
             self._stranded_milli_ns += lasted_ns * self._stranded.milli
@@ -219,7 +223,7 @@ class UsageMeter:
             self._book_anew(uid)
 
     def heard(self, event: object, records: Iterable[Any]) -> None:
-        """Take what an event led to."""
+        """Update holdings after the engine has handled the event."""
         for record in records:
             if record.outcome == "placed" and record.harvested:
                 self._borrowed[record.uid] = sum(one.harvested_mib for one in record.harvested)
@@ -236,7 +240,7 @@ class UsageMeter:
             self._cards_milli = 1000 * cards(self._ledger.table)
 
     def _nodes_heard(self, event: object) -> None:
-        """Take what an event led to on nodes."""
+        """Update nodes and lent memory after an event."""
         if isinstance(event, NodesClosed):
             self._stranded.nodes_changed()
         if isinstance(event, NodesChanged):
@@ -265,7 +269,7 @@ class UsageMeter:
         self._book(holding, sign)
 
     def _book(self, holding: Holding, sign: int) -> None:
-        """The ledger holds it from now on (`sign` 1), or no more (−1)."""
+        """Charge for the holding from now on (`sign` 1), or no longer (−1)."""
         uid = holding.placement.uid
         self._looked_at.add(holding.placement.node)
         self._taken_back.is_stale = True
@@ -295,8 +299,8 @@ class UsageMeter:
         held.sum_up(self._window.within(held.since_ns, self.now_ns), self.now_ns)
 
     def usage(self, began_ns: int, prices: Mapping[str, float] | None = None) -> Usage:
-        """Return the account until now, of a file that began then. `prices` are for a GPU-hour, by
-        a part of the model's name; "default" is for models without one."""
+        """Return the usage until now of a file that began at `began_ns`. `prices` per GPU-hour are
+        by a part of the model's name; "default" is for models that no other part matches."""
         self._count_capacity()
         for held in self._held.values():
             self._sum_up(held)
@@ -340,7 +344,7 @@ class UsageMeter:
         )
 
     def _borrowed_hours(self, group: str, milli_ns: int) -> float | msgspec.UnsetType:
-        """Return the GPU-hours that a queue borrowed: all that it held, if none are promised to it;
+        """Return the GPU-hours that a queue borrowed: all that it held if it has no guarantee;
         unset for other groupings."""
         if self._group_of is not GROUPINGS["queue"]:
             return msgspec.UNSET
@@ -356,8 +360,8 @@ def _hours(amount_ns: int, per: int) -> float:
 
 
 def cost_of(gpu_hours: Mapping[str, float], prices: Mapping[str, float]) -> float:
-    """Return the price of these GPU-hours by model; of several parts of its name the longest
-    counts."""
+    """Return the price of these GPU-hours by model; if several keys match a model's name, the
+    longest counts."""
     cost = 0.0
     for model, hours in gpu_hours.items():
         named = [part for part in prices if part.lower() in model.lower()]
@@ -366,7 +370,7 @@ def cost_of(gpu_hours: Mapping[str, float], prices: Mapping[str, float]) -> floa
 
 
 def cards(table: LedgerTable) -> int:
-    """The cards there are, also those out of service; MIG instances are part of theirs."""
+    """Count the GPUs, including those out of service; MIG instances count as part of their GPU."""
     return int((table.device_parent < 0).sum())
 
 
@@ -381,11 +385,9 @@ def usage_of(
     prices: Mapping[str, float] | None = None,
     usual: Iterable[Shape] = (),
 ) -> Usage:
-    """Account for the time between these seconds after the file's first event (None: its last).
-
-    `create(name, **options)` makes policies, as for `replay`. What is stranded is what pods of the
-    `usual` shapes cannot use (`usual_shapes`).
-    """
+    """Sum up the usage between two times, in seconds after the file's first event (`to_s` None:
+    until its last). `create(name, **options)` makes policies, as for `replay`. GPU is stranded if
+    pods of the `usual` shapes (see `usual_shapes`) cannot use it."""
     engine = header.engine(create)
     meter: UsageMeter | None = None
     began_ns = 0
