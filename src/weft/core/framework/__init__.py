@@ -1,9 +1,7 @@
-"""Extension points of policies: the questions that they are asked and their answers.
+"""Extension points of policies: the questions that policies are asked, and their answers.
 
-In: the policy contract, feasibility, the search over several devices, profiles, the registry.
-Out: any strategy (`core/policies/`), when things are decided (`core/engine/`), and who holds what
-(`core/ledger/`).
-"""
+In: the policy contract, feasibility, the search over several devices, profiles and the registry.
+Out: strategies (`core/policies/`), decisions (`core/engine/`) and accounts (`core/ledger/`)."""
 
 from weft.core.framework.policy import Policy
 from weft.core.framework.profile import Plugin, Profile

@@ -1,17 +1,15 @@
-"""Assigns each GPU request of a pod with several: greedily over all nodes, or by a search.
+"""Assigns GPUs to each GPU request of a pod with several: greedily on all nodes, or by a search.
 
-The GPU requests are taken largest first, one GPU at a time, each on the best device the policy
-knows in the state the earlier ones left (as nano-gpu does). That is vectorised over nodes. Where it
-ends without a place, `search` looks through the distinct assignments, within a bound, so that
-"does not fit" is not the fault of the order. A policy that rates whole assignments
-(`rate_options`) gets the search for every node.
+The greedy pass takes the GPU requests largest first, one GPU at a time, each on the best device by
+the policy in the state that the earlier steps left (as nano-gpu does), vectorised over nodes. On
+nodes where it fails, `search` tries the distinct assignments, within a bound, so that a pod is not
+refused because of the order. A policy that rates whole assignments (`rate_options`) gets the search
+for every node.
 
 An example, which a test decides by `binpack`: a node whose GPUs have 10 and 8 GiB free, a pod whose
-containers ask for 4, 5, 4 and 5 GiB.
-
-    greedy   5 → GPU 1 (the tightest; 3 left), 5 → GPU 0 (5 left), 4 → GPU 0 (1 left), 4 → nowhere
-    search   the distinct assignments one after another: 5 + 5 on GPU 0 and 4 + 4 on GPU 1 fit
-"""
+containers request 4, 5, 4 and 5 GiB.
+  greedy   5 → GPU 1 (the tightest; 3 left), 5 → GPU 0 (5 left), 4 → GPU 0 (1 left), 4 → nowhere
+  search   the distinct assignments one after another: 5 + 5 on GPU 0 and 4 + 4 on GPU 1 fit"""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -34,29 +32,31 @@ from weft.core.ledger.table import DEVICE_USABLE, MEMORY_FREE, MILLI_FREE, Bools
 from weft.model import Code
 
 MOST_GPUS = 64
-"""GPU shares of one pod (the sum over its containers) that are placed at all."""
+"""Maximum number of GPU shares of one pod, summed over its containers; pods with more do not
+fit."""
 FEW_GPUS = 4
-"""Pods with so few shares are placed on any number of nodes at once, as those with one are."""
+"""Pods with at most this many shares are placed on any number of nodes in one decision."""
 GREEDY_CELLS = 150_000
-"""Devices × GPU shares that one decision about other pods looks at: some 30 ms."""
+"""Maximum of devices × GPU shares for one decision, about 30 ms; beyond it, only the emptiest nodes
+are considered."""
 SCORED_AT_ONCE = 4_096
-"""Devices that a policy is asked about at once where what is taken is known beforehand."""
+"""Number of devices that a policy scores in one call if the states to score are known in
+advance."""
 Step = tuple[int, Need]
-"""One GPU: the number of its GPU request, and what that needs."""
+"""One GPU to place: the number of its GPU request, and its need."""
 
 NODES_CONNECTED = 256
-"""Nodes on which one decision looks for other, connected GPUs where a pod requires it: some 30 ms.
-"""
+"""Maximum number of nodes on which one decision searches other, connected GPUs for a pod that
+requires them: about 30 ms."""
 
 
 _PER_NODE = ("fits", "exact", "codes", "score", "chosen")
 
 
 class Assignment:
-    """The answer per node of the query: `codes` (0 fits), the devices' summed `score`, and the
-    `chosen` position for each of the `todo` steps, [n, steps]. `exact` is False if the search ended
-    at its bound: a better assignment may exist.
-    """
+    """Result per node of the query: `codes` (0 fits), the devices' summed `score`, and the `chosen`
+    position for each of the `todo` steps, [n, steps]. `exact` is False if the search ended at its
+    bound: a better assignment may exist."""
 
     __slots__ = ("chosen", "codes", "exact", "fits", "score", "todo")
 
@@ -69,21 +69,21 @@ class Assignment:
         self.chosen: Ints = np.full((n, len(todo)), -1, dtype=np.int64)
 
     def only(self, positions: Ints) -> "Assignment":
-        """Return the answer for some of the nodes."""
+        """Return the result for the nodes at these positions."""
         part = Assignment(len(positions), self.todo)
         for name in _PER_NODE:
             setattr(part, name, getattr(self, name)[positions])
         return part
 
     def put(self, positions: Ints, part: "Assignment") -> None:
-        """Write the answer for some of the nodes."""
+        """Set the result for the nodes at these positions."""
         for name in _PER_NODE:
             getattr(self, name)[positions] = getattr(part, name)
 
 
 def steps(demand: Demand, policy: Policy) -> list[tuple[int, Need]]:
-    """List (GPU request, need) once per requested GPU, the largest first; `split` ones come
-    last."""
+    """List (GPU request, need) once per requested GPU, the largest first, without `split`
+    requests."""
     sign = -1 if policy.last_request_first else 1
     order = sorted(
         (i for i, need in enumerate(demand.needs) if not need.gpu_request.split),
@@ -100,11 +100,10 @@ def steps(demand: Demand, policy: Policy) -> list[tuple[int, Need]]:
 def place(query: Query, profile: Profile, key: str = "") -> Assignment:
     """Find devices for all GPU requests on every node of `query`.
 
-    With a `key` (and then for one node) the lead's `choose_device` takes the devices where no
-    policy scores them; whether the GPU requests fit never depends on that. Where the pod's GPU
-    requests times the devices are too much for one decision, the emptiest nodes are looked at and
-    the others are `NOT_SEARCHED`.
-    """
+    With a `key`, for a single node, the lead policy's `choose_device` chooses the devices if no
+    policy scores them; whether the GPU requests fit never depends on that. If GPU requests times
+    devices are too many for one decision, only the emptiest nodes are considered, and the others
+    get the code `NOT_SEARCHED`."""
     policy = profile.device_scorer or profile.lead
     gpus = sum(need.count for need in query.demand.needs if not need.gpu_request.split)
     todo = steps(query.demand, policy) if gpus <= MOST_GPUS else []
@@ -121,10 +120,9 @@ def place(query: Query, profile: Profile, key: str = "") -> Assignment:
 
 
 def _connected(query: Query, profile: Profile, policy: Policy, answer: Assignment) -> Assignment:
-    """For a pod that requires connected GPUs, replace devices that are not connected well enough by
-    the best scored set that is, one GPU each. Without such a set the node does not fit; if shares
-    of several GPU requests could share a GPU, the answer is marked as not exact.
-    """
+    """For a pod that requires connected GPUs, replace poorly connected devices by the best scored
+    set that is connected well enough, one GPU per step. Without such a set the node does not fit;
+    if shares of several GPU requests could share a GPU, its code is `NOT_SEARCHED`."""
     at = np.flatnonzero(answer.fits)
     if query.demand.shape.topology != "required" or not answer.todo or not len(at):
         return answer
@@ -147,8 +145,8 @@ def _connected(query: Query, profile: Profile, policy: Policy, answer: Assignmen
 def _other_devices(
     query: Query, profile: Profile, policy: Policy, todo: list[Step], chosen: Ints
 ) -> Ints:
-    """Return better connected devices, one per step, or the chosen ones exchanged; −1 if there are
-    none."""
+    """Return better connected devices, one per step, if needed after exchanging equivalent ones; −1
+    if there are none."""
     others = np.full_like(chosen, -1)
     scratch = _Scratch(query)
     fits, wanted = list[Bools](), scratch.room
@@ -171,7 +169,7 @@ def _other_devices(
 
 
 def _affordable(query: Query, gpus: int) -> Ints:
-    """Return the nodes that can be looked at in one decision: all, or the emptiest, in their
+    """Return the positions of nodes that one decision can consider: all, or the emptiest, in
     order."""
     if gpus > MOST_GPUS:
         return np.zeros(0, dtype=np.int64)
@@ -201,8 +199,8 @@ def _place(
 
 
 def _say_what_lacks_alone(query: Query, profile: Profile, answer: Assignment) -> None:
-    """Set the reason `TOGETHER` only where each GPU request fits alone: else the first request's
-    own reason."""
+    """Keep the reason `TOGETHER` only if each GPU request fits alone; otherwise set the reason of
+    the first request that does not."""
     at, scratch = np.flatnonzero(answer.codes == Code.TOGETHER), None
     for gpu_request, need in enumerate(query.demand.needs):
         if not len(at):
@@ -216,7 +214,7 @@ def _say_what_lacks_alone(query: Query, profile: Profile, answer: Assignment) ->
 
 
 def _fits_alone(scratch: "_Scratch", profile: Profile, gpu_request: int, need: Need) -> Bools:
-    """Return a mask of the nodes that have GPUs for this request alone, nothing taken yet, [n]."""
+    """Return a mask of nodes that have enough GPUs for this request alone, before any step, [n]."""
     scratch.begin_step(need, same_request=False)
     for filtering in profile.device_filters:
         mask = ask.filter_devices(filtering, scratch)
@@ -224,7 +222,7 @@ def _fits_alone(scratch: "_Scratch", profile: Profile, gpu_request: int, need: N
             scratch.narrow(mask)
     fits = scratch.count(scratch.device_fits) >= need.count
     at = np.flatnonzero(fits)
-    # A card and its instances are not held at the same time.
+    # A GPU and its MIG instances cannot be held at the same time.
     split = _split_need(scratch.demand)
     if need.count > 1 and scratch.table.has_parents and len(at) and not split:
         result = _search(scratch.only(at), profile, [gpu_request] * need.count, None)
@@ -233,7 +231,7 @@ def _fits_alone(scratch: "_Scratch", profile: Profile, gpu_request: int, need: N
 
 
 class _State(NamedTuple):
-    """A `_Scratch`'s columns of its nodes at one step."""
+    """Columns of a `_Scratch` at one step."""
 
     cells: Ints
     device_cells: Ints
@@ -241,10 +239,9 @@ class _State(NamedTuple):
 
 
 class _Scratch(Query):
-    """The query's nodes as they would be after the steps so far; an ordinary query to policies.
-    With several `states` the nodes are repeated once for each, one after the other. The first state
-    is summed up, or nothing was taken from it.
-    """
+    """The query's nodes in the state after earlier steps; policies see an ordinary query. With
+    several `states` the nodes are repeated once per state. The first state must be summed up, or
+    have no step taken."""
 
     hypothetical = True
     __slots__ = ("_children", "_parents", "alone")
@@ -277,11 +274,12 @@ class _Scratch(Query):
         self.alone = np.ones(self._device_cells.shape[1], dtype=np.bool_)
 
     def state(self) -> _State:
-        """Return its columns now, for a `_Scratch` of several states."""
+        """Return the present columns, for a `_Scratch` of several states."""
         return _State(self.cells, self._devices().copy(), self.alone.copy())
 
     def begin_step(self, need: Need, same_request: bool) -> None:
-        """Begin the next step; `same_request` excludes devices that its GPU request already has."""
+        """Begin a step for `need`; `same_request` excludes devices that its GPU request already
+        has."""
         self.need = need
         self._fits = None
         if not same_request:
@@ -291,8 +289,7 @@ class _Scratch(Query):
     def take(self, need: Need, devices: Ints) -> None:
         """Charge the step on these devices (positions in the query's device columns).
 
-        The nodes' own columns follow when asked to (`sum_up`).
-        """
+        The node columns are updated only by `sum_up`."""
         cells = self._devices()
         charged_mib = need.memory_mib.take(cells[table.DEVICE_KIND, devices])
         cells[table.DEVICE_MEMORY_FREE, devices] -= charged_mib
@@ -305,14 +302,14 @@ class _Scratch(Query):
         cells[table.DEVICE_FIRST] = 1
 
     def sum_up(self) -> None:
-        """Bring the nodes' columns up to their devices'."""
+        """Update the node columns from the device columns."""
         self.cells[MILLI_FREE] = self.sum(self.device_milli_free)
         self.cells[table.MAX_MILLI_FREE] = self.max(self.device_milli_free, -1)
         self.cells[table.MAX_MEMORY_FREE] = self.max(self.device_memory_free, -1)
         self.cells[table.IDLE] = self.sum(self.device_idle.astype(np.int64))
 
     def _block_relatives(self, devices: Ints) -> None:
-        """Exclude MIG instances of cards that are held, and cards of held instances."""
+        """Make MIG instances of taken GPUs unusable, and GPUs of taken instances."""
         cells = self._devices()
         is_taken = np.zeros(cells.shape[1], dtype=np.bool_)
         is_taken[devices] = True
@@ -325,7 +322,7 @@ class _Scratch(Query):
         return np.array([row], dtype=np.int64)
 
     def at(self, positions: Ints) -> Ints:
-        """Device columns' index of these positions on each node."""
+        """Return the index in the device columns of these positions on each node."""
         self._devices()
         assert self._offsets is not None
         return self._offsets + positions
@@ -338,7 +335,7 @@ def _greedy(
     todo: list[Step],
     key: str = "",
 ) -> Assignment:
-    """Place the steps in one pass, each on the best device that the earlier ones left."""
+    """Place the steps in one pass, each on the best device that the earlier steps left."""
     answer = Assignment(query.n, todo)
     scratch = _Scratch(query)
     before = -1
@@ -370,7 +367,7 @@ def _greedy(
 
 
 def _filtered_scores(scratch: _Scratch, profile: Profile, policy: Policy) -> Ints | None:
-    """Return the policy's scores of the step's devices, those that a filter refuses set apart."""
+    """Return the policy's scores for the step's devices, after applying the device filters."""
     for filtering in profile.device_filters:
         mask = ask.filter_devices(filtering, scratch)
         if mask is not None:
@@ -381,12 +378,11 @@ def _filtered_scores(scratch: _Scratch, profile: Profile, policy: Policy) -> Int
 def _found(
     query: Query, profile: Profile, policy: Policy, todo: list[Step], chosen: Ints
 ) -> Assignment:
-    """Return an answer with these devices, [n, steps], scored as if the steps had been taken one by
+    """Return a result with these devices, [n, steps], scored as if the steps had been taken one by
     one.
 
-    The states that they are scored in are known beforehand, so that the policy is asked about many
-    steps of one GPU request at once, each with nodes of its own.
-    """
+    The states to score are known in advance, so the policy is asked about many steps of one GPU
+    request at once, each as a copy of the nodes."""
     answer = Assignment(query.n, todo)
     answer.chosen[:] = chosen
     scratch = _Scratch(query)
@@ -411,7 +407,7 @@ def _found(
 
 
 def _chosen_first(query: Query, policy: Policy, key: str) -> Ints:
-    """Scores that put the policy's own choice first, on the one node of `query`."""
+    """Return scores that put the policy's own choice first, on the one node of `query`."""
     wanted = np.zeros(len(query.device_local), dtype=np.int64)
     fits = np.flatnonzero(query.device_fits)
     if len(fits):
@@ -420,12 +416,13 @@ def _chosen_first(query: Query, policy: Policy, key: str) -> Ints:
 
 
 def _split_need(demand: Demand) -> tuple[int, Need] | None:
-    """Return the `split` GPU request, if the demand has one: it gets what the others leave."""
+    """Return the number and need of the `split` GPU request, which gets memory that the other
+    requests leave; None if there is none."""
     return next(((i, need) for i, need in enumerate(demand.needs) if need.gpu_request.split), None)
 
 
 def _spread_on(scratch: _Scratch, profile: Profile) -> tuple[SplitRequest, Bools] | None:
-    """Return the `split` GPU request, and which devices are acceptable to it; None without one."""
+    """Return the `split` GPU request, and a mask of acceptable devices; None if there is none."""
     split = _split_need(scratch.demand)
     if split is None:
         return None
@@ -436,8 +433,7 @@ def _spread_on(scratch: _Scratch, profile: Profile) -> tuple[SplitRequest, Bools
 
 
 def _check_split(scratch: _Scratch, profile: Profile, answer: Assignment) -> None:
-    """Check a memory total over the fewest GPUs: it fits where all usable cards together have
-    it."""
+    """Check the `split` request: the node fits if all acceptable GPUs together have the memory."""
     split = _spread_on(scratch, profile)
     if split is None:
         return
@@ -451,8 +447,8 @@ def _check_split(scratch: _Scratch, profile: Profile, answer: Assignment) -> Non
 def _spread(
     query: Query, profile: Profile, todo: list[tuple[int, Need]], chosen: Ints
 ) -> list[tuple[int, int]]:
-    """Return Return (position, free MiB) of the fewest GPUs for the split request on the one node
-    of `query`."""
+    """Return (position, free MiB) of the fewest GPUs that hold the split request on the one node of
+    `query`."""
     scratch = _Scratch(query)
     for position, (_, need) in zip(chosen, todo, strict=True):
         scratch.take(need, scratch.at(np.array([position], dtype=np.int64)))
@@ -467,10 +463,9 @@ def _spread(
 
 
 def split_shares(query: Query, profile: Profile, answer: Assignment) -> list[tuple[int, int, int]]:
-    """Return (GPU request, position, MiB) of the split request on the one node of `query`: the
-    fewest GPUs, evenly. `answer` has the places of the other GPU requests; empty without a split
-    request.
-    """
+    """Return (GPU request, position, MiB) of each share of the split request on the one node of
+    `query`: the fewest GPUs, in equal parts as far as possible. `answer` has the places of the
+    other GPU requests. Empty if there is no split request."""
     split = _split_need(query.demand)
     if split is None:
         return []
@@ -501,7 +496,7 @@ def _acceptable(query: Query, need: Need, profile: Profile) -> Bools:
 
 
 def _parents(query: Query) -> Ints:
-    """Return the position on its node of the card that each device is cut from, −1 for cards,
+    """Return the position on its node of the GPU that each MIG instance belongs to, −1 for GPUs,
     [d]."""
     local = query.device_local
     if not query.table.has_parents:
@@ -556,7 +551,7 @@ def _search(
 def _search_stuck(
     query: Query, profile: Profile, policy: Policy, answer: Assignment, stuck: Ints
 ) -> None:
-    """Search every node on which the greedy pass failed; score what is found."""
+    """Search every node on which the greedy pass failed, and score the places found."""
     part = query.only(stuck)
     result = _search(part, profile, [gpu_request for gpu_request, _ in answer.todo], None)
     answer.codes[stuck[~result.fits & ~result.exact]] = Code.NOT_SEARCHED

@@ -1,8 +1,8 @@
-"""Proves by counting that a pod's GPU requests cannot all fit a node, so that no search is needed.
+"""Proves by counting that a pod's GPU requests cannot all fit on a node, so that no search is
+needed.
 
-Necessary conditions only, each vectorised over nodes: how many GPUs a GPU request finds, sums, and
-for some sizes how many shares at least that large the devices can hold.
-"""
+It checks necessary conditions only, each vectorised over nodes: the number of GPUs for each
+request, sums, and for some sizes how many shares of at least that size the devices can hold."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ _HUGE = 1 << 60
 def cannot_hold(
     nodes: Nodes, asks: Asks, steps: Sequence[int], spread: SplitRequest | None
 ) -> Bools:
-    """Return a mask of nodes on which the steps (and the `split` request) cannot all have their
-    GPUs, [nodes]."""
+    """Return a mask of nodes whose GPUs cannot hold all steps (and the `split` request),
+    [nodes]."""
     counts = Counter(steps)
     lacking = np.zeros(len(nodes.memory), dtype=np.bool_)
     anywhere = np.zeros(nodes.memory.shape, dtype=np.bool_)
@@ -54,8 +54,8 @@ def _fits(nodes: Nodes, ask: DeviceRequest) -> Bools:
 
 
 def _most(nodes: Nodes, values: Ints) -> Ints:
-    """Return the most that can be used at a time: of each card, its own amount or that of its
-    instances."""
+    """Return the largest sum usable at once per node: for each GPU its own value, or the sum of its
+    MIG instances'."""
     if not nodes.instance.any():
         return np.asarray(values.sum(axis=1))
     rows, width = values.shape
@@ -69,7 +69,7 @@ def _most(nodes: Nodes, values: Ints) -> Ints:
 def _too_many_large(
     nodes: Nodes, room: Ints, cores: Ints, sizes: Ints, milli: Ints, number: Ints
 ) -> Bools:
-    """Return a mask of nodes with more shares of some size or larger than the devices can hold."""
+    """Return a mask of nodes that have too little room for all shares of some size or larger."""
     lacking = np.zeros(len(nodes.memory), dtype=np.bool_)
     places = np.unique(np.linspace(0, len(sizes) - 1, min(len(sizes), _MOST_SIZES)).astype(int))
     by_memory = np.argsort(sizes.max(axis=1, initial=0), kind="stable")

@@ -1,7 +1,6 @@
-"""Chooses well connected GPUs among those that a pod could have. The framework decides for one
-device of each state; which of the devices in that state a pod gets is decided here, by `GpuSets`.
-Devices without known links stay as chosen.
-"""
+"""Chooses well connected GPUs for a pod. The framework chooses one device of each state; this
+module chooses, with `GpuSets`, among devices in equal states. Devices without known links stay as
+chosen."""
 
 from collections.abc import Hashable, Sequence
 from itertools import combinations
@@ -20,13 +19,13 @@ from weft.model.gpu_links import gbps_of
 
 
 class ChosenLinks(msgspec.Struct, frozen=True, gc=False):
-    """How a pod's GPUs are connected, and how well as many of the node's could be.
+    """How a pod's GPUs are connected, and the best connection of as many GPUs of the node.
 
-    `path` is the word of the path that limits their ring (`nvidia-smi topo -m`), between the GPUs
-    `between`, `gbps` its bandwidth one way as NCCL reckons, `numa_nodes` how many they belong to.
-    `best_path` and `best_gbps` are those of `best_gpus`, the first such set on the empty node;
-    `taken` are the ones of that set that others hold. Empty where nothing better was there.
-    """
+    `path` is the type of the path that limits the GPUs' ring (as in `nvidia-smi topo -m`), found
+    between the GPUs `between`; `gbps` is its bandwidth in one direction as NCCL computes it,
+    `numa_nodes` the number of the GPUs' NUMA nodes. `best_path` and `best_gbps` belong to
+    `best_gpus`, the first such set on the empty node; `taken` are its GPUs that other pods hold.
+    All four are empty if nothing better exists."""
 
     gpus: tuple[int, ...]
     path: str
@@ -40,12 +39,12 @@ class ChosenLinks(msgspec.Struct, frozen=True, gc=False):
 
 
 def matters(shape: Shape, table: LedgerTable) -> bool:
-    """Return True if links matter to the pod, and some are known."""
+    """Return True if links matter to the pod, and links of some node are known."""
     return bool(table.links) and shape.topology != "none"
 
 
 def sets_on(table: LedgerTable, row: int) -> GpuSets | None:
-    """Return the sets of this node's cards; None if it is unknown how they are connected."""
+    """Return the sets of this node's GPUs; None if its links are unknown."""
     number = int(table.links_of[row])
     return None if number < 0 else gpu_sets(table.links[number])
 
@@ -54,17 +53,17 @@ def sets_on(table: LedgerTable, row: int) -> GpuSets | None:
 
 
 def unknown_to(table: LedgerTable, demand: Demand) -> Bools | None:
-    """Return a mask of nodes with unknown links, [N], for a pod that requires them; else None."""
+    """Return a mask of nodes with unknown links, [N], if the pod requires the best links; otherwise
+    None."""
     if demand.shape.topology != "required" or demand.gpus < 2:
         return None
     return np.asarray(table.links_of < 0)
 
 
 def best_by_node(table: LedgerTable, demand: Demand, rows: Ints | None = None) -> Ints | None:
-    """Return the best quality of any set as large as the pod requests on the empty node, for all
-    nodes or those of `rows`. None if links do not matter to this demand: it has several GPU
-    requests, or requests one GPU.
-    """
+    """Return the best quality of any set as large as the pod requests on each empty node, for all
+    nodes or those of `rows`. None if links do not matter to this demand, or it does not consist of
+    a single request for several GPUs."""
     if len(demand.needs) != 1 or demand.need.gpu_request.split or demand.need.count < 2:
         return None
     if not matters(demand.shape, table):
@@ -77,7 +76,7 @@ def best_by_node(table: LedgerTable, demand: Demand, rows: Ints | None = None) -
 
 
 def best_free(query: Query, profile: Profile) -> Ints:
-    """Return the same among the devices that fit now and the policies accept, [n]."""
+    """Return the best quality of any set of devices that fit now and that policies accept, [n]."""
     fits = query.device_fits
     if not query.narrowed:
         for policy in profile.device_filters:
@@ -102,7 +101,8 @@ def _best(table: LedgerTable, query: Query, fits: Bools, rows: Ints) -> Ints:
 
 
 def required_codes(query: Query, codes: Codes, free: Ints, ever: Ints) -> Codes:
-    """Return the codes, with nodes left out on which no set as good as the best one is free."""
+    """Return the codes, with `LINKS_TAKEN` on nodes without a free set as good as their best
+    one."""
     if query.demand.shape.topology != "required":
         return codes
     best = ever if query.rows is None else ever.take(query.rows)
@@ -113,13 +113,13 @@ def required_codes(query: Query, codes: Codes, free: Ints, ever: Ints) -> Codes:
 
 
 def bits_of(table: LedgerTable, row: int, positions: Sequence[int]) -> list[int]:
-    """Return the cards at these positions of the node, as bits; 0 for what is not linked."""
+    """Return the bit of the device at each of these positions of the node; 0 if it has no links."""
     begin = table.start[row]
     return [int(table.device_link_bit[begin + position]) for position in positions]
 
 
 def best_of_free(table: LedgerTable, row: int, positions: Sequence[int], count: int) -> list[int]:
-    """Return the best connected `count` of these interchangeable free devices of the node."""
+    """Return the positions of the best connected `count` of these interchangeable free devices."""
     sets, bits = sets_on(table, row), bits_of(table, row, positions)
     if sets is None or not all(bits) or len(positions) < count:
         return list(positions[:count])
@@ -136,9 +136,8 @@ def exchanged(
     demand: Demand,
     signals: SignalsView | None,
 ) -> list[int]:
-    """Return the chosen positions, with devices exchanged for others in the same state, to be the
-    best connected that they can be, where that matters. `signals` are those that policies were
-    shown."""
+    """Return the chosen positions, with devices exchanged for others in equal states so that they
+    are as well connected as possible, if links matter. `signals` are those that policies saw."""
     if not matters(demand.shape, table):
         return list(positions)
     alike = _alike(table, row, demand, signals)
@@ -169,8 +168,8 @@ def exchanged(
 def _alike(
     table: LedgerTable, row: int, demand: Demand, signals: SignalsView | None
 ) -> list[Hashable]:
-    """Return a key for each device of the node: no policy can tell two of equal keys from one
-    another."""
+    """Return a key for each device of the node: policies cannot distinguish devices with equal
+    keys."""
     node, begin = table.nodes[row], table.start[row]
     keys: list[Hashable] = []
     for position, gpu in enumerate(node.gpus):
@@ -204,10 +203,9 @@ def lacking(query: Query, chosen: Ints) -> Ints:
 def best_scored(
     table: LedgerTable, row: int, fits: Sequence[Bools], scores: Ints
 ) -> list[int] | None:
-    """Return one device per step, where `fits[step]` allows it: of the sets that are connected as
-    well as any on the empty node, the one with the highest sum of scores. None if no such set is
-    free. Arrays are over the node's devices.
-    """
+    """Return one device per step, such that `fits[step]` allows it: of the sets that are connected
+    as well as any set on the empty node, the one with the highest sum of scores. None if no such
+    set is free. Arrays are over the node's devices."""
     sets = sets_on(table, row)
     if sets is None:
         return None
@@ -230,8 +228,7 @@ def best_scored(
 
 
 def _matched(fits: Sequence[Bools], members: Sequence[int]) -> list[int] | None:
-    """Match one of these devices to each step, by augmenting paths; the first ones where all
-    fit."""
+    """Assign one of these devices to each step, by augmenting paths; None if that is impossible."""
     taken: dict[int, int] = {}
 
     def found(step: int, seen: set[int]) -> bool:
@@ -250,8 +247,8 @@ def _matched(fits: Sequence[Bools], members: Sequence[int]) -> list[int] | None:
 
 
 def may_share(steps: Sequence[tuple[int, Need]]) -> bool:
-    """Return True if shares of two GPU requests could be on one GPU: then the search is not
-    exhaustive."""
+    """Return True if shares of two GPU requests could be on one GPU, which the search does not
+    try."""
     shares = [(at, need) for at, need in steps if not need.whole]
     return any(
         one[0] != other[0]
@@ -262,7 +259,7 @@ def may_share(steps: Sequence[tuple[int, Need]]) -> bool:
 
 
 def links_chosen(table: LedgerTable, row: int, gpus: Sequence[int]) -> ChosenLinks | None:
-    """Return how the GPUs of these indexes are connected; None for one GPU, or if unknown."""
+    """Return how the GPUs with these indexes are connected; None for one GPU, or if unknown."""
     sets, indexes = sets_on(table, row), tuple(sorted(set(gpus)))
     if sets is None or len(indexes) < 2 or any(index not in sets.place for index in indexes):
         return None

@@ -12,7 +12,7 @@ from weft.core.framework.split import SplitRequest, holds
 from weft.core.ledger.table import Bools, Ints
 
 SEARCH_CELLS = 600_000
-"""Device states that one decision's search may look at: 20 to 50 ms."""
+"""Maximum number of device states that one decision's search considers: 20 to 50 ms."""
 _NARROWEST = 8
 
 
@@ -43,11 +43,10 @@ class DeviceRows:
         spread: SplitRequest | None,
         cluster: int,
     ) -> SearchResult:
-        """Return the best way to place all steps on each node (see `AssignmentSearch`); the asks'
-        arrays are [d].
+        """Return the best way to place all steps on each node (see `AssignmentSearch`); the arrays
+        of `asks` are [d].
 
-        `cluster` is the number of nodes: each gets an equal part of the search budget.
-        """
+        `cluster` is the number of nodes: each gets an equal part of the search budget."""
         result = nothing(len(self._counts), len(steps))
         for nodes_at in self._of_one_size():
             nodes, padded = self._padded(nodes_at, asks)
@@ -139,8 +138,8 @@ def _asks_of(asks: Asks, positions: Ints) -> dict[int, DeviceRequest]:
 
 
 def _alike(nodes: Nodes, asks: Asks, steps: Sequence[int]) -> tuple[Ints, Ints, Ints]:
-    """Return the first of each kind of node, which of these each node is like, and how many kinds
-    of devices each node has."""
+    """Return the first node of each group of equal nodes, the group of each node, and the number of
+    distinct devices on each node."""
     keys = StateSpace(nodes, asks, steps).start().keys
     in_order = np.sort(keys, axis=1)
     kinds = 1 + (in_order[:, 1:] != in_order[:, :-1]).sum(axis=1)
@@ -151,6 +150,6 @@ def _alike(nodes: Nodes, asks: Asks, steps: Sequence[int]) -> tuple[Ints, Ints, 
 
 
 def _cells(nodes: Nodes, kinds: Ints, steps: int) -> Ints:
-    """Return how many device states a search looks at if it keeps one state per level, [nodes]."""
+    """Return how many device states a search considers if it keeps one state per level, [nodes]."""
     width = nodes.memory.shape[1]
     return np.asarray(max(1, steps) * width * np.minimum(width, kinds + steps))

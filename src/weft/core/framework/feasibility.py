@@ -1,11 +1,10 @@
-"""Checks if a demand fits: one reason code per node, vectorised; 0 means it fits. Declared facts
-(model, size, cordon) are checked once per shape, and again for new or changed nodes
-(`declared_codes`); what others hold is checked each time a node's account changes (`codes`).
+"""Checks if a demand fits: one reason code per node, vectorised; 0 means that it fits.
 
+Declared facts (model, size, cordon) are checked once per shape, and again for new or changed nodes
+(`declared_codes`). Free amounts are checked whenever a node's accounts change (`codes`).
 Kubernetes' own constraints (taints, selectors, affinity, volumes) are declared facts, checked by
 columns unless only a few nodes are concerned. A shape without constraints costs one check if any
-node has a taint.
-"""
+node has a taint."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,15 +20,15 @@ from weft.model.request import CORDON, have_conflicts
 
 Codes = npt.NDArray[np.int8]
 FEW = 8
-"""Nodes that are asked about one by one."""
-# Plain numbers: looking a member up in an enum costs more than the comparison it is for.
+"""Number of nodes up to which nodes are checked one by one instead of by columns."""
+# Plain numbers: looking up an enum member costs more than the comparison.
 _EXTENDED, _MEMORY = int(Code.EXTENDED), int(Code.GPU_MEMORY)
 _CORES, _SHARE = int(Code.GPU_CORES), int(Code.GPU_SHARE)
 
 
 def declared_codes(table: LedgerTable, demand: Demand, rows: Ints | None = None) -> Codes:
-    """Return the reason codes that follow from nodes and demand alone, for all nodes or those of
-    `rows`."""
+    """Return the reason codes that follow from node facts and demand alone, for all nodes or those
+    of `rows`."""
     if rows is not None and not len(rows):
         return np.zeros(0, dtype=np.int8)
     shape, codes = demand.shape, _gpu_told(table, demand, rows)
@@ -68,8 +67,8 @@ def _nodes(table: LedgerTable, rows: Ints | None) -> Sequence[Node]:
 
 
 def _not_advertised(nodes: Sequence[Node], resources: tuple[str, ...]) -> Bools:
-    """Return a mask of nodes that do not advertise one of these resources; nodes with equal sets
-    are checked once."""
+    """Return a mask of nodes that do not advertise all of these resources; nodes with equal
+    resources are checked once."""
     lacks: dict[tuple[str, ...] | None, bool] = {}
     lacking = np.zeros(len(nodes), dtype=np.bool_)
     for row, node in enumerate(nodes):
@@ -80,7 +79,7 @@ def _not_advertised(nodes: Sequence[Node], resources: tuple[str, ...]) -> Bools:
 
 
 def _lacks_isolation(nodes: Sequence[Node], mode: str) -> Bools:
-    """Return a mask of nodes on which containers cannot have GPUs in this isolation mode."""
+    """Return a mask of nodes that do not support this isolation mode."""
     return np.array([not node.isolates(mode) for node in nodes], dtype=np.bool_)
 
 
@@ -103,7 +102,7 @@ def _gpu_told(table: LedgerTable, demand: Demand, rows: Ints | None) -> Codes:
 
 
 def _kind_codes(table: LedgerTable, need: Need) -> Codes:
-    """Return the code per device kind, and for kind −1 (no GPU) in the last place."""
+    """Return the code per device kind, followed by the code for nodes without GPUs."""
     sizes = np.array([kind.memory_mib for kind in table.kinds], dtype=np.int64)
     milli = np.array([kind.milli for kind in table.kinds], dtype=np.int64)
     small = (need.ask_mib > sizes) | (0 if need.whole else need.milli > milli)
@@ -136,10 +135,9 @@ def _told_by_device(query: Query, need: Need, in_service: Ints) -> Codes:
 
 
 def codes(query: Query) -> Codes:
-    """Return the reason codes by what others hold now, int8[n]; `declared_codes` take precedence.
-    For several GPU requests only CPU, memory and the like are checked here; `assignment.place`
-    checks the GPUs.
-    """
+    """Return the reason codes by the amounts free now, int8[n]; `declared_codes` take precedence.
+    With several GPU requests only CPU, memory and other node resources are checked here;
+    `assignment.place` checks the GPUs."""
     demand = query.demand
     extended_fits = _extended_fits(query) if demand.extended else None
     lacks = query.cells.take(demand.node_columns, axis=0) < demand.node_needs
@@ -147,7 +145,7 @@ def codes(query: Query) -> Codes:
     if demand.mode == "device":
         short = query.count(query.device_fits) < demand.need.count
         gpu_code = np.where(short, _gpu_code(query, demand.need), 0)
-    # One bit a check, the first one highest: a table of 256 entries names the first that fails.
+    # One bit per check, the first one highest: a table of 256 entries gives the first that fails.
     node_codes: Codes = demand.code_of.take(np.packbits(lacks, axis=0)[0])
     if gpu_code is not None:
         node_codes = np.where(node_codes == 0, gpu_code, node_codes).astype(np.int8)
@@ -160,7 +158,7 @@ def codes(query: Query) -> Codes:
 
 
 def _gpu_code(query: Query, need: Need) -> npt.NDArray[np.integer] | int:
-    """Return the reason why no (or not enough) devices of a node fit, checked device by device."""
+    """Return the reason why no device (or not enough devices) of a node fits."""
     if need.whole or not (need.asks_memory and need.milli):
         return int(need.lack_code)
     enough_memory = query.count(query.device_has_memory) > 0
@@ -183,7 +181,8 @@ def _extended_fits(query: Query) -> Bools:
 def constraint_codes(
     table: LedgerTable, constraints: Constraints, rows: Ints | None = None
 ) -> Codes | None:
-    """Return the code per node, or for those of these rows; None if neither side constrains."""
+    """Return the code per node, or per node of `rows`; None if there are no constraints to
+    check."""
     if constraints.judged_elsewhere:
         return None
     count = table.count if rows is None else len(rows)
@@ -200,7 +199,7 @@ def constraint_codes(
 
 
 def _codes_of_all(table: LedgerTable, constraints: Constraints, *, labelled: bool) -> Codes:
-    """Return `_code_on` of every node, by columns."""
+    """Return `_code_on` of every node, computed by columns."""
     taints = table.taints
     by_set = np.array([_taint_code(constraints, each) for each in taints.sets], dtype=np.int8)
     codes = by_set.take(taints.of_node)
@@ -228,7 +227,7 @@ def _code_on(node: Node, constraints: Constraints) -> Code:
 
 
 def closed_to(node: Node, constraints: Constraints) -> Code:
-    """Return the reason why the node takes no such pod, whatever is free; FITS if it does."""
+    """Return the reason why the node takes no such pod however much is free; `FITS` if it does."""
     if not node.schedulable:
         return Code.UNSCHEDULABLE
     if constraints.judged_elsewhere or not node.taints:
@@ -245,7 +244,8 @@ def _taint_code(constraints: Constraints, taints: tuple[Taint, ...]) -> Code:
 
 
 def port_codes(query: Query, wanted: tuple[HostPort, ...]) -> Codes:
-    """Return Return HOST_PORT where one of the wanted ports is taken, int8[n]."""
+    """Return `HOST_PORT` for nodes on which one of the wanted ports is taken, otherwise 0,
+    int8[n]."""
     used_ports = query.table.ports
     rows = range(query.n) if query.rows is None else query.rows.tolist()
     return np.array(

@@ -1,12 +1,11 @@
-"""The fragment measure of FGD, bit for bit as published, over arrays of node states.
+"""The fragmentation measure of FGD, bit for bit as published, over arrays of node states.
 
-For a typical pod m on a node: F(m) is all the node's free GPU where m fits nowhere (by GPU, CPU
-or model, or because m wants no GPU), else what is free on GPUs too small for m. F sums F(m) by
-m's share. The order of the float sums is part of the measure: a last-bit difference at a fall of
-exactly 0 moves the truncated score by one, and with it ties. So the terms are added in typical-pod
-order within six categories, and the categories in a fixed order.
-Source: Weng et al., ATC'23 (section 4), and the authors' simulator.
-"""
+For a typical pod m on a node, F(m) is all free GPU of the node if m does not fit (by GPU, CPU or
+model, or because m requests no GPU), otherwise the free part of GPUs too small for m. F is the sum
+of F(m) weighted by m's popularity. The order of the float sums is part of the measure: a last-bit
+difference at a change of exactly 0 moves the truncated score by one, and with it ties. So the terms
+are added in typical-pod order within six categories, and the categories in a fixed order. Source:
+Weng et al., ATC'23 (section 4), and the authors' simulator."""
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -25,17 +24,17 @@ from weft.model import DeviceRule, GpuRequest, Shape
 Floats = npt.NDArray[np.float64]
 Type = tuple[int, int, int, str]
 TYPICAL_PODS = "fgd"
-"""The input with the pods that usually come, named for the policy that asked for it first."""
+"""Name of the policy input with the typical pods, after the first policy that took it."""
 POPULAR = 0.95
 FEW = 2
-"""Nodes up to which looking at one after another is quicker than arrays."""
+"""Number of nodes up to which a loop is faster than arrays."""
 KEPT = 16_384
-"""Node states whose F is remembered; of more, all are forgotten."""
+"""Number of node states whose F is cached; when exceeded, the cache is emptied."""
 
 
 class NodeState(NamedTuple):
-    """One node. `shares` are the free parts of its usable GPUs, ascending, in thousandths of a GPU;
-    `whole_taken` of them are taken whole."""
+    """State of one node. `shares` are the free parts of its usable GPUs, ascending, in thousandths
+    of a GPU; `whole_taken` of its idle GPUs are already taken."""
 
     shares: tuple[int, ...]
     cpu_free: int
@@ -44,12 +43,11 @@ class NodeState(NamedTuple):
 
 
 class TypicalPods:
-    """The target workload: the most common pod types that cover 95 % of pods, with their shares.
+    """Target workload: the most common pod types that cover 95 % of pods, with their popularity.
 
     A type is (CPU milli, milli per GPU, GPUs, raw model string); most common first, ties by that
-    tuple, descending. Where a pod shares by memory alone, its milli is its share of a card of
-    `card_mib`.
-    """
+    tuple, descending. If a pod requests a share by memory alone, its milli is the share of a GPU of
+    `card_mib`."""
 
     def __init__(
         self, shapes: Iterable[Shape] | Mapping[Shape, int], card_mib: int = 16_384
@@ -68,8 +66,9 @@ class TypicalPods:
                 break
             popular.append((kind, count))
             covered += count
-        # The authors divide each popularity by the kept popularities' sum. count / covered is the
-        # same number but for its last bit, and one placement in gpushare100 hangs on that bit.
+        # The authors divide each popularity by the sum of the kept popularities. count / covered is
+        # the same number but for its last bit, and one placement in gpushare100 depends on that
+        # bit.
         total = counts.total()
         share = {kind: (count / total) / (covered / total) for kind, count in popular}
         gpu = [(kind, share[kind]) for kind, _ in popular if kind[1] * kind[2]]
@@ -83,19 +82,19 @@ class TypicalPods:
 
     @staticmethod
     def shape(cpu_milli: int, milli: int, count: int = 1) -> Shape:
-        """Return a plain shape to expect: `count` GPUs of `milli` each (1000: whole)."""
+        """Return a plain shape for an expected pod: `count` GPUs of `milli` each (1000: whole)."""
         whole = milli >= 1000
         return Shape((GpuRequest(count, milli=0 if whole else milli, whole=whole),), cpu_milli)
 
 
 def typical_input(shapes: Iterable[Shape]) -> Any:
-    """Count shapes into the plain value of the input `TYPICAL_PODS`: pairs [shape, count]."""
+    """Count shapes and return the value of the input `TYPICAL_PODS`: pairs [shape, count]."""
     return msgspec.to_builtins(list(Counter(shapes).items()))
 
 
 def request_type(shape: Shape, card_mib: int) -> Type:
-    """Return Return (CPU milli, milli per GPU, GPUs, raw model string) of a shape, as `TypicalPods`
-    counts it."""
+    """Return (CPU milli, milli per GPU, GPUs, raw model string) of a shape, as `TypicalPods` counts
+    it."""
     milli = 0
     for gpu_request in shape.gpu_requests:
         by_memory = -(-gpu_request.memory.mib_on(card_mib) * 1000 // card_mib)
@@ -105,7 +104,7 @@ def request_type(shape: Shape, card_mib: int) -> Type:
 
 
 class Fragments:
-    """The measure for one target workload on one cluster's device kinds."""
+    """FGD's measure for one target workload on one cluster's device kinds."""
 
     def __init__(self, typical: TypicalPods, models: list[str]) -> None:
         column = (-1, 1)
@@ -138,9 +137,8 @@ class Fragments:
         self._known: dict[tuple[tuple[int, ...], int, int, int], float] = {}
 
     def of_nodes(self, states: Sequence[NodeState]) -> list[float]:
-        """Return `fragments` of some nodes, cached: pods of a few shapes leave few distinct states.
-        Of the CPU only the number of typical requests that it meets matters.
-        """
+        """Return F of each node state, cached: pods of a few shapes leave few distinct states. CPU
+        counts only by the number of typical CPU requests that it satisfies."""
         if len(self._known) > KEPT:
             self._known.clear()
         keys = [
@@ -167,9 +165,8 @@ class Fragments:
         return [self._known[key] for key in keys]
 
     def _of_node(self, state: NodeState) -> float:
-        """Return `fragments` of one node without arrays, which are slower for one. Sums are added
-        in the same order, so that the last bit is the same.
-        """
+        """Compute F of one node without arrays, which are slower for a single node. Sums are added
+        in the same order, so that the last bit is the same."""
         lost, fitting = self.split(state.shares)
         whole_taken, cpu_free = state.whole_taken, state.cpu_free
         free = sum(state.shares) - 1000 * whole_taken
@@ -192,7 +189,8 @@ class Fragments:
         return short_of_both + with_cpu + no_cpu + fits + too_small + foreign
 
     def split(self, shares: tuple[int, ...]) -> tuple[list[int], list[int]]:
-        """Split `lost` and `fitting` by the pods' size; `shares` as in `NodeState`."""
+        """Return, for each GPU size that typical pods request, the free share on smaller GPUs and
+        the number of other GPUs; `shares` as in `NodeState`."""
         sums = [0, *accumulate(shares)]
         small = [bisect_left(shares, size) for size in self._sizes]
         return [sums[count] for count in small], [len(shares) - count for count in small]
@@ -200,12 +198,11 @@ class Fragments:
     def fragments(
         self, free: Ints, cpu_free: Ints, lost: Ints, fitting: Ints, kind: Ints
     ) -> Floats:
-        """Return Return F of k node states, thousandths of a GPU, [k].
+        """Return F of k node states, in thousandths of a GPU, [k].
 
         `free` is the node's free GPU milli, `lost[s]` the part of it on GPUs with less than
         `sizes[s]`, `fitting[s]` the number of the other GPUs, both [sizes, k]; `kind` is the device
-        kind.
-        """
+        kind."""
         cpu_fits = cpu_free >= self.cpu
         gpu_fits = fitting.take(self.size_of, axis=0) >= self.gpus
         all_of_it = self.share * free
@@ -239,9 +236,8 @@ class Fragments:
 def _sum(terms: Floats) -> Floats:
     """Sum columns, strictly from the first row to the last.
 
-    NumPy adds whole rows in order when there are several columns; a single column it would sum
-    pairwise, in another order, so that one is accumulated.
-    """
+    NumPy adds whole rows in order if there are several columns. It would sum a single column
+    pairwise, in another order, so a single column is accumulated."""
     if terms.shape[1] == 1:
         return np.asarray(np.add.accumulate(terms, axis=0)[-1:].ravel() if len(terms) else [0.0])
     return np.asarray(np.add.reduce(terms, axis=0))
@@ -250,8 +246,7 @@ def _sum(terms: Floats) -> Floats:
 class NodeShares:
     """Node columns of the measure: `free`, `lost`, `fitting` and `fragments`.
 
-    A GPU's free share is the lesser of its free cores and its free memory, in thousandths.
-    """
+    A GPU's free share is the smaller of its free cores and its free memory, in thousandths."""
 
     __slots__ = (
         "_card_mib",
@@ -278,7 +273,7 @@ class NodeShares:
 
     @classmethod
     def of_query(cls, pattern: Fragments, query: Query) -> "NodeShares":
-        """Return the nodes of a query, from its columns."""
+        """Compute the columns from the nodes of a query."""
         self = cls(pattern, query.table, query.n)
         total = np.maximum(query.device_memory_total, 1)
         share = np.minimum(query.device_milli_free, query.device_memory_free * 1000 // total)
@@ -292,7 +287,7 @@ class NodeShares:
         return self
 
     def only(self, rows: Ints) -> "NodeShares":
-        """Return these rows."""
+        """Return the columns for these rows only."""
         part = NodeShares(self.pattern, self.table, 0)
         part.free = self.free.take(rows)
         part.lost = self.lost.take(rows, axis=1)
@@ -301,7 +296,7 @@ class NodeShares:
         return part
 
     def mend(self) -> None:
-        """Update the columns from the table, only where nodes changed."""
+        """Update the columns from the table, only for nodes that changed."""
         rows = np.flatnonzero(self.table.changed_at > self.version)
         if len(rows) == 0:
             return
@@ -326,8 +321,8 @@ class NodeShares:
             self.fragments[row] = fragments
 
     def shares(self, row: int) -> dict[int, int]:
-        """Return the free amounts of each usable GPU of this node, by position, from the table as
-        it is."""
+        """Return the free share of each usable GPU of this node, by position, from the table's
+        present state."""
         table, begin = self.table, self.table.start[row]
         return {
             device - begin: self.share(device, state.milli, state.memory)
@@ -336,21 +331,20 @@ class NodeShares:
         }
 
     def share(self, device: int, milli: int, memory_mib: int) -> int:
-        """Return the free share of a device with this much free."""
+        """Return the free share of a device with this much milli and memory free."""
         return min(milli, memory_mib * 1000 // self._card_mib[self.table.kind_of[device]])
 
     def state(
         self, row: int, shares: Iterable[int], cpu_free: int, whole_taken: int = 0
     ) -> NodeState:
-        """Return this node as if its usable GPUs had these free shares."""
+        """Return the state of this node as if its usable GPUs had these free shares."""
         kind = int(self.table.node_kind[row])
         return NodeState(tuple(sorted(shares)), cpu_free, kind, whole_taken)
 
     def with_change(
         self, on: Ints, before: Ints, after: Ints, cpu_free: Ints, kind: Ints
     ) -> Floats:
-        """Return Return F after one GPU of node `on[k]` goes from share `before[k]` to `after[k]`,
-        [k]."""
+        """Return F after one GPU of node `on[k]` goes from share `before[k]` to `after[k]`, [k]."""
         sizes = self.pattern.size_column
         was_small, is_small = before < sizes, after < sizes
         lost = self.lost.take(on, axis=1) + after * is_small - before * was_small

@@ -1,10 +1,9 @@
 """Tables of how well each set of a node's GPUs is connected.
 
-A set is a bit mask over the cards of its `GpuLinks`, in their order. Of all rings through a set
-the best is the one whose weakest path is strongest, as NCCL looks for rings. The set's *quality* is
-that path's strength; then how few NUMA nodes its GPUs belong to, so that one's CPUs serve them all.
-Everything is exact, and computed once for all nodes of equal links.
-"""
+A set is a bit mask over the GPUs of its `GpuLinks`, in their order. The best ring through a set is
+the one whose weakest path is strongest, as in NCCL's search. The set's *quality* is that path's
+strength, then the number of the GPUs' NUMA nodes: fewer is better, as one node's CPUs can serve
+them all. Everything is exact, and computed once for all nodes with equal links."""
 
 import functools
 from itertools import combinations
@@ -18,14 +17,14 @@ from weft.model.gpu_links import GpuLinks, path_strength
 Masks = npt.NDArray[np.int64]
 
 NO_SET = -1
-"""The quality of a set that does not exist."""
+"""Quality of a set that does not exist."""
 _NUMA_LEVELS = 32
 _WANTED_LATER = (2, 4, 8)
-"""Sizes of sets that those who come later are expected to want."""
+"""Sizes of sets that later pods are expected to request."""
 
 
 class RingPath(NamedTuple):
-    """Two cards, by their place among the links, and the word of the path between them."""
+    """Path between two GPUs, given by their positions among the links, and the path's type."""
 
     one: int
     other: int
@@ -33,10 +32,9 @@ class RingPath(NamedTuple):
 
 
 class GpuSets:
-    """All sets of up to 16 cards. Made by `gpu_sets`, shared by nodes of equal links.
+    """All sets of up to 16 GPUs. Made by `gpu_sets`, and shared by nodes with equal links.
 
-    `quality[mask]` as above, 0 for sets of one and none.
-    """
+    `quality[mask]` is the set's quality (see the module's docstring), 0 for fewer than two GPUs."""
 
     def __init__(self, links: GpuLinks) -> None:
         self.links, self.count = links, len(links.indexes)
@@ -53,8 +51,8 @@ class GpuSets:
         self._later: Masks | None = None
 
     def best(self, size: int) -> Masks:
-        """Return, for each mask, the best quality of any set of `size` within it, `NO_SET` without
-        one."""
+        """Return, for each mask, the best quality of any set of `size` within it, `NO_SET` if there
+        is none."""
         known = self._best.get(size)
         if known is None:
             known = np.where(self._size == size, self.quality, NO_SET)
@@ -65,7 +63,7 @@ class GpuSets:
         return known
 
     def sets(self, size: int) -> Masks:
-        """Return all masks of this size, those of the first cards first."""
+        """Return all masks of this size, in order of their GPUs."""
         known = self._of_size.get(size)
         if known is None:
             chosen = combinations(range(self.count), size)
@@ -74,8 +72,8 @@ class GpuSets:
         return known
 
     def choose(self, candidates: Masks, free: int) -> int:
-        """Return the best connected of these sets; of equal ones the one that leaves later pods the
-        best of the `free` cards, then the first."""
+        """Return the best connected of these sets; of equal sets the one that leaves the best of
+        the `free` GPUs for later pods, then the first."""
         quality = self.quality.take(candidates)
         best = candidates[quality == quality.max()]
         if len(best) > 1:
@@ -84,7 +82,7 @@ class GpuSets:
         return int(best[0])
 
     def weakest(self, mask: int) -> RingPath:
-        """Return a path that limits the best ring through this set of two or more."""
+        """Return a path that limits the best ring through this set of two or more GPUs."""
         limit = self._ring[mask]
         places = [place for place in range(self.count) if mask >> place & 1]
         pairs = list(combinations(places, 2))
@@ -93,24 +91,24 @@ class GpuSets:
         return RingPath(one, other, self.links.path(one, other))
 
     def ring(self, mask: int) -> int:
-        """Return the strength of that path (see `path_strength`)."""
+        """Return the strength of the path that limits the set's best ring (see `path_strength`)."""
         return int(self._ring[mask])
 
     def word_of(self, quality: int) -> str:
-        """Return the type of link that limits sets of this quality."""
+        """Return the type of path that limits sets of this quality."""
         at = np.argwhere(self._strength == quality // _NUMA_LEVELS)
         return self.links.path(int(at[0][0]), int(at[0][1])) if len(at) else ""
 
     def first_best(self, size: int, within: int) -> int:
-        """Return the first of the best sets of this size within a mask that holds one."""
+        """Return the first of the best sets of this size within the mask `within`."""
         sets = self.sets(size)
         sets = sets[(sets & ~within) == 0]
         return int(sets[self.quality.take(sets).argmax()])
 
     @property
     def left_for_later(self) -> Masks:
-        """Return the worth of free cards to later pods: for each expected size, the largest total
-        strength of disjoint sets."""
+        """Value of each set of free GPUs for later pods: the sum over expected sizes of the largest
+        total strength of disjoint sets."""
         if self._later is None:
             later = np.zeros(1 << self.count, dtype=np.int64)
             for size in _WANTED_LATER:
@@ -120,7 +118,7 @@ class GpuSets:
         return self._later
 
     def _packed(self, size: int) -> Masks:
-        """Return the most strength of disjoint sets of `size` within each mask."""
+        """Return the largest total strength of disjoint sets of `size` within each mask."""
         if 2 * size > self.count or size > 4:  # no two of them beside one another, or none is left
             ring = np.where(self._size == size, self._ring, 0)
             for bit in range(self.count):
@@ -142,7 +140,7 @@ class GpuSets:
 
 @functools.lru_cache(maxsize=64)
 def gpu_sets(links: GpuLinks) -> GpuSets:
-    """Return the tables of these links, kept for the next node of the same."""
+    """Return the tables for these links, cached for nodes with equal links."""
     return GpuSets(links)
 
 
@@ -157,7 +155,7 @@ def _strengths(links: GpuLinks) -> Masks:
 
 
 def _numa_nodes(links: GpuLinks) -> Masks:
-    """Return the number of NUMA nodes that each set's cards belong to."""
+    """Return the number of NUMA nodes of each set's GPUs."""
     masks = np.arange(1 << len(links.indexes))
     spanned = np.zeros(len(masks), dtype=np.int64)
     for node in set(links.numa):
@@ -167,12 +165,11 @@ def _numa_nodes(links: GpuLinks) -> Masks:
 
 
 def _rings(strength: Masks) -> Masks:
-    """Return the strength of the weakest path of each set's best ring, [2^count]; 0 below two
-    cards.
+    """Return the strength of the weakest path of each set's best ring, [2^count]; 0 for fewer than
+    two GPUs.
 
-    By Held and Karp: `reach[mask, end]` is the strongest way through all cards of the mask,
-    from its first to `end`, judged by its weakest path.
-    """
+    By Held and Karp: `reach[mask, end]` is the strongest path through all GPUs of the mask, from
+    its first to `end`, judged by its weakest link."""
     count = len(strength)
     masks = np.arange(1 << count)
     size = np.bitwise_count(masks)

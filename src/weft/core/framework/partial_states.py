@@ -1,10 +1,10 @@
-"""Partly placed pods: the state of a node's devices after the first steps. Arrays have one row per
-state, for many nodes at once. Two states of one node are equivalent if their devices can be
-exchanged for one another: the same free memory and cores, the same use by the pod, and the same
-answers to every step that is left. Then one of them is enough. States are compared by 64-bit sums
-of mixed device states: among the most states that a decision looks at, two different ones are taken
-for the same less than once in 10^9 decisions.
-"""
+"""Partly placed pods: the states of a node's devices after the first steps, one row per state, for
+many nodes at once.
+
+Two states of a node are equivalent if their devices can be exchanged: the same free memory and
+cores, the same use by the pod, and the same answers to every remaining step. Only one of them is
+kept. States are compared by 64-bit sums of mixed device states: within the number of states that a
+decision considers, two different ones collide less than once in 10^9 decisions."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -18,13 +18,13 @@ Hashes = npt.NDArray[np.uint64]
 Number = TypeVar("Number", bound=np.generic)
 
 SINGLE, SEVERAL = 1, 2
-"""Flags of a device: it serves a request of one GPU, or one of a request's several."""
+"""Flags of a device: it serves a request for one GPU, or one of several GPUs of a request."""
 
 
 class DeviceRequest(NamedTuple):
-    """A GPU request, by device: for `several` GPUs or one; idle ones if `whole`, and how many
-    thousandths of its cores. The arrays are [nodes, devices], or [devices] if all nodes are equal:
-    memory charged there, memory that must be free there (MiB), and a mask of acceptable devices."""
+    """A GPU request by device: for `several` GPUs or one, `whole` if they must be idle, and its
+    thousandths of cores. The arrays are [nodes, devices], or [devices] if all nodes are equal:
+    memory that must be free and memory charged there (MiB), and a mask of acceptable devices."""
 
     several: bool
     whole: bool
@@ -35,16 +35,16 @@ class DeviceRequest(NamedTuple):
 
 
 Asks = Mapping[int, DeviceRequest]
-"""By the GPU request's number."""
+"""GPU requests by number."""
 
 
 class Nodes(NamedTuple):
-    """Devices of some nodes before the pod, [nodes, devices]; what is not `there` fills up rows.
+    """Devices of some nodes before the pod is placed, [nodes, devices]; cells that are not `there`
+    pad rows.
 
-    Free memory (MiB) and cores (thousandths), idleness, the card's memory, `family`: the position
-    of the card that a MIG instance is cut from (of itself, for cards), and which are instances.
-    `spreadable` are acceptable to the pod's `split` GPU request.
-    """
+    Free memory (MiB) and cores (thousandths), idleness, the device's memory, `family`: the position
+    of the GPU that a MIG instance belongs to (of itself for a GPU), and a mask of MIG instances.
+    `spreadable` devices are acceptable to the pod's `split` GPU request."""
 
     memory: Ints
     milli: Ints
@@ -57,10 +57,9 @@ class Nodes(NamedTuple):
 
 
 class PartialStates:
-    """Rows of partly placed pods. `node` is the row in `nodes`, `flags` how the pod uses a device,
-    `mine` the devices of the GPU request being placed, `path` the devices chosen so far, [rows,
-    steps]. `keys` and `sums` identify devices and states.
-    """
+    """Partly placed pods, one per row. `node` is the row in `nodes`, `flags` how the pod uses a
+    device, `mine` the devices of the GPU request being placed, `path` the devices chosen so far,
+    [rows, steps]. `keys` and `sums` identify devices and states."""
 
     __slots__ = ("flags", "keys", "memory", "milli", "mine", "node", "path", "sums")
 
@@ -82,7 +81,7 @@ class PartialStates:
         return len(self.node)
 
     def bare(self, rows: Ints) -> "PartialStates":
-        """Return only these rows, with keys and sums still to be computed."""
+        """Return only these rows, without keys and sums."""
         return PartialStates(
             self.node[rows],
             by_row(self.memory, rows),
@@ -103,8 +102,7 @@ class PartialStates:
 class StateSpace:
     """All states of a pod on some nodes: the initial ones, and those after each step.
 
-    `steps` are the GPU requests' numbers, once for each GPU of theirs, in the order of placing.
-    """
+    `steps` are the numbers of the GPU requests, once per requested GPU, in placement order."""
 
     def __init__(self, nodes: Nodes, asks: Asks, steps: Sequence[int]) -> None:
         self.nodes, self.asks, self.steps = nodes, asks, steps
@@ -114,7 +112,7 @@ class StateSpace:
         self._exchangeable = self._may_be_exchanged()
 
     def start(self) -> PartialStates:
-        """Return the initial state of each node, nothing placed."""
+        """Return the initial state of each node, with nothing placed."""
         rows, width = self.nodes.memory.shape
         states = PartialStates(
             np.arange(rows),
@@ -128,7 +126,7 @@ class StateSpace:
         return states
 
     def fits(self, states: PartialStates, index: int) -> Bools:
-        """Return a mask of the devices that step number `index` could have, [rows, devices]."""
+        """Return a mask of the devices that step number `index` could take, [rows, devices]."""
         step, node = self.asks[self.steps[index]], states.node
         fits = by_row(step.allowed, node)
         if step.several:
@@ -142,8 +140,8 @@ class StateSpace:
         return fits
 
     def blocked(self, states: PartialStates) -> Bools:
-        """Return a mask of devices whose MIG relative the pod has: a card and its instances are
-        never both held."""
+        """Return a mask of devices that the pod blocks by MIG: a GPU and its instances are never
+        both held."""
         used, node = states.flags != 0, states.node
         family, instance = self.nodes.family[node], self.nodes.instance[node]
         rows, width = used.shape
@@ -154,7 +152,8 @@ class StateSpace:
         return np.where(instance, card, inside.reshape(rows, width))
 
     def distinct(self, states: PartialStates, row: Ints, device: Ints) -> tuple[Ints, Ints]:
-        """Keep of these choices, in order, the first of each kind of device of each state."""
+        """Keep, in order, only the first of equivalent devices of each state among these
+        choices."""
         if not self._exchangeable:
             return row, device
         rows = row.astype(np.uint64) * _ODD[5]
@@ -162,7 +161,8 @@ class StateSpace:
         return row[first], device[first]
 
     def follow(self, states: PartialStates, index: int, row: Ints, device: Ints) -> PartialStates:
-        """Return the states after these choices for step `index`; of equal ones only the first."""
+        """Return the states after these choices for step `index`; of equal states only the
+        first."""
         outcomes = states.bare(row)
         self.put(outcomes, index, device)
         if not self._exchangeable:
@@ -186,8 +186,8 @@ class StateSpace:
             states.mine[:] = False
 
     def _may_be_exchanged(self) -> bool:
-        """Return True if devices of a node, or steps, are alike; else hardly any two states are
-        equal, and finding them would cost more than keeping them."""
+        """Return True if some devices of a node, or some steps, are alike. Otherwise hardly any two
+        states are equal, and finding equal ones would cost more than keeping them."""
         used = [self.asks[gpu_request] for gpu_request in self.steps]
         forms = {(ask.whole, ask.milli, ask.ask_mib.tobytes()) for ask in used}
         if any(ask.several for ask in used) or len(forms) < len(used):
@@ -215,7 +215,7 @@ class StateSpace:
 
 
 def _kinds(nodes: Nodes, asks: Asks, steps: Sequence[int]) -> list[Hashes]:
-    """Return the unchanging columns of each device, for the steps from each number on."""
+    """Return the constant part of each device's key, for the steps from each number on."""
     fixed = nodes.total.view(np.uint64) * _ODD[0] + nodes.instance * _ODD[1]
     fixed = fixed + nodes.spreadable * _ODD[2] + nodes.idle * _ODD[3] + nodes.there * _ODD[4]
     hashes, hashed = [mix(fixed)], set()
@@ -233,9 +233,8 @@ def _kinds(nodes: Nodes, asks: Asks, steps: Sequence[int]) -> list[Hashes]:
 
 
 def by_row(values: npt.NDArray[Number], rows: Ints) -> npt.NDArray[Number]:
-    """Return rows of an array, in column-major order. Sums and extremes over few devices of many
-    states are several times faster that way.
-    """
+    """Return rows of an array, in column-major order: sums and extremes over few devices of many
+    states are several times faster in that order."""
     return values.T.take(rows, axis=1).T
 
 
@@ -264,7 +263,7 @@ _ODD = np.array(
 
 
 def mix(value: Hashes) -> Hashes:
-    """Spread every bit over all 64 (the finalizer of SplitMix64)."""
+    """Spread every input bit over all 64 bits (the finalizer of SplitMix64)."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))

@@ -1,16 +1,13 @@
-"""The policy contract: override what you need, return arrays, keep no state of your own. Also the
-functions that check it.
+"""The policy contract, and the functions that call policies and check their answers.
 
-The extension points carry the names of the Kubernetes scheduling framework. Filters and scores
-are asked about a `Query` (some nodes, their devices) and must depend on nothing but it, the
-policy's own parameters and what `reads` declares, because answers are cached per shape and only
-changed nodes are asked about again.
+A policy overrides the hooks that it needs, and returns arrays. The extension points have the names
+of the Kubernetes scheduling framework. Filters and scores are asked about a `Query` (some nodes and
+their devices) and must depend on nothing but the query, the policy's own parameters and the facts
+named in `reads`, because answers are cached per shape and only changed nodes are asked about again.
 
-Policies are called through the functions below the class, which check the answers: an error names
-policy, hook and value. Types and lengths are checked for all policies. Values, and divisions by
-zero, are checked only for policies from elsewhere: tests hold Weft's own to the contract, and a
-decision takes microseconds.
-"""
+An error names policy, hook and value. Types and lengths are checked for all policies. Values, and
+divisions by zero, are checked only for policies from elsewhere: tests hold Weft's own policies to
+the contract, and a decision takes microseconds."""
 
 import hashlib
 import operator
@@ -31,11 +28,10 @@ class PlacementOptions(NamedTuple):
     """Ways to place a pod's GPU requests on a node, one row each: the devices afterwards, [ways,
     devices].
 
-    `memory_free` (MiB) and `milli_free` are what is left once the GPU requests are charged,
-    `memory_total` is the card's size. `single` are the devices that serve a GPU request of one GPU,
-    `several` those that serve one of a GPU request's several. Columns that are not `there` fill up
-    the rows of smaller nodes.
-    """
+    `memory_free` (MiB) and `milli_free` are the amounts left once the GPU requests are charged,
+    `memory_total` is the device's size. `single` devices serve a GPU request for one GPU, `several`
+    devices one of several GPUs of a request. Columns that are not `there` pad the rows of smaller
+    nodes."""
 
     memory_free: Ints
     milli_free: Ints
@@ -46,8 +42,8 @@ class PlacementOptions(NamedTuple):
 
 
 class RemainingRequest(NamedTuple):
-    """The part still to be placed: the most that one device may be charged by it (MiB for each way,
-    and thousandths), and for how many GPU requests of one GPU."""
+    """The part of a pod that is still to be placed: the most that it may charge to one device (MiB
+    for each way, and thousandths), and the number of its GPU requests for one GPU."""
 
     memory_mib: Ints
     milli: int
@@ -55,11 +51,10 @@ class RemainingRequest(NamedTuple):
 
 
 class ExpectedSlowdown(msgspec.Struct, frozen=True, gc=False):
-    """Expected slowdown of one pod on the chosen GPU; the new pod's comes first. `slowdown` is a
-    factor of the time alone, `upper` its 90 % quantile, `tier` the basis of the prediction;
-    `calibrated` says if the bound is reliable. `allowed` is the pod's own limit for `upper`, 0 if
-    it has none.
-    """
+    """Expected slowdown of one pod on the chosen GPU; the entry of the new pod comes first.
+    `slowdown` is a factor of the time alone, `upper` its 90 % quantile, `tier` the basis of the
+    prediction; `calibrated` says if the bound is reliable. `allowed` is the pod's own limit for
+    `upper`, 0 if it has none."""
 
     application: str
     slowdown: float
@@ -70,13 +65,11 @@ class ExpectedSlowdown(msgspec.Struct, frozen=True, gc=False):
 
 
 class SlowdownTolerance(NamedTuple):
-    """Slowdown that running pods tolerate before one beside them is evicted.
+    """Slowdown that running pods tolerate before a co-resident is evicted.
 
-    `critical` is how many times slower than alone a latency-critical pod may be (the engine makes
-    it less for one whose SLO leaves less),
-    `costs(gpu_model, victim, other)` what one application is expected to cost another there, log
-    slowdown.
-    """
+    `critical` is the factor by which a latency-critical pod may be slower than alone (the engine
+    lowers it for a pod whose SLO allows less). `costs(gpu_model, victim, other)` is the slowdown,
+    as a logarithm, that one application is expected to cause another on this GPU model."""
 
     critical: float
     costs: Callable[[str, str, str], float]
@@ -84,8 +77,7 @@ class SlowdownTolerance(NamedTuple):
 
 class ScorePart(msgspec.Struct, frozen=True, gc=False):
     """A part of a place's score: its `name`, its points (higher is better) and the facts behind
-    them. `core/explain` puts it into words.
-    """
+    them. `core/explain` puts it into words."""
 
     name: str
     points: float
@@ -93,8 +85,8 @@ class ScorePart(msgspec.Struct, frozen=True, gc=False):
 
 
 class PolicyOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a policy comes from that is not Weft's own: `file` (FILE.py:Class) with the `sha256` of
-    its text, or the `version` of an installed package (NAME VERSION)."""
+    """Origin of a policy that is not Weft's own: `file` (FILE.py:Class) with the `sha256` of its
+    text, or the `version` of an installed package (NAME VERSION)."""
 
     file: str = ""
     sha256: str = ""
@@ -102,8 +94,8 @@ class PolicyOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PricesEvery(NamedTuple):
-    """Prices are recomputed after this many new pods, at this age in seconds, and when the
-    cluster's free GPU has changed by this part of all GPUs (0: never for that reason)."""
+    """Prices are recomputed after this many new pods, at this age in seconds, or once the cluster's
+    free GPU has changed by this part of all GPUs (0: never for that reason)."""
 
     pods: int
     seconds: float
@@ -111,29 +103,29 @@ class PricesEvery(NamedTuple):
 
 
 NO_BOUND = 1 << 62
-"""A rating that none exceeds."""
+"""A bound that no rating exceeds."""
 
 
 class Policy:
-    """Base of every policy. All defaults mean "no opinion".
+    """Base class of every policy. The default of every hook means "no opinion".
 
-    `name` is how configurations call it, `summary` one line for people, `source` the system or
-    paper it comes from. `reads` names what besides requests its answers depend on: `occupants`,
-    `co_residents` (what runs on a GPU, which it may refuse to join), `signals`, `cluster` (the
-    signals of all GPUs, also for the score of one), `pending` (who else waits), `residencies` (how
-    far pods are). `inputs` names the `PolicyInput`s that it takes, each with the type of its value.
-    `unsafe` says why, where it can promise a GPU memory that does not exist; one made with safe
-    options says "". `ties` says which of equally scored devices is taken. GPU requests are placed
-    largest first; of equal ones the last goes first where `last_request_first`. One that `harvests`
-    may give a pod memory that residents hold but leave idle, within the ledger's declared limit.
-    One with `prices_every` is shown the whole cluster so often (`take_table`).
-    One with `own_priority` orders its pods by their dialect's own priority (genius/priority) before
-    spec.priority; for others that is a label that anybody may write.
-    One with `raw_scores` tells kube-scheduler its scores as they are, as its original did; others'
-    are made 0 to 10. `compat_system` is the system, by its name under `compat` in the
-    configuration, whose flaws the option `compat: exact` keeps. Options are keyword arguments of
-    the constructor.
-    """
+    `name` is the policy's name in configurations, `summary` one line for users, `source` the system
+    or paper that it comes from. `reads` names the facts, besides requests, that its answers depend
+    on: `occupants`, `co_residents` (the pods on a GPU, which the policy may refuse to join),
+    `signals`, `cluster` (the signals of all GPUs, even for the score of one), `pending` (the other
+    waiting pods), `residencies` (the progress of running pods). `inputs` names the `PolicyInput`s
+    that the policy takes, each with the type of its value. `unsafe` is the reason why the policy
+    can reserve GPU memory that does not exist, "" if it cannot with its options. `ties` selects the
+    first or last of equally scored devices. GPU requests are placed largest first; with
+    `last_request_first` the last of equal ones comes first. A policy that `harvests` may give a pod
+    memory that other pods hold but leave idle, within the ledger's declared limit. A policy with
+    `prices_every` is shown the whole cluster at these times (`take_table`). A policy with
+    `own_priority` orders its pods by their dialect's own priority (genius/priority) before
+    spec.priority; other policies ignore that label, because anybody may set it. A policy with
+    `raw_scores` reports its scores to kube-scheduler unchanged, as the original system did; other
+    policies' scores are scaled to 0 to 10. `compat_system` is the system, by its name under
+    `compat` in the configuration, whose flaws the option `compat: exact` keeps. Options are keyword
+    arguments of the constructor."""
 
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
@@ -144,154 +136,158 @@ class Policy:
     harvests: ClassVar[bool] = False
     prices_every: PricesEvery | None = None
     unpriced: bool = False
-    """Set by the engine while prices could not be computed for the present nodes: scores are not
-    asked for then, and pods go wherever they fit."""
+    """Set by the engine while prices could not be computed for the present nodes: then no scores
+    are asked for, and pods are placed on any node where they fit."""
     own_priority: ClassVar[bool] = False
     raw_scores: bool = False
     compat_system: ClassVar[str] = ""
     ties: ClassVar[Literal["first", "last"]] = "first"
     last_request_first: ClassVar[bool] = False
     is_built_in: ClassVar[bool] = True
-    """True for Weft's own, which tests hold to this contract."""
+    """True for Weft's own policies, which tests hold to this contract."""
     origin: ClassVar[PolicyOrigin | None] = None
     """Set by the loader; None for Weft's own policies."""
 
     made_with: dict[str, Any]
-    """The options it was made with, so that a decisions file can make it again."""
+    """Options with which the policy was created, so that a decisions file can create it again."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.is_built_in = cls.__module__.startswith("weft.core.policies.")
 
     def __new__(cls, *_args: Any, **options: Any) -> Self:
-        """Remember the options (keyword arguments); everything else is the subclass's own."""
+        """Record the options (keyword arguments) in `made_with`."""
         self = super().__new__(cls)
         self.made_with = options
         return self
 
     @property
     def tolerance(self) -> SlowdownTolerance | None:
-        """Return the tolerated slowdown of its pods; None: no pod is evicted for another's
+        """Slowdown that the policy's pods tolerate; None: no pod is evicted for another pod's
         slowness."""
         return None
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
-        """queueSort: pods with smaller keys go first. Default: priority, then age."""
+        """queueSort: return the sort key of a pod; smaller keys come first. Default: priority, then
+        age."""
         return (*self.rank(pod), pod.created_ns)
 
     def rank(self, pod: PodRequest) -> tuple[int, int]:
-        """Return the pod's priority, smaller first: its dialect's own where that counts, and
-        spec.priority."""
+        """Return the pod's priority, negated so that smaller comes first: its dialect's own
+        priority with `own_priority`, then spec.priority."""
         return (-pod.queue_priority if self.own_priority else 0, -pod.priority)
 
     def pre_filter(self, shape: Shape) -> Shape:
-        """preFilter: the shape to place instead (an exclusive policy asks for whole cards)."""
+        """preFilter: return the shape to place instead, such as whole GPUs for an exclusive
+        policy."""
         return shape
 
     def filter_nodes(self, query: Query) -> Bools | None:
-        """Filter: nodes this policy accepts, [n]."""
+        """Filter: return a mask of nodes that this policy accepts, [n]; None accepts all."""
         return None
 
     def filter_devices(self, query: Query) -> Bools | None:
-        """Filter: devices this policy accepts, [d]."""
+        """Filter: return a mask of devices that this policy accepts, [d]; None accepts all."""
         return None
 
     def contested(self, scores: Ints, waiting: int) -> bool:
-        """Return True if `filter_pending` must be asked, by the scores of the nodes that fit;
-        default yes.
+        """Return True if `filter_pending` must be asked, given the scores of the nodes that fit.
+        Default: True.
 
-        `waiting` are the pods that wait, this one included.
-        """
+        `waiting` is the number of waiting pods, including this one."""
         return True
 
     def filter_pending(self, query: Query, pending: Sequence[Shape]) -> Bools | None:
-        """Filter, after all others and never kept: devices the pod may have among others, [d].
+        """Filter: return a mask of devices that the pod may have in view of other waiting pods,
+        [d]; None accepts all. Asked after all other filters, and never cached.
 
-        `query` is about the best nodes that fit, more than pods wait; `pending` are the shapes of
-        the pods that wait, in their order, this one's among them. Asked only of who reads
-        `pending`.
-        """
+        `query` is about the best nodes that fit, more than pods wait; `pending` has the shapes of
+        the waiting pods in queue order, including this pod's. Asked only of policies that read
+        `pending`."""
         return None
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Score: how good each node is as a whole, integers, higher wins, [n]."""
+        """Score: return each node's score as a whole, integers, higher is better, [n]; None: no
+        opinion."""
         return None
 
     def score_devices(self, query: Query) -> Ints | None:
-        """Score: how good each device is for `query.need`, integers, higher wins, [d].
+        """Score: return each device's score for `query.need`, integers, higher is better, [d];
+        None: no opinion.
 
-        A node's score is its best fitting device's plus `score_nodes`. Devices that do not fit
-        may get any value. Of equal devices the one that `ties` says is taken.
-        """
+        A node's score is the score of its best fitting device plus `score_nodes`. Devices that do
+        not fit may get any value. `ties` decides between equal devices."""
         return None
 
     def rate_options(self, options: PlacementOptions) -> Ints:
-        """Score: how good ways to place several GPU requests on one node are, higher wins, [ways].
+        """Score: return ratings of ways to place several GPU requests on one node, higher is
+        better, [ways].
 
-        A policy that overrides this has the distinct ways of a pod with several GPU requests rated,
-        as far as the search's bound goes (Elastic's raters need it); others get the GPU requests
-        placed one after another. Devices must be interchangeable to it: their numbers do not count.
-        """
+        A policy that overrides this rates the distinct ways to place a pod with several GPU
+        requests, within the search's bound (Elastic's raters need this); for other policies the GPU
+        requests are placed one after another. The rating must not depend on the devices' order."""
         raise NotImplementedError
 
     def bound_options(self, options: PlacementOptions, remaining: RemainingRequest) -> Ints:
-        """Upper bound of the rating of what comes of these half-placed ones, [ways]; default: no
-        bound. The tighter it is, the more nodes are searched exactly.
-        """
+        """Return upper bounds of the ratings that these partly placed pods can reach, [ways].
+        Default: no bound. The tighter the bound, the more nodes are searched exactly."""
         return np.full(len(options.memory_free), NO_BOUND, dtype=np.int64)
 
     def normalize(self, scores: Ints) -> Ints:
-        """normalizeScore: raw scores of the feasible nodes to 0–100. Default: by their range."""
+        """normalizeScore: scale raw scores of the feasible nodes to 0–100. Default: by their
+        range."""
         low, high = int(scores.min()), int(scores.max())
         if low == high:
             return np.zeros_like(scores)
         return np.asarray((scores - low) * 100 // (high - low))
 
     def choose_node(self, rows: Ints, key: str) -> int:
-        """Chooses one of the equally best nodes (in tie-break order): an index into `rows`."""
+        """Choose one of the equally best nodes (in tie-break order): return an index into
+        `rows`."""
         return 0
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
-        """Chooses a device of the node, where the policy scores none: an index into `fits`.
+        """Choose a device of the node if the policy scores none: return an index into `fits`.
 
-        `query` is about that node alone; `fits` are the positions of devices that fit. A pod with
-        several GPU requests is asked about once per GPU, in the state the earlier ones left.
-        Default: the tightest that fits, the first of equals.
-        """
+        `query` is about that node alone; `fits` are the positions of devices that fit. For a pod
+        with several GPU requests it is called once per GPU, in the state that the earlier calls
+        left. Default: the fitting device with the least room, the first of equals."""
         return int(query.room.take(fits).argmin())
 
     def predict(
         self, shape: Shape, co_residents: CoResidents, model: str
     ) -> tuple[ExpectedSlowdown, ...]:
-        """For the record: what is expected of the pod and of `co_residents` on a GPU it shares."""
+        """Return the expected slowdowns, for the record, of the pod and of its `co_residents` on a
+        shared GPU."""
         return ()
 
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
         """Return the parts of one place's score; default: none.
 
-        `query` is about the place's node alone, `devices` are positions of its devices.
-        """
+        `query` is about the place's node alone, `devices` are positions of its devices."""
         return ()
 
     def take_input(self, name: str, value: Any) -> None:
-        """New input of this name, of the type that `inputs` says; kept answers are dropped."""
+        """Take a new input of this name, of the type stated in `inputs`; cached answers are
+        dropped."""
 
     def prepare_input(self, name: str, value: Any, table: LedgerTable) -> None:
-        """Work out beforehand what is slow in taking this input, on a thread beside decisions:
-        nothing of the policy's own may change. Default: nothing is slow."""
+        """Compute the slow part of taking this input, on a thread parallel to decisions, so without
+        changing the policy. Default: nothing."""
 
     def take_turnover(self, part: float) -> None:
-        """Before each `take_table`: the part (0 to 1) of what pods hold that took the place of
-        what others had freed (`core/engine/pricing.py`)."""
+        """Take the turnover, before each `take_table`: the part (0 to 1) of the pods' holdings that
+        replaced freed ones (`core/engine/pricing.py`)."""
 
     def take_table(self, table: LedgerTable) -> None:
-        """The whole cluster as it is, for one with `prices_every`: at the start, after each input,
-        and as pods come (`core/engine/pricing.py`); kept answers are dropped. Change nothing before
-        all is worked out: where this raises, the prices from before stand while the nodes do."""
+        """Take the state of the whole cluster, for a policy with `prices_every`: at the start,
+        after each input, and as pods arrive (`core/engine/pricing.py`); cached answers are dropped.
+        Change the policy only after everything is computed: if this raises, the former prices stay
+        in use for the same nodes."""
 
 
 def draw(key: str, choices: int) -> int:
-    """Draw a number below `choices`, uniformly, the same for the same key on every machine."""
+    """Draw a number below `choices`, uniformly, and equal for equal keys on every machine."""
     digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % choices
 
@@ -299,7 +295,7 @@ def draw(key: str, choices: int) -> int:
 # --- how policies are asked ---------------------------------------------------------------------
 
 MOST_SCORE = 1 << 50
-"""Scores beyond it have no room beside a device's number in 64 bits."""
+"""Largest score: a larger one leaves no bits for a device's number in 64 bits."""
 _INT64, _BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 _WHOLE_NUMBERS = "return whole numbers (np.int64), such as (1000 * score).astype(np.int64)"
 _MASK = "return booleans, such as score > 0"
@@ -307,7 +303,8 @@ _DIVIDE = "divide only where the divisor is not 0: np.divide(a, b, out=…, wher
 
 
 class _Things:
-    """The things for which an answer has one value each, and their name in an error."""
+    """Things (nodes, GPUs, ways) for which an answer has one value each, and their name in an
+    error."""
 
     __slots__ = ("count", "hook", "policy", "query", "word")
 
@@ -318,7 +315,7 @@ class _Things:
         self.query = query
 
     def name(self, at: int) -> str:
-        """Return the thing at this place of the answer."""
+        """Return the name of the thing at this position of the answer."""
         if self.query is None:
             return f"{self.word} {at}"
         gpu = ""
@@ -328,12 +325,12 @@ class _Things:
         return f"{gpu}node {self.query.table.nodes[row].name}"
 
     def error(self, what: str) -> PolicyError:
-        """Build the error about a wrong answer."""
+        """Return an error about a wrong answer."""
         return PolicyError(self.policy.name, self.hook, what)
 
 
 def score_nodes(policy: Policy, query: Query) -> Ints | None:
-    """Return the policy's scores of the nodes, [n]."""
+    """Return the policy's scores of the nodes, [n]; None: no opinion, or no prices."""
     if policy.unpriced:
         return None
     scores = _ask(policy, "score_nodes", query)
@@ -343,8 +340,7 @@ def score_nodes(policy: Policy, query: Query) -> Ints | None:
 
 
 def score_devices(policy: Policy, query: Query) -> Ints | None:
-    """Return the policy's scores of the devices, [d]; all the same where it has no prices for
-    them."""
+    """Return the policy's scores of the devices, [d]; all 0 while it has no prices."""
     if policy.unpriced:
         return np.zeros(query.d, dtype=np.int64)
     scores = _ask(policy, "score_devices", query)
@@ -355,7 +351,7 @@ def score_devices(policy: Policy, query: Query) -> Ints | None:
 
 
 def filter_nodes(policy: Policy, query: Query) -> Bools | None:
-    """Return the nodes that the policy accepts, [n]."""
+    """Return a mask of the nodes that the policy accepts, [n]; None accepts all."""
     mask = _ask(policy, "filter_nodes", query)
     if mask is None or _is_column(mask, query.n, _BOOL):
         return mask  # type: ignore[no-any-return]
@@ -363,7 +359,7 @@ def filter_nodes(policy: Policy, query: Query) -> Bools | None:
 
 
 def filter_devices(policy: Policy, query: Query) -> Bools | None:
-    """Return the devices that the policy accepts, [d]."""
+    """Return a mask of the devices that the policy accepts, [d]; None accepts all."""
     mask = _ask(policy, "filter_devices", query)
     if mask is None or _is_column(mask, query.d, _BOOL):
         return mask  # type: ignore[no-any-return]
@@ -371,7 +367,7 @@ def filter_devices(policy: Policy, query: Query) -> Bools | None:
 
 
 def filter_pending(policy: Policy, query: Query, pending: Sequence[Shape]) -> Bools | None:
-    """Return a mask of the devices that the pod may have among other waiting pods, [d]."""
+    """Return a mask of the devices that the pod may have in view of other waiting pods, [d]."""
     mask = _ask(policy, "filter_pending", query, pending)
     if mask is None or _is_column(mask, query.d, _BOOL):
         return mask  # type: ignore[no-any-return]
@@ -385,30 +381,30 @@ def rate_options(policy: Policy, options: PlacementOptions) -> Ints:
 
 
 def bound_options(policy: Policy, options: PlacementOptions, left: RemainingRequest) -> Ints:
-    """Return upper bounds of the ratings of partly placed pods, [ways]."""
+    """Return the policy's upper bounds of the ratings of partly placed pods, [ways]."""
     bounds = _ask(policy, "bound_options", options, left)
     return _ratings(policy, "bound_options", bounds, len(options.memory_free))
 
 
 def normalize(policy: Policy, scores: Ints) -> Ints:
-    """Return the policy's scores made 0 to 100."""
+    """Return the policy's scores scaled to 0 to 100."""
     normal = _ask(policy, "normalize", scores)
     return _ratings(policy, "normalize", normal, len(scores), "node")
 
 
 def choose_node(policy: Policy, rows: Ints, key: str) -> int:
-    """Return an index into `rows`."""
+    """Return the policy's choice of a node: an index into `rows`."""
     return _index(policy, "choose_node", _ask(policy, "choose_node", rows, key), len(rows))
 
 
 def choose_device(policy: Policy, query: Query, fits: Ints, key: str) -> int:
-    """Return an index into `fits`."""
+    """Return the policy's choice of a device: an index into `fits`."""
     chosen = _ask(policy, "choose_device", query, fits, key)
     return _index(policy, "choose_device", chosen, len(fits))
 
 
 def queue_key(policy: Policy, pod: PodRequest) -> tuple[int, ...]:
-    """Return the pod's place in the queue: whole numbers, so that any two can be compared."""
+    """Return the pod's sort key in the queue: integers, so that any two keys can be compared."""
     key = _ask(policy, "queue_key", pod)
     try:
         return tuple(map(operator.index, key))
@@ -418,7 +414,7 @@ def queue_key(policy: Policy, pod: PodRequest) -> tuple[int, ...]:
 
 
 def pre_filter(policy: Policy, shape: Shape) -> Shape:
-    """Return the shape to place instead."""
+    """Return the shape that the policy places instead."""
     instead = _ask(policy, "pre_filter", shape)
     if isinstance(instead, Shape):
         return instead
@@ -427,12 +423,12 @@ def pre_filter(policy: Policy, shape: Shape) -> Shape:
 
 
 def take_input(policy: Policy, name: str, value: Any) -> None:
-    """Give the policy an input."""
+    """Pass the policy an input."""
     _ask(policy, "take_input", name, value)
 
 
 def take_table(policy: Policy, table: LedgerTable) -> None:
-    """Have the policy compute its prices."""
+    """Have the policy compute its prices from the cluster's state."""
     _ask(policy, "take_table", table)
 
 
@@ -450,7 +446,7 @@ def _ask(policy: Policy, hook: str, *arguments: Any) -> Any:
 
 
 def _broke_off(policy: Policy, error: Exception) -> str:
-    """Say what was raised, and the last line of the policy's own code involved."""
+    """Describe the exception, with the last line of the policy's own code involved."""
     place, step = "", error.__traceback__
     while step is not None:
         frame = step.tb_frame
@@ -467,7 +463,7 @@ def _is_column(value: Any, count: int, dtype: npt.DTypeLike) -> bool:
 
 
 def _column(things: _Things, value: Any, kinds: str, wanted: str) -> npt.NDArray[Any]:
-    """Return the answer as an array of the right length and kind of numbers."""
+    """Return the answer as an array; `PolicyError` if its length or type is wrong."""
     if not isinstance(value, np.ndarray | list | tuple):
         raise things.error(f"returned {_shown(value)}, which is not an array; {wanted}")
     try:
@@ -486,7 +482,8 @@ def _column(things: _Things, value: Any, kinds: str, wanted: str) -> npt.NDArray
 
 
 def _first_wrong(array: npt.NDArray[Any]) -> int:
-    """Return the value that shows best what is wrong: not finite, not whole, or the first."""
+    """Return the position of the value that best shows the fault: not finite, not whole, or the
+    first."""
     if array.dtype.kind != "f":
         return 0
     for wrong in (~np.isfinite(array), array != np.trunc(array)):
@@ -496,8 +493,8 @@ def _first_wrong(array: npt.NDArray[Any]) -> int:
 
 
 def _scores(things: _Things, value: Any, counts: Bools | None = None) -> Ints:
-    """Check scores: 64-bit integers; of policies from elsewhere also within bounds where they
-    count."""
+    """Return scores as 64-bit integers; for policies from elsewhere `PolicyError` if a score that
+    counts is out of bounds."""
     array = _column(things, value, "iu", _WHOLE_NUMBERS)
     if things.policy.is_built_in:
         return array.astype(np.int64, copy=False)
@@ -534,7 +531,7 @@ def _index(policy: Policy, hook: str, value: Any, count: int) -> int:
 
 
 def _shown(value: Any) -> str:
-    """Return a value in an error: short, and the same in every process."""
+    """Return a value for an error message: short, and equal in every process."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, str | int | float | bool | None):

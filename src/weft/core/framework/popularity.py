@@ -1,7 +1,6 @@
 """Counts the shapes of arriving pods; older pods count less.
 
-Source: Weft (least stranding); fgd's histogram may be counted so too.
-"""
+Source: Weft (least stranding); fgd's histogram can be counted in the same way."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,18 +10,18 @@ import msgspec
 from weft.model import Shape
 
 POPULAR_PODS = "popular-pods"
-"""The input with what usually comes, pods without a GPU included: pairs [shape, weight]."""
+"""Name of the policy input with the usual pods, including those without a GPU: pairs [shape,
+weight]."""
 
 FIRST_STEP = 50
-"""Arrivals between two histograms at first; later a quarter of those that are counted."""
+"""Number of arrivals between two histograms at first; later a quarter of the counted pods."""
 _UNIT = 1000
-"""Weight of a pod that came just now, where older ones are forgotten."""
+"""Weight of a pod that arrived just now, if older pods count less."""
 _MOST_HALVINGS = 500
 
 
 def bare(shape: Shape) -> Shape:
-    """Return the part of a shape that popularity counts: its requests, and the devices it
-    accepts."""
+    """Return the part of a shape that popularity counts: its requests and its device selection."""
     return Shape(
         shape.gpu_requests,
         shape.cpu_milli,
@@ -33,18 +32,19 @@ def bare(shape: Shape) -> Shape:
 
 
 def weight_of(age_s: float, half_life_s: float) -> int:
-    """Return the weight of a pod of this age; 1000 for one that came just now."""
+    """Return the weight of a pod of this age; 1000 for one that arrived just now."""
     halvings = min(max(0.0, age_s) / half_life_s, float(_MOST_HALVINGS))
     return round(_UNIT * float(0.5**halvings))
 
 
 def weighted_input(weights: Mapping[Shape, int]) -> Any:
-    """Return the plain value of an input of pairs [shape, weight]; weights of 0 are left out."""
+    """Return the value of an input of pairs [shape, weight], without weights of 0."""
     return msgspec.to_builtins([(shape, weight) for shape, weight in weights.items() if weight])
 
 
 class ArrivedPods:
-    """Counts of the shapes that arrived; after each half-life (ns; 0: never) a pod counts half."""
+    """Counts of the shapes that arrived; a pod's count halves with each half-life (ns; 0:
+    never)."""
 
     def __init__(self, half_life_ns: int = 0) -> None:
         self._half_life_ns = half_life_ns
@@ -59,11 +59,12 @@ class ArrivedPods:
 
     @property
     def is_due(self) -> bool:
-        """Return True if enough pods came since the last histogram for a new one."""
+        """True if enough pods arrived since the last histogram for a new one."""
         return self._new >= max(FIRST_STEP, self._told / 4)
 
     def histogram(self, now_ns: int) -> Any:
-        """Return pairs [shape, weight], as policies take them; not due again for a while."""
+        """Return pairs [shape, weight] as policies take them, and start counting towards the next
+        histogram."""
         now = 2.0 ** self._halvings(now_ns)
         unit = _UNIT if self._half_life_ns else 1
         counts = {shape: amount / now for shape, amount in self._counts.items()}
@@ -74,8 +75,8 @@ class ArrivedPods:
         )
 
     def _halvings(self, now_ns: int) -> float:
-        """Return the half-lives since the last histogram: later pods count more by that many
-        doublings."""
+        """Return the half-lives since the last histogram; a pod's count is doubled once for
+        each."""
         if not self._half_life_ns:
             return 0.0
         return min((now_ns - self._told_ns) / self._half_life_ns, float(_MOST_HALVINGS))

@@ -1,4 +1,4 @@
-"""A profile: which policies decide for a schedulerName, and with what weight."""
+"""Profiles: the policies that decide for a schedulerName, and their weights."""
 
 import copy
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from weft.model.request import PREFERENCES_PERCENT
 
 
 class Plugin:
-    """One policy in a profile. `weight` counts where several policies score."""
+    """One policy in a profile. `weight` counts if several policies score."""
 
     __slots__ = ("policy", "weight")
 
@@ -22,12 +22,12 @@ class Plugin:
 
 
 class Profile:
-    """Policies under one schedulerName. The first one queues, breaks ties and picks devices.
+    """Policies under one schedulerName. The first one orders the queue, breaks ties and chooses
+    devices.
 
     With one scoring policy its raw scores decide; with several, each is normalised to 0–100 over
-    the feasible nodes and weighted. Pods' `preferences` decide among nodes whose score is within so
-    many percent of the scores' range from the best; 0: they count for nothing.
-    """
+    the feasible nodes and weighted. Pods' preferences decide among the nodes whose score is within
+    `preferences` percent of the scores' range from the best; 0: they do not count."""
 
     def __init__(
         self,
@@ -73,23 +73,23 @@ class Profile:
 
     @property
     def answers_by_node(self) -> bool:
-        """Return True if a policy's answer about a node does not depend on the other nodes."""
+        """True if a policy's answer about a node does not depend on the other nodes."""
         return "cluster" not in self.reads
 
     def without_scores(self) -> "Profile":
-        """Return the profile without scores, for questions about what fits."""
+        """Return a copy of the profile without scores, to ask only if pods fit."""
         twin = copy.copy(self)
         twin.scorers, twin.device_scorer = (), None
         return twin
 
     def preempting(self) -> "Profile":
-        """Return the profile with preemption."""
+        """Return a copy of the profile with preemption."""
         twin = copy.copy(self)
         twin.preempts = True
         return twin
 
     def shaped(self, shape: Shape) -> Shape:
-        """Return the shape that is placed for a pod of this one (preFilter)."""
+        """Return the shape that is placed for a pod with this shape (preFilter)."""
         for policy in self.pre_filters:
             shape = ask.pre_filter(policy, shape)
         return shape

@@ -1,11 +1,9 @@
-"""The question that a policy answers: a demand, over some nodes and their devices.
+"""Query: a demand over some nodes and their devices, about which a policy is asked.
 
-A *demand* is a pod's shape resolved on the cards of one cluster: what it needs of each kind of
-device. A query covers all nodes, or only those whose accounts changed since the last answer.
-Columns are arrays over the query's nodes (length n) or over their devices (length d, grouped by
-node in the same order); a policy returns arrays of the same lengths and never knows which nodes it
-is about.
-"""
+A *demand* is a pod's shape resolved for one cluster's GPUs: its needs on each kind of device. A
+query covers all nodes, or only those whose accounts changed since the last answer. Columns are
+arrays over the query's nodes (length n) or over their devices (length d, grouped by node in the
+same order). A policy returns arrays of the same lengths and never knows which nodes it is about."""
 
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -40,13 +38,13 @@ ANY_AMOUNT = -(1 << 62)
 
 
 class Need:
-    """One GPU request on this cluster's device kinds.
+    """One GPU request, resolved for this cluster's device kinds.
 
     `memory_mib[k]` is charged on a device of kind k, `ask_mib[k]` must be free there (more than
-    charged where the dialect wants headroom), `card_mib[k]` is all it has, `accepts[k]` says if the
-    model is accepted, `will_do[k]` also if the card is large enough, where free memory does not
-    tell. `lack_code` is the reason where no device suffices, `short_code` where too few do.
-    """
+    charged if the dialect wants headroom), `card_mib[k]` is its total memory, `accepts[k]` says if
+    the model is accepted, `will_do[k]` also if the device is large enough, in cases where free
+    memory alone does not show that. `lack_code` is the reason if no device suffices, `short_code`
+    if too few do."""
 
     __slots__ = (
         "accepts",
@@ -100,14 +98,14 @@ class Need:
             self.lack_code = Code.GPU_SHARE if self.milli else Code.GPU_MEMORY
         else:
             self.lack_code = Code.GPU_CORES if self.milli else Code.OUT_OF_SERVICE
-        # Where enough are in service, some of them exclude each other.
+        # Enough GPUs may be in service and yet exclude each other (MIG).
         in_service = self.lack_code == Code.OUT_OF_SERVICE
         self.short_code = Code.TOO_FEW_GPUS if in_service else self.lack_code
 
 
 def _mib_on(gpu_request: GpuRequest, kind: DeviceKind) -> int:
-    """Return the memory requested of one such card; a `split` request asks no more than the card
-    has."""
+    """Return the memory requested of a GPU of this kind; a `split` request requests at most the
+    GPU's memory."""
     card_mib = kind.memory_mib
     memory = gpu_request.memory
     asked_mib = memory.value  # of MiB, the same on every card
@@ -119,17 +117,17 @@ def _mib_on(gpu_request: GpuRequest, kind: DeviceKind) -> int:
 
 
 class Demand:
-    """A shape as this cluster's ledger understands it.
+    """A pod's shape, resolved for this cluster's ledger.
 
-    `mode` is the cheapest exact way to check it: `none` (no GPU), `node` (node aggregates tell),
-    `device` (device by device), `many` (several GPU requests, or several shared GPUs: a search).
-    `need` is the only GPU request of a `node` or `device` demand. `milli` is the pod's total in
-    thousandths of a GPU, `gpus` the number of GPUs it takes, `pod_class` 0 for one shared GPU and k
-    for k whole ones. `harvests` lets it have memory that residents hold and leave idle; only a
-    share of one GPU does, of no latency-critical pod. `expected_mib` is what such a pod will need
-    by what pods like it used, 0 if unknown; `asks` says both to the ledger. `small[k]`: it is
-    latency-critical, and small on a device of kind k, its requests together.
-    """
+    `mode` is the cheapest exact way to check it: `none` (no GPU), `node` (node aggregates are
+    enough), `device` (device by device), `many` (several GPU requests, or several shared GPUs: a
+    search). `need` is the only GPU request of a `node` or `device` demand. `milli` is the pod's
+    total in thousandths of a GPU, `gpus` its number of GPUs, `pod_class` 0 for one shared GPU and k
+    for k whole ones. `harvests`: the pod may use memory that other pods hold but leave idle;
+    possible only for a share of one GPU, and not for a latency-critical pod. `expected_mib` is that
+    pod's expected need, from similar pods, 0 if unknown; `asks` has both for the ledger.
+    `small[k]`: the pod is latency-critical, and small on a device of kind k, all its requests
+    together."""
 
     def __init__(self, shape: Shape, table: LedgerTable, *, harvests: bool = False) -> None:
         self.shape = shape
@@ -165,7 +163,7 @@ class Demand:
         self.pod_class = 0 if shared else min(self.gpus, POD_CLASSES - 1)
 
     def _takes_one_share(self) -> bool:
-        """Return True if it may borrow memory, which is reclaimed by ending one pod."""
+        """Return True if the pod may borrow memory, which ending this one pod then frees."""
         if self.gpus != 1 or self.shape.job_class == LATENCY_CRITICAL:
             return False
         need = self.needs[0]
@@ -178,11 +176,11 @@ class Demand:
         return np.array([rule.accepts_uuid(uuid) for uuid in table.uuid_of], dtype=np.bool_)
 
     def _node_checks(self) -> tuple[Ints, Ints, Codes]:
-        """Return the node columns to compare, their least values [checks, 1], and the code by
-        failures. The code table is indexed by the failed checks as bits, the first one highest
-        (`np.packbits`).
-        """
-        # Who asks for nothing is not kept off a node that others overbooked (as kube-scheduler).
+        """Return the node columns to compare, their least values [checks, 1], and a table of codes.
+        The table is indexed by the failed checks as bits, the first check highest
+        (`np.packbits`)."""
+        # A pod without a request is not refused on a node that others overbooked (as in
+        # kube-scheduler).
         checks = [
             ("cpu_free", self.cpu_milli or ANY_AMOUNT, Code.CPU),
             ("memory_free", self.memory_mib or ANY_AMOUNT, Code.NODE_MEMORY),
@@ -207,7 +205,7 @@ class Demand:
         if not self.needs:
             return "none"
         need = self.needs[0]
-        # Several GPUs of one node are counted, except where MIG makes them exclude each other.
+        # Counting a node's GPUs is enough unless MIG makes some exclude each other.
         countable = need.whole and not table.has_parents
         if len(self.needs) > 1 or need.gpu_request.split or (need.count > 1 and not countable):
             return "many"
@@ -221,16 +219,17 @@ class Demand:
 # --- queries --------------------------------------------------------------------------------------
 
 NEVER = -(1 << 62)
-"""The score of what does not fit."""
+"""Score of nodes and devices that do not fit."""
 
 _AT_ONCE = 1024
-"""Devices up to which all columns are gathered together; of more, each when it is asked for."""
+"""Number of devices up to which all columns are gathered together; beyond it, each when first
+read."""
 _LOCAL_BITS = 12
 _LOCAL_MASK = (1 << _LOCAL_BITS) - 1
 
 
 class _NodeColumn:
-    """A column of the query's nodes; the first access makes all of them plain attributes."""
+    """Column of the query's nodes; the first access sets all node columns as plain attributes."""
 
     def __init__(self, name: str) -> None:
         self._at = NODE_COLUMNS.index(name)
@@ -242,7 +241,7 @@ class _NodeColumn:
 
 
 class _DeviceColumn:
-    """A column of the query's devices, gathered on first access; then a plain attribute."""
+    """Column of the query's devices, gathered on first access; then a plain attribute."""
 
     def __init__(self, name: str) -> None:
         self._at = DEVICE_COLUMNS.index(name)
@@ -262,11 +261,11 @@ class _DeviceColumn:
 
 
 _DEVICE_ATTRIBUTES: list[tuple[str, int]] = []
-"""Device columns by attribute, and their place in the table."""
+"""Device columns by attribute, with their position in the table."""
 
 
 class _DeviceFlag:
-    """A boolean column of the query's devices."""
+    """Boolean column of the query's devices."""
 
     def __init__(self, name: str) -> None:
         self._at = DEVICE_COLUMNS.index(name)
@@ -276,7 +275,7 @@ class _DeviceFlag:
 
 
 class Observations(NamedTuple):
-    """Observed GPUs (`signals`) and progress of pods (`residencies`)."""
+    """Observed readings of GPUs (`signals`) and progress of pods (`residencies`)."""
 
     signals: SignalsView = NO_SIGNALS
     residencies: Residencies = NO_RESIDENCIES
@@ -286,18 +285,17 @@ NOTHING_OBSERVED = Observations()
 
 
 class Query:
-    """One demand over some rows of the ledger's table. `rows` None means all of them; `cells` are
-    the table's columns over them, [columns, n].
+    """One demand over some rows of the ledger's table. `rows` None means all rows; `cells` are the
+    table's columns over them, [columns, n].
 
-    `observed` is for policies that say in `Policy.reads` that they go by it. `residencies` change
-    with the time: they are for `filter_pending` only, whose answers are not kept.
-    """
+    `observed` is for policies that declare in `Policy.reads` that they use it. `residencies` change
+    with time, so only `filter_pending`, whose answers are not cached, may use them."""
 
     hypothetical: ClassVar[bool] = False
     """True if the pod's earlier GPU requests (and its CPU and memory) are already charged here."""
 
     __slots__ = (
-        "__dict__",  # columns that were asked for
+        "__dict__",  # columns that were read
         "_device_cells",
         "_device_rows",
         "_fits",
@@ -340,8 +338,7 @@ class Query:
         return self.observed.residencies
 
     def measured(self, column: str) -> tuple[Floats, Bytes]:
-        """Return a column of the signals: values, NaN where MISSING, and their freshness, [d]
-        each."""
+        """Return a column of the signals: values, NaN if MISSING, and their freshness, [d] each."""
         values, freshness = self.signals.over(self.table, column)
         return self.take_devices(values), self.take_devices(freshness)
 
@@ -379,7 +376,7 @@ class Query:
     # --- columns over devices ----------------------------------------------------------------
 
     def _lay_out(self) -> None:
-        """Find the devices that the query is about."""
+        """Compute the rows of the query's devices."""
         if self._offsets is not None:
             return
         table = self.table
@@ -402,7 +399,7 @@ class Query:
         return self._device_cells
 
     def _device(self, at: int) -> Ints:
-        """One device column, [d]."""
+        """Return one device column, [d]."""
         if self._device_cells is None:
             self._lay_out()
             rows = self._device_rows
@@ -413,45 +410,43 @@ class Query:
 
     @property
     def device_memory_free(self) -> Ints:
-        """Memory that the GPU request may take, MiB, 0 on unusable devices, [d]: the free memory;
-        for a harvesting demand what may be lent (`device_memory_harvest`).
-        """
+        """Memory that the GPU request may take, MiB, 0 on unusable devices, [d]: the free memory,
+        or for a harvesting demand the memory that may be lent (`device_memory_harvest`)."""
         return self.device_memory_harvest if self.demand.harvests else self.device_memory_strict
 
     device_memory_harvest = _DeviceColumn("device_memory_harvest")
-    """The memory that a harvesting policy may lend, MiB: within the declared limit and idle,
-    [d]."""
+    """Memory that a harvesting policy may lend, MiB: within the declared limit, and idle, [d]."""
     device_memory_strict = _DeviceColumn("device_memory_free")
-    """Unpromised memory, MiB, whether or not the demand harvests, [d]."""
+    """Unreserved memory, MiB, [d]."""
     device_memory_promised = _DeviceColumn("device_memory_promised")
-    """The memory that the pods on it were promised, MiB, [d]."""
+    """Memory reserved by the device's pods, MiB, [d]."""
     device_pods = _DeviceColumn("device_pods")
-    """Other pods with a share of it, [d]."""
+    """Number of other pods with a share of the device, [d]."""
     device_milli_free = _DeviceColumn("device_milli_free")
-    """Free cores, thousandths of a card, 0 on unusable devices, [d]."""
+    """Free cores, thousandths of a GPU, 0 on unusable devices, [d]."""
     device_memory_total = _DeviceColumn("device_memory_total")
-    """The card's memory, MiB, [d]."""
+    """Device memory, MiB, [d]."""
     device_kind = _DeviceColumn("device_kind")
-    """Number of the (model, memory) kind, [d]."""
+    """Number of the device's kind (model, size), [d]."""
     device_local = _DeviceColumn("device_local")
     """Position among the node's devices, [d]."""
     device_idle = _DeviceFlag("device_idle")
     """Usable and without a pod, [d]."""
     device_usable = _DeviceFlag("device_usable")
-    """In service, not overbooked, and no MIG relative is held, [d]."""
+    """In service, not overbooked, and not blocked by a held MIG relative, [d]."""
     device_first = _DeviceFlag("device_first")
-    """The first device of its node in its state: scoring only these is enough for policies that
-    read requests only, unless the query is `narrowed`, [d]."""
+    """First device of its node in its state, [d]: scoring only these is enough for policies that
+    read only requests, unless the query is `narrowed`."""
 
     @cached_property
     def d(self) -> int:
-        """Number of its devices."""
+        """Number of the query's devices."""
         self._lay_out()
         return self.table.devices if self._device_rows is None else len(self._device_rows)
 
     @property
     def device_co_residents(self) -> Ints:
-        """Number of its set of co-residents in `table.residents`, 0 for none, [d]."""
+        """Number of the device's set of co-residents in `table.residents`, 0 for none, [d]."""
         return self.take_devices(self.table.residents.co_residents)
 
     @property
@@ -463,7 +458,8 @@ class Query:
 
     @property
     def device_ask_mib(self) -> Ints | int:
-        """Memory the GPU request asks of each device, MiB: [d], or one number for all."""
+        """Memory that the GPU request needs free on each device, MiB: [d], or one number for
+        all."""
         need = self._need()
         if need.uniform_ask_mib is not None:
             return need.uniform_ask_mib
@@ -471,11 +467,10 @@ class Query:
 
     @property
     def device_has_memory(self) -> Bools:
-        """True if the device has the memory that the GPU request asks, [d].
+        """True if the device has enough memory for the GPU request, [d].
 
-        Where pods like it were seen to need less than it asks, a harvesting demand must find only
-        that measured free; what it asks must be within the declared limit all the same.
-        """
+        If similar pods are known to need less than the request, a harvesting demand needs only that
+        much measured free; the full request must still be within the declared limit."""
         enough: Bools = self.device_memory_free >= self.device_ask_mib
         expected_mib = self.demand.expected_mib
         if expected_mib:
@@ -493,20 +488,21 @@ class Query:
 
     @property
     def room(self) -> Ints:
-        """Free amount in the unit of the request: MiB if it requests memory, else milli, [d]."""
+        """Free amount in the unit of the request: MiB if it requests memory, otherwise milli,
+        [d]."""
         need = self._need()
         by_memory = need.asks_memory and not need.whole
         return self.device_memory_free if by_memory else self.device_milli_free
 
     def narrow(self, mask: Bools) -> None:
-        """Let only devices in `mask` fit (a policy's filter_devices)."""
+        """Restrict the devices that fit to those in `mask` (a policy's `filter_devices`)."""
         self._fits = self.device_fits & mask
         self.narrowed = True
 
     def only(self, positions: Ints) -> "Query":
-        """Return the same question about these of its nodes, in their order; it stays narrowed. A
-        device's fit depends on its node alone, so nothing has to be computed again.
-        """
+        """Return the same question about these of its nodes, in the given order; restrictions by
+        `narrow` are kept. A device's fit depends on its node alone, so nothing is computed
+        again."""
         rows = positions if self.rows is None else self.rows.take(positions)
         part = Query(self.table, self.demand, rows, self.observed)
         if self.narrowed:
@@ -517,7 +513,7 @@ class Query:
         return part
 
     def about(self, demand: Demand) -> "Query":
-        """Ask for this demand on the same nodes, not narrowed."""
+        """Return a query for this demand on the same nodes, without restrictions by `narrow`."""
         return Query(self.table, demand, self.rows, self.observed)
 
     def _find_fits(self) -> Bools:
@@ -544,7 +540,7 @@ class Query:
         return self.need
 
     def take_devices(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the query's devices out of a column over all of the table's, [D] → [d]."""
+        """Return a column over all of the table's devices for the query's devices, [D] → [d]."""
         self._lay_out()
         return column if self._device_rows is None else column.take(self._device_rows)
 
@@ -555,28 +551,30 @@ class Query:
         return self.sum(devices.view(np.int8))
 
     def sum(self, values: npt.NDArray[np.generic]) -> Ints:
-        """Sum of device columns [d] or [k, d] over each node, [n] or [k, n]."""
+        """Return the sums of device columns [d] or [k, d] over each node, [n] or [k, n]."""
         return self._reduce(np.add, values, 0)
 
     def sum_reals(self, values: Floats) -> Floats:
-        """Sum of a device column over each node, from the first device to the last, [n]."""
+        """Return the sum of a device column over each node, added from first to last device,
+        [n]."""
         if not self.d:
             return np.zeros(self.n)
         return np.bincount(self.device_node, weights=values, minlength=self.n).astype(np.float64)
 
     def max(self, values: Ints, empty: int) -> Ints:
-        """Greatest of a device column on each node, `empty` for nodes without devices, [n]."""
+        """Return the maximum of a device column on each node, `empty` for nodes without devices,
+        [n]."""
         return self._reduce(np.maximum, values, empty)
 
     def min(self, values: Ints, empty: int) -> Ints:
-        """Least of a device column on each node, `empty` for nodes without devices, [n]."""
+        """Return the minimum of a device column on each node, `empty` for nodes without devices,
+        [n]."""
         return self._reduce(np.minimum, values, empty)
 
     def best(self, scores: Ints, *, last: bool = False) -> tuple[Ints, Ints]:
-        """Each node's best fitting device: (score or NEVER, position on the node), both [n].
+        """Return each node's best fitting device: (score or NEVER, position on the node), both [n].
 
-        Ties go to the first device, or to the `last`. Scores must stay below 2**50.
-        """
+        Ties go to the first device, or with `last` to the last. Scores must stay below 2**50."""
         local = self.device_local if last else _LOCAL_MASK - self.device_local
         packed = (scores << _LOCAL_BITS) | local
         packed = np.where(self.device_fits, packed, NEVER)

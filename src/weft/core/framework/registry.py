@@ -1,8 +1,7 @@
-"""Policies by name: those that come with Weft, and those of plugins.
+"""Registry of policies by name: those that come with Weft, and those of plugins.
 
 A policy class is its own factory: the parameters of its constructor are its options. Finding
-installed plugins is I/O and not done here; `register_entry_points` takes what was found.
-"""
+installed plugins is I/O and not done here; `register_entry_points` takes the entry points found."""
 
 import inspect
 import math
@@ -18,27 +17,28 @@ from weft.model import BadInputError
 from weft.model.nearest import unknown
 
 REQUIRED = inspect.Parameter.empty
-"""The default of an option that must be given."""
+"""Default of an option that must be given."""
 
 
 class EntryPoint(Protocol):
-    """The part of an `importlib.metadata.EntryPoint` that is needed."""
+    """The part of an `importlib.metadata.EntryPoint` that Weft uses."""
 
     @property
     def name(self) -> str:
-        """The policy's name."""
+        """Name of the policy."""
 
     @property
     def value(self) -> str:
-        """Its address: `package.module:Class`."""
+        """Address of the class: `package.module:Class`."""
 
     def load(self) -> Any:
-        """Return the class; raises whatever importing it raises."""
+        """Import and return the class; raises any exception that the import raises."""
 
 
 class PolicyDescription(msgspec.Struct, frozen=True):
-    """One policy for people: `options` are its constructor's parameters with their defaults, as
-    text (empty where there is none). `unsafe` says why, where it can promise too much."""
+    """Description of a policy for users: `options` are its constructor's parameters with their
+    defaults as text ("" for a required one). `unsafe` is the reason why it can reserve too much, ""
+    if it cannot."""
 
     name: str
     summary: str
@@ -55,7 +55,7 @@ class Registry:
         self._known: dict[str, type[Policy]] = {}
 
     def register(self, policy: type[Policy]) -> None:
-        """Add a policy under its own name; `BadInputError` if it has none or it is taken."""
+        """Add a policy under its own name; `BadInputError` if it has none, or the name is taken."""
         subject = f"policy {policy.name or policy.__name__}"
         if not policy.name:
             raise BadInputError(subject, "it has no name; set the class attribute `name`")
@@ -65,8 +65,7 @@ class Registry:
         self._known[policy.name] = policy
 
     def create(self, name: str, **options: Any) -> Policy:
-        """Return a policy of this name; `BadInputError` names the valid names, options or
-        values."""
+        """Create a policy by name. `BadInputError` lists the valid names, options or values."""
         policy = self._known.get(name)
         if policy is None:
             raise BadInputError("policy", unknown(name, self.names()))
@@ -90,10 +89,9 @@ class Registry:
         return policy(**options)
 
     def from_spec(self, spec: str) -> Policy:
-        """Return a policy as people write it: `name` or `name:option=value,option=value`.
+        """Create a policy from text as users write it: `name` or `name:option=value,option=value`.
 
-        Values are JSON where they can be (numbers, true, lists), else text.
-        """
+        Values are parsed as JSON if possible (numbers, true, lists), otherwise taken as text."""
         name, _, rest = spec.partition(":")
         options = {}
         for part in filter(None, rest.split(",")):
@@ -106,7 +104,8 @@ class Registry:
         return self.create(name.strip(), **options)
 
     def compat_system(self, name: str) -> str:
-        """Return the `compat_system` of the policy of this name; "" without an option `compat`."""
+        """Return the `compat_system` of the policy of this name; "" if it has no option
+        `compat`."""
         policy = self._known.get(name)
         return policy.compat_system if policy and "compat" in _options(policy) else ""
 
@@ -115,7 +114,7 @@ class Registry:
         return tuple(sorted(self._known))
 
     def describe(self) -> tuple[PolicyDescription, ...]:
-        """Return all policies, sorted by name."""
+        """Return descriptions of all policies, sorted by name."""
         descriptions = []
         for name, policy in sorted(self._known.items()):
             options = {option: _shown(default) for option, default in _options(policy).items()}
@@ -136,7 +135,8 @@ def _value(text: str) -> Any:
 
 
 def _kinds(policy: type[Policy]) -> dict[str, Any]:
-    """Return the types of the constructor's parameters, where their annotation is understood."""
+    """Return the types of the constructor's parameters; {} if their annotations cannot be
+    resolved."""
     try:
         return get_type_hints(policy.__init__, include_extras=True)
     except Exception:  # whatever a plugin writes there: its constructor has the last word
@@ -182,7 +182,8 @@ _IN_WORDS = {
 def register_entry_points(
     registry: Registry, entry_points: Iterable[EntryPoint]
 ) -> tuple[str, ...]:
-    """Add what plugins offer; one line for each that is left out, naming it and saying why."""
+    """Register the policies of plugins; return one message, with the reason, for each that is left
+    out."""
     complaints = []
     for entry in entry_points:
         try:
@@ -210,7 +211,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _options(policy: type[Policy]) -> dict[str, Any]:
-    """Return name and default of each parameter of the constructor."""
+    """Return the constructor's parameters with their defaults."""
     if policy.__init__ is object.__init__:
         return {}
     parameters = list(inspect.signature(policy.__init__).parameters.values())
@@ -218,7 +219,7 @@ def _options(policy: type[Policy]) -> dict[str, Any]:
 
 
 def _unknown_option(option: str, policy: type[Policy]) -> str:
-    """Build the error for an unknown option, with the options that people can write."""
+    """Return the error for an unknown option, with the options that users can write."""
     kinds = _kinds(policy)
     written = [name for name in _options(policy) if _is_written(kinds.get(name, Any))]
     if not written:
@@ -227,8 +228,7 @@ def _unknown_option(option: str, policy: type[Policy]) -> str:
 
 
 def _is_written(kind: Any) -> bool:
-    """Return False for types that people cannot write: objects made in code, or None in their
-    place."""
+    """Return False for a type whose values users cannot write, such as objects made in code."""
     if get_origin(kind) in (Union, UnionType):
         return any(_is_written(each) for each in get_args(kind) if each is not type(None))
     return kind in _IN_WORDS or not isinstance(kind, type) or kind.__module__ == "builtins"

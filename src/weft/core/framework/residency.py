@@ -1,7 +1,6 @@
 """Residencies: the pods on each GPU, since when and with which co-residents, to estimate their
-remaining work. Only pods that state how long they take alone (`Shape.expected_s`) are followed.
-Times are those of the engine's events, so that a replay gives the same.
-"""
+remaining work. Only pods that state their duration alone (`Shape.expected_s`) are followed. Times
+are those of the engine's events, so that a replay gives the same estimates."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -14,21 +13,21 @@ GpuKey = tuple[str, int]
 """(node, GPU index)."""
 
 MOST_SPANS = 64
-"""Changes of co-residents that are remembered of a pod; of more, the oldest two become one."""
+"""Changes of co-residents that are kept for a pod; beyond it, the oldest two are merged."""
 LEAST_LEFT = 0.05
-"""A pod that should be over has so much of its time before it: nobody knows when it ends."""
+"""Least remaining part of a pod's duration: an overdue pod's end is unknown."""
 SECOND_NS = 1_000_000_000
 
 
 class ResidencySpan(NamedTuple):
-    """The co-residents of a pod from `since_ns` on."""
+    """Co-residents of a pod from `since_ns` on."""
 
     since_ns: int
     beside: CoResidents
 
 
 class WorkDone(NamedTuple):
-    """Work done until `since_ns`, in seconds alone, and the speed at which it goes on."""
+    """Work done until `since_ns`, in seconds alone, and the present speed."""
 
     seconds: float
     since_ns: int
@@ -36,11 +35,12 @@ class WorkDone(NamedTuple):
 
 
 Speed = Callable[[Resident, CoResidents], float]
-"""Speed of a pod beside its co-residents; alone 1."""
+"""Returns the speed of a pod with these co-residents; 1 if alone."""
 
 
 class Residency:
-    """One pod on its GPU: what it runs, how long that takes alone, and its co-residents."""
+    """One pod on its GPU: its application and class, its duration alone, and its co-residents over
+    time."""
 
     __slots__ = ("expected_s", "resident", "since_ns", "spans")
 
@@ -49,7 +49,7 @@ class Residency:
         self.spans: list[ResidencySpan] = []
 
     def change(self, co_residents: CoResidents, at_ns: int) -> None:
-        """Note that the co-residents changed at `at_ns`."""
+        """Record that the co-residents changed at `at_ns`."""
         if self.spans:
             at_ns = max(at_ns, self.spans[-1].since_ns)
         self.spans.append(ResidencySpan(at_ns, co_residents))
@@ -57,7 +57,7 @@ class Residency:
             self.spans[:2] = [ResidencySpan(self.spans[0].since_ns, self.spans[1].beside)]
 
     def done(self, speed: Speed) -> WorkDone:
-        """Return the work done so far; only for pods that state how long they take."""
+        """Return the work done until the last change; only for pods that state their duration."""
         done_s = 0.0
         for span, following in pairwise(self.spans):
             passed_s = (following.since_ns - span.since_ns) / SECOND_NS
@@ -66,7 +66,7 @@ class Residency:
         return WorkDone(done_s, last.since_ns, speed(self.resident, last.beside))
 
     def left_s(self, now_ns: int, speed: Speed) -> float:
-        """Return the time left, if alone."""
+        """Return the remaining seconds if the pod ran alone."""
         done = self.done(speed)
         done_s = done.seconds + (now_ns - done.since_ns) / SECOND_NS * done.speed
         return max(self.expected_s - done_s, LEAST_LEFT * self.expected_s)
@@ -74,8 +74,7 @@ class Residency:
 
 class Residencies:
     """All pods that share a GPU, by GPU. `now_ns` is the time of the present event, `expected` the
-    number of pods that state how long they take.
-    """
+    number of pods that state their duration."""
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -89,24 +88,24 @@ class Residencies:
         return tuple(self._on.get(key, {}).values())
 
     def since_ns(self, uid: str) -> int | None:
-        """Return when the pod got its place; None if unknown."""
+        """Return the time at which the pod was placed; None if unknown."""
         key = self._where.get(uid)
         return None if key is None else self._on[key][uid].since_ns
 
     def is_there_since(self, at_ns: int, uid: str) -> bool:
-        """Return Return True if the pod has had its place since then, or for longer."""
+        """Return True if the pod has had its place since `at_ns` or longer."""
         since_ns = self.since_ns(uid)
         return since_ns is not None and since_ns <= at_ns
 
     def follow(self) -> set[GpuKey]:
-        """Return a set to which GPUs are added when their pods change; the caller clears it."""
+        """Return a set to which GPUs are added when their pods change; the caller empties it."""
         changed: set[GpuKey] = set()
         self._followers.append(changed)
         return changed
 
     def add(self, placement: Placement, at_ns: int) -> None:
-        """Note that the pod got its place then; a known pod keeps its first time, even if its facts
-        changed."""
+        """Record that the pod was placed at `at_ns`; a known pod keeps its first time, even if its
+        facts changed."""
         if len(placement.shares) != 1:
             return
         key = (placement.node, placement.shares[0].gpu)
@@ -119,7 +118,7 @@ class Residencies:
         self.remove(placement.uid)
         new = Residency(resident, placement.expected_s, at_ns)
         on_gpu = self._on.setdefault(key, {})
-        if new.expected_s:  # after a restart those that came later may be told first
+        if new.expected_s:  # after a restart later pods may be reported first
             began = sorted({at_ns, *(residency.since_ns for residency in on_gpu.values())})
             for then_ns in began[began.index(at_ns) :]:
                 beside = [
@@ -134,7 +133,7 @@ class Residencies:
         self._note_change(key, at_ns, but=placement.uid)
 
     def remove(self, uid: str) -> None:
-        """The pod is gone."""
+        """Remove the pod."""
         key = self._where.pop(uid, None)
         if key is None:
             return
@@ -145,7 +144,7 @@ class Residencies:
             del self._on[key]
 
     def _note_change(self, key: GpuKey, at_ns: int, but: str = "") -> None:
-        """Note for all pods on the GPU `but` this one that their co-residents changed."""
+        """Record for all pods on the GPU, except `but`, that their co-residents changed."""
         for changed in self._followers:
             changed.add(key)
         on_gpu = self._on[key]
@@ -156,4 +155,4 @@ class Residencies:
 
 
 NO_RESIDENCIES = Residencies()
-"""The residency that policies see where nobody keeps account."""
+"""Residencies that policies see where no engine tracks them."""

@@ -1,12 +1,11 @@
-"""The bounded search for several GPU requests: by level over distinct states, all nodes at once.
+"""Bounded search for several GPU requests: by level over distinct states, all nodes at once.
 
-    start ──step 1──▶ states ──step 2──▶ states ── … ──▶ ways to place the whole pod
-            (one device of each kind; equal outcomes once; only those that can still win)
+  start ──step 1──▶ states ──step 2──▶ states ── … ──▶ ways to place the whole pod
+    (one device of each kind; equal outcomes once; only those that can still win)
 
-Each node keeps `width` states per level. A node that never had more was searched exactly: no other
-way exists, or is rated higher. `exact` says where states were cut off. The result for a node
-depends on the node and the pod alone, not on other nodes.
-"""
+Each node keeps `width` states per level. On a node that never had more, the search is exact: no
+other way exists, or is rated higher. `exact` is False if states were cut off. The result for a node
+depends on the node and the pod alone, not on other nodes."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -23,8 +22,8 @@ from weft.core.ledger.table import Bools, Ints
 
 
 class SearchResult(NamedTuple):
-    """The result per node: if there is a way, which one ([nodes, steps]), its rating, and if the
-    search was exact: no other way is better, or there is none."""
+    """Result per node: if the pod fits, in which way ([nodes, steps]), its rating, and if the
+    search was exact, that is, no better way exists."""
 
     fits: Bools
     chosen: Ints
@@ -32,13 +31,13 @@ class SearchResult(NamedTuple):
     exact: Bools
 
     def put(self, positions: Ints, part: "SearchResult") -> None:
-        """Write the results of some of the nodes."""
+        """Set the results of the nodes at these positions."""
         for column, of_part in zip(self, part, strict=True):
             column[positions] = of_part
 
 
 def nothing(nodes: int, steps: int) -> SearchResult:
-    """Return the result of finding nothing on this many nodes, exactly."""
+    """Return an exact result for this many nodes on which nothing fits."""
     return SearchResult(
         np.zeros(nodes, dtype=np.bool_),
         np.zeros((nodes, steps), dtype=np.int64),
@@ -48,8 +47,8 @@ def nothing(nodes: int, steps: int) -> SearchResult:
 
 
 class AssignmentSearch:
-    """One pod's steps on some nodes. `policy` rates whole ways; without one the first way counts,
-    the tightest devices tried first."""
+    """Search for one pod's steps on some nodes. `policy` rates whole ways; without one the first
+    way is taken, trying the tightest devices first."""
 
     def __init__(
         self,
@@ -65,10 +64,10 @@ class AssignmentSearch:
         self._left = _left(asks, steps, len(nodes.memory))
 
     def run(self, width: Ints) -> SearchResult:
-        """Return the best way on each node; whole cards are taken in order where a policy rates.
+        """Return the best way on each node.
 
-        As the raters' originals do: any other whole cards only where there is no way else.
-        """
+        If a policy rates, whole GPUs are taken in order, as in the raters' original systems, and
+        others only if that finds no way."""
         if self._policy is None:
             return self._best(width, branches=True)
         result = self._best(width, branches=False)
@@ -93,10 +92,9 @@ class AssignmentSearch:
         return self._pass(width, quick, branches=branches)
 
     def _tightest(self) -> SearchResult:
-        """Return the way of the tightest device at each step, where that leads to an end.
+        """Return the way that takes the tightest device at each step, if that succeeds.
 
-        It is the first of all ways in order, and so what a search without ratings would find.
-        """
+        It is the first way in search order, so what a search without ratings would find."""
         result = nothing(len(self._nodes.memory), len(self._steps))
         states = self._space.start().take(np.arange(len(self._nodes.memory)))
         for index in range(len(self._steps)):
@@ -117,7 +115,7 @@ class AssignmentSearch:
 
     def _pass(self, width: Ints, before: SearchResult, *, branches: bool) -> SearchResult:
         """Search level by level, keeping only states that may be as good as the result `before`,
-        which stays where nothing better is found."""
+        which stays for nodes where nothing better is found."""
         states = self._space.start()
         dropped = np.full(len(before.fits), NEVER, dtype=np.int64)
         for index in range(len(self._steps)):
@@ -132,7 +130,7 @@ class AssignmentSearch:
         return self._choose(states, before, dropped)
 
     def _choices(self, states: PartialStates, index: int, *, branches: bool) -> tuple[Ints, Ints]:
-        """Return Return (state, device) for step `index`, in the order in which ways are tried."""
+        """Return (state, device) for step `index`, in the order in which ways are tried."""
         fits = self._space.fits(states, index)
         width = fits.shape[1]
         if self._asks[self._steps[index]].whole and not branches:
@@ -153,8 +151,7 @@ class AssignmentSearch:
         self, states: PartialStates, index: int, width: Ints, before: SearchResult, dropped: Ints
     ) -> PartialStates:
         """Keep the most promising states of each node, up to `width`. `dropped` records the best
-        bound of those cut off.
-        """
+        bound of the states that were cut off."""
         bound = self._bound(states, index)
         promising, node = np.arange(len(states)), states.node
         if self._policy is not None and before.fits.any():
@@ -164,7 +161,7 @@ class AssignmentSearch:
         at, most = place - np.searchsorted(node, node), width[node]
         if (at >= most).any():
             rank = np.empty_like(place)
-            # Nodes stay together, each in the same stretch.
+            # Each node's states stay contiguous.
             rank[np.lexsort((-bound, node))] = at
             lost = rank >= most
             np.maximum.at(dropped, node[lost], bound[lost])
@@ -174,7 +171,7 @@ class AssignmentSearch:
     def _may_win(
         self, states: PartialStates, index: int, bound: Ints, before: SearchResult
     ) -> Bools:
-        """Return a mask of states that may lead to a better way, or to an equally good earlier
+        """Return a mask of states that may lead to a better way, or to an earlier, equally good
         one."""
         assert self._policy is not None
         mark = before.score[states.node]
@@ -189,7 +186,7 @@ class AssignmentSearch:
         return may_win
 
     def _bound(self, states: PartialStates, index: int) -> Ints:
-        """Return an upper bound of the rating of any way from a state."""
+        """Return an upper bound of the rating of any way that continues a state."""
         if self._policy is None:
             return np.zeros(len(states), dtype=np.int64)
         options = self._options(states)
@@ -212,7 +209,7 @@ class AssignmentSearch:
         )
 
     def _leaves_room(self, states: PartialStates, spread: SplitRequest) -> Bools:
-        """Return True if what is left also holds the `split` GPU request."""
+        """Return a mask of states whose remaining memory also holds the `split` GPU request."""
         node = states.node
         ok = by_row(self._nodes.spreadable, node) & (states.milli >= spread.milli)
         if self._space.has_families:
@@ -221,7 +218,7 @@ class AssignmentSearch:
         return holds(states.memory, ok, family, instance, spread)
 
     def _choose(self, states: PartialStates, before: SearchResult, dropped: Ints) -> SearchResult:
-        """Return the best rated of each node, the first of equals."""
+        """Return the best rated way on each node, the first of equals."""
         if len(states) == 0:
             lost = dropped > NEVER
             return before._replace(exact=~lost)
@@ -233,14 +230,14 @@ class AssignmentSearch:
         better = ~fits[node] | (score[best] >= scores[node])
         best, node = best[better], node[better]
         fits[node], scores[node], chosen[node] = True, score[best], states.path[best]
-        # The first way in order is found or cut off with all that come after it.
+        # The first way in order is found, or cut off together with all later ones.
         exact = (dropped < scores) if self._policy is not None else fits | (dropped == NEVER)
         return SearchResult(fits, chosen, scores, exact | (dropped == NEVER))
 
 
 def _left(asks: Asks, steps: Sequence[int], nodes: int) -> tuple[list[Ints], list[int], list[int]]:
-    """Bound what the steps from each number on take of a device: MiB by node, thousandths, and how
-    many of them are for a GPU request of one GPU."""
+    """Return upper bounds of the steps from each number on: MiB charged to one device, by node,
+    thousandths, and the number of GPU requests for one GPU."""
     most = {
         gpu_request: np.where(ask.allowed, ask.charge_mib, 0).max(axis=1, initial=0)
         for gpu_request, ask in asks.items()

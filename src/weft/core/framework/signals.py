@@ -1,9 +1,8 @@
-"""The GPUs' readings, as policies see them: one snapshot, replaced as a whole between two
+"""Readings of the GPUs as policies see them: one snapshot, replaced as a whole between two
 decisions.
 
 A `SignalsSnapshot` is plain data that can be logged and replayed; a `SignalsView` aligns it with
-the ledger's device rows. Ages are fixed when the snapshot is made: nothing gets stale in between.
-"""
+the ledger's device rows. The freshness of values is fixed when the snapshot is made."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,21 +17,19 @@ Floats = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.int8]
 
 MISSING, STALE, FRESH = 0, 1, 2
-"""How old a value is: nothing to go by, only the last known, as of now."""
+"""Freshness of a value: missing, only the last known value, or current."""
 
 CORRELATION = "correlation"
-"""`correlation.<application>`: how an application's load rises and falls with the GPU's."""
+"""`correlation.<application>`: how an application's load correlates with the GPU's."""
 
 
 class SignalsSnapshot(msgspec.Struct, frozen=True, gc=False):
     """Values of named columns for G GPUs.
 
     `version` grows with every snapshot. `gpus` are (node, GPU index). `values` are C-ordered
-    float64 [columns, G], NaN where MISSING; `freshness` int8 [columns, G]. `idle_mib` is the memory
-    that pods (by UID) were measured not to need of each of their shares; `peaks_mib` is the most
-    that pods used of their GPU, for pods watched without a gap since their start. `why` says what
-    the source lacks.
-    """
+    float64 [columns, G], NaN if MISSING; `freshness` int8 [columns, G]. `idle_mib` is the memory
+    measured as unneeded of each share, by pod UID; `peaks_mib` is the most GPU memory that a pod
+    used, for pods watched without a gap since their start. `why` says what the source lacks."""
 
     version: int
     at_ns: int
@@ -62,7 +59,7 @@ def snapshot(
 
 
 class SignalsView:
-    """A snapshot over the device rows of a table. Immutable."""
+    """A snapshot aligned with the device rows of a table. Immutable."""
 
     def __init__(self, source: SignalsSnapshot | None = None) -> None:
         self.source = source or SignalsSnapshot(0, 0)
@@ -101,14 +98,14 @@ class SignalsView:
         return np.unique(table.device_node[~same.all(axis=0)])
 
     def _gpus(self) -> dict[tuple[str, int], int]:
-        """Return the position of each GPU's values."""
+        """Return the position of each GPU's values in the snapshot."""
         if self._at is None:
             self._at = {gpu: index for index, gpu in enumerate(self.source.gpus)}
         return self._at
 
     def _over(self, table: LedgerTable) -> tuple[LedgerTable, Floats, Bytes]:
-        """Return the snapshot's columns in the order of the table's devices; a last column is
-        MISSING."""
+        """Return (table, values, freshness) in the order of the table's devices; unmeasured devices
+        are MISSING."""
         if self._laid is None or self._laid[0] is not table:
             at = self._gpus()
             beyond = len(at)
@@ -130,4 +127,4 @@ class SignalsView:
 
 
 NO_SIGNALS = SignalsView()
-"""The signals that policies see where nobody measures anything."""
+"""Signals that policies see if nothing is measured."""

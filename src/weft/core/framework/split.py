@@ -1,8 +1,8 @@
 """A `split` GPU request: a total of memory over the fewest GPUs that hold it together.
 
-Of a card cut by MIG either the card or its instances can be used, never both; choosing between them
-is a knapsack over the cards, so the effort grows with GPUs × cards and not with 2^cards.
-"""
+Of a GPU divided by MIG either the GPU or its instances can be used, never both; choosing between
+them is a knapsack over the GPUs, so that the effort grows with devices × GPUs and not with
+2^GPUs."""
 
 from typing import NamedTuple
 
@@ -14,8 +14,8 @@ Taken = tuple[int, tuple[int, ...]]
 
 
 class SplitRequest(NamedTuple):
-    """A total of A total of `memory_mib` over at least `gpus` GPUs, with `milli` thousandths on
-    each; the GPU request's number."""
+    """A total of `memory_mib` over at least `gpus` GPUs, with `milli` thousandths on each;
+    `gpu_request` is the number of the GPU request."""
 
     gpu_request: int
     gpus: int
@@ -27,8 +27,8 @@ def fewest(
     memory: list[int], ok: list[bool], parent: list[int], spread: SplitRequest
 ) -> list[int] | None:
     """Return the positions of the fewest `ok` devices that hold the request, roomiest first; None
-    if none do. `parent` is the position of the card that a MIG instance is cut from, −1 for cards.
-    """
+    if they cannot. `parent` is the position of the GPU that a MIG instance belongs to, −1 for
+    GPUs."""
     usable = [d for d, yes in enumerate(ok) if yes]
     cut = {parent[d] for d in usable if parent[d] >= 0 and ok[parent[d]]}
     single = [d for d in usable if d not in cut and parent[d] not in cut]
@@ -47,7 +47,7 @@ def _in_order(devices: list[int], memory: list[int]) -> list[tuple[int, int]]:
 
 
 def _most_of_each(roomiest: list[tuple[int, int]]) -> list[Taken]:
-    """Return the most memory that k of these devices have, and which devices, for k from 0."""
+    """Return the most memory that k of these devices have, with the devices, for each k from 0."""
     largest: list[Taken] = [(0, ())]
     for room, device in roomiest:
         total, devices = largest[-1]
@@ -56,7 +56,7 @@ def _most_of_each(roomiest: list[tuple[int, int]]) -> list[Taken]:
 
 
 def _with_card(before: list[Taken], card: Taken, instances: list[Taken]) -> list[Taken]:
-    """Return the same with one more card, taken as a whole, by some of its instances, or not at
+    """Extend `before` by one more GPU, taken as a whole, by some of its instances, or not at
     all."""
     options = list(instances)
     if len(options) < 2 or card[0] >= options[1][0]:
@@ -71,10 +71,9 @@ def _with_card(before: list[Taken], card: Taken, instances: list[Taken]) -> list
 
 
 def holds(memory: Ints, ok: Bools, family: Ints, instance: Bools, spread: SplitRequest) -> Bools:
-    """Return True for each row whose `ok` devices hold the GPU request; all arrays are [rows,
-    devices]. `family` is the position of each device's card (its own for cards), `instance` marks
-    MIG instances.
-    """
+    """Return a mask of rows whose `ok` devices hold the GPU request; all arrays are [rows,
+    devices]. `family` is the position of each device's GPU (its own for a GPU), `instance` marks
+    MIG instances."""
     rows, width = memory.shape
     cells = (np.arange(rows)[:, None] * width + family).ravel()
     room = np.where(ok, memory, 0)

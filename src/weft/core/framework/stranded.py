@@ -1,9 +1,9 @@
-"""Measures how much idle GPU the usual pods could use, and what strands the rest. For each node it
-computes the most that any number of usual pods could take of its free GPU, applying one limit after
-the other, in the order of `LIMITS`: what a limit takes away is stranded by it, and what is left is
-usable. A node's usable part is an upper bound: CPU and memory limit it one by one, at the rate of
-the usual pods that need least of them.
-"""
+"""Measures how much idle GPU the usual pods could use, and what strands the remaining part.
+
+For each node it computes the most that any number of usual pods could take of its free GPU,
+applying one limit after the other, in the order of `LIMITS`: the part that a limit takes away is
+stranded by it, and the part left at the end is usable. That part is an upper bound: CPU and memory
+limit it one by one, at the rate of the usual pods that need least of them."""
 
 import functools
 from collections.abc import Iterable
@@ -17,8 +17,9 @@ from weft.core.ledger.table import Bools, Ints, LedgerTable
 from weft.model import Code, Shape
 
 LIMITS = ("shares", "slots", "nodes", "models", "cpu", "memory")
-"""Free shares that usual shares do not fill; pods of several GPUs where fewer are idle; nodes that
-take no such pods; GPU models and sizes; CPU and memory beside GPUs."""
+"""Limits, in order: free shares that usual shares do not fill; pods of several GPUs on nodes with
+fewer idle ones; nodes that accept no such pods; GPU models and sizes; CPU and memory of the
+node."""
 
 _BY_MODEL = [int(Code.WRONG_MODEL), int(Code.GPU_TOO_SMALL)]
 _BY_SIZE = [int(Code.FITS), int(Code.TOO_FEW_GPUS)]
@@ -27,10 +28,8 @@ _ANY = 1 << 40
 
 
 class StrandedGpus(NamedTuple):
-    """Thousandths of a GPU, per node, [n]: idle, usable, and stranded by each of `LIMITS`, [6, n].
-
-    Usable and stranded together are what is idle.
-    """
+    """Thousandths of a GPU per node, [n]: idle, usable, and stranded by each of `LIMITS`, [6, n].
+    Usable and stranded add up to idle."""
 
     idle: Ints
     usable: Ints
@@ -38,9 +37,8 @@ class StrandedGpus(NamedTuple):
 
 
 class StrandedMeter:
-    """Measures a table whose accounts change, node by node, for the same usual pods. The table's
-    layout must stay. Shapes without a GPU are ignored.
-    """
+    """Measures stranded GPU in a table whose accounts change, for the same usual pods. The table's
+    layout must stay. Shapes without a GPU are ignored."""
 
     def __init__(self, table: LedgerTable, usual: Iterable[Shape]) -> None:
         self._table = table
@@ -60,7 +58,8 @@ class StrandedMeter:
         self._milli = _column(most) * self._gpus * 1000 // _LEVELS
 
     def of(self, rows: Ints | None = None) -> StrandedGpus:
-        """Return the idle GPU on these nodes, or on each, in the table's order."""
+        """Return the idle, usable and stranded GPU of these nodes, or of all, in the table's
+        order."""
         table = self._table
         nodes = np.arange(table.count) if rows is None else rows
         sizes = table.gpus[nodes]
@@ -81,12 +80,13 @@ class StrandedMeter:
             self._most_beside(good, table.cpu_free[nodes], self._cpu),
             self._most_beside(good, table.memory_free[nodes], self._memory),
         ]
-        # One limit after the other: each only takes away.
+        # One limit after the other: each can only reduce the usable part.
         falling = np.minimum.accumulate(np.stack(left), axis=0)
         return StrandedGpus(idle, falling[-1], falling[:-1] - falling[1:])
 
     def _shares(self, devices: Ints) -> Ints:
-        """The free share of each of these devices, by cores and memory."""
+        """Return the free share of each of these devices, the smaller of cores and memory,
+        thousandths."""
         table = self._table
         total = np.maximum(table.device_memory_total[devices], 1)
         by_memory = table.device_memory_free[devices] * 1000 // total
@@ -94,10 +94,11 @@ class StrandedMeter:
         return np.where(table.device_usable[devices] > 0, np.maximum(share, 0), 0)
 
     def _filled(self, kinds: Ints, owner: Ints, share: Ints, accepted: Bools) -> Ints:
-        """Return the most of each node's free shares that pods accepted there fill, GPU by GPU."""
+        """Return the most of each node's free shares that pods accepted there can fill, GPU by
+        GPU."""
         if not len(accepted):
             return np.zeros(accepted.shape[1], dtype=np.int64)
-        # Nodes that accept the same pods are of one class: its bits in a few bytes.
+        # Nodes that accept the same pods are of one class, identified by the mask's packed bits.
         bits = np.ascontiguousarray(np.packbits(accepted, axis=0).T)
         packed = bits.view(np.dtype((np.void, bits.shape[1]))).ravel()
         _, first, of_node = np.unique(packed, return_index=True, return_inverse=True)
@@ -120,10 +121,9 @@ class StrandedMeter:
 
 
 def stranded_gpus(table: LedgerTable, usual: Iterable[Shape]) -> StrandedGpus:
-    """Return the idle GPU of each node, usable by typical pods or stranded, in the table's order.
+    """Return the idle, usable and stranded GPU of each node, in the table's order.
 
-    Shapes without a GPU are ignored. Without any shape all idle GPU is stranded as `shares`.
-    """
+    Shapes without a GPU are ignored. Without any shape all idle GPU is stranded as `shares`."""
     return StrandedMeter(table, usual).of()
 
 
@@ -140,7 +140,7 @@ def _levels(table: LedgerTable, demand: Demand) -> tuple[int, ...]:
 
 
 def _column(values: Iterable[int]) -> Ints:
-    """Return one value per usual pod, [pods, 1]."""
+    """Return the values as a column, one per usual pod, [pods, 1]."""
     return np.array(list(values), dtype=np.int64).reshape(-1, 1)
 
 

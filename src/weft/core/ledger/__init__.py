@@ -1,9 +1,8 @@
-"""The only owner of GPU, CPU and memory accounts.
+"""Accounts of GPUs, CPU and memory: the only package that changes them.
 
-In: columns over nodes and devices, reserve/commit/release/expire, checkpoint and rollback, audit.
-Out: why a pod goes somewhere (that is `core/policies/` and `core/engine/`), and where facts come
-from.
-"""
+In: columns over nodes and devices, reserve, commit, release and expire, checkpoint and rollback,
+audit. Out: choosing a pod's place (`core/policies/`, `core/engine/`), and reading facts from a
+cluster."""
 
 from weft.core.ledger.audit import audit
 from weft.core.ledger.ledger import STRICTLY, Ledger, MemoryAmount

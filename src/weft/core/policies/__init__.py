@@ -1,5 +1,4 @@
-"""The policies, by family. A policy answers queries with arrays; it keeps no record of shares.
+"""Policies, by family. A policy answers queries with arrays; it keeps no record of GPU shares.
 
-In: how good nodes and devices are, and `catalog`, where every built-in policy is named. Out: what
-fits (`core/framework/`), who holds what (`core/ledger/`), when decisions are made (`core/engine/`).
-"""
+In: scores of nodes and devices, and `catalog`, the list of all built-in policies. Out: what fits
+(`core/framework/`), accounts (`core/ledger/`), when decisions are made (`core/engine/`)."""

@@ -1,4 +1,5 @@
-"""Alnair's two profiles: pack pods onto the nodes with the most GPU memory in use, or the least."""
+"""Alnair's two profiles: pods go to the nodes with the most GPU memory in use, or with the
+least."""
 
 import numpy as np
 
@@ -7,15 +8,15 @@ from weft.core.ledger.table import Ints
 from weft.core.policies.compat import Compat, is_exact
 
 ENOUGH = 10_000
-"""The original computes this minus S (GiB): it is more than any node has."""
+"""Minuend of the original's score (this minus S, in GiB); larger than any node's S."""
 
 
 class AlnairCostSaving(Policy):
-    """The node with the most GPU memory charged; on it, the first GPU by UUID that has room.
+    """Chooses the node with the most GPU memory charged; on it, the first GPU by UUID that has
+    room.
 
-    The original's sum is 0 as soon as one container on the node asks for no vgpu-memory, and on a
-    real node one always does (kube-proxy, a network plugin): `exact` rates every node 0.
-    """
+    The original's sum is 0 as soon as one container on the node requests no vgpu-memory, and on a
+    real node one always does not (kube-proxy, a network plugin): `exact` rates every node 0."""
 
     name = "alnair-cost-saving"
     summary = "the node with the most GPU memory in use"
@@ -26,7 +27,7 @@ class AlnairCostSaving(Policy):
         self.exact = is_exact(self.name, compat)
 
     def score_nodes(self, query: Query) -> Ints:
-        """Score S: GiB of GPU memory charged on the node, each card's rounded to the nearest,
+        """Score S: GiB of GPU memory charged on the node, each GPU's rounded to the nearest,
         [n]."""
         if self.exact:
             return np.zeros(query.n, dtype=np.int64)
@@ -34,8 +35,8 @@ class AlnairCostSaving(Policy):
         return query.sum(np.where(query.device_usable, used + 512, 0) // 1024)
 
     def normalize(self, scores: Ints) -> Ints:
-        """Scale linearly from the lowest score to the highest (taken as at least 0); equal scores
-        give 100."""
+        """Scale linearly from the lowest score to the highest (at least 0); equal scores become
+        100."""
         low, high = int(scores.min()), max(0, int(scores.max()))
         if low == high:
             low -= 1
@@ -50,12 +51,14 @@ class AlnairCostSaving(Policy):
 
 
 class AlnairHighPerformance(AlnairCostSaving):
-    """The node with the least GPU memory charged; on it, the first GPU by UUID that has room."""
+    """Chooses the node with the least GPU memory charged; on it, the first GPU by UUID that has
+    room."""
 
     name = "alnair-high-performance"
     summary = "the node with the least GPU memory in use"
 
     def score_nodes(self, query: Query) -> Ints:
-        """Score 10000 − S, [n]; 0 with `exact`, as the original always ends early on real nodes."""
+        """Score 10000 − S, [n]; with `exact` 0, because the original's sum stops early on real
+        nodes."""
         charged = super().score_nodes(query)
         return charged if self.exact else ENOUGH - charged

@@ -1,5 +1,5 @@
-"""Auto: combines least-stranding with measured load and lends idle memory; a GPU without
-measurements is judged by requests alone."""
+"""Auto: combines least-stranding with measured load, and lends idle memory. GPUs without
+measurements are scored by requests alone."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,19 +20,19 @@ from weft.model import Shape
 from weft.model.interference_table import INTERFERENCE, InterferenceTable
 
 SLOPE = 0.25
-"""Slope of the sigmoid at no change in stranding; converts least-stranding's points into auto's."""
+"""Slope of the sigmoid where stranding does not change; converts least-stranding's points into
+auto's."""
 STEEPEST = 50.0
 """Changes in stranding are clipped to this many GPUs."""
 
 
 class Auto(Policy):
-    """Least-stranding and load-aware in equal parts, behind CARMA's gate. Where interference is
-    predicted, it counts three times as much as each of them, and may refuse co-residents.
+    """Weighs least-stranding and load-aware equally, after CARMA's gate. If interference is
+    predicted, it counts three times as much as each of them, and may exclude co-residents.
 
-    Each GPU degrades by itself: without profiling metrics its load is GPU_UTIL; nothing is lent
-    where memory readings are not FRESH or compute is used up; where the load is MISSING, it is
-    scored by least-stranding and binpack on requests.
-    """
+    Missing readings affect only their GPU: without profiling metrics its load is GPU_UTIL; no
+    memory is lent unless memory readings are FRESH and compute is left; if the load is MISSING, the
+    GPU is scored by least-stranding and binpack on requests."""
 
     name = "auto"
     summary = (
@@ -51,19 +51,19 @@ class Auto(Policy):
         self.prices_every = self._stranding.prices_every
 
     def take_input(self, name: str, value: Any) -> None:
-        """Take predicted interference, or the pods that usually come, as least-stranding does."""
+        """Take predicted interference, or pass typical pods to least-stranding."""
         if name == INTERFERENCE:
             self._expected.predict_by(value)
         else:
             self._stranding.take_input(name, value)
 
     def prepare_input(self, name: str, value: Any, table: LedgerTable) -> None:
-        """Prepare the pods that usually come, as least-stranding does."""
+        """Prepare an input of typical pods, as least-stranding does."""
         if name != INTERFERENCE:
             self._stranding.prepare_input(name, value, table)
 
     def take_turnover(self, part: float) -> None:
-        """Take how much freed capacity is used again, as least-stranding does."""
+        """Pass the turnover to least-stranding."""
         self._stranding.take_turnover(part)
 
     def take_table(self, table: LedgerTable) -> None:
@@ -72,7 +72,7 @@ class Auto(Policy):
 
     @property
     def tolerance(self) -> SlowdownTolerance | None:
-        """How slow co-residents may become, where interference is predicted."""
+        """Slowdown that running pods tolerate; None if no interference is predicted."""
         return self._expected.tolerance
 
     def filter_devices(self, query: Query) -> Bools:
@@ -94,18 +94,18 @@ class Auto(Policy):
     def predict(
         self, shape: Shape, co_residents: CoResidents, model: str
     ) -> tuple[ExpectedSlowdown, ...]:
-        """Predict the slowdown of the pod and of those it joins."""
+        """Predict the slowdown of the pod and of its co-residents."""
         return self._expected.predict(shape, co_residents, model)
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Score nodes on which there is one way to place the pod, by what is stranded there;
-        thousandths of 0 to 100, [n]."""
+        """Score by stranding the nodes on which there is only one way to place the pod; thousandths
+        of 0 to 100, [n]."""
         score = self._stranding.score_nodes(query)
         return None if score is None else _spared(score)
 
     def score_devices(self, query: Query) -> Ints | None:
-        """Score 100·sigmoid(GPUs spared) + 100·(1 − load), in thousandths; where the load is
-        MISSING, 50·(1 − free) replaces the second term, [d]."""
+        """Score 100·sigmoid(GPUs spared) + 100·(1 − load), in thousandths; if the load is MISSING,
+        50·(1 − free) replaces the second term, [d]."""
         points = self._load_points(query)
         score = self._stranding.score_devices(query)
         if score is None:
@@ -121,8 +121,8 @@ class Auto(Policy):
         return np.where(query.take_devices(readings.known), calm, full)
 
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
-        """Return least-stranding's parts, scaled to auto's points above 50; for a pod with one GPU
-        request also the load of its best-scored GPU."""
+        """Return least-stranding's parts, scaled to auto's points above 50, and for a pod with a
+        single GPU request the load of its best-scored GPU."""
         parts = self._stranding.score_parts(query, devices)
         total = sum(part.points for part in parts)
         spared = int(_spared(np.array([total]))[0]) - FULL // 2
@@ -155,8 +155,8 @@ def _spared(score: Ints) -> Ints:
 
 
 def _unpromised(query: Query) -> Ints:
-    """Return the unpromised part of each device's memory or cores, as the pod requests,
-    thousandths, [d]."""
+    """Return the unreserved part of each device's memory, or of its cores if the pod requests no
+    memory, thousandths, [d]."""
     if not by_memory(query):
         return query.device_milli_free
     return query.device_memory_strict * 1000 // np.maximum(query.device_memory_total, 1)

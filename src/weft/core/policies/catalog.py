@@ -1,5 +1,5 @@
-"""The policies that come with Weft, by name. To add one, write a class in its family's file (or in
-a new file) and a line here."""
+"""All policies that come with Weft. To add a policy, write a class in its family's file (or in a
+new file) and a line here."""
 
 from weft.core.framework.registry import Registry
 from weft.core.policies.alnair import AlnairCostSaving, AlnairHighPerformance

@@ -1,9 +1,7 @@
 """Caches a policy's judgement of joining each set of co-residents.
 
-A cluster has many GPUs but few different sets, so a decision looks numbers up by set. No pod joins
-a set of `most` pods or more, except that small pods may share in larger numbers where a policy
-allows it.
-"""
+A cluster has many GPUs but few distinct sets, so a decision looks judgements up by set. No pod
+joins a set of `most` pods or more, except that a policy may allow more if all pods are small."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -18,7 +16,7 @@ from weft.model import Shape
 from weft.model.interference_table import Floats
 from weft.model.request import BEST_EFFORT, LATENCY_CRITICAL
 
-# --- arrays to whose end more is added ------------------------------------------------------------
+# --- growing arrays -------------------------------------------------------------------------------
 
 Number = TypeVar("Number", bound=np.generic)
 
@@ -34,7 +32,7 @@ class GrowingArray(Generic[Number]):
 
     @property
     def now(self) -> npt.NDArray[Number]:
-        """The values, read-only; values added later may not show in this view."""
+        """Values, read-only; this view may not show values added later."""
         return self._room[..., : self.length]
 
     def add(self, more: npt.NDArray[Number]) -> None:
@@ -55,21 +53,20 @@ class GrowingArray(Generic[Number]):
 # --- sets of co-residents -------------------------------------------------------------------------
 
 NOBODY, CRITICAL, HARMLESS, ANY_CLASS = range(4)
-"""Classes of pods as numbers: no pod, latency-critical, best-effort, any other."""
+"""Numbers for classes of pods: no pod, latency-critical, best-effort, any other."""
 CLASS_OF = {LATENCY_CRITICAL: CRITICAL, BEST_EFFORT: HARMLESS}
 
 KEPT, KEPT_NUMBERS = 1024, 1 << 26
-"""How many pairs of joining pod and GPU model are cached at most, and how many numbers in all."""
+"""Maximum number of cached pairs of joining pod and GPU model, and of cached numbers in total."""
 
 
 class CoResidentSets:
-    """Sets of co-residents as arrays: one column per set, one row per place for a pod; rows may be
+    """Sets of co-residents as arrays: one column per set, one row per pod of the set; rows may be
     empty.
 
-    `application` holds indexes into `names` (0, "", for an empty row), `job_class` one of the
-    classes above, `bound_percent` as in `Resident`; `size`, one number per set, counts its pods. If
-    an added set needs more rows, the arrays are rebuilt with more `places`.
-    """
+    `application` holds indexes into `names` (0, "", for an empty row), `job_class` one of the class
+    numbers above, `bound_percent` as in `Resident`; `size` is the number of pods of each set. If an
+    added set needs more rows, the arrays are rebuilt with more `places`."""
 
     def __init__(self) -> None:
         self.members: list[CoResidents] = []
@@ -117,11 +114,12 @@ class CoResidentSets:
 
 
 Judge = Callable[[Resident, CoResidentSets, Ints, str], Floats]
-"""A function (joining pod, sets, numbers of the sets to judge [c], GPU model) → [columns, c]."""
+"""Judges sets of co-residents: (joining pod, sets, numbers of the sets to judge [c], GPU model) →
+[columns, c]."""
 
 
 def one_by_one(judge: Callable[[Resident, CoResidents, str], Sequence[float]]) -> Judge:
-    """Turn a function that judges one set into a `Judge`; fast enough for sets of one pod, as they
+    """Turn a function that judges one set into a `Judge`; fast enough for sets of one pod, which
     are few."""
 
     def judges(joining: Resident, sets: CoResidentSets, numbers: Ints, model: str) -> Floats:
@@ -132,15 +130,14 @@ def one_by_one(judge: Callable[[Resident, CoResidents, str], Sequence[float]]) -
 
 
 def asking(shape: Shape) -> Resident:
-    """Describe the query's pod as a resident, independent of the GPU it gets."""
+    """Return the query's pod as a resident, without facts that depend on the GPU."""
     return Resident(shape.application, shape.job_class)
 
 
 def asking_on(query: Query) -> list[Resident]:
-    """Describe the query's pod as a resident on each of the table's device kinds.
+    """Return the query's pod as a resident on each of the table's device kinds.
 
-    Its slowdown bound depends on the model; it may count as small on large cards only.
-    """
+    Its slowdown bound depends on the GPU model, and it may count as small only on large GPUs."""
     shape = query.demand.shape
     return [
         Resident(
@@ -155,10 +152,8 @@ def asking_on(query: Query) -> list[Resident]:
 
 class CoResidentCache:
     """Caches the columns that `judge` computes, per device; `crowd` are the values for a full GPU.
-
-    Sets of small pods only are judged up to `most_small` pods, if the joining pod is small too.
-    `forget` must be called when `judge` would answer differently than before.
-    """
+    If the joining pod is small, sets of small pods are judged up to `most_small` pods. `forget`
+    must be called when the answers of `judge` change."""
 
     def __init__(
         self, judge: Judge, crowd: Sequence[float], most: int, most_small: int = 0
@@ -179,10 +174,8 @@ class CoResidentCache:
         self.forget()
 
     def over(self, query: Query, joining: Resident | None = None) -> Floats:
-        """Return the judged columns for the query's devices, [columns, d], if `joining` joins each.
-
-        Without `joining` the query's own pod is judged.
-        """
+        """Return the judged columns for the query's devices, [columns, d], if `joining` joined
+        each; without `joining`, for the query's own pod."""
         table = query.table
         if table is not self._table or table.residents.epoch != self._epoch:
             self._table = table
@@ -202,7 +195,7 @@ class CoResidentCache:
         return np.asarray(every.take(query.device_kind * judged[0].length + at, axis=1))
 
     def _number(self, members: Sequence[CoResidents]) -> None:
-        """Number new sets that are to be judged, from 1; a set that is too full keeps 0."""
+        """Number the new sets that are to be judged, from 1; a set with too many pods gets 0."""
         known = self._index.length
         if known == len(members):
             return

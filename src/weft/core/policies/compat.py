@@ -1,4 +1,5 @@
-"""The option `compat`: `sane` (the default), or `exact` for what the original does, with flaws."""
+"""The option `compat`: `sane` (the default), or `exact` to reproduce the original with its
+flaws."""
 
 from typing import Literal
 
@@ -8,8 +9,7 @@ Compat = Literal["sane", "exact"]
 
 
 def is_exact(policy: str, compat: str) -> bool:
-    """Return True if `policy` is to reproduce its original; `BadInputError` for an unknown
-    value."""
+    """Return True if `policy` must reproduce its original; `BadInputError` for an unknown value."""
     if compat not in {"sane", "exact"}:
         raise BadInputError(
             f"policy {policy}, option compat", f"{compat!r} is unknown; write sane or exact"

@@ -1,9 +1,8 @@
-"""Co-scheML: an empty GPU, else one whose only pod disturbs and suffers least.
+"""Co-scheML: chooses an empty GPU, otherwise one whose only pod disturbs and suffers least.
 
-The whole decision is in the filter, so that kube-scheduler is left with one node. Pending pods are
+The filter makes the whole decision, so that kube-scheduler is left with one node. Pending pods are
 matched with running pods, cheapest pair first; a GPU that suits another pending pod better is left
-to that pod. Slowdown is not limited: the cheapest match is always taken.
-"""
+to that pod. Slowdown is not limited: the cheapest match is always taken."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -24,7 +23,7 @@ from weft.model.nearest import unknown
 Pairing = Literal["cheapest", "fifo", "gpu-util", "mystic"]
 PAIRINGS = ("cheapest", "fifo", "gpu-util", "mystic")
 MOST = 2
-"""The maximum number of pods on a GPU."""
+"""Maximum number of pods on a GPU."""
 
 UTILISATION_PERCENT = {
     "LAMMPS": 25.0,
@@ -49,15 +48,15 @@ FORBIDDEN = float("inf")
 
 
 class CoschemlPolicy(Policy):
-    """Empty GPU first; else greedy matching of pending and running pods, at most two per GPU.
+    """Chooses an empty GPU first, otherwise by greedy matching of pending and running pods; at most
+    two pods per GPU.
 
     `pairing` names the branch of the original: `cheapest` by I[run][wait] + I[wait][run]; `mystic`
-    by the largest distance; `gpu-util` by the sum of utilisations (the largest if none is above
-    100, else the nearest to 100); `fifo` takes the first. `exact` reproduces flaws: it decides per
-    node as if each had one GPU, takes the last empty one, limits some applications to hosts by name
-    (except `mystic`), confuses pods of the same application, and counts unknown pairs as free of
-    interference; where the original would crash, nothing fits.
-    """
+    by the largest distance; `gpu-util` by the sum of utilisations (the largest up to 100, otherwise
+    the nearest to 100); `fifo` takes the first. `exact` reproduces flaws: it decides per node as if
+    each had one GPU, takes the last empty node, limits some applications to hosts by name (except
+    `mystic`), confuses pods of the same application, and counts unknown pairs as free of
+    interference; where the original would crash, nothing fits."""
 
     name = "coscheml"
     summary = "an empty GPU, else the pair of waiting and running pod that costs the least"
@@ -84,8 +83,8 @@ class CoschemlPolicy(Policy):
         self._costs = CoResidentCache(one_by_one(self._judge), (FORBIDDEN,), MOST)
 
     def take_input(self, name: str, value: Any) -> None:
-        """Take predicted interference, or mystic's distances. `exact` ignores observed
-        interference."""
+        """Take predicted interference, or mystic's distances. With `exact`, observed interference
+        is ignored."""
         if name == interference_table.MYSTIC:
             self.distances = value
         elif self.exact and interference_table.OBSERVED in value.sources:
@@ -96,28 +95,26 @@ class CoschemlPolicy(Policy):
         self._numbers = {name: number for number, name in enumerate(known)}
         self._costs.forget()
 
-    # --- what fits, whoever waits ----------------------------------------------------------------
+    # --- filters and scores for one pod
+    # --------------------------------------------------------------
 
     def filter_nodes(self, query: Query) -> Bools | None:
-        """With `exact`, allow nodes with fewer than two pods on the first GPU, [n]; else None.
-
-        The original counts the pods on any GPU.
-        """
+        """With `exact`, accept nodes with fewer than two pods on the first GPU, [n]; otherwise
+        None. The original counts the pods on any GPU."""
         if not self.exact or query.need is None:
             return None
         first = query.sum(np.where(query.device_local == 0, query.device_pods, 0))
         return np.asarray(first < MOST)
 
     def filter_devices(self, query: Query) -> Bools | None:
-        """Without `exact`, allow GPUs with fewer than two pods, if the pair is not forbidden,
+        """Without `exact`, accept GPUs with fewer than two pods if the pair is not forbidden,
         [d]."""
         return None if self.exact else np.isfinite(self._costs.over(query)[0])
 
     def score_devices(self, query: Query) -> Ints:
-        """Without `exact`, score minus the pair's cost in thousandths, an empty GPU far above all.
+        """Without `exact`, score minus the pair's cost in thousandths, and an empty GPU far higher.
 
-        With `exact`, prefer the GPU on the node with the least memory that is enough. [d].
-        """
+        With `exact`, prefer the GPU with the least free memory that is enough. [d]."""
         if self.exact:
             return -query.room
         cost = self._costs.over(query)[0]
@@ -127,14 +124,15 @@ class CoschemlPolicy(Policy):
     def predict(
         self, shape: Shape, co_residents: CoResidents, model: str
     ) -> tuple[ExpectedSlowdown, ...]:
-        """Predict the slowdown of the pod and of those it joins."""
+        """Predict the slowdown of the pod and of its co-residents."""
         return predictions(self.view, shape, co_residents, model)
 
-    # --- who gets it -----------------------------------------------------------------------------
+    # --- matching with other waiting pods
+    # ------------------------------------------------------------
 
     def filter_pending(self, query: Query, pending: Sequence[Shape]) -> Bools | None:
-        """Allow only the GPU (`exact`: node) that the pod gets; none where others suit better,
-        [d]."""
+        """Accept only the GPU (with `exact` the node) that the pod is matched with; none if all
+        GPUs suit other waiting pods better, [d]."""
         if self.exact:
             return self._exactly(query, pending)
         fits = np.flatnonzero(query.device_fits)
@@ -146,7 +144,7 @@ class CoschemlPolicy(Policy):
         return chosen
 
     def _matched(self, query: Query, fits: Ints, pending: Sequence[Shape]) -> int:
-        """Return the device whose pod is matched with the query's pod; −1 if none is."""
+        """Return the device whose pod is matched with the query's pod; −1 if there is none."""
         own = asking(query.demand.shape)
         rivals = [asking(shape) for shape in pending if shape.gpu_requests]
         if self.pairing in {"fifo", "gpu-util"}:
@@ -171,7 +169,7 @@ class CoschemlPolicy(Policy):
         return (self.cost(joining.application, co_residents[0].application, model),)
 
     def cost(self, waits: str, runs: str, model: str = "") -> float:
-        """Return the cost of one pair; +inf where they cannot run together."""
+        """Return the cost of one pair of applications; +inf if they cannot share a GPU."""
         if self.exact and self.pairing in {"cheapest", "mystic"}:
             return self._exact_cost(waits, runs)
         card = self.view.of(model)
@@ -190,8 +188,8 @@ class CoschemlPolicy(Policy):
     # --- the original, flaws included ------------------------------------------------------------
 
     def _exact_cost(self, waits: str, runs: str) -> float:
-        """Return the cost from the original's table: −1 in both directions forbids, missing entries
-        count 0."""
+        """Return the cost from the original's table: −1 in both directions forbids a pair, missing
+        entries count 0."""
         if self.pairing == "mystic":
             return -self.distances.get(waits, {}).get(runs, 0.0)
         one, other = self.view.index_of(waits), self.view.index_of(runs)

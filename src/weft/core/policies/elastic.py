@@ -14,11 +14,11 @@ from weft.core.policies.compat import Compat, is_exact
 NEVER_FREE = 1 << 40
 """More MiB or thousandths than any GPU has."""
 FULL = 100_000
-"""100 percent in a sane score; thousandths of a percent preserve the original's distinctions."""
+"""100 percent in a sane score: thousandths of a percent preserve the original's distinctions."""
 
 
 class ElasticBinpack(Policy):
-    """Rates the node's GPUs as they would be after placement; among equals the last assignment
+    """Rates the node's GPUs as they would be after placement; of equal assignments the last
     wins."""
 
     name = "elastic-binpack"
@@ -31,7 +31,8 @@ class ElasticBinpack(Policy):
         self.exact = self.raw_scores = is_exact(self.name, compat)
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Score nodes for whole cards, of which the first idle ones are taken, [n]; else None."""
+        """Score nodes for whole GPUs, assuming the first idle ones are taken, [n]; otherwise
+        None."""
         need = query.need
         if query.demand.mode == "many" or need is None or not need.whole:
             return None
@@ -49,7 +50,7 @@ class ElasticBinpack(Policy):
         )
 
     def score_devices(self, query: Query) -> Ints | None:
-        """Score devices for one shared GPU request, by the node after the placement, [d]; else
+        """Score devices for one shared GPU request, by the node after the placement, [d]; otherwise
         None."""
         need = query.need
         if need is None or need.whole:
@@ -65,14 +66,15 @@ class ElasticBinpack(Policy):
         )
 
     def rate_options(self, options: PlacementOptions) -> Ints:
-        """Score each way to place several GPU requests; those for several GPUs count as using
+        """Rate each way to place several GPU requests; requests for several GPUs count as using
         none."""
         memory, milli = _most_and_least(options)
         card = np.maximum(options.memory_total.max(axis=1), 1)
         return self._rate(memory, milli, card, options.single.sum(axis=1))
 
     def bound_options(self, options: PlacementOptions, remaining: RemainingRequest) -> Ints:
-        """Return an upper bound: all that remains goes onto the fullest GPU and uses no other."""
+        """Return an upper bound: everything remaining goes onto the fullest GPU and uses no
+        other."""
         memory, milli = _most_and_least(options)
         card = np.maximum(options.memory_total.max(axis=1), 1)
         used = np.maximum(options.single.sum(axis=1), min(remaining.singles, 1))
@@ -82,8 +84,8 @@ class ElasticBinpack(Policy):
     def _rate(
         self, memory: tuple[Ints, Ints], milli: tuple[Ints, Ints], card: Ints, used: Ints | int
     ) -> Ints:
-        """Rate by the most and least free on one GPU (MiB, thousandths) and the largest card
-        (MiB)."""
+        """Rate by the most and least free on one GPU (MiB, thousandths), the largest GPU's memory
+        (MiB), and the number of GPUs used."""
         if self.exact:
             apart = memory[0] + milli[0] // 10 - memory[1] - milli[1] // 10
             return apart // 2 // (used + 1) * 100
@@ -93,13 +95,13 @@ class ElasticBinpack(Policy):
 
 
 def _largest(query: Query) -> Ints:
-    """Return each node's largest card in MiB, at least 1 as a card may be reported without memory,
-    [n]."""
+    """Return the memory of each node's largest GPU in MiB, at least 1 since a GPU may report no
+    memory, [n]."""
     return np.maximum(query.max(query.device_memory_total, 1), 1)
 
 
 def _extremes(query: Query, before: Ints, after: Ints) -> tuple[Ints, Ints]:
-    """Return the most and least free on each device's node if the device went from `before` to
+    """Return the most and least free on each device's node if that device went from `before` to
     `after`, [d] each."""
     node = query.device_node
     top = query.max(before, 0).take(node)
@@ -125,15 +127,16 @@ def _most_and_least(options: PlacementOptions) -> tuple[tuple[Ints, Ints], tuple
 
 
 def _filled(least: Ints, remaining: Ints | int) -> Ints:
-    """Return a lower bound of the least free amount at the end, never below 0 if it was not."""
+    """Return a lower bound of the least free amount after placing all that remains; not below 0 if
+    `least` is not."""
     return np.asarray(np.minimum(least, np.maximum(least - remaining, 0)))
 
 
 class ElasticSpread(Policy):
-    """The original's rater was never written: all nodes tie, and the last assignment wins.
+    """Rates all nodes equally, since the original's rater was never written; the last assignment
+    wins.
 
-    Use `spread` or `nano-spread` to spread pods.
-    """
+    Use `spread` or `nano-spread` to spread pods."""
 
     name = "elastic-spread"
     summary = "the last GPU that fits; all nodes tie"
@@ -149,5 +152,5 @@ class ElasticSpread(Policy):
         return np.zeros(len(options.memory_free), dtype=np.int64)
 
     def bound_options(self, options: PlacementOptions, remaining: RemainingRequest) -> Ints:
-        """Return the same rating that every way gets."""
+        """Return the rating that every way gets."""
         return self.rate_options(options)

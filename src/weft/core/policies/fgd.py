@@ -1,9 +1,8 @@
-"""FGD: place where the least GPU becomes useless to the pods that usually come.
+"""FGD: places a pod so that the least GPU becomes useless to typical pods.
 
-The score of a place is how much it reduces the node's fragments (see `fragments`), through a
+The score of a place is the reduction of the node's fragmentation (see `fragments`), through a
 sigmoid, truncated to an integer: about 40 milli make a step, and ties go to the first node. Source:
-Weng et al., ATC'23, and the authors' simulator.
-"""
+Weng et al., ATC'23, and the authors' simulator."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,13 +15,13 @@ from weft.core.ledger.table import Ints, LedgerTable
 from weft.model import Shape
 
 CHUNK = 1024
-"""Places scored at a time, so that the working set stays in the processor's cache."""
+"""Number of places scored at a time, so that the working set stays in the processor's cache."""
 
 _BEYOND = 1 << 20
-"""More than any share: a factor that packs several shares into one number."""
+"""Larger than any share: a factor to pack several shares into one number."""
 
 COLD_START = tuple(TypicalPods.shape(cpu, milli) for cpu, milli in ((4000, 500), (8000, 1000)))
-"""The pods expected before any arrived: half cards and whole cards."""
+"""Pods expected before any arrived: half a GPU, and a whole GPU."""
 
 
 class Fgd(Policy):
@@ -34,21 +33,20 @@ class Fgd(Policy):
     inputs: Mapping[str, Any] = {TYPICAL_PODS: list[tuple[Shape, int]]}
 
     every_device = False
-    """If True, devices in equal state are scored one by one, as they differ in other terms of the
-    policy that uses this score."""
+    """If True, devices in equal states are scored one by one, because they differ in other terms of
+    the policy that uses this score."""
 
     def __init__(self, typical: TypicalPods | None = None) -> None:
         self.typical = typical or TypicalPods(COLD_START)
         self._kept: NodeShares | None = None
 
     def take_input(self, name: str, value: Any) -> None:
-        """Take a new histogram of the pods that usually come, as made by
-        `fragments.typical_input`."""
+        """Take a new histogram of typical pods, as made by `fragments.typical_input`."""
         self.typical = TypicalPods(dict(value))
         self._kept = None
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Score nodes for pods without a GPU or with whole GPUs, where one placement is possible,
+        """Score nodes for pods without a GPU or with whole GPUs, which have one placement per node,
         [n]."""
         need = query.need
         if query.demand.mode == "many" or (need is not None and not need.whole):
@@ -110,7 +108,7 @@ class Fgd(Policy):
         return scores
 
     def _score_few_nodes(self, query: Query, gpus: int) -> Ints:
-        """Do what `score_nodes` does without arrays over GPUs: often just one node has changed."""
+        """Compute `score_nodes` without arrays over GPUs: often just one node has changed."""
         nodes, states = self._kept_of(query.table), []
         for row, cpu_free in zip(_rows(query), query.cpu_free.tolist(), strict=True):
             shares = nodes.shares(row).values()
@@ -120,7 +118,7 @@ class Fgd(Policy):
         return _score(fragments[::2] - fragments[1::2])
 
     def _score_few_devices(self, query: Query, chosen: Ints) -> Ints:
-        """Do what `score_devices` does without arrays over GPUs."""
+        """Compute `score_devices` without arrays over GPUs."""
         nodes, need, table = self._kept_of(query.table), query.demand.need, query.table
         rows, cpu_free = _rows(query), query.cpu_free.tolist()
         now = [nodes.shares(row) for row in rows]
@@ -169,8 +167,8 @@ class Fgd(Policy):
 
 
 def _alike(states: Ints) -> tuple[Ints, Ints]:
-    """Group equal states: the first position of each group, and each state's group. Not for empty
-    input."""
+    """Group equal states: return the first position of each group, and each state's group. The
+    input must not be empty."""
     order = states.argsort(kind="stable")
     ordered = states.take(order)
     new = np.ones(len(states), dtype=np.bool_)

@@ -1,7 +1,6 @@
-"""Genius: scores cards by hardware (memory, SMs, codecs, bandwidth) and present use.
+"""Genius: scores GPUs by hardware (memory, SMs, codecs, bandwidth) and present use.
 
-The data of card models below is from NVIDIA's data sheets, as Genius' own model map is missing.
-"""
+The data of GPU models below is from NVIDIA's data sheets, as Genius' own model map is missing."""
 
 import functools
 
@@ -21,24 +20,23 @@ STATIC = np.array([2.0, 2.0, 1.0, 1.0, 2.0]).reshape(-1, 1)
 DYNAMIC = np.array([2.0, 1.0, 1.0, 1.0]).reshape(-1, 1)
 """Weights of free memory, power, encoder, decoder."""
 STEPS = 18
-"""The sum of the original's weights. The original's scores are integers; scores are rounded to as
+"""Sum of the original's weights. The original's scores are integers, so scores are rounded to this
 many steps here."""
 UNUSED = 0.9
-"""If less than this part of an idle GPU is measured free, another process uses it."""
+"""An idle GPU with less than this part of its memory measured free is used by another process."""
 EXACT = 1e-6
 """Tolerance below a step, since floating-point sums are inexact."""
 TIER = 1_000_000_000
-"""More free memory than any GPU has: separates one step of the score from the next."""
+"""Larger than any GPU's free memory: separates one step of the score from the next."""
 
 
 class GeniusPolicy(Policy):
-    """Static features count once, present use twice; only GPUs with enough memory measured free.
+    """Counts static features once and present use twice, on GPUs with enough memory measured free.
 
-    `exact` is the original's formula, which prefers hot cards; a term that divides by zero is 0 if
-    the original's score becomes undefined. `sane` compares with the best card of the cluster,
-    prefers cool cards, and leaves unknown features out; among cards that score about the same the
-    fullest is filled first. Pods with a higher genius/priority go first.
-    """
+    `exact` is the original's formula, which prefers hot GPUs; a term that divides by zero is 0 if
+    the original's score becomes undefined. `sane` compares with the best GPU of the cluster,
+    prefers cool GPUs, and leaves unknown features out; of GPUs with about the same score the
+    fullest is filled first. Pods with a higher genius/priority go first."""
 
     name = "genius"
     summary = "large, fast cards with free memory and little to do"
@@ -54,19 +52,18 @@ class GeniusPolicy(Policy):
         self._seen = SnapshotCache(_Cards)
 
     def filter_devices(self, query: Query) -> Bools:
-        """Require the GPU request's memory to be free by measurement too, where one exists, [d].
+        """Mask of devices whose measured free memory, if known, is enough for the GPU request, [d].
 
-        Without `exact`, memory in use that requests explain does not count; a late sample still
-        shows pods that have since left.
-        """
+        Without `exact`, memory in use that requests explain does not count: a late sample still
+        shows pods that have since left."""
         cards = self._seen.of(query)
         if self.exact:
             return np.asarray(~(query.take_devices(cards.free_mib) < gpu_readings.asked_mib(query)))
         return ~short_of_memory(query, cards.readings)
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Score nodes, [n]: with `exact` by the original's score, else the mean for pods that no
-        device score covers."""
+        """Score nodes, [n]: with `exact` by the original's score, otherwise by the mean over GPUs
+        for pods without a device score."""
         cards = self._seen.of(query)
         if self.exact:
             scores = cards.exact_scores
@@ -79,17 +76,16 @@ class GeniusPolicy(Policy):
     def score_devices(self, query: Query) -> Ints:
         """Score (static + 2·dynamic)/3 in `STEPS`, then the least room first, [d]; 0 with `exact`.
 
-        The original chooses no GPU: processes use the first that they see.
-        """
+        The original chooses no GPU: processes use the first one that they see."""
         if self.exact:
             return np.zeros(len(query.device_local), dtype=np.int64)
         steps = STEPS * self._sane(query, self._seen.of(query))
         return TIER * (steps + EXACT).astype(np.int64) - standing(query)
 
     def _sane(self, query: Query, cards: "_Cards") -> Floats:
-        """Compute (static + 2·dynamic)/3, weighted means, [d]. Memory counts only where all is
-        free: more free than the pod requests does not help it, and an unbroken rest helps the next
-        pod."""
+        """Compute (static + 2·dynamic)/3, weighted means, [d]. Free memory counts only on an unused
+        GPU: more free memory than requested does not help the pod, and leaving a GPU whole helps
+        the next pod."""
         measured = query.take_devices(cards.free_mib / cards.total)
         unused = (query.device_pods == 0) & ~(measured < UNUSED)
         terms = [unused.astype(np.float64)]
@@ -99,11 +95,10 @@ class GeniusPolicy(Policy):
 
 
 class _Cards:
-    """Static features and readings of all cards, once per snapshot, [D] each.
+    """Static features and readings of all GPUs, once per snapshot, [D] each.
 
-    `features` are the five static ones, `rank` their mean relative to the cluster's best card;
-    `use` are power, encoder and decoder as shares of 1, NaN where unknown.
-    """
+    `features` are the five static ones, `rank` their mean relative to the cluster's best GPU; `use`
+    are power, encoder and decoder as shares of 1, NaN if unknown."""
 
     def __init__(self, view: SignalsView, table: LedgerTable) -> None:
         readings = GpuReadingColumns(view, table)
@@ -123,7 +118,7 @@ class _Cards:
 
     @functools.cached_property
     def exact_scores(self) -> Ints:
-        """Compute uint64(static + 2·dynamic) of every node, [N]; divided by sums over the whole
+        """Scores uint64(static + 2·dynamic) of every node, [N], divided by sums over the whole
         cluster."""
         cards, count = self.table.devices, np.maximum(self.table.gpus, 1)
         static = np.zeros(self.table.count)
@@ -148,7 +143,7 @@ class _Cards:
 
 
 def _share(column: Floats) -> Floats:
-    """Divide each card's value by the sum over all; 0 if the sum is 0."""
+    """Divide each GPU's value by the sum over all; 0 if the sum is 0."""
     whole = float(column.sum())
     return column / whole if whole > 0.0 else np.zeros_like(column)
 

@@ -1,8 +1,7 @@
-"""Free and requested amounts of GPUs, for policies that treat all dialects' pods alike.
+"""Free and requested amounts of GPUs, for policies that treat pods of all dialects alike.
 
 Pods that request GPU memory are measured by memory, all others by cores; both in thousandths of a
-card, so that cards of different sizes are comparable.
-"""
+GPU, so that GPUs of different sizes are comparable."""
 
 import numpy as np
 
@@ -11,8 +10,7 @@ from weft.core.ledger.table import Ints
 
 
 def by_memory(query: Query) -> bool:
-    """Return True if the pod shares GPUs by memory: one of its GPU requests is for memory of a
-    shared card."""
+    """Return True if a GPU request of the pod is for memory of a shared GPU."""
     return any(need.asks_memory and not need.whole for need in query.demand.needs)
 
 
@@ -24,12 +22,12 @@ def free_share(query: Query) -> Ints:
 
 
 def free_milli(query: Query) -> Ints:
-    """Return the free amount over each node's GPUs, thousandths of a card, [n]."""
+    """Return the free amount over each node's GPUs, thousandths of a GPU, [n]."""
     return query.sum(free_share(query)) if by_memory(query) else query.milli_free
 
 
 def asked_milli(query: Query) -> Ints | int:
-    """Sum the pod's requests, thousandths of a card: [n], or one number for all nodes."""
+    """Sum the pod's requests, thousandths of a GPU: [n], or one number for all nodes."""
     if not by_memory(query):
         return query.demand.milli
     sizes = np.array([max(kind.memory_mib, 1) for kind in query.table.kinds], dtype=np.int64)
@@ -38,8 +36,8 @@ def asked_milli(query: Query) -> Ints | int:
 
 
 def standing(query: Query) -> Ints:
-    """Return what ranks devices: for a share their room (MiB or milli), for whole cards, which are
-    all alike, the number of idle GPUs on the node, [d]."""
+    """Return the amounts that rank devices, [d]: for a share each device's room (MiB or milli), for
+    whole GPUs, which are all alike, the number of idle GPUs on the node."""
     if query.need is not None and query.need.whole:
         return query.idle.take(query.device_node)
     return query.room

@@ -1,8 +1,7 @@
 """Readings of each GPU from the snapshot, with fall-backs for metrics that exporters omit.
 
 Computed once per snapshot for all devices of a table, so that a decision only selects rows. NaN
-means not measured; impossible values (below 0, above the card's size) are clipped.
-"""
+means not measured; impossible values (below 0, above the GPU's size) are clipped."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -15,9 +14,10 @@ from weft.core.framework.signals import FRESH, MISSING, STALE, Bytes, Floats, Si
 from weft.core.ledger.table import RESERVE_MIB, RESERVE_PERMILLE, Bools, Ints, LedgerTable
 
 BUSY_SM, BUSY_OCCUPANCY, BUSY_DRAM = 0.80, 0.45, 0.40
-"""CARMA's limits: above these, another pod would mostly wait."""
+"""CARMA's limits for SM activity, occupancy and DRAM activity: above them, another pod would mostly
+wait."""
 MARGIN_MIB = 2048
-"""The memory that must be measured free beyond a pod's request where it shares a GPU (CARMA)."""
+"""Memory that must be measured free beyond a pod's request if the pod shares a GPU (CARMA)."""
 STALE_FACTOR = 1.25
 """Factor by which a stale reading of SM or DRAM is raised."""
 
@@ -29,14 +29,13 @@ DRAM = ("dram_active_ratio", "memory_copy_ratio")
 
 
 class GpuReadingColumns:
-    """The readings of one snapshot for one table, [D] each.
+    """Readings of one snapshot for one table, [D] each.
 
-    `sm`, `dram`, `occupancy`, `power`, `memory` are shares of 1; SM and DRAM are raised where the
-    reading is old; `most_sm` is the newest sample of SM where that is above the mean. `utilisation`
-    is GPU_UTIL while FRESH, `free_mib` the newest free memory, `promised_mib` the most memory
-    promised to pods since that was measured. `memory_is_fresh` marks GPUs whose memory may be lent,
-    `known` those whose load is not MISSING, `busy` those that CARMA's gate closes.
-    """
+    `sm`, `dram`, `occupancy`, `power`, `memory` are shares of 1; old readings of SM and DRAM are
+    raised; `most_sm` is the newest sample of SM if above the mean. `utilisation` is GPU_UTIL while
+    FRESH, `free_mib` the newest free memory, `promised_mib` the most memory reserved by pods since
+    that sample. `memory_is_fresh` marks GPUs whose memory may be lent, `known` those whose load is
+    not MISSING, `busy` those that CARMA's gate excludes."""
 
     def __init__(self, view: SignalsView, table: LedgerTable) -> None:
         self.view, self.table = view, table
@@ -65,11 +64,11 @@ class GpuReadingColumns:
 
     @cached_property
     def load(self) -> Floats:
-        """The weighted mean of all readings, 0..1; NaN where memory is unknown, [D]."""
+        """Weighted mean of all readings, 0..1; NaN if memory is unknown, [D]."""
         return load_of(self.memory, self.sm, self.dram, self.power)
 
     def first(self, *columns: str) -> tuple[Floats, Bytes]:
-        """Return values and ages, each GPU's from the first of the columns that has a value,
+        """Return values and freshness; each GPU's from the first of the columns that has a value,
         [D]."""
         values, ages = self.view.over(self.table, columns[0])
         for column in columns[1:]:
@@ -130,14 +129,14 @@ class SnapshotCache(Generic[Made]):
 
 
 def asked_mib(query: Query) -> Ints | int:
-    """Return the memory requested of one device, MiB; 0 for a request split over several cards."""
+    """Return the memory requested of one device, MiB; 0 for a request split over several GPUs."""
     need = query.need
     return 0 if need is None or need.gpu_request.split else query.device_ask_mib
 
 
 def needed_mib(query: Query) -> Ints | int:
-    """Return the memory that the pod will need of a device, MiB: its request, or less if less is
-    expected."""
+    """Return the memory that the pod will need on a device, MiB: its request, or its expected peak
+    if less."""
     expected_mib = query.demand.expected_mib
     return np.minimum(asked_mib(query), expected_mib) if expected_mib else asked_mib(query)
 
@@ -150,9 +149,9 @@ def fits_requests(query: Query) -> Bools:
 def may_borrow(query: Query) -> Bools:
     """Mask of devices that fit by requests, or on which the pod may borrow memory, [d].
 
-    As long as no similar pod was seen from start to end, its memory need is unknown, and the
-    lenders may need theirs a minute later. Then at most one GPU of a node may be overcommitted.
-    """
+    Unless a similar pod was watched from start to end, the pod's memory need is unknown, and the
+    lenders may need their memory a minute later. Then at most one GPU of a node may be
+    overcommitted."""
     if query.demand.expected_mib:
         return np.ones(len(query.device_pods), dtype=np.bool_)
     lends = query.sum((query.device_memory_promised > query.device_memory_total).astype(np.int64))
@@ -163,10 +162,9 @@ def has_compute_left(query: Query, readings: GpuReadingColumns) -> Bools:
     """Mask of devices with enough idle compute for one more pod like those on it, [d].
 
     Pods that wait for each other's compute finish no sooner by starting sooner: lending memory pays
-    only while the SM use of the pods there, plus their mean for one more, does not fill the GPU.
-    The newest sample counts if it is above the mean, as it shows pods that just began. Unknown
-    compute counts as idle.
-    """
+    only while the pods' SM use, plus their mean for one more, does not fill the GPU. The newest
+    sample counts if it is above the mean, as it shows pods that just began. Unknown compute counts
+    as idle."""
     pods = query.device_pods
     full = query.take_devices(readings.most_sm) * (pods + 1) > np.maximum(pods, 1)
     return np.asarray(~full)
@@ -176,10 +174,9 @@ def short_of_memory(query: Query, readings: GpuReadingColumns, margin_mib: int =
     """Mask of devices with less memory free than the request and a margin, [d]; unknown is not
     short.
 
-    Requests decide instead where the GPU request fits by requests, and the memory in use is no more
-    than pods were promised while it was measured plus the reserve: the reading is then of pods that
-    have left or will not grow.
-    """
+    Requests decide instead if the GPU request fits by requests, and the memory in use is at most
+    what pods had reserved when it was measured, plus the reserve: the reading is then of pods that
+    have left or will not grow."""
     free = query.take_devices(readings.free_mib)
     short = np.asarray(free < needed_mib(query) + margin_mib)
     if not short.any():
@@ -191,13 +188,14 @@ def short_of_memory(query: Query, readings: GpuReadingColumns, margin_mib: int =
 
 
 def promised_share(query: Query) -> Floats:
-    """Return the part of each device's memory promised to pods, 0..1, [d]."""
+    """Return the part of each device's memory that pods have reserved, 0..1, [d]."""
     total = np.maximum(query.device_memory_total, 1)
     return np.asarray(np.clip(query.device_memory_promised / total, 0.0, 1.0))
 
 
 def room_by_requests(query: Query) -> Ints:
-    """Return each device's unpromised MiB, or thousandths of a card, as the request counts, [d]."""
+    """Return each device's unreserved MiB, or thousandths of its cores for a request without
+    memory, [d]."""
     need = query.need
     by_memory = need is not None and need.asks_memory and not need.whole
     return query.device_memory_strict if by_memory else query.device_milli_free

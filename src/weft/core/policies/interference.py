@@ -1,18 +1,17 @@
-"""Interference: share a GPU only where the predicted slowdown of every pod stays within bounds.
+"""Interference: share a GPU only if the predicted slowdown of every pod stays within bounds.
 
-admit   the upper slowdown of latency-critical pods is within their bound and their own
-        slowdown limit, and all pods together do at least the work of `gain` GPUs; GPUs without
-        a prediction are judged by measured use
-wait    while few pods wait, an own GPU will soon be free: then sharing must gain more and slow
-        batch pods less than while many wait
-score   sum of speeds after − before − 0.5 · what latency-critical pods lose + the bonus of a
-        GPU in use; among equals the one that leaves the least fragments
-match   where several pods wait, the assignment of pods to GPUs with the largest sum
+- admit  the upper slowdown of latency-critical pods is within their bound and their own slowdown
+         limit, and all pods together do at least the work of `gain` GPUs; GPUs without a
+         prediction are judged by measured use
+- wait   while few pods wait, a whole GPU will soon be free: then sharing must gain more and slow
+         batch pods less than while many wait
+- score  sum of speeds after − before − 0.5 · latency-critical pods' loss + the bonus of a GPU in
+         use; of equal GPUs the one that leaves the least fragments
+- match  if several pods wait, the assignment of pods to GPUs with the largest sum
 
-Where pods state their duration, the loss is counted as time. The prediction has stages, after
+For pods that state their duration, the loss is counted as time. The prediction has stages, after
 ISACPP: when the first pod finishes, the others go on without it, and each stage counts by its
-length. Times are seconds; `work` is a pod's remaining run time if alone.
-"""
+length. Times are seconds; `work` is a pod's remaining run time if alone."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -63,12 +62,12 @@ from weft.model.request import LATENCY_CRITICAL
 MOST = 4
 """Sets of this many pods or more are not considered."""
 SPEEDS_KEPT = 4096
-"""How many speeds of a pod in a set are cached per GPU model."""
+"""Number of cached speeds of a pod in a set, per GPU model."""
 
 
 def finishes(work: Floats, slower: Floats) -> Floats:
-    """Compute when each pod ends, [k, d]. Rows with work 0 are empty. `slower` [k, k, d]: log
-    slowdown."""
+    """Return the time at which each pod ends, [k, d]. Rows with work 0 are empty. `slower` [k, k,
+    d] is the log slowdown of each pod by each other."""
     remaining, end = work.copy(), np.zeros_like(work)
     for _ in range(len(work)):
         runs = remaining > 0.0
@@ -82,12 +81,11 @@ def finishes(work: Floats, slower: Floats) -> Floats:
 
 
 class Remaining:
-    """The pods on each device and the work they have done, by rows of the table's devices.
+    """Pods on each device and the work that they have done, by rows of the table's devices.
 
-    A device is looked up when first needed, and again when its pods have changed, so that a
-    decision on a large cluster touches few columns. `caution` interpolates between the expected
-    slowdown (0) and its upper bound (1).
-    """
+    A device is looked up when first needed, and again after its pods have changed, so that a
+    decision on a large cluster reads few devices. `caution` interpolates between the expected
+    slowdown (0) and its upper bound (1)."""
 
     def __init__(self, residencies: Residencies, caution: float) -> None:
         self.residencies, self._caution = residencies, caution
@@ -96,10 +94,10 @@ class Remaining:
         self.view: InterferenceView | None = None
 
     def of(self, table: LedgerTable, view: InterferenceView, devices: Ints) -> Ints:
-        """Return the number of pods on each device, 0 if not all state their duration.
+        """Return the number of pods on each device; 0 unless all of them state their duration.
 
-        Afterwards `applications`, `believed` and `left_s` are valid for these devices, by `view`.
-        """
+        Afterwards `applications`, `believed` and `left_s` are valid for these devices and
+        `view`."""
         if table is not self._table or view is not self.view:
             self._begin(table, view)
         for node, gpu in self._changed:
@@ -113,7 +111,8 @@ class Remaining:
         return self._count.take(devices)
 
     def left_s(self, devices: Ints) -> Floats:
-        """Return the work left of each pod, in seconds if alone, 0 for no pod, [MOST − 1, d]."""
+        """Return the remaining work of each pod, in seconds if alone, 0 for no pod, [MOST − 1,
+        d]."""
         passed_s = (self.residencies.now_ns - self._since_ns.take(devices, axis=1)) / SECOND_NS
         done_s = self._done_s.take(devices, axis=1) + passed_s * self._speed.take(devices, axis=1)
         expected_s = self._expected_s.take(devices, axis=1)
@@ -179,7 +178,7 @@ class OverlapTime:
         self._empty_s = np.sort(self._end.max(axis=0))
 
     def only(self, devices: Bools) -> "OverlapTime":
-        """Restrict to some of the query's devices; `wait_s` still counts all of them."""
+        """Restrict the object to some of the query's devices; `wait_s` still counts all of them."""
         few, positions = copy.copy(self), np.flatnonzero(devices.take(self.devices))
         few.devices, few._kinds, few._pods = (
             column.take(positions) for column in (self.devices, self._kinds, self._pods)
@@ -192,8 +191,7 @@ class OverlapTime:
         """Mask of `devices` where joining costs less than waiting for a GPU of its own.
 
         `away` is the number of waiting pods per GPU: each second of GPU time saved lets all of them
-        start that much sooner in sum.
-        """
+        start that much sooner in sum."""
         later, saved = self.costs(shape.application, shape.expected_s)
         return np.asarray(later < self.wait_s(waiting) + away * saved)
 
@@ -204,8 +202,8 @@ class OverlapTime:
         return float(self._empty_s[last] + rounds * self._empty_s[-1])
 
     def costs(self, application: str, takes_s: float) -> tuple[Floats, Floats]:
-        """Compute the effect of such a pod joining each of `devices`, in seconds: how much later
-        all pods end in sum, and how much less GPU time is used than one after the other."""
+        """Compute the effect, in seconds, of such a pod joining each of `devices`: how much later
+        all pods end in sum, and how much less GPU time they use than one after the other."""
         later, saved = np.zeros(len(self.devices)), np.zeros(len(self.devices))
         for count, at in self._by_size():
             joins, takes = np.full(len(at), self._index_of(application)), np.full(len(at), takes_s)
@@ -251,30 +249,30 @@ def _speed(card: CardTable, view: InterferenceView) -> Speed:
 # --- the policy -----------------------------------------------------------------------------------
 
 MOST_COLUMNS = 256
-"""Most GPUs weighed in one matching."""
+"""Maximum number of GPUs in one matching."""
 MOST_SHAPES = 1024
 MOST_UNLIKE = 48
-"""Most other shapes weighed in one matching, the first that wait: this takes about 20 ms."""
+"""Maximum number of different shapes of other pods in one matching, the first that wait: about 20
+ms."""
 UNKNOWN_MOST = 2
-"""Most pods on a GPU that is judged by measured use."""
+"""Maximum number of pods on a GPU that is judged by measured use."""
 PRIOR = {LATENCY_CRITICAL: 0.15}
 TRAINING = 0.90
 """GPU utilisation expected of a pod without predictions."""
 CALM_SM = 0.3
 Most = Annotated[int, msgspec.Meta(ge=1, le=1024)]
-"""The maximum number of pods on a GPU."""
+"""Maximum number of pods on a GPU."""
 POINTS = 1_000_000
 """Points for a value of 1; fgd's 0 to 100 only decide between equals."""
 
 
 class InterferencePolicy(Policy):
-    """Predicted slowdown decides which pods may share a GPU, and which pod gets it.
+    """Lets pods share a GPU by predicted slowdown, and matches waiting pods with GPUs.
 
     `critical` and `batch` limit the slowdown of latency-critical and batch pods (best-effort pods
-    have no limit); a latency-critical pod may set a lower one. `gain` is the least sum of speeds,
-    `most` the most pods on a GPU, `most_small` where all are latency-critical and small, `bonus`
-    what a GPU in use is worth for saving energy.
-    """
+    have no limit); a latency-critical pod may set a lower limit. `gain` is the least sum of speeds,
+    `most` the maximum number of pods on a GPU, `most_small` the maximum if all are latency-critical
+    and small, `bonus` the value of using a GPU already in use, which saves energy."""
 
     name = "interference"
     summary = "GPUs are shared where predicted slowdown stays within bounds; pods are matched"
@@ -316,7 +314,7 @@ class InterferencePolicy(Policy):
         self._fgd = Fgd()
 
     def take_input(self, name: str, value: Any) -> None:
-        """Take predicted interference, or the pods that usually come, as fgd does."""
+        """Take predicted interference, or pass typical pods to fgd."""
         if name == INTERFERENCE:
             self._joining.view = InterferenceView(value)
             self._judged.forget()
@@ -325,7 +323,7 @@ class InterferencePolicy(Policy):
 
     @property
     def tolerance(self) -> SlowdownTolerance:
-        """The slowdown limit of latency-critical pods, and the predictions."""
+        """Slowdown that running pods tolerate, and the predictions."""
         return self._joining.tolerance
 
     def filter_devices(self, query: Query) -> Bools:
@@ -333,12 +331,12 @@ class InterferencePolicy(Policy):
         return self._admitted(query)[0]
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Score nodes on which there is one way to place the pod, with fgd's score, [n]."""
+        """Score with fgd the nodes on which there is only one way to place the pod, [n]."""
         return self._fgd.score_nodes(query)
 
     def score_devices(self, query: Query) -> Ints | None:
-        """Score the gain of placing the pod there, in millionths of a GPU's work, plus fgd's 0 to
-        100, [d]."""
+        """Score the gain of placing the pod on each device, in millionths of a GPU's work, plus
+        fgd's 0 to 100, [d]."""
         points = np.rint(1000.0 * self._judged.over(query)[1]).astype(np.int64) * (POINTS // 1000)
         return np.asarray(points + self._fragments(query, points))
 
@@ -357,7 +355,7 @@ class InterferencePolicy(Policy):
     def predict(
         self, shape: Shape, co_residents: CoResidents, model: str
     ) -> tuple[ExpectedSlowdown, ...]:
-        """Predict the slowdown of the pod and of those it joins."""
+        """Predict the slowdown of the pod and of its co-residents."""
         return self._joining.predictions(shape, co_residents, model)
 
     def contested(self, scores: Ints, waiting: int) -> bool:
@@ -397,9 +395,8 @@ class InterferencePolicy(Policy):
     def _rivals(self, query: Query, gpus: Ints, pending: Sequence[Shape]) -> list[Shape]:
         """List the waiting pods' shapes that could take one of these GPUs, including the pod's own.
 
-        At most `MOST_UNLIKE` different ones. A pod that could not take any would not change the
-        matching.
-        """
+        There are at most `MOST_UNLIKE` different ones. A pod that could take none of the GPUs would
+        not change the matching."""
         milli = int(query.device_milli_free.take(gpus).max())
         mib = int(query.device_memory_strict.take(gpus).max())
         is_idle, own = bool(query.device_idle.take(gpus).any()), query.demand.shape
@@ -413,7 +410,7 @@ class InterferencePolicy(Policy):
         return rivals
 
     def _lasting(self, query: Query, pending: Sequence[Shape]) -> OverlapTime | None:
-        """Return the overlap of pods with stated durations; None if no GPU or no waiting pod has
+        """Return the overlap of pods with stated durations; None if no GPU, or no waiting pod, has
         any."""
         residencies = query.residencies
         if not (self._overlap and residencies.expected and any(pod.expected_s for pod in pending)):
@@ -426,11 +423,10 @@ class InterferencePolicy(Policy):
     def _worth_it(
         self, query: Query, waiting: int, lasting: OverlapTime | None
     ) -> tuple[Bools, Floats]:
-        """Mask of devices where joining beats waiting while `waiting` pods wait, and the gain, [d].
+        """Return a mask of devices where joining beats waiting, and the gain of joining, [d] each.
 
-        With as many waiting pods as GPUs, an own GPU is a whole job's time away. Where all pods
-        state their duration, both the wait and the time that they would overlap are computed.
-        """
+        With as many waiting pods as GPUs, a whole GPU is a whole job's time away. If all pods state
+        their duration, the wait and the overlap are computed instead."""
         _, value, judged_by, stretch = self._judged.over(query)
         away = waiting / max(1, int(query.table.usable_gpus.sum()))
         floor = self._floor + self._patience * max(0.0, 1.0 - away)
@@ -456,7 +452,7 @@ class InterferencePolicy(Policy):
         return np.where(good & (codes == 0).take(about_shape.device_node), value, 0.0)
 
     def _asks(self, table: LedgerTable, shape: Shape) -> tuple[Demand, Codes]:
-        """Return a shape's demand on this table, and the reasons by which nodes refuse it;
+        """Return a shape's demand on this table, and the reasons for which nodes refuse it;
         cached."""
         if table is not self._asked_on or len(self._asked) > MOST_SHAPES:
             self._asked_on, self._asked = table, {}
@@ -467,7 +463,7 @@ class InterferencePolicy(Policy):
         return known
 
     def _admitted(self, query: Query) -> tuple[Bools, Floats]:
-        """Mask of devices that may be joined, and the gain, [d] each."""
+        """Return a mask of devices that the pod may join, and the gain, [d] each."""
         within, value, judged_by, _ = self._judged.over(query)
         admitted = within > 0.0
         if (judged_by == BY_USE).any() or (judged_by == IF_CALM).any():

@@ -1,12 +1,11 @@
-"""Kube-Knots and its successors: memory that pods leave idle is lent, judged by its trend.
+"""Kube-Knots and its successors: lend memory that pods leave idle, judged by its trend.
 
-smallest-first   the order in which Kube-Knots' scheduler takes its pods
-res-ag           first-fit decreasing by request, without metrics: Kube-Knots' main baseline
-kube-knots-cbp   shares a GPU whose memory is uncorrelated with the pod's; idle memory is lent
-kube-knots-pp    as cbp; where that refuses, free memory forecast by a regression decides
-ferikoglou       rules as published: requests, then steady memory, then its forecast; no reserve
-ferikoglou-safe  these rules in the ledger: idle memory is lent, less a reserve, while FRESH
-"""
+- smallest-first   the order in which Kube-Knots' scheduler takes its pods
+- res-ag           first-fit decreasing by request, without metrics: Kube-Knots' main baseline
+- kube-knots-cbp   shares a GPU whose memory is uncorrelated with the pod's, and lends idle memory
+- kube-knots-pp    as cbp; if that refuses, free memory forecast by a regression decides
+- ferikoglou       rules as published: requests, then steady memory, then its forecast; no reserve
+- ferikoglou-safe  these rules within the ledger: lends idle memory, less a reserve, while FRESH"""
 
 from typing import Literal
 
@@ -28,11 +27,12 @@ from weft.core.policies.gpu_readings import (
 from weft.model import BadInputError, PodRequest
 
 CARD_MIB = 32_510
-"""The card size assumed for whole cards and percentages: that of the original's experiments."""
+"""GPU memory assumed for whole GPUs and percentages, as in the original's experiments."""
 
 
 class SmallestFirst(Policy):
-    """Scores no place. Put it first in a profile, followed by a policy that scores places."""
+    """Orders pods by size and scores no place. Put it first in a profile, before a policy that
+    scores."""
 
     name = "smallest-first"
     summary = "any node that fits; pods that ask the least go first"
@@ -61,11 +61,9 @@ def largest_first(pod: PodRequest) -> tuple[int, ...]:
 
 
 class ResAg(Policy):
-    """A policy that places the largest request of a round first, on the first GPU where requests
-    fit.
+    """Places the largest request of a round first, on the first GPU where requests fit.
 
-    How far requests may go beyond a card is the cluster's declared overcommit, not the policy's.
-    """
+    The cluster's declared overcommit, not the policy, limits how far requests may exceed a GPU."""
 
     name = "res-ag"
     summary = "the largest requests first, each on the first GPU that fits"
@@ -85,18 +83,17 @@ STEADY_BELOW = 0.5
 TREND_ABOVE = 0.35
 """Free memory has a trend if its autocorrelation is above this (as published)."""
 LEAST_SAMPLES = 20
-"""Fewer samples are not evaluated (as published)."""
+"""Least number of samples for a decision (as published)."""
 SERIES = ("memory_free_mib.cov", "window.samples")
-"""The columns without which a window is unknown."""
+"""Columns without which a window is unknown."""
 
 
 class MemoryTrend:
-    """Statistics of memory for all devices of a table, [D] each, NaN where unknown.
+    """Statistics of memory for all devices of a table, [D] each, NaN if unknown.
 
     `cov` and `autocorrelation` of free memory, `used_p80_mib`, `predicted_mib` free, and `next_sm`,
     the forecast share of SMs. `long` marks windows with enough samples, `fresh` those whose
-    readings are FRESH too.
-    """
+    readings are FRESH too."""
 
     def __init__(self, view: SignalsView, table: LedgerTable) -> None:
         self.cov = view.over(table, "memory_free_mib.cov")[0]
@@ -117,10 +114,10 @@ def _truncated(values: Floats) -> Floats:
 
 
 TIER = 1_000_000_000
-"""More free memory than any GPU has: separates one class of GPUs from the next."""
+"""Larger than any GPU's free memory: separates one class of GPUs from the next."""
 
 TOGETHER = 0.5
-"""Pods correlated at least this much peak together and are kept apart (Kube-Knots IV-C)."""
+"""Pods with at least this correlation peak together and are kept apart (Kube-Knots IV-C)."""
 
 Reading = Literal["correlation", "cov"]
 
@@ -128,10 +125,9 @@ Reading = Literal["correlation", "cov"]
 class KubeKnotsCbp(Policy):
     """Correlation-based provisioning, the largest requests of a round first.
 
-    `reading` says what "correlation" is: of the series of the pod's application with the GPU's, or
-    the coefficient of variation of the GPU's free memory. Where the application was never seen
-    alone, a small latency-critical pod counts as uncorrelated, else the second reading decides.
-    """
+    `reading` selects the "correlation": that of the application's series with the GPU's, or the
+    coefficient of variation of the GPU's free memory. If the application was never seen alone, a
+    small latency-critical pod counts as uncorrelated; otherwise the second reading decides."""
 
     name = "kube-knots-cbp"
     summary = "GPUs in use whose memory is steady, the most free first; memory idle so far is lent"
@@ -153,8 +149,8 @@ class KubeKnotsCbp(Policy):
         return largest_first(pod)
 
     def filter_devices(self, query: Query) -> Bools:
-        """Mask of idle GPUs, GPUs with a trend that admits the pod, and GPUs that fit by requests,
-        [d]."""
+        """Mask of idle GPUs, of GPUs that fit by requests, and of GPUs on which the pod may borrow
+        memory because their trend admits it, [d]."""
         lends = self._willing(query) & may_borrow(query)
         return np.asarray((query.device_pods == 0) | gpu_readings.fits_requests(query) | lends)
 
@@ -164,7 +160,7 @@ class KubeKnotsCbp(Policy):
         return np.asarray(query.take_devices(trend.fresh) & self._admits(query, trend))
 
     def _admits(self, query: Query, trend: MemoryTrend) -> Bools:
-        """Mask of devices that the pod may share, where the trend is known, [d]."""
+        """Mask of devices that the pod may share if their trend is known, [d]."""
         steady = query.take_devices(trend.cov) < STEADY_BELOW
         if not self.by_correlation:
             return np.asarray(steady)
@@ -175,8 +171,8 @@ class KubeKnotsCbp(Policy):
         return np.where(np.isnan(together), steady, together < TOGETHER)
 
     def score_devices(self, query: Query) -> Ints:
-        """Score in four classes: shared with a known trend that admits the pod, the most free
-        first; unknown trend, as binpack; idle; the others, [d]."""
+        """Score in four classes, [d]: shared GPUs with a known trend that admits the pod, the most
+        free first; unknown trend, as binpack; idle GPUs; the remaining ones."""
         if query.need is not None and query.need.whole:
             return -standing(query)
         trusted = query.take_devices(self._trend.of(query).fresh)
@@ -188,15 +184,14 @@ class KubeKnotsCbp(Policy):
 
 
 INFERENCE_SM = 0.15
-"""The share of SMs that a latency-critical pod is assumed to need."""
+"""Share of SMs that a latency-critical pod is assumed to need."""
 
 
 class KubeKnotsPp(KubeKnotsCbp):
-    """Peak prediction: a GPU with a trend in its free memory is judged by its forecast.
+    """Peak prediction: judges a GPU by its forecast if its free memory has a trend.
 
-    `trend_above` is what its autocorrelation must exceed. A latency-critical pod shares no GPU
-    that is forecast to have no SMs left for it.
-    """
+    The trend's autocorrelation must exceed `trend_above`. A latency-critical pod shares no GPU that
+    is forecast to have no SMs left for it."""
 
     name = "kube-knots-pp"
     summary = "as kube-knots-cbp, and GPUs whose forecast free memory is enough"
@@ -207,8 +202,8 @@ class KubeKnotsPp(KubeKnotsCbp):
         self.trend_above = trend_above
 
     def filter_devices(self, query: Query) -> Bools:
-        """Filter as CBP does; a latency-critical pod also shares no GPU forecast to have no SMs
-        left, [d]."""
+        """Filter as CBP does; for a latency-critical pod, also exclude shared GPUs forecast to have
+        no SMs left, [d]."""
         admitted = super().filter_devices(query)
         if not is_critical(query):
             return admitted
@@ -217,7 +212,7 @@ class KubeKnotsPp(KubeKnotsCbp):
         return np.asarray(admitted & ~(full & (query.device_pods > 0)))
 
     def _admits(self, query: Query, trend: MemoryTrend) -> Bools:
-        """Admit what CBP admits, or where the forecast free memory is enough, [d]."""
+        """Mask of devices that CBP admits, or whose forecast free memory is enough, [d]."""
         predicted = np.minimum(query.take_devices(trend.predicted_mib), query.device_memory_total)
         enough = predicted - reserve_mib(query) >= asked_mib(query)
         trending = query.take_devices(trend.autocorrelation) > self.trend_above
@@ -227,9 +222,8 @@ class KubeKnotsPp(KubeKnotsCbp):
 class Ferikoglou(SmallestFirst):
     """Decides as the published scheduler does, for every GPU at once, from the snapshot's columns.
 
-    It accepts stale samples, keeps no reserve and ignores that pods may still be warming up. The
-    ledger limits it to the cluster's declared overcommit.
-    """
+    It accepts stale samples, keeps no reserve, and does not wait for pods that are still warming
+    up. The ledger limits it to the cluster's declared overcommit."""
 
     name = "ferikoglou"
     summary = "smallest first; beyond requests where memory is steady or forecast to be enough"
@@ -241,7 +235,7 @@ class Ferikoglou(SmallestFirst):
         self._trend = SnapshotCache(MemoryTrend)
 
     def filter_devices(self, query: Query) -> Bools:
-        """Apply the published decision to each GPU, [d]."""
+        """Mask of GPUs that the published rules accept, [d]."""
         trend = self._trend.of(query)
         requested_mib = asked_mib(query)
         steady = query.take_devices(trend.cov) < STEADY_BELOW
@@ -252,7 +246,7 @@ class Ferikoglou(SmallestFirst):
         return np.asarray(_fits_card(query) | (query.take_devices(self._trusted(trend)) & by_trend))
 
     def _trusted(self, trend: MemoryTrend) -> Bools:
-        """Return GPUs whose samples suffice for a decision, over the whole table, [D]."""
+        """Mask of GPUs with enough samples for a decision, over the whole table, [D]."""
         return trend.long
 
     def score_devices(self, query: Query) -> Ints:
@@ -265,19 +259,18 @@ class Ferikoglou(SmallestFirst):
 
 
 def _fits_card(query: Query) -> Bools:
-    """Mask of cards on which the request fits next to all others, ignoring measurements, [d]."""
+    """Mask of GPUs on which the request fits next to all others, ignoring measurements, [d]."""
     unpromised = query.device_memory_total - query.device_memory_promised
     return np.asarray(asked_mib(query) <= unpromised)
 
 
 class FerikoglouSafe(Ferikoglou):
-    """Ferikoglou's three rules, but samples must be FRESH and the ledger limits lending.
+    """Applies Ferikoglou's three rules, but samples must be FRESH and the ledger limits lending.
 
-    It lends only memory that residents were measured not to need, keeps the reserve, and stays
-    within the declared harvest limit. The smallest pod of those that arrived within `round_s`
+    It lends only memory that the GPU's pods were measured not to need, keeps the reserve, and stays
+    within the declared harvest limit. The smallest of the pods that arrived within `round_s`
     seconds goes first; with 0 the smallest of all, as published, so that larger pods wait while
-    smaller ones arrive.
-    """
+    smaller ones arrive."""
 
     name = "ferikoglou-safe"
     summary = "ferikoglou within a reserve, on fresh samples, pods that warm up waited for"
@@ -295,10 +288,10 @@ class FerikoglouSafe(Ferikoglou):
         return (came, *super().queue_key(pod))
 
     def filter_devices(self, query: Query) -> Bools:
-        """Apply the published decision; for pods of unknown need, one GPU per node may lend,
-        [d]."""
+        """Mask of GPUs that the published rules accept, [d]; for pods of unknown need, at most one
+        GPU per node may lend."""
         return np.asarray(super().filter_devices(query) & may_borrow(query))
 
     def _trusted(self, trend: MemoryTrend) -> Bools:
-        """Return GPUs with enough samples of which the newest are FRESH, [D]."""
+        """Mask of GPUs with enough samples of which the newest are FRESH, [D]."""
         return trend.fresh

@@ -1,30 +1,29 @@
-"""Least stranding: place where the least GPU is expected to be stranded.
+"""Least stranding: places a pod so that the least GPU is expected to be stranded.
 
 A node's state has a cost in thousandths of a GPU: free shares that popular shares do not complete,
 scarce models, slots for pods of several GPUs, and GPUs left without CPU or memory. The place whose
 cost rises least wins. Whole GPUs are taken first idle first; pods without a GPU are scored alike.
 
-    score_devices, score_nodes   each place as if it were taken:
-      _now                         what is free, and its worth (`stranding_prices`)
-      left_of, less                what the pod leaves of it
-      _terms                       the cost of a state, in four parts
-      _points                      minus the rise of the cost: the score
+  score_devices, score_nodes   each place as if it were taken:
+  _now                         the free amounts, and their worth (`stranding_prices`)
+  left_of, less                the amounts left after the pod
+  _terms                       the cost of a state, in four parts
+  _points                      minus the rise of the cost: the score
 
-An example, which a test computes. Popular pods ask 300 and 500 thousandths of a card, and whole
-cards; so 300 free thousandths are worth 333, 500 are worth 477, 700 are worth 666, and 200 are
-worth nothing, because nobody comes who could use them (`stranding_prices`). Of node a's two cards
-500 and 1000 thousandths are free, of b's 300 and 1000. Where does a pod of 300 go? With a
-two-hundredth of what its node has left free added, so that started nodes fill first:
+An example, which a test computes. Popular pods request 300 and 500 thousandths of a GPU, and whole
+GPUs; so 300 free thousandths are worth 333, 500 are worth 477, 700 are worth 666, and 200 are worth
+nothing, because no popular pod could use them (`stranding_prices`). Node a has 500 and 1000
+thousandths free on its two GPUs, node b 300 and 1000. Where does a pod of 300 go? The cost includes
+a two-hundredth of what its node has left free, so that nodes in use fill first:
 
-    card     free          worth         loses   node's rest   cost
-    a, 1st   500 → 200     477 → 0       477     1200 / 200    483    200 would be stranded
-    a, 2nd   1000 → 700    1000 → 666    334     1200 / 200    340
-    b, 1st   300 → 0       333 → 0       333     1000 / 200    338    chosen
-    b, 2nd   1000 → 700    1000 → 666    334     1000 / 200    339
+  GPU      free          worth         loses   node's rest   cost
+  a, 1st   500 → 200     477 → 0       477     1200 / 200    483    200 would be stranded
+  a, 2nd   1000 → 700    1000 → 666    334     1200 / 200    340
+  b, 1st   300 → 0       333 → 0       333     1000 / 200    338    chosen
+  b, 2nd   1000 → 700    1000 → 666    334     1000 / 200    339
 
-A pod of 500 goes to a's first card: it takes what is worth 477 of it, and 523 of an idle one.
-Source: Weft; measured against FGD's published experiment.
-"""
+A pod of 500 goes to a's first GPU: there it takes a worth of 477, on an idle GPU 523. Source: Weft;
+measured against FGD's published experiment."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
@@ -57,22 +56,21 @@ from weft.model import GpuRequest, Shape
 _Reals = npt.NDArray[np.floating[Any]]
 
 _UNSCORED = -(1 << 40)
-"""The score of devices that are not scored one by one; below any real score, as these are
-negative."""
+"""Score of devices that are not scored one by one; lower than any real score."""
 
 _MANY = 256
-"""From this many nodes on, a question uses cached states, and is answered per node where
+"""Number of nodes from which on a query uses cached states, and is answered per node if
 possible."""
 
 USUAL_PODS, GPU_PART = 200, 1 / 40
-"""Prices are recomputed after this many pods, or when this part of all GPU was allocated or freed:
-in FGD's experiment that many pods take about that much; in a smaller cluster fewer do."""
+"""Prices are recomputed after this many pods, or when this part of all GPUs was allocated or freed:
+in FGD's experiment that many pods take about that part; in a smaller cluster fewer do."""
 
 _COLD_START = [
     (Shape((GpuRequest(milli=500),), cpu_milli=4000), 1),
     (Shape((GpuRequest(whole=True),), cpu_milli=8000), 1),
 ]
-"""The pods expected before any arrived: half cards and whole cards."""
+"""Pods expected before any arrived: half a GPU, and a whole GPU."""
 
 
 Slack = Annotated[float, msgspec.Meta(ge=0, le=10)]
@@ -85,12 +83,11 @@ RoundStep = Annotated[float, msgspec.Meta(ge=0.01, le=1)]
 
 
 class _Constants(NamedTuple):
-    """The constants of the cost.
+    """Constants of the cost.
 
     `slack`: the part of the usual CPU and memory per GPU below which a node counts as short.
     `pack`: the cost of each thousandth of GPU left free on the node, so that nodes in use are
-    filled first.
-    """
+    filled first."""
 
     slack: float
     pack: float
@@ -103,20 +100,19 @@ SETTINGS: Mapping[str, _Constants] = {
 
 
 def learnt(turnover: float) -> _Constants:
-    """Interpolate between the settings by the turnover: the part of what pods hold that reused
+    """Interpolate between the settings by the turnover: the part of pods' holdings that reused
     freed capacity. From a half on it is `living`."""
     fixed, living, part = SETTINGS["inflation"], SETTINGS["living"], min(1.0, 2 * turnover)
     return _Constants(*((1 - part) * a + part * b for a, b in zip(fixed, living, strict=True)))
 
 
 class LeastStranding(Policy):
-    """Least expected stranding, for pods with shared, whole or no GPUs.
+    """Places pods with shared, whole or no GPUs for the least expected stranding.
 
-    `setting` chooses both constants, `learnt` interpolates by whether capacity is freed again;
-    `slack` and `pack` each override one. Prices are recomputed after `pods_per_prices` arrivals,
-    and when they are `prices_age_s` old. The worth of a slot is its expected use to the power
-    `slot_sharpness`. `completion_rounds` and `completion_step` control the multiplicative weights.
-    """
+    `setting` chooses both constants, `learnt` interpolates by the turnover of capacity; `slack` and
+    `pack` each override one. Prices are recomputed after `pods_per_prices` arrivals, and when they
+    are `prices_age_s` old. The worth of a slot is its expected use to the power `slot_sharpness`.
+    `completion_rounds` and `completion_step` control the multiplicative weights."""
 
     name = "least-stranding"
     summary = "least GPU stranded: by sizes that do not complete, models, slots, CPU and memory"
@@ -124,8 +120,9 @@ class LeastStranding(Policy):
     inputs: Mapping[str, Any] = dict.fromkeys((TYPICAL_PODS, POPULAR_PODS), list[tuple[Shape, int]])
 
     is_part = False
-    """True while scoring for another policy, which tells devices apart by further terms: then each
-    device is scored by itself, and the part of GPU that the pod takes is not counted as a cost."""
+    """True while another policy uses the score and distinguishes devices by further terms: then
+    each device is scored by itself, and the part of GPU that the pod takes is not counted as a
+    cost."""
 
     def __init__(
         self,
@@ -150,8 +147,8 @@ class LeastStranding(Policy):
         self._kept: KeptStates | None = None
 
     def take_input(self, name: str, value: Any) -> None:
-        """Take the popular pods for the next prices. Once a histogram that includes pods without a
-        GPU (`POPULAR_PODS`) has come, the other input is ignored."""
+        """Take popular pods for the next prices. After a histogram that includes pods without a GPU
+        (`POPULAR_PODS`), the other input is ignored."""
         if name == POPULAR_PODS or not self._told_all:
             self._popular = [(shape, count) for shape, count in value if count > 0]
             self._told_anew = True
@@ -163,7 +160,7 @@ class LeastStranding(Policy):
             Popularity(value, table.kinds, _usual_card(table), self._rounds)
 
     def take_turnover(self, part: float) -> None:
-        """Set the constants by whether CPU and GPUs are freed again (see `learnt`)."""
+        """Set the constants by the turnover (see `learnt`)."""
         self._turnover = part
         usual = learnt(part) if self._setting == "learnt" else SETTINGS[self._setting]
         slack, pack = self._given
@@ -182,8 +179,8 @@ class LeastStranding(Policy):
         self._told_anew = False
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Score nodes for pods without shared GPUs; for pods with several GPU requests, only by the
-        CPU and memory they take, [n]. None for one shared GPU request."""
+        """Score nodes for pods without shared GPUs, [n]; for pods with several GPU requests, only
+        by the CPU and memory that they take. None for one shared GPU request."""
         need = query.need
         several = query.demand.mode == "many"
         if not several and need is not None and not need.whole:
@@ -204,8 +201,8 @@ class LeastStranding(Policy):
     def _without_first_fitting(
         self, query: Query, before: NodeStates, devices: DeviceStates
     ) -> NodeStates:
-        """Return the nodes' states after the first fitting GPUs are taken whole, as many as the pod
-        requests."""
+        """Return the nodes' states after as many of their first fitting GPUs as requested are taken
+        whole."""
         fits = query.device_fits
         running = fits.cumsum()
         earlier = np.concatenate(([0], query.count(fits).cumsum()[:-1]))
@@ -226,10 +223,9 @@ class LeastStranding(Policy):
     def score_devices(self, query: Query) -> Ints | None:
         """Score each distinct fitting device as if it took the GPU request, [d].
 
-        With several GPU requests each step counts by itself: by how much the cost rises further.
-        Where memory is a different part of each card, the rise excludes the part that the pod
-        takes.
-        """
+        With several GPU requests each step counts by itself, by its additional rise of the cost. If
+        requested memory is a different part of each GPU, the rise excludes the part that the pod
+        takes."""
         need = query.need
         if need is None or (need.whole and not query.hypothetical):
             return None
@@ -271,10 +267,9 @@ class LeastStranding(Policy):
     def _by_node(self, query: Query, now: NodeStates, part: int, places: "_Places") -> Ints:
         """Score places that all lose the same share, [places].
 
-        The terms that do not depend on the GPU's own share are computed once per node, and once
-        more for its idle GPUs. The sums are added in the same order as elsewhere, so that no bit
-        differs.
-        """
+        Terms that do not depend on the GPU's own share are computed once per node, and once more
+        for its idle GPUs. The sums are added in the same order as elsewhere, so that no bit
+        differs."""
         prices = self._priced(query.table)
         after = now.less(part, 0.0, 0).without(query)
         terms, before = self._terms_of_both(after, now)
@@ -300,7 +295,8 @@ class LeastStranding(Policy):
         return self.is_part or (prices.sizes_differ and need is not None and need.asks_memory)
 
     def _states_kept(self, query: Query, prices: StrandingPrices) -> KeptStates | None:
-        """Return the cached states, None if the question is not about many nodes as they are."""
+        """Return the cached states; None unless the query is about many nodes in their present
+        state."""
         if query.n <= _MANY or not query.table.uniform or query.hypothetical:
             return None
         cached = self._kept
@@ -311,8 +307,7 @@ class LeastStranding(Policy):
     def score_parts(self, query: Query, devices: Sequence[int]) -> tuple[ScorePart, ...]:
         """Return the parts of the score: completion, scarce models, slots, CPU and memory, packing.
 
-        Completion excludes the part that the pod takes, which is the same everywhere.
-        """
+        Completion excludes the part that the pod takes, which is the same everywhere."""
         left = _left_by(query, devices)
         if left is None:
             return ()
@@ -343,7 +338,7 @@ class LeastStranding(Policy):
         )
 
     def _learnt_facts(self) -> dict[str, float | int | str]:
-        """Return the learnt turnover, if it determines a constant; else nothing."""
+        """Return the learnt turnover if it determines a constant, otherwise {}."""
         decides = self._setting == "learnt" and None in self._given
         return {"turnover": self._turnover} if decides else {}
 
@@ -352,8 +347,8 @@ class LeastStranding(Policy):
         return float(self._prices.popularity.completion[kind, share // 10])
 
     def _beside(self, before: NodeStates, after: NodeStates) -> dict[str, float | int | str]:
-        """Return how many GPUs of the one node stay free, and how many of them lack the usual CPU
-        and memory, with and without the pod."""
+        """Return how many of the node's GPUs stay free, and how many of them lack the usual CPU and
+        memory, with and without the pod."""
         facts: dict[str, float | int | str] = {}
         for end, states in (("_before", before), ("", after)):
             facts[f"left{end}"] = float(states.free[0]) / 1000
@@ -362,15 +357,14 @@ class LeastStranding(Policy):
         return facts
 
     def _short_of(self, states: NodeStates, beside: int) -> float:
-        """Return how many free GPUs of the one node lack their usual CPU (`beside` 0) or memory
-        (1)."""
+        """Return how many free GPUs of the node lack their usual CPU (`beside` 0) or memory (1)."""
         usual = self._usual()[beside]
         have = (states.cpu_free, states.memory_free)[beside][0]
         return max(0.0, states.free[0] - have / usual) / 1000 if usual else 0.0
 
     def _usual(self) -> tuple[float, float]:
-        """Return the CPU (thousandths of a core) and memory (MiB) that a thousandth of a free GPU
-        needs."""
+        """Return the CPU (thousandths of a core) and memory (MiB) needed per thousandth of a free
+        GPU."""
         assert self._prices is not None
         known, slack = self._prices.popularity, self.constants.slack
         return slack * known.cpu_per_milli, slack * known.memory_per_milli
@@ -382,8 +376,8 @@ class LeastStranding(Policy):
         return _points(rise)
 
     def _terms_of_both(self, one: NodeStates, other: NodeStates) -> tuple[Floats, Floats]:
-        """Return the terms of each: together where they are few, as NumPy's calls take longer then
-        than what they compute."""
+        """Return the terms of both states, computed together if small, as NumPy's calls then take
+        longer than the computation."""
         few = len(one.free) + len(other.free) < _FEW
         if not few or one.kinds is not None or other.kinds is not None:
             return self._terms(one), self._terms(other)
@@ -392,8 +386,8 @@ class LeastStranding(Policy):
         return terms[:, : len(one.free)], terms[:, len(one.free) :]
 
     def _terms(self, states: NodeStates) -> Floats:
-        """Return the GPU expected to be stranded, thousandths, [4, k]: by sizes that complete
-        nothing, by scarce models, by slots, and by missing CPU or memory."""
+        """Return the GPU expected to be stranded, thousandths, [4, k]: by free shares that no sizes
+        complete, by scarce models, by slots, and by missing CPU or memory."""
         prices = self._prices
         assert prices is not None
         terms = np.empty((4, len(states.free)))
@@ -424,12 +418,12 @@ class LeastStranding(Policy):
 
 
 _FEW = 256
-"""So many nodes' terms are computed at once, whatever they are of."""
+"""Number of states up to which terms of two sets of states are computed together."""
 
 
 class _Places(NamedTuple):
-    """Devices that may be taken: the row of their node, the worth that the pod takes, and idleness
-    (0 or 1), [places] each."""
+    """Devices that the pod may take: the row of their node, the worth that the pod takes, and
+    idleness (0 or 1), [places] each."""
 
     node: Ints
     worth: Floats
@@ -450,7 +444,7 @@ def _points(rise: Floats) -> Ints:
 
 
 def _usual_card(table: LedgerTable) -> int:
-    """Return the mean memory of a card, MiB."""
+    """Return the mean memory of a GPU, MiB."""
     sizes = table.device_memory_total
     return int(sizes.sum()) // len(sizes) if len(sizes) else USUAL_MIB
 
@@ -469,8 +463,7 @@ def _left_by(query: Query, devices: Sequence[int]) -> dict[int, int] | None:
     """Return the shares left on the devices at these positions, assigned to the GPU requests in
     order.
 
-    None if it is unknown which request takes which device.
-    """
+    None if it is unknown which request takes which device."""
     needs = [need for need in query.demand.needs for _ in range(need.count)]
     if len(needs) != len(devices) or any(need.gpu_request.split for need in needs):
         return None
@@ -488,7 +481,7 @@ def _left_by(query: Query, devices: Sequence[int]) -> dict[int, int] | None:
 
 
 def _shortage(free: Ints, usual: _Reals) -> Floats:
-    """Compute max(0, 1 − free / usual)², 0 if nothing is usual."""
+    """Compute max(0, 1 − free / usual)², 0 where usual is 0."""
     ratio = np.divide(free, usual, out=np.ones_like(usual), where=usual > 0)
     short = np.maximum(0.0, 1.0 - ratio)
     return np.asarray(short * short)

@@ -1,8 +1,7 @@
-"""Policies that go by the measured load of GPUs.
+"""Policies that use the measured load of GPUs.
 
-load-aware  the GPU with the least measured load; requests decide where none is measured
-horus       the GPU with the lowest cost of memory, expected utilisation and co-residents
-"""
+- load-aware  the GPU with the least measured load; requests decide where none is measured
+- horus       the GPU with the lowest cost of memory, expected utilisation and co-residents"""
 
 from typing import Annotated, Literal
 
@@ -25,14 +24,13 @@ FULL = 100_000
 """Score of a GPU without load, in thousandths of a point."""
 
 Bonus = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
-"""Points; a thousand times as many still sum up within 64 bits."""
+"""Points; a thousand times the maximum still sums up within 64 bits."""
 
 
 class LoadAware(Policy):
-    """The least load over the last minute wins; GPUs that would be shared must pass a gate.
+    """Prefers the GPU with the least load over the last minute; GPUs to be shared must pass a gate.
 
-    With `mode` pack, idle GPUs lose `bonus` points, so that GPUs in use fill first.
-    """
+    With `mode` pack, idle GPUs lose `bonus` points, so that GPUs in use fill first."""
 
     name = "load-aware"
     summary = "the GPU with the least measured load; busy GPUs are not shared"
@@ -48,11 +46,10 @@ class LoadAware(Policy):
         self._seen = SnapshotCache(GpuReadingColumns)
 
     def filter_devices(self, query: Query) -> Bools:
-        """Apply CARMA's gate to shared GPUs; a latency-critical pod shares none whose load is
-        MISSING, [d].
+        """Mask of idle GPUs, and of shared GPUs that pass CARMA's gate, [d]; a latency-critical pod
+        shares none whose load is MISSING.
 
-        An idle GPU always passes: its readings are those of its last pod.
-        """
+        An idle GPU always passes: its readings are those of its last pod."""
         readings = self._seen.of(query)
         shut = gate(query, readings)
         if gpu_readings.is_critical(query):
@@ -60,7 +57,7 @@ class LoadAware(Policy):
         return np.asarray((query.device_pods == 0) | ~shut)
 
     def score_devices(self, query: Query) -> Ints:
-        """Score 100·(1 − load), or 50 − 10 per pod where MISSING; in thousandths, [d]."""
+        """Score 100·(1 − load), or 50 − 10 per pod if MISSING; in thousandths, [d]."""
         readings = self._seen.of(query)
         missing = FULL // 2 - FULL // 10 * query.device_pods
         free = (FULL * (1.0 - load(query, readings))).astype(np.int64)
@@ -69,14 +66,14 @@ class LoadAware(Policy):
 
 
 def gate(query: Query, readings: GpuReadingColumns) -> Bools:
-    """Mask of devices where a pod would wait for SM or DRAM, or find too little memory, [d]."""
+    """Mask of devices on which a pod would wait for SM or DRAM, or find too little memory, [d]."""
     short = short_of_memory(query, readings, gpu_readings.MARGIN_MIB)
     return np.asarray(query.take_devices(readings.busy) | short)
 
 
 def load(query: Query, readings: GpuReadingColumns) -> Floats:
-    """Return the weighted mean of all readings, 0..1; where memory is not measured, promised memory
-    counts, [d]."""
+    """Return the weighted mean of all readings, 0..1, [d]; reserved memory counts if memory is not
+    measured."""
     loads = query.take_devices(readings.load)
     unknown = np.isnan(loads).nonzero()[0]
     if len(unknown):
@@ -95,13 +92,14 @@ MEMORY, OVERLOAD = 1.3, 1.6
 """Weights of memory, and of utilisation above 100 %."""
 
 PRIOR_PERCENT = {"latency-critical": 15}
-"""GPU utilisation to expect of a pod of this class: inference."""
+"""GPU utilisation expected of a pod of this class: inference."""
 TRAINING_PERCENT = 90
-"""The utilisation of all others: training. Residents without measurements count this too."""
+"""GPU utilisation expected of all other pods, which train, and of running pods without
+measurements."""
 
 
 class Horus(Policy):
-    """Cost = 1.3·memory + expected utilisation + pods on the GPU; the lowest wins."""
+    """Chooses the GPU with the lowest cost: 1.3·memory + expected utilisation + pods on the GPU."""
 
     name = "horus"
     summary = "the GPU with the lowest cost of memory, expected utilisation and co-residents"
@@ -114,9 +112,8 @@ class Horus(Policy):
     def score_devices(self, query: Query) -> Ints:
         """Score minus the cost, in thousandths, [d].
 
-        Memory in use is what was measured or promised, whichever is more; utilisation is what was
-        measured while FRESH, else an expectation for each resident.
-        """
+        Memory in use is the larger of measured and reserved memory; utilisation is the measured
+        value while FRESH, otherwise an expectation for each pod on the GPU."""
         readings = self._seen.of(query)
         total = np.maximum(query.device_memory_total, 1)
         used = np.fmax(query.device_memory_promised, query.take_devices(readings.memory) * total)

@@ -1,4 +1,4 @@
-"""Lucid: applications get points by how badly they share; a pair may have two points in all."""
+"""Lucid: gives applications points by how badly they share; a pair may have two points in total."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,23 +14,23 @@ from weft.model import Shape, interference_table
 from weft.model.interference_table import NO_INTERFERENCE, InterferenceTable, InterferenceView
 
 MOST = 2
-"""The maximum number of pods on a GPU."""
+"""Maximum number of pods on a GPU."""
 LIMIT = 2
-"""Most points of a pair."""
+"""Maximum points of a pair."""
 POOR_SPEED, FAIR_SPEED = 0.85, 0.95
-"""Limits of the mean speed when sharing: below the first an application has 2 points, below the
+"""Limits of the mean speed when sharing: an application below the first has 2 points, below the
 second 1."""
 UNKNOWN_POINTS = 2
 
 
 class Lucid(Policy):
-    """An empty GPU first; else next to the pod with the fewest points, at most two points in all.
+    """Chooses an empty GPU first, otherwise one whose only pod has the fewest points; at most two
+    points in total.
 
     Points come from an application's predicted speed when it shares with each known application,
     and from the speed that it leaves to them. An unknown application has 2 points. Forbidden pairs
     never share. The original derives the class of a job from its profile, and also uses job
-    durations, which are not known here. This is our own implementation of the published rule.
-    """
+    durations, which are not known here. This is our own implementation of the published rule."""
 
     name = "lucid"
     summary = "an empty GPU, else a pair whose sharing scores are two at most"
@@ -50,23 +50,22 @@ class Lucid(Policy):
         self._judged.forget()
 
     def filter_devices(self, query: Query) -> Bools:
-        """Mask of GPUs that are empty, or have one pod with which the points are within the limit,
-        [d]."""
+        """Mask of GPUs that are empty, or whose only pod forms a pair within the limit, [d]."""
         return np.asarray(self._judged.over(query)[0] <= LIMIT)
 
     def score_devices(self, query: Query) -> Ints:
-        """Score an empty GPU 1, any other minus the points of the pair, [d]."""
+        """Score an empty GPU 1, and others minus the points of the pair, [d]."""
         points = self._judged.over(query)[0]
         return np.asarray(np.where(query.device_pods == 0, 1, -points)).astype(np.int64)
 
     def predict(
         self, shape: Shape, co_residents: CoResidents, model: str
     ) -> tuple[ExpectedSlowdown, ...]:
-        """Predict the slowdown of the pod and of those it joins."""
+        """Predict the slowdown of the pod and of its co-residents."""
         return predictions(self._view, shape, co_residents, model)
 
     def points_of(self, application: str, model: str = "") -> int:
-        """Return 0, 1 or 2: how badly the application shares a GPU of this model."""
+        """Return 0, 1 or 2 points: how badly the application shares a GPU of this model."""
         known = self._points.get(model)
         if known is None:
             known = self._points[model] = _points(self._view, model)
@@ -85,7 +84,7 @@ class Lucid(Policy):
 
 
 def _points(view: InterferenceView, model: str) -> list[int]:
-    """Return the points of every known application, and last those of unknown ones."""
+    """Return the points of every known application, and last those of unknown applications."""
     size = view.unknown
     card = view.of(model)
     mean, upper = card.mean[:size, :size], card.upper[:size, :size]

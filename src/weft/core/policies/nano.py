@@ -1,9 +1,8 @@
-"""nano-gpu's raters, plain and load-aware: measured GPU use is preferred, or avoided.
+"""nano-gpu's raters, plain and load-aware, which prefer or avoid GPUs measured in use.
 
-nano-binpack  the fullest node, and on it the GPU with the least percent left
-nano-spread   the node with the most idle GPUs, and on it the GPU with the most percent left
-nano-load-…   the same, with the measured load added to the score
-"""
+- nano-binpack  the fullest node, and on it the GPU with the least percent left
+- nano-spread   the node with the most idle GPUs, and on it the GPU with the most percent left
+- nano-load-…   the same with the measured load added to the score"""
 
 import numpy as np
 
@@ -15,7 +14,8 @@ from weft.core.policies.gpu_readings import GpuReadingColumns, SnapshotCache
 
 
 class NanoBinpack(Policy):
-    """Rates nodes before placement. Containers are placed largest first; of equal ones the last."""
+    """Prefers full nodes, rated before placement. Containers are placed largest first; of equal
+    ones the last."""
 
     name = "nano-binpack"
     summary = "the fullest node with few GPUs, the GPU with the least percent left"
@@ -34,14 +34,15 @@ class NanoBinpack(Policy):
 
 
 def percent_left(query: Query) -> Ints:
-    """Return free cores, or free memory where no cores are requested: nano-gpu's order of GPUs,
+    """Return free cores, or free memory if no cores are requested: nano-gpu's order of GPUs,
     [d]."""
     by_cores = query.need is not None and query.need.milli
     return query.device_milli_free if by_cores else query.room
 
 
 class NanoSpread(Policy):
-    """Rates nodes before placement. Containers are placed largest first; of equal ones the last."""
+    """Prefers empty nodes, rated before placement. Containers are placed largest first; of equal
+    ones the last."""
 
     name = "nano-spread"
     summary = "the node with the most idle GPUs, the GPU with the most percent left"
@@ -59,8 +60,8 @@ class NanoSpread(Policy):
 
 
 class MeasuredLoads:
-    """Loads of GPUs as elastic's raters count them: cores plus memory in use, 0 to 2; unknown
-    counts 0."""
+    """Loads of GPUs as elastic's raters count them: the used parts of cores and memory, 0 to 2;
+    unknown counts 0."""
 
     def __init__(self) -> None:
         self._tenths = SnapshotCache(_load_tenths)
@@ -74,8 +75,7 @@ class MeasuredLoads:
         return query.sum(np.where(query.device_usable, self.of_gpus(query), 0)) // 10
 
     def order(self, query: Query) -> Ints:
-        """Return the raters' order of GPUs: percent left + 50·(2 − ⌊load⌋), in tenths of a percent,
-        [d]."""
+        """Return the GPUs' rank, [d]: percent left + 50·(2 − ⌊load⌋), in tenths of a percent."""
         free = free_share(query) if _by_memory_alone(query) else query.device_milli_free
         return free + 500 * (2 - self.of_gpus(query) // 10)
 
@@ -116,7 +116,7 @@ class NanoLoadBinpack(NanoBinpack):
 
 
 class NanoLoadSpread(NanoSpread):
-    """The counterpart of nano-load-binpack."""
+    """Spreads by measured load, with the same loads as nano-load-binpack."""
 
     name = "nano-load-spread"
     summary = "as nano-spread, what is measured in use last"

@@ -1,13 +1,12 @@
 """Packing: policies that fill GPUs and nodes in use, by requests, and the plain first fit.
 
-first-fit       the first node that fits, and on it the first GPU that fits
-best-fit        the node that would have the least left, CPU and GPU counted alike
-binpack         the fullest GPU first
-gpushare        on the node, the GPU with the least memory that is enough
-dot-product     the node whose free amounts are least similar to the pod's requests
-gpu-packing     GPUs in use first, then idle GPUs of nodes in use, then idle nodes
-gpu-clustering  pods of one GPU size together
-"""
+- first-fit       the first node that fits, and on it the first GPU that fits
+- best-fit        the node that would have the least left, CPU and GPU counted alike
+- binpack         the fullest GPU first
+- gpushare        on the node, the GPU with the least memory that is enough
+- dot-product     the node whose free amounts are least similar to the pod's requests
+- gpu-packing     GPUs in use first, then idle GPUs of nodes in use, then idle nodes
+- gpu-clustering  pods of one GPU size together"""
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from weft.core.policies.gpu_amounts import asked_milli, free_milli, free_share, 
 
 
 class FirstFit(Policy):
-    """First in tie-break order: nodes by rank and name, GPUs by index."""
+    """Chooses the first that fits in tie-break order: nodes by rank and name, GPUs by index."""
 
     name = "first-fit"
     summary = "the first node and the first GPU that fit"
@@ -30,11 +29,12 @@ class FirstFit(Policy):
 
 CPU_MILLI = 128_000
 GPU_MILLI = 8_000
-"""The largest node's CPU and GPU, by which FGD's experiments scale both dimensions."""
+"""CPU and GPUs of the largest node, by which FGD's experiments scale both dimensions."""
 
 
 class BestFit(Policy):
-    """Least remaining (CPU + GPU cores) after placement; on the node, the tightest GPU."""
+    """Prefers the node with the least CPU and GPU cores left after placement; on it, the tightest
+    GPU."""
 
     name = "best-fit"
     summary = "the node with the least CPU and GPU left after placement"
@@ -52,21 +52,22 @@ class BestFit(Policy):
 
 
 class Binpack(Policy):
-    """Prefers the fitting GPU with the least free; whole cards where the fewest are idle."""
+    """Prefers the fitting GPU with the least free; for whole GPUs, the node with the fewest
+    idle."""
 
     name = "binpack"
     summary = "the GPU with the least free that still fits"
     source = "gpushare's best fit, over all nodes"
 
     def score_devices(self, query: Query) -> Ints:
-        """Score minus the free amount: MiB where memory is requested, else thousandths of a card,
-        [d]."""
+        """Score minus the free amount, [d]: MiB for a memory request, otherwise thousandths of a
+        GPU."""
         return -standing(query)
 
 
 class GpuShare(Policy):
-    """The GPU with the smallest free memory that is enough, of equals the lowest index: this is
-    the default of `choose_device`. The original leaves the choice of node to others, so the
+    """Chooses the GPU with the smallest free memory that is enough, of equals the lowest index, by
+    the default of `choose_device`. The original leaves the choice of the node to others, so the
     first wins."""
 
     name = "gpushare"
@@ -75,7 +76,7 @@ class GpuShare(Policy):
 
 
 class DotProduct(Policy):
-    """The smallest product of requested and free amounts, CPU and GPU; on the node the tightest
+    """Prefers the smallest product of requested and free CPU and GPU; on the node the tightest
     GPU."""
 
     name = "dot-product"
@@ -83,7 +84,7 @@ class DotProduct(Policy):
     source = "FGD (ATC'23), baseline DotProd"
 
     def score_nodes(self, query: Query) -> Ints:
-        """Score 100·(1 − ½·(CPU free·requested/128² + GPU free·requested/8²)), in cores and cards,
+        """Score 100·(1 − ½·(CPU free·requested/128² + GPU free·requested/8²)), in cores and GPUs,
         [n]."""
         product = query.cpu_free / CPU_MILLI * (query.demand.cpu_milli / CPU_MILLI)
         product += free_milli(query) / GPU_MILLI * (asked_milli(query) / GPU_MILLI)
@@ -91,19 +92,19 @@ class DotProduct(Policy):
 
 
 FAR = 1 << 40
-"""More than any GPU has free: keeps devices that do not fit out of a minimum."""
+"""Larger than any GPU's free amount: keeps devices that do not fit out of a minimum."""
 
 
 class GpuPacking(Policy):
-    """Three tiers: GPUs in use, idle GPUs, idle nodes; on the node, the tightest GPUs."""
+    """Prefers GPUs in use, then idle GPUs, then idle nodes; on the node, the tightest GPUs."""
 
     name = "gpu-packing"
     summary = "used GPUs before idle GPUs before idle nodes"
     source = "FGD (ATC'23), baseline GpuPacking"
 
     def score_nodes(self, query: Query) -> Ints | None:
-        """Score 50–100 on used GPUs (fuller is higher), 33–49 on idle ones, up to 33 on idle nodes,
-        [n]."""
+        """Score 50–100 for GPUs in use (fuller is higher), 33–49 for idle GPUs, up to 33 for idle
+        nodes, [n]."""
         need = query.need
         if need is None:
             return None
@@ -132,7 +133,8 @@ def _several(query: Query, need: Need) -> Ints:
 
 
 class GpuClustering(Policy):
-    """Nodes that host pods of the same class (shared, 1 GPU, 2 GPUs …), fuller ones first."""
+    """Prefers nodes with pods of the same class (shared, 1 GPU, 2 GPUs …), the fuller ones
+    first."""
 
     name = "gpu-clustering"
     summary = "nodes that already host pods of the same GPU class"

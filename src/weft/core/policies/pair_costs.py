@@ -17,8 +17,7 @@ Gpu = TypeVar("Gpu", bound=Hashable)
 def greedy(costs: Iterable[tuple[float, Pod, Gpu]]) -> dict[Pod, Gpu]:
     """Match the cheapest pairs first, each pod and GPU once: (cost, pod, GPU) → {pod: GPU}.
 
-    Of equal costs the one given first is matched first.
-    """
+    Pairs of equal cost are matched in the given order."""
     matched: dict[Pod, Gpu] = {}
     taken: set[Gpu] = set()
     for _, pod, gpu in sorted(costs, key=lambda pair: pair[0]):
@@ -33,10 +32,9 @@ def greedy_alike(
 ) -> int:
     """Return the GPU that `greedy` would give the first pod of kind `own`; −1 for none.
 
-    Pods of a kind are alike, and so are GPUs of a group: `costs` [kinds, groups], +inf for
-    forbidden pairs. `waiting` are the pods' numbers of each kind and `gpus` the GPUs' of each
-    group, ascending: the order in which `greedy` would have been given them, pod by pod.
-    """
+    Pods of a kind are alike, and GPUs of a group are alike: `costs` is [kinds, groups], +inf for
+    forbidden pairs. `waiting` has the pods' numbers of each kind and `gpus` the GPUs' of each
+    group, ascending: the order in which `greedy` would have been given them, pod by pod."""
     next_pod, next_gpu = [0] * len(waiting), [0] * len(gpus)
     kinds, groups = (at.tolist() for at in np.nonzero(np.isfinite(costs)))
     cells = sorted(zip(costs[kinds, groups].tolist(), kinds, groups, strict=True))
@@ -81,16 +79,15 @@ def few_of_each(groups: Ints, most: int) -> Ints:
 
 
 def load_solver() -> None:
-    """Import what `most_valuable` needs: half a second that no decision should take."""
+    """Import SciPy for `most_valuable` in advance: that takes half a second."""
     from scipy.optimize import linear_sum_assignment  # noqa: F401
 
 
 def most_valuable(values: Floats) -> Sequence[int]:
     """Compute the matching with the largest sum: for each row its column, −1 for none.
 
-    `values` [pods, GPUs]: pairs at 0 or below are never matched. Among equal sums the result is the
-    same on every machine, as SciPy's algorithm is deterministic.
-    """
+    `values` [pods, GPUs]: pairs at 0 or below are never matched. Of equal sums the result is the
+    same on every machine, as SciPy's algorithm is deterministic."""
     from scipy.optimize import linear_sum_assignment  # late: 0.2 s that few need (`load_solver`)
 
     worth = np.maximum(values, 0.0)

@@ -1,9 +1,8 @@
-"""Predicted gain of a pod that joins others on a GPU, and whether it is allowed.
+"""Predicted gain of a pod that joins others on a GPU, and if joining is allowed.
 
-In three parts: what co-residents cost each other on a GPU model and what one more pod changes; the
-judgement of joining them; that judgement as one term of a policy that has others too. An unknown
-pair neither closes a GPU nor favours it: the other terms decide there.
-"""
+There are three parts: the costs of co-residents to each other on a GPU model; the judgement of
+joining a set; and that judgement as one term of a policy with several. An unknown pair neither
+excludes a GPU nor favours it: the other terms decide."""
 
 import math
 from itertools import permutations
@@ -36,29 +35,28 @@ from weft.model.interference_table import (
 )
 from weft.model.slowdown_limit import bound_of
 
-# --- what co-residents cost each other ------------------------------------------------------------
+# --- costs of co-residents to each other ----------------------------------------------------------
 
 CAUTION = 0.5
-"""Speeds are valued this far between the expected and the worst case: the best of many estimates is
+"""Speeds are taken this far between the expected and the worst case: the best of many estimates is
 usually too optimistic, and measured pairs should be preferred."""
 
 ROUNDING = 1e-9
-"""Tolerance, so that a bound that a table meets exactly is kept."""
+"""Tolerance, so that a slowdown exactly at its bound is accepted."""
 
 WORST, BELIEVED, EXPECTED = range(3)
-"""Kinds of log slowdown: the upper bound, a value between as `CAUTION` says, the mean."""
+"""Kinds of log slowdown: the upper bound, the value that `CAUTION` interpolates, the mean."""
 _PAIRS = 3
 
 
 class JoinedSets(NamedTuple):
-    """Sets of co-residents plus one joining pod: a row for each place (the new pod last), a column
-    for each set.
+    """Sets of co-residents plus one joining pod: a row for each pod (the joining pod last), a
+    column for each set.
 
     `logs` [3, places + 1, c] are the sums of log slowdown of the kinds above, `classes` [places, c]
     the classes of the pods already there, `bound` [places, c] their slowdown limits, +inf for none.
     `before` [c] is the sum of speeds without the new pod. `forbidden` [c] marks sets with a pair
-    that must not share, `doubtful` [c] sets with a pair whose interference is not surely known.
-    """
+    that must not share, `doubtful` [c] sets with a pair whose interference is not surely known."""
 
     logs: Floats
     classes: Ints
@@ -69,10 +67,9 @@ class JoinedSets(NamedTuple):
 
 
 class SetCosts:
-    """The costs within each set of `sets`, for one view and GPU model; grows with them.
+    """Costs within each set of `sets`, for one view and GPU model; `follow` adds new sets.
 
-    Numbers may overflow to +inf, which numpy warns of unless the caller disables it.
-    """
+    Numbers may overflow to +inf, of which NumPy warns unless the caller disables that."""
 
     def __init__(
         self, sets: CoResidentSets, view: InterferenceView, model: str, critical: float
@@ -89,12 +86,12 @@ class SetCosts:
         self._bad = GrowingArray((2,), np.bool_)
 
     def is_of(self, sets: CoResidentSets, view: InterferenceView) -> bool:
-        """Return True if this is about these sets and view, with the same number of places."""
+        """Return True if this object is for these sets and view, with the same number of places."""
         same = sets is self._companies and view is self._view
         return same and sets.places == self._places
 
     def follow(self) -> None:
-        """Add the sets that are new."""
+        """Add the sets that are new in `sets`."""
         known, count = self._index.length, len(self._companies.members)
         if known < count:
             new = np.arange(known, count)
@@ -123,13 +120,13 @@ class SetCosts:
 
     @property
     def _nobody(self) -> int:
-        """The index of an empty place, which costs nothing: one after that of unknown
+        """Index of an empty place, which costs nothing: the one after that of unknown
         applications."""
         return self._view.unknown + 1
 
     def _facing(self, joining: int) -> tuple[Floats, Bools]:
-        """Compute each application's loss from the joining one and its cost to it, [6, k], and
-        which are forbidden or doubtful, [2, k]."""
+        """Return each application's loss from the joining one and its cost to it, [6, k], and masks
+        of forbidden and doubtful applications, [2, k]."""
         card, size = self._card, self._nobody + 1
         faces, bad = np.zeros((2 * _PAIRS, size)), np.zeros((2, size), dtype=np.bool_)
         loses = _logs(card.upper[:, joining], card.mean[:, joining])
@@ -176,24 +173,25 @@ def _bad(upper: Floats, tier: Tiers) -> Bools:
     return np.array([np.isinf(upper), (tier < 0) | (tier >= PredictionTier.UNKNOWN)])
 
 
-# --- joining them ---------------------------------------------------------------------------------
+# --- judgement of joining a set
+# --------------------------------------------------------------------
 
 CRITICAL_LOSS = 0.5
 """Weight of the speed that latency-critical pods lose, against speed gained."""
 
 KNOWN, BY_USE, IF_CALM, ALONE, NEVER = range(5)
-"""How co-residents are judged: by prediction; by the GPU's measured use; by measured use, for a
-latency-critical pod next to best-effort ones; not allowed as nothing is known; forbidden."""
+"""How a set is judged: by prediction; by the GPU's measured use; by measured use, for a
+latency-critical pod with best-effort ones; not allowed as nothing is known; forbidden."""
 
 
 CROWD = (0.0, 0.0, float(NEVER), 0.0)
-"""Column of a set that may not be joined."""
+"""Column of a set that no pod may join."""
 CROWD_COLUMN = np.array(CROWD)[:, None]
 NOBODY_COLUMN = np.array([[1.0], [1.0], [KNOWN], [0.0]])
 """Column of an empty GPU."""
 
 MOST_VALUE, MOST_LOG = 1e9, 700.0
-"""Limits: of a set's value, and of a log slowdown that is shown as a factor."""
+"""Limits of a set's value, and of a log slowdown that is reported as a factor."""
 _SIGNS = np.array([1.0, -1.0, -1.0])[:, None, None]
 """Signs for `JoinedSets.logs`: the worst as a slowdown, the other two as speeds."""
 
@@ -201,9 +199,8 @@ _SIGNS = np.array([1.0, -1.0, -1.0])[:, None, None]
 class SlowdownBounds(NamedTuple):
     """Slowdown limits of each class, and the least sum of speeds.
 
-    A latency-critical pod may set a lower limit. At most `most` pods share a GPU, `most_small`
-    where all of them are known, latency-critical and small.
-    """
+    A latency-critical pod may set a lower limit. At most `most` pods share a GPU, `most_small` if
+    all of them are known, latency-critical and small."""
 
     critical: float
     batch: float
@@ -213,11 +210,10 @@ class SlowdownBounds(NamedTuple):
 
 
 class SharingCost:
-    """Judges whether a pod may join co-residents, and its gain; a judge for `CoResidentCache`,
-    which considers sets of `most` pods and more only where all are small.
+    """Judges if a pod may join co-residents, and its gain: a judge for `CoResidentCache`, which
+    considers sets of `most` pods and more only if all pods are small.
 
-    A pod's log slowdown is the sum of what each co-resident costs it.
-    """
+    A pod's log slowdown is the sum of the log slowdowns by each co-resident."""
 
     def __init__(self, view: InterferenceView, bounds: SlowdownBounds, bonus: float) -> None:
         self.view, self.bounds, self.bonus = view, bounds, bonus
@@ -225,14 +221,14 @@ class SharingCost:
 
     @property
     def tolerance(self) -> SlowdownTolerance:
-        """The slowdown that running pods tolerate."""
+        """Slowdown that running pods tolerate."""
         return SlowdownTolerance(self.bounds.critical, self.view.costs)
 
     def __call__(
         self, joining: Resident, sets: CoResidentSets, numbers: Ints, model: str
     ) -> Floats:
-        """Return, for each set: 1 if allowed, the gain, how it was judged, batch pods' slowdown ÷
-        limit."""
+        """Return the columns of each set: 1 if allowed, the gain, how it was judged, and the batch
+        pods' largest slowdown ÷ limit."""
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             together = self._of(sets, model).joined(joining.application, numbers)
             columns, keeps = self._judged(joining, together)
@@ -254,7 +250,7 @@ class SharingCost:
         return costs
 
     def _judged(self, joining: Resident, together: JoinedSets) -> tuple[Floats, Bools]:
-        """Compute the four columns, and which sets keep latency-critical pods' limits."""
+        """Compute the four columns, and a mask of sets that keep latency-critical pods' limits."""
         critical, batch, gain, _, _ = self.bounds
         own = co_residents.CLASS_OF.get(joining.job_class, ANY_CLASS)
         classes = np.concatenate([together.classes, np.full((1, together.classes.shape[1]), own)])
@@ -274,14 +270,15 @@ class SharingCost:
         known = judged_by == KNOWN
         columns = np.empty((4, len(value)))
         columns[0], columns[2], columns[3] = known & good, judged_by, np.where(known, stretch, 0.0)
-        # where nothing is known measured use decides, and no estimate lowers the value
+        # measured use decides if nothing is known, and no estimate lowers the value
         columns[1] = np.where(known, value, np.maximum(value, gain - 1.0))
         return columns, keeps
 
     def predictions(
         self, shape: Shape, co_residents: CoResidents, model: str
     ) -> tuple[ExpectedSlowdown, ...]:
-        """Predict for the pod and each that it joins, with the limit of those that set one."""
+        """Predict the slowdown of the pod and of its co-residents, with the limit of pods that set
+        one."""
         own = own_percent(shape.job_class, shape.slowdown_limit, model)
         percents = (own, *(pod.bound_percent for pod in co_residents))
         expected = zip(predictions(self.view, shape, co_residents, model), percents, strict=True)
@@ -296,11 +293,10 @@ class SharingCost:
 def predictions(
     view: InterferenceView, shape: Shape, there: CoResidents, model: str
 ) -> tuple[ExpectedSlowdown, ...]:
-    """Predict the slowdown of the pod and each that it joins, next to all the others; rounded to
-    thousandths, for people.
+    """Predict the slowdown of the pod and of each co-resident beside all the others; rounded to
+    thousandths.
 
-    A forbidden pair that a policy admits nevertheless is reported as 0.
-    """
+    A forbidden pair that a policy admits nevertheless is reported as 0."""
     card = view.of(model)
     names = [shape.application, *(resident.application for resident in there)]
     index = [view.index_of(name) for name in names]
@@ -331,7 +327,8 @@ def _judged_by(own: int, together: JoinedSets) -> Ints:
     return np.where(together.forbidden, NEVER, np.where(together.doubtful, guess, KNOWN))
 
 
-# --- as a part of a policy ------------------------------------------------------------------------
+# --- the judgement as a term of a policy
+# -----------------------------------------------------------
 
 
 class Weights(NamedTuple):
@@ -343,18 +340,18 @@ class Weights(NamedTuple):
 
 
 MIX = Weights(0.6, 0.2, 0.2)
-"""Weights where interference is predicted."""
+"""Weights if interference is predicted."""
 NO_MIX = Weights(0.0, 1.0, 1.0)
-"""Weights where interference is not predicted."""
+"""Weights if interference is not predicted."""
 MOST = 4
-"""Larger sets are not predicted."""
+"""Sets of this many pods or more are not predicted."""
 UNKNOWN_VALUE = 0.5
-"""Halfway between an empty GPU and one that brings no gain."""
+"""Value of an unknown pair: halfway between an empty GPU and one that brings no gain."""
 
 
 class InterferenceTerm:
-    """Predicted interference as a term: limits that co-residents must keep, and the gain of
-    joining."""
+    """Predicted interference as a term of a policy: limits that co-residents must keep, and the
+    gain of joining."""
 
     def __init__(self) -> None:
         self._joining = SharingCost(
@@ -371,7 +368,7 @@ class InterferenceTerm:
 
     @property
     def tolerance(self) -> SlowdownTolerance | None:
-        """The slowdown that running pods tolerate, where anything is predicted."""
+        """Slowdown that running pods tolerate; None if nothing is predicted."""
         return self._joining.tolerance if self.known else None
 
     def predict_by(self, table: InterferenceTable) -> None:
@@ -388,7 +385,7 @@ class InterferenceTerm:
     def predict(
         self, shape: Shape, co_residents: CoResidents, model: str
     ) -> tuple[ExpectedSlowdown, ...]:
-        """Predict the slowdown of the pod and of those it joins; empty where nothing is
+        """Predict the slowdown of the pod and of its co-residents; empty if nothing is
         predicted."""
         return self._joining.predictions(shape, co_residents, model) if self.known else ()
 
@@ -398,6 +395,6 @@ class InterferenceTerm:
         return np.asarray(np.rint(points + MIX.load * load)).astype(np.int64)
 
     def value(self, query: Query) -> Floats:
-        """Return the gain of joining each GPU, 0 to 1 (an empty GPU); a half where unknown, [d]."""
+        """Return the gain of joining each GPU, 0 to 1 (an empty GPU); a half if unknown, [d]."""
         _, value, judged_by, _ = self._judged.over(query)
         return np.asarray(np.where(judged_by == KNOWN, np.clip(value, 0.0, 1.0), UNKNOWN_VALUE))

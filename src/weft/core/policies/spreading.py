@@ -1,9 +1,8 @@
 """Spreading: policies that keep pods apart, and random choice.
 
-spread     the emptiest GPU first, on the emptiest node
-exclusive  every pod has its GPUs to itself
-random     any node that fits, and on it any GPU that fits
-"""
+- spread     the emptiest GPU first, on the emptiest node
+- exclusive  every pod has its GPUs to itself
+- random     any node that fits, and on it any GPU that fits"""
 
 import msgspec
 import numpy as np
@@ -16,36 +15,34 @@ from weft.model import GpuMemoryRequest, GpuRequest, Shape
 
 
 class SpreadPolicy(Policy):
-    """Prefers the fitting GPU with the most free; for whole cards, the node with the most idle.
+    """Prefers the fitting GPU with the most free; for whole GPUs, the node with the most idle.
 
-    Among nodes whose best GPUs are equal, the one with the most free on its GPUs wins.
-    """
+    Of nodes whose best GPUs are equal, the one with the most free on all its GPUs wins."""
 
     name = "spread"
     summary = "the GPU with the most free, on the emptiest of nodes whose best GPUs are alike"
     source = "the usual counterpart of binpack"
 
     def score_devices(self, query: Query) -> Ints:
-        """Score thousands of the free amount (MiB for a memory request, else thousandths of a
-        card), plus up to 999 for the free thousandths of the node's GPUs, [d]."""
+        """Score thousands of the free amount (MiB for a memory request, otherwise thousandths of a
+        GPU), plus up to 999 for the mean free thousandths of the node's GPUs, [d]."""
         usable = np.maximum(query.sum(query.device_usable), 1)
         node = np.minimum(free_milli(query) // usable, 999)
         return standing(query) * 1000 + node.take(query.device_node)
 
 
 class Exclusive(Policy):
-    """Only idle GPUs, and whole ones: each GPU request becomes one for as many whole cards.
+    """Gives pods idle, whole GPUs only: each GPU request becomes one for as many whole GPUs.
 
-    The memory a GPU request asked for is still the least its cards must have. A memory total to be
-    split keeps its size, as how many cards it needs depends on the node; its cards are idle too.
-    """
+    The requested memory is still the least memory of each GPU. A total of memory to be split stays
+    as requested, as the number of GPUs depends on the node; its GPUs are idle too."""
 
     name = "exclusive"
     summary = "idle GPUs only, each for one pod"
     source = "device-plugin scheduling without sharing"
 
     def pre_filter(self, shape: Shape) -> Shape:
-        """Return the pod's request for whole cards instead."""
+        """Return the pod's shape with whole GPUs requested instead."""
         gpu_requests = tuple(
             gpu_request if gpu_request.split else _whole(gpu_request)
             for gpu_request in shape.gpu_requests
@@ -65,11 +62,10 @@ def _whole(gpu_request: GpuRequest) -> GpuRequest:
 
 
 class Random(Policy):
-    """Uniform among the nodes that fit, then uniform among the GPUs that fit.
+    """Chooses uniformly among the nodes that fit, then among their GPUs that fit.
 
     Draws depend on seed, pod UID and attempt alone, so runs repeat and no draw shifts another.
-    Whole cards are the node's first idle ones.
-    """
+    Whole GPUs are the node's first idle ones."""
 
     name = "random"
     summary = "any node that fits, any GPU that fits"

@@ -1,19 +1,18 @@
-"""Prices for least stranding: what free shares, scarce models and slots are worth now, and the
-states of nodes and devices: their free amounts and what these are worth.
+"""Prices for least stranding (the worth of free shares, scarce models and slots), and the states of
+nodes and devices: their free amounts and what these are worth.
 
-shares  A GPU with 300 thousandths free is worth a third of a GPU only where 300s (or 100s and
-        200s) arrive. The worth is the dual of fractional bin packing of the usual sizes into one
-        GPU, by multiplicative weights, which leaves it smooth: the exact dual of the linear
-        program decides slightly worse.
-slots   Idle GPUs of a node are valued as slots for popular pods of several whole GPUs. The worth
-        of a state changes with prices only, so it is looked up in a table: by the GPU's kind, the
-        number of idle GPUs, and how many of the popular pods' CPU requests the node meets.
-prices  Popularity comes from a histogram of shapes; prices also from what is free in the whole
-        cluster, and are recomputed from time to time, not at each decision.
-states  Where each node has GPUs of one kind, and none is cut into instances, sums over nodes
-        suffice; else free and idle amounts are also counted by kind.
-Source: Weft (least stranding).
-"""
+- shares  A GPU with 300 thousandths free is worth a third of a GPU only if 300s (or 100s and
+          200s) arrive. The worth is the dual of fractional bin packing of the usual sizes into one
+          GPU, by multiplicative weights, which leaves it smooth: the exact dual of the linear
+          program decides slightly worse.
+- slots   Idle GPUs of a node are valued as slots for popular pods of several whole GPUs. The worth
+          of a state changes with prices only, so it is looked up in a table: by the GPU's kind, the
+          number of idle GPUs, and how many of the popular pods' CPU requests the node meets.
+- prices  Popularity comes from a histogram of shapes; prices also from the free amounts of the
+          whole cluster, and are recomputed from time to time, not at each decision.
+- states  If each node has GPUs of one kind, and none is divided into MIG instances, sums over nodes
+          suffice; otherwise free and idle amounts are also counted by kind.
+Source: Weft (least stranding)."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,9 +31,9 @@ from weft.model import DeviceRule, GpuRequest, Shape
 Floats = npt.NDArray[np.float64]
 
 LEVELS = 100
-"""Sizes are rounded up to hundredths of a GPU."""
+"""Number of sizes: shares are rounded up to hundredths of a GPU."""
 _UNSETTLED = 5
-"""One in this many rounds at the start is not averaged: the weights begin far from their final
+"""One in this many rounds, at the start, is not averaged: the weights begin far from their final
 values."""
 
 
@@ -52,9 +51,8 @@ def completion_values(weights: Mapping[int, float], rounds: Rounds) -> Floats:
     """Return the worth of a free share of 0 to 100 hundredths, in thousandths, [101]; 1000 for a
     whole GPU.
 
-    `weights`: how often each size comes (hundredths of a GPU, 1 to 99). Without any, only a whole
-    GPU is worth something.
-    """
+    `weights`: the frequency of each size (hundredths of a GPU, 1 to 99). Without any, only a whole
+    GPU is worth something."""
     return _values(tuple(sorted(weights.items())), rounds)
 
 
@@ -91,12 +89,11 @@ def _mean_of_rounds(sizes: list[int], weights: list[float], rounds: Rounds) -> F
 
 
 def _knapsack(priced: list[tuple[int, float]]) -> tuple[list[float], list[int]]:
-    """Compute the most that each level holds at these prices, any number of each size, [101]; and
-    the position of the size last added there, or -1 if the level below holds as much.
+    """Return the highest total price that fits in each level, any number of each size, [101], and
+    the position of the size last added there, −1 if the level below has the same total.
 
-    A size for which smaller ones fill the same space at a higher price is skipped, unless the
-    difference is within rounding.
-    """
+    A size is skipped if smaller ones fill the same space at a higher price, unless the difference
+    is within rounding."""
     best, taken = [0.0], [-1]
     useful: list[tuple[int, float, int]] = []
     sure = 1e-9 * max(price for _, price in priced)
@@ -135,15 +132,15 @@ def _pattern(taken: list[int], sizes: list[int]) -> Floats:
 # --- slots ----------------------------------------------------------------------------------------
 
 MOST_CELLS = 100_000
-"""The most states whose values are tabulated; larger clusters compute each when needed."""
+"""Maximum number of states whose values are tabulated; larger clusters compute each when needed."""
 
 USUAL_SHARPNESS = 4
-"""The usual exponent: only slots that are almost sure to be used are worth much."""
+"""Usual exponent: only slots that are almost sure to be used are worth much."""
 
 
 class PricedSlot(NamedTuple):
-    """A popular pod of `size` whole GPUs: the device kinds it accepts, [kinds], and how much of a
-    fitting slot is expected to be used."""
+    """A popular pod of `size` whole GPUs: the device kinds that it accepts, [kinds], and the part
+    of a fitting slot that is expected to be used."""
 
     size: int
     cpu_milli: int
@@ -154,8 +151,7 @@ class PricedSlot(NamedTuple):
 class SlotPrices:
     """Worth of slots on nodes of at most `most` GPUs.
 
-    A slot is worth the part of it that is expected to be used, to the power `sharpness`.
-    """
+    A slot is worth the part of it that is expected to be used, to the power `sharpness`."""
 
     def __init__(self, slots: Sequence[PricedSlot], kinds: int, most: int, sharpness: int) -> None:
         self._slots, self._sharpness = slots, sharpness
@@ -204,8 +200,8 @@ class SlotPrices:
         return total
 
     def of_kinds(self, cpu_free: Ints, idle: Ints) -> Floats:
-        """Return the slots' worth with idle GPUs of several kinds, `idle` [kinds, k]; a slot may
-        mix kinds."""
+        """Return the slots' worth on nodes with idle GPUs of several kinds, `idle` [kinds, k]; a
+        slot may mix kinds."""
         total = np.zeros(len(cpu_free))
         several = np.flatnonzero((idle > 0).sum(axis=0) > 1)
         if len(several) < len(total):
@@ -235,7 +231,7 @@ class SlotPrices:
 # --- prices ---------------------------------------------------------------------------------------
 
 USUAL_MIB = 16_384
-"""The card size by which memory is counted while the cluster has no card."""
+"""GPU size by which memory is counted while the cluster has no GPU."""
 
 
 class SlotShape(NamedTuple):
@@ -248,14 +244,13 @@ class SlotShape(NamedTuple):
 
 
 class Popularity:
-    """The popular pods on these kinds of device: shares, pods of several GPUs, models.
+    """Popular pods on these kinds of device: shares, pods of several GPUs, models.
 
     `completion[k]` is the worth of a free share of a device of kind k by hundredths, [kinds, 101];
-    kinds differ where popular pods share by memory and cards have different sizes. In the sum of
-    all requests, memory counts as its part of the usual card (`card_mib`). `cpu_per_milli` and
+    kinds differ if popular pods share by memory and GPUs have different sizes. In the sum of all
+    requests, memory counts as its part of the usual GPU (`card_mib`). `cpu_per_milli` and
     `memory_per_milli` are thousandths of a core and MiB requested per thousandth of a GPU
-    requested, including what pods without a GPU request.
-    """
+    requested, including the requests of pods without a GPU."""
 
     def __init__(
         self,
@@ -295,7 +290,7 @@ class Popularity:
 
 
 def _sizes(popular: Sequence[tuple[Shape, int]], kind: DeviceKind) -> Counter[int]:
-    """Count how often each share of devices of this kind comes, by hundredths, rounded up."""
+    """Count the requests for each share of devices of this kind, by hundredths, rounded up."""
     sizes: Counter[int] = Counter()
     for shape, count in popular:
         for share in taken_by(shape, kind.memory_mib, kind.unit_mib)[1]:
@@ -305,11 +300,10 @@ def _sizes(popular: Sequence[tuple[Shape, int]], kind: DeviceKind) -> Counter[in
 
 
 def taken_by(shape: Shape, card_mib: int, unit_mib: int = 0) -> tuple[int, list[int]]:
-    """Return the whole GPUs that the shape takes on cards of this size, and its shares,
+    """Return the number of whole GPUs that the shape takes on GPUs of this size, and its shares,
     thousandths.
 
-    A memory total goes over the fewest cards. A share larger than the card is left out.
-    """
+    A memory total takes the fewest GPUs. A share larger than the GPU is left out."""
     whole, shares = 0, []
     for gpu_request in shape.gpu_requests:
         if gpu_request.whole:
@@ -332,10 +326,9 @@ class StrandingPrices:
     """Prices for one state of a cluster, by its device kinds.
 
     `model[k]` is the price of a thousandth of a GPU of kind k, because of pods that accept only
-    some models; the last kind stands for no GPU. Only schedulable nodes count. `sizes_differ`:
-    there are cards of more than one size. A slot is worth the part of it that is expected to be
-    used, to the power `sharpness`.
-    """
+    some models; the last kind stands for no GPU. Only schedulable nodes count. `sizes_differ`: the
+    cluster has GPUs of more than one size. A slot is worth the part of it that is expected to be
+    used, to the power `sharpness`."""
 
     def __init__(self, popularity: Popularity, table: LedgerTable, sharpness: int) -> None:
         self.popularity, self.table, self._sharpness = popularity, table, sharpness
@@ -375,8 +368,8 @@ class StrandingPrices:
 
 
 class DeviceFacts:
-    """How devices count. A card that is cut into MIG instances counts as 0, and its instances
-    count, so that nothing counts twice. `is_cut[d]` marks such cards; None if there are none."""
+    """How devices count. A GPU divided into MIG instances counts as 0, and its instances count, so
+    that nothing counts twice. `is_cut[d]` marks such GPUs; None if there are none."""
 
     def __init__(self, table: LedgerTable) -> None:
         self._table = table
@@ -386,7 +379,7 @@ class DeviceFacts:
             self.is_cut[table.device_parent[table.device_parent >= 0]] = True
 
     def shares(self) -> Ints:
-        """Return each device's free share: the lesser of its free cores and memory, thousandths,
+        """Return each device's free share: the smaller of its free cores and memory, thousandths,
         [D]."""
         table = self._table
         total = np.maximum(table.device_memory_total, 1)
@@ -405,8 +398,8 @@ class DeviceFacts:
 
 # --- states of nodes and devices ------------------------------------------------------------------
 #
-# What is free, and what that is worth. Where each node has GPUs of one kind, and none is cut into
-# instances, sums over nodes tell everything; else what is free and idle is also counted by kind.
+# Free amounts and their worth. If each node has GPUs of one kind, and none is divided into MIG
+# instances, sums over nodes are enough; otherwise free and idle amounts are also counted by kind.
 
 
 class NodeStates(NamedTuple):
@@ -453,7 +446,7 @@ class NodeStates(NamedTuple):
         idle: Ints | int,
         kinds: Ints | None = None,
     ) -> "NodeStates":
-        """Return the states after this much GPU is taken, `kinds` of it by kind."""
+        """Return the states after this much GPU is taken, `kinds` by kind."""
         return self._replace(
             free=self.free - free,
             worth=self.worth - worth,
@@ -462,8 +455,8 @@ class NodeStates(NamedTuple):
         )
 
     def without(self, query: Query) -> "NodeStates":
-        """Return the states after the pod's CPU and memory are taken, unless the query already did
-        so."""
+        """Return the states after the pod's CPU and memory are taken, unless the query already
+        charged them."""
         if query.hypothetical:
             return self
         demand = query.demand
@@ -483,7 +476,7 @@ class DeviceStates(NamedTuple):
 
     @classmethod
     def of(cls, query: Query, prices: StrandingPrices) -> "DeviceStates":
-        """Return the present states; a card cut into instances counts as 0."""
+        """Return the present states; a GPU divided into MIG instances counts as 0."""
         share, kind = shares(query), query.device_kind
         if prices.devices.is_cut is None:
             worth = worth_of(prices.popularity, kind, share)
@@ -502,8 +495,8 @@ class DeviceStates(NamedTuple):
         return np.concatenate(columns).astype(np.int64).reshape(2 * kinds, query.n)
 
     def taken(self, query: Query, prices: StrandingPrices, left: Ints) -> "DeviceStates":
-        """Return the amounts lost with each device if `left` of its share remains: for a card cut
-        into instances those of all instances, for an idle one its idleness."""
+        """Return the amounts lost with each device if `left` of its share remains: for a GPU
+        divided into MIG instances the sum over all instances, for an idle device its idleness."""
         gone = self.share - left
         worth = self.worth - worth_of(prices.popularity, self.kind, left)
         if prices.devices.is_cut is None:
@@ -525,7 +518,7 @@ class DeviceStates(NamedTuple):
 
     @staticmethod
     def _card_of(query: Query) -> Ints:
-        """Return the position in the query's columns of each instance's card; −1 for cards."""
+        """Return the position in the query's columns of each MIG instance's GPU; −1 for GPUs."""
         parent = query.take_devices(query.table.device_parent)
         own = query.take_devices(np.arange(query.table.devices))
         return np.where(parent < 0, -1, np.arange(query.d) - (own - parent))
@@ -541,11 +534,11 @@ class DeviceStates(NamedTuple):
 
 
 class KeptStates:
-    """Cached states of all nodes and devices, for questions about many; updated where nodes
+    """Cached states of all nodes and devices, for queries about many; updated for nodes that
     changed.
 
-    Only for tables whose nodes have GPUs of one kind each, none of them cut into instances.
-    """
+    Only for tables whose nodes have GPUs of one kind each, none of them divided into MIG
+    instances."""
 
     def __init__(self, popularity: Popularity, table: LedgerTable) -> None:
         self.popularity, self.table = popularity, table
@@ -571,7 +564,7 @@ class KeptStates:
         return states, DeviceStates(share, share_worth, idle, query.device_kind)
 
     def left_of(self, query: Query, chosen: Ints) -> Ints:
-        """Compute what the function `left_of` does, from cached memory shares where possible."""
+        """Compute the result of the function `left_of`, from cached memory shares if possible."""
         need = query.need
         if need is None or need.whole or need.memory_mib.any():
             return left_of(query, chosen)
@@ -596,7 +589,7 @@ class KeptStates:
 
 
 def shares(query: Query) -> Ints:
-    """Return the free shares of the query's devices: the lesser of free cores and memory,
+    """Return the free shares of the query's devices: the smaller of free cores and memory,
     thousandths, [d]."""
     total = np.maximum(query.device_memory_total, 1)
     return np.minimum(query.device_milli_free, query.device_memory_strict * 1000 // total)

@@ -143,7 +143,8 @@ class NodeSets:
 
     @property
     def _lacking(self) -> int:
-        """Return how many whole cards are lacking here: fewer pods seldom clear as many."""
+        """Number of whole GPUs that the node lacks for the demand: few pods rarely free many
+        GPUs."""
         whole = sum(need.count for need in self._demand.needs if need.whole)
         return whole - int(self._table.idle[self._row]) if whole else 0
 

@@ -1,8 +1,7 @@
-"""Writes, reads and replays decisions files: the events that an engine received, in order, and its
-decisions.
+"""Decisions files: the events that an engine received, in order, and the decisions that followed.
 
-The package also explains a recorded decision and sums up usage. Deciding is `core/engine/`'s,
-printing `cli/`'s."""
+In: writing, reading and replaying such files, explaining one pod from a file, summing up usage.
+Out: deciding (`core/engine/`), printing (`cli/`)."""
 
 from weft.core.record.file import (
     DecisionLine,

@@ -141,17 +141,18 @@ class Header(msgspec.Struct, frozen=True):
 
     @property
     def teams(self) -> QueueRules:
-        """The teams' queues."""
+        """Rules of the queues; none if the file has none."""
         return NO_QUEUES if self.queues is UNSET else self.queues
 
     @property
     def keeping(self) -> HeadOfLine:
-        """When places are kept."""
+        """Rules by which places are kept for waiting pods; none if the file has none."""
         return NOTHING_KEPT if self.head_of_line is UNSET else self.head_of_line
 
     @property
     def moving(self) -> MoveRules:
-        """When pods are moved for those that wait."""
+        """Rules by which running pods are moved to make room for waiting ones; none if the file has
+        none."""
         return NO_MOVES if self.moves is UNSET else self.moves
 
 

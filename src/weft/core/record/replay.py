@@ -25,7 +25,7 @@ class ReplayResult(msgspec.Struct, frozen=True):
 
     @property
     def identical(self) -> bool:
-        """True if no decision differs."""
+        """True if every replayed decision equals the recorded one."""
         return self.difference_at is None
 
 
