@@ -1,4 +1,4 @@
-"""Sentences about GPUs that are overbooked, pods whose marks are doubtful, and evictions."""
+"""Sentences about overbooked GPUs, pods with doubtful annotations, and evictions."""
 
 from collections.abc import Iterable
 
@@ -9,15 +9,14 @@ from weft.model import Gpu, Share
 
 
 def overbooked_in_words(overbooked: Iterable[OverbookedGpu], holders: Iterable[str]) -> str:
-    """Name GPUs that are overbooked; `holders` are the names of the pods that hold shares of
-    them."""
+    """Name overbooked GPUs, and the pods that hold shares of them (`holders`)."""
     gpus = "; ".join(map(str, overbooked))
     return f"{gpus} ({', '.join(holders)}); Weft places no more pods there until that ends"
 
 
 def bound_by_others_in_words(node: str, gpus: Iterable[int], assumed: str) -> str:
-    """Text of the event of a pod that another scheduler bound; `assumed`: how its share was
-    guessed."""
+    """Return the text of the event of a pod that another scheduler bound; `assumed` says how its
+    share was guessed, "" if it was not."""
     return (
         f"bound to {node} by another scheduler than Weft: GPU {', '.join(map(str, gpus))} there "
         f"may be overbooked. Its share is charged{f' ({assumed})' if assumed else ''} "
@@ -26,7 +25,8 @@ def bound_by_others_in_words(node: str, gpus: Iterable[int], assumed: str) -> st
 
 
 def by_claim_in_words(claim: str) -> str:
-    """Note on a pod that uses a ResourceClaim, `claim ml/train`, which holds GPUs."""
+    """Return the note on a pod whose GPUs are those of a ResourceClaim, such as `claim
+    ml/train`."""
     return f"its GPUs are those of {claim}: the claim is charged, with or without the pod"
 
 
@@ -34,8 +34,8 @@ def by_claim_in_words(claim: str) -> str:
 
 
 def amount_in_words(share: Share, gpu: Gpu | None, *, by_percent: bool) -> str:
-    """Format a share of a GPU: `all`, `40 %`, `8,192 MiB and 50 % of its cores`; `by_percent` where
-    its memory was asked for as a part."""
+    """Format a share of a GPU: `all`, `40 %`, `8,192 MiB and 50 % of its cores`. `by_percent`:
+    memory as a part of the GPU's, as it was requested."""
     if gpu is not None and share.memory_mib >= gpu.memory_mib:
         if share.milli >= gpu.milli:
             return "all"
@@ -49,17 +49,18 @@ def amount_in_words(share: Share, gpu: Gpu | None, *, by_percent: bool) -> str:
 
 
 def percent_of(share: Share, gpu: Gpu | None) -> float:
-    """Return the share's part of the GPU's memory; 0 of a GPU that the node does not show."""
+    """Return the share's percentage of the GPU's memory; 0 if the GPU is unknown."""
     return round(100 * share.memory_mib / gpu.memory_mib, 1) if gpu and gpu.memory_mib else 0.0
 
 
 def pod_of_in_words(pod: str, title: str, scheduler: str) -> str:
-    """Name another system's pod: `KAI's ml/train`; without a title by its schedulerName."""
+    """Name another system's pod: `KAI's ml/train`; if `title` is "", by its schedulerName."""
     return f"{title}'s {pod}" if title else f"{pod} (schedulerName {scheduler})"
 
 
 def held_in_words(amount: str, holder: str, evidence: str, *, is_sure: bool) -> str:
-    """Say what somebody else holds, and what names the GPU; else why it is unknown which it is."""
+    """Say which GPU share another system's pod or claim holds, and by which evidence; if not
+    `is_sure`, that it may hold it."""
     if is_sure:
         return f"{amount} held by {holder}, {evidence}"
     return f"{amount} may be held by {holder}: {evidence}"
@@ -69,8 +70,8 @@ def held_in_words(amount: str, holder: str, evidence: str, *, is_sure: bool) -> 
 
 
 def edited_in_words(edited: str) -> str:
-    """Text of the event of a pod whose annotations Weft did not write; `edited` names the
-    differences."""
+    """Return the text of the event of a pod with annotations that Weft did not write; `edited`
+    names the differences."""
     return (
         f"its marks differ from what Weft wrote, or state less than it requests: {edited}. It is "
         "charged what two of them agree on, else the larger amount on each GPU; no "
@@ -79,12 +80,14 @@ def edited_in_words(edited: str) -> str:
 
 
 def moved_in_words(moved: str) -> str:
-    """Text of the event of a pod whose marks name another node or GPU than the pod is on."""
+    """Return the text of the event of a pod whose annotations name another node or GPU than it runs
+    on."""
     return f"{moved}. It is charged where it runs, and no pod is evicted for it"
 
 
 def changed_in_words(names: Iterable[str]) -> str:
-    """Marks of another system's that were edited since the pod was bound."""
+    """Return the text of the event of a pod whose annotations from another system were edited after
+    it was bound."""
     return (
         f"{', '.join(names)} changed after it was bound: what they said when it was first seen "
         "counts, and no other pod is evicted for it"
@@ -92,13 +95,14 @@ def changed_in_words(names: Iterable[str]) -> str:
 
 
 def contradictory_in_words(marks: str) -> str:
-    """Another system's marks that cannot be true."""
+    """Return the text of the event of a pod whose annotations from another system cannot be
+    true."""
     return f"{marks}. At least what it may hold is charged, and no other pod is evicted for it"
 
 
 def mistold_in_words(problem: str) -> str:
-    """Text of the event of a pod of whose devices its node's agent tells something that cannot be;
-    `problem` goes on after "its node's agent"."""
+    """Return the text of the event of a pod about whose devices the node's agent reports something
+    impossible; `problem` continues "its node's agent"."""
     return (
         f"its node's agent {problem}: it is charged as if nothing had been reported, and no other "
         "pod is "
@@ -107,17 +111,16 @@ def mistold_in_words(problem: str) -> str:
 
 
 def unreadable_in_words(why: str, charged: str) -> str:
-    """Text of the event of a bound pod with unreadable marks; `charged` is what is counted for
-    it."""
+    """Return the text of the event of a bound pod with unreadable annotations; `charged` is the
+    amount counted for it."""
     return f"cannot be read as it is now ({why}): it is charged {charged}"
 
 
 def undue_in_words(problem: str, *, charged: bool) -> str:
-    """Text of the event of a pod with a delivery record although it requests no GPU.
+    """Return the text of the event of a pod with a delivery record although it requests no GPU.
 
-    `charged`: the GPUs named in the record are charged to the pod, as its node's agent may deliver
-    them; otherwise the agent ignores the record.
-    """
+    `charged`: the GPUs named in the record are charged to the pod, because its node's agent may
+    deliver them; otherwise the agent ignores the record."""
     outcome = (
         "it requests no GPU, but is charged those in the record, because its node's agent may "
         "deliver them"
@@ -128,7 +131,7 @@ def undue_in_words(problem: str, *, charged: bool) -> str:
 
 
 def lost_in_words(gpus: Iterable[int], node: str) -> str:
-    """Text of the event of a pod on GPUs that its node no longer reports."""
+    """Return the text of the event of a pod on GPUs that its node no longer reports."""
     return (
         f"was placed on GPU {', '.join(map(str, gpus))} of node {node}, which the node no "
         "longer reports: its share stays reserved there, and is charged to no other GPU"
@@ -136,8 +139,8 @@ def lost_in_words(gpus: Iterable[int], node: str) -> str:
 
 
 def past_scheduler_in_words(assumed: str, *, evicts: bool) -> str:
-    """Text of the event of a pod whose author set `nodeName`; `assumed`: how its share was
-    guessed."""
+    """Return the text of the event of a pod whose author set `nodeName`; `assumed` says how its
+    share was guessed."""
     end = "it is evicted" if evicts else "no other pod is evicted for it"
     return f"was bound without its scheduler and without Weft's record: it {assumed}; {end}"
 
@@ -148,8 +151,8 @@ MARKED_LATE = "Weft's marks were added after it was bound; no other pod is evict
 
 
 def other_unit_in_words(resource: str, counts: str, wanted: str) -> str:
-    """Text of the event of a node that counts a resource in another unit than the configuration
-    says."""
+    """Return the text of the event of a node that counts a resource in another unit than
+    configured."""
     return (
         f"counts {resource} in {counts}, but gpushareUnit is {wanted}: pods that request it "
         "are refused there, and running ones are charged in the larger unit that its cards can "
@@ -158,7 +161,7 @@ def other_unit_in_words(resource: str, counts: str, wanted: str) -> str:
 
 
 def switched_unit_in_words(resource: str, counts: str) -> str:
-    """Text of the event of a node whose unit changed while pods may be running on it."""
+    """Return the text of the event of a node whose unit changed while pods may be running on it."""
     return (
         f"counts {resource} in {counts} now, unlike before: pods there whose marks do "
         f"not name a unit are charged in {counts}; delete the pods that were placed before"
@@ -175,12 +178,12 @@ TOO_MANY_REQUESTS = "the API server answered 429"
 
 
 def evicted_in_words(why: str) -> str:
-    """Text of the event of a pod that was evicted."""
+    """Return the text of the event of a pod that was evicted."""
     return f"evicted: {why}"
 
 
 def blocked_in_words(why: str, blocked: str, then: str) -> str:
-    """Text of the event of a pod that the API server refuses to evict at present."""
+    """Return the text of the event of a pod that the API server currently refuses to evict."""
     return f"{why}. Its eviction is blocked: {blocked}{then}"
 
 

@@ -1,4 +1,4 @@
-"""Formats amounts for people: shares, memory, GPU counts, ages."""
+"""Formats amounts for users: shares, memory, GPU counts, ages."""
 
 from collections.abc import Iterable
 

@@ -1,9 +1,8 @@
-"""Finds what metrics changed in a decision, by deciding again without them.
+"""Finds the effect of metrics on a decision by deciding again without them.
 
-Nothing here is estimated: the same policies decide again on the same ledger, once with the signals
-of that moment and once with no signals and no memory counted as idle. Both runs use caches of their
-own, and the engine's state is restored afterwards.
-"""
+Nothing is estimated: the same policies decide again on the same ledger, once with the signals of
+that moment, once with no signals and no memory counted as idle. Both runs have their own caches,
+and the engine's state is restored afterwards."""
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -32,7 +31,7 @@ SECOND_NS = 1_000_000_000
 
 
 class ColumnReading(msgspec.Struct, frozen=True):
-    """One signal column's value on one GPU; `value` is None if `age` is MISSING."""
+    """Value of one signal column on one GPU; `value` is None if `age` is MISSING."""
 
     column: str
     value: float | None
@@ -49,20 +48,19 @@ class GpuReadings(msgspec.Struct, frozen=True):
 
 
 class AlternativePlacement(msgspec.Struct, frozen=True):
-    """The node and GPU shares chosen for a pod; `node` is "" if the pod fits nowhere."""
+    """Node and GPU shares chosen for a pod; `node` is "" if the pod fits nowhere."""
 
     node: str = ""
     shares: tuple[Share, ...] = ()
 
 
 class MetricsRead(msgspec.Struct, frozen=True):
-    """The signals behind a decision.
+    """Signals that a decision used.
 
     `looked_s` is the age of the signals at the decision, in seconds. `columns` are those that the
-    policies read, in reading order. `gpus` are the GPUs that the pod got or has to leave.
-    `kept_out_gpus` counts the GPUs that only the signals rule out; `kept_out` are examples, the
-    best first. `without` is the place that the pod would get without signals.
-    """
+    policies read, in reading order. `gpus` are the GPUs that the pod got or must leave.
+    `kept_out_gpus` counts the GPUs that only the signals exclude; `kept_out` are examples, the best
+    first. `without` is the place that the pod would get without signals."""
 
     looked_s: float
     columns: tuple[str, ...]
@@ -73,11 +71,10 @@ class MetricsRead(msgspec.Struct, frozen=True):
 
 
 class PlacementQuestion(NamedTuple):
-    """The pod to place, and the circumstances of the decision.
+    """A pod to place, and the circumstances of the decision.
 
     `attempt` seeds policies that draw at random. `on` is the node if kube-scheduler chose it, else
-    "". `gone` are UIDs of pods whose shares count as free.
-    """
+    "". `gone` are UIDs of pods whose shares count as free."""
 
     pod: PodRequest
     profile: Profile
@@ -87,20 +84,21 @@ class PlacementQuestion(NamedTuple):
 
 
 class _Watching(SignalsView):
-    """A view of the signals that records in `asked` which columns policies read."""
+    """View of the signals that records in `asked` the columns that policies read."""
 
     def __init__(self, of: SignalsView, columns: dict[str, None]) -> None:
         super().__init__(of.source)
         self._of, self.asked = of, columns
 
     def over(self, table: LedgerTable, column: str) -> tuple[Floats, Bytes]:
-        """Return the column as the wrapped view has it, and record that it was read."""
+        """Return the column from the wrapped view, and record that it was read."""
         self.asked[column] = None
         return self._of.over(table, column)
 
 
 class _Decided(NamedTuple):
-    """One decision: the policies' answers, the devices that fit ([D], or None), and the place."""
+    """One decision: the assessment, a mask of devices that fit ([D], None if not known), and the
+    place."""
 
     known: Assessment
     fits: Bools | None
@@ -110,10 +108,10 @@ class _Decided(NamedTuple):
 def metrics_of(
     engine: Engine, question: PlacementQuestion, at_ns: int, place: AlternativePlacement
 ) -> MetricsRead | None:
-    """Return the signals behind `place`, decided at `at_ns` in the engine's present state.
+    """Return the signals used for the decision on `place`, made at `at_ns` in the engine's present
+    state.
 
-    None for profiles that read no signals, and where no signals were ever received.
-    """
+    None if the profile reads no signals, or none were ever received."""
     steps = metrics_in_steps(engine, question, at_ns, place)
     while True:
         try:
@@ -125,11 +123,11 @@ def metrics_of(
 def metrics_in_steps(
     engine: Engine, question: PlacementQuestion, at_ns: int, place: AlternativePlacement
 ) -> Generator[None, None, MetricsRead | None]:
-    """Compute what `metrics_of` returns, as a generator: events may be handled between two steps.
+    """Compute the result of `metrics_of` as a generator: events may be handled between two steps.
 
-    The last step reads everything at one moment. The steps before it only assess all nodes, once
-    with the signals and once without, so that the last one has to reassess only what changed since.
-    """
+    The last step reads everything at one moment. Earlier steps only assess all nodes, once with the
+    signals and once without, so that the last step has to reassess only nodes that changed
+    since."""
     if not engine.signals.version or "signals" not in question.profile.reads:
         return None
     minds = Assessor(engine.ledger, keep=1), Assessor(engine.ledger, keep=1)
@@ -181,7 +179,7 @@ def values_of(
 
 
 def in_words(gpu: GpuReadings) -> str:
-    """Format the readings that have a value, or say that there are none."""
+    """Format the readings that have a value; "no readings" if none has."""
     known = [_value(reading) for reading in gpu.readings if reading.value is not None]
     return ", ".join(known) or "no readings"
 
@@ -233,8 +231,8 @@ def _decide(
 
 
 def _fits(engine: Engine, known: Assessment, profile: Profile) -> Bools | None:
-    """Return which devices policies allow for the pod's only GPU request, [D]; None for several
-    requests."""
+    """Return a mask of devices that policies allow for the pod's only GPU request, [D]; None unless
+    there is exactly one request."""
     if not known.demand.needs or known.demand.mode == "many":
         return None
     query = known.query(engine.ledger.table)
@@ -248,7 +246,8 @@ def _fits(engine: Engine, known: Assessment, profile: Profile) -> Bools | None:
 def _kept_out(
     engine: Engine, with_metrics: _Decided, without_metrics: _Decided
 ) -> tuple[int, list[tuple[str, int]]]:
-    """Count the GPUs that only signals rule out, and return some of them as (node, GPU index)."""
+    """Count the GPUs that only signals exclude, and return the best of them as (node, GPU
+    index)."""
     if with_metrics.fits is None or without_metrics.fits is None:
         return 0, []
     table = engine.ledger.table
@@ -266,11 +265,11 @@ def _kept_out(
 
 @contextmanager
 def _seeing(engine: Engine, view: SignalsView, mind: Assessor) -> Iterator[None]:
-    """Show policies `view` and let them cache in `mind`; restore the engine's own afterwards.
+    """Let policies read `view` and cache in `mind`; restore the engine's own signals and caches
+    afterwards.
 
-    With an empty view nothing measured counts: no memory is idle, and no peaks of similar pods are
-    known.
-    """
+    With an empty view no measurement counts: no memory is idle, and no peaks of similar pods are
+    known."""
     before = engine.assessor, engine.peaks
     engine.assessor = mind
     engine.observe(view)

@@ -1,4 +1,4 @@
-"""One pod's explanation, in the same form for live clusters and decisions files."""
+"""Explanation of one pod, in one form for live clusters and decisions files."""
 
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ State = Literal[
     "not ours",
     "unsupported",
     "faulted",
-    # Of a decisions file:
+    # States only in decisions files:
     "placed",
     "leaving",
 ]
@@ -47,12 +47,12 @@ class StuckPod(msgspec.Struct, frozen=True, gc=False):
 
 
 class OthersShare(msgspec.Struct, frozen=True, gc=False):
-    """A share of a GPU of a pod or ResourceClaim that Weft did not place: held, or maybe held.
+    """A share of a GPU that Weft did not place: a pod or ResourceClaim holds it, or may hold it.
 
-    `milli` are thousandths of its cores, `percent` is the part of its memory. `system` is the
-    dialect of who placed a pod, else its schedulerName; of a claim the driver. `evidence` is what
-    names the GPU, or says why nobody knows it (`is_sure` False). `text` says all but the GPU.
-    """
+    `milli` are thousandths of the GPU's cores, `percent` is the part of its memory. `system` is the
+    dialect of a pod's scheduler, or its schedulerName; for a claim the driver. `evidence` is the
+    source that names the GPU or, if `is_sure` is False, why the GPU is unknown. `text` is the
+    sentence without the GPU."""
 
     node: str
     gpu: int
@@ -69,8 +69,8 @@ class OthersShare(msgspec.Struct, frozen=True, gc=False):
 
 
 class SeparatedPair(msgspec.Struct, frozen=True):
-    """An application that may not be co-located with the pod's on a GPU model for another
-    `left_s`."""
+    """Application that may not share a GPU of this model with the explained pod for another
+    `left_s` seconds."""
 
     application: str
     gpu_model: str
@@ -78,15 +78,14 @@ class SeparatedPair(msgspec.Struct, frozen=True):
 
 
 class ObservedProgress(msgspec.Struct, frozen=True):
-    """One pod's progress, for people.
+    """Progress of one pod, as shown to users.
 
-    `source` is where the slowdown comes from: the pod's own counters, its GPU's SM_ACTIVE (an
-    estimate that never causes evictions), or "" for neither. `slowdown` and the rates were measured
-    `age_s` ago and are 0 if unknown. `bound` is the slowdown that is allowed (0: any). In `broken`
-    of its last `windows` measuring windows the pod was slower than that, or late for its SLO.
-    `withheld` says why no pod is evicted for it nevertheless. `apart` lists the applications that
-    it is kept apart from. `problem` says what is wrong with the progress that the pod reports.
-    """
+    `source` is the source of the slowdown: the pod's own counters, its GPU's SM_ACTIVE (an estimate
+    that never causes evictions), or "" for none. `slowdown` and the rates were measured `age_s` ago
+    and are 0 if unknown. `bound` is the allowed slowdown (0: any). In `broken` of its last
+    `windows` measuring windows the pod exceeded the bound or missed its SLO. `withheld` says why no
+    pod is evicted for it nevertheless. `apart` lists applications kept off its GPU. `problem` says
+    what is wrong with the progress that the pod reports."""
 
     source: Literal["progress", "sm-active", ""] = ""
     slowdown: float = 0.0
@@ -104,7 +103,7 @@ class ObservedProgress(msgspec.Struct, frozen=True):
 
 
 class ResidentSlowdown(msgspec.Struct, frozen=True):
-    """Slowdown observed of a pod on the same GPU; `source` as in `ObservedProgress`."""
+    """Observed slowdown of a pod on the same GPU; `source` as in `ObservedProgress`."""
 
     namespace: str
     name: str
@@ -113,8 +112,8 @@ class ResidentSlowdown(msgspec.Struct, frozen=True):
 
 
 class RecordedDecision(msgspec.Struct, frozen=True):
-    """A decision read from a file. `other_uids` are UIDs of other pods with the same name; `then`
-    says what happened, according to the file, to a pod that was evicted."""
+    """Decision read from a file. `other_uids` are UIDs of other pods with the same name; `then`
+    says what happened to an evicted pod according to the file."""
 
     pod: PodRequest
     record: Record
@@ -123,24 +122,25 @@ class RecordedDecision(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """One pod, now or when it was decided.
+    """Explanation of one pod, as of now or as of its recorded decision.
 
-    `text` is the main sentence, `notes` further facts. `node` and `shares` are set for a pod that
-    has a place; `score` and `attempt` where this process made the decision. `score_parts` says what
-    the score consists of, where the policy can tell: as it was then for a decision from a file, as
-    it would be now on a live cluster. `summary`, and `reason` as text, count all nodes;
-    `candidates` are the best that fit; of a pod with a place, as they were then, or `rescored`: as
-    they would be now, with its own shares counted as free. Each of `changes` was tried and would
-    make the pod fit; `searched` is False if there was no time to try all. `stuck` pods hold GPUs
-    and cannot end by themselves. `metrics` are the signals behind the decision: as they were then
-    for the GPUs of a placed pod (none if nothing was measured then), otherwise as of now, with that
-    pod's shares counted as free. `progress` is set where the pod's speed is watched. `decision` is
-    set for an explanation from a decisions file. `predicted` is the slowdown that was expected of
-    the pod, and of those it joined, where this process decided; `residents` what was observed of
-    the pods on its GPUs. `others` are shares that Weft did not place, the pod's own too: of a bound
-    pod's GPUs, or of nodes too full for a pending one. `others_left_out` is True if there may be
-    more on other nodes.
-    """
+    `text` is the main sentence, `notes` are further facts. `node` and `shares` are set for a placed
+    pod, `score` and `attempt` if this process decided. `score_parts` are the parts of the score, if
+    the policy reports them: as of the decision for a decisions file, as of now for a live cluster.
+    `reason` is the text of `summary`, which counts all nodes.
+
+    `candidates` are the best nodes that fit. For a placed pod they are as of the decision, or with
+    `rescored` as of now, with the pod's own shares counted as free. Each of `changes` was tried and
+    would make the pod fit; `searched` is False if there was no time to try all. `stuck` pods hold
+    GPUs and cannot end by themselves.
+
+    `metrics` are the signals that the decision used: for a placed pod from a file as of the
+    decision (None if nothing was measured then), otherwise as of now, with the pod's shares counted
+    as free. `progress` is set if the pod's speed is watched, `decision` for a decisions file.
+    `predicted` is the slowdown expected of the pod and of those on its GPUs, if this process
+    decided; `residents` the slowdown observed of the pods on its GPUs. `others` are shares that
+    Weft did not place, on a bound pod's GPUs or on nodes too full for a pending pod;
+    `others_left_out` is True if other nodes may have more."""
 
     namespace: str
     name: str
@@ -173,14 +173,12 @@ class Explanation(msgspec.Struct, frozen=True):
 
     @property
     def recorded(self) -> RecordedDecision:
-        """The decision from a decisions file; only explanations of such files may be asked for
-        it."""
+        """Decision from the decisions file. Fails if the explanation is of a live cluster."""
         assert self.decision is not UNSET
         return self.decision
 
     def json_value(self) -> Any:
-        """Return what `--output json` prints: for a decisions file, its record and what explains
-        it."""
+        """Return the value that `--output json` prints."""
         if self.decision is UNSET:
             return self
         return {

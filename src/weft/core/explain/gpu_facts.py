@@ -1,4 +1,4 @@
-"""Collects facts about GPUs for people: what is promised, measured, lent and stranded."""
+"""Collects facts about GPUs for display: reserved, measured, lent and stranded amounts."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -12,9 +12,9 @@ from weft.model.metric import Metric
 
 
 class GpuState(NamedTuple):
-    """The changing facts of a GPU: MiB and thousandths that are promised and free, pods, MiB that
-    these were measured not to need; and measurements: MiB in use, percent of the time in which
-    anything ran, degrees Celsius; None if not measured."""
+    """Changing facts of a GPU: MiB and core thousandths reserved and free, number of pods, reserved
+    MiB measured as unneeded, and measurements (MiB in use, percent of time busy, degrees Celsius;
+    None if not measured)."""
 
     promised_mib: int
     free_mib: int
@@ -51,8 +51,8 @@ def _known(engine: Engine, column: str, per: int) -> list[int | None]:
 
 
 def idle_gpus(table: LedgerTable, usual: Iterable[Shape]) -> list[tuple[int, int]]:
-    """Return for each node thousandths of GPUs that are idle, and how many of them are stranded:
-    pods of these shapes cannot use them. Zeros where no shape is known."""
+    """Return each node's (idle, stranded) thousandths of GPUs: stranded GPU is idle, but pods of
+    these shapes cannot use it. Zeros if there are no shapes."""
     shapes = [*usual]
     if not shapes:
         return [(0, 0)] * table.count

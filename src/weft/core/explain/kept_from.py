@@ -1,4 +1,4 @@
-"""Finds places that a pod could have but that are kept for others."""
+"""Explains places that are kept: those that a pod would fit in, and the pod's own."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ from weft.model import PodRequest
 
 
 def kept_from(engine: Engine, profile: Profile, pod: PodRequest) -> list[str]:
-    """Name the groups for which room is kept that this pod would fit in."""
+    """Return a sentence for each group whose kept places the pod would fit in."""
     kept = engine.kept_places
     waiting = engine.queue.get(pod.uid)
     closed = kept.closed_to(pod, -1 if waiting is None else waiting.key[-1])
@@ -41,14 +41,14 @@ def kept_from(engine: Engine, profile: Profile, pod: PodRequest) -> list[str]:
 
 
 def _starts(engine: Engine, turn: LineTurn) -> str:
-    """Say when it starts there, with confidence; "" if unknown."""
+    """Say when the group is expected to start there; "" if unknown."""
     if (sure_ns := turn.reservation.sure_ns) is None:
         return ""
     return starts_in_words(sure_ns - engine.residencies.now_ns)
 
 
 def kept_for(engine: Engine, pod: PodRequest) -> list[str]:
-    """Say where room is kept for the pod itself; nothing for a pod of a group."""
+    """Return a sentence that names the nodes kept for the pod itself; empty if there are none."""
     turn = engine.kept_places.turns.get(pod.uid)
     if turn is None or not turn.places:
         return []
@@ -57,7 +57,7 @@ def kept_for(engine: Engine, pod: PodRequest) -> list[str]:
 
 
 def node_kept_for(engine: Engine, kept: Nomination, name: Callable[[str], str]) -> str:
-    """Say which node is kept for a nominated pod, what it waits for, and when that ends."""
+    """Say which node is kept for a nominated pod, which pods it waits for, and when that ends."""
     text, gang = kept_in_words(kept.node, map(name, kept.leaving)), kept.pod.gang
     if gang and gang.key in engine.preemption.gathers_since:
         return f"{text}; for {GATHERS_NS // 1_000_000_000} s at most, as its group has too few pods"
@@ -65,7 +65,7 @@ def node_kept_for(engine: Engine, kept: Nomination, name: Callable[[str], str]) 
 
 
 def gang_now(engine: Engine, members: GangMembers[WaitingPod]) -> GangDecision:
-    """Return how far the gang is now, and where a place is kept for it."""
+    """Return the gang's decision as of now, with the nodes kept for it."""
     decision, turn = members.decision(), engine.kept_places.turns.get(members.gang.key)
     if turn is None or not turn.places:
         return decision

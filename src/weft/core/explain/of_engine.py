@@ -1,7 +1,6 @@
-"""Explains a pod of an engine without a cluster, such as a simulation's.
+"""Explains a pod of an engine without a cluster, such as in a simulation.
 
-The explanation has the form of a live cluster's (`cluster/scheduler/explain_service.py`).
-"""
+The explanation has the same form as a live cluster's (`cluster/scheduler/explain_service.py`)."""
 
 from typing import Any
 
@@ -28,8 +27,7 @@ _CANDIDATES = 3
 
 
 def explanation_of(engine: Engine, uid: str) -> Explanation | None:
-    """Explain the pod as of now; None if the engine has neither placed it nor has it in its
-    queue."""
+    """Explain the pod as of now; None if the engine has neither placed nor queued it."""
     placed = engine.placed.get(uid)
     if placed is not None:
         return _placed(engine, placed)

@@ -1,4 +1,4 @@
-"""Counts what each team's queue holds and waits for: rows of `weft queues` and of the console."""
+"""Counts each queue's use and waiting pods: the rows of `weft queues` and of the console."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,8 +13,8 @@ from weft.model.queue_rules import QueueAmounts
 
 
 class QueueAmount(msgspec.Struct, frozen=True):
-    """One amount that is configured for a queue: its setting, as `limits.gpus`, how much the queue
-    holds of it and what is configured, in the configuration's units."""
+    """A configured amount of a queue: the setting, such as `limits.gpus`, the amount that the queue
+    holds, and the configured amount, in the configuration's units."""
 
     setting: str
     held: float
@@ -22,10 +22,10 @@ class QueueAmount(msgspec.Struct, frozen=True):
 
 
 class QueueRow(msgspec.Struct, frozen=True):
-    """A queue. `share_percent` is the largest of its parts of the cluster's GPU memory, GPU cores
-    and CPU. `gpus` and `borrowed_gpus` count a share as the part of the card that it takes;
-    borrowed is what it holds beyond its guarantee. `waiting_gpus` are those that waiting pods ask
-    for by number."""
+    """Use of one queue. `share_percent` is the largest of its parts of the cluster's GPU memory,
+    GPU cores and CPU. In `gpus` and `borrowed_gpus` a share counts as its part of the GPU; borrowed
+    is the amount beyond the queue's guarantee. `waiting_gpus` is the number of GPUs that waiting
+    pods request."""
 
     queue: str
     weight: int
@@ -42,7 +42,8 @@ class QueueRow(msgspec.Struct, frozen=True):
 
 
 class QueueCounts:
-    """Counts one engine's queues again and again: what stays as it was is not charged again."""
+    """Counts one engine's queues repeatedly, and charges only pods that changed since the last
+    call."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -52,16 +53,15 @@ class QueueCounts:
     def rows(
         self, queue_of: Mapping[str, str], waiting: Iterable[tuple[str, int]]
     ) -> list[QueueRow]:
-        """Count each queue, the largest share first.
+        """Return a row for each queue, the largest share first.
 
-        `queue_of` has the pods that hold anything, by UID; `waiting` is, for each pod that waits,
-        its queue and how many GPUs it asks for.
-        """
+        `queue_of` has the queue of each pod with a holding, by UID; `waiting` has, for each waiting
+        pod, its queue and the number of GPUs that it requests."""
         return _rows(self.teams(queue_of), waiting)
 
     def teams(self, queue_of: Mapping[str, str]) -> TeamQueues:
-        """Return the engine's queues; where it does not count them, as no decision hangs on it,
-        others that do. `queue_of` as for `rows`."""
+        """Return the engine's queues, or queues counted here if the engine counts none because no
+        decision needs them. `queue_of` is as for `rows`."""
         if self._engine.teams.count:
             return self._engine.teams
         ledger = self._engine.ledger

@@ -71,7 +71,7 @@ def _score_lines(explanation: Explanation) -> list[str]:
 
 
 def _metrics_lines(explanation: Explanation) -> list[str]:
-    """Return the lines about metrics; on a live cluster they come from deciding again now."""
+    """Return the lines about metrics. On a live cluster they show a decision made again now."""
     read: MetricsRead | None = explanation.metrics
     if read is None:
         return []
@@ -99,8 +99,8 @@ def _place_in_words(without: AlternativePlacement, place: AlternativePlacement) 
 
 
 def _progress_lines(progress: ObservedProgress | None) -> list[str]:
-    """Return the lines on the pod's speed beside its co-residents, and on whom it is kept apart
-    from."""
+    """Return the lines about the pod's slowdown by co-residents, and about the applications kept
+    off its GPU."""
     if progress is None:
         return []
     lines = []
@@ -132,8 +132,7 @@ def _progress_lines(progress: ObservedProgress | None) -> list[str]:
 
 
 def _others_lines(explanation: Explanation) -> list[str]:
-    """Return the lines on shares that Weft did not place; GPUs of which the same is said
-    together."""
+    """Return the lines on shares that Weft did not place; GPUs with the same text share a line."""
     if not explanation.others:
         return []
     alike: dict[tuple[str, str], list[int]] = {}

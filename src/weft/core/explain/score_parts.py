@@ -1,4 +1,4 @@
-"""Says what the score of a pod's place is made of, where its policy can tell."""
+"""Explains the score of a pod's place in words, for policies that report its parts."""
 
 from collections.abc import Callable, Mapping
 
@@ -19,10 +19,10 @@ Facts = Mapping[str, float | int | str]
 def score_in_words(
     engine: Engine, question: PlacementQuestion, node: str, shares: tuple[Share, ...]
 ) -> tuple[str, ...]:
-    """Return one line for each part of the score of this place that matters, in the present state.
+    """Return one line for each significant part of the score of this place, as of now.
 
-    What the pods in `question.gone` hold counts as free. Empty where the place no longer exists.
-    """
+    The holdings of the pods in `question.gone` count as free. Empty if the place no longer
+    exists."""
     table = engine.ledger.table
     row = table.row_of.get(node, -1)
     if row < 0:
@@ -43,7 +43,7 @@ def score_in_words(
 
 
 def best_now(engine: Engine, question: PlacementQuestion, most: int) -> tuple[Candidate, ...]:
-    """Return the best nodes for the pod in the present state, what `question.gone` hold being
+    """Return the best nodes for the pod as of now; the holdings of `question.gone` count as
     free."""
     with without(engine, question.gone):
         known = engine.assess(question.profile, question.pod)
@@ -98,7 +98,7 @@ def _beside(facts: Facts, shares: tuple[Share, ...]) -> str:
 
 
 def _learnt(turnover: float) -> str:
-    """Say which objective decided whether CPU counts as short, and from which turnover it was
+    """Say which objective decided if CPU counts as scarce, and the turnover from which it was
     learnt."""
     setting = "as living" if turnover >= 0.5 else "as inflation" if not turnover else "between both"
     return (

@@ -1,4 +1,4 @@
-"""Sentences for people: in `weft explain`, events, conditions and the extender's answers."""
+"""Sentences for users: in `weft explain`, events, conditions and the extender's answers."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -40,7 +40,7 @@ _STATES = {
     "not ours": "waits for the scheduler {}, which is not one of Weft's profiles",
     "bound": "is bound on {}",
     "binding": "is being bound on {}",
-    # Of a decisions file:
+    # States only in decisions files:
     "placed": "placed on {}",
     "leaving": "asked to leave {}",
     **dict.fromkeys(("pending", "faulted"), "{}"),
@@ -52,18 +52,18 @@ FOLLOWS = "this process is not the leader; the leader decides"
 
 
 def state_in_words(state: str, why: str = "") -> str:
-    """Return the main sentence of an explanation; `why` fills it in, such as with the place."""
+    """Return the main sentence of an explanation; `why` is inserted, such as the place."""
     return _STATES[state].format(why)
 
 
 def place_in_words(node: str, shares: Sequence[Share], without: str = "") -> str:
-    """Format a node and the pod's shares of its GPUs; `without` is appended where there are
-    none."""
+    """Format a node and the pod's shares of its GPUs; `without` is appended if there are no
+    shares."""
     return node + (f", {shares_in_words(shares)}" if shares else without)
 
 
 def chosen_in_words(record: Record, policies: Iterable[str]) -> str:
-    """Name the profile that chose a place, its policies, and the score."""
+    """Return a sentence with the profile that chose a place, its policies, and the score."""
     how = f"profile {record.profile} ({', '.join(policies)}) chose it"
     return f"{how}, score {record.score}, attempt {record.attempt}"
 
@@ -79,17 +79,19 @@ def bound_by_in_words(scheduler_name: str, ours: bool) -> str:
 
 
 def node_gone_in_words(node: str) -> str:
-    """Note on a pod whose node is gone."""
+    """Return the note on a pod whose node is gone."""
     return f"node {node} is gone: the pod's GPUs are not charged until it is back"
 
 
 def served_in_words(scheduler_names: Iterable[str]) -> str:
-    """Note on another scheduler's pod: the scheduler names that Weft decides for."""
+    """Return the note on another scheduler's pod that lists the scheduler names that Weft
+    serves."""
     return f"schedulerNames that Weft serves here: {', '.join(scheduler_names) or 'none'}"
 
 
 def extender_in_words(summary: FeasibilitySummary | None, refusal: str = "") -> str:
-    """Note on another scheduler's pod: what Weft would answer as kube-scheduler's extender."""
+    """Return the note on another scheduler's pod with the answer that Weft would give as
+    kube-scheduler's extender."""
     if summary is None:
         return f"as an extender Weft would refuse it: {refusal}"
     return f"as an extender Weft would answer: {summary}"
@@ -99,7 +101,7 @@ NO_PREEMPTION = "its profile does not preempt"
 
 
 def preemption_in_words(names: Iterable[str], priority: int, way_out: str) -> str:
-    """Note on a pod that preemption would help, of a profile that does not preempt."""
+    """Return the note on a pod that preemption would help, but whose profile does not preempt."""
     return (
         f"{NO_PREEMPTION}: ending {', '.join(names)}, of lower priority than this "
         f"pod's {priority}, would make room. End it yourself, or {way_out}"
@@ -107,7 +109,7 @@ def preemption_in_words(names: Iterable[str], priority: int, way_out: str) -> st
 
 
 def preempted_in_words(why: PreemptedFor) -> str:
-    """Say for which pod another is ended, or moved."""
+    """Say for which pod a pod is preempted or moved."""
     text = f"{'moved for' if why.moves_to else 'preempted by'} {why.pod}"
     if why.queue:
         text += f": queue {why.queue} takes back what is guaranteed to it"
@@ -119,7 +121,7 @@ def preempted_in_words(why: PreemptedFor) -> str:
 
 
 def kept_in_words(node: str, leaving: Iterable[str]) -> str:
-    """Say which node is kept for a pod, and which pods have yet to end there."""
+    """Say which node is kept for a pod, and which pods must still end there."""
     names = sorted(leaving)
     if not names:
         return f"node {node} is kept for it"
@@ -129,24 +131,25 @@ def kept_in_words(node: str, leaving: Iterable[str]) -> str:
 
 
 def kept_for_it_in_words(nodes: Sequence[str]) -> str:
-    """Say on which nodes what is free is kept for it."""
+    """Say on which nodes room is kept for the pod."""
     return f"room is kept for it on {_first(nodes)}"
 
 
 def kept_for_in_words(group: str, asks: str, nodes: Sequence[str], starts: str = "") -> str:
-    """Note on a pod that would fit were a place not kept for a group that came earlier."""
+    """Return the note on a pod that would fit if a place were not kept for a group that came
+    earlier."""
     then = f" and {starts}" if starts else ""
     return f"would fit on {_first(nodes)}, kept for {group}, which waits for {asks}{then}"
 
 
 def starts_in_words(left_ns: int) -> str:
-    """Say in how many minutes the pod that waits for a place starts there."""
+    """Say in how many minutes the waiting pod is expected to start."""
     minutes = max(1, -(-left_ns // 60_000_000_000))
     return f"starts there in {minutes:,} min if nothing ends later than expected"
 
 
 def beyond_advertised_in_words(lacks: Reason, left: int, advertised: int, node: str) -> str:
-    """Note on a GPU resource of which the node advertises less than Weft could lend."""
+    """Return the note on a GPU resource of which the node advertises less than Weft could lend."""
     return (
         f"{lacks.unit}: {lacks.asked:,} asked, {max(0, left):,} left of {advertised:,} that a "
         f"device plugin advertises on {node}. The kubelet admits no pod beyond that, so memory is "
@@ -158,21 +161,21 @@ def beyond_advertised_in_words(lacks: Reason, left: int, advertised: int, node: 
 
 
 def bound_in_words(node: str, shares: Sequence[Share]) -> str:
-    """Text of the event of a binding."""
+    """Return the text of the event of a binding."""
     gpus = ", ".join(str(share.gpu) for share in shares)
     return f"bound to {node} GPU {gpus}" if gpus else f"bound to {node}"
 
 
 def pending_in_words(summary: FeasibilitySummary, unsupported: str, stuck: str) -> str:
-    """Text of the event and the PodScheduled condition of a pending pod."""
+    """Return the text of the event and the PodScheduled condition of a pending pod."""
     if unsupported:
         return f"{summary} ({unsupported})"
     return f"{summary}; {stuck}" if stuck else str(summary)
 
 
 def stuck_in_words(stuck: Iterable[StuckPod]) -> str:
-    """List GPUs held by stuck pods: `2 GPUs held by pods of dead nodes: d/a for 3 h`; "" for
-    none."""
+    """List GPUs held by stuck pods: `2 GPUs held by pods of dead nodes: d/a for 3 h`; "" if there
+    are none."""
     texts = []
     every = list(stuck)
     for dead, of in ((True, "pods of dead nodes"), (False, "pods long past their deletion")):
@@ -192,7 +195,8 @@ def _since(age_s: float | None) -> str:
 
 
 def closed_in_words(cordoned: Sequence[str], not_ready: Sequence[str]) -> str:
-    """Name the nodes that take no pods, and the kubectl command for each kind; "" for none."""
+    """Name nodes that take no pods, with the kubectl command for each kind; "" if there are
+    none."""
     texts = []
     if cordoned:
         texts.append(
@@ -211,7 +215,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 def gang_in_words(gang: GangDecision) -> str:
-    """Say how far the pod's group is."""
+    """Say how many pods of the group exist or have places, of how many it needs."""
     if not gang.least:
         return f"the size is not known yet of group {gang.name} needs; it waits for its object"
     in_vain = ""
@@ -229,8 +233,8 @@ def gang_in_words(gang: GangDecision) -> str:
 
 
 def gang_refused_in_words(record: Record, gang: GangDecision, notes: Sequence[str] = ()) -> str:
-    """Text of the event and the PodScheduled condition of pods of a group that waits; `notes` are
-    on the pod, and those about its group may say why too few are there."""
+    """Return the text of the event and the PodScheduled condition of pods of a waiting group.
+    `notes` are on the pod; those about its group may say why it has too few pods."""
     text = gang_in_words(gang)
     if gang.there < gang.least or not gang.least:
         return "; ".join((text, *(note for note in notes if f" of group {gang.name} " in note)))
@@ -242,7 +246,7 @@ def gang_refused_in_words(record: Record, gang: GangDecision, notes: Sequence[st
 
 
 def moves_in_words(cost: MoveCost) -> str:
-    """Say what moves cost, and what they are made for."""
+    """Say how much work is lost by moving pods, and how much waiting the moves save."""
     return (
         f"they move, as it waited: {cost.lost_gpu_s:,.0f} GPU s of work are done again, for "
         f"{cost.waited_gpu_s:,.0f} GPU s of waiting"
@@ -281,7 +285,7 @@ _PREFERRED = {
 
 
 def preferred_in_words(preferred: PreferredPlace) -> str:
-    """Say by how much pods' preferences chose the node, and among how many."""
+    """Say by how many points the pod's preferences favoured the node, and among how many nodes."""
     parts = [f"{_PREFERRED[p.name]} +{p.points} of {p.most}" for p in preferred.parts]
     return (
         f"preferred: {', '.join(parts)}; among {preferred.nodes:,} nodes that the policies rate "
@@ -290,7 +294,8 @@ def preferred_in_words(preferred: PreferredPlace) -> str:
 
 
 def links_in_words(links: ChosenLinks) -> str:
-    """Say how the pod's GPUs are connected, and which better connection was not available."""
+    """Say how the pod's GPUs are connected, and which better connection was not chosen or
+    available."""
     had = (
         f"GPUs {_listed(links.gpus)} have {links.path} as their weakest link, between GPUs "
         f"{_listed(links.between)}: {links.gbps:g} GB/s"
@@ -311,7 +316,7 @@ def _listed(gpus: Iterable[int]) -> str:
 
 
 def harvest_in_words(harvest: Harvest, name: Callable[[str], str] = str) -> str:
-    """Say how much memory was borrowed, and from whom; `name` turns a UID into a pod's name."""
+    """Say how much memory was borrowed from which pods; `name` turns a UID into a pod's name."""
     lenders = ", ".join(
         f"{name(lender.uid)} (idle {lender.idle_mib:,} MiB)" for lender in harvest.lenders
     )
@@ -326,7 +331,7 @@ def harvest_in_words(harvest: Harvest, name: Callable[[str], str] = str) -> str:
 
 
 def eviction_in_words(eviction: Eviction, name: Callable[[str], str] = str) -> str:
-    """Give the reason for a borrower's eviction, in numbers."""
+    """Return the reason for a borrower's eviction, in numbers."""
     grew = ", ".join(
         f"{name(g.uid)} grew from {g.before_mib:,} to {g.now_mib:,} MiB" for g in eviction.grew
     )
@@ -339,7 +344,8 @@ def eviction_in_words(eviction: Eviction, name: Callable[[str], str] = str) -> s
 
 
 def slowed_in_words(slowed: SlowdownReason, name: Callable[[str], str] = str) -> str:
-    """Give the reason for a slowdown eviction, in numbers; `name` turns a UID into a pod's name."""
+    """Return the reason for a slowdown eviction, in numbers; `name` turns a UID into a pod's
+    name."""
     pod = name(slowed.slow_pod)
     if slowed.rule == "together":
         return (
@@ -363,8 +369,8 @@ def slowed_in_words(slowed: SlowdownReason, name: Callable[[str], str] = str) ->
 def double_booking_in_words(
     conflict: DoubleBooking, node: str, name: Callable[[str], str] = str
 ) -> str:
-    """Explain in numbers why a pod of a double-booked GPU is evicted; `name` turns a UID into a
-    name."""
+    """Return the reason for evicting a pod of a double-booked GPU, in numbers; `name` turns a UID
+    into a pod's name."""
     lacking = []
     if conflict.lacks_mib:
         lacking.append(f"{conflict.lacks_mib:,} of its {conflict.card_mib:,} MiB are missing")
@@ -387,14 +393,14 @@ _EXCUSES: dict[Excuse, str] = {
 
 
 def waived_in_words(waived: EvictionWaived, name: Callable[[str], str] = str) -> str:
-    """Give the reason why a double-booked pod is not evicted."""
+    """Return the reason why a double-booked pod is not evicted."""
     text = double_booking_in_words(waived.why, waived.placement.node, name)
     excuse = _EXCUSES[waived.excuse].format(waived.held_ns // (60 * 1_000_000_000))
     return f"{text}. It is not evicted: {excuse}"
 
 
 def charged_in_words(charge: OomCharge) -> str:
-    """Say what a pod is charged after running out of GPU memory, and why."""
+    """Say how much more a pod is charged after its workload ran out of GPU memory, and why."""
     if charge.times >= ALONE_AFTER:
         return (
             f"charged GPUs of its own, of {charge.least_mib:,} MiB or more: {charge.workload} ran "

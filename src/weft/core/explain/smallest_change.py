@@ -1,10 +1,9 @@
-"""Finds the smallest change that would make a pod fit, one per axis, each tried out.
+"""Finds the smallest change that would make a pod fit, one per axis, each verified by trial.
 
-Nothing here is estimated: every change returned was applied to the live ledger (under a checkpoint
-where it frees something) and the pod found a place. An axis may have no change. A search takes many
-trials, each about as long as one decision. Events may be handled between two trials
-(`ChangeSearch.steps`); `ChangeSearch.confirmed` therefore tries each change once more.
-"""
+Nothing is estimated: every returned change was applied to the live ledger (under a checkpoint if it
+frees something) and the pod found a place. An axis may have no change. A search takes many trials,
+each about as long as one decision. Events may be handled between two trials (`ChangeSearch.steps`);
+`ChangeSearch.confirmed` therefore tries each change again."""
 
 import functools
 from collections import deque
@@ -38,15 +37,15 @@ from weft.model.annotations import TOPOLOGY
 
 T = TypeVar("T")
 Trying = Generator[None, None, T]
-"""A generator that yields before each trial, and returns what it found."""
+"""Generator that yields before each trial, and returns its result."""
 _Size = tuple[int, int, int, int, str]
 _CHUNK = 500  # pods or nodes examined without a trial before the search yields
 Rank = Callable[[str], int]
-"""Ranks pods (by UID) that could be ended: the lowest number is tried first."""
+"""Returns the rank of a pod (by UID) that could be ended; the lowest is tried first."""
 
 
 class SuggestedChange(msgspec.Struct, frozen=True):
-    """One change that would make the pod fit, and the UIDs of pods that would have to end."""
+    """A change that would make the pod fit, and the UIDs of pods that would have to end."""
 
     axis: str
     text: str
@@ -54,27 +53,26 @@ class SuggestedChange(msgspec.Struct, frozen=True):
 
 
 class SmallestChange(SuggestedChange, frozen=True):
-    """One change that was tried out: a request that fits (`shape`), pods that would have to end, or
-    (axis `queue`) limits of its queue that would have to be raised."""
+    """A change that was tried: a request that fits (`shape`), pods that would have to end, or (axis
+    `queue`) limits of the pod's queue that would have to be raised."""
 
     shape: Shape | None = None
 
 
 def changes(engine: Engine, pod: PodRequest) -> list[SmallestChange]:
-    """Return at most one change per axis for a pod that fits nowhere, each verified."""
+    """Return at most one verified change per axis for a pod that fits nowhere."""
     search = ChangeSearch(engine, engine.profile_of(pod), pod)
     deque(search.steps(), maxlen=0)
     return search.found
 
 
 class ChangeSearch:
-    """A search that can be interrupted. `found` grows; `ended` is True once every axis was
+    """Interruptible search for changes. `found` grows; `ended` is True once every axis was
     searched.
 
-    It uses an assessor of its own, so that its trial shapes do not evict the engine's cached ones.
-    `rank` orders the pods that could be ended (among equals the smallest comes first); `name`
-    returns NAMESPACE/NAME for a UID that is not in the engine's `placed`, "" if unknown.
-    """
+    It has an assessor of its own, so that its trial shapes do not evict the engine's cached ones.
+    `rank` orders the pods that could be ended (of equal rank the smallest first); `name` returns
+    NAMESPACE/NAME for a UID that is not in the engine's `placed`, "" if unknown."""
 
     def __init__(
         self,
@@ -115,8 +113,7 @@ class ChangeSearch:
         self.ended = True
 
     def confirmed(self) -> list[SmallestChange]:
-        """Return those changes that still help now, after trying each once more without
-        yielding."""
+        """Return the changes that still help now, after trying each again without yielding."""
         return [change for change in self.found if self._helps(change)]
 
     def _helps(self, change: SmallestChange) -> bool:
@@ -129,7 +126,7 @@ class ChangeSearch:
         return bool(self._assess(shape).counts[0])
 
     def _assess(self, shape: Shape) -> Assessment:
-        """Assess all nodes for a pod of this shape, in the present state."""
+        """Assess all nodes for a pod of this shape, as of now."""
         self._assessor.observed = self._engine.assessor.observed
         shape = self._profile.shaped(shape)
         return self._engine.asked_of(self._assessor, self._profile, shape, self._pod)
@@ -151,7 +148,7 @@ class ChangeSearch:
         return replace(self._shape, gpu_requests=gpu_requests)
 
     def _memory(self) -> Trying[SmallestChange | None]:
-        """Try less GPU memory, in each unit in which some of it is requested."""
+        """Try less GPU memory, in each unit in which the pod requests it."""
         for kind in ("mib", "units", "node-units", "percent", "millionths"):
             requested = [_amount(c) for c in self._shape.gpu_requests if _memory_kind(c) == kind]
             if not requested:
@@ -174,7 +171,7 @@ class ChangeSearch:
         return self._gpu_requests(cap)
 
     def _cores(self) -> Trying[SmallestChange | None]:
-        """Try fewer cores; a whole card becomes a share of its cores and memory alike."""
+        """Try fewer cores; a whole GPU becomes a share of its cores and memory alike."""
         requested = max((1000 if c.whole else c.milli for c in self._shape.gpu_requests), default=0)
         best = (yield from self._most(requested, self._with_cores)) if requested else None
         if not best:
@@ -196,7 +193,7 @@ class ChangeSearch:
         return self._gpu_requests(cap)
 
     def _count(self) -> Trying[SmallestChange | None]:
-        """Try fewer GPUs: the same limit for each GPU request."""
+        """Try fewer GPUs, with one limit for all GPU requests of the pod."""
         requested = max((gpu_request.count for gpu_request in self._shape.gpu_requests), default=0)
 
         def capped(count: int) -> Shape:
@@ -228,7 +225,7 @@ class ChangeSearch:
         return SmallestChange("model", "accept any GPU model", shape=free)
 
     def _isolation(self) -> Trying[SmallestChange | None]:
-        """Try the other isolation modes, the strictest first."""
+        """Try other isolation modes, the strictest first."""
         asked = self._shape.isolation
         for mode in reversed(ISOLATIONS) if asked else ():
             if mode == asked:
@@ -264,7 +261,7 @@ class ChangeSearch:
         return SmallestChange(axis, text, shape=lowered(best))
 
     def _extended(self) -> Trying[SmallestChange | None]:
-        """Try less of an extended resource, and of the GPU memory that is requested through it."""
+        """Try less of an extended resource, and of the GPU memory if requested through it."""
         for name, requested in self._shape.extended:
             if name == "pods":
                 continue
@@ -278,7 +275,7 @@ class ChangeSearch:
         return None
 
     def _with_extended(self, name: str, requested: int, most: int) -> Shape:
-        """Lower the resource, and in proportion the GPU memory if that is requested through it."""
+        """Lower the resource, and in proportion the GPU memory if requested through it."""
 
         def lowered(gpu_request: GpuRequest) -> GpuRequest:
             value = -(-gpu_request.memory.value * most // requested)
@@ -290,7 +287,7 @@ class ChangeSearch:
         return replace(shape, extended=lower)
 
     def _by_resource(self, requested: int) -> bool:
-        """Return True if the GPU requests' memory, summed, equals this amount of the resource."""
+        """Return True if the GPU requests' memory adds up to this amount of the resource."""
         gpu_requests = self._shape.gpu_requests
         asked_mib = sum(ask.count * ask.memory.value for ask in gpu_requests)
         amounts = all(
@@ -299,8 +296,8 @@ class ChangeSearch:
         return asked_mib == requested and amounts
 
     def _volume(self) -> Trying[SmallestChange | None]:
-        """Try a smaller size, then another class, for one of the claims that wait for their
-        volume; one that has its volume or node keeps them."""
+        """Try a smaller size, then another storage class, for one of the claims without a volume. A
+        claim that has a volume or a selected node keeps it."""
         storage, volumes = self._shape.constraints.storage, self._engine.existing.volumes
         asked = zip(storage.claims, self._pod.claims or (), strict=True) if storage else ()
         free = [
@@ -338,7 +335,7 @@ class ChangeSearch:
         return replace(self._shape, constraints=changed)
 
     def _spread(self) -> Trying[SmallestChange | None]:
-        """Find the smallest maxSkew that would do, for one of the pod's spread rules."""
+        """Find the smallest maxSkew that would help, for one of the pod's spread rules."""
         rules = self._shape.constraints.pods or InterPodRules()
         for index, rule in enumerate(rules.spread):
             pods = pods_of(self._engine.existing, rule)
@@ -360,7 +357,8 @@ class ChangeSearch:
     def _rather(
         self, field: Literal["pod-affinity", "pod-anti-affinity"], how: str
     ) -> Trying[SmallestChange | None]:
-        """Try without one of the terms of this field, as if it were only preferred."""
+        """Try without one of the required terms of this field, as if the term were only
+        preferred."""
         rules = self._shape.constraints.pods or InterPodRules()
         terms = rules.affinity if field == "pod-affinity" else rules.anti_affinity
         for index, term in enumerate(terms):
@@ -391,8 +389,8 @@ class ChangeSearch:
         return SmallestChange("queue", text) if text else None
 
     def _free_pod(self) -> Trying[SmallestChange | None]:
-        """Find the smallest pod whose end would make room; if none, the GPU with the fewest
-        pods."""
+        """Find the smallest pod whose end would make room; if there is none, the GPU with the
+        fewest pods."""
         holdings = self._engine.ledger.holdings
         for *_, uid in (yield from self._in_the_way()):
             yield
@@ -406,7 +404,7 @@ class ChangeSearch:
         return (yield from self._free_gpu())
 
     def _in_the_way(self) -> Trying[list[_Size]]:
-        """List the pods on nodes where ending pods could make room, in the order to try them."""
+        """Return the pods on nodes where ending pods could help, in the order of trials."""
         helped = self._helped()
         pods = []
         for number, (uid, holding) in enumerate(list(self._engine.ledger.holdings.items()), 1):
@@ -418,7 +416,7 @@ class ChangeSearch:
         return pods
 
     def _helped(self) -> set[str]:
-        """Return the nodes whose refusal depends on what pods hold there, not on the node
+        """Return the nodes that refuse the pod because of other pods there, not because of the node
         itself."""
         codes = self._assess(self._shape).codes.tolist()
         nodes = self._engine.ledger.table.nodes
@@ -467,8 +465,7 @@ def _in_words(kind: str, amount: int, *, unit: bool = True) -> str:
 def _memory_kind(gpu_request: GpuRequest) -> str:
     """Return the unit in which the request's memory can be lowered, "" if it cannot.
 
-    All of a shared card counts as 100 percent.
-    """
+    All memory of a shared GPU counts as 100 percent."""
     if gpu_request.whole or gpu_request.memory.kind == "none":
         return ""
     return "percent" if gpu_request.memory.kind == "whole" else gpu_request.memory.kind

@@ -192,7 +192,7 @@ def _place(
     stuck = np.flatnonzero(~answer.fits)
     if len(stuck) and not alone:
         _search_stuck(query, profile, policy, answer, stuck)
-        if key and not answer.fits.all():  # the policy's own choice is no reason not to fit
+        if key and not answer.fits.all():  # the policy's own choice may have failed
             return _place(query, profile, policy, todo, "")
         _say_what_lacks_alone(query, profile, answer)
     return answer
@@ -268,7 +268,7 @@ class _Scratch(Query):
             self._parents = (first + parent).take(self._children)
         self.cells = self.cells.copy()
         self._device_cells = self._devices().copy()
-        self.__dict__.clear()  # columns of what was before
+        self.__dict__.clear()  # columns of the former state
         self.cells[table.CPU_FREE] -= self.demand.cpu_milli
         self.cells[MEMORY_FREE] -= self.demand.memory_mib
         self.alone = np.ones(self._device_cells.shape[1], dtype=np.bool_)

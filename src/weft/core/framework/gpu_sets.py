@@ -119,7 +119,7 @@ class GpuSets:
 
     def _packed(self, size: int) -> Masks:
         """Return the largest total strength of disjoint sets of `size` within each mask."""
-        if 2 * size > self.count or size > 4:  # no two of them beside one another, or none is left
+        if 2 * size > self.count or size > 4:  # one set fits, or two fill all GPUs
             ring = np.where(self._size == size, self._ring, 0)
             for bit in range(self.count):
                 pairs = ring.reshape(-1, 2, 1 << bit)

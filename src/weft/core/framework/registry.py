@@ -139,7 +139,7 @@ def _kinds(policy: type[Policy]) -> dict[str, Any]:
     resolved."""
     try:
         return get_type_hints(policy.__init__, include_extras=True)
-    except Exception:  # whatever a plugin writes there: its constructor has the last word
+    except Exception:  # any plugin's annotations; its constructor checks values
         return {}
 
 
@@ -188,7 +188,7 @@ def register_entry_points(
     for entry in entry_points:
         try:
             _register_one(registry, entry)
-        except Exception as error:  # whatever a plugin's import raises must not stop the others
+        except Exception as error:  # no plugin's import may stop the others
             message = error.problem if isinstance(error, BadInputError) else _one_line(error)
             complaints.append(f"plugin {entry.name} ({entry.value}) is left out: {message}")
     return tuple(complaints)

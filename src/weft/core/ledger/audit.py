@@ -1,4 +1,4 @@
-"""Checks the ledger by recomputing it the slow way, and names each difference."""
+"""Checks the ledger by recomputing it from nodes and holdings, and lists each difference."""
 
 from collections import defaultdict
 from typing import Any
@@ -10,11 +10,10 @@ from weft.core.ledger.table import LedgerTable
 
 
 def audit(ledger: Ledger) -> list[str]:
-    """Return every broken invariant as one sentence; empty when all is well.
+    """Return one sentence for each broken invariant; empty if there is none.
 
-    Checks used against the sum of holdings, derived columns against a freshly laid out ledger,
-    and every GPU against its (declared) capacity.
-    """
+    Compares used columns with the sum of holdings, derived columns with a ledger built from
+    scratch, and every GPU with its (declared) capacity."""
     return (
         _capacities(ledger) + _beside(ledger) + _strays(ledger) + _sums(ledger) + _derived(ledger)
     )
@@ -40,7 +39,7 @@ def _capacities(ledger: Ledger) -> list[str]:
 
 
 def _beside(ledger: Ledger) -> list[str]:
-    """List CPU, host memory, extended resources and host ports that are held more than once."""
+    """List nodes whose CPU, memory, extended resources or host ports are overbooked."""
     table, faults = ledger.table, []
     columns = {"cpu (m)": table.cpu_free, "memory (MiB)": table.memory_free, **table.extended}
     for resource, column in columns.items():
@@ -54,7 +53,8 @@ def _beside(ledger: Ledger) -> list[str]:
 
 
 def _strays(ledger: Ledger) -> list[str]:
-    """List shares on devices that do not exist, and cards held beside their own MIG instances."""
+    """List shares on devices that do not exist, and GPUs held together with their own MIG
+    instances."""
     table, faults = ledger.table, []
     for uid, holding in ledger.holdings.items():
         name = holding.placement.node
@@ -107,11 +107,12 @@ def _derived(ledger: Ledger) -> list[str]:
 
 
 _NOT_COMPARED = frozenset(("nodes", "uuid_of", "changed_at", "cells", "device_cells"))
-"""Told, or history, or views of the rest."""
+"""Columns that are node facts, change history, or views of other columns."""
 
 
 def _alike(column: np.ndarray | list[Any], other: np.ndarray | list[Any]) -> bool:
-    """Return True if two columns are equal as they stand; quick, and False is inconclusive."""
+    """Return True if two columns are equal in type and content. A quick check: False is
+    inconclusive."""
     if isinstance(column, np.ndarray) and isinstance(other, np.ndarray):
         same_form = column.dtype == other.dtype and column.shape == other.shape
         return same_form and column.tobytes() == other.tobytes()

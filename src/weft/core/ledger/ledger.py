@@ -1,23 +1,18 @@
-"""Exact accounts of GPUs, CPU and memory. The only place that changes an account.
+"""Exact accounts of GPUs, CPU and memory, and the only code that changes them.
 
-What may change here: holdings (who holds what, by pod UID), and the table's *used* columns that
-follow from them. It knows no policy, no clock (times are passed in) and no API.
-
-Invariants
-  1. No GPU is reserved beyond its memory or cores. The exceptions are declared in `limits`: how
-     far memory may be overcommitted, and how far a harvesting policy may lend out what residents
-     hold but were measured not to need (`set_idle`). Pods that others placed (`adopt`) are facts
-     and are charged even where they overbook; `audit` says so.
-  2. Used columns equal the sum over holdings; free columns follow from used ones.
-  3. The ledger is a pure function of (nodes, holdings): rebuilt from both, it equals itself.
-     A holding whose node is unknown waits, uncharged, until the node appears.
-  4. Each operation is idempotent by pod UID; every one can be undone by `rollback`.
-
-A pod's life here
-    reserve ──▶ RESERVED ──commit──▶ COMMITTED ──release──▶ gone
-                   │  expire(now) / release ──────────────▶ gone
-    adopt (seen bound on the API) ──▶ COMMITTED
-"""
+Only holdings (each pod's placement, by UID) and the table's *used* columns change here. The ledger
+knows no policy, no clock (times are passed in) and no API. Invariants 1. No GPU is reserved beyond
+its memory or cores, with the exceptions declared in `limits`: how
+   far memory may be overcommitted, and how far a harvesting policy may lend memory that pods
+   hold but were measured not to need (`set_idle`). Pods that others placed (`adopt`) are facts
+   and are charged even if they overbook a GPU, which `audit` reports.
+2. Used columns equal the sum over holdings; free columns follow from used ones. 3. The ledger is a
+pure function of (nodes, holdings): rebuilt from both, it equals itself.
+   A holding whose node is unknown is not charged until the node appears.
+4. Each operation is idempotent by pod UID; `rollback` can undo any of them. States of a holding
+  reserve ──▶ RESERVED ──commit──▶ COMMITTED ──release──▶ gone
+                │  expire(now) / release ──────────────▶ gone
+  adopt (seen bound on the API) ──▶ COMMITTED"""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -41,14 +36,15 @@ from weft.model import ClosedNode, Node, Placement, Share
 from weft.model.request import have_conflicts
 
 LAYOUTS = 16
-"""Layouts back to which it is known which row a node had: enough for whoever is asked about."""
+"""Number of past layouts for which `rows_then` can still tell a node's row."""
 
 
 class MemoryAmount(NamedTuple):
-    """The form in which a pod requests its share of a GPU's memory. With `harvest` it may also get
-    memory that residents leave idle. `expected_mib` is what pods like it needed, 0 if unknown: this
-    much must be measured free, and the whole request must be within the declared limit.
-    """
+    """Form in which a pod requests memory of a shared GPU.
+
+    With `harvest` the pod may also get memory that other pods leave idle. `expected_mib` is the
+    peak of similar pods, 0 if unknown: if known, only this much must be measured free, while the
+    whole request must be within the declared limit."""
 
     harvest: bool = False
     expected_mib: int = 0
@@ -58,11 +54,10 @@ STRICTLY = MemoryAmount()
 
 
 class Ledger:
-    """Accounts over a cluster's nodes. See the module's docstring for the rules.
+    """Accounts of a cluster's nodes. The module's docstring states the invariants.
 
-    `on_booked` is called with each holding that begins (1) or ends (−1), also where that is only
-    tried.
-    """
+    `on_booked` is called with each holding that begins (1) or ends (−1), including those of
+    trials."""
 
     def __init__(self, nodes: Iterable[Node] = (), limits: RequestLimits = STRICT) -> None:
         self.limits = limits
@@ -72,7 +67,7 @@ class Ledger:
         self.generation = 0
         self.closed: set[str] = set()
         self.on_booked: Callable[[Holding, int], None] | None = None
-        self._told_idle: dict[str, None] = {}  # all that leave something idle are among them
+        self._told_idle: dict[str, None] = {}  # includes all pods with idle memory
         self._on_node: dict[str, dict[str, Holding]] = {}
         self._reserved: set[str] = set()
         self._undo: list[tuple[str, Holding | None, tuple[str, ...]]] | None = None
@@ -83,10 +78,9 @@ class Ledger:
     # --- nodes -----------------------------------------------------------------------------
 
     def set_nodes(self, changed: Iterable[Node], removed: Iterable[str] = ()) -> list[str]:
-        """Add, replace and remove nodes in one step; returns the names whose state changed.
+        """Add, replace and remove nodes in one step; return the names of nodes that changed.
 
-        Holdings stay: those of a removed node wait until it comes back or their pods go.
-        """
+        Holdings stay: those of a removed node are not charged until the node comes back."""
         if self._undo is not None:
             raise RuntimeError("nodes cannot change under a checkpoint")
         table = self.table
@@ -106,7 +100,7 @@ class Ledger:
 
     def rows_then(self, generation: int) -> Ints | None:
         """Return, for each present row, the row that its node had in the layout of this generation,
-        −1 if it was not there or changed since; None if that is no longer known."""
+        −1 if the node was missing then or changed since; None if the layout is too old."""
         rows = self._rows_then.get(generation)
         if rows is None and (before := self._rows_before.get(generation)) is not None:
             later = self.rows_then(generation + 1)
@@ -117,9 +111,8 @@ class Ledger:
         return rows
 
     def close(self, closed: Iterable[ClosedNode]) -> None:
-        """Close nodes at once (taints, cordons), without a new layout. `set_nodes` handles all
-        other changes, and counts such a node as changed.
-        """
+        """Close nodes (taints, cordons) immediately, without a new layout. `set_nodes` handles all
+        other changes, and counts a node closed here as changed."""
         if self._undo is not None:
             raise RuntimeError("nodes cannot change under a checkpoint")
         for node in closed:
@@ -145,7 +138,7 @@ class Ledger:
             changed.update(range(self.table.count))
 
     def _lay_out_anew(self, nodes: list[Node]) -> None:
-        """`_lay_out` at the cost of the nodes that came or changed."""
+        """Build a new table, at the cost of only the nodes that came or changed."""
         old, resources = self.table, set(self.table.extended)
         self.generation += 1
         self.version += 1
@@ -173,7 +166,7 @@ class Ledger:
             changed.update(now_at)
 
     def _charge_node(self, row: int) -> None:
-        """Charge all that is held on a node on which nothing is charged yet."""
+        """Charge all holdings of a node whose columns have no charges yet."""
         pods = self._on_node.get(self.table.nodes[row].name)
         if pods:
             for holding in pods.values():
@@ -181,7 +174,7 @@ class Ledger:
             self.table.refresh_row(row)
 
     def _charge_new_resources(self, resources: Set[str], charged: Set[str]) -> None:
-        """Charge on the other nodes the holdings of resources that no node had before."""
+        """Charge, on nodes other than `charged`, extended resources that no node had before."""
         if not resources:
             return
         for holding in self.holdings.values():
@@ -196,11 +189,9 @@ class Ledger:
     def reserve(
         self, placement: Placement, deadline_ns: int = FAR, asks: MemoryAmount = STRICTLY
     ) -> bool:
-        """Hold `placement` for its pod; False (and nothing changed) where it does not fit.
-
-        Reserving the same placement again is True and changes nothing; another placement for a pod
-        that holds one is refused. `asks` may let it have memory that residents leave idle.
-        """
+        """Reserve `placement` for its pod. Return False, and change nothing, if it does not fit.
+        Reserving the same placement again is True and changes nothing; a pod that holds another
+        placement is refused. `asks` may allow memory that other pods leave idle."""
         holding = self.holdings.get(placement.uid)
         if holding is not None:
             return holding.placement == placement
@@ -210,7 +201,7 @@ class Ledger:
         return True
 
     def commit(self, uid: str) -> bool:
-        """Make a reservation certain; False if the pod holds nothing."""
+        """Turn the pod's reservation into a committed holding; False if the pod holds nothing."""
         holding = self.holdings.get(uid)
         if holding is None:
             return False
@@ -225,10 +216,8 @@ class Ledger:
 
     def adopt(self, placement: Placement) -> bool:
         """Charge a pod that the API shows bound, by Weft or another scheduler; return True if
-        anything changed.
-
-        Never refused: it is a fact. A different placement replaces the one held before.
-        """
+        anything changed. The charge is never refused, because the pod runs. It replaces a different
+        placement of the pod."""
         holding = self.holdings.get(placement.uid)
         if holding is not None:
             if holding.placement == placement:
@@ -240,7 +229,7 @@ class Ledger:
         return True
 
     def release(self, uid: str) -> Holding | None:
-        """Free what the pod holds; returns it, or None if it held nothing."""
+        """Free the resources that the pod holds; return the holding, None if there was none."""
         holding = self.holdings.get(uid)
         if holding is not None:
             self._log(uid, holding)
@@ -248,7 +237,7 @@ class Ledger:
         return holding
 
     def forget(self, uid: str) -> None:
-        """Remove the pod as if it had never held anything, after charging it failed half-way."""
+        """Remove a pod whose charge failed half-way, as if it had never held anything."""
         holding = self.holdings.pop(uid, None)
         if holding is not None:
             self._reserved.discard(uid)
@@ -273,10 +262,9 @@ class Ledger:
         return [uid for _, uid in late]
 
     def set_idle(self, idle_mib: Mapping[str, Sequence[int]]) -> list[Holding]:
-        """Set the measured idle memory of each pod's shares, MiB, by UID. It replaces earlier
-        values; pods left out need all they hold, as do shares beyond a list's end. Values are
-        clipped to the share. Returns the holdings that changed, as they were.
-        """
+        """Set the measured idle memory of each pod's shares, in MiB by UID. It replaces earlier
+        values: pods left out have none idle, nor have shares beyond a list's end. Values are
+        clipped to the share. Return the holdings that changed, in their state before."""
         if self._undo is not None:
             raise RuntimeError("measurements cannot change under a checkpoint")
         moved: list[tuple[Holding, tuple[int, ...]]] = []
@@ -295,9 +283,8 @@ class Ledger:
         return [holding for holding, _ in moved]
 
     def set_measured(self, measured: Bools | None = None) -> None:
-        """Set which of the table's devices had their memory measured just now, [D]; None: none. It
-        is dropped where nodes change.
-        """
+        """Set the mask of devices whose memory was measured just now, [D]; None for none. A change
+        of nodes resets it."""
         table = self.table
         is_measured = (
             np.zeros(table.devices, dtype=np.bool_) if measured is None else measured.copy()
@@ -312,8 +299,8 @@ class Ledger:
             table.changed_at[row] = self.version
 
     def hold_back(self, amounts: Mapping[tuple[str, int], int]) -> None:
-        """Set the memory of GPUs (node, index), MiB, that is not lent in addition to the reserve;
-        it replaces earlier values."""
+        """Set the memory of GPUs (node, index), in MiB, that is not lent in addition to the
+        reserve; it replaces earlier values."""
         if self._undo is not None:
             raise RuntimeError("measurements cannot change under a checkpoint")
         positive = {gpu: mib for gpu, mib in amounts.items() if mib > 0}
@@ -328,7 +315,7 @@ class Ledger:
             self.table.changed_at[row] = self.version
 
     def _charge_held_back(self, amounts: Mapping[tuple[str, int], int]) -> set[int]:
-        """Write the amounts into the columns; return the node rows that exist."""
+        """Write the amounts into the columns; return the rows of the known nodes."""
         rows = set()
         for (name, gpu), mib in amounts.items():
             row = self.table.row_of.get(name)
@@ -340,7 +327,7 @@ class Ledger:
         return rows
 
     def _measure(self, moved: Sequence[tuple[Holding, tuple[int, ...]]]) -> None:
-        """Store what these pods leave idle now, and derive each node's columns once."""
+        """Store the pods' idle memory, and derive the columns of each node once."""
         devices: dict[int, set[int]] = {}
         for holding, idle_mib in moved:
             uid, name = holding.placement.uid, holding.placement.node
@@ -356,14 +343,13 @@ class Ledger:
             self.table.changed_at[row] = self.version
 
     def touch(self, rows: Ints) -> None:
-        """Mark nodes whose signals changed, as policies read them."""
+        """Mark nodes whose signals changed, because policies read them."""
         if len(rows):
             self.version += 1
             self.table.changed_at[rows] = self.version
 
     def fits(self, placement: Placement, asks: MemoryAmount = STRICTLY) -> bool:
-        """Return True if the placement keeps every invariant right now. Negative amounts never
-        do."""
+        """Return True if the placement keeps every invariant now. Negative amounts never do."""
         return fits(self.table, placement, asks)
 
     def occupants(self, node: str, gpu: int) -> list[str]:
@@ -376,18 +362,18 @@ class Ledger:
         ]
 
     def pods_on(self, node: str) -> Iterator[Holding]:
-        """Return everything held on this node."""
+        """Iterate over all holdings on this node."""
         return iter(list(self._on_node.get(node, {}).values()))
 
     def follow(self) -> set[int]:
-        """Return a set to which the rows of changed nodes are added from now on, by the present
-        layout; the caller clears it."""
+        """Return a set to which the rows of changed nodes are added from now on, in terms of the
+        present layout; the caller empties it."""
         changed: set[int] = set()
         self._followers.append(changed)
         return changed
 
     def forget_measurements(self) -> None:
-        """Drop all measurements of what pods use: nothing is lent, and all nodes are assessed
+        """Drop all measurements of memory use: nothing is lent, and all nodes are assessed
         again."""
         self.set_idle({})
         self.hold_back({})
@@ -397,22 +383,22 @@ class Ledger:
     # --- checkpoint and rollback -----------------------------------------------------------
 
     def checkpoint(self) -> None:
-        """Begin a trial: `rollback` undoes everything from here on. One checkpoint at a time."""
+        """Begin a trial: `rollback` undoes all later changes. Only one checkpoint can be open."""
         if self._undo is not None:
             raise RuntimeError("a checkpoint is already open")
         self._undo, self._tried_from = [], self.version
 
     @property
     def on_trial(self) -> bool:
-        """Return True if a checkpoint is open, so that changes may be undone."""
+        """True if a checkpoint is open, so that changes may be undone."""
         return self._undo is not None
 
     def keep(self) -> None:
-        """Close the checkpoint, and keep the changes since."""
+        """Close the checkpoint and keep the changes."""
         self._undo = None
 
     def rollback(self) -> None:
-        """Undo all changes since the checkpoint, newest first; `tried` counts their versions."""
+        """Undo all changes since the checkpoint, newest first, and add their number to `tried`."""
         log, self._undo = self._undo or [], None
         for uid, before, order in reversed(log):
             now = self.holdings.get(uid)
@@ -427,7 +413,7 @@ class Ledger:
     # --- the only code that charges ----------------------------------------------------------
 
     def _log(self, uid: str, before: Holding | None) -> None:
-        """Log what the pod held, and the order of the pods on its node."""
+        """Log the pod's holding, and the order of the pods on its node, for `rollback`."""
         if self._undo is not None:
             order = () if before is None else tuple(self._on_node[before.placement.node])
             self._undo.append((uid, before, order))
@@ -494,7 +480,8 @@ class Ledger:
         return devices
 
     def _charge_idle(self, row: int, holding: Holding, sign: int) -> list[int]:
-        """Add or remove what a holding was measured not to need; return its device rows."""
+        """Add (`sign` 1) or remove (−1) a holding's idle memory in the columns; return its device
+        rows."""
         devices = []
         shares = holding.placement.shares
         for share, mib in itertools.zip_longest(shares, holding.idle_mib, fillvalue=0):
@@ -518,7 +505,7 @@ class Ledger:
 
 
 def _within(idle_mib: Sequence[int], placement: Placement) -> tuple[int, ...]:
-    """Return the measured idle part of each share, at most the share; () for none."""
+    """Return the measured idle MiB of each share, at most the share; () if all are 0."""
     within = tuple(
         max(0, min(int(mib), share.memory_mib))
         for mib, share in zip(idle_mib, placement.shares, strict=False)
@@ -527,7 +514,7 @@ def _within(idle_mib: Sequence[int], placement: Placement) -> tuple[int, ...]:
 
 
 def fits(table: LedgerTable, placement: Placement, asks: MemoryAmount = STRICTLY) -> bool:
-    """Return True if the placement keeps every invariant right now. Negative amounts never do."""
+    """Return True if the placement keeps every invariant now. Negative amounts never do."""
     row = table.row_of.get(placement.node)
     if row is None or not table.schedulable[row]:
         return False
@@ -544,7 +531,7 @@ def fits(table: LedgerTable, placement: Placement, asks: MemoryAmount = STRICTLY
 
 
 def _has(free: int, amount: int) -> bool:
-    """Return True if `amount` may be taken of `free`; 0 always may, also on an overbooked GPU."""
+    """Return True if `amount` may be taken of `free`; 0 always may, even from an overbooked GPU."""
     return amount == 0 or 0 < amount <= free
 
 
@@ -587,8 +574,8 @@ def _memory_fits(table: LedgerTable, device: int, asked_mib: int, asks: MemoryAm
 
 
 def _shares_fit(table: LedgerTable, row: int, shares: tuple[Share, ...]) -> bool:
-    """Check several shares: their sums must fit each GPU, and no card is used with its own MIG
-    instance."""
+    """Check several shares: their sums must fit each GPU, and no GPU may be used together with its
+    own MIG instances."""
     if any(share.memory_mib < 0 or share.milli < 0 for share in shares):
         return False
     together: dict[int, Share] = {}

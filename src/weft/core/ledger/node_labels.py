@@ -1,7 +1,6 @@
-"""Labels and taints of all nodes as columns, so that a rule is evaluated once per value, not per
-node. Made once per layout, each label when a pod first refers to it. A pod may have thousands of
-rules.
-"""
+"""Labels and taints of all nodes as columns, so that a rule is evaluated once per label value
+instead of once per node: a pod may have thousands of rules. Columns are built once per layout, each
+when a pod first refers to its label."""
 
 import functools
 from collections.abc import Sequence
@@ -17,18 +16,18 @@ Ints = npt.NDArray[np.int64]
 
 _NAME = "metadata.name"
 WITHOUT = 1
-"""The nodes without a label, as a set of its domains (`as_bits`)."""
+"""Set with only the domain of nodes that lack the label, in the form of `as_bits`."""
 _SETS_KEPT = 256
-"""Sets of a label's values whose nodes are kept."""
+"""Maximum number of sets of a label's values whose node rows are cached."""
 
 
 class LabelColumn:
-    """A label's values, numbered from 1: the number of each node's value, [N] (0: none), values as
-    integers where they are, and their order. `tells_nodes_apart`: each node has a value of its own;
-    `is_everywhere`: each node has one."""
+    """Values of a label, numbered from 1: each node's number, [N] (0: no label), and the values as
+    integers where they are numbers. `tells_nodes_apart`: each node has a different value;
+    `is_everywhere`: each node has the label."""
 
     def __init__(self, values: Sequence[str | None]) -> None:
-        """Number the nodes' values; None for a node without the label."""
+        """Number the values of the nodes; None for a node without the label."""
         numbers: dict[str, int] = {}
         of_node = [
             0 if value is None else numbers.setdefault(value, len(numbers) + 1) for value in values
@@ -43,8 +42,8 @@ class LabelColumn:
         self._rows: dict[int, Ints] = {}
 
     def rows_in(self, domains: int) -> Ints:
-        """Return the nodes in these domains (`as_bits`), in order; cached, as the same few sets
-        recur."""
+        """Return the rows of nodes in these domains (a set from `as_bits`), in order; cached,
+        because the same few sets recur."""
         rows = self._rows.get(domains)
         if rows is None:
             if len(self._rows) >= _SETS_KEPT:
@@ -53,18 +52,18 @@ class LabelColumn:
         return rows
 
     def mask_of(self, domains: int) -> Bools:
-        """Return a mask of these domains, by number."""
+        """Return a mask of these domains, indexed by number."""
         return np.frombuffer(domains.to_bytes(self.count, "little"), dtype=np.bool_)
 
 
 def as_bits(domains: Bools) -> int:
-    """Return a set of domains as the bits of one integer: there are few, and integer arithmetic is
-    faster than NumPy calls."""
+    """Encode a set of domains as the bytes of one integer: sets are small, and integer arithmetic
+    is faster than NumPy calls."""
     return int.from_bytes(domains.tobytes(), "little")
 
 
 class NodeLabels:
-    """The columns of these nodes."""
+    """Label columns of these nodes."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = nodes
@@ -91,7 +90,7 @@ class NodeLabels:
         return accepted
 
     def domains(self, key: str) -> LabelColumn:
-        """Return the values of this label, whether or not a node has it."""
+        """Return the column of this label, even if no node has it."""
         return self._label(key) or self._of_nobody
 
     @functools.cached_property
@@ -100,14 +99,14 @@ class NodeLabels:
         return LabelColumn([None] * len(self._nodes))
 
     def preferred(self, terms: Sequence[Preference]) -> Ints:
-        """Sum the weights of matching preferred terms, [N]."""
+        """Return each node's sum of the weights of the preferred terms that match, [N]."""
         total = np.zeros(len(self._nodes), dtype=np.int64)
         for preference in terms:
             total += preference.weight * self._satisfy(preference.term)
         return total
 
     def any_of(self, terms: Sequence[Term]) -> Bools:
-        """Return a mask of the nodes that one of these terms matches, [N]."""
+        """Return a mask of the nodes that at least one of these terms matches, [N]."""
         found = np.zeros(len(self._nodes), dtype=np.bool_)
         for term in terms:
             found |= self._satisfy(term)
@@ -127,7 +126,8 @@ class NodeLabels:
         return good
 
     def _matches(self, requirement: Requirement, *, is_field: bool = False) -> Bools | np.bool_:
-        """Evaluate `Requirement.matches`, [N]; one answer for all nodes if none has the label."""
+        """Return `Requirement.matches` for each node, [N]; a single answer if no node has the
+        label."""
         column = self._field(requirement.key) if is_field else self._label(requirement.key)
         if column is None:
             return np.bool_(requirement.matches({}))

@@ -1,7 +1,6 @@
 """Builds a table for changed nodes from the previous one: rows of unchanged nodes are copied. The
-result equals a table laid out and charged again, at the cost of the changed nodes' rows and some
-copying.
-"""
+result equals a table built and charged from scratch, but costs only the changed nodes' rows and
+some copying."""
 
 from collections.abc import Hashable, Sequence
 from operator import itemgetter
@@ -40,7 +39,7 @@ def relaid(
     old: LedgerTable, nodes: Sequence[Node], limits: RequestLimits
 ) -> tuple[LedgerTable, Ints]:
     """Return the table of `nodes`, and for each of its rows the old row, −1 for a new or changed
-    node, on which nothing is charged yet. Unchanged nodes are the same objects as in `old`."""
+    node, whose row has no charges yet. Unchanged nodes are the same objects as in `old`."""
     new = LedgerTable.unfilled(nodes, limits)
     rows = [old.row_of.get(node.name, -1) for node in new.nodes]
     came = [
@@ -60,7 +59,7 @@ def relaid(
 
 
 class _Merge:
-    """Fills `new` from the rows of `old` followed by those of `fresh`: row r from number
+    """Fills `new` from the rows of `old` followed by the rows of `fresh`: row r gets row
     `source[r]`, and devices likewise."""
 
     def __init__(self, old: LedgerTable, fresh: LedgerTable, new: LedgerTable, source: Ints):
@@ -71,7 +70,7 @@ class _Merge:
         self._devices = np.repeat(starts - new.starts[:-1], counts) + own
 
     def fill(self) -> None:
-        """Fill all columns, and the facts about all nodes together."""
+        """Fill all columns, and the values computed over all nodes."""
         new, old, fresh = self._new, self._old, self._fresh
         new.cells[:] = self._rows(old.cells, fresh.cells)
         new.device_cells[:] = self._at(old.device_cells, fresh.device_cells)
@@ -117,7 +116,7 @@ class _Merge:
         new.node_kind[with_gpus] = numbers[new.starts[with_gpus]]
 
     def _tell_parents(self) -> None:
-        """Copy MIG parents, which are stored relative to their instances."""
+        """Copy MIG parents, which are stored as offsets from their instances."""
         new, old = self._new, self._old
         parent = self._at(old.device_parent, self._fresh.device_parent)
         was = np.where(self._devices < old.devices, self._devices, self._devices - old.devices)
@@ -125,7 +124,7 @@ class _Merge:
         new.parents = new.device_parent.tolist()
 
     def _number_states(self) -> None:
-        """Renumber the kinds in device states to this table's."""
+        """Convert the device states' kind numbers to the new table's."""
         new = self._new
         kinds = (new.device_kind + ((new.device_parent + 1) << 20)).tolist()
         new.state = [
@@ -143,7 +142,7 @@ class _Merge:
         new.links_of = links_of
 
     def _take_extended(self) -> None:
-        """Copy extended resources; one that no node has any more is dropped."""
+        """Copy extended resources; drop a resource that no node has any more."""
         new, old, fresh = self._new, self._old, self._fresh
         source = self._source.tolist()
         for name in {**old.extended, **fresh.extended}:
@@ -170,8 +169,7 @@ def _taken(values: list[Any], at: list[int]) -> list[Any]:
 
 
 def _numbered(values: Sequence[Value], numbers: Ints) -> tuple[list[Value], Ints]:
-    """Return the values that occur, in order of occurrence, and the numbers in terms of that
-    order."""
+    """Return the distinct values in order of first use, and `numbers` converted to that order."""
     first_of = {value: at for at, value in reversed(list(enumerate(values)))}
     same = np.array([first_of[value] for value in values], dtype=np.int64)
     numbers = same.take(numbers)

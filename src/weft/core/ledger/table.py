@@ -1,16 +1,13 @@
-"""The ledger's columns: one row a node, one row a device, devices grouped by node.
+"""Columns of the ledger: one row per node, one row per device, devices grouped by node.
 
-No padding: a node with 56 MIG instances has 56 device rows and costs its neighbours nothing.
-Rows are kept in tie-break order (`Node.rank`, then name), so that the first best row is the
-decision and a table rebuilt from the same nodes decides alike.
+Rows are not padded: a node with 56 MIG instances has 56 device rows and costs its neighbours
+nothing. Rows are in tie-break order (`Node.rank`, then name), so that the first best row is the
+decision, and a table rebuilt from the same nodes decides alike. *Declared* columns (`*_total`,
+`in_service`, `schedulable`) come from nodes, *used* columns from holdings. `refresh_row` alone
+derives from both all `*_free` columns, `idle`, `usable` and every node aggregate.
 
-*Declared* columns (`*_total`, `in_service`, `schedulable`) come from nodes, *used* columns from
-holdings; everything `*_free`, `idle`, `usable` and every node aggregate is derived from those two
-by `refresh_row` alone.
-
-*Co-residents* are the pods on a device (`Resident`), in any order. GPUs with equal co-residents
-have equal numbers, so that a set is judged once; 0 is the empty set.
-"""
+*Co-residents* are the pods on a device (`Resident`), in any order. Devices with equal co-residents
+have equal numbers, so that policies judge each set once; 0 is the empty set."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Self
@@ -29,18 +26,17 @@ from weft.model.slowdown_limit import SlowdownLimit, percent_on
 # --- co-residents of each GPU, by number ----------------------------------------------------------
 
 KEPT = 4096
-"""Sets remembered beside two for each device: old ones are forgotten beyond that."""
+"""Number of old sets of co-residents that are remembered, besides two for each device."""
 
 
 SMALL_PART = 4
-"""A pod is small where it asks at most one part in so many of its card."""
+"""A pod is small if it requests at most one part in `SMALL_PART` of its GPU."""
 
 
 class Resident(NamedTuple):
-    """Application and class of one pod; both "" if unknown. For a latency-critical pod on its card:
-    `bound_percent` is its slowdown limit by its own SLO, in percent of its time alone, on
-    `percent_on`'s grid (0: none); and if it is `small`.
-    """
+    """Application and class of one pod on a GPU; both "" if unknown. Set only for a
+    latency-critical pod: `bound_percent`, its SLO's slowdown limit in percent of its time alone, on
+    the grid of `percent_on` (0: none), and `small`."""
 
     application: str
     job_class: str
@@ -52,22 +48,22 @@ CoResidents = tuple[Resident, ...]
 
 
 def is_small(job_class: str, memory_mib: int, milli: int, card: tuple[int, int]) -> bool:
-    """Return True if a pod with this request (MiB, milli) is latency-critical and small on the
-    card. A pod that requests neither memory nor compute is of unknown size.
-    """
+    """Return True if a pod with this request (MiB, milli) is latency-critical and small on a GPU of
+    size `card` (MiB, milli). A pod that requests neither memory nor cores is of unknown size, so
+    not small."""
     if job_class != LATENCY_CRITICAL or not (memory_mib or milli):
         return False
     return SMALL_PART * memory_mib <= card[0] and SMALL_PART * milli <= card[1]
 
 
 def own_percent(job_class: str, slowdown_limit: SlowdownLimit, gpu_model: str) -> int:
-    """Return the slowdown limit of such a pod on this GPU model, in percent, rounded so that few
-    values differ."""
+    """Return the slowdown limit of a latency-critical pod on this GPU model, in percent, rounded so
+    that few values differ; 0 for other classes."""
     return percent_on(slowdown_limit, gpu_model) if job_class == LATENCY_CRITICAL else 0
 
 
 def resident_on(placement: Placement, gpu: Gpu) -> Resident:
-    """Return the pod as a resident, by its share of this GPU."""
+    """Return the pod as a resident, from its share of this GPU."""
     if placement.job_class != LATENCY_CRITICAL:
         return Resident(placement.application, placement.job_class)
     shares = [share for share in placement.shares if share.gpu == gpu.index]
@@ -82,9 +78,8 @@ def resident_on(placement: Placement, gpu: Gpu) -> Resident:
 
 class Residents:
     """Numbers sets of co-residents: `co_residents[d]` is the number of the set on device d,
-    `members[number]` its sorted members. Numbers are stable until `epoch` changes: then all are
-    new.
-    """
+    `members[number]` the set's sorted members. Numbers are stable until `epoch` changes, which
+    renumbers all sets."""
 
     def __init__(self, devices: int) -> None:
         self.co_residents: npt.NDArray[np.int64] = np.zeros(devices, dtype=np.int64)
@@ -95,22 +90,23 @@ class Residents:
 
     @property
     def numbers(self) -> list[int]:
-        """`co_residents`, as a list."""
+        """Set number of each device, as a list."""
         return self._now
 
     def moved(self, numbers: list[int]) -> "Residents":
-        """Return the numbers moved to other devices; this object must not be used any more."""
+        """Return an object with these set numbers of other devices; this object must not be used
+        afterwards."""
         moved = Residents(0)
         moved.co_residents, moved._now = np.array(numbers, dtype=np.int64), numbers
         moved.members, moved._number, moved.epoch = self.members, self._number, self.epoch
         return moved
 
     def on(self, device: int) -> CoResidents:
-        """Residents of the device."""
+        """Return the residents of the device."""
         return self.members[self._now[device]]
 
     def change(self, device: int, resident: Resident, sign: int) -> None:
-        """Note that a pod came to the device (`sign` 1) or left it (−1)."""
+        """Add a pod to the device's set (`sign` 1), or remove it (−1)."""
         co_residents = list(self.on(device))
         if sign > 0:
             co_residents.append(resident)
@@ -132,7 +128,7 @@ class Residents:
         self.co_residents[device] = number
 
     def _renumber(self) -> None:
-        """Drop sets that are on no device any more."""
+        """Drop sets that no device has any more."""
         everywhere = [self.members[number] for number in self._now]
         self.members, self._number = [()], {(): 0}
         for device, co_residents in enumerate(everywhere):
@@ -149,7 +145,8 @@ State = Literal["reserved", "committed"]
 FAR = 1 << 62
 
 POD_CLASSES = 18
-"""Columns of `hosted`: 0 shared, k for whole pods on k GPUs (17 and up together)."""
+"""Number of columns of `hosted`: 0 for pods on a shared GPU, k for pods on k whole GPUs (the last
+for 17 and more)."""
 
 NODE_COLUMNS = (
     "cpu_free",
@@ -165,9 +162,9 @@ NODE_COLUMNS = (
     "node_kind",
     "unit_mib",
 )
-"""Rows of `LedgerTable.cells`, in order: one gather fetches all for the nodes asked."""
+"""Rows of `LedgerTable.cells`, in order: one gather fetches all of them for the nodes asked for."""
 CPU_FREE, MEMORY_FREE, MILLI_FREE, MAX_MILLI_FREE, MAX_MEMORY_FREE, IDLE = range(6)
-"""Their numbers, of those that are read or written by number."""
+"""Row numbers of the columns that code reads or writes by number."""
 
 DEVICE_COLUMNS = (
     "device_memory_free",
@@ -182,30 +179,30 @@ DEVICE_COLUMNS = (
     "device_pods",
     "device_memory_promised",
 )
-"""Rows of `LedgerTable.device_cells`, likewise."""
+"""Rows of `LedgerTable.device_cells`, in order."""
 DEVICE_MEMORY_FREE, DEVICE_MILLI_FREE, DEVICE_IDLE, DEVICE_USABLE, DEVICE_FIRST = range(5)
 DEVICE_KIND, DEVICE_PROMISED = 5, 10
 _FREE, _AVAILABLE = slice(MILLI_FREE, IDLE + 1), slice(DEVICE_USABLE + 1)
 _HELD = slice(DEVICE_COLUMNS.index("device_memory_harvest"), DEVICE_PROMISED + 1)
 
 RESERVE_MIB, RESERVE_PERMILLE = 512, 20
-"""The memory that harvesting always leaves free on a card: the larger of the two,
-for contexts of new processes and for growth between two samples."""
+"""Memory that harvesting always leaves free on a GPU, the larger of the two, for contexts of new
+processes and for growth between two samples."""
 
 
 KNOWN_ONLY_UP_TO = 2000
-"""Thousandths of a card: where no more is declared, only pods of which the peak is known lend."""
+"""Thousandths of a GPU: with a harvest limit up to this, only pods with a known peak may borrow."""
 
 OWED = -(1 << 62)
-"""The least that is free: pods that others placed may use a resource beyond any number."""
+"""Smallest value of a free column: pods that others placed may overuse a resource without limit."""
 
 
 class Holding(msgspec.Struct, frozen=True, gc=False):
-    """A pod's placement, and if it is committed. `deadline_ns` ends a reservation. `idle_mib` is
-    the memory that it was last measured not to need, by share; () if unknown: then it needs all of
-    it. `expected_mib` is what it was expected to need of its only share at its placement, from what
-    pods like it used; 0 if unknown.
-    """
+    """A pod's placement, and its state. `deadline_ns` ends a reservation.
+
+    `idle_mib` is the part of each share's memory that the last measurement showed as unneeded; ()
+    if unknown, which counts as none. `expected_mib` is the memory that the pod was expected to need
+    when placed on a single GPU share, from similar pods; 0 if unknown."""
 
     placement: Placement
     state: State
@@ -215,8 +212,8 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def pod_class(self) -> int:
-        """Return Return 0 for a shared GPU, k for k whole GPUs, −1 without a GPU (as GpuClustering
-        counts)."""
+        """Class of the pod: 0 for a shared GPU, k for k whole GPUs, −1 without a GPU (as in
+        GpuClustering)."""
         shares = self.placement.shares
         if not shares:
             return -1
@@ -226,8 +223,8 @@ class Holding(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeviceKind(NamedTuple):
-    """Properties by which requests tell devices apart: model, size (MiB, core thousandths), and the
-    gpushare unit that their node counts in (MiB, 0 if it says none)."""
+    """Properties by which requests distinguish devices: model, size (MiB, core thousandths), and
+    the gpushare unit in which the node counts (MiB, 0 if unknown)."""
 
     model: str
     memory_mib: int
@@ -239,11 +236,11 @@ class DeviceKind(NamedTuple):
 
 
 class RequestLimits(NamedTuple):
-    """Declared limits for requests beyond a card's memory, in thousandths of it.
-    `overcommit_permille` applies to all reservations, whatever is measured. `harvest_permille`
-    applies to harvesting policies only, and the memory must also be measured idle. With
-    `known_only` it applies only to pods whose peak is known from similar pods.
-    """
+    """Declared limits for reserving more than a GPU's memory, in thousandths of it.
+
+    `overcommit_permille` limits all reservations, regardless of measurements. `harvest_permille`
+    limits harvesting policies, and the memory must also be measured idle. With `known_only`
+    harvesting is for pods whose peak is known from similar pods."""
 
     overcommit_permille: int = 1000
     harvest_permille: int = 1000
@@ -251,7 +248,7 @@ class RequestLimits(NamedTuple):
 
     @classmethod
     def declared(cls, overcommit_permille: int = 1000, harvest_permille: int = 1000) -> Self:
-        """Return the limits as declared in the configuration."""
+        """Return the limits for the configured values."""
         known_only = harvest_permille <= KNOWN_ONLY_UP_TO
         return cls(overcommit_permille, harvest_permille, known_only)
 
@@ -260,7 +257,7 @@ STRICT = RequestLimits()
 
 
 class DeviceState(NamedTuple):
-    """One device now; devices of one node with equal states are interchangeable."""
+    """State of one device; devices of a node with equal states are interchangeable."""
 
     kind: int
     milli: int
@@ -275,28 +272,31 @@ class DeviceState(NamedTuple):
 class LedgerTable:
     """Columns over nodes and devices.
 
-    Node columns have N rows: `cpu_free` (thousandths), `memory_free` (MiB), `gpus`, `milli_free`
-    (sum over usable GPUs), `max_milli_free` and `max_memory_free` (the roomiest usable GPU, −1
-    without one), `idle` (usable GPUs without a pod), `hosted` (pods by class). Device columns have
-    D rows, node n owning `start[n]:start[n + 1]`: total and free memory (MiB) and cores
-    (thousandths), `device_idle`, `device_kind` (number of its `DeviceKind`), `device_first` (the
-    first of its node in its state: enumerating these is enough). `device_memory_harvest` is what a
-    harvesting policy may give away: within the declared limit of requests, and with the reserve
-    within what residents measurably leave idle; on a device without a pod what is free. Its two
-    sides are `device_unpromised` (of the limit) and `device_unneeded` (of the device, by
-    measurement): who is known to need less than it asks must find its request in the one and its
-    need in the other. The latter is −1 if `measured` does not say that the device's memory was
-    measured just now. `device_pods` counts the pods on it, `device_memory_promised` is the sum of
-    what they hold. What is used (`memory_used`, `milli_used`, `pods`) is kept in lists: it is
-    written one device at a time and never scanned; so is `memory_idle`, the part of `memory_used`
-    that its holders were measured not to need, and `memory_held_back`, what is not lent beside the
-    reserve. `residents` knows what runs on each device, `extended_used` what is used of each
-    resource. `closed_at` is the ledger's version at which a node was closed last within this
-    layout. `kinds` numbers the devices there are, in their order: a kind that no node has any more
-    is forgotten. `links` are the different ways in which nodes' cards are connected, `links_of[n]`
-    the number of node n's, −1 if unknown; `device_link_bit` the card's place among them, as a bit,
-    0 for what is not linked, such as MIG instances.
-    """
+    Node columns, N rows: `cpu_free` (thousandths), `memory_free` (MiB), `gpus`, `milli_free` (sum
+    over usable GPUs), `max_milli_free` and `max_memory_free` (largest of a usable GPU, −1 if there
+    is none), `idle` (usable GPUs without a pod), `hosted` (pods by class).
+
+    Device columns, D rows, of which node n has `start[n]:start[n + 1]`: total and free memory (MiB)
+    and cores (thousandths), `device_idle`, `device_kind` (number of its `DeviceKind`),
+    `device_first` (first device of its node in its state: enumerating these is enough),
+    `device_pods` (number of pods), `device_memory_promised` (sum of the pods' shares).
+    `device_link_bit` is the GPU's position among the node's linked GPUs as a bit, 0 for devices
+    without links, such as MIG instances.
+
+    `device_memory_harvest` is the memory that a harvesting policy may give to a pod: within the
+    declared limit of requests, and within the idle memory less the reserve; free memory on a device
+    without a pod. A pod whose peak is known must fit its request in `device_unpromised` (left of
+    the limit) and its peak in `device_unneeded` (measured free; −1 unless `measured` marks the
+    device).
+
+    Lists hold the used amounts (`memory_used`, `milli_used`, `pods`), as they are written one
+    device at a time and never scanned; also `memory_idle`, the part of `memory_used` measured as
+    unneeded, and `memory_held_back`, memory that is not lent in addition to the reserve.
+
+    `residents` has the pods on each device, `extended_used` the used amount of each extended
+    resource. `closed_at` is the ledger's version at which a node was last closed within this
+    layout. `kinds` numbers the device kinds in order of occurrence. `links` are the distinct ways
+    in which nodes' GPUs are connected, `links_of[n]` the number of node n's, −1 if unknown."""
 
     cpu_free: Ints
     memory_free: Ints
@@ -323,13 +323,13 @@ class LedgerTable:
     device_memory_total: Ints
 
     def __init__(self, nodes: Sequence[Node], limits: RequestLimits = STRICT) -> None:
-        """Lay out `nodes` (any order; sorted here)."""
+        """Lay out `nodes`, sorting them."""
         self._allocate(nodes, limits)
         self._tell_all(limits)
 
     @classmethod
     def unfilled(cls, nodes: Sequence[Node], limits: RequestLimits) -> Self:
-        """Return a table of these nodes whose columns are still to be filled (`relayout.py`)."""
+        """Return a table of these nodes whose columns `relayout.py` fills."""
         table = cls.__new__(cls)
         table._allocate(nodes, limits)
         return table
@@ -385,22 +385,22 @@ class LedgerTable:
 
     @property
     def labels(self) -> NodeLabels:
-        """The nodes' labels, by column."""
+        """Label columns of the nodes."""
         if self._labels is None:
             self._labels = NodeLabels(self.nodes)
         return self._labels
 
     @property
     def taints(self) -> NodeTaints:
-        """Return the distinct sets of taints that nodes have."""
+        """Distinct sets of taints of the nodes."""
         if self._taints is None:
             self._taints = NodeTaints(self.nodes)
         return self._taints
 
     def tell_together(self) -> None:
-        """Compute the facts about all nodes and devices together. `told_apart` are the kinds of
-        GPU, by number, with all that decides how a request is checked on each.
-        """
+        """Compute the values over all nodes and devices. `told_apart` changes if a request may have
+        to be checked differently: it has the kinds of GPU by number, and facts on MIG and mixed
+        nodes."""
         self.has_parents = any(parent >= 0 for parent in self.parents)
         self.uniform = not self.has_parents and self._each_node_is_of_one_kind()
         self.told_apart: tuple[object, ...] = (self.uniform, self.has_parents, *self.kinds)
@@ -408,7 +408,7 @@ class LedgerTable:
         self.all_in_service = bool(self._serving.all())
 
     def _tell_all(self, limits: RequestLimits) -> None:
-        """Fill the declared columns from the nodes, in whole-column writes."""
+        """Fill the declared columns from the nodes, whole columns at a time."""
         nodes = self.nodes
         gpus = [gpu for node in nodes for gpu in node.gpus]
         self.cpu_total[:] = [node.cpu_milli for node in nodes]
@@ -452,7 +452,7 @@ class LedgerTable:
         return self.kinds.setdefault(key, len(self.kinds))
 
     def _tell_odd_parts(self, row: int, node: Node) -> None:
-        """MIG parents and extended resources: rare, so one node at a time."""
+        """Fill MIG parents and extended resources, which are rare, one node at a time."""
         for name, amount in node.extended.items():
             column = self.extended.get(name)
             if column is None:
@@ -483,42 +483,40 @@ class LedgerTable:
         return bool((self.device_kind == first).all())
 
     def use_extended(self, name: str, row: int, amount: int) -> None:
-        """Add to the used amount of a resource of node `row` (or subtract, if negative), and derive
-        what is free; overuse is clipped to 64 bits.
-        """
+        """Add to the used amount of a resource on node `row` (negative: subtract) and update the
+        free amount, clipped to 64 bits."""
         used = self.extended_used[name]
         used[row] += amount
         self.extended[name][row] = max(OWED, self.nodes[row].extended.get(name, 0) - used[row])
 
     def close(self, row: int, closed: ClosedNode) -> None:
-        """Close the node of this row further: it has more taints, or is not schedulable any
-        more."""
+        """Update the taints and `schedulable` of the node in this row."""
         taints, schedulable = closed.taints, closed.schedulable
         self.nodes[row] = replace(self.nodes[row], taints=taints, schedulable=schedulable)
         self.schedulable[row], self._taints = schedulable, None
         self.has_taints = self.has_taints or bool(taints)
 
     def serving(self) -> Bools:
-        """Return a mask of devices in service, whether or not they are held, [D]."""
+        """Return a mask of devices in service, held or not, [D]."""
         return self._serving
 
     def promised(self, device: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
-        """Return the MiB and thousandths of cores that pods hold of a device, each with the most
-        that may be promised; beyond either no other pod gets a part of it. None if it is out of
-        service."""
+        """Return ((MiB held, maximum), (thousandths of cores held, maximum)) of a device. A device
+        beyond either maximum takes no more pods. None if the device is out of service."""
         if not self._serves[device]:
             return None
         memory = self.memory_used[device], int(self._most[device])
         return memory, (self.milli_used[device], self.milli_total[device])
 
     def in_service(self) -> Ints:
-        """Return the number of GPUs in service on each node, whether or not they are held, [N]."""
+        """Return the number of GPUs in service on each node, held or not, [N]."""
         counts = np.zeros(self.count, dtype=np.int64)
         np.add.at(counts, self.device_node, self._serving)
         return counts
 
     def device_row(self, row: int, gpu_index: int) -> int:
-        """Return the device row of the GPU with this index on node row `row`; −1 if it has none."""
+        """Return the device row of the GPU with this index on node row `row`; −1 if the node has
+        none."""
         gpus = self.nodes[row].gpus
         if gpu_index < len(gpus) and gpus[gpu_index].index == gpu_index:
             return self.start[row] + gpu_index
@@ -528,7 +526,7 @@ class LedgerTable:
         return -1
 
     def states_of(self, row: int) -> Sequence[DeviceState]:
-        """Return the devices of node `row` now."""
+        """Return the present states of the devices of node `row`."""
         return self.state[self.start[row] : self.start[row + 1]]
 
     def gpu(self, row: int, device: int) -> Gpu:
@@ -542,22 +540,21 @@ class LedgerTable:
         return needed + self.memory_held_back[device] - self.lendable(device)
 
     def lendable(self, device: int) -> int:
-        """Return the device's memory without the reserve, MiB."""
+        """Return the device's memory without the reserve, in MiB."""
         return int(self._harvest_total[device])
 
     def limit_of(self, device: int) -> int:
-        """Memory that may be promised on the device without lending, MiB."""
+        """Return the memory that may be reserved on the device without lending, in MiB."""
         return int(self._limit[device])
 
     def lent(self) -> Bools:
-        """Return a mask of devices on which more than their memory is promised, [D]."""
+        """Return a mask of devices with more memory reserved than that limit, [D]."""
         return np.asarray(np.asarray(self.memory_used) > np.asarray(self._limit), dtype=np.bool_)
 
     def refresh_row(self, row: int, devices: Sequence[int] | None = None) -> None:
-        """Derive what is free on node `row` from declared and used columns.
+        """Derive the free columns of node `row` from declared and used columns.
 
-        `devices` are the device rows whose use changed; all of the node's when left out.
-        """
+        `devices` are the device rows whose use changed; None: all of the node."""
         begin, end = self.start[row], self.start[row + 1]
         if begin == end:
             self.max_milli_free[row] = self.max_memory_free[row] = -1
@@ -603,10 +600,12 @@ class LedgerTable:
                 within = max(0, -self.short_of(device))
                 unpromised = max(0, self._harvest_limit[device] - used)
                 unneeded = within if self.measured[device] else -1
-                # What fits the card by requests is no loan: no metric and no reserve keeps it back.
+                # Requests that fit the GPU are no loan: neither measurements nor the reserve limit
+                # them.
                 harvest = max(0, self._card[device] - used, min(unpromised, within))
         idle = usable and self.pods[device] == 0
-        # A MIG instance's parent is part of its state: instances of two cards are not alike.
+        # A MIG instance's parent is part of its state: instances of two GPUs are not
+        # interchangeable.
         kind = self.kind_of[device] + ((self.parents[device] + 1) << 20)
         self._milli_left[device] = milli
         self._memory_left[device] = memory
@@ -619,15 +618,15 @@ class LedgerTable:
         self.device_cells[_HELD, device] = (harvest, self.pods[device], self.memory_used[device])
 
     def _overbooked(self, device: int) -> bool:
-        """Return Return True if the device's pods hold more than may be promised: then it takes no
-        other pod."""
+        """Return True if the device's pods hold more than may be reserved; the device then takes no
+        more pods."""
         return (
             self.memory_used[device] > self._most[device]
             or self.milli_used[device] > self.milli_total[device]
         )
 
     def _relative_is_busy(self, device: int) -> bool:
-        """Return Return True if the card of this instance, or an instance of this card, is held."""
+        """Return True if this instance's GPU, or a MIG instance of this GPU, is held."""
         parent = self.parents[device]
         if parent >= 0 and self.pods[parent]:
             return True

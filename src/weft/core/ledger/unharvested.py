@@ -1,4 +1,5 @@
-"""Shows the accounts as if nothing had been measured, for questions; restored afterwards."""
+"""Shows the accounts temporarily as if nothing had been measured, to decide again without
+metrics."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +11,8 @@ from weft.core.ledger.table import LedgerTable
 
 @contextmanager
 def nothing_idle(table: LedgerTable) -> Iterator[None]:
-    """Show harvesting policies a ledger whose pods leave nothing idle, for the duration of the
-    context. Only two columns change, and no version: use a separate `Assessor`.
-    """
+    """Show policies a ledger whose pods leave no memory idle, for the duration of the context. Only
+    two columns change, and no version: use a separate `Assessor`."""
     if not table.harvests:
         yield
         return

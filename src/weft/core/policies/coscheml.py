@@ -95,8 +95,7 @@ class CoschemlPolicy(Policy):
         self._numbers = {name: number for number, name in enumerate(known)}
         self._costs.forget()
 
-    # --- filters and scores for one pod
-    # --------------------------------------------------------------
+    # --- filters and scores for one pod -----------------------------------------------------------
 
     def filter_nodes(self, query: Query) -> Bools | None:
         """With `exact`, accept nodes with fewer than two pods on the first GPU, [n]; otherwise
@@ -127,8 +126,7 @@ class CoschemlPolicy(Policy):
         """Predict the slowdown of the pod and of its co-residents."""
         return predictions(self.view, shape, co_residents, model)
 
-    # --- matching with other waiting pods
-    # ------------------------------------------------------------
+    # --- matching with other waiting pods ---------------------------------------------------------
 
     def filter_pending(self, query: Query, pending: Sequence[Shape]) -> Bools | None:
         """Accept only the GPU (with `exact` the node) that the pod is matched with; none if all

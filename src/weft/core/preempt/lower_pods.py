@@ -310,7 +310,7 @@ def fewest_holders(table: LedgerTable, demand: Demand, freed: FreedByNode) -> In
         fewest = np.full(table.count, STAYS, dtype=np.int64)
         np.minimum.at(fewest, nodes[held > 0], held[held > 0])
         return fewest
-    stays = np.where(table.device_pods > held, STAYS >> 8, held)  # not to be had whole
+    stays = np.where(table.device_pods > held, STAYS >> 8, held)  # cannot be emptied
     in_order = np.lexsort((stays, nodes))
     place = np.arange(len(in_order)) - table.starts.take(nodes[in_order])
     first = place < demand.gpus

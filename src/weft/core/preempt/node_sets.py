@@ -207,7 +207,7 @@ class NodeSets:
         GPUs]."""
         table, here = self._table, self._devices
         kinds = table.device_kind[here]
-        unusable = table.device_usable[here] == 0  # it may be of use when it is left
+        unusable = table.device_usable[here] == 0  # may become usable when pods leave
         if need.whole:
             held = goes @ self._holds
             good = (table.device_pods[here] <= held) | unusable

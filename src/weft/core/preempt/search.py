@@ -129,7 +129,7 @@ class VictimSearch:
             return FoundVictims(row, (), None)
         steps = self._lower.priorities(self._priority)
         which = steps[self._first_step(steps) :]
-        if self._suits is not None:  # those of any priority may do: two looks at all nodes
+        if self._suits is not None:  # any priority may help: try the first and the last
             which = list(dict.fromkeys((*which[:1], *which[-1:])))
         for up_to in which:
             if (found := self._best(up_to, violating=False)) is not None:
@@ -232,7 +232,7 @@ class VictimSearch:
         if not self._simple:
             return self._best_by_rules(here, violating=violating)
         never: dict[int, bool] = {}
-        if not violating:  # all have a victim of this very priority: one pod alone costs least
+        if not violating:  # all sets have this priority: single pods cost least
             found = self._first_of(here, never, violating=False, alone=True)
             if found is not None:
                 return found
@@ -310,7 +310,7 @@ class VictimSearch:
             if helps or (self._fits(row, chosen) and self._accepted(row, chosen)):
                 return FoundVictims(row, chosen, cost)
             if row in looked_at:
-                if all(each.row != row for each in sets):  # the last of them
+                if all(each.row != row for each in sets):  # the node's last set
                     found = self._put_back(row, here[row], violating=violating)
                     if found is not None and found.cost is not None:
                         self._push(sets, row, [(found.cost, found.victims)], helps=True)

@@ -35,7 +35,7 @@ class RecordedRun:
                 at_ns.append(line.at_ns)
                 if isinstance(line.event, PodAdded | BindOn) and line.event.pod.created_ns:
                     ahead_ns.append(line.event.pod.created_ns - line.at_ns)
-        except BadInputError:  # said where it is met
+        except BadInputError:  # `states` reports it
             pass
         self.offset_s = max(ahead_ns, default=0) / SECOND_NS
         self.at_s = array("d", (each / SECOND_NS + self.offset_s for each in at_ns))

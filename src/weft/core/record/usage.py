@@ -231,7 +231,7 @@ class UsageMeter:
         if isinstance(event, SignalsChanged):
             held = self._ledger.holdings
             for uid, booking in [*self._charged.items()]:
-                if sum(held[uid].idle_mib) != booking.idle_mib:  # measured: that books nothing
+                if sum(held[uid].idle_mib) != booking.idle_mib:  # a measurement causes no booking
                     self._book_anew(uid)
         self._nodes_heard(event)
         if self._generation != self._ledger.generation:
