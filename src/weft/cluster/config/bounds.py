@@ -17,13 +17,13 @@ _ORIGINAL_PORTS = (39_999, 12_345)
 
 
 FORMER_NAMES = {"lessons": "oomHistory"}
-"""Settings of Weft 0.1, and their names today."""
+"""Renamed settings of Weft 0.1, with their current names."""
 
 
 def from_builtins(document: Any) -> Configuration:
-    """Convert a decoded file to a configuration, each setting within its bounds.
+    """Convert a decoded file to a configuration, with each setting within its bounds.
 
-    `lessons` is Weft 0.1's name of `oomHistory`."""
+    `lessons` is accepted as Weft 0.1's name of `oomHistory`."""
     if isinstance(document, dict) and "lessons" in document:
         if "oomHistory" in document:
             raise BadInputError(
@@ -34,7 +34,7 @@ def from_builtins(document: Any) -> Configuration:
 
 
 def check_again(config: Configuration) -> None:
-    """Check settings that were changed after they were read."""
+    """Check settings that were changed after the file was read."""
     from_builtins(msgspec.to_builtins(config))
     check_bounds(config)
 
@@ -83,7 +83,7 @@ def _check_names(config: Configuration) -> None:
 
 
 def _check_ports(config: Configuration) -> None:
-    """Check that the two servers of one process have different ports; 0 picks a free one."""
+    """Check that the process's two servers have different ports; 0 picks a free one."""
     http, extender = config.http, config.extender
     apart = http.address != extender.address and not {http.address, extender.address} & {
         *EVERYWHERE
@@ -99,7 +99,7 @@ def _check_ports(config: Configuration) -> None:
 
 
 def _check_door(extender: ExtenderSettings) -> None:
-    """Check the extender's clients: they may bind any pod, so remote ones need a certificate."""
+    """Check that a remotely reachable extender verifies its clients, as they may bind any pod."""
     if not extender.enabled or is_loopback(extender.address):
         return
     if not (extender.client_authority_file or extender.anyone_may_bind):

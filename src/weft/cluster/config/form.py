@@ -22,8 +22,8 @@ from weft.model.request import PREFERENCES_PERCENT
 API_VERSION = "weft.dev/v1"
 KIND = "WeftConfiguration"
 MOST_WEIGHT = 1_000_000
-"""Upper limit of weights: scores of 0 to 100 times this, summed over all policies, fit into 64
-bits."""
+"""Upper limit of weights: scores of 0 to 100 times this weight, summed over all policies, fit into
+64 bits."""
 
 # Error messages use `refused` and `above` instead of the bound; {} is the value.
 Promise = Annotated[
@@ -45,7 +45,8 @@ LookSeconds = Annotated[
 
 
 class PolicySettings(Section, frozen=True):
-    """One policy of a profile. The first one orders the queue, breaks ties and picks devices."""
+    """One policy of a profile. The first policy orders the queue, breaks ties and chooses
+    devices."""
 
     name: Annotated[
         str,
@@ -148,8 +149,8 @@ class LeaseSettings(Section, frozen=True):
 
 
 class LimitsSettings(Section, frozen=True):
-    """How much of a GPU's memory may be promised, as a multiple of what it has, and how long a
-    pod's full request counts."""
+    """Limits for reserving GPU memory, as a multiple of what a GPU has, and for how long a pod's
+    full request counts."""
 
     overcommit: Annotated[
         Promise,
@@ -181,7 +182,7 @@ class LimitsSettings(Section, frozen=True):
 
 
 class VolumeSettings(Section, frozen=True):
-    """Claims that are bound with their pod's node (WaitForFirstConsumer)."""
+    """Volume claims that are bound only once their pod has a node (WaitForFirstConsumer)."""
 
     timeout_seconds: Annotated[
         float,
@@ -204,7 +205,7 @@ class OomHistorySettings(Section, frozen=True):
 
 
 class InventoryRule(Section, frozen=True):
-    """GPUs of nodes that nothing else describes; the first matching rule counts."""
+    """GPUs of nodes that no other source describes; the first matching rule counts."""
 
     count: Annotated[int, Meta(ge=1, le=MOST_GPUS), "number of GPUs of each of these nodes"]
     memory_mib: Annotated[
@@ -220,7 +221,7 @@ class InventoryRule(Section, frozen=True):
 
 
 class HttpSettings(Section, frozen=True):
-    """The scheduler's own HTTP server: health, metrics, explain."""
+    """HTTP server of the scheduler: health, metrics, explanations."""
 
     address: Annotated[
         str, "all addresses, so that the kubelet's probes and Prometheus reach it"
@@ -251,7 +252,7 @@ class EventSettings(Section, frozen=True):
 
 
 class UsageSettings(Section, frozen=True):
-    """Groups of pods for which metrics tell the GPUs they hold, for `weft usage --prometheus`."""
+    """Groups of pods for which metrics report the GPUs held, for `weft usage --prometheus`."""
 
     labels: Annotated[
         tuple[str, ...],
@@ -291,7 +292,8 @@ class CompatSettings(Section, frozen=True):
 
 
 BY_SCHEDULER_NAME, BY_AUTO = "schedulerName", "auto"
-"""Values of routes that name no policy: the pod's own profile; and gpushare or Co-scheML."""
+"""Values of routes that name no policy: the policies of the pod's own profile, or gpushare or
+Co-scheML."""
 
 DEFAULT_ROUTES = {
     "/weft": BY_SCHEDULER_NAME,
@@ -349,7 +351,7 @@ class ExtenderSettings(Section, frozen=True):
 
 
 class OwnMetric(Section, frozen=True):
-    """The meaning of an exporter's metric that Weft does not know; see docs/reference/telemetry.md.
+    """Meaning of an exporter's metric that Weft does not know; see docs/reference/telemetry.md.
 
     `scale` converts the metric's unit to Weft's: 0.01 for percentages."""
 
@@ -369,7 +371,7 @@ DEFAULT_EXPORTERS = (
 
 
 class TelemetrySettings(Section, frozen=True):
-    """The sources of GPU metrics, and how often and how far back they are read."""
+    """Sources of GPU metrics, how often they are read, and how far back."""
 
     url: Annotated[
         str,
@@ -442,8 +444,8 @@ class TelemetrySettings(Section, frozen=True):
 
 
 class InterferenceSettings(Section, frozen=True):
-    """Predictions of how much applications slow each other down (at most one file), and how the
-    actual slowdown of pods is observed and stored."""
+    """Predictions of how much applications slow each other down (at most one file), and how
+    observed slowdown is measured and stored."""
 
     table: Annotated[
         str,
@@ -503,7 +505,7 @@ DEFAULT_PROFILES = (
 
 
 class Configuration(Section, frozen=True):
-    """The whole file."""
+    """The whole configuration file."""
 
     api_version: Annotated[str, "version of this file's form; other versions are refused"] = (
         API_VERSION

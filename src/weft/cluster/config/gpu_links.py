@@ -1,4 +1,4 @@
-"""Settings for how GPUs are connected, on nodes where nothing else reports it."""
+"""Settings for how GPUs are connected, for nodes that report nothing about it."""
 
 from collections.abc import Sequence
 from typing import Annotated

@@ -12,8 +12,7 @@ from weft.model.nearest import unknown
 
 
 def maker(config: Configuration, registry: Registry) -> Callable[..., Policy]:
-    """Return `registry.create` with the configured `compat` as default, unless an option sets
-    it."""
+    """Return `registry.create` with the configured `compat` as the default of that option."""
 
     def create(name: str, **options: Any) -> Policy:
         system = registry.compat_system(name)
@@ -49,7 +48,7 @@ def profiles(config: Configuration, registry: Registry, where: str = "") -> list
 
 
 def _check_policies(config: Configuration, registry: Registry, where: str) -> None:
-    """Check that each route's policy can be created without options."""
+    """Check that each route names a profile, or a policy that needs no options."""
     known = {BY_AUTO, BY_SCHEDULER_NAME, *(profile.scheduler_name for profile in config.profiles)}
     for path, policy in config.extender.routes.items():
         if policy not in known:

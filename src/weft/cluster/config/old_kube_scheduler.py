@@ -1,7 +1,7 @@
 """Converts older kube-scheduler configurations to v1: moved fields, renamed plugins.
 
-Alnair's and Genius' plugins were compiled into their own kube-scheduler. Their profiles become
-Weft's; everything else stays kube-scheduler's."""
+Alnair's and Genius' plugins were compiled into their own kube-scheduler. Profiles with them become
+Weft profiles; everything else stays with kube-scheduler."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,7 +22,7 @@ OUR_POLICY = {
     "vgpuscheduler": "alnair-cost-saving",
     "genius": "genius",
 }
-"""Weft's policies by the original plugin that they replace, its name in lower case."""
+"""Weft's policies by the name, in lower case, of the original plugin that they replace."""
 
 _POINTS = _names(
     """
@@ -83,7 +83,7 @@ _NS_PER_S = 1_000_000_000
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """A setting of the old file that has no equivalent today: its place, its value, and why."""
+    """A setting of the old file that has no equivalent today: its place, value, and the reason."""
 
     where: str
     value: str
@@ -91,7 +91,7 @@ class LeftOut(msgspec.Struct, frozen=True):
 
 
 class KubeSchedulerImport(msgspec.Struct, frozen=True):
-    """The v1 configuration (None if all of it became Weft's), and what else became of the file.
+    """The v1 configuration (None if all of it became Weft's), and the other results of the import.
 
     `weft_profiles`: policies by schedulerName. `extenders`: as in the v1 configuration."""
 
@@ -167,7 +167,7 @@ def import_kube_scheduler(document: Mapping[str, Any], place: str) -> KubeSchedu
 
 
 def _leases(value: Any, place: str, left_out: list[LeftOut]) -> Any:
-    """Replace the lock by leases, the only kind that is left."""
+    """Replace the lock by leases, the only kind that kube-scheduler still has."""
     if isinstance(value, Mapping) and value.get("resourceLock") not in (None, "leases"):
         where, lock = f"{place}.leaderElection.resourceLock", str(value["resourceLock"])
         left_out.append(LeftOut(where, lock, "leases are the only lock left, and replace it"))
@@ -178,7 +178,8 @@ def _leases(value: Any, place: str, left_out: list[LeftOut]) -> Any:
 def _profiles(
     document: Mapping[str, Any], place: str, ours: dict[str, str], left_out: list[LeftOut]
 ) -> list[dict[str, Any]]:
-    """Return profiles that stay kube-scheduler's; profiles with originals' plugins go to `ours`."""
+    """Return profiles that stay with kube-scheduler; add profiles with the original systems'
+    plugins to `ours`."""
     profiles = []
     for where, profile in entries(document, "profiles", place):
         name = str(profile.get("schedulerName") or "default-scheduler")
@@ -308,8 +309,8 @@ def _extenders(
 def entries(
     document: Mapping[str, Any], key: str, place: str
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each object of the list under this key, with its place; `BadInputError` if it is no
-    list."""
+    """Yield each object of the list under this key, with its place; `BadInputError` if the value is
+    not a list, or an entry not an object."""
     value = document.get(key)
     if value is not None and not isinstance(value, list):
         raise BadInputError(f"{place}.{key}", f"{_shown(value)} is not a list")
@@ -321,7 +322,8 @@ def entries(
 
 
 def part(document: Mapping[str, Any], key: str, place: str) -> Mapping[str, Any]:
-    """Return the object under this key, empty if missing; `BadInputError` if it is no object."""
+    """Return the object under this key, {} if missing; `BadInputError` if the value is not an
+    object."""
     value = document.get(key)
     if value is not None and not isinstance(value, Mapping):
         raise BadInputError(f"{place}.{key}", f"{_shown(value)} is not an object")

@@ -1,9 +1,9 @@
 """Converts configurations of the original systems and of older kube-schedulers.
 
 Input: `--policy-config-file` (kind Policy), KubeSchedulerConfiguration of any version, ConfigMaps
-with either, and Elastic GPU's load-aware policy. Output: a KubeSchedulerConfiguration v1 for what
-stays kube-scheduler's, a WeftConfiguration for what becomes Weft's, and each setting that neither
-can express, with the reason."""
+with either, and Elastic GPU's load-aware policy. Output: a KubeSchedulerConfiguration v1 for
+kube-scheduler, a WeftConfiguration for Weft, and each setting that neither can express, with the
+reason."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -24,14 +24,14 @@ from weft.model import BadInputError
 
 KUBE_SCHEDULER = "kubescheduler.config.k8s.io/"
 LOAD_AWARE = "nano-load-binpack"
-"""The policy that replaces Elastic GPU's load-aware policy."""
+"""Policy that replaces Elastic GPU's load-aware policy."""
 _LOAD_METRICS = ("gpu_core_usage_avg", "gpu_memory_usage_avg")
 _ORIGINAL_PORTS = ("39999", "12345", "32766")
 
 
 class ImportedConfiguration(msgspec.Struct, frozen=True):
-    """The result of an import: both configurations (None if nothing goes there), and what was left
-    out."""
+    """Result of an import: both configurations (None if nothing belongs there), and the settings
+    left out."""
 
     kube_scheduler: dict[str, Any] | None
     weft: dict[str, Any] | None
@@ -50,8 +50,8 @@ class _Collected:
         self.known = False
 
     def take(self, imported: KubeSchedulerImport, place: str) -> None:
-        """Take a kube-scheduler's configuration; only the first of a file counts, as there is one
-        process."""
+        """Add a kube-scheduler configuration; only the first of a file counts, because a
+        kube-scheduler reads one."""
         self.known = True
         self.left_out += imported.left_out
         if self.kube_scheduler is not None:
@@ -69,7 +69,7 @@ class _Collected:
 
 
 def import_configuration(text: bytes, where: str) -> ImportedConfiguration:
-    """Convert this text; `BadInputError` if it holds no scheduler configuration that is known."""
+    """Convert this text; `BadInputError` if it contains no known scheduler configuration."""
     collected = _Collected()
     for number, document in enumerate(_documents(text, where), 1):
         try:
@@ -144,7 +144,7 @@ def _take(document: Any, place: str, collected: _Collected) -> None:
 
 
 def _take_config_map(document: Mapping[str, Any], place: str, collected: _Collected) -> None:
-    """Take the values of a ConfigMap that are configurations themselves."""
+    """Add those values of a ConfigMap that are configurations themselves."""
     for key, value in part(document, "data", place).items():
         at = f"{place}.data[{key}]"
         try:
@@ -163,7 +163,7 @@ def _is_load_aware(document: Mapping[str, Any]) -> bool:
 
 
 def _take_load_aware(document: Mapping[str, Any], place: str, collected: _Collected) -> None:
-    """Take Elastic GPU's load-aware policy: `LOAD_AWARE` reads the same two metrics."""
+    """Add Elastic GPU's load-aware policy: `LOAD_AWARE` reads the same two metrics."""
     collected.known = True
     collected.routes["/scheduler"] = LOAD_AWARE
     spec = document["spec"]
@@ -186,8 +186,8 @@ def _take_load_aware(document: Mapping[str, Any], place: str, collected: _Collec
 
 
 def _weft(collected: _Collected) -> dict[str, Any] | None:
-    """Return the WeftConfiguration with the settings that differ from the defaults; None without
-    any."""
+    """Return the WeftConfiguration with the settings that differ from the defaults; None if there
+    are none."""
     if not collected.profiles and not collected.routes:
         return None
     configuration: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND}

@@ -1,4 +1,4 @@
-"""Settings for which pods usually come: declared, or learnt from the pods in the API."""
+"""Settings for typical pods: declared, or learnt from the pods in the API."""
 
 from typing import Annotated
 
@@ -57,7 +57,7 @@ class UsualPods(Section, frozen=True):
 
 
 class PopularitySettings(Section, frozen=True):
-    """The usual pods, for policies that keep room for them (least-stranding, auto, fgd)."""
+    """Typical pods, for policies that keep room for them (least-stranding, auto, fgd)."""
 
     half_life_seconds: Annotated[
         float,

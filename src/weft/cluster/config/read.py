@@ -1,6 +1,6 @@
-"""Reads a configuration file; errors name file, field and remedy.
+"""Reads a configuration file; errors name the file, the field and the fix.
 
-Nothing that decides is imported here: the node's agent reads the same file."""
+This module imports no decision code, because the node's agent reads the same file."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,8 @@ _LABEL_KEY = re.compile(
 
 
 def read(path: Path) -> Configuration:
-    """Read the configuration in this file, and check all that can be checked without a cluster."""
+    """Read the configuration in this file, and check everything that can be checked without a
+    cluster."""
     text = read_bytes(path)
     config = decode(text, str(path))
     _check_files(config, str(path))
@@ -36,7 +37,7 @@ def read(path: Path) -> Configuration:
 
 
 def decode(text: bytes, where: str) -> Configuration:
-    """Decode a configuration; `where` names it in errors."""
+    """Decode a configuration; errors name it as `where`."""
     empty = "is empty; write apiVersion: weft.dev/v1 and what differs"
     document = read_document(text, where, API_VERSION, KIND, empty=empty)
     try:
@@ -62,7 +63,7 @@ def _check_profiles(config: Configuration, where: str) -> None:
 
 
 def _check(config: Configuration, where: str) -> None:
-    """Check what types and bounds cannot express."""
+    """Check rules that types and bounds cannot express."""
     _check_profiles(config, where)
     try:
         check_bounds(config)
@@ -118,8 +119,8 @@ def _check_extender(extender: ExtenderSettings, where: str) -> None:
 
 
 def _check_files(config: Configuration, where: str) -> None:
-    """Check that named files exist and can be read; their contents are checked where they are
-    used."""
+    """Check that the named files exist and are readable; the code that uses them checks their
+    contents."""
     extender = config.extender
     for field, name, kind in (
         ("extender.certificateFile", extender.certificate_file, "a PEM file"),

@@ -1,4 +1,4 @@
-"""The port type and other basics of the configuration file's sections."""
+"""Basics of the configuration file's sections, such as the type of ports."""
 
 from typing import Annotated
 

@@ -30,12 +30,12 @@ REASONS = dict(_reasons(Configuration))
 
 
 def as_yaml(config: Configuration) -> str:
-    """Return the configuration as YAML, with each reason at the setting's first occurrence."""
+    """Return the configuration as YAML, with each setting's reason at its first occurrence."""
     return "\n".join(_fields(msgspec.to_builtins(config), "", dict(REASONS))) + "\n"
 
 
 def _fields(fields: dict[str, Any], path: str, reasons: dict[str, str]) -> Iterator[str]:
-    """Yield the lines of a mapping; each reason used is removed from `reasons`."""
+    """Yield the lines of a mapping; remove each reason used from `reasons`."""
     for name, value in fields.items():
         reason = reasons.pop(f"{path}{name}", "")
         for line in textwrap.wrap(reason, _WIDTH, break_on_hyphens=False):
@@ -68,7 +68,8 @@ def settings() -> list[tuple[str, str, str]]:
 
 
 def explain(path: str) -> list[tuple[str, str, str]]:
-    """Return the settings at and below this path; `BadInputError` if there is none."""
+    """Return (path, default, reason) of the settings at and below this path; `BadInputError` if
+    there is none."""
     below = [setting for setting in settings() if not path or _below(setting[0], path)]
     if not below:
         raise BadInputError("setting", _unknown(path))

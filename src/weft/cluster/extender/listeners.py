@@ -1,9 +1,8 @@
-"""The extender's listeners: its own port, optionally the original systems' too, with or without
-TLS.
+"""Listeners of the extender: its own port, and optionally the original systems' ports, with or
+without TLS.
 
 Any admitted client may bind any pod. So a port that other machines can reach requires client
-certificates, unless the configuration explicitly allows anyone.
-"""
+certificates, unless the configuration explicitly allows anyone."""
 
 from pathlib import Path
 
@@ -17,13 +16,12 @@ from weft.model import BadInputError
 
 
 class ListenerOptions(msgspec.Struct, frozen=True):
-    """Settings, with reasons.
+    """Addresses and access of the listeners, with reasons for the defaults.
 
-    `host`: loopback, since a client that reaches it may bind. `port`: Elastic GPU's.
-    `original_ports`: also 39999 and 12345, so that kube-schedulers configured for the originals
-    keep working. `certificate`, `key`: PEM files; without them plain HTTP. `client_authority`:
-    admit only clients with a certificate signed by it. `anyone`: admit every client.
-    """
+    `host`: loopback, because its clients may bind pods. `port`: Elastic GPU's. `original_ports`:
+    also listen on 39999 and 12345, so that kube-schedulers configured for the original systems keep
+    working. `certificate`, `key`: PEM files; without them plain HTTP. `client_authority`: admit
+    only clients with a certificate signed by it. `anyone`: admit every client."""
 
     host: str = "127.0.0.1"
     port: int = ORIGINAL_PORTS[0]
@@ -35,12 +33,12 @@ class ListenerOptions(msgspec.Struct, frozen=True):
 
     @property
     def door(self) -> AccessRule:
-        """The rule that decides which clients are admitted."""
+        """Rule that decides which clients are admitted."""
         return AccessRule(self.client_authority is not None, self.anyone)
 
 
 async def listen(server: ExtenderServer, wish: ListenerOptions) -> list[int]:
-    """Open every port and return the numbers. `BadInputError` if one cannot be opened."""
+    """Open every port and return the numbers. `BadInputError` if a port cannot be opened."""
     if (wish.certificate is None) != (wish.key is None):
         raise BadInputError("certificate", "requires its key; specify both")
     if wish.client_authority is not None and wish.certificate is None:

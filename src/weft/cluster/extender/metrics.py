@@ -17,11 +17,11 @@ REJECTED = "weft_extender_rejected"
 
 
 class ExtenderMetrics(Collector):
-    """Requests by path, verb and result; their durations; rejected requests by reason.
+    """Metrics of the extender: requests by path, verb and result, their durations, and rejected
+    requests by reason.
 
     Labels come from routes and from fixed words in the code, never from requests, so that their
-    number is bounded.
-    """
+    number is bounded."""
 
     def __init__(self) -> None:
         self.requests: dict[tuple[str, str, str], int] = {}

@@ -1,9 +1,9 @@
-"""Parses each pod once, although kube-scheduler sends it whole with filter and again with
+"""Caches parsed pods, because kube-scheduler sends a whole pod with filter and again with
 prioritize.
 
-The cache key is the pod's whole content, never just the UID it claims: a request with another pod's
-UID but different content is answered for that content, and does not change the other pod's entry.
-"""
+The cache key is the pod's whole content, never just the UID in the request: a request with another
+pod's UID but different content is answered for that content, and does not change the other pod's
+entry."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -13,15 +13,14 @@ from weft.kube.pods import Pod
 from weft.model import PodRequest
 
 LARGE_BYTES = 65_536
-"""Largest pod JSON that is cached. Pods have some kB; this bounds memory for any input."""
+"""Largest pod JSON that is cached. Pods have some kB; the limit bounds memory for any input."""
 
 
 class PodCache:
     """Caches the requests of pods; the least recently used are dropped.
 
-    A pod is parsed again when its content or `settings` (on which a dialect's reading depends)
-    changed. `parsed` counts parses.
-    """
+    A pod is parsed again when its content changes, or `settings` that influence how it is read.
+    `parsed` counts parses."""
 
     def __init__(self, parse: Callable[[Pod], PodRequest], keep: int = 10_000) -> None:
         self.parsed = 0

@@ -1,9 +1,8 @@
-"""The extender protocol v1: converts bytes to values, and values to bytes. Pure.
+"""Converts extender protocol v1 from bytes to values, and values to bytes. Pure.
 
-Go's types carry no JSON tags: keys are written capitalised, and read in any case as Go's decoder
+Go's types have no JSON tags: keys are written capitalised, and read in any case as Go's decoder
 does (kube-scheduler before 1.17 sends them in lower case). Go's nil is `null`. Nodes that were sent
-in full are returned as the same bytes.
-"""
+in full are returned as the same bytes."""
 
 from collections import deque
 from typing import TypeVar
@@ -15,7 +14,7 @@ from weft.model import BadInputError, ObjectMeta
 from weft.model.manifest import Api
 
 MOST_NODES = 100_000
-"""Most nodes of one request. Kubernetes supports 5,000; more only cost memory."""
+"""Maximum number of nodes of one request. Kubernetes supports 5,000; more only cost memory."""
 _LONGEST_TEXT = 300
 
 T = TypeVar("T")
@@ -23,11 +22,11 @@ Fields = dict[str, msgspec.Raw]
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True, gc=False):
-    """Arguments of filter and prioritize. `nodes` by name if whole nodes were sent, else None.
+    """Arguments of filter and prioritize. `nodes` has the JSON by name if whole nodes were sent,
+    otherwise it is None.
 
     `raw_pod` and `raw_names` are the JSON as received; if `raw_names` is `null` and `nodes` None,
-    the caller sent neither list.
-    """
+    the caller sent neither list."""
 
     pod: Pod
     names: list[str]
@@ -37,12 +36,12 @@ class ExtenderArgs(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def has_nodes(self) -> bool:
-        """True if either list was sent, empty or not."""
+        """True if the caller sent either list, empty or not."""
         return self.nodes is not None or self.raw_names != _NULL_BYTES
 
 
 class BindArgs(msgspec.Struct, frozen=True, gc=False):
-    """A pod and the node it is to be bound to."""
+    """Arguments of bind: a pod, and the node to bind it to."""
 
     name: str
     namespace: str
@@ -51,14 +50,15 @@ class BindArgs(msgspec.Struct, frozen=True, gc=False):
 
 
 class Victims(msgspec.Struct, frozen=True, gc=False):
-    """Pods (by UID) that would have to be preempted on one node."""
+    """Pods (by UID) that kube-scheduler would preempt on one node."""
 
     uids: list[str]
     pdb_violations: int = 0
 
 
 class PreemptArgs(msgspec.Struct, frozen=True, gc=False):
-    """The pod, and by node the victims that kube-scheduler would preempt for it."""
+    """Arguments of preempt: the pod, and by node the victims that kube-scheduler would preempt for
+    it."""
 
     pod: Pod
     raw_pod: bytes
@@ -66,7 +66,7 @@ class PreemptArgs(msgspec.Struct, frozen=True, gc=False):
 
 
 class FilterAnswer(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
-    """ExtenderFilterResult: names if names were sent, nodes if nodes were."""
+    """Go's ExtenderFilterResult: node names if names were sent, whole nodes if nodes were."""
 
     nodes: "NodeList | None" = None
     node_names: msgspec.Raw | None = None
@@ -76,40 +76,41 @@ class FilterAnswer(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
 
 
 class NodeList(msgspec.Struct, frozen=True, gc=False):
-    """A v1.NodeList; its items are passed through."""
+    """Go's v1.NodeList; its items are passed through."""
 
     items: list[msgspec.Raw]
     metadata: dict[str, str] = {}
 
 
 class HostPriority(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
-    """One node's score, an integer: a float makes kube-scheduler reject the whole answer."""
+    """Score of one node, an integer: a float makes kube-scheduler reject the whole answer."""
 
     host: str
     score: int
 
 
 class MetaPod(msgspec.Struct, frozen=True, gc=False):
-    """A victim by UID."""
+    """UID of one victim."""
 
     uid: str = msgspec.field(name="UID")
 
 
 class MetaVictims(msgspec.Struct, frozen=True, gc=False):
-    """One node's victims."""
+    """Victims on one node."""
 
     pods: list[MetaPod] = msgspec.field(name="Pods")
     pdb_violations: int = msgspec.field(name="NumPDBViolations")
 
 
 class PreemptAnswer(msgspec.Struct, frozen=True, gc=False):
-    """ExtenderPreemptionResult: always victims by UID, whichever form was sent."""
+    """Go's ExtenderPreemptionResult: always victims by UID, whichever form was sent."""
 
     victims: dict[str, MetaVictims] = msgspec.field(name="NodeNameToMetaVictims")
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
-    """ExtenderBindingResult, also used for errors of requests whose result has no error field."""
+    """Go's ExtenderBindingResult, also used for errors of requests whose result has no error
+    field."""
 
     error: str = ""
 
@@ -131,12 +132,11 @@ _NULL = msgspec.Raw(_NULL_BYTES)
 
 
 class ArgsReader:
-    """Reads ExtenderArgs. A list of names equal to a recently received or answered one is returned
-    as the same list object.
+    """Reads ExtenderArgs. For a list of names equal to a recent one, received or answered, it
+    returns the same list object.
 
-    prioritize asks about the nodes that filter returned: thousands of names are then neither
-    decoded nor looked up again (`questions.RowLookup`).
-    """
+    prioritize asks about the nodes that filter returned: thousands of names then need neither
+    decoding nor lookups (`questions.RowLookup`)."""
 
     def __init__(self, lists: int = 4) -> None:
         self._known: deque[tuple[bytes, list[str]]] = deque(maxlen=lists)
@@ -186,7 +186,7 @@ def read_bind(body: bytes) -> BindArgs:
 
 
 def read_preempt(body: bytes) -> PreemptArgs:
-    """Decode ExtenderPreemptionArgs, in either of its two forms."""
+    """Decode ExtenderPreemptionArgs, with whole victims or victims by UID."""
     fields = _fold(body, "the request")
     pod, raw_pod = _read_pod(fields)
     by_uid = fields.get("nodenametometavictims", _NULL)
@@ -223,7 +223,7 @@ def _not_too_many(nodes: int, where: str) -> None:
 
 
 def _fold(raw: bytes | msgspec.Raw, where: str) -> Fields:
-    """Return an object's members with names in lower case; the last of equal ones wins."""
+    """Return an object's members with names in lower case; of equal names the last wins."""
     return {key.lower(): value for key, value in _read(_fields, raw, where).items()}
 
 

@@ -1,4 +1,4 @@
-"""The original systems' reports by GET: gpushare's `inspect` and Elastic GPU's `status`."""
+"""Reports of the original systems by GET: gpushare's `inspect` and Elastic GPU's `status`."""
 
 from collections.abc import Callable
 
@@ -11,11 +11,11 @@ from weft.model import Gpu, GpuMemoryRequest, Node
 ELASTIC_RESOURCES = ("elasticgpu.io/gpu-core", "elasticgpu.io/gpu-memory")
 
 NameOf = Callable[[str], tuple[str, str]]
-"""A function that returns a pod's namespace and name by UID."""
+"""Returns a pod's namespace and name by UID."""
 
 
 class InspectedPod(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod's share of one device."""
+    """Share of one device that a pod holds, in gpushare's units."""
 
     name: str
     namespace: str
@@ -23,7 +23,7 @@ class InspectedPod(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class InspectedDevice(msgspec.Struct, frozen=True):
-    """One GPU, in gpushare's units."""
+    """Memory of one GPU, in gpushare's units."""
 
     id: int
     total_gpu: int = msgspec.field(name="totalGPU")
@@ -32,7 +32,7 @@ class InspectedDevice(msgspec.Struct, frozen=True):
 
 
 class InspectedNode(msgspec.Struct, frozen=True):
-    """One node, in gpushare's units."""
+    """Memory of one node's GPUs, in gpushare's units."""
 
     name: str
     total_gpu: int = msgspec.field(name="totalGPU")
@@ -41,7 +41,7 @@ class InspectedNode(msgspec.Struct, frozen=True):
 
 
 class Inspection(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The whole answer; `error` is left out if empty."""
+    """Answer of gpushare's `inspect`; `error` is left out if empty."""
 
     nodes: list[InspectedNode]
     error: str = ""
@@ -55,8 +55,8 @@ class _Card(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 def inspect(ledger: Ledger, unit: str, name_of: NameOf, node: str = "") -> Inspection:
-    """Report every node with a GPU, or `node` alone; `unit` applies where a node does not state its
-    own."""
+    """Report every node with a GPU, or `node` alone; `unit` applies to nodes that do not state a
+    unit."""
     rows = ledger.table.row_of
     if node and node not in rows:
         return Inspection([], f"node {node} is not known")
@@ -90,10 +90,9 @@ def _inspect_device(
 
 
 def _units(used_mib: int, card_mib: int, unit_mib: int) -> int:
-    """Convert MiB of this card to units; a partly used unit counts as a whole one.
+    """Convert MiB of this GPU to units; a partly used unit counts as a whole one.
 
-    All units together are the whole card, so a unit may be larger than `unit_mib`.
-    """
+    All units together are the whole GPU, so a unit may be larger than `unit_mib`."""
     units = card_mib // unit_mib
     if units == 0:
         return 0
@@ -103,7 +102,8 @@ def _units(used_mib: int, card_mib: int, unit_mib: int) -> int:
 
 
 def status(ledger: Ledger) -> dict[str, str]:
-    """Return for each of Elastic's resources a JSON string: node → its GPUs' percents and MiB."""
+    """Return for each of Elastic's resources a JSON string with the percent and MiB of each node's
+    GPUs."""
     cards_of: dict[str, list[_Card]] = {}
     for row, node in enumerate(ledger.table.nodes):
         if node.gpus:

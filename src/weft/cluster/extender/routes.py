@@ -1,9 +1,8 @@
-"""The HTTP paths, and the policy by which each decides (data only).
+"""HTTP paths of the extender, with the policy by which each decides (data only).
 
 `/weft` decides by the pod's schedulerName. The other two are the original systems' paths, so that a
-kube-scheduler configured for them works unchanged; as there, a failed bind is answered with HTTP
-500.
-"""
+kube-scheduler configured for them works unchanged; a failed bind is answered with HTTP 500, as in
+those systems."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Literal
@@ -19,10 +18,10 @@ WEFT, ELASTIC, GPUSHARE = "/weft", "/scheduler", "/gpushare-scheduler"
 _REPORTS: dict[str, Report] = {ELASTIC: "status", GPUSHARE: "inspect"}
 
 PRIORITIZE_VERBS = ("prioritize", "priorities")
-"""The first is kube-scheduler's documented verb, the second Elastic GPU's."""
+"""Verbs for prioritize: kube-scheduler's documented one, and Elastic GPU's."""
 
 ORIGINAL_PORTS = (39999, 12345)
-"""Elastic GPU's port and gpushare's."""
+"""Elastic GPU's port and gpushare's port."""
 
 ELASTIC_POLICIES: dict[ElasticPriority, str] = {
     "binpack": "elastic-binpack",
@@ -32,11 +31,10 @@ ELASTIC_POLICIES: dict[ElasticPriority, str] = {
 
 
 class Route(msgspec.Struct, frozen=True):
-    """One path. `policy` names the profile that decides (a configured one's schedulerName, or a
-    policy's name); "" means that of the pod's schedulerName.
+    """A path of the extender. `policy` names the profile that decides (a configured profile's
+    schedulerName, or a policy's name); "" means the profile of the pod's schedulerName.
 
-    `bind_failure` is the HTTP status of a failed bind. `report` is the report shown by GET.
-    """
+    `bind_failure` is the HTTP status of a failed bind. `report` is the report returned by GET."""
 
     path: str
     policy: str = ""
@@ -45,14 +43,14 @@ class Route(msgspec.Struct, frozen=True):
 
 
 def default_routes(elastic: ElasticPriority = "binpack", gpushare: str = "gpushare") -> list[Route]:
-    """Return the three paths. `elastic` is the original's `-priority`, `gpushare` a policy's
-    name."""
+    """Return the three paths. `elastic` is the value of Elastic GPU's option `-priority`,
+    `gpushare` a policy's name."""
     policies = {WEFT: "", ELASTIC: ELASTIC_POLICIES[elastic], GPUSHARE: gpushare}
     return [route_at(path, policy) for path, policy in policies.items()]
 
 
 def route_at(path: str, policy: str) -> Route:
-    """Return a path with this policy; an original's path also gets its report and failure
+    """Return a path with this policy; a path of an original system also gets its report and failure
     status."""
     report = _REPORTS.get(path)
     return Route(path, policy) if report is None else Route(path, policy, 500, report)
@@ -61,9 +59,8 @@ def route_at(path: str, policy: str) -> Route:
 def route_profiles(
     routes: Sequence[Route], create: Callable[[str], Policy], have: Collection[str] = ()
 ) -> list[Profile]:
-    """Create the profiles that these routes need and the engine lacks, one per policy name.
+    """Create the profiles that these routes need, one per policy name, except those in `have`.
 
-    `create` makes a policy from a name, as `Registry.create` does.
-    """
+    `create` makes a policy from a name, as `Registry.create` does."""
     names = dict.fromkeys(route.policy for route in routes if route.policy)
     return [Profile(name, [create(name)]) for name in names if name not in have]

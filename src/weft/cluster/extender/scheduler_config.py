@@ -2,9 +2,8 @@
 kube-scheduler allows only one that binds.
 
 kube-scheduler calls an extender for pods that request one of its managed resources. Pods that
-request by label (Genius, Kube-Knots) use none: with one of those dialects the list is empty, which
-means every pod of the cluster.
-"""
+request by label (Genius, Kube-Knots) request none: with one of those dialects the list of managed
+resources is empty, which means every pod of the cluster."""
 
 from pathlib import PurePosixPath
 from typing import Any
@@ -21,12 +20,13 @@ API_VERSION = "kubescheduler.config.k8s.io/v1"
 GPU = "nvidia.com/gpu"
 CHOICES = tuple(system.name for system in ALL)
 
-# Resources for the node's accounting only, which pods do not request.
+# Resources for the node's accounting, which pods do not request.
 BOOKKEEPING = ("aliyun.com/gpu-count",)
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
-    """Files on kube-scheduler's machine; a client certificate only if Weft requires one."""
+    """TLS files on kube-scheduler's machine; a client certificate is needed only if Weft requires
+    one."""
 
     authority: PurePosixPath
     certificate: PurePosixPath | None = None
@@ -35,14 +35,13 @@ class TlsFiles(msgspec.Struct, frozen=True):
 
 
 class SchedulerConfigOptions(msgspec.Struct, frozen=True):
-    """Options of the printed configuration.
+    """Options of the generated configuration.
 
     `url`: Weft's address for kube-scheduler, without the path. `weight`: of Weft's scores relative
     to kube-scheduler's own plugins; an extender's 10 counts as much as a plugin's 100. `timeout_s`:
-    of one call; a bind answers after the API server has. `advertised`: whether nodes report the
-    dialects' resources, for which a device plugin or Weft's agent is needed. `profiles`: whether
-    kube-scheduler also serves the systems' schedulerNames.
-    """
+    of one call; a bind answers after the API server does. `advertised`: nodes report the dialects'
+    resources, which needs a device plugin or Weft's agent. `profiles`: kube-scheduler also serves
+    the systems' schedulerNames."""
 
     dialects: tuple[str, ...]
     url: str
@@ -69,10 +68,9 @@ def configuration(wishes: SchedulerConfigOptions) -> dict[str, Any]:
 
 
 def taken_twice(wishes: SchedulerConfigOptions) -> list[str]:
-    """Return schedulerNames that this configuration and `weft scheduler`'s defaults both serve.
+    """Return schedulerNames that both this configuration and `weft scheduler`'s defaults serve.
 
-    Two schedulers with one name would both bind its pods.
-    """
+    Two schedulers with one name would both bind its pods."""
     ours = {profile.scheduler_name for profile in DEFAULT_PROFILES}
     names = _names([_system(name) for name in wishes.dialects]) if wishes.profiles else []
     return [name for name in names if name in ours]
@@ -101,8 +99,8 @@ def _extender(wishes: SchedulerConfigOptions, systems: list[BaseDialect]) -> dic
 
 
 def _managed(wishes: SchedulerConfigOptions, systems: list[BaseDialect]) -> list[dict[str, Any]]:
-    """Return the resources for which kube-scheduler calls Weft; none if pods may request by
-    label."""
+    """Return the resources for which kube-scheduler calls Weft; [] (every pod) if pods may request
+    by label."""
     if any(system.asks_by_name for system in systems):
         return []
     names = {name: name in _reported(system) for system in systems for name in _resources(system)}
@@ -120,8 +118,7 @@ def _resources(system: BaseDialect) -> tuple[str, ...]:
 
 
 def _reported(system: BaseDialect) -> tuple[str, ...]:
-    """Return resources that nodes report as allocatable; kube-scheduler must not check any
-    other."""
+    """Return resources that nodes report as allocatable; kube-scheduler must check only these."""
     return system.counted or system.resources
 
 

@@ -1,8 +1,7 @@
-"""The HTTP layer of `service.py`: paths, limits, TLS. `ServerOptions` explains the limits.
+"""HTTP layer of `service.py`: paths, limits, TLS. `ServerOptions` explains the limits.
 
 A client may be broken or hostile: a request is read within a time and size limit, all requests
-together within a memory budget, and an error affects only its own request.
-"""
+together within a memory budget, and an error affects only its own request."""
 
 import asyncio
 import logging
@@ -30,7 +29,7 @@ MIB = 2**20
 
 
 class ServerOptions(msgspec.Struct, frozen=True):
-    """Settings of the server, with reasons.
+    """Limits of the server, with reasons for the defaults.
 
     `most_body_bytes`: of one request; 5,000 names are 0.1 MB, full nodes some kB each.
     `most_buffered_bytes`: of all requests being read and answers being sent; further requests get
@@ -38,11 +37,10 @@ class ServerOptions(msgspec.Struct, frozen=True):
     answer; kube-scheduler itself gives up after its httpTimeout. `idle_timeout_s`: longer than the
     90 s after which Go's client closes an idle connection, so that the server never closes one on
     which a request is just being sent. `bind_timeout_s`: how long an answer waits for a binding's
-    outcome; the binding itself goes on. `most_connections`: kube-scheduler opens one per bind in
-    flight. `drain_s`: time for answers in flight when the process is stopping. `linger_s`: how long
-    a rejected client may continue sending before the connection is closed; closing it at once would
-    lose the answer.
-    """
+    outcome; the binding itself continues. `most_connections`: kube-scheduler opens one per bind in
+    flight. `drain_s`: time for answers in flight when the process stops. `linger_s`: how long a
+    rejected client may continue sending before the connection is closed; closing it immediately
+    would lose the answer."""
 
     most_body_bytes: int = 32 * MIB
     most_buffered_bytes: int = 128 * MIB
@@ -55,7 +53,7 @@ class ServerOptions(msgspec.Struct, frozen=True):
 
     @property
     def server(self) -> ServerLimits:
-        """The limits that the HTTP server itself enforces."""
+        """Limits that the HTTP server itself enforces."""
         return ServerLimits(
             self.read_timeout_s,
             self.read_timeout_s,
@@ -67,7 +65,8 @@ class ServerOptions(msgspec.Struct, frozen=True):
 
 
 class _TurnedAwayError(Exception):
-    """A rejected request: HTTP status, and the reason in one word for metrics."""
+    """Raised for a rejected request, with the HTTP status and the reason in one word for
+    metrics."""
 
     def __init__(self, status: int, why: str, text: str) -> None:
         super().__init__(text)
@@ -112,7 +111,7 @@ class ExtenderServer:
         return await self._server.listen(host, port, tls)
 
     async def close(self) -> None:
-        """Accept no more requests, answer those received, and give bindings in flight time to
+        """Stop accepting requests, answer those received, and give bindings in flight time to
         finish."""
         self._server.stop_listening()
         if self._binding:
@@ -206,7 +205,7 @@ class ExtenderServer:
         return self._gets.get(path)
 
     async def _read(self, request: web.BaseRequest) -> bytes:
-        """Read the body within its limits."""
+        """Read the body within the limits of size, time and memory."""
         options = self.options
         too_large = f"over {options.most_body_bytes >> 20} MiB: set nodeCacheCapable to send names"
         if request.headers.get("Content-Encoding", "identity") != "identity":
@@ -235,8 +234,8 @@ class ExtenderServer:
         return b"".join(parts)
 
     async def _bind(self, route: Route, body: bytes) -> ExtenderReply:
-        """Run a binding to its end even if the client disconnects, as its booking must be
-        resolved."""
+        """Run a binding to its end even if the client disconnects, because its reservation must be
+        confirmed or released."""
         work = asyncio.ensure_future(self._extender.bind(route, body))
         self._binding.add(work)
         work.add_done_callback(self._binding.discard)

@@ -1,14 +1,13 @@
 """Answers the extender's requests, from bytes to bytes; the HTTP layer is `server.py`.
 
-Rules
-1. filter, prioritize and preempt are pure questions: nothing is reserved, because kube-scheduler
+Rules 1. filter, prioritize and preempt are pure questions that reserve nothing, because
+kube-scheduler
    may skip the rest of its cycle, and asks for one pod before it binds another. One exception: a
    pod that fits nowhere is reported once to the engine, as no bind will follow.
-2. bind decides anew, from the present ledger. A refusal is normal: kube-scheduler retries.
-3. A pod that already holds GPUs may only go to their node.
-4. Errors have HTTP 200 with `Error`, but 500 for a failed bind on the originals' paths, and 400 for
-   an invalid request whose result has no error field.
-"""
+2. bind decides again, from the present ledger. A refusal is normal: kube-scheduler retries. 3. A
+pod that already holds GPUs may only go to their node. 4. Errors have HTTP 200 with `Error`, but 500
+for a failed bind on the original systems' paths, and
+   400 for an invalid request whose result has no error field."""
 
 from typing import NamedTuple
 
@@ -44,7 +43,7 @@ _NO_NODES = "has neither Nodes nor NodeNames; send one of them"
 
 
 class ExtenderReply(NamedTuple):
-    """HTTP status and JSON. `failed`: the answer is an error, for metrics."""
+    """HTTP status and JSON of an answer. `failed`: the answer is an error, for metrics."""
 
     status: int
     body: bytes
@@ -55,11 +54,10 @@ _NO_BODY = ExtenderReply(400, encode(ErrorAnswer("Please send a request body")),
 
 
 class Extender:
-    """Answers for one live cluster.
+    """Answers the extender's requests for one live cluster.
 
-    A bind that arrives before this process leads waits `leads_within_s`: short enough for
-    kube-scheduler's default timeout of five seconds.
-    """
+    A bind that arrives before this process leads waits up to `leads_within_s`: short enough for
+    kube-scheduler's default timeout of five seconds."""
 
     def __init__(
         self, cluster: LiveCluster, *, keep_pods: int = 10_000, leads_within_s: float = 3.0
@@ -71,7 +69,7 @@ class Extender:
     # --- questions -------------------------------------------------------------------------------
 
     def filter(self, route: Route, body: bytes) -> ExtenderReply:
-        """Return the nodes that could take the pod now, and why the others could not."""
+        """Return the nodes that could take the pod now, and the reasons of the others."""
         if not body:
             return _NO_BODY
         try:
@@ -104,7 +102,7 @@ class Extender:
         return ExtenderReply(200, encode(answer))
 
     def prioritize(self, route: Route, body: bytes) -> ExtenderReply:
-        """Score each node 0 to 10; all 0 for a pod that cannot be read."""
+        """Return the score of each node, 0 to 10; all 0 for a pod that cannot be read."""
         if not body:
             return _NO_BODY
         try:
@@ -122,8 +120,8 @@ class Extender:
         return ExtenderReply(200, encode(list(map(HostPriority, args.names, node_scores))))
 
     def preempt(self, route: Route, body: bytes) -> ExtenderReply:
-        """Return the nodes on which somebody's end would free the pod's GPUs, and whose: those that
-        kube-scheduler proposes where that is enough, else others on the cards."""
+        """Return the nodes on which ending pods would free the requested GPUs, with these victims:
+        kube-scheduler's proposed ones if they are enough, otherwise other pods on the GPUs."""
         if not body:
             return _NO_BODY
         try:
@@ -150,7 +148,7 @@ class Extender:
     # --- bind ------------------------------------------------------------------------------------
 
     async def bind(self, route: Route, body: bytes) -> ExtenderReply:
-        """Choose the GPUs, book them, and write a Binding; answer when it is written."""
+        """Choose the GPUs, reserve them, and write a Binding; answer when it is written."""
         if not body:
             return _NO_BODY
         args = None
@@ -166,7 +164,7 @@ class Extender:
         )
 
     async def _bind(self, route: Route, args: BindArgs) -> str:
-        """Bind the pod; return the reason of a failure, or ""."""
+        """Bind the pod; return the reason of a failure, "" on success."""
         cluster = self.cluster
         if not cluster.ready:
             return NOT_READY
@@ -186,8 +184,8 @@ class Extender:
         return f"{args.node}: no decision about this pod"
 
     async def _truth(self, args: BindArgs) -> Pod | None:
-        """Return the pod from the API server; the content sent with filter is not trusted for a
-        binding."""
+        """Return the pod from the API server, as a binding must not trust the content sent with
+        filter; None if no such pod exists."""
         pod = self.cluster.pod(args.namespace, args.name)
         if pod is None or pod.metadata.uid != args.uid:
             try:
@@ -207,7 +205,7 @@ class Extender:
         return (placed.pod.namespace, placed.pod.name) if placed is not None else ("", uid)
 
     def _broke_off(self, pod: Pod, error: Exception) -> str:
-        """Count an error in Weft itself, and return the text for this request."""
+        """Count an error in Weft itself, and return the text to answer."""
         return self.cluster.faults.answering(pod.metadata, error)
 
     def _asked(self, route: Route, pod: Pod, raw: bytes) -> tuple[PodRequest, Profile]:
@@ -217,8 +215,8 @@ class Extender:
         return request, self._profile(route, request)
 
     def _beside(self, profile: Profile) -> list[PodRequest]:
-        """Return the other pending pods, for policies that consider them; the engine's queue knows
-        its own, and which of them are another profile's."""
+        """Return the other pending pods that are not in the engine's queue, for policies that
+        consider waiting pods."""
         waiting = []
         for pod in self.cluster.pods.unbound() if profile.matcher is not None else ():
             if pod.metadata.uid in self.cluster.engine.queue:
@@ -234,7 +232,7 @@ class Extender:
         return engine.profiles[route.policy] if route.policy else engine.profile_of(pod)
 
     def _where_held(self, pod: PodRequest, names: list[str]) -> Answers | None:
-        """Return the answer for a pod that already holds GPUs; None for others."""
+        """Return the answer for a pod that already holds GPUs; None for other pods."""
         holding = self.cluster.engine.ledger.holdings.get(pod.uid)
         if holding is None:
             return None
@@ -245,7 +243,8 @@ class Extender:
 
 
 def _has_rules_beyond_sums(pod: Pod) -> bool:
-    """Return True if kube-scheduler may propose victims for more than what a node has in all."""
+    """Return True if kube-scheduler may propose victims because of rules other than resource
+    sums."""
     affinity, spec = pod.spec.affinity, pod.spec
     about_pods = affinity is not None and (affinity.pod_affinity or affinity.pod_anti_affinity)
     disks = (each for each in spec.volumes or () if each != Volume(each.name, image=each.image))
@@ -255,7 +254,7 @@ def _has_rules_beyond_sums(pod: Pod) -> bool:
 
 
 def _why_not(outcome: Outcome, node: str) -> str:
-    """Return kube-scheduler's error text for a binding's outcome; "" if bound."""
+    """Return the error text for kube-scheduler about a binding's outcome; "" if bound."""
     match outcome:
         case Bound():
             return ""

@@ -1,8 +1,7 @@
-"""Turns the configuration's `extender` section into routes and ports.
+"""Converts the configuration's `extender` section to routes and ports.
 
-The policy `auto` of gpushare's path depends on the cluster: Co-scheML's policy if there is a table
-of interference, else gpushare's.
-"""
+The policy `auto` of gpushare's path depends on the cluster: Co-scheML's policy if there is an
+interference table, otherwise gpushare's."""
 
 import logging
 from collections.abc import Collection
@@ -19,13 +18,13 @@ log = logging.getLogger("weft.extender")
 
 COSCHEML, GPUSHARE = "coscheml", "gpushare"
 USUAL_TABLE = ExtenderSettings().interference_table
-"""The path at which Co-scheML kept its table; the file is optional."""
+"""Path at which Co-scheML kept its table; the file is optional."""
 
 
 def routes_of(
     settings: ExtenderSettings, known: Collection[str], *, predicted: bool = False
 ) -> list[Route]:
-    """Return the paths to serve. `known` are the existing policies; `route_profiles` reports an
+    """Return the routes to serve. `known` are the existing policies; `route_profiles` reports an
     unknown name. `predicted`: predictions of interference are configured elsewhere."""
     by_auto = COSCHEML if predicted else _auto(settings.interference_table, known)
     special = {BY_SCHEDULER_NAME: "", BY_AUTO: by_auto}
@@ -33,19 +32,19 @@ def routes_of(
 
 
 def table_of(settings: ExtenderSettings) -> Path | None:
-    """Return the path of the interference table if it exists, else None."""
+    """Return the path of the interference table if the file exists, otherwise None."""
     path = Path(settings.interference_table)
     return path if settings.interference_table and path.is_file() else None
 
 
 def with_priority(settings: ExtenderSettings, priority: ElasticPriority) -> ExtenderSettings:
-    """Return the settings with `/scheduler` deciding as the original's `-priority` says."""
+    """Return the settings with `/scheduler` deciding by Elastic GPU's option `-priority`."""
     routes = settings.routes | {ELASTIC: ELASTIC_POLICIES[priority]}
     return msgspec.structs.replace(settings, routes=routes)
 
 
 def listening_of(settings: ExtenderSettings) -> ListenerOptions:
-    """Return the addresses to listen on, and the certificate."""
+    """Return the listeners' addresses, certificates and access."""
     return ListenerOptions(
         settings.address,
         settings.port,

@@ -1,5 +1,4 @@
-"""The HTTP server of every process: silent, slow or excess connections cost next to nothing.
+"""HTTP server of every process: silent, slow or excess connections cost next to nothing.
 
 In: ports, TLS, limits of connections and answers, access rules, and metric families in Prometheus'
-form. Out: what is asked and answered, and how that is counted (the processes).
-"""
+form. Out: the pages and their answers, and counting them (the processes)."""

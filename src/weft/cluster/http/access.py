@@ -1,8 +1,7 @@
-"""The access rule of all of Weft's servers, for pages that not everyone may use.
+"""Access rule of all of Weft's servers, for restricted pages.
 
 Health pages and metrics are open: the kubelet and Prometheus send no credentials. Pages about pods,
-and binding, are restricted.
-"""
+and binding, are restricted."""
 
 import asyncio
 import ipaddress
@@ -18,8 +17,7 @@ class AccessRule(msgspec.Struct, frozen=True):
     machine or pod.
 
     `certificate`: only clients with a client certificate that the server's TLS trusts. `anyone`:
-    every client, because the network itself is trusted.
-    """
+    every client, because the network itself is trusted."""
 
     certificate: bool = False
     anyone: bool = False

@@ -1,4 +1,4 @@
-"""A connection with time limits, and the limit on the number of connections."""
+"""HTTP connections with time limits, and a limit on the number of connections."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,13 +10,12 @@ UNREADABLE = "this is not an HTTP request that Weft can read"
 
 
 class LimitedConnection(web.RequestHandler):
-    """Closed if more than `most` are open, or if it is silent for `head_s` while a request's head
-    is due.
+    """Connection that closes itself if more than `most` are open, or if no bytes arrive for
+    `head_s` while a request's head is due.
 
     `opened` holds all open connections of a server. While a server is `answering`, its own time
     limits apply. `turned_away` is called with the reason of a closure: `connections`, `slow` or
-    `http`. `unreadable` makes the answer to bytes that are not HTTP.
-    """
+    `http`. `unreadable` makes the answer to bytes that are not HTTP."""
 
     def __init__(
         self,
@@ -52,7 +51,7 @@ class LimitedConnection(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Receive bytes: the beginning or the rest of a request."""
+        """Receive bytes of a request."""
         if not self._answering and self._timer is None:
             self._expect_head()
         super().data_received(data)
@@ -80,8 +79,8 @@ class LimitedConnection(web.RequestHandler):
         self._stop_waiting()
 
     def leaving(self) -> None:
-        """Note that the last answer was given: whatever still arrives is discarded until it
-        closes."""
+        """Record that the last answer was given: bytes that still arrive are discarded until the
+        connection closes."""
         self._leaving = True
 
     def abort_unless_taken(self, within_s: float) -> None:

@@ -1,8 +1,7 @@
-"""The HTTP server of every process: ports, TLS, limits of connections, and orderly shutdown.
+"""HTTP server of every process: ports, TLS, limits of connections, and orderly shutdown.
 
 A process supplies the answers; an exception is logged and answered with 500. Clients may be broken
-or hostile: request heads, unread answers and the number of connections are limited.
-"""
+or hostile: request heads, unread answers and the number of connections are limited."""
 
 import asyncio
 import logging
@@ -20,8 +19,8 @@ FAILED = "Weft failed to answer; its log says why"
 
 
 class HttpAnswer(NamedTuple):
-    """Status, body and content type. `last`: the connection is closed afterwards. `headers` are
-    sent besides the content's own."""
+    """Status, body and content type of an answer. `last`: the connection is closed afterwards.
+    `headers` are sent in addition to those of the content."""
 
     status: int
     body: bytes
@@ -31,8 +30,8 @@ class HttpAnswer(NamedTuple):
 
 
 class HttpStream(NamedTuple):
-    """An answer that comes in parts, as long as `parts` yields any; its connection is closed
-    afterwards. Each part must be received within the time of a whole answer."""
+    """An answer sent in parts until `parts` ends; its connection is closed afterwards. The client
+    must receive each part within the time limit of a whole answer."""
 
     parts: AsyncGenerator[bytes, None]
     type: str
@@ -40,17 +39,19 @@ class HttpStream(NamedTuple):
 
 
 class ProblemBody(msgspec.Struct, frozen=True):
-    """The body of an error answer. `weft` tells it from a proxy's own error."""
+    """Body of an error answer. `weft` distinguishes it from a proxy's own error."""
 
     error: str
     weft: bool = True
 
 
 class ServerLimits(msgspec.Struct, frozen=True):
-    """Limits. `head_s`: time for a request's head to arrive. `take_s`: for an answer to be
-    received. `idle_s`: how long a connection without a request stays open. `most_connections`: open
-    at once. `linger_s`: how long a client may go on sending after its last answer; closing at once
-    would lose the answer. `backlog`: connections waiting to be accepted."""
+    """Limits of connections and answers.
+
+    `head_s`: time for a request's head to arrive. `take_s`: time for the client to receive an
+    answer. `idle_s`: how long a connection without a request stays open. `most_connections`: open
+    at a time. `linger_s`: how long a client may continue sending after its last answer; closing
+    immediately would lose the answer. `backlog`: connections waiting to be accepted."""
 
     head_s: float
     take_s: float
@@ -62,7 +63,7 @@ class ServerLimits(msgspec.Struct, frozen=True):
 
 class HttpServer:
     """Serves the answers of `answer` on any number of ports. `problem` makes error answers,
-    `unreadable` those to bytes that are not HTTP; `turned_away` counts connections closed by
+    `unreadable` the answers to bytes that are not HTTP; `turned_away` counts closed connections by
     reason: too many, too slow, or not HTTP."""
 
     def __init__(
@@ -91,12 +92,12 @@ class HttpServer:
         return int(server.sockets[0].getsockname()[1])
 
     def stop_listening(self) -> None:
-        """Accept no more connections."""
+        """Stop accepting connections."""
         for server in self._listening:
             server.close()
 
     async def close(self, within_s: float) -> None:
-        """Stop listening, and give answers in flight this long to finish."""
+        """Stop listening, and give answers in flight `within_s` seconds to finish."""
         self.stop_listening()
         self._manager.pre_shutdown()  # otherwise idle connections would delay the shutdown
         await self._manager.shutdown(within_s)
@@ -140,7 +141,7 @@ class HttpServer:
     async def _stream(
         self, request: web.BaseRequest, answer: HttpStream, connection: LimitedConnection
     ) -> web.StreamResponse:
-        """Send parts as they come, until there are no more or the client does not read them."""
+        """Send parts as they come, until they end or the client stops reading."""
         response = web.StreamResponse(headers={"Content-Type": answer.type, **dict(answer.headers)})
         connection.leaving()
         response.force_close()

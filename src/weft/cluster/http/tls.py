@@ -1,4 +1,4 @@
-"""TLS of a server: its certificate, and the authority of client certificates."""
+"""TLS contexts of a server: its certificate, and the authority of client certificates."""
 
 import asyncio
 import logging
@@ -67,7 +67,8 @@ async def follow_certificate(
 
 
 def _state(*files: Path) -> list[tuple[int, int, int] | None]:
-    """Return what identifies the files' present content: modification time, inode and size."""
+    """Return the modification time, inode and size of each file, which identify its present
+    content."""
     return [_of_file(file) for file in files]
 
 

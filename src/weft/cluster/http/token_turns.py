@@ -1,8 +1,7 @@
-"""Has the API server check bearer tokens, a few at a time, so that every client gets its turn.
+"""Checks bearer tokens with the API server, a few at a time, so that every client gets its turn.
 
-Anyone can send a token, and checking one costs the API server a request. So one token per address
-is checked at a time, few in all, and each within a time limit.
-"""
+Anyone can send a token, and checking one costs the API server a request. So only one token per
+address is checked at a time, few in total, and each within a time limit."""
 
 import asyncio
 import base64
@@ -16,25 +15,24 @@ import msgspec
 from weft.kube.errors import ApiError, LostError, NotSentError
 
 TOKEN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){2}")
-"""A signed token, as the API server makes them for service accounts."""
+"""Pattern of a signed token, as the API server makes them for service accounts."""
 R = TypeVar("R")
 
 
 class PermissionRefusal(NamedTuple):
-    """HTTP status, and the reason."""
+    """HTTP status and text of a refusal."""
 
     status: int
     text: str
 
 
 class ReviewLimits(msgspec.Struct, frozen=True):
-    """Settings, with reasons.
+    """Limits of token checks, with reasons for the defaults.
 
-    `most`: tokens checked at once; an API server answers within milliseconds. `of_one_address`:
+    `most`: tokens checked at a time; an API server answers within milliseconds. `of_one_address`:
     tokens of one address that wait or are being checked; beyond that the client gets 503.
-    `timeout_s`: for the API server's answers about one token, so that a hanging one does not block
-    others.
-    """
+    `timeout_s`: for the API server's answers about one token, so that a hanging check does not
+    block others."""
 
     most: int = 4
     of_one_address: int = 8
@@ -42,8 +40,8 @@ class ReviewLimits(msgspec.Struct, frozen=True):
 
 
 class TokenTurns:
-    """Limits on checking tokens: one at a time for each address, few in all, and each within a time
-    limit."""
+    """Limits on checking tokens: one at a time for each address, few in total, and each within a
+    time limit."""
 
     def __init__(self, limits: ReviewLimits) -> None:
         self._limits = limits
@@ -59,7 +57,8 @@ class TokenTurns:
     async def check(
         self, address: str, review: Callable[[], Awaitable[R]]
     ) -> "R | PermissionRefusal":
-        """Return what `review` finds of a token from this address; a refusal where it cannot."""
+        """Return the result of `review` for a token from this address; a refusal if there are too
+        many, or the API server does not answer."""
         if self._waiting[address] >= self._limits.of_one_address:
             return PermissionRefusal(503, "too many tokens of your address are being checked; wait")
         self._waiting[address] += 1
@@ -80,13 +79,13 @@ class TokenTurns:
 
 
 class _Claims(msgspec.Struct, frozen=True):
-    """The claims of a token that are read before it is verified."""
+    """Claims of a token that are read before it is verified."""
 
     aud: str | list[str] = ""
 
 
 def audiences_of(token: str) -> list[str]:
-    """Return the audiences that a token claims; none if it cannot be read."""
+    """Return the audiences that a token claims; [] if the token cannot be read."""
     claims = token.split(".")[1]
     try:
         decoded = base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4))

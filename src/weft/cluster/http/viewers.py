@@ -1,10 +1,10 @@
-"""Which namespaces' pods a viewer may see, as the API server says of the token they show.
+"""Determines the namespaces whose pods a viewer may see, from the API server's review of the
+viewer's token.
 
-    token ── TokenReview ──▶ user ── SubjectAccessReview: list pods ──▶ everywhere, or by namespace
+  token ── TokenReview ──▶ user ── SubjectAccessReview: list pods ──▶ everywhere, or by namespace
 
-What was answered holds for `fresh_s`, then everything is asked again: a token that has ended, or a
-right that was taken, ends so. Nothing is answered to whom the API server does not know.
-"""
+Answers are cached for `fresh_s`, so an expired token or a revoked permission takes effect within
+that time. Viewers whom the API server does not authenticate see nothing."""
 
 import asyncio
 import hashlib
@@ -25,19 +25,19 @@ from weft.kube.access import User, may_list_pods, user_of
 from weft.kube.client import ApiClient
 
 AUDIENCE = "weft.dev/console"
-"""The audience of tokens that are made for the console: they open nothing else."""
+"""Audience of tokens made for the console, which are valid for nothing else."""
 _BEARER = "Bearer "
 _LONGEST_TOKEN = 16_384
 _SIGN_IN = "sign in with a token: kubectl create token SERVICEACCOUNT --audience {}"
 
 
 class ViewerOptions(msgspec.Struct, frozen=True):
-    """Settings, with reasons.
+    """Settings of the access checks, with reasons for the defaults.
 
-    `audience`: tokens must be made for it; another than Weft's own where a proxy in front sends its
-    users' tokens. `fresh_s`: answers of the API server hold so long: a right that was taken is seen
-    for a minute at most. `at_once`: namespaces asked about at once. `most`: viewers remembered.
-    """
+    `audience`: tokens must be made for it; another than Weft's own if a proxy in front sends its
+    users' tokens. `fresh_s`: how long the API server's answers are cached; a revoked permission
+    remains for at most a minute. `at_once`: namespaces checked at a time. `most`: viewers
+    remembered."""
 
     audience: str = AUDIENCE
     fresh_s: float = 60.0
@@ -47,13 +47,14 @@ class ViewerOptions(msgspec.Struct, frozen=True):
 
 
 class ViewerRights(NamedTuple):
-    """The namespaces whose pods a viewer may list; `everywhere`: all there are and will be."""
+    """Namespaces whose pods a viewer may list; `everywhere`: all namespaces, including future
+    ones."""
 
     everywhere: bool
     namespaces: frozenset[str] = frozenset()
 
     def may_see(self, namespace: str) -> bool:
-        """Return True if the viewer may know the names of this namespace's pods."""
+        """Return True if the viewer may see the names of this namespace's pods."""
         return self.everywhere or namespace in self.namespaces
 
 
@@ -61,7 +62,7 @@ ALL = ViewerRights(everywhere=True)
 
 
 class _Known:
-    """The answers about one token."""
+    """Cached answers about one token."""
 
     def __init__(self, user: User, everywhere: bool, until_s: float) -> None:
         self.user, self.everywhere, self.until_s = user, everywhere, until_s
@@ -73,7 +74,7 @@ class _Known:
 
 
 class Viewers:
-    """Has the API server review tokens, and remembers what it said for a while."""
+    """Reviews tokens with the API server, and caches its answers."""
 
     def __init__(self, client: ApiClient, options: ViewerOptions | None = None) -> None:
         self._client, self.options = client, options or ViewerOptions()
@@ -83,7 +84,7 @@ class Viewers:
     async def rights(
         self, request: web.BaseRequest, namespaces: Callable[[], Collection[str]]
     ) -> ViewerRights | PermissionRefusal:
-        """Return what the sender of this request may see of the pods of these namespaces."""
+        """Return the rights of this request's sender among these namespaces, or a refusal."""
         token = request.headers.get("Authorization", "").removeprefix(_BEARER).strip()
         audience = self.options.audience
         if not token or len(token) > _LONGEST_TOKEN:

@@ -1,5 +1,4 @@
-"""Connects the parts that a leader has in addition to deciding.
+"""Connects the parts that run only in the leader, besides deciding.
 
-In: which parts there are, which events each receives, and small parts of their own. Out: evictions
-(`cluster/eviction/`), stores (`cluster/stores/`), and the cluster itself, which knows no part.
-"""
+In: the list of parts, the events that each receives, and some small parts. Out: evictions
+(`cluster/eviction/`), stores (`cluster/stores/`), and the cluster itself, which knows no part."""

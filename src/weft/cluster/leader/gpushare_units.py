@@ -1,9 +1,8 @@
 """Reports contradictions about gpushare's memory unit, once each, while this process leads.
 
-A node counts `aliyun.com/gpu-mem` in GiB or in MiB. The configuration may contradict it, the node's
-unit may be changed while pods run there, and a pod's marks may be older than the change.
-`dialects/gpushare.py` says what is charged then; only people know what was intended.
-"""
+A node counts `aliyun.com/gpu-mem` in GiB or in MiB. The configuration may contradict the node, the
+node's unit may change while pods run there, and a pod's annotations may be older than the change.
+`dialects/gpushare.py` determines the charge in these cases; only people know what was intended."""
 
 import logging
 from collections.abc import Callable, Collection, Iterable
@@ -19,8 +18,8 @@ log = logging.getLogger("weft.cluster")
 
 
 class UnitMismatches:
-    """The present contradictions by node name: `of_nodes`. (Those of bound pods are `doubts` of
-    the `PodView`.)"""
+    """Present contradictions by node name: `of_nodes`. (For bound pods, `PodView` has them in
+    `doubts`.)"""
 
     def __init__(self, nodes: NodeView, unit: Unit, notify: Callable[[Notice], None]) -> None:
         self.of_nodes: dict[str, Notice] = {}
@@ -29,7 +28,7 @@ class UnitMismatches:
         self._leading = False
 
     def lead(self) -> None:
-        """Report the contradictions known so far, and from now on new ones: this process leads."""
+        """Report the contradictions known now, and new ones from now on: this process leads."""
         self._leading = True
         for notice in self.of_nodes.values():
             self._report(notice)

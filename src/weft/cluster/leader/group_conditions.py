@@ -1,12 +1,11 @@
-"""Writes on Kubernetes' PodGroups whether their pods have places, for people and controllers.
+"""Writes conditions on Kubernetes' PodGroups that say if their pods have places.
 
-    Kubernetes 1.36   condition PodGroupScheduled
-    Kubernetes 1.37   condition PodGroupInitiallyScheduled
+  Kubernetes 1.36   condition PodGroupScheduled
+  Kubernetes 1.37   condition PodGroupInitiallyScheduled
 
-True, once as many of its pods are bound as it needs, is final, as kube-scheduler has it; False says
-why a pod of it waits, at most once a minute, and when its last pod comes. A write that
-fails is repeated.
-"""
+True is written once as many of the group's pods are bound as it needs, and is final, as with
+kube-scheduler. False is written with the reason why a pod waits, at most once a minute, and when
+the group's last pod arrives. A failed write is repeated."""
 
 import asyncio
 import logging
@@ -34,11 +33,12 @@ _TIMEOUT_S = 3.0
 _INTERVAL_S = 60.0
 _FIRST_S, _MOST_S = 1.0, 60.0
 _KEPT = 1_000
-"""Groups of which it is kept that they have places: a watch shows their condition soon."""
+"""Maximum number of groups remembered as placed until the watch shows their condition."""
 
 
 class GroupConditions:
-    """Watches one cluster's decisions while `leading`. `why` says why a pod waits."""
+    """Writes conditions for one cluster's decisions while `leading`. `why` returns why a pod
+    waits."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class GroupConditions:
         self._task: asyncio.Task[None] | None = None
 
     def lead(self) -> None:
-        """Begin to lead: what was bound before may not be written."""
+        """Begin to lead: conditions for pods bound before may not have been written."""
         self.leading = True
         for pod in list(self._pods.pods.values()):
             if pod.spec.scheduling_group is not None and pod.spec.node_name:
                 self._note_bound(pod)
 
     def hear(self, outcome: Attempt | BindOutcome) -> None:
-        """Note a decision, or what became of one."""
+        """Take a decision, or the outcome of a binding."""
         request = outcome.command.pod
         if not self.leading or request is None or request.shape.constraints.judged_elsewhere:
             return
@@ -96,7 +96,8 @@ class GroupConditions:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _note_bound(self, pod: Pod) -> None:
-        """Count a bound pod, also while its PodGroup is missing: it may be made anew."""
+        """Count a bound pod, even if its PodGroup is missing, because the group may be created
+        again."""
         key = _key(pod)
         if pod.ended or not self._pods.ours(pod):
             return
@@ -114,8 +115,8 @@ class GroupConditions:
             self._write(key, "")
 
     def _note_waiting(self, pod: Pod, command: Unschedulable) -> None:
-        """Tell why, at most once a minute; at once where all its pods are there by now, or some are
-        missing again, since the reason is another one."""
+        """Write why the pod waits, at most once a minute, but immediately if the group became
+        complete or incomplete, because the reason changes then."""
         key, now = _key(pod), self._client.clock.monotonic()
         record, gang = command.record, command.record.gang
         gathers = bool(gang and gang.there < gang.least)
@@ -165,7 +166,7 @@ class GroupConditions:
                 await self._client.clock.sleep(backoff.next_s())
 
     async def _tell(self, key: ObjectKey, why: str) -> bool:
-        """Write the group's condition if it is news; return True unless a retry is needed."""
+        """Write the group's condition if it changed; return True unless a retry is needed."""
         if (shown := self._pods.groups.object(key)) is None:
             return True
         kind, group = shown
@@ -207,8 +208,8 @@ def _key(pod: Pod) -> ObjectKey:
 
 
 def _news(group: KubePodGroup, name: str, why: str) -> dict[str, str] | None:
-    """Return the condition, if it says anything new; with an empty time where it is another than
-    before. That its pods once had places is never taken back."""
+    """Return the condition if it differs from the present one, otherwise None; its time is empty if
+    the status changed. A True condition is never changed."""
     known = next((c for c in group.status.conditions or () if c.type == name), None)
     status = "False" if why else "True"
     if known is not None and known.status == "True":

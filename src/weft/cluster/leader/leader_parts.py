@@ -1,11 +1,11 @@
-"""Lists the parts that a leader has in addition to deciding, and connects each to its events.
+"""Lists the parts that run only in the leader, and connects each to its events.
 
-a pod changed ──▶ ends ──▶ its own event ──▶ started           a command ──▶ evictor, guard,
-a node changed ──▶ units, touched: guard ──▶ started            carried out     oom_history
-all events handled ──▶ guard, past_scheduler
+a pod changed ──▶ ends ──▶ its own event ──▶ started           a command ──▶ evictor, guard, a node
+changed ──▶ units, touched: guard ──▶ started            carried out     oom_history all events
+handled ──▶ guard, past_scheduler
 
-Each part takes what it needs in its constructor; the cluster starts and stops them with leadership.
-"""
+Each part takes what it needs in its constructor; the cluster starts and stops them with
+leadership."""
 
 from weft.cluster.control.live_cluster import EngineCluster
 from weft.cluster.eviction.evictor import Evictor
@@ -33,11 +33,10 @@ from weft.model import PodRequest
 
 
 class LeaderParts:
-    """The parts of one live cluster.
+    """Parts of one live cluster that run only in the leader.
 
-    `config_map` stores what is learnt about pods that ran out of memory; `past_scheduler` says how
-    to treat pods with Weft's schedulerName that another party bound.
-    """
+    `config_map` stores the OOM history and learnt peaks; `past_scheduler` says how to treat pods
+    with Weft's schedulerName that another party bound."""
 
     def __init__(
         self,

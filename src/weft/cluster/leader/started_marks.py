@@ -1,8 +1,7 @@
 """Writes the annotations that an original system's device plugin writes when a container starts.
 
 On nodes where Weft's agent delivers GPUs no such plugin runs, but users may read those annotations.
-The leader writes them when the pod is seen running; a missed or failed write is repeated later.
-"""
+The leader writes them once the watch shows the pod running; a failed write is repeated later."""
 
 import asyncio
 import logging
@@ -33,7 +32,7 @@ _FIRST_S, _MOST_S = 1.0, 60.0
 
 
 class StartedMarks:
-    """Watches one cluster's pods while `leading`."""
+    """Writes these annotations for one cluster's pods while `leading`."""
 
     def __init__(
         self,
@@ -55,7 +54,7 @@ class StartedMarks:
         self.observe(self._pods.pods.values())
 
     def observe(self, pods: Iterable[Pod]) -> None:
-        """Note pods that are new or changed, or whose node changed."""
+        """Take pods that are new or changed, or whose node changed."""
         if not self.leading:
             return
         for pod in pods:
@@ -96,7 +95,7 @@ class StartedMarks:
         return True
 
     async def _write_all(self) -> None:
-        """Write one pod after the other, so that each sees what earlier ones were given."""
+        """Write one pod after the other, so that each sees the GPUs given to earlier ones."""
         backoff = Backoff(_FIRST_S, _MOST_S, self._client.rng)
         while self.leading and self._due:
             failed: dict[str, None] = {}

@@ -1,4 +1,3 @@
-"""Keeps in ConfigMaps what the next process must know: observed slowdowns, OOM history, peaks.
+"""Stores in ConfigMaps what the next process needs: observed slowdowns, OOM history, learnt peaks.
 
-In: reading, merging and writing them. Out: what they mean to decisions (`core/engine/`).
-"""
+In: reading, merging and writing these ConfigMaps. Out: their use in decisions (`core/engine/`)."""

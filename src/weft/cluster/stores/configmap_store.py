@@ -1,13 +1,11 @@
-"""A value that is kept in a ConfigMap: the leader reads it, writes it when that is due, and
-retries.
+"""A value stored in a ConfigMap: the leader reads it, writes it when due, and retries.
 
-    lead ──▶ read ──▶ known here ──news──▶ write what is due ──▶ ConfigMap
-                 ▲                              │
-                 └── somebody else wrote (409), or no answer came: later, again
+  lead ──▶ read ──▶ known here ──news──▶ write what is due ──▶ ConfigMap
+    ▲                                                             │
+    └── another process wrote (409), or no answer came: retry ◀───┘
 
-What it is, and when it is due, is the subclass's. Only the leader writes. Without an API that
-answers, memory has to do.
-"""
+Subclasses define the value, and when it is due. Only the leader writes. While the API server does
+not answer, the value is only in memory."""
 
 import abc
 import asyncio
@@ -29,15 +27,13 @@ _BROKEN = (ApiError, LostError, NotSentError, msgspec.DecodeError, RecursionErro
 
 
 class StoredValue(abc.ABC):
-    """A value to keep in a ConfigMap; only in memory if there is none.
-
-    `counts`: writes by outcome.
-    """
+    """A value to store in a ConfigMap; kept only in memory if `config_map` is None. `counts`:
+    writes by outcome."""
 
     subject: ClassVar[str]
-    """The values that are stored, with their verb: "lessons are"."""
+    """Stored values with a verb, for log messages: "lessons are"."""
     gather_s: ClassVar[float]
-    """From news to the write: more may come."""
+    """Seconds from a change to the write, so that several changes are written together."""
 
     def __init__(
         self,
@@ -58,22 +54,22 @@ class StoredValue(abc.ABC):
 
     @abc.abstractmethod
     def _is_due(self) -> bool:
-        """Return True if something is not stored yet."""
+        """Return True if a change is not stored yet."""
 
     @abc.abstractmethod
     async def _read(self, config_map: OwnConfigMap) -> None:
-        """Take over what there is, as `_stored`."""
+        """Read the stored value, merge it into this process's, and set `_stored`."""
 
     @abc.abstractmethod
     async def _write(self, config_map: OwnConfigMap) -> None:
-        """Write what is due; what comes meanwhile is due again."""
+        """Write the changes that are due; changes during the write stay due."""
 
     def _jobs(self, config_map: OwnConfigMap) -> list[Coroutine[None, None, None]]:
-        """Return the tasks that run while leading."""
+        """Return the tasks to run while leading."""
         return [self._run(config_map)]
 
     def _last(self) -> None:  # noqa: B027 - most have nothing
-        """Make due what waits for its time: this is the last write."""
+        """Mark all pending changes as due, because this is the last write."""
 
     async def _pause(self, seconds: float) -> None:
         await self._clock.sleep(seconds)
@@ -81,7 +77,7 @@ class StoredValue(abc.ABC):
     # --- its life ---
 
     async def lead(self) -> None:
-        """Read what is stored, as far as it can be read now; write changes from now on."""
+        """Read the stored value, if it can be read now, and write changes from now on."""
         if self._config_map is None:
             return
         try:
@@ -91,7 +87,7 @@ class StoredValue(abc.ABC):
         self._tasks = [asyncio.create_task(job) for job in self._jobs(self._config_map)]
 
     async def stop(self) -> None:
-        """Write what is left, if that goes at once, and then no more."""
+        """Try once to write pending changes, and then write no more."""
         tasks, self._tasks = self._tasks, []
         if not tasks or self._config_map is None:
             return
@@ -112,8 +108,8 @@ class StoredValue(abc.ABC):
             await self._pause(self.gather_s)
 
     async def _try(self, config_map: OwnConfigMap) -> bool:
-        """Read the stored value if that failed before, and write what is due; return True if all of
-        it is stored now."""
+        """Read the stored value if that failed before, and write pending changes; return True if
+        all are stored now."""
         if self._stored is not None and not self._is_due():
             return True
         if self._may_write is not None and not self._may_write(2 * config_map.timeout_s):
@@ -140,7 +136,7 @@ class StoredValue(abc.ABC):
         return True
 
     def _fails(self, error: Exception, *, ours: bool = False) -> None:
-        """Count a failure, and log it unless it is the same as before; one of `ours`, an error in
+        """Count a failure, and log it unless it equals the previous one; with `ours`, an error in
         Weft, with its traceback."""
         self.counts["failed"] += 1
         if str(error) != self._failing and self._config_map is not None:

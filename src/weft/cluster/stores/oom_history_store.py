@@ -1,14 +1,14 @@
-"""Stores OOM history and peaks in a ConfigMap: the next process knows what this one learnt.
+"""Stores OOM history and learnt peaks in a ConfigMap, for the next process.
 
-    lead ──▶ read ──LessonsTold──▶ engine ──Learnt──▶ learnt ──▶ write what is new ──▶ ConfigMap
-                 ▲                                                    │
-                 └── somebody else wrote (409), or no answer came ◀───┘ later, again
+  lead ──▶ read ──OomHistoryLearnt──▶ engine ──Learnt──▶ write changes ──▶ ConfigMap
+    ▲                                                                        │
+    └── another process wrote (409), or no answer came: retry ◀──────────────┘
 
-One key a workload that ran out of memory, and one key for the peaks of all that did not, which is
-written once a minute at most. Every process learns what its watch shows; only the leader writes.
-Both sides of a conflict are joined, as lessons only grow. What cannot be read stays as it is, and
-is counted. Without an API that answers, memory has to do.
-"""
+There is one key per workload that ran out of memory, and one key for the peaks of all others, which
+is written at most once a minute. Every process learns from its own watch; only the leader writes.
+After a conflict both versions are merged, as OOM history only grows. An entry that cannot be read
+is left unchanged, and counted. While the API server does not answer, the history is only in
+memory."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ _NOT_PLAIN = re.compile(r"[^-.A-Za-z0-9]+")
 
 
 class OomHistoryEntry(msgspec.Struct, frozen=True):
-    """One value of the ConfigMap, JSON. `at` is when the workload last taught something."""
+    """One value of the ConfigMap, as JSON. `at` is the time of the workload's last OOM event."""
 
     workload: str
     times: int
@@ -47,12 +47,13 @@ class OomHistoryEntry(msgspec.Struct, frozen=True):
 
     @property
     def oom_record(self) -> OomRecord:
-        """The stored text, decoded."""
+        """OOM record of this entry."""
         return OomRecord(self.times, self.least_mib, self.ends)
 
 
 def key_of(workload: str) -> str:
-    """Return the workload's key, of the characters that a ConfigMap allows. Two never share one."""
+    """Return the workload's key, made of the characters that a ConfigMap allows. No two workloads
+    share a key."""
     plain = workload.replace("/", ".")
     if workload.count("/") == 2 and _PLAIN.fullmatch(plain):
         return plain
@@ -61,7 +62,7 @@ def key_of(workload: str) -> str:
 
 
 def entry_of(key: str, text: str) -> OomHistoryEntry:
-    """Return the value under this key; `msgspec.DecodeError` where it is not one of ours."""
+    """Return the entry under this key; `msgspec.DecodeError` if Weft did not write it."""
     try:
         entry = msgspec.json.decode(text, type=OomHistoryEntry)
     except RecursionError:
@@ -74,7 +75,8 @@ def entry_of(key: str, text: str) -> OomHistoryEntry:
 
 
 class OomHistoryStore(StoredValue):
-    """Keeps one engine's lessons; `unreadable` are the keys that could not be read."""
+    """Stores one engine's OOM history and peaks; `unreadable` are the keys that could not be
+    read."""
 
     subject = "lessons are"
     gather_s = 0.2  # a job's pods fail together
@@ -95,7 +97,7 @@ class OomHistoryStore(StoredValue):
         self._peaks_news = asyncio.Event()
 
     def learnt(self, command: Learnt | PeakLearnt) -> None:
-        """The engine has learnt something: to be kept, here or by who leads."""
+        """Take a command with something newly learnt, and store it if this process leads."""
         if isinstance(command, PeakLearnt):
             self._peaks_news.set()
             return
@@ -113,7 +115,7 @@ class OomHistoryStore(StoredValue):
         self._peaks_due |= self._peaks_news.is_set()
 
     async def _remind(self) -> None:
-        """Peaks are due some time after they were learnt: many are learnt one after the other."""
+        """Mark peaks as due some time after they were learnt, since many are learnt in a row."""
         while True:
             await self._peaks_news.wait()
             await self._clock.sleep(peak_usage.EVERY_S)
@@ -140,7 +142,8 @@ class OomHistoryStore(StoredValue):
         self._peaks_due |= bool(self._peaks) and self._peaks_text() != self._stored.get(_PEAKS, "")
 
     def _stored_peaks(self, data: Mapping[str, str]) -> tuple[PeakLearnt, ...]:
-        """Count and log a key that cannot be read: it is learnt again, and then written over."""
+        """Return the stored peaks; () for a key that cannot be read, which is logged and written
+        over once peaks are learnt again."""
         try:
             peaks = peak_usage.decode(data[_PEAKS]) if _PEAKS in data else ()
         except msgspec.DecodeError as error:
@@ -153,7 +156,7 @@ class OomHistoryStore(StoredValue):
         return peak_usage.encode(self._peaks, self._stored or {})
 
     def _cannot_read(self, key: str, error: msgspec.DecodeError) -> None:
-        """Log an unreadable entry once for as long as it is there."""
+        """Log an unreadable entry once for as long as it exists."""
         if key not in self.unreadable and self._config_map is not None:
             self.unreadable.add(key)
             what = "holds no peaks" if key == _PEAKS else "is not a valid entry and is ignored"
@@ -173,7 +176,7 @@ class OomHistoryStore(StoredValue):
                 self._cannot_read(key, error)
 
     async def _write(self, config_map: OwnConfigMap) -> None:
-        """`_due` may grow meanwhile: what was not among the changes stays due."""
+        """Write the changes that are due; entries of `_due` added meanwhile stay due."""
         taken, peaks_due = dict(self._due), self._peaks_due
         changes = self._changes(taken) | (self._new_peaks() if peaks_due or taken else {})
         self._peaks_due = False
@@ -191,7 +194,8 @@ class OomHistoryStore(StoredValue):
         return {_PEAKS: text or None} if text != before else {}
 
     def _changes(self, due: Mapping[str, str]) -> dict[str, str | None]:
-        """Return the keys to write, and those that go so that there are not too many."""
+        """Return the keys to write, and with None the keys to delete so that there are not too
+        many."""
         stored = self._stored or {}
         entries = {key_of(entry.workload): entry for entry in self._entries(stored)}
         changes: dict[str, str | None] = {}
@@ -211,6 +215,7 @@ class OomHistoryStore(StoredValue):
 
 
 def _text(entry: OomHistoryEntry, before: str) -> str:
-    """Return the entry, with what a later version of Weft may have written beside it."""
+    """Return the entry as text, keeping unknown fields that a later version of Weft may have
+    written."""
     fields: dict[str, Any] = msgspec.json.decode(before)
     return msgspec.json.encode({**fields, **msgspec.to_builtins(entry)}).decode()

@@ -1,10 +1,9 @@
-"""Learnt peaks as one key of the ConfigMap that keeps lessons. Pure.
+"""Encodes and decodes learnt peaks as one key of the ConfigMap with the OOM history. Pure.
 
-    peaks.v1.json: {"peaks": [{"namespace": …, "owner": …, "asks": …, "most_mib": 900, "runs": 3}]}
+  peaks.v1.json: {"peaks": [{"namespace": …, "owner": …, "asks": …, "most_mib": 900, "runs": 3}]}
 
 The kinds of pods that were updated least recently come first, and are dropped first if there is no
-room.
-"""
+room."""
 
 from collections.abc import Mapping
 
@@ -17,10 +16,10 @@ from weft.model.former_names import with_todays_names
 
 KEY = "peaks.v1.json"
 EVERY_S = 60.0
-"""Between two writes: nobody is in a hurry."""
+"""Seconds between two writes: peaks are not urgent."""
 MOST_BYTES = 400_000
 MOST_IN_ALL = 900_000
-"""A ConfigMap may have 1 MiB, keys and values of all that is in it."""
+"""Size limit in bytes of all keys and values together; a ConfigMap may have 1 MiB."""
 _MOST_LETTERS = 1_000  # a namespace, a kind and a name, of 253 each at most
 
 
@@ -29,7 +28,7 @@ class _Kept(msgspec.Struct):
 
 
 def encode(known: Mapping[Kind, PeakUsage], others: Mapping[str, str]) -> str:
-    """Return the value, beside what else is in the ConfigMap; "" if there is nothing to keep."""
+    """Return the JSON that fits beside the ConfigMap's other keys; "" if there are no peaks."""
     used = sum(len(key) + len(text.encode()) for key, text in others.items() if key != KEY)
     left = min(MOST_BYTES, MOST_IN_ALL - used)
     kinds = [
@@ -46,7 +45,7 @@ def encode(known: Mapping[Kind, PeakUsage], others: Mapping[str, str]) -> str:
 
 
 def decode(text: str) -> tuple[PeakLearnt, ...]:
-    """Decode stored peaks; `msgspec.DecodeError` if they are not as Weft writes them."""
+    """Decode stored peaks; `msgspec.DecodeError` if Weft did not write them."""
     try:
         document = with_todays_names(msgspec.json.decode(text), {"who": "owner"})
         kinds = msgspec.convert(document, _Kept).peaks

@@ -1,12 +1,12 @@
-"""Stores slowdowns observed on shared GPUs in a ConfigMap: bans outlive the process.
+"""Stores slowdowns observed on shared GPUs in a ConfigMap, so that bans outlive the process.
 
-    lead ──▶ read ──▶ experience ──changed──▶ write, once a minute ──▶ ConfigMap, one key
-               ▲          │ a ban ──soon──▶ write, at once
-               └── somebody else wrote (409), or no answer came: later, again
+  lead ──▶ read ──▶ experience ──changed──▶ write, once a minute ──▶ ConfigMap, one key
+    ▲                   │ a ban ──soon──▶ write, immediately             │
+    └── another process wrote (409), or no answer came: retry ◀──────────┘
 
-Only the leader observes, and only the leader writes. What is there and cannot be read is told,
-counted and written over: it would be observed again. Without an API that answers, memory has to do.
-"""
+Only the leader observes, and only the leader writes. A stored value that cannot be read is logged,
+counted and overwritten, as it can be observed again. While the API server does not answer,
+observations are only in memory."""
 
 import asyncio
 import logging
@@ -26,17 +26,16 @@ log = logging.getLogger("weft.cluster")
 
 KEY = "observed.v1.json"
 EVERY_S = 60.0
-"""Between two writes of what was seen; only bans are in a hurry."""
+"""Seconds between two writes of observations; only bans are urgent."""
 MOST_BYTES = 900_000
-"""A ConfigMap may have 1 MiB, all its keys together."""
+"""Size limit in bytes; a ConfigMap may have 1 MiB, all its keys together."""
 
 
 class SlowdownStore(StoredValue):
-    """Keeps one `experience`; `unreadable`: how often what was there was none of ours.
+    """Stores one `experience`; `unreadable` counts stored values that could not be read.
 
-    `adopted` is called when the experience is another one than before, or over another base; it
-    says whether policies were told.
-    """
+    `adopted` is called when the experience was replaced or has other predictions; it returns True
+    if policies received the result."""
 
     subject = "what is observed is"
     gather_s = EVERY_S
@@ -57,7 +56,8 @@ class SlowdownStore(StoredValue):
         self._hurry = asyncio.Event()
 
     def rebase(self, base: InterferenceTable) -> bool:
-        """Other predictions. Whether policies were told them, with what was observed over them."""
+        """Take other predictions; return True if policies received them, combined with the
+        observations."""
         self._base = base
         self.experience.rebase(base)
         return self._adopted()
@@ -67,12 +67,12 @@ class SlowdownStore(StoredValue):
         return int(self._clock.wall().timestamp() * 1e9)
 
     def changed(self) -> None:
-        """Something was observed: to be kept, soon."""
+        """Note an observation, to be stored with the next write."""
         self._due = True
         self._news.set()
 
     def soon(self) -> None:
-        """Something that is to be kept at once, and tried again until it is."""
+        """Note a change to be stored immediately, and retried until it is stored."""
         self.changed()
         self._hurry.set()
 
@@ -80,7 +80,7 @@ class SlowdownStore(StoredValue):
         return self._due
 
     async def _pause(self, seconds: float) -> None:
-        """So long, or until something is in a hurry."""
+        """Wait this long, or until a change is urgent."""
         either = [
             asyncio.ensure_future(self._clock.sleep(seconds)),
             asyncio.ensure_future(self._hurry.wait()),
@@ -102,7 +102,8 @@ class SlowdownStore(StoredValue):
             self._adopted()
 
     def _understood(self, store: OwnConfigMap, text: str) -> ObservedSlowdowns | None:
-        """Return the stored record joined with what this process saw; None if it cannot be read."""
+        """Return the stored record joined with this process's observations; None if it cannot be
+        read."""
         now_ns = self.now_ns()
         try:
             both = joined(self.experience.kept(now_ns), observed_slowdown.decode(text), now_ns)
@@ -115,7 +116,7 @@ class SlowdownStore(StoredValue):
             return None
 
     async def _write(self, config_map: OwnConfigMap) -> None:
-        """Write; what is seen meanwhile is due again."""
+        """Write the observations; those made meanwhile are due again."""
         text = fitting(self.experience.kept(self.now_ns()))
         if text != (self._stored or {}).get(KEY, ""):
             self._stored = await config_map.write({KEY: text})
@@ -124,7 +125,8 @@ class SlowdownStore(StoredValue):
 
 
 def fitting(record: observed_slowdown.ObservationRecord) -> str:
-    """As much of it as has room: bans before pairs, and the last seen before others."""
+    """Return as much of the record as fits, encoded: bans before pairs, recently seen before older
+    ones."""
     text = observed_slowdown.encode(record)
     while len(text.encode()) > MOST_BYTES and (record.pairs or record.bans):
         pairs, bans = record.pairs, record.bans
@@ -141,7 +143,7 @@ def joined(
     stored: observed_slowdown.ObservationRecord,
     now_ns: int,
 ) -> observed_slowdown.ObservationRecord:
-    """Both records as one; of a pair what was seen here counts, of a ban the longer one."""
+    """Join two records: of a pair this process's observation counts, of a ban the longer one."""
     own_pairs = {(pair.gpu_model, pair.target, pair.others): pair for pair in mine.pairs}
     stored_pairs = {(pair.gpu_model, pair.target, pair.others): pair for pair in stored.pairs}
     pairs = (
