@@ -2,14 +2,12 @@
 
 nodes, their status   its own: annotations and labels of GPUs, amounts of GPU resources; nothing
                       else of the node (no taint, no condition, no CPU, no finalizer)
-evictions             pods that are bound to it, named by UID
-leases                its own heartbeat
-events                in its own name
+evictions             pods that are bound to its node, named by UID leases                its own
+heartbeat events                in its own name
 
 The agent's token names its node: the API server puts the node of the pod that the token is bound to
 into the user's `extra`. Policies do not apply to reads, and RBAC has no field selectors: an agent
-asks only for its own node and that node's pods, but could read the others.
-"""
+reads only its own node and that node's pods, but could read the others."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +20,7 @@ from weft.model.heartbeat import HEARTBEAT_PREFIX
 
 NODE_CLAIM = "authentication.kubernetes.io/node-name"
 _LONGEST_INSTANCE = 128
-"""The maximum length of an event's `reportingInstance`."""
+"""Maximum length of an event's `reportingInstance`."""
 _WRITTEN_BY_THE_SERVER = ("generation", "managedFields", "resourceVersion")
 _ONE_NODE = "an agent {0} its own node alone, the one of the pod that its token is bound to"
 
@@ -30,8 +28,8 @@ _ONE_NODE = "an agent {0} its own node alone, the one of the pod that its token 
 def agent_policies(
     agents: Sequence[str], annotations: Sequence[str], labels: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Build the policies for these users; `annotations` and `labels` are those that describe a
-    node's GPUs."""
+    """Build the policies for these agents' users; `annotations` and `labels` are the keys that
+    describe a node's GPUs."""
     parts = {"annotations": is_one_of("k", annotations), "labels": is_one_of("k", labels)}
     return [
         *_on_nodes(agents, parts),
@@ -85,9 +83,9 @@ def _on_nodes(agents: Sequence[str], parts: dict[str, str]) -> list[dict[str, An
 
 
 def _on_evictions(agents: Sequence[str]) -> list[dict[str, Any]]:
-    """Build the policy on evictions. An eviction names a pod but not its node, so the pods of its
-    namespace are the policy's parameters. A pod's node never changes, and the UID excludes a later
-    pod of the same name."""
+    """Build the policy on evictions. An eviction names a pod but not its node, so the policy's
+    parameters are the pods of its namespace. A pod's node never changes, and the UID excludes a
+    later pod of the same name."""
     uid = (
         "has(object.deleteOptions) && has(object.deleteOptions.preconditions) && "
         "has(object.deleteOptions.preconditions.uid) && "
@@ -146,8 +144,7 @@ def _denial(expression: str, message: str) -> dict[str, Any]:
 
 
 def _map(root: str, path: str) -> str:
-    """Return CEL for this field of the object as a map; {} where it, or a parent of it, is
-    missing."""
+    """Return CEL for this field of the object as a map; {} if the field or a parent is missing."""
     steps = path.split(".")
     there = [f"has({root}.{'.'.join(steps[: n + 1])})" for n in range(len(steps))]
     return f"({' && '.join(there)} ? dyn({root}.{path}) : {{}})"

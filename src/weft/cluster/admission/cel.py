@@ -9,9 +9,9 @@ from weft.dialects.registry import INCLUDES
 CONTAINERS = (
     "object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])"
 )
-"""All containers with which a pod is created, as a list."""
+"""All containers with which a pod is created, as a CEL list."""
 EPHEMERAL = "(has(object.spec.ephemeralContainers) ? object.spec.ephemeralContainers : [])"
-"""Containers that were added to a running pod (kubectl debug)."""
+"""Containers that were added to a running pod (kubectl debug), as a CEL list."""
 
 
 def quoted(text: str) -> str:
@@ -42,9 +42,8 @@ def asks_for_gpus() -> str:
     or by a label, as in `registry.choose`.
 
     Reading limits suffices: the API server requires a limit for each extended resource requested.
-    The pod's own names are looked up among the dialects', not the reverse: most containers have two
-    limits, and each look-up adds microseconds to the creation of every pod.
-    """
+    The pod's own names are looked up among the dialects' names, not the reverse: most containers
+    have two limits, and each lookup adds microseconds to the creation of every pod."""
     amounts = "c.resources.limits"
     asked = f"{amounts}.exists(r, r in {listed(RESOURCES)} && string({amounts}[r]) != '0')"
     resources = f"({CONTAINERS}).exists(c, has(c.resources) && has({amounts}) && {asked})"
@@ -54,8 +53,8 @@ def asks_for_gpus() -> str:
 
 
 def asks_in_words_of_two() -> str:
-    """Return CEL that is true if the pod requests GPUs in several dialects that do not include each
-    other; `registry.choose` refuses such a pod."""
+    """Return CEL that is true if the pod requests GPUs in several dialects of which none includes
+    the other; `registry.choose` refuses such a pod."""
     including: dict[str, list[str]] = {}
     for name, included in INCLUDES.items():
         for other in included:

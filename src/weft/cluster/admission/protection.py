@@ -1,11 +1,10 @@
-"""Allows only schedulers and agents to write which GPUs a pod has.
+"""Restricts who may write GPU assignments to schedulers and agents.
 
 on pods     annotations and labels of an assignment: schedulers, and the systems' own agents;
-            NRI's required plugins: the pod's creator, and later only these
-in Bindings the same: schedulers
-on nodes    inventory and what an agent offers: the node's own agent
-in status   GPU resources: the node's own agent, and its kubelet
-by authors  pods that set nodeName and contradict themselves, or request by labels: denied;
+            NRI's required plugins: the pod's creator, and later only the former
+in Bindings the same annotations and labels: schedulers on nodes    inventory and agents' offers:
+the node's own agent in status   GPU resources: the node's own agent, and its kubelet by authors
+pods that set nodeName and contradict themselves, or request by labels: denied;
             changes of labels that request GPUs, once a pod has its node: denied
 in specs    NVIDIA_VISIBLE_DEVICES that names GPUs: denied in namespaces that opted in,
             elsewhere the user is warned
@@ -14,9 +13,8 @@ by agents   only their own node's GPUs, heartbeat, events and evictions (`agents
 An agent is identified by the node that its token is bound to. Users who copy a pod with its
 annotations are told which ones to remove.
 
-Most pods have none of these marks, and each policy evaluated adds to the time of creating them: so
-one condition, evaluated once, selects the others (docs/reference/benchmarks.md, `admission`).
-"""
+Most pods have no such annotations, and each policy evaluated adds to the time of creating a pod: so
+one condition, evaluated once, selects the others (docs/reference/benchmarks.md, `admission`)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -64,7 +62,7 @@ from weft.model.delivery import NO_DEVICES
 
 _OWN = (PLACEMENT, PLACEMENT_COPY, DELIVERY, TERM, FENCED_VERSION)
 ASSIGNMENT = tuple(sorted({*_OWN, *(name for system in ALL for name in system.written)}))
-"""Annotations and labels that say which GPUs a pod has; a name that ends in * is a prefix."""
+"""Annotations and labels of a pod's GPU assignment; a name that ends in * is a prefix."""
 ON_NODES = tuple(
     sorted(
         {
@@ -77,12 +75,13 @@ ON_NODES = tuple(
         }
     )
 )
-"""Annotations that say which GPUs a node has."""
+"""Annotations that list a node's GPUs."""
 NODE_LABELS = (f"{NODE_MODELS}*",)
-"""Labels that say which GPU models a node has."""
+"""Labels that list a node's GPU models."""
 _NRI = REQUIRED_PLUGINS.partition("/")[0]
 REQUIRED = (_NRI, f"{_NRI}/*")
-"""NRI's required plugins: of a container, of the pod, or of all. Weft's Binding adds its agent."""
+"""Annotations for NRI's required plugins: of one container, of the pod, or of all containers.
+Weft's Binding adds its agent."""
 
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _SHOWN = f"{_VISIBLE} in a pod's own environment names GPUs that Weft did not assign: remove it"
@@ -95,11 +94,10 @@ _SINCE = "of NRI's required plugins cannot change after the pod was created: lea
 
 
 class Writers(msgspec.Struct, frozen=True):
-    """User names that may write assignments (`schedulers`), and, each for its own node, `agents`.
+    """User names that may write assignments: `schedulers`, and `agents`, each for its own node.
 
     `plugins` are the users of the original systems' agents and device plugins, which may write pods
-    and any node. A service account's user name is system:serviceaccount:NAMESPACE:NAME.
-    """
+    and any node. A service account's user name is system:serviceaccount:NAMESPACE:NAME."""
 
     schedulers: tuple[str, ...] = ("system:serviceaccount:weft-system:weft-scheduler",)
     agents: tuple[str, ...] = ("system:serviceaccount:weft-system:weft-agent",)
@@ -149,10 +147,9 @@ def protection_policies(writers: Writers) -> list[dict[str, Any]]:
 def _bound_by_author() -> list[dict[str, Any]]:
     """Build the policy on pods that set nodeName, which no scheduler can refuse.
 
-    A pod is denied if it contradicts itself, as nobody can say what it holds, or if it requests
-    GPUs by labels, which no quota counts. Such labels may not change once any pod has its node:
-    without marks, its charge is derived from them.
-    """
+    A pod is denied if it contradicts itself, as its GPUs are then unknown, or if it requests GPUs
+    by labels, which no quota counts. Such labels may not change once any pod has its node: without
+    an assignment, its charge is derived from them."""
     allowed = {ISOLATION: ISOLATIONS, CLASS: CLASSES, TOPOLOGY: TOPOLOGIES}
     own = "object.metadata.annotations"
     known = [
@@ -228,8 +225,8 @@ def _metadata(field: str) -> tuple[str, str]:
 
 
 def _may_forge() -> str:
-    """Return CEL that is true if a pod is created with marks of an assignment, or its metadata
-    changes."""
+    """Return CEL that is true if a pod is created with annotations or labels of an assignment, or
+    its metadata changes."""
     marked, changed = [], []
     for field in ("annotations", "labels"):
         own = f"object.metadata.{field}"
@@ -299,7 +296,8 @@ def _same_amounts(field: str) -> dict[str, Any]:
 
 
 def _hidden_devices() -> dict[str, Any]:
-    """Build a validation that denies naming GPUs by variable in namespaces that opted in."""
+    """Build a validation that denies naming GPUs in NVIDIA_VISIBLE_DEVICES in namespaces that opted
+    in."""
     labels = "namespaceObject.metadata.labels"
     key = quoted(SCHEDULE)
     chosen = f"{key} in {labels} && {labels}[{key}] == {quoted(SCHEDULE_ENABLED)}"
@@ -309,7 +307,7 @@ def _hidden_devices() -> dict[str, Any]:
 
 
 def _shown_elsewhere() -> list[dict[str, Any]]:
-    """Build the policy that warns of naming GPUs by variable in namespaces that did not opt in."""
+    """Build the policy that warns of naming GPUs in NVIDIA_VISIBLE_DEVICES in other namespaces."""
     created = rule_of(["pods"], ["CREATE"])
     debugged = rule_of(["pods/ephemeralcontainers"], ["UPDATE"])
     name = "weft-visible-devices"

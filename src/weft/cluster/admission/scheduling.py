@@ -1,8 +1,7 @@
 """Sets spec.schedulerName of pods that request GPUs and name no scheduler.
 
-Only in namespaces with an opt-in label. If the policy cannot be evaluated, the pod is created
-unchanged.
-"""
+This applies only in namespaces with an opt-in label. If the policy cannot be evaluated, the pod is
+created unchanged."""
 
 from typing import Any
 

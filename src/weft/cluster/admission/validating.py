@@ -43,7 +43,7 @@ def denying_policy(
 
 
 def policy_object(name: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """Build the policy object."""
+    """Build a ValidatingAdmissionPolicy."""
     return _object("ValidatingAdmissionPolicy", name, spec)
 
 

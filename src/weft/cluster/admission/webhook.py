@@ -1,9 +1,8 @@
-"""Sets spec.schedulerName where the API server cannot do so by policy (Kubernetes before 1.36).
+"""Sets spec.schedulerName by a webhook if the API server cannot by policy (Kubernetes before 1.36).
 
 The API server calls the webhook only for pods that match the same rule as the policy, and creates
 the pod unchanged if no answer comes in time. The webhook keeps no state and queries no API server,
-so any number of replicas may run.
-"""
+so any number of replicas may run."""
 
 import base64
 import logging
@@ -26,13 +25,13 @@ log = logging.getLogger("weft.webhook")
 NAME, PATH = "weft-schedule", "/schedule"
 _LIMITS = ServerLimits(head_s=5, take_s=5, idle_s=120, most_connections=64)
 _MOST_BYTES = 8 * 2**20
-"""The most bytes of a request: an API object is at most 1.5 MiB, and its former state may be
+"""Maximum size of a request in bytes: an API object is at most 1.5 MiB, and its former state may be
 included."""
 _ANSWER_WITHIN_S = 2
 
 
 class ReviewRequest(Api, frozen=True):
-    """An admission request; its object is decoded separately, as it may be invalid."""
+    """An admission request; its object is decoded separately, because it may be invalid."""
 
     uid: str = ""
     object: msgspec.Raw = msgspec.Raw(b"null")
@@ -46,7 +45,7 @@ class AdmissionReview(Api, frozen=True):
 
 def webhook_configuration(namespace: str, service: str, authority: bytes) -> dict[str, object]:
     """Build the MutatingWebhookConfiguration; `authority` is the PEM certificate that signs the
-    webhook's."""
+    webhook's certificate."""
     pods, conditions = asking_pods()
     bundle = base64.b64encode(authority).decode()
     place = {"namespace": namespace, "name": service, "port": 443, "path": PATH}
@@ -99,7 +98,7 @@ def _asks(text: msgspec.Raw) -> bool:
 
 
 class WebhookServer:
-    """Answers the API server over TLS; `/healthz` answers while the process lives."""
+    """Answers the API server over TLS; `/healthz` answers while the process runs."""
 
     def __init__(self, scheduler_name: str) -> None:
         self._scheduler_name = scheduler_name
@@ -117,7 +116,7 @@ class WebhookServer:
         return await self._server.listen(host, port, tls)
 
     async def close(self) -> None:
-        """Answer requests in flight, then close."""
+        """Answer the requests in flight, then close the server."""
         await self._server.close(_ANSWER_WITHIN_S)
 
     async def _answer(self, request: web.BaseRequest) -> HttpAnswer:

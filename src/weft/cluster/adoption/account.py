@@ -24,13 +24,12 @@ AccountState = Literal["adopted", "ambiguous", "conflicting"]
 
 
 class PodAccount(msgspec.Struct, frozen=True):
-    """The charge of a bound pod.
+    """Charge of a bound pod.
 
-    `state`: `adopted`, its annotations say which GPUs it has, and nothing contradicts them;
-    `ambiguous`, nothing says which GPUs it has, so that at least what it may hold is charged;
-    `conflicting`, its annotations contradict its spec, its node or each other, so that the most is
-    charged. `unreadable` is a field that no dialect can read, and the fault; `why` is what is wrong
-    with the pod, or ""."""
+    `state`: `adopted`, the pod's annotations name its GPUs, and nothing contradicts them;
+    `ambiguous`, its GPUs are unknown, so at least what it may hold is charged; `conflicting`, its
+    annotations contradict its spec, its node or each other, so the most is charged. `unreadable` is
+    a field that no dialect can read, and the fault; `why` is the problem with the pod, or ""."""
 
     namespace: str
     name: str
@@ -60,7 +59,7 @@ class OverfullGpu(NamedTuple):
 
 
 class ClusterAccount(NamedTuple):
-    """The GPU nodes as Weft reads them, each bound pod's charge, GPUs that are overcharged, and the
+    """The GPU nodes as Weft reads them, each bound pod's charge, overcharged GPUs, and the
     ledger."""
 
     nodes: tuple[Node, ...]
@@ -120,7 +119,7 @@ def _hear(ledger: Ledger, events: Iterable[Event]) -> None:
 
 
 def _account(pod: Pod, view: PodView, settings: DialectSettings) -> PodAccount | None:
-    """Return the pod's charge; None if it neither holds nor asks for a GPU."""
+    """Return the pod's charge; None if it neither holds nor requests a GPU."""
     meta = pod.metadata
     placement = view.decided(meta.uid)
     assumed, doubts = view.assumed.get(meta.uid, ""), view.doubts.get(meta.uid, ())
@@ -157,7 +156,8 @@ def _account(pod: Pod, view: PodView, settings: DialectSettings) -> PodAccount |
 
 
 def _claim_accounts(view: PodView, nodes: Iterable[Node]) -> Iterator[PodAccount]:
-    """Yield accounts of claims in the form of pods: they fill GPUs, and are not adopted."""
+    """Yield the charges of ResourceClaims in the form of pods: they fill GPUs, and are not
+    adopted."""
     for node in nodes:
         for holder in sorted(view.claims.holders_on(node.name)):
             placement = view.decided(holder)
@@ -185,8 +185,7 @@ def _overfull(nodes: Iterable[Node], pods: Sequence[PodAccount]) -> Iterator[Ove
 
 
 def _with_overfull(pod: PodAccount, overfull: Iterable[OverfullGpu]) -> PodAccount:
-    """Turn the pod into a conflicting one if it and others were certainly given more than a GPU
-    has."""
+    """Mark the pod as conflicting if it and others were certainly given more than a GPU has."""
     for gpu in overfull:
         if gpu.sure and pod.state == "adopted" and pod.full_name in gpu.pods:
             why = (

@@ -21,8 +21,8 @@ _ATTEMPTS = 4
 
 
 class OptInRecord(msgspec.Struct, frozen=True):
-    """A namespace before the change: its UID, its label's value (None: not set), and whether it had
-    any labels; and the value that was written."""
+    """State of a namespace before the change: its UID, its label's value (None: not set), and if it
+    had any labels; and the value that was written."""
 
     uid: str
     before: str | None
@@ -31,7 +31,7 @@ class OptInRecord(msgspec.Struct, frozen=True):
 
 
 class OptInChange(NamedTuple):
-    """The outcome for a namespace; `done` is False if the namespace was left unchanged."""
+    """Outcome for a namespace; `done` is False if the namespace was left unchanged."""
 
     namespace: str
     text: str
@@ -91,7 +91,7 @@ async def _put_back(client: ApiClient, name: str, record: OptInRecord, write: bo
 
 
 class _Records(dict[str, OptInRecord]):
-    """The records by namespace, and their ConfigMap; `there` is true if it exists."""
+    """Records by namespace, with their ConfigMap; `there` is True if the ConfigMap exists."""
 
     def __init__(self, config_map: OwnConfigMap, texts: dict[str, str]) -> None:
         self.config_map, self.there = config_map, bool(texts)
@@ -117,7 +117,8 @@ def _record(meta: ObjectMeta) -> OptInRecord:
 async def _set(
     client: ApiClient, name: str, record: OptInRecord, value: str | None, namespace: MetaOnly
 ) -> bool:
-    """Set the label if its value is still one that the record knows; returns whether it is set."""
+    """Set the label if its present value is the recorded or the written one; return True if it is
+    set."""
     for _ in range(_ATTEMPTS):
         meta = namespace.metadata
         labels = dict(meta.labels or {})

@@ -25,14 +25,14 @@ class WorkloadContainer(Api, frozen=True, gc=False):
 
 
 class WorkloadTemplateSpec(Api, frozen=True, gc=False):
-    """The fields of spec.template.spec that are read."""
+    """Fields of spec.template.spec that Weft reads."""
 
     containers: list[WorkloadContainer] | None = None
     service_account_name: str = ""
 
 
 class WorkloadTemplate(Api, frozen=True, gc=False):
-    """The fields of spec.template that are read."""
+    """Fields of spec.template that Weft reads."""
 
     spec: WorkloadTemplateSpec = WorkloadTemplateSpec()
 
@@ -107,8 +107,8 @@ _KNOWN: tuple[tuple[re.Pattern[str], str, Role], ...] = tuple(
 def originals_of(
     deployments: Iterable[KubeWorkload], daemon_sets: Iterable[KubeWorkload]
 ) -> list[Original]:
-    """Return the workloads of known systems, sorted by system, role, kind, namespace and name; an
-    operator, which would start the others again, before these."""
+    """Return the workloads of known systems, sorted by system, role, kind, namespace and name. An
+    operator comes before the workloads that it would start again."""
     originals = []
     kinds = ("Deployment", deployments), ("DaemonSet", daemon_sets)
     for kind, workloads in kinds:
@@ -131,8 +131,8 @@ class HelmRelease(NamedTuple):
 
 
 def release_of(deployments: Iterable[KubeWorkload]) -> HelmRelease | None:
-    """Return the release whose Deployment runs Weft; None if there is none or helm did not install
-    it."""
+    """Return the helm release whose Deployment runs Weft; None if there is none or helm did not
+    install it."""
     for workload in deployments:
         marks = workload.metadata.annotations or {}
         if _is_weft(workload) and (name := marks.get("meta.helm.sh/release-name")):
@@ -158,7 +158,7 @@ def _known(workload: KubeWorkload) -> tuple[str, Role] | None:
 
 
 def scheduler_configurations(config_maps: Iterable[ConfigMap]) -> list[str]:
-    """Return ConfigMaps ("namespace/name") with a scheduler configuration that can be imported."""
+    """Return ConfigMaps ("namespace/name") with a scheduler configuration that Weft can import."""
     configurations = []
     for config_map in config_maps:
         if any("kind" in text and "cheduler" in text for text in (config_map.data or {}).values()):
@@ -175,7 +175,7 @@ def scheduler_configurations(config_maps: Iterable[ConfigMap]) -> list[str]:
 def plugins_of(node: KubeNode) -> Mapping[str, tuple[str, ...]]:
     """Return the GPU resources in a node's allocatable, by the device plugin that advertises them.
 
-    HAMi's and Genius' pods use NVIDIA's resource; the resources of Weft's agent are left out."""
+    HAMi's and Genius' pods use NVIDIA's resource; resources of Weft's agent are left out."""
     marks = node.metadata.annotations or {}
     own = set(filter(None, marks.get(ADVERTISES, "").split(",")))
     plugins: dict[str, list[str]] = {}

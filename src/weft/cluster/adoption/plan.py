@@ -52,8 +52,8 @@ class AdoptionProblem(NamedTuple):
 
 
 class AdoptionWish(NamedTuple):
-    """A request to adopt namespaces (none: those with GPU pods), with Weft's schedulerNames and how
-    nodes and pods are read."""
+    """A request to adopt namespaces (none: those with GPU pods), with Weft's schedulerNames and the
+    settings by which nodes and pods are read."""
 
     namespaces: Sequence[str] = ()
     names: Collection[str] = ("weft",)
@@ -61,8 +61,8 @@ class AdoptionWish(NamedTuple):
 
 
 class ClusterObjects(NamedTuple):
-    """The objects that were read. `minor` is the API server's version 1.`minor`; `unread` lists
-    optional kinds that may not be read."""
+    """Objects read from the cluster. `minor` is the API server's version 1.`minor`; `unread` lists
+    optional kinds that the caller may not read."""
 
     nodes: Sequence[KubeNode]
     pods: Sequence[Pod]
@@ -78,7 +78,7 @@ class ClusterObjects(NamedTuple):
 
 
 class AdoptionPlan(NamedTuple):
-    """The plan. `opt_in` are the namespaces to label, by name.
+    """Plan of an adoption. `opt_in` are the namespaces to label, by name.
 
     `waiting` are pending GPU pods of another scheduler, which they keep: spec.schedulerName is
     immutable. `release` is the helm release that installed Weft, if any."""
@@ -112,11 +112,11 @@ WANTED: Mapping[str, tuple[Resource[Any], str]] = {
     "namespaces": (NAMESPACES, ""),
     "configmaps": (CONFIG_MAPS, SYSTEM_NAMESPACE),
 }
-"""Kinds to read; Deployments and DaemonSets are optional."""
+"""Kinds to read, with their namespace ("" for all); Deployments and DaemonSets are optional."""
 
 
 async def read_cluster(client: ApiClient) -> ClusterObjects:
-    """Read all objects; raises the client's errors."""
+    """Read all objects that a plan needs; raises the client's errors."""
     needed = ("node", "pod", "namespaces", "configmaps")
     minor, read = await minor_of(client), await read_objects(client, WANTED, needed)
     devices = await devices_by_node(client)
@@ -204,7 +204,7 @@ def _asks(pod: Pod, settings: DialectSettings) -> bool:
 def _chosen(
     labels: dict[str, dict[str, str]], asking: Sequence[Pod], wish: AdoptionWish
 ) -> set[str]:
-    """Return the named namespaces, or else those with GPU pods for Weft or the default
+    """Return the named namespaces, otherwise those with GPU pods for Weft or the default
     scheduler."""
     for name in wish.namespaces:
         if name not in labels:
@@ -261,7 +261,8 @@ def _kept_out(
 def _two_schedulers(
     asking: Iterable[Pod], chosen: Collection[str], served: Collection[str]
 ) -> Iterator[AdoptionProblem]:
-    """Yield namespaces that another scheduler serves too: both would give away the same GPUs."""
+    """Yield a problem for each namespace that another scheduler serves too: both would allocate the
+    same GPUs."""
     others: dict[tuple[str, str], list[str]] = {}
     for pod in asking:
         meta, name = pod.metadata, _scheduler(pod)
@@ -298,7 +299,8 @@ def _some(names: Collection[str]) -> str:
 
 
 def switch_commands(plan: AdoptionPlan) -> list[str]:
-    """Return the commands in order: stop the present scheduler, start Weft, opt namespaces in."""
+    """Return the commands, in order, that stop the present scheduler, start Weft and opt namespaces
+    in."""
     commands = [
         f"kubectl -n {namespace} get configmap {name} -o yaml | weft config import -"
         for namespace, _, name in (name.partition("/") for name in plan.configurations)
@@ -325,7 +327,7 @@ def roll_back_commands(plan: AdoptionPlan) -> list[str]:
 
 
 def _installing(plan: AdoptionPlan) -> list[str]:
-    """Return the commands that install or upgrade Weft, by helm if helm installed it, else by
+    """Return the commands that install or upgrade Weft, by helm if helm installed it, otherwise by
     manifests; the admission policies let the present device plugins write annotations."""
     marking = _marking(plan)
     if plan.release is not None:
@@ -340,8 +342,8 @@ def _installing(plan: AdoptionPlan) -> list[str]:
 
 
 def _marking(plan: AdoptionPlan) -> list[str]:
-    """Return the users of device plugins that annotate pods, which scheduler.yaml's policies do not
-    list."""
+    """Return the users of device plugins that annotate pods and that scheduler.yaml's policies do
+    not list."""
     plugins = (one for one in plan.originals if one.role == "device plugin")
     return sorted({one.user for one in plugins if one.system != "nvidia"})
 

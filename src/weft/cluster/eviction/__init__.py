@@ -1,4 +1,4 @@
-"""Carries evictions out, as disruption budgets allow, and watches for overbooked GPUs.
+"""Carries out evictions, as disruption budgets allow, and watches for overbooked GPUs.
 
-In: the evictor, the overbooking guard, the move of one pod. Out: who is evicted (`core/engine/`).
-"""
+In: the evictor, the preemptor, the overbooking guard, moving one pod. Out: choosing the pods
+(`core/engine/`)."""

@@ -1,13 +1,14 @@
 """Carries out the engine's evictions through the Eviction API, as disruption budgets allow.
 
-    engine ──Evict──▶ ask ──▶ evicted: the watch will show it gone
-                           ├─▶ a budget says no, or it is not Weft's own: NotEvicted, another may go
-                           └─▶ no answer, no lease: NotEvicted, the same is asked at the next look
+  engine ──Evict──▶ eviction request ─┬─▶ accepted: the watch will show the pod gone
+                                      ├─▶ refused by a budget, or the pod is not Weft's:
+                                      │   NotEvicted, the engine may choose another pod
+                                      └─▶ no answer, or no Lease: NotEvicted, the engine asks
+                                          for the same pod at the next poll
 
-Who goes is the engine's decision, again at every poll (of a double booking: at every reading of its
-pods): nothing is retried here that may have become needless meanwhile. The eviction names the pod's
-UID, so never another pod of its name is hit.
-"""
+The engine chooses the pods, again at every poll (for a double booking: whenever its pods are read):
+nothing is retried here, because it may have become needless. The eviction names the pod's UID, so
+it never hits another pod of the same name."""
 
 import asyncio
 import logging
@@ -46,10 +47,10 @@ BLOCKED = "EvictionBlocked"
 
 
 class _Why(NamedTuple):
-    """Words and counters of an eviction, picked once by its kind for every outcome.
+    """Texts and counters of an eviction, for every outcome.
 
-    `then` is what follows if a disruption budget blocks it; `cycle` is the decision's number.
-    """
+    `then` is appended if a disruption budget blocks the eviction; `cycle` is the decision's
+    number."""
 
     reason: str
     text: str
@@ -59,7 +60,8 @@ class _Why(NamedTuple):
 
 
 class EvictionOutcome(NamedTuple):
-    """A refusal to report, whether the pod may be going, and the API server's Retry-After."""
+    """Outcome of an eviction: a refusal to report (None if none), `may_go` if the pod may be
+    terminating, and the API server's Retry-After in seconds."""
 
     refusal: NotEvicted | None = None
     may_go: bool = False
@@ -67,17 +69,16 @@ class EvictionOutcome(NamedTuple):
 
     @property
     def evicted(self) -> bool:
-        """True if the API server said yes."""
+        """True if the API server accepted the eviction."""
         return self.may_go and self.refusal is None
 
 
 class Evictor:
     """Carries out `Evict` for one live cluster, while `leading`.
 
-    `borrower_counts`, `slowdown_counts`, `double_booked_counts` and `gang_counts` are evictions by
-    what became of them (`evicted`, `blocked`, `failed`). `on_slowdown_eviction` is called once a
-    pod that slows another may be going: the API server said yes, or its answer did not come.
-    """
+    `borrower_counts`, `slowdown_counts`, `double_booked_counts` and `gang_counts` count evictions
+    by outcome (`evicted`, `blocked`, `failed`). `on_slowdown_eviction` is called once a pod that
+    slows another may be terminating: the API server accepted, or its answer was lost."""
 
     def __init__(
         self,
@@ -101,13 +102,14 @@ class Evictor:
         self._tasks: dict[asyncio.Task[EvictionOutcome], str] = {}
 
     def evict(self, command: Evict) -> None:
-        """Begin to evict; what became of it is reported to the engine, later."""
+        """Begin to evict a pod; a refusal is reported to the engine later."""
         task = asyncio.create_task(self._ask(command))
         self._tasks[task] = command.placement.uid
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def outcome_for(self, uids: Collection[str]) -> EvictionOutcome:
-        """Return the outcome of the eviction of one of these pods that is under way, if any is."""
+        """Wait for the evictions of these pods that are under way; return the outcome of the last
+        one, an empty outcome if there is none."""
         tasks = [task for task, uid in self._tasks.items() if uid in uids]
         if not tasks:
             return EvictionOutcome()

@@ -1,9 +1,7 @@
 """Moves one pod: evicts it, and waits until the pod that replaces it is placed.
 
-Nothing is asked of the scheduler: where the new pod goes is its choice, and reported. The old
-pod's place is free when it is gone; its successor is the one pod of the same controller that was
-not there before.
-"""
+The scheduler places the new pod without any instruction from here. The old pod's place becomes free
+once the pod is gone; its successor is the only new pod of the same controller."""
 
 from typing import NamedTuple
 
@@ -18,8 +16,8 @@ _TOO_MANY = 429
 
 
 class MovedPod(NamedTuple):
-    """The outcome of moving a pod: its `successor` (NAMESPACE/NAME) and where that went; `why_not`
-    says why it was not moved, or cannot be told to be, "" if it was."""
+    """Outcome of moving a pod: its `successor` (NAMESPACE/NAME) and that pod's node; `why_not` is
+    the reason why the pod was not moved, or why that is unknown, "" if it was moved."""
 
     successor: str = ""
     node: str = ""
@@ -37,8 +35,7 @@ async def move(client: ApiClient, pod: Pod, wait_s: float) -> MovedPod:
     """Evict the pod as disruption budgets allow, and wait at most `wait_s` seconds until its
     successor is placed.
 
-    Raises what the client raises where the API does not answer at all.
-    """
+    Raises the client's errors if the API server does not answer at all."""
     before = {sibling.metadata.uid for sibling in await _siblings(client, pod)}
     if pod.metadata.uid not in before:
         return MovedPod(why_not="it no longer exists")
@@ -61,7 +58,7 @@ async def move(client: ApiClient, pod: Pod, wait_s: float) -> MovedPod:
 
 
 async def placed_on(client: ApiClient, namespace: str, uid: str, wait_s: float) -> str:
-    """Return the node of a pod that waits, as soon as it has one; "" if not within so many
+    """Return the node of a pending pod as soon as it is bound; "" if not within `wait_s`
     seconds."""
     until = client.clock.monotonic() + wait_s
     while True:
@@ -73,13 +70,13 @@ async def placed_on(client: ApiClient, namespace: str, uid: str, wait_s: float) 
 
 
 async def _siblings(client: ApiClient, pod: Pod) -> list[Pod]:
-    """Return the pods of the same controller that run or wait."""
+    """Return the pods of the same controller that are running or pending."""
     pods = await everything(client, PODS, pod.metadata.namespace)
     return [sibling for sibling in pods if owner_of(sibling) == owner_of(pod) and not sibling.ended]
 
 
 async def _evict(client: ApiClient, pod: Pod) -> str:
-    """Evict the pod; return why it cannot be evicted, "" if it is or if the answer was lost."""
+    """Evict the pod; return why it cannot be evicted, "" if it is, or if the answer was lost."""
     meta = pod.metadata
     try:
         await client.evict(meta.namespace, meta.name, meta.uid)

@@ -1,8 +1,7 @@
 """Lets one process at a time move pods: it holds the Lease `kube-system/weft-defrag` meanwhile.
 
-Two that moved pods at once would each count on places that the other one's pods take. If the holder
-has died, its Lease is waited for, ten seconds at most; a live holder is not waited for.
-"""
+Two processes that moved pods at once would each count on places that the other's pods take. If the
+holder has died, its Lease is waited for, at most ten seconds; a live holder is not waited for."""
 
 import asyncio
 import threading
@@ -22,7 +21,7 @@ _LOOKS_EVERY_S = 0.1
 class MovingTurn:
     """The right to move pods. `hold` takes and keeps it on one thread's loop, while another thread
     reads `why_not` before each eviction. `settled` is set once it is known which process has the
-    right, or, by the caller, if none will."""
+    right, or, by the caller, if no process will get it."""
 
     def __init__(self, identity: str) -> None:
         self.settled = threading.Event()
@@ -40,10 +39,9 @@ class MovingTurn:
         return f"the lease {LEASE} was lost; another process may be moving pods now"
 
     async def hold(self, client: ApiClient) -> None:
-        """Take the Lease, unless it is seen that another one holds it; renew it until `end`.
+        """Take the Lease, unless another process holds it; renew it until `end`.
 
-        Raises what the client raises where there is no Lease to be had.
-        """
+        Raises the client's errors if the Lease cannot be created."""
         self._loop, elector = asyncio.get_running_loop(), Elector(client, self._identity, MOVING)
         self._elector = elector
         await _make_sure_of_lease(client)
@@ -58,7 +56,7 @@ class MovingTurn:
             self._loop.call_soon_threadsafe(self._over.set)
 
     async def _take(self, elector: Elector) -> str:
-        """Take the Lease; return why it could not be taken, "" if it was."""
+        """Take the Lease; return why it could not be taken, "" on success."""
         taking = asyncio.create_task(elector.acquire())
         try:
             while not (await asyncio.wait({taking}, timeout=_LOOKS_EVERY_S))[0]:
@@ -80,7 +78,8 @@ class MovingTurn:
 
 
 async def _make_sure_of_lease(client: ApiClient) -> None:
-    """Make the Lease, free, where there is none: one that is missing is not taken at once."""
+    """Create the Lease, without a holder, if it is missing: taking a missing Lease would take
+    longer."""
     meta = {"name": MOVING.name, "namespace": MOVING.namespace}
     kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
     body = msgspec.json.encode({**kind, "metadata": meta, "spec": {"holderIdentity": ""}})

@@ -1,19 +1,17 @@
-"""Watches for GPUs that hold more than they have, reports them, and has the engine decide which pod
-is evicted.
+"""Watches for overbooked GPUs, reports them, and has the engine decide which pod is evicted.
 
-    watch ──▶ touch(node) ──▶ look() ──▶ over, told once ──▶ two of Weft's own? ──▶ read them afresh
-                                             │                                        │
-                                             │            engine ◀──BindingsRead──────┘
-                                             │              ├──Evict──▶ evictor
-                                             │              └──EvictionWaived──▶ told, left alone
-                                             └─▶ someone else's pod, or a ResourceClaim: told,
-                                                 charged, never evicted
+  watch ──▶ touch(node) ──▶ check() ──▶ over, reported once ─┬─▶ two of Weft's own: read both pods
+                                                             │   again ──BindingsRead──▶ engine
+                                                             │     ├──Evict──▶ evictor
+                                                             │     └──EvictionWaived──▶ reported
+                                                             └─▶ another system's pod, or a
+                                                                 ResourceClaim: reported and
+                                                                 charged, never evicted
 
-Rules: only the leader tells and evicts. Only a pod whose placement Weft wrote, and that is as it
-was bound, is evicted or makes another go: one whose marks are in doubt, or whose share is assumed,
-may be elsewhere. A pod that
-is being deleted counts as gone: so never two where one is enough, and never both.
-"""
+Only the leader reports and evicts. A pod is evicted, or is a reason to evict another, only if Weft
+wrote its placement and it is unchanged since its binding: a pod with doubtful annotations or an
+assumed share may be on another GPU. A terminating pod counts as gone, so that never more pods are
+evicted than needed, and never both of two."""
 
 import asyncio
 import logging
@@ -43,18 +41,15 @@ log = logging.getLogger("weft.cluster")
 
 
 class OverbookingGuardOptions(msgspec.Struct, frozen=True):
-    """Settings, with reasons.
-
-    `first_delay_s`, `most_delay_s`: between attempts that a disruption budget or an error stopped.
-    """
+    """Seconds between eviction attempts that a disruption budget or an error stopped: from
+    `first_delay_s`, growing up to `most_delay_s`."""
 
     first_delay_s: float = 1
     most_delay_s: float = 60
 
 
 class OverbookingGuard:
-    """The guard against overbooked GPUs in one live cluster. `over` are the overbooked GPUs by
-    node."""
+    """Guard against overbooked GPUs in one live cluster. `over` are the overbooked GPUs by node."""
 
     def __init__(
         self,
@@ -83,7 +78,7 @@ class OverbookingGuard:
 
     @property
     def overbooked(self) -> int:
-        """Number of GPUs that hold more than they have."""
+        """Number of overbooked GPUs."""
         return sum(map(len, self.over.values()))
 
     def touch(self, node: str) -> None:
@@ -91,7 +86,7 @@ class OverbookingGuard:
         self._touched.add(node)
 
     def check(self) -> None:
-        """Look at what was touched, and again at what was wrong and changed; report what is new."""
+        """Check nodes that were touched, and overbooked nodes that changed; report changes."""
         names = sorted(self._touched | set(filter(self._changed, self.over)))
         self._touched = set()
         self._looked_at = self._engine.ledger.version
@@ -109,7 +104,7 @@ class OverbookingGuard:
             self._report_doubts()
 
     def _changed(self, name: str) -> bool:
-        """Return True if a node's account changed since the last poll."""
+        """Return True if a node's account changed since the last check."""
         table = self._engine.ledger.table
         row = table.row_of.get(name)
         return row is None or bool(table.changed_at[row] > self._looked_at)
@@ -121,14 +116,14 @@ class OverbookingGuard:
         self.check()
 
     async def stop(self) -> None:
-        """Tell and evict nothing more."""
+        """Stop reporting and evicting."""
         self.leading = False
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # --- telling ---
+    # --- reporting ---
 
     def _report(self, name: str, overbooked: tuple[OverbookedGpu, ...]) -> None:
         strangers: dict[str, list[int]] = {}
@@ -171,7 +166,7 @@ class OverbookingGuard:
         assert isinstance(before, tuple)
         return [gpu for gpu, holders in before if uid in holders] == gpus
 
-    # --- mending ---
+    # --- resolving ---
 
     def _mend(self, name: str) -> None:
         """Have the engine decide which pod is evicted, if Weft's own pods hold more than a GPU of
@@ -182,7 +177,7 @@ class OverbookingGuard:
         task.add_done_callback(lambda _: self._tasks.pop(name, None))
 
     def _ours(self, name: str) -> frozenset[str]:
-        """Return the UIDs of Weft's own pods on this node that are unchanged since it bound them,
+        """Return the UIDs of Weft's own pods on this node that are unchanged since Weft bound them,
         and not terminating."""
         ours = set()
         for holding in self._engine.ledger.pods_on(name):
@@ -194,20 +189,21 @@ class OverbookingGuard:
         return frozenset(ours)
 
     def _is_sure(self, uid: str) -> bool:
-        """Return True if the pod holds what is charged for it, where it is charged."""
+        """Return True if the pod certainly holds what it is charged for."""
         doubts = self._pods.doubts.get(uid, ())
         return not self._pods.unsure(uid) and all(each.reason == UNREADABLE for each in doubts)
 
     def _is_double_booked(self, name: str, ours: frozenset[str]) -> bool:
-        """Return True if these pods do not fit beside each other, and that was not left as it
-        is."""
+        """Return True if these pods do not fit next to each other, and the engine has not waived an
+        eviction for the same pods and node."""
         node = self._nodes.nodes.get(name)
         if node is None or self._left.get(name) == (ours, node):
             return False
         return bool(double_booked(self._engine.ledger, name, map(PodBinding, ours)))
 
     async def _settle(self, name: str) -> None:
-        """Have the engine decide, one pod at a time, until the rest fits or is left as it is."""
+        """Have the engine decide, one pod at a time, until the remaining pods fit or eviction is
+        waived."""
         backoff = Backoff(self.options.first_delay_s, self.options.most_delay_s, self._client.rng)
         while self.leading and self._is_double_booked(name, ours := self._ours(name)):
             node, outcome = self._nodes.nodes[name], EvictionOutcome()
@@ -226,7 +222,7 @@ class OverbookingGuard:
                 await self._client.clock.sleep(max(outcome.retry_after_s, backoff.next_s()))
 
     async def _decide(self, name: str, ours: Collection[str]) -> EvictionOutcome:
-        """Read these pods afresh and let the engine decide which is evicted; return the outcome."""
+        """Read these pods again and let the engine decide which is evicted; return the outcome."""
         bindings = [read for uid in sorted(ours) if (read := await self._read(uid)) is not None]
         shrunk = name in self._nodes.shrunk
         self._report_event(BindingsRead(name, tuple(bindings), shrunk))
@@ -239,8 +235,8 @@ class OverbookingGuard:
         self._waived.add(place.node)
 
     async def _read(self, uid: str) -> PodBinding | None:
-        """Read the pod afresh and return its binding; None if the pod is gone, ended, terminating
-        or edited."""
+        """Read the pod again from the API server and return its binding; None if the pod is gone,
+        ended, terminating or edited."""
         known = self._pods.by_uid(uid)
         if known is None:
             return None

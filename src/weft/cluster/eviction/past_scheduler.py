@@ -1,9 +1,9 @@
-"""Watches for pods that were bound past their scheduler, tells people, and evicts them if asked to.
+"""Watches for pods that were bound past their scheduler, reports them, and evicts them if
+configured.
 
-Such a pod names a scheduler of ours, asks for GPUs, and is on a node without Weft's record: its
-author set `nodeName`, or somebody bound it by hand. What it may hold at most is charged, and makes
-nobody else go. Lives beside the overbooking guard, which looks at the same pods at the same time.
-"""
+Such a pod has a schedulerName of Weft, requests GPUs, and is on a node without Weft's record: its
+author set `nodeName`, or another client bound it. The most that it may hold is charged, and no
+other pod is evicted because of it. The overbooking guard checks the same pods at the same time."""
 
 import asyncio
 import logging
@@ -28,8 +28,8 @@ _FIRST_S, _MOST_S = 1.0, 60.0
 
 
 class PastScheduler:
-    """The watch over one cluster's pods, active while `leading`. `here` are the pods that were
-    bound past Weft, by UID."""
+    """Watch over one cluster's pods that were bound past Weft, active while `leading`. `here` are
+    their UIDs."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class PastScheduler:
         self._task: asyncio.Task[None] | None = None
 
     def check(self) -> None:
-        """Find such pods; report new ones, and begin to evict."""
+        """Find pods bound past Weft; report new ones, and begin to evict if configured."""
         known_by = self._pods.assumed | self._pods.told
         pods = {uid: pod for uid in known_by if (pod := self._pods.by_uid(uid))}
         self.here = frozenset(uid for uid, pod in pods.items() if self._is_past_us(pod))
@@ -68,7 +68,7 @@ class PastScheduler:
         self.check()
 
     async def stop(self) -> None:
-        """Tell and evict nothing more."""
+        """Stop reporting and evicting."""
         self.leading = False
         if self._task is not None:
             self._task.cancel()
@@ -85,7 +85,7 @@ class PastScheduler:
         return [pod for pod in found if pod is not None and not pod.metadata.deletion_timestamp]
 
     async def _evict_all(self) -> None:
-        """Evict again and again until no such pod is left; a disruption budget may forbid it for a
+        """Evict repeatedly until no such pod is left; a disruption budget may forbid it for a
         while."""
         backoff = Backoff(_FIRST_S, _MOST_S, self._client.rng)
         while self.leading and (due := self._due()):

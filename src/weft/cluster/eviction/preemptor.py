@@ -1,13 +1,12 @@
-"""Ends the pods that the engine preempts, and writes where it keeps room for the others.
+"""Ends the pods that the engine preempts, and writes the nominated node of the pods that wait.
 
-    engine ──Evict (preempted)──▶ condition DisruptionTarget ──▶ DELETE, with its UID and grace
-                                           still there 30 s after its grace ──▶ NotEvicted
-    engine ──Nominate──▶ status.nominatedNodeName of the pod that waits
+  engine ──Evict (preempted)──▶ condition DisruptionTarget ──▶ DELETE, with UID and grace period
+                                pod still exists 30 s after its grace period ──▶ NotEvicted
+  engine ──Nominate──▶ status.nominatedNodeName of the waiting pod
 
-As kube-scheduler does it. Where disruption budgets are law, and of a pod that only moves, it is the
-Eviction API that is asked, and whom a budget does not let go is `NotEvicted`: the engine chooses
-others.
-"""
+This follows kube-scheduler. If disruption budgets are strict, and for a pod that only moves, the
+Eviction API is used instead, and a pod that a budget protects is reported as `NotEvicted`, so that
+the engine chooses other pods."""
 
 import asyncio
 import logging
@@ -30,18 +29,20 @@ from weft.model.log_fields import about
 
 log = logging.getLogger("weft.cluster")
 TRIES = 3
-"""So often a request is sent whose answer is lost: none of them does more when it comes twice."""
+"""Number of times that a request is sent if its answer is lost: each has the same effect when sent
+twice."""
 NO_LONGER = "it is not in another pod's way any more, or another scheduler has placed it"
 GRACE_S, LATE_S = 30, 30.0
-"""A pod's grace where it says none, and how long after it a pod may still be there."""
+"""Default grace period of a pod, and seconds after the grace period at which a pod counts as
+late."""
 _TIMEOUT_S = 3.0
 _Errors = (ApiError, LostError, NotSentError)
 
 
 class Preemptor:
-    """Carries out the engine's preemptions while `leading`. `counts` are pods by what became of
-    them: `ended` (DELETE or eviction accepted), `moved` (eviction accepted, and there was room for
-    it elsewhere), `blocked` by a budget, `failed`, `late`."""
+    """Carries out the engine's preemptions while `leading`. `counts` are pods by outcome: `ended`
+    (DELETE or eviction accepted), `moved` (eviction accepted, and there was room elsewhere),
+    `blocked` by a budget, `failed`, `late`."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class Preemptor:
         self._nominating: dict[str, asyncio.Lock] = {}
 
     def lead(self) -> None:
-        """Begin to lead: preempt pods, and wait for those that others ended."""
+        """Begin to lead: preempt pods, and wait for pods whose end the previous leader began."""
         self.leading = True
         for uid in self._engine.preemption.going:
             if (pod := self._pods.by_uid(uid)) is not None:
@@ -84,12 +85,12 @@ class Preemptor:
             task.cancel()
 
     def hear(self, outcome: Attempt | BindOutcome) -> None:
-        """Note that a Binding has its answer."""
+        """Note that a pod's Binding was answered."""
         if self._answers and isinstance(outcome, BindOutcome):
             self._answered(outcome.command.pod.uid)
 
     def observe(self, pods: Iterable[Pod]) -> None:
-        """Note that the API shows these pods bound, by whomever."""
+        """Note that the API shows these pods bound, by any scheduler."""
         for pod in pods if self._answers else ():
             self._answered(pod.metadata.uid)
 
@@ -98,11 +99,11 @@ class Preemptor:
             answer.set()
 
     def end(self, command: Evict, why: PreemptedFor) -> None:
-        """Begin to end a pod; what became of it is told to the engine, later."""
+        """Begin to end a pod; the outcome is reported to the engine later."""
         self._run(self._end(command, why))
 
     def nominate(self, command: Nominate) -> None:
-        """Begin to write the node that is kept for a pod, or that none is."""
+        """Begin to write the pod's nominated node, or to clear it."""
         if self.leading:
             self._run(self._nominate(command))
 
@@ -131,15 +132,15 @@ class Preemptor:
             self._wait_for(pod)
 
     def _is_being_bound(self, uid: str) -> bool:
-        """Return True while its own Binding has no sure answer: it may fail, or another scheduler's
-        have come first, and then there is nobody to end here."""
+        """Return True while the pod's own Binding is unanswered: it may fail, or another
+        scheduler's may have come first, and then the pod must not be ended here."""
         holding = self._engine.ledger.holdings.get(uid)
         return holding is not None and holding.state == "reserved"
 
     def _stands(self, uid: str, why: PreemptedFor) -> bool:
-        """Return True while the pod holds its place and may be ended, and one waits for that: since
-        the decision another scheduler's binding of it may have been seen, or the other pod have got
-        a place."""
+        """Return True while the pod holds its place and may be ended, and another pod waits for
+        that. Since the decision, another scheduler's binding of the pod may have been seen, or the
+        other pod may have been placed."""
         preemption = self._engine.preemption
         awaited = why.uid in preemption.nominations or any(preemption.waiting_for(uid))
         return awaited and uid in preemption.standings and uid in self._engine.ledger.holdings
@@ -148,8 +149,8 @@ class Preemptor:
         return self.leading and (self._may_write is None or self._may_write(seconds))
 
     async def _surely(self, ask: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Send the request; repeat it while the answer is lost or others write at the same time, if
-        this process still leads."""
+        """Send the request; repeat it if the answer is lost or others write at the same time, while
+        this process leads."""
         for _ in range(TRIES - 1):
             try:
                 await ask()
@@ -162,7 +163,7 @@ class Preemptor:
         await ask()
 
     async def _ask(self, pod: Pod, why: PreemptedFor) -> bool:
-        """Have the pod ended; return True if it ends, or may."""
+        """Have the pod ended; return True if it ends, or may end."""
         meta, text = pod.metadata, preempted_in_words(why)
         refused = ""
         try:
@@ -210,7 +211,7 @@ class Preemptor:
         return True
 
     async def _evict(self, pod: Pod) -> EvictionAnswer:
-        """Ask the Eviction API; again where nobody knows whether the pod goes, or where others
+        """Ask the Eviction API; ask again if it is unknown if the pod is terminating, or if others
         wrote at the same time."""
         meta = pod.metadata
         for _ in range(TRIES):
@@ -225,7 +226,8 @@ class Preemptor:
         await self._client.delete(PODS, meta.namespace, meta.name, meta.uid)
 
     async def _mark(self, pod: Pod, text: str) -> None:
-        """Say on the pod why it ends, as controllers' podFailurePolicy reads it."""
+        """Write on the pod why it is ended, in the condition that controllers' podFailurePolicy
+        reads."""
         condition = {
             "type": DISRUPTED,
             "status": "True",
@@ -248,8 +250,8 @@ class Preemptor:
             self._waits[uid] = asyncio.create_task(self._wait(pod, wait_s))
 
     async def _wait(self, pod: Pod, wait_s: float) -> None:
-        """Tell the engine if the pod still exists after `wait_s` seconds: then no pod waits for it
-        any more."""
+        """Report to the engine if the pod still exists after `wait_s` seconds, so that no pod waits
+        for it any more."""
         await self._client.clock.sleep(wait_s)
         uid = pod.metadata.uid
         self._waits.pop(uid, None)

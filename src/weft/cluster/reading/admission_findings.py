@@ -30,7 +30,7 @@ _SOON = datetime.timedelta(days=30)
 
 
 class NamedObject(Api, frozen=True, gc=False):
-    """An object of which only the name matters."""
+    """An API object of which only the name matters."""
 
     metadata: ObjectMeta = ObjectMeta()
 
@@ -118,7 +118,8 @@ def _certificates(client: ApiClient, found: WebhookConfiguration) -> Iterator[Do
 
 
 def _ends(bundle: bytes) -> datetime.datetime | None:
-    """Return when the first of these certificates expires; None if they cannot be read."""
+    """Return the time at which the first of these certificates expires; None if they cannot be
+    read."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(cadata=bundle.decode("ascii"))

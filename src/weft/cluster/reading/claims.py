@@ -33,7 +33,7 @@ _MOST_NAMED = 4
 
 
 class ClaimObjects(NamedTuple):
-    """API objects. `unread` lists the kinds that may not be read."""
+    """API objects about claims. `unread` lists the kinds that the caller may not read."""
 
     slices: Sequence[ResourceSlice] = ()
     classes: Sequence[DeviceClass] = ()
@@ -42,20 +42,20 @@ class ClaimObjects(NamedTuple):
 
 
 class ReadClaims(NamedTuple):
-    """`ClaimObjects` in the form that the scheduler keeps them in."""
+    """Contents of `ClaimObjects` in the scheduler's views."""
 
     slices: SliceView
     view: ClaimView
     unread: tuple[str, ...] = ()
 
     def source(self, node: str) -> InventorySource | None:
-        """Return the node's GPUs according to its slices."""
+        """Return the node's GPUs according to its ResourceSlices; None if it has none."""
         return self.slices.cards(node).source
 
 
 async def read_claims(client: ApiClient) -> ClaimObjects:
-    """Read slices, classes and claims; empty if the API server lacks them. Raises the client's
-    errors."""
+    """Read slices, classes and claims; empty if the API server does not serve them. Raises the
+    client's errors."""
     if not await serves(client, WATCHED):
         return ClaimObjects()
     wanted: dict[str, tuple[Resource[Any], str]] = {each.name: (each, "") for each in WATCHED}
@@ -93,7 +93,7 @@ NO_CLAIMS = ReadClaims(SliceView(), ClaimView())
 
 
 def claim_findings(read: ReadClaims, pods: Iterable[Pod]) -> list[DoctorFinding]:
-    """Report problems of claims and slices; empty if there are none of either."""
+    """Return findings about claims and slices; empty if there are no problems."""
     findings = []
     if read.unread:
         text = f"may not list {', '.join(read.unread)}: GPUs that claims hold are not shown"

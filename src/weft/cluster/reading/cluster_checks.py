@@ -1,4 +1,4 @@
-"""The checks of a cluster that `weft doctor` makes, of what was read of it. Reads no Secrets."""
+"""Checks of a cluster by `weft doctor`, from objects read before. Reads no Secrets."""
 
 from collections.abc import Collection
 
@@ -18,7 +18,7 @@ async def cluster_checks(
     client: ApiClient, read: ClusterReading, names: Collection[str], *, inside: bool = False
 ) -> list[DoctorFinding]:
     """Check nodes, agents and pods; `names` are Weft's schedulerNames. `inside` an agent's pod,
-    which has no right to read claims and policies, these are left out."""
+    which has no right to read claims and policies, checks of those are left out."""
     found = [
         nodes.agents_per_node(read),
         *await nodes.heartbeats(client, read),

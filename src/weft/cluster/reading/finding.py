@@ -8,7 +8,7 @@ _MOST_NAMES = 8
 
 class DoctorFinding(NamedTuple):
     """Result of one check. `wrong` makes the command exit with 1; `advice` deserves attention;
-    `good` is as it should be. `mend` is the remedy."""
+    `good` needs nothing. `mend` is the remedy."""
 
     level: Literal["wrong", "advice", "good"]
     check: str
@@ -17,7 +17,7 @@ class DoctorFinding(NamedTuple):
 
 
 def good(check: str, text: str) -> DoctorFinding:
-    """Make a finding that all is as it should be."""
+    """Make a finding that a check found no problem."""
     return DoctorFinding("good", check, text)
 
 

@@ -1,9 +1,8 @@
-"""Says which kind of node, were there one more and empty, would take pods that wait for a GPU.
+"""Finds the kind of node of which one more, empty node would take pods that wait for a GPU.
 
-A kind of node is what decides where a pod fits: GPUs, CPU, memory, labels of its pool, taints, what
-its agent offers. An autoscaler that counts resources by node does not see that a pod waits for
-memory on one card; this is for whoever chooses the size of a node pool.
-"""
+Nodes are of one kind if their GPUs, CPU, memory, pool labels, taints and agents' offers are equal.
+An autoscaler that counts resources by node does not see that a pod waits for memory on one GPU;
+these findings help an administrator who chooses the size of a node pool."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -22,24 +21,24 @@ from weft.model import BadInputError, Gpu, Node, PodRequest
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 MOST_KINDS = 200
-"""Kinds of node that are looked at; a cluster has a few."""
+"""Maximum number of kinds of node considered; a cluster has a few."""
 MOST_SHAPES = 200
-"""Different requests that are looked at, those of the oldest pods."""
+"""Maximum number of different requests considered, those of the oldest pods."""
 _OF_ONE_NODE = ("kubernetes.io/hostname", "metadata.name")
 _NOT_FOR_LONG = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
-"""Prefixes of taints that nodes have while they start, are cordoned or are in trouble."""
+"""Prefixes of taints that nodes have while they start, are cordoned or have problems."""
 
 
 class MoreNodes(NamedTuple):
-    """Pods that wait, by name, that one more empty node like this one would take; None: no kind of
-    node that there is takes them."""
+    """Names of waiting pods that one more empty node like `like` would take; None: no present kind
+    of node takes them."""
 
     like: Node | None
     pods: tuple[str, ...]
 
 
 def room_findings(cluster: ClusterReading, names: Collection[str]) -> list[DoctorFinding]:
-    """Advice for pods of these schedulerNames that wait for a GPU."""
+    """Return advice for pods of these schedulerNames that wait for a GPU."""
     nodes = [cluster.inventory(node) for node in cluster.gpu_nodes]
     findings = []
     for found in more_nodes(nodes, _waiting(cluster, names)):
@@ -58,7 +57,7 @@ def room_findings(cluster: ClusterReading, names: Collection[str]) -> list[Docto
 
 
 def in_words(node: Node) -> str:
-    """Name the node, its GPUs and the type of its machine."""
+    """Return the node's name with its GPUs and instance type."""
     cards = [gpu for gpu in node.gpus if gpu.parent is None]
     kinds = dict.fromkeys((gpu.model, gpu.memory_mib) for gpu in cards)
     parts = []
@@ -71,8 +70,8 @@ def in_words(node: Node) -> str:
 
 
 def more_nodes(nodes: Sequence[Node], waiting: Sequence[PodRequest]) -> list[MoreNodes]:
-    """For each kind of node the pods that an empty one would take, each under the smallest; the
-    most pods first."""
+    """Return, for each kind of node, the pods that an empty one would take, each pod under the
+    smallest kind; the most pods first."""
     kinds = sorted(_kinds(nodes), key=_size)[:MOST_KINDS]
     engine = Engine([Profile("weft", [FirstFit()])], kinds)
     row_of = engine.ledger.table.row_of
@@ -92,8 +91,8 @@ def more_nodes(nodes: Sequence[Node], waiting: Sequence[PodRequest]) -> list[Mor
 
 
 def _waiting(cluster: ClusterReading, names: Collection[str]) -> list[PodRequest]:
-    """Pods that a scheduler found no room for, the oldest first; without those that only their
-    queue's limit holds up."""
+    """Return the pods for which a scheduler found no room, the oldest first; without pods that only
+    their queue's limit holds back."""
     requests = []
     for pod in sorted(cluster.pods, key=lambda pod: pod.metadata.creation_timestamp or ""):
         if pod.spec.node_name or pod.ended or pod.spec.scheduler_name not in names:
@@ -112,7 +111,8 @@ def _waiting(cluster: ClusterReading, names: Collection[str]) -> list[PodRequest
 
 
 def _is_unschedulable(pod: Pod) -> bool:
-    """Return True if it has the condition by which autoscalers know that a pod waits for room."""
+    """Return True if the pod has the condition by which autoscalers recognise pods that wait for
+    room."""
     said = (c for c in pod.status.conditions or () if c.type == "PodScheduled")
     return any(c.status == "False" and c.reason == UNSCHEDULABLE for c in said)
 

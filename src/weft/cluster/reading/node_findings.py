@@ -1,4 +1,4 @@
-"""Findings about nodes: their agents, container runtimes, and other plugins that hand out their
+"""Findings about nodes: their agents, container runtimes, and other plugins that allocate their
 GPUs."""
 
 import datetime
@@ -24,7 +24,8 @@ ASSUMED = "elasticgpu.io/assumed"
 _HEARTBEATS = "agents' heartbeats"
 _DEFAULT_NAMESPACE = "weft-system"
 _CLOCKS_S = 46.0
-"""Clocks of nodes and of this machine may differ by this much before a heartbeat counts as late."""
+"""Seconds by which clocks of nodes and of this machine may differ before a heartbeat counts as
+late."""
 LEAST_CONTAINERD = (1, 7)
 FAIL_CLOSED_CONTAINERD = (2, 2)
 _VERSION = re.compile(r"([a-z-]+)://v?(\d+)\.(\d+)")
@@ -57,7 +58,7 @@ def agents_per_node(cluster: ClusterReading) -> DoctorFinding:
 
 
 def offers(cluster: ClusterReading) -> DoctorFinding:
-    """Check that the agents' offers are readable, of one version, and fail closed where the runtime
+    """Check that the agents' offers are readable and of one version, and fail closed if the runtime
     can."""
     check = "agents' offers"
     offers: dict[str, AgentOffer] = {}
@@ -162,8 +163,8 @@ def other_resources(cluster: ClusterReading) -> DoctorFinding:
 
 
 def merged_labels(cluster: ClusterReading) -> DoctorFinding:
-    """Report whether a Binding's labels reach the pod: only admission merges them. Weft does not
-    need it."""
+    """Report if a Binding's labels reach the pod: only admission merges them. Weft does not need
+    it."""
     check = "labels of Bindings"
     marked = [
         pod
@@ -197,7 +198,7 @@ def _some_of(amount: str | int | float) -> bool:
 
 
 async def heartbeats(client: ApiClient, cluster: ClusterReading) -> list[DoctorFinding]:
-    """Report each node whose agent's heartbeat is late, or whose agent says that it does not
+    """Report each node whose agent's heartbeat is late, or whose agent reports that it does not
     deliver."""
     leases: dict[str, Lease] = {}
     for namespace in {pod.metadata.namespace for pod in cluster.agents} or {_DEFAULT_NAMESPACE}:

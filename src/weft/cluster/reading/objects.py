@@ -1,4 +1,4 @@
-"""Reads all objects of several kinds, each as far as it may be read."""
+"""Reads all objects of several kinds, leaving out kinds that the caller may not read."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -13,8 +13,8 @@ NOT_ALLOWED = (403, 404)
 
 
 class ReadObjects(NamedTuple):
-    """Objects by kind. `unread` lists kinds that may not be read, `broken` objects (by kind) that
-    could not be decoded."""
+    """Objects by kind. `unread` lists kinds that the caller may not read, `broken` objects (by
+    kind) that could not be decoded."""
 
     of: Mapping[str, list[Any]]
     unread: tuple[str, ...]
@@ -28,9 +28,8 @@ async def read_objects(
 ) -> ReadObjects:
     """Read all objects of these kinds, each from its namespace, or from all with "".
 
-    Raises the client's errors. A kind that may not be read goes to `unread`, unless it is
-    `needed`.
-    """
+    Raises the client's errors. A kind that the caller may not read goes to `unread`, unless it is
+    `needed`."""
     objects: dict[str, list[Any]] = {}
     unread: list[str] = []
     broken: list[tuple[str, ObjectMeta]] = []

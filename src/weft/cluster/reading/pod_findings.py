@@ -55,7 +55,7 @@ _MENDS = {
 }
 _HARMLESS = ("PlacementMoved", "UnitMismatch")
 _CHOOSE = {name for system in ALL if system.served_by_itself for name in system.scheduler_names}
-"""The schedulerNames of other systems that say which GPU a pod has."""
+"""Names of other systems' schedulers that record which GPU a pod has."""
 
 
 def holders(
@@ -100,7 +100,7 @@ def _reservations_on_dead_nodes(cluster: ClusterReading) -> list[DoctorFinding]:
 
 
 def _named(cluster: ClusterReading) -> dict[str, Node]:
-    """Return the nodes with GPUs, with what other systems call their cards."""
+    """Return the nodes with GPUs, with the names that other systems give to their GPUs."""
     shown = {node.metadata.name: node for node in cluster.gpu_nodes}
     nodes = {name: cluster.inventory(node) for name, node in shown.items()}
     there: dict[str, list[Pod]] = {}
@@ -136,7 +136,7 @@ def _doubted(pod: Pod, doubt: Doubt) -> DoctorFinding:
 
 
 def _unplaced(pod: Pod, names: Collection[str], hangs: bool) -> DoctorFinding:
-    """Report a bound pod that has no record of its GPUs."""
+    """Return a finding about a bound pod that has no record of its GPUs."""
     meta, who = pod.metadata, _scheduler(pod)
     level = wrong if hangs else advice
     name = f"{meta.namespace}/{meta.name}"
@@ -163,8 +163,8 @@ def _scheduler(pod: Pod) -> str:
 
 
 def _hangs(pod: Pod, shown: SystemNode, settings: DialectSettings, now: datetime.datetime) -> bool:
-    """Return True if the node's agent keeps a pod from starting, as nothing else there serves its
-    resources."""
+    """Return True if the node's agent keeps a pod from starting, because no other plugin there
+    serves its resources."""
     if AGENT not in (shown.metadata.annotations or {}) or pod.status.phase == "Running":
         return False
     try:
@@ -177,7 +177,7 @@ def _hangs(pod: Pod, shown: SystemNode, settings: DialectSettings, now: datetime
 
 
 def _placed_by_other(pod: Pod, node: Node, settings: DialectSettings) -> bool:
-    """Return True if another system's agent or scheduler says which GPU the pod has."""
+    """Return True if another system's agent or scheduler recorded which GPU the pod has."""
     if marked(pod):
         return False
     try:
@@ -187,7 +187,7 @@ def _placed_by_other(pod: Pod, node: Node, settings: DialectSettings) -> bool:
 
 
 def contradicting(cluster: ClusterReading) -> DoctorFinding:
-    """Check that pending pods can be read: others are never placed."""
+    """Check that pending pods can be read: unreadable pods are never placed."""
     check = "pending pods"
     broken: dict[str, str] = {}
     for pod in cluster.pods:
@@ -246,7 +246,7 @@ _MOST_READ = 500
 
 
 class SourceRef(Api, frozen=True, gc=False):
-    """The name of a ConfigMap or Secret."""
+    """Reference to a ConfigMap or Secret by name."""
 
     name: str = ""
 
@@ -260,13 +260,13 @@ class EnvSource(Api, frozen=True, gc=False):
 
 
 class EnvContainer(Api, frozen=True, gc=False):
-    """A container: only its envFrom."""
+    """A container, of which only its envFrom is read."""
 
     env_from: list[EnvSource] | None = None
 
 
 class EnvSpec(Api, frozen=True, gc=False):
-    """A pod's spec: only its node and its containers."""
+    """A pod's spec, of which only the node and the containers are read."""
 
     node_name: str = ""
     containers: list[EnvContainer] | None = None
@@ -275,21 +275,22 @@ class EnvSpec(Api, frozen=True, gc=False):
 
 
 class EnvPod(Api, frozen=True, gc=False):
-    """A pod: only the envFrom of its containers."""
+    """A pod, of which only the envFrom of its containers is read."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: EnvSpec = EnvSpec()
 
 
 class EnvKeys(Api, frozen=True):
-    """A ConfigMap or Secret: only its keys; values are not decoded."""
+    """A ConfigMap or Secret, of which only the keys are read; values are not decoded."""
 
     metadata: ObjectMeta = ObjectMeta()
     data: dict[str, msgspec.Raw] | None = None
 
 
 class EnvReference(NamedTuple):
-    """A source of a pod's variables, and the key in it that would set its GPUs."""
+    """A source of a pod's environment variables, and the key in it that would set the pod's
+    GPUs."""
 
     kind: Literal["configmaps", "secrets"]
     namespace: str
@@ -329,7 +330,7 @@ async def variables_from_elsewhere(client: ApiClient, gpu_nodes: Iterable[str]) 
 
 
 def references(pod: EnvPod) -> Iterator[EnvReference]:
-    """Yield each source that may set the variable in a container of this pod."""
+    """Yield each source that may set NVIDIA_VISIBLE_DEVICES in a container of this pod."""
     spec, namespace = pod.spec, pod.metadata.namespace
     lists = (spec.containers, spec.init_containers, spec.ephemeral_containers)
     containers = (container for each in lists for container in each or ())

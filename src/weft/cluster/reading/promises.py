@@ -1,8 +1,8 @@
-"""Collects for `weft inspect` what is promised of each GPU, and what is used.
+"""Collects for `weft inspect` how much of each GPU is reserved, and how much is used.
 
-Promises come from the API: a pod's delivery record, its system's annotations, or what the node's
-agent tells of NVIDIA's device plugin. Use comes from the agents, through the API server's proxy, or
-from a metrics server."""
+Reservations come from the API: a pod's delivery record, its system's annotations, or the node's
+agent's report on NVIDIA's device plugin. Use comes from the agents, through the API server's proxy,
+or from a metrics server."""
 
 import math
 import time
@@ -46,13 +46,12 @@ _TIMEOUT_S = 5.0
 
 
 class PodOnGpu(msgspec.Struct):
-    """A pod on a GPU: promised MiB and thousandths, used MiB and share of time (None: unknown).
+    """A pod on a GPU: reserved MiB and thousandths, used MiB and share of time (None: unknown).
 
-    `by` is the source of the promise: the delivery record, the system's own annotations, or, of
-    what NVIDIA's device plugin gave, the node's agent. If it is "claim", the promise is a
-    ResourceClaim's, and `name` is the claim's. `placed_by_others` says of a share that Weft did not
-    place who holds it, and what names the GPU.
-    """
+    `by` is the source of the reservation: the delivery record, the system's own annotations, or,
+    for GPUs that NVIDIA's device plugin gave, the node's agent. If it is "claim", the reservation
+    is a ResourceClaim's, and `name` is the claim's. `placed_by_others` is set for a share that Weft
+    did not place, and names its holder and the source that names the GPU."""
 
     namespace: str
     name: str
@@ -69,7 +68,7 @@ class PodOnGpu(msgspec.Struct):
 
     @property
     def full_name(self) -> str:
-        """Namespace and name as shown to people."""
+        """Namespace and name as shown to users."""
         return f"{'claim ' if self.by == 'claim' else ''}{self.namespace}/{self.name}"
 
 
@@ -110,7 +109,7 @@ class NodeReport(msgspec.Struct):
 
 
 class ClusterReport(msgspec.Struct):
-    """The cluster's nodes with GPUs; `source` names the source of measured use, "" for none."""
+    """Nodes of the cluster with GPUs; `source` names the source of measured use, "" for none."""
 
     nodes: list[NodeReport]
     source: str
@@ -118,8 +117,8 @@ class ClusterReport(msgspec.Struct):
 
 
 class InspectWish(NamedTuple):
-    """A request to inspect nodes by name (none: all), with how pods and nodes are read, and a
-    factory of the source of measured use (None: the agents)."""
+    """A request to inspect nodes by name (none: all), with the settings by which pods and nodes are
+    read, and a factory of the source of measured use (None: the agents)."""
 
     names: Sequence[str] = ()
     how: HowToRead = HowToRead()
@@ -143,7 +142,7 @@ async def inspect_cluster(client: ApiClient, wish: InspectWish) -> ClusterReport
     return inspected
 
 
-# --- promised -------------------------------------------------------------------------------------
+# --- reserved -------------------------------------------------------------------------------------
 
 
 def promises(
@@ -152,8 +151,8 @@ def promises(
     how: HowToRead,
     claims: ReadClaims = NO_CLAIMS,
 ) -> tuple[list[NodeReport], list[Node]]:
-    """Report what these pods and claims hold of these nodes' GPUs; returns the reports and the
-    nodes that have GPUs."""
+    """Return reports of what these pods and claims hold of the nodes' GPUs, and the nodes that have
+    GPUs."""
     there: dict[str, list[Pod]] = {}
     for pod in pods:
         if not pod.ended:
@@ -173,13 +172,14 @@ def promises(
 
 
 def _beside(pod: Pod, claims: ClaimView) -> Pod:
-    """Return the pod without the GPUs that claims give it."""
+    """Return the pod without the GPUs that ResourceClaims give it."""
     covered = claims.covered(pod)
     return beside_claims(pod, covered) if covered else pod
 
 
 def _add_claims(report: NodeReport, claims: ClaimView, node: Node) -> None:
-    """Add the shares of the node that claims hold; on-demand partitions are listed only if held."""
+    """Add the shares that ResourceClaims hold on the node; on-demand partitions are listed only if
+    held."""
     gpus = {gpu.index: gpu for gpu in report.gpus}
     for charge in claims.charges_on(report.name):
         meta = charge.claim.metadata
@@ -270,8 +270,8 @@ def _gpu(gpu: Gpu) -> GpuReport:
 def _record(
     pod: Pod, node: Node, settings: DialectSettings
 ) -> tuple[DeliveryRecord | None, Literal["record", "annotations", "agent", "nobody"] | None]:
-    """Return the pod's record and its source; `nobody` if the pod asks for GPUs but nothing places
-    it, None if it asks for none."""
+    """Return the pod's record and its source; `nobody` if the pod requests GPUs but nothing records
+    their place, None if it requests none."""
     text = (pod.metadata.annotations or {}).get(DELIVERY, "")
     try:
         record = decode_delivery(text) if text else None
@@ -295,7 +295,7 @@ def _record(
 
 
 def _as_record(placement: Placement) -> DeliveryRecord:
-    """Return a record of GPUs that NVIDIA's device plugin gave."""
+    """Return a delivery record of GPUs that NVIDIA's device plugin gave."""
     cards = tuple(
         DeliveredCard(s.gpu, s.uuid, s.memory_mib, s.milli, s.memory_mib, s.milli)
         for s in placement.shares
@@ -317,7 +317,7 @@ def _address(node: KubeNode) -> str:
 
 
 def troubles_of(node: NodeReport) -> list[str]:
-    """List what is wrong with the node and its GPUs."""
+    """Return one sentence for each problem of the node and its GPUs."""
     troubles = [] if node.ready else [f"Node {node.name} is not ready."]
     if node.cordoned:
         troubles.append(f"Node {node.name} is cordoned: it takes no more pods.")
@@ -383,8 +383,8 @@ async def _look(
 
 
 async def _agents(client: ApiClient, inspected: ClusterReport) -> dict[str, str]:
-    """Return the agents' metrics URLs by node, through the API server's proxy; notes nodes without
-    one."""
+    """Return the agents' metrics URLs by node, through the API server's proxy; set `problem` of
+    nodes without one."""
     from weft.model import WeftError
 
     try:

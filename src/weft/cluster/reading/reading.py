@@ -24,11 +24,11 @@ from weft.model.annotations import ADVERTISES, AGENT
 from weft.model.manifest import Api
 
 AGENTS = "app.kubernetes.io/name=weft-agent"
-"""The label of the agents' pods in Weft's manifests."""
+"""Label of the agents' pods in Weft's manifests."""
 
 
 class NodeSystem(Api, frozen=True, gc=False):
-    """The fields of status.nodeInfo that are read."""
+    """Fields of status.nodeInfo that Weft reads."""
 
     container_runtime_version: str = ""
     kubelet_version: str = ""
@@ -79,9 +79,9 @@ def how_to_read(config: Configuration) -> HowToRead:
 
 
 class ClusterReading(NamedTuple):
-    """Nodes, pods, agents and claims. `gpu_nodes` have GPUs that Weft knows of; on `blind_nodes`
-    the agent reports no GPU in service. `devices_unread` is true if Koordinator's Devices exist
-    but may not be read."""
+    """Nodes, pods, agents and claims of a cluster. `gpu_nodes` have GPUs that Weft knows of; on
+    `blind_nodes` the agent reports no GPU in service. `devices_unread` is True if Koordinator's
+    Devices exist but the caller may not read them."""
 
     how: HowToRead
     nodes: Sequence[SystemNode]

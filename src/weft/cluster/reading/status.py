@@ -41,9 +41,9 @@ _SCHEDULERS_WARNING = "FailedScheduling"
 
 
 class LeaderStatus(msgspec.Struct):
-    """The leader: its Lease, the holder ("" if none), and whether the Lease is being renewed.
+    """The leader: its Lease, the holder ("" if none), and `leads` if the Lease is being renewed.
 
-    `known` is False if the Lease may not be read."""
+    `known` is False if the caller may not read the Lease."""
 
     lease: str
     holder: str = ""
@@ -54,7 +54,7 @@ class LeaderStatus(msgspec.Struct):
 
 
 class VersionCount(msgspec.Struct):
-    """How many processes of a part run a version: a scheduler's image tag, or an agent's
+    """Number of processes of a part that run a version: a scheduler's image tag, or an agent's
     version."""
 
     part: str
@@ -63,7 +63,8 @@ class VersionCount(msgspec.Struct):
 
 
 class NodeGroup(msgspec.Struct):
-    """GPU nodes with the same delivery and isolation modes, and what is promised of their GPUs."""
+    """GPU nodes with the same delivery and isolation modes, and the memory reserved on their
+    GPUs."""
 
     delivery: str
     isolation: tuple[str, ...]
@@ -76,7 +77,7 @@ class NodeGroup(msgspec.Struct):
 
 class PodGroup(msgspec.Struct):
     """Pods with GPU requests, or of Weft's profiles, in one state for one reason; `oldest` is the
-    oldest, on `node`."""
+    name of the oldest pod, on `node`."""
 
     state: str
     reason: str
@@ -86,7 +87,7 @@ class PodGroup(msgspec.Struct):
 
 
 class StatusReport(msgspec.Struct):
-    """All that `weft status` prints."""
+    """Everything that `weft status` prints."""
 
     leader: LeaderStatus
     schedulers: int
@@ -103,7 +104,7 @@ class StatusReport(msgspec.Struct):
 
 
 class StatusWish(NamedTuple):
-    """Where the Lease is, Weft's schedulerNames, and how pods and nodes are read."""
+    """The Lease, Weft's schedulerNames, and the settings by which pods and nodes are read."""
 
     lease_namespace: str
     lease_name: str
@@ -119,7 +120,7 @@ FurtherChecks = Callable[
 async def status_of(
     client: ApiClient, wish: StatusWish, also: FurtherChecks | None = None
 ) -> StatusReport:
-    """Read the present state, and make `also` further checks of the same reading; raises the
+    """Read the present state, and make the further checks `also` of the same objects; raises the
     client's errors."""
     lacking = await rights_finding(client, STATUS, "yours")
     if lacking.level == "wrong":
@@ -154,8 +155,8 @@ async def status_of(
 
 
 async def _schedulers(client: ApiClient) -> list[ServingPod]:
-    """Return Weft's scheduler pods: by name label, or, if installed under another name, by role
-    label."""
+    """Return Weft's scheduler pods, by name label and by role label, since Weft may be installed
+    under another name."""
     by_name = await everything(client, SERVING_PODS, selector=SCHEDULERS)
     by_role = await everything(client, SERVING_PODS, selector=ROLE)
     pods = {(pod.metadata.namespace, pod.metadata.name): pod for pod in (*by_name, *by_role)}
@@ -229,7 +230,7 @@ def _leader_finding(leader: LeaderStatus, schedulers: Sequence[ServingPod]) -> D
 
 
 def _two_leaders(schedulers: Sequence[ServingPod]) -> list[DoctorFinding]:
-    """Report several leaders: their Leases have different names, and they bind the same pods."""
+    """Report several leaders: their Leases have different names, but they bind the same pods."""
     leading = [
         f"{pod.metadata.namespace}/{pod.metadata.name}"
         for pod in schedulers
@@ -263,7 +264,7 @@ def _versions(
 
 
 def _tag(image: str) -> str:
-    """Return the image's tag, else the beginning of its digest, else the image's name."""
+    """Return the image's tag; without one the beginning of its digest, or the image's name."""
     name, _, digest = image.partition("@")
     tag = name.rpartition("/")[2].partition(":")[2]
     if tag or digest:
@@ -314,19 +315,19 @@ async def _pods(client: ApiClient, read: ClusterReading, wish: StatusWish) -> li
     return sorted(groups.values(), key=lambda g: (order[g.state], -g.count, g.reason))
 
 
-# Parts of the container runtime's message when a required agent is away, and of the agent's message
-# when a GPU is already promised.
+# Parts of the container runtime's message when a required agent is missing, and of the agent's
+# message when a GPU is already reserved.
 _AGENT_AWAY = ("required plugin", "validator plugin")
 _ACCOUNT = "promised to pods that run"
 _AWAY, _GONE = "the node {} is not ready", "there is no node {}"
 _STATES = ("running", "starting", "ending", "pending", "gated", "failed")
 
-# Why a container waits that is being started, or that started and crashed.
+# Reasons of a waiting container that is being started, or that started and crashed.
 _ON_ITS_WAY = ("", "ContainerCreating", "PodInitializing", "CrashLoopBackOff")
 
 
 def _concerns(pod: Pod, wish: StatusWish) -> bool:
-    """Return True if the pod asks for GPUs in any system's form, or has one of Weft's
+    """Return True if the pod requests GPUs in any system's form, or has one of Weft's
     schedulerNames."""
     if pod.spec.scheduler_name in wish.names:
         return True
@@ -339,8 +340,8 @@ def _concerns(pod: Pod, wish: StatusWish) -> bool:
 
 
 def _state(pod: Pod, message: str, names: frozenset[str]) -> tuple[str, str]:
-    """Return the pod's state and reason; `message` is the newest warning about the pod, or what is
-    wrong with its node."""
+    """Return the pod's state and reason; `message` is the newest warning about the pod, or the
+    problem with its node."""
     if pod.status.phase == "Failed":
         return "failed", pod.status.reason or message
     if pod.spec.node_name:
@@ -360,8 +361,8 @@ def _state(pod: Pod, message: str, names: frozenset[str]) -> tuple[str, str]:
 
 
 def _kept_from_starting(pod: Pod) -> str:
-    """Return why its kubelet cannot start one of the pod's containers now, also one that ran and
-    ended, or ""."""
+    """Return why the kubelet cannot start one of the pod's containers now, including one that ran
+    and ended; "" if it can."""
     status = pod.status
     for each in [*(status.init_container_statuses or []), *(status.container_statuses or [])]:
         waiting = each.state.waiting
@@ -371,27 +372,30 @@ def _kept_from_starting(pod: Pod) -> str:
 
 
 def _node_away(node: str, ready: Mapping[str, bool]) -> str:
-    """Return why no pod of this node can start, as far as the node object says; "" if it may."""
+    """Return why no pod of this node can start, as far as the node object shows; "" if pods may
+    start."""
     if not node or ready.get(node):
         return ""
     return (_AWAY if node in ready else _GONE).format(node)
 
 
 def _condition(pod: Pod) -> str:
-    """Return why the scheduler left the pod pending, from its PodScheduled condition, or ""."""
+    """Return why the scheduler left the pod pending, from its PodScheduled condition; "" if
+    unknown."""
     said = (c for c in pod.status.conditions or () if c.type == "PodScheduled")
     return next((c.message or c.reason for c in said if c.status == "False"), "")
 
 
 def _silent(pod: Pod) -> bool:
-    """Return True if only an event can say why the pod does not run."""
+    """Return True if only an event can tell why the pod does not run."""
     if pod.spec.node_name:
         return pod.status.phase not in ("Running", "") and not pod.status.reason
     return not pod.spec.scheduling_gates and not _condition(pod)
 
 
 async def _told(client: ApiClient) -> Mapping[str, str]:
-    """Return the newest warning event for each pod, by UID; empty if events may not be read.
+    """Return the newest warning event for each pod, by UID; empty if the caller may not read
+    events.
 
     The scheduler's own warnings are left out: the pod's condition repeats the latest one."""
     try:

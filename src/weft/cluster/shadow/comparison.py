@@ -1,9 +1,9 @@
 """Compares a binding with the choice that a configuration would have made in the state before it.
 
-    allocation      thousandths of GPUs held: per GPU the larger of its cores and its memory share
-    fragmentation   FGD's measure over the cluster, as `weft simulate` reports it: free capacity
-                    that is too small for the usual pods
-    slowdown        the largest that the profile's policy expects, of the pod and its neighbours
+- allocation     thousandths of GPUs held: per GPU the larger of its cores and its memory share
+- fragmentation  FGD's measure over the cluster, as `weft simulate` reports it: free capacity
+                 that is too small for typical pods
+- slowdown       the largest that the profile's policy expects, of the pod and its co-residents
 
 Both places are tried on the same ledger and rolled back."""
 
@@ -25,10 +25,10 @@ _COUNT_ANEW = 200
 
 
 class ComparedPlace(msgspec.Struct, frozen=True):
-    """One of the two places, and what the cluster is like with the pod there.
+    """One of the two places, and the cluster's state with the pod there.
 
-    `gpus` are indexes; `allocation_milli` is how many thousandths of a GPU more are held;
-    `slowdown` is None if no slowdown is expected."""
+    `gpus` are indexes; `allocation_milli` is the increase in held thousandths of GPUs; `slowdown`
+    is None if no slowdown is expected."""
 
     node: str
     gpus: tuple[int, ...]
@@ -38,10 +38,10 @@ class ComparedPlace(msgspec.Struct, frozen=True):
 
 
 class BindingComparison(msgspec.Struct, frozen=True):
-    """A binding next to the profile's own choice (`own`: None if it fits nowhere, for the reason
+    """A binding and the profile's own choice (`own`: None if the pod fits nowhere, for the reason
     `why`).
 
-    `assumed`: nothing says which GPUs the pod was given, so its charge is a guess."""
+    `assumed`: nothing records which GPUs the pod was given, so its charge is a guess."""
 
     namespace: str
     name: str
@@ -55,10 +55,10 @@ class BindingComparison(msgspec.Struct, frozen=True):
 
 
 class BindingComparer:
-    """Compares on the ledger of one engine.
+    """Compares bindings on the ledger of one engine.
 
-    `usual` returns the shapes of the usual pods, for fragmentation; it is called again now and
-    then."""
+    `usual` returns the shapes of typical pods, for fragmentation; it is called again from time to
+    time."""
 
     def __init__(self, engine: Engine, usual: Callable[[], Iterable[Shape]]) -> None:
         self._engine, self._usual = engine, usual
@@ -70,7 +70,7 @@ class BindingComparer:
     ) -> BindingComparison:
         """Compare the place that a pod was given with the profile's choice.
 
-        `pod` is as it was while it waited; the ledger must not hold any of it."""
+        `pod` is in its state while pending; the ledger must not hold any of it."""
         engine = self._engine
         profile = engine.profile_of(pod)
         choice = would_place(engine, profile, pod)
@@ -119,7 +119,7 @@ class BindingComparer:
         )
 
     def _fragments_of(self, pod: PodRequest) -> NodeShares:
-        """Return the cluster's fragmentation with respect to the usual pods."""
+        """Return the cluster's fragmentation with respect to typical pods."""
         table, generation = self._engine.ledger.table, self._engine.ledger.generation
         self._since += 1
         stale = generation != self._generation or self._since >= _COUNT_ANEW
@@ -132,7 +132,7 @@ class BindingComparer:
         return self._nodes
 
     def _held_milli(self, row: int | None) -> int:
-        """Return the thousandths of the node's GPUs that are held."""
+        """Return the thousandths of the node's GPUs that pods hold."""
         if row is None:
             return 0
         table, held = self._engine.ledger.table, 0

@@ -12,8 +12,8 @@ class ShadowSummary(msgspec.Struct, frozen=True):
 
     `bindings` counts by agreement. `allocation_milli` is a sum, `fragmentation_percent` (points)
     the mean over bindings that have both places, `slowdown` the mean over those with an expected
-    slowdown, None without any. At the end `waiting` pods were pending, of them `would_place` would
-    be placed at once. `unread` pods could not be compared."""
+    slowdown; None if there are none. At the end `waiting` pods were pending, of which `would_place`
+    would be placed immediately. `unread` pods could not be compared."""
 
     seconds: float
     bindings: dict[str, int]
@@ -47,7 +47,7 @@ class ShadowTotals:
             self._slowdown.append((own.slowdown or 1.0) - (seen.slowdown or 1.0))
 
     def summary(self, seconds: float, waits: tuple[int, int], unread: int) -> ShadowSummary:
-        """Return the totals; `waits` is how many pods are pending, and how many of them would be
+        """Return the totals; `waits` has the number of pending pods, and how many of them would be
         placed."""
         return ShadowSummary(
             round(seconds, 1),

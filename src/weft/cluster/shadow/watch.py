@@ -1,7 +1,7 @@
 """Watches a cluster's bindings, and compares each with a configuration's own choice.
 
-The engine is asked just before it processes the binding's event: its ledger is then as it was
-before the binding, as far as the watch has shown. Nothing is decided or written here."""
+The engine is asked just before it processes the binding's event: its ledger then has the state
+before the binding, as far as the watch has shown it. Nothing is decided or written here."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -48,7 +48,8 @@ _READS = (
 
 
 async def unreadable_lists(client: ApiClient) -> list[str]:
-    """Return the paths of lists that the shadow watches but may not read, as the watch would hang.
+    """Return the paths of lists that the shadow watches but may not read, because the watch would
+    hang.
 
     It tries each list, because asking the API server for one's rights is a write request."""
     refused = []
@@ -63,7 +64,7 @@ async def unreadable_lists(client: ApiClient) -> list[str]:
 
 
 class ShadowWatch:
-    """Compares each new binding of a pod that asks for GPUs, or whose scheduler is one of the
+    """Compares each new binding of a pod that requests GPUs, or whose scheduler is one of the
     profiles.
 
     `on_binding` is called with each comparison; `unread` counts pods that could not be compared."""
@@ -104,7 +105,7 @@ class ShadowWatch:
             self._on_binding(self._comparer.compare(request, event.placement, assumed=assumed))
 
     def _asked(self, pod: Pod) -> PodRequest | None:
-        """Return the pod's request as it was before it was bound, or None if it cannot be read."""
+        """Return the pod's request in its state before the binding; None if it cannot be read."""
         try:
             return self._live.parse(replace(pod, spec=replace(pod.spec, node_name="")))
         except BadInputError:

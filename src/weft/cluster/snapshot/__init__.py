@@ -1,4 +1,4 @@
-"""A live cluster's state in one file: what influences Weft's decisions, and no more.
+"""A live cluster's state in one file: only the facts that influence Weft's decisions.
 
-In: the file's form, cutting objects down to it, anonymising, and loading a file into the views,
-ledger and engine that a live cluster has. Out: printing, and simulations."""
+In: the file's form, reducing objects to it, anonymising, and loading a file into the views, ledger
+and engine of a live cluster. Out: printing, and simulations."""

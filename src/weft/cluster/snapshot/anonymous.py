@@ -2,7 +2,7 @@
 
 So owners, affinities, selectors, claims and annotations still refer to the same objects. Unchanged
 are the keys and values that GPU scheduling systems define, GPU models, amounts, times, numbers that
-selectors compare, and Kubernetes' own keys. The walk goes by field names of the file's JSON; any
+selectors compare, and Kubernetes' own keys. Fields are found by their names in the file's JSON; any
 field that is not named here holds one of Kubernetes' own words, a number or a time."""
 
 import fnmatch
@@ -49,7 +49,7 @@ KEPT_WORDS = frozenset(
         RESERVATIONS,
     }
 )
-"""Words that are not hashed, since they identify no cluster."""
+"""Words that are not hashed, because they identify no cluster."""
 _NAMES = frozenset(
     {
         *("name", "nodeName", "nominatedNodeName", "claimName", "volumeName"),
@@ -63,7 +63,7 @@ _NAMES = frozenset(
 _WORDS = ("namespace", "schedulerName", "priorityClassName", "runtimeClassName")
 _SAID_BY_VALUE = ("kubernetes.io/arch", "kubernetes.io/os")
 _SIZES = (OLD_LEAST, JOB_SET_JOBS)
-"""Labels by which the size of a pod's group is read."""
+"""Labels that state the size of a pod's group."""
 _OWN_KEYS = (TEMPLATE_HASH, QUEUE, "metadata.name", *CSI_ZONES)
 _VERSIONS = ("v1", "apps/v1", "batch/v1")
 _MINUTE = re.compile(r"(.+)-(\d{8})")
@@ -89,8 +89,8 @@ def _uuids(nodes: Iterable[NodeManifest]) -> Iterable[str]:
 
 
 def _by_name(snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """Return the snapshot with one `inventory` rule per node: patterns would not match hashed
-    names."""
+    """Return the snapshot with one `inventory` rule per node, because patterns would not match
+    hashed names."""
     rules: list[Json] = []
     for node in snapshot.nodes:
         labels = node.metadata.labels or {}
@@ -156,8 +156,8 @@ class _Renaming:
         return renamed
 
     def _owner(self, owner: Json, template: str) -> Json:
-        """Rename an owner so that its hash still shows which Deployment or CronJob it belongs
-        to."""
+        """Rename an owner so that its hash still shows the Deployment or CronJob to which it
+        belongs."""
         name, kind = owner.get("name", ""), owner.get("kind", "")
         minute = _MINUTE.fullmatch(name) if kind == "Job" else None
         if template and name.endswith(f"-{template}") and name != f"-{template}":
@@ -267,7 +267,7 @@ class _Renaming:
         return dict(self._label(name, text) for name, text in labels.items())
 
     def _amounts(self, amounts: Any) -> Any:
-        """Rename what is counted; one amount of nothing else stays."""
+        """Rename the keys of an object of amounts; a single amount is returned unchanged."""
         if not isinstance(amounts, dict):
             return amounts
         return {self._resource(name): amount for name, amount in amounts.items()}
@@ -305,7 +305,7 @@ class _Renaming:
         return f"{hashed}.invalid/{hashed}"
 
     def _extended(self, name: str) -> str:
-        """Rename a resource that is not Kubernetes' own: its name has a domain."""
+        """Rename a resource, unless Kubernetes defines it: other resources' names have a domain."""
         return self._resource(name) if "/" in name else self._names.name(name)
 
     def _expressions(self, terms: list[Json]) -> list[Json]:
@@ -325,7 +325,7 @@ class _Renaming:
         return {"values": [self._label_value(key, value) for value in term["values"]]}
 
     def _image(self, image: Any) -> Any:
-        """Rename an image, or a volume's: its name is a hash already, by no key."""
+        """Rename an image, or a volume's image, whose name in the snapshot is an unkeyed hash."""
         if isinstance(image, dict):
             return {key: self._image(inner) for key, inner in image.items()}
         hashed = image.removeprefix("image-").removesuffix(":hashed")
@@ -335,7 +335,7 @@ class _Renaming:
         return [{**each, "names": [self._image(n) for n in each["names"]]} for each in images]
 
     def _tainted(self, entries: list[Json]) -> list[Json]:
-        """Rename taints, or tolerations."""
+        """Rename the keys and values of taints or tolerations."""
         renamed = []
         for entry in entries:
             key, value = entry.get("key", ""), entry.get("value", "")
@@ -370,7 +370,7 @@ class _Renaming:
 
 
 def _compared(value: Any) -> Iterable[str]:
-    """Yield the label keys that some selector compares as numbers (Gt, Lt)."""
+    """Yield the label keys that a selector compares as numbers (Gt, Lt)."""
     if isinstance(value, dict):
         if value.get("operator") in ("Gt", "Lt") and isinstance(value.get("key"), str):
             yield value["key"]

@@ -1,5 +1,4 @@
 """Takes a snapshot of a live cluster through its API, or of objects that kubectl wrote to a file.
-
 Secrets are never read."""
 
 import datetime
@@ -44,7 +43,7 @@ class CapturedObjects(NamedTuple):
 async def captured(client: ApiClient, config: Configuration) -> CapturedObjects:
     """Read all objects that influence Weft's decisions.
 
-    Raises the client's error if nodes or pods may not be read; other forbidden kinds go to
+    Raises the client's error if the caller may not read nodes or pods; other forbidden kinds go to
     `unread`."""
     lacking = {
         kind
@@ -86,7 +85,8 @@ async def _oom_history(
 
 
 async def configuration_text(client: ApiClient, namespace: str, name: str, key: str) -> str:
-    """Return the configuration file in this ConfigMap; "" if it is missing or may not be read."""
+    """Return the configuration file in this ConfigMap; "" if it is missing or the caller may not
+    read it."""
     try:
         config_map = await client.get(CONFIG_MAPS, namespace, name)
     except NotFoundError:
@@ -101,8 +101,8 @@ async def configuration_text(client: ApiClient, namespace: str, name: str, key: 
 def snapshot_of(
     captured: CapturedObjects, config: Configuration, taken_at: datetime.datetime
 ) -> ClusterSnapshot:
-    """Build the snapshot of these objects, cut to what a snapshot may contain; `taken_at` is
-    UTC."""
+    """Build the snapshot of these objects, reduced to what a snapshot may contain; `taken_at` is
+    stored in UTC."""
     objects = {field: _in_order(captured.objects.get(field, ())) for field, _ in KINDS.values()}
     return kept(
         ClusterSnapshot(

@@ -23,8 +23,8 @@ def uuids_in(slices: Iterable[ResourceSlice]) -> Iterable[str]:
 
 
 class ClaimNames:
-    """Renames slices and claims; `plain` renames any object by its fields' names, `expressions`
-    the terms of a selector."""
+    """Renames slices and claims; `plain` renames any object by its fields' names, `expressions` the
+    terms of a selector."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class ClaimNames:
         self._names, self._plain, self._expressions = names, plain, expressions
 
     def of_slice(self, shown: Json) -> Json:
-        """Return a ResourceSlice."""
+        """Return a ResourceSlice with renamed fields."""
         spec = dict(shown.get("spec", {}))
         devices = spec.pop("devices", [])
         renamed = self._plain({**shown, "spec": spec})
@@ -60,7 +60,7 @@ class ClaimNames:
         return name if _MAKERS.fullmatch(name) else self._names.name(name)
 
     def of_claim(self, claim: Json) -> Json:
-        """Return a ResourceClaim."""
+        """Return a ResourceClaim with renamed fields."""
         renamed = self._plain({"metadata": claim.get("metadata", {})})
         if spec := claim.get("spec"):
             requests = spec.get("devices", {}).get("requests", [])

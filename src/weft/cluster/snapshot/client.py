@@ -43,7 +43,7 @@ class MomentClock:
         return self._at
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep as asyncio does; this clock does not advance."""
+        """Sleep as asyncio does; the clock does not advance."""
         await asyncio.sleep(seconds)
 
 
@@ -100,6 +100,6 @@ class SnapshotClient(ApiClient):
     async def stream(
         self, path: str, query: Mapping[str, str], inactivity_s: float
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """Wait for ever: a snapshot never changes."""
+        """Wait forever, because a snapshot never changes."""
         await asyncio.Event().wait()
         yield aiohttp.StreamReader(None, 1)  # type: ignore[arg-type]

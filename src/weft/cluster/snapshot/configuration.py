@@ -40,7 +40,7 @@ def deciding_part(config: Configuration) -> dict[str, Any]:
 
 
 def configuration_of(document: dict[str, Any], where: str) -> Configuration:
-    """Read the configuration that a snapshot holds; `BadInputError` names the field."""
+    """Read the configuration of a snapshot; `BadInputError` names the wrong field."""
     try:
         config = from_builtins(document)
     except BadInputError as error:

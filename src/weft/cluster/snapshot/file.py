@@ -1,4 +1,4 @@
-"""Writes a snapshot to a file and reads it back, strictly: only what could be written can be read.
+"""Writes a snapshot to a file and reads it back, strictly: only a file as written can be read.
 
 A file that is truncated, of another form or version, or with fields that no snapshot has, is
 refused with one error that names the place."""
@@ -18,7 +18,7 @@ from weft.model import BadInputError
 from weft.model.former_names import todays_fields
 
 FORMER_NAMES = {"lessons": "oomHistory"}
-"""Fields in snapshots of Weft 0.1, and their names today."""
+"""Renamed fields in snapshots of Weft 0.1, with their current names."""
 _REMEDY = "take one with `weft snapshot`"
 
 
@@ -29,7 +29,7 @@ def write(snapshot: ClusterSnapshot, path: Path) -> None:
 
 
 def encode(snapshot: ClusterSnapshot) -> bytes:
-    """Encode the snapshot, cut to what a file may contain, without fields at their defaults."""
+    """Encode the snapshot, reduced to what a file may contain, without fields at their defaults."""
     return msgspec.json.format(msgspec.json.encode(lean(kept(snapshot))), indent=1) + b"\n"
 
 
@@ -39,7 +39,7 @@ def read(path: Path) -> ClusterSnapshot:
 
 
 def decode(body: bytes, where: str) -> ClusterSnapshot:
-    """Decode a snapshot; `where` names it in errors."""
+    """Decode a snapshot; errors name it as `where`."""
     try:
         document = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -98,8 +98,8 @@ def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
 
 
 def _first_difference(document: Any, written: Any, at: str = "") -> str | None:
-    """Return the path of the first difference between the document and what would be written, or
-    None."""
+    """Return the path of the first difference between the document and what would be written; None
+    if they are equal."""
     if document == written:
         return None
     if isinstance(document, dict) and isinstance(written, dict):

@@ -69,12 +69,13 @@ class PriorityClass(Api, frozen=True, gc=False):
 
 
 class ClusterSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """A cluster at one moment. `taken_at` is RFC 3339, UTC; `weft` is the version that wrote it.
+    """State of a cluster at one moment. `taken_at` is RFC 3339, UTC; `weft` is the version that
+    wrote it.
 
     `anonymous`: names are hashed. `configuration` is the part of a WeftConfiguration that affects
     decisions. `config_maps` are those that list broken GPUs; `oom_history` is Weft's ConfigMap of
-    pods that ran out of GPU memory. `unread` lists kinds that could not be read, so their objects
-    are missing."""
+    workloads that ran out of GPU memory. `unread` lists kinds that could not be read, so their
+    objects are missing."""
 
     api_version: str
     kind: str
@@ -130,15 +131,15 @@ KINDS: dict[str, tuple[str, Resource[Any]]] = {
     "PodGroup.scheduling.x-k8s.io": ("scheduler_plugins_pod_groups", PLUGIN_GROUPS),
     "PodGroup.scheduling.volcano.sh": ("volcano_pod_groups", VOLCANO_GROUPS),
 }
-"""By Kubernetes kind, with its group where several have one of that name: the field of
-`ClusterSnapshot`, and the API resource."""
+"""Field of `ClusterSnapshot` and API resource, by Kubernetes kind (with its API group for kinds of
+the same name)."""
 OLDER: dict[str, Resource[Any]] = {"PodGroup.scheduling.k8s.io": OLD_KUBE_GROUPS}
-"""The same objects in an older version, for API servers that lack the newer one."""
+"""Older versions of these resources, for API servers that lack the newer one."""
 
 OPTIONAL: tuple[tuple[tuple[Resource[Any], ...], tuple[str, ...]], ...] = (
     (WATCHED, ("ResourceSlice", "DeviceClass", "ResourceClaim")),
     ((DEVICES,), ("Device",)),
     *(((KINDS[kind][1],), (kind,)) for kind in KINDS if kind.startswith("PodGroup.")),
 )
-"""Kinds that API servers may lack, with the resources to ask for: those of Kubernetes 1.34, of
+"""Kinds that API servers may lack, with the resources to look for: those of Kubernetes 1.34, of
 Koordinator's CRD, and PodGroups."""

@@ -1,8 +1,8 @@
-"""Cuts objects down to what Weft reads, so that a snapshot contains nothing that could be secret.
+"""Reduces objects to what Weft reads, so that a snapshot contains no secrets.
 
-Left out: values of environment variables, arguments, messages, all annotations that are not those
-of a GPU scheduling system, and `weft.dev/delivery`, which holds environment variables. Images have
-hashes as names, and nodes only those that some pod uses."""
+Left out: values of environment variables, arguments, messages, all annotations except those of GPU
+scheduling systems, and `weft.dev/delivery`, which holds environment variables. Names of images are
+hashed, and nodes keep only images that a pod uses."""
 
 import hashlib
 import re
@@ -65,7 +65,7 @@ from weft.model.manifest import EnvVar, NodeImage, ObjectMeta
 HARMLESS_ENV = ("", "none", "void")
 """Values that give a container no GPU."""
 _GPU_ENV = ("NVIDIA_VISIBLE_DEVICES", "LD_PRELOAD")
-"""Variables that are kept by name: without their value they mean "some GPUs"."""
+"""Variables that are kept by name: without a value they mean "some GPUs"."""
 _HIDDEN = re.compile(r"image-[0-9a-z]+:hashed")
 _HIDDEN_DISK = re.compile(r"[0-9a-f]{16}:hashed")
 _OLD_DISKS = ("gce_persistent_disk", "aws_elastic_block_store", "azure_disk", "cinder")
@@ -81,7 +81,7 @@ _NAMES = {
 DOMAINS = frozenset({RESOURCES.rstrip("/"), *(n.partition("/")[0] for n in _NAMES if "/" in n)})
 """Domains (before the slash) of GPU scheduling systems' annotations, labels and resources."""
 BARE = tuple(sorted({name.rstrip("*") for name in _NAMES if "/" not in name}))
-"""Prefixes of such names that have no domain."""
+"""Prefixes of such names without a domain."""
 
 M = TypeVar("M", bound=ObjectMeta)
 D = TypeVar("D", MountedDisk, OldDisk)
@@ -97,7 +97,7 @@ def is_systems_own(key: str) -> bool:
 
 
 def kept(snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """Return the snapshot cut down to what a file may contain; cutting twice changes nothing."""
+    """Return the snapshot reduced to what a file may contain; reducing twice changes nothing."""
     maps = (config_map for config_map in snapshot.config_maps if _names_broken_gpus(config_map))
     more: dict[str, Any] = {
         field: tuple(replace(each, metadata=_meta(each.metadata)) for each in objects)
@@ -133,7 +133,7 @@ def kept(snapshot: ClusterSnapshot) -> ClusterSnapshot:
 
 
 def hidden_image(name: str) -> str:
-    """Return a hash instead of an image's name, alike for each name that means the same image."""
+    """Return a hash of an image's name, equal for all names of the same image."""
     if _HIDDEN.fullmatch(name) or not name:
         return name
     hashed = hashlib.blake2b(image_name(name).encode(), digest_size=8).hexdigest()
@@ -199,7 +199,7 @@ def _device(device: KoordinatorDevice) -> KoordinatorDevice:
 
 
 def _pod_group(group: KubePodGroup) -> KubePodGroup:
-    """Return the group with only what Weft reads of its policy, topology and parts."""
+    """Return the PodGroup with only the parts of policy and topology that Weft reads."""
     spec, policy = group.spec, group.spec.scheduling_policy
     if policy is not None:
         gang = None if policy.gang is None else GangPolicy(_count(policy.gang.min_count))
@@ -219,7 +219,7 @@ def _pod_group(group: KubePodGroup) -> KubePodGroup:
 
 
 def _count(value: Any) -> int | str | None:
-    """Keep a number; what is none stays so."""
+    """Return a number or None unchanged, and "unreadable" for any other value."""
     return value if value is None or isinstance(value, int) else "unreadable"
 
 
@@ -292,7 +292,7 @@ def _containers(containers: Iterable[PodContainer] | None) -> list[PodContainer]
 
 
 def _environment(env: Iterable[EnvVar] | None) -> list[EnvVar] | None:
-    """Keep variables that give GPUs, without their values."""
+    """Return the variables that give GPUs, without their values."""
     gpu_env = [variable for variable in env or () if variable.name in _GPU_ENV]
     return [
         variable if variable.value in HARMLESS_ENV else EnvVar(variable.name)
@@ -301,7 +301,8 @@ def _environment(env: Iterable[EnvVar] | None) -> list[EnvVar] | None:
 
 
 def _persistent_volume(volume: PersistentVolume) -> PersistentVolume:
-    """Keep where a volume is, and which claims it can serve; what storage calls it is hashed."""
+    """Return the volume with only its location and the claims that it can serve; the storage
+    system's name for it is hashed."""
     spec, csi, ref = volume.spec, volume.spec.csi, volume.spec.claim_ref
     disks = {field: getattr(spec, field) for field in _OLD_DISKS}
     kept_spec: VolumeSpec = replace(
@@ -315,7 +316,8 @@ def _persistent_volume(volume: PersistentVolume) -> PersistentVolume:
 
 
 def _volume_claim(claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
-    """Keep what says which volume the claim has or can get, and the owners, whose UIDs are read."""
+    """Return the claim with only the fields that determine its volume, and its owners, whose UIDs
+    are read."""
     marks = claim.metadata.annotations or {}
     meta = replace(
         _meta(claim.metadata),
@@ -328,8 +330,8 @@ def _volume_claim(claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
 
 
 def _volume(volume: Volume) -> Volume:
-    """Keep the volume's kind, claim and image, and hashes of what storage calls it; other details
-    could hold credentials."""
+    """Return the volume with only its kind, claim and image, and hashes of the storage system's
+    names; other details could hold credentials."""
     image = None if volume.image is None else ImageSource(hidden_image(volume.image.reference))
     there: dict[str, Any] = {
         field: _hidden_names(disk)
@@ -364,7 +366,7 @@ def _conditions(conditions: Iterable[Any]) -> list[TimedCondition]:
 
 
 def _ends(statuses: Iterable[ContainerStatus] | None) -> list[ContainerStatus] | None:
-    """Keep containers that ended for lack of GPU memory, with a fixed message."""
+    """Return the containers that ran out of GPU memory, with a fixed message."""
     ends = []
     for status in statuses or ():
         state, last = _end(status.state.terminated), _end(status.last_state.terminated)

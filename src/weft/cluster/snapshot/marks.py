@@ -1,4 +1,4 @@
-"""Renames what GPU systems' annotations refer to: pods, nodes, containers, applications, GPUs."""
+"""Renames in GPU systems' annotations the pods, nodes, containers, applications and GPUs."""
 
 import json
 from typing import Any
@@ -47,13 +47,13 @@ _NAMES = (
     *(APPLICATION, hami.NODE, kai.CONTAINER),
     *(*groups.GROUP_NAMES, groups.KOORDINATOR_NAME, groups.TASK),
 )
-"""Annotations that are a name."""
+"""Annotations whose value is a name."""
 _EXACT = frozenset(name for name in _OTHERS if not name.endswith("*"))
 _BEGINNINGS = tuple(name.rstrip("*") for name in _OTHERS if name.endswith("*"))
 
 
 class Marks:
-    """A renamer of one snapshot's annotations; unknown annotations are dropped."""
+    """Renames one snapshot's annotations; unknown annotations are dropped."""
 
     def __init__(self, names: Pseudonyms) -> None:
         self._names = names
@@ -86,7 +86,7 @@ class Marks:
         return None
 
     def _placement(self, text: str) -> str:
-        """Rename a placement; a malformed one stays malformed."""
+        """Rename a placement's pod, node and GPUs; "damaged" if it is malformed."""
         value = _object(text)
         if value is None:
             return "damaged"
@@ -99,7 +99,7 @@ class Marks:
         return json.dumps(renamed, separators=(",", ":"))
 
     def _plugin_gpus(self, text: str) -> str:
-        """Rename cards and pods; what nobody can read stays so."""
+        """Rename GPUs and pods of NVIDIA's device plugin; "damaged" if the text is malformed."""
         try:
             given = decode_plugin_gpus(text)
         except ValueError:

@@ -17,8 +17,8 @@ _PRESENCE = ("Exists", "DoesNotExist")
 
 
 class MovablePods(NamedTuple):
-    """Pods that may be moved, evictions that each budget allows, and how many pods stay for which
-    reason."""
+    """Pods that may be moved, the evictions that each budget allows, and the number of pods that
+    stay, by reason."""
 
     pods: list[MovablePod]
     budgets: dict[str, int]
@@ -26,8 +26,8 @@ class MovablePods(NamedTuple):
 
 
 def movable_pods(state: SnapshotState) -> MovablePods:
-    """Find the bound pods that may be moved: not latency-critical ones, or ones without a
-    controller."""
+    """Find the bound pods that may be moved: those with a controller that are not
+    latency-critical."""
     pods, stay = [], Counter[str]()
     budgets = state.snapshot.disruption_budgets
     for pod in state.bound:
@@ -68,7 +68,7 @@ def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
     """Return True if a selector matches these labels; an empty selector matches all, None matches
     none.
 
-    An unknown operator counts as matching, so that a budget is rather respected than missed."""
+    An unknown operator counts as matching, so that a budget is respected rather than missed."""
     if selector is None:
         return False
     wanted: Iterable[tuple[str, str]] = (selector.match_labels or {}).items()

@@ -1,6 +1,7 @@
-"""Pseudonyms by a random key that is not stored, in the same order as the names they replace.
+"""Pseudonyms made with a random key that is not stored, in the same order as the names they
+replace.
 
-Order breaks ties between nodes, pods and GPUs: so an anonymised snapshot gives the same
+Order breaks ties between nodes, pods and GPUs, so an anonymised snapshot gives the same
 decisions."""
 
 import hashlib
@@ -15,8 +16,8 @@ _GPU = re.compile(r"\b(GPU|MIG)-[0-9A-Za-z-]+")
 class Pseudonyms:
     """Collects every name first, returning it unchanged; after `allot`, returns pseudonyms.
 
-    `words` are not hashed where `word` is asked for them. `sorted_names` are hashed in any case,
-    since their order matters. `uuids` are GPU UUIDs of unusual form."""
+    `words` are returned unchanged by `word`. `sorted_names` are always hashed, since their order
+    matters. `uuids` are GPU UUIDs of unusual form."""
 
     def __init__(
         self, words: Iterable[str], sorted_names: Iterable[str], uuids: Iterable[str]
@@ -98,4 +99,4 @@ _KINDS: dict[str, Callable[[str], str]] = {
     "gpu": lambda digest: f"GPU-{_as_uuid(digest)}",
     "mig": lambda digest: f"MIG-{_as_uuid(digest)}",
 }
-"""How a digest is formatted for each kind of name."""
+"""Format of a digest for each kind of name."""

@@ -1,4 +1,4 @@
-"""Reads teams' queues from a cluster's state for `weft queues`: what each holds and waits for."""
+"""Reads queues from a cluster's state for `weft queues`: what each holds and waits for."""
 
 import msgspec
 
@@ -7,7 +7,8 @@ from weft.core.explain.queue_rows import QueueCounts, QueueRow
 
 
 class QueueReport(msgspec.Struct):
-    """All that `weft queues` shows. `unreadable` waiting pods are in no queue's count."""
+    """Everything that `weft queues` shows. `unreadable` is the number of waiting pods that count in
+    no queue."""
 
     order: str
     queues: list[QueueRow]
@@ -15,7 +16,7 @@ class QueueReport(msgspec.Struct):
 
 
 def queue_report(state: SnapshotState) -> QueueReport:
-    """Count what each queue holds and waits for, the largest share first."""
+    """Return the amounts that each queue holds and waits for, the largest share first."""
     engine, pods = state.engine, state.live.pods
     queues = {uid: queue for uid in engine.ledger.holdings if (queue := pods.queue_of(uid))}
     pending, unreadable = state.pending()

@@ -1,9 +1,9 @@
-"""Loads a snapshot into the views, ledger and engine that a live scheduler has.
+"""Loads a snapshot into the views, ledger and engine of a live scheduler.
 
-    state = snapshot_state(read(path), profiles_and_the_rest)      # see `weft.cli.snapshot_files`
-    state.live.engine.ledger            who holds what
-    state.live.engine.assess(…)         what fits where, and how it scores
-    state.nodes, state.bound, state.pending()
+  state = snapshot_state(read(path), profiles_and_the_rest)      # see `weft.cli.snapshot_files`
+  state.live.engine.ledger            holdings of all pods
+  state.live.engine.assess(…)         nodes where a pod fits, with scores
+  state.nodes, state.bound, state.pending()
 
 Nothing is decided: pending pods are known but not queued. The state equals that of a scheduler that
 has just started with this configuration on this cluster."""
@@ -46,26 +46,26 @@ class SnapshotState(NamedTuple):
 
     @property
     def engine(self) -> Engine:
-        """The engine: its ledger, profiles and assessments."""
+        """Engine of the cluster, with its ledger, profiles and assessments."""
         return self.live.engine
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The engine's nodes, sorted by name."""
+        """Nodes of the engine, sorted by name."""
         return tuple(node for _, node in sorted(self.live.nodes.nodes.items()))
 
     @property
     def bound(self) -> list[Pod]:
-        """The pods that hold capacity of a node, sorted by namespace and name."""
+        """Pods that hold capacity of a node, sorted by namespace and name."""
         holdings = self.engine.ledger.holdings
         pods = sorted(self.live.pods.pods.items())
         return [pod for _, pod in pods if pod.metadata.uid in holdings]
 
     def pending(self) -> tuple[list[PodRequest], list[UnreadablePod]]:
-        """Return pending pods of the profiles or with GPU requests, and those of them that cannot
-        be read.
+        """Return the pending pods of the profiles or with GPU requests, and those that cannot be
+        read.
 
-        Sorted by descending priority, then age."""
+        The former are in falling order of priority, then by age."""
         return pending_of(self.live)
 
     def events(self) -> list[Event]:
@@ -85,8 +85,7 @@ class SnapshotState(NamedTuple):
         return seen
 
     def usual(self) -> tuple[Shape, ...]:
-        """Return the shapes of all GPU pods that have not ended: an estimate of what usually
-        comes."""
+        """Return the shapes of all GPU pods that have not ended, as an estimate of typical pods."""
         pods = (pod for pod in self.live.pods.pods.values() if not pod.ended)
         shapes = (typical_shape(pod, self.live.settings) for pod in pods)
         return tuple(shape for shape in shapes if shape is not None)
@@ -97,7 +96,7 @@ def snapshot_state(
 ) -> SnapshotState:
     """Load the snapshot into the cluster that `make` builds on a client for it.
 
-    Must not be called within an event loop; none runs afterwards."""
+    Must not be called within an event loop; the cluster's own loop has ended afterwards."""
     return asyncio.run(_filled(snapshot, make))
 
 

@@ -1,5 +1,4 @@
-"""Reads the GPUs' metrics on a schedule and hands the engine a new snapshot each time.
+"""Polls the GPUs' metrics and passes the engine a new snapshot each time.
 
-In: the loop, discovery of servers and exporters, observed slowdowns, OOM ends, reloaded
-predictions. Out: what a metric means (`telemetry/`).
-"""
+In: the loop, discovery of exporters, observed slowdowns, OOM events, reloaded predictions. Out: the
+meaning of metrics (`telemetry/`)."""

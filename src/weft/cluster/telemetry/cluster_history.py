@@ -1,4 +1,5 @@
-"""A cluster's past out of a metrics server: kube-state-metrics' pods and nodes, DCGM's GPUs."""
+"""Reads a cluster's past from a metrics server: pods and nodes of kube-state-metrics, GPUs of
+DCGM."""
 
 import asyncio
 import datetime
@@ -37,7 +38,7 @@ _NAMES = Names(
 
 
 class TraceSpan(NamedTuple):
-    """The time that is written, seconds since 1970."""
+    """Period to read, and the sampling step; times in seconds since 1970."""
 
     start_s: float
     end_s: float
@@ -45,7 +46,7 @@ class TraceSpan(NamedTuple):
 
 
 class ClusterHistory(NamedTuple):
-    """Nodes and pods that were there in that time; `notes` are for people."""
+    """Nodes and pods that existed in a period; `notes` are remarks for users."""
 
     nodes: list[KubeNode]
     pods: list[Pod]
@@ -53,12 +54,12 @@ class ClusterHistory(NamedTuple):
     notes: list[str]
 
     def times_of(self, pod: Pod) -> PodTimes:
-        """When a pod was there."""
+        """Return the times of a pod."""
         return self.spans[_key(pod)]
 
 
 def end_of(text: str) -> float:
-    """Parse `--end` into seconds since 1970."""
+    """Parse `--end` to seconds since 1970; the present time if it is ""."""
     if not text:
         return time.time()
     try:
@@ -69,7 +70,7 @@ def end_of(text: str) -> float:
 
 
 async def history(settings: "TelemetrySettings", url: str, span: TraceSpan) -> ClusterHistory:
-    """Ask the server; `BadInputError` where it cannot answer, or knows no pods of that time."""
+    """Query the server; `BadInputError` if it cannot answer, or has no pods of that period."""
     from msgspec.structs import replace
 
     from weft.cluster.telemetry.metric_sources import prometheus_options
@@ -92,7 +93,7 @@ async def history(settings: "TelemetrySettings", url: str, span: TraceSpan) -> C
 async def _ask(
     source: Prometheus, span: TraceSpan, selector: str
 ) -> tuple[dict[str, list[StateSeries]], list[StateSeries]]:
-    """Return the last value of every series that was there, and when each pod was last seen."""
+    """Return the last value of every series of the period, and when each pod was last seen."""
     metrics = (*kube_state.STATE_METRICS, *kube_state.MEMORY_METRICS)
     braces = f"{{{selector}}}"
     back = f"{max(1, round(span.end_s - span.start_s))}s"
@@ -121,8 +122,8 @@ async def _ask(
 def history_of(
     state: dict[str, list[StateSeries]], seen: list[StateSeries], span: TraceSpan
 ) -> ClusterHistory:
-    """Return the cluster's past in what the server answered; `seen` says when each pod was last
-    seen."""
+    """Build the cluster's past from the server's answers; `seen` has the time at which each pod was
+    last seen."""
     nodes = [_node(manifest) for manifest in kube_state.nodes_of(state, _RESOURCES, _NAMES)]
     past = ClusterHistory(nodes, [], {}, [])
     for manifest, there in kube_state.pods_of(state, seen, _RESOURCES, _NAMES):
@@ -139,7 +140,7 @@ def history_of(
 
 
 def _unconstrained(state: dict[str, list[StateSeries]]) -> Iterator[str]:
-    """Yield notes on constraints on nodes that the trace does not record."""
+    """Yield notes on scheduling constraints that the trace does not record."""
     yield "no metric has node or pod affinity: the trace has none"
     if not state[kube_state.POD_TOLERATIONS]:
         yield f"there is no {kube_state.POD_TOLERATIONS}: the trace has no taints"
@@ -157,7 +158,7 @@ def _unconstrained(state: dict[str, list[StateSeries]]) -> Iterator[str]:
 
 
 def _times(there: PodSpan, span: TraceSpan) -> PodTimes | None:
-    """Clipped to the span; None for a pod that was over before it."""
+    """Return the pod's times; None for a pod that is not within the span."""
     ended = there.completed_s
     if ended is None and there.last_s < span.end_s - 2 * span.step_s - 60:
         ended = there.last_s  # deleted; a minute is how late a scrape may be

@@ -1,4 +1,4 @@
-"""Finding the nodes' exporters by their pods' labels, for small clusters without a server."""
+"""Finds the nodes' exporters by their pods' labels, for small clusters without a metrics server."""
 
 import logging
 import time
@@ -19,19 +19,19 @@ from weft.telemetry.sources.transport import NOBODY, ResponseLimits, ServerCrede
 log = logging.getLogger("weft.cluster")
 
 AGAIN_S = 60.0
-"""The API server is asked no more often than this."""
+"""Seconds between two requests to the API server."""
 AGENT = "weft-agent"
 SELECTORS = (
     f"app.kubernetes.io/name={AGENT}",
     "app.kubernetes.io/name=dcgm-exporter",
     "app=nvidia-dcgm-exporter",
 )
-"""Weft's agent; dcgm-exporter's own chart and manifest; the GPU operator's."""
+"""Labels of Weft's agent, of dcgm-exporter's own chart and manifest, and of the GPU operator."""
 _PORT_NAMES = ("metrics", "http-metrics", "https-metrics", "http", "https")
 
 
 class ExporterWish(NamedTuple):
-    """Selects the pods that are exporters, and how they are asked."""
+    """Selects the pods that are exporters, and how they are queried."""
 
     selectors: tuple[str, ...] = SELECTORS
     namespaces: tuple[str, ...] = ()
@@ -42,12 +42,12 @@ class ExporterWish(NamedTuple):
 
 
 class DiscoveredExporters:
-    """A `MetricSource`: the exporter on each node, looked for again every minute."""
+    """A `MetricSource` with the exporter of each node, searched for again every minute."""
 
     def __init__(
         self, client: ApiClient, wish: ExporterWish, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`BadInputError` names a file that is missing or wrong."""
+        """Create the source; `BadInputError` names a file that is missing or wrong."""
         fetch = ApiProxyTransport(client, "", limits=ResponseLimits(wish.timeout_s, MOST_MIB)).get
         self._client, self._wish, self._clock = client, wish, clock
         self._targets: dict[str, str] = {}
@@ -76,15 +76,15 @@ class DiscoveredExporters:
         return reading
 
     async def series(self, names: Sequence[str], back_s: float) -> SourceReading:
-        """Nothing: applications are not asked one by one."""
+        """Return nothing: applications are not queried one by one."""
         return SourceReading([], [])
 
     async def close(self) -> None:
-        """Give back connections."""
+        """Close the connections."""
         await self._exporters.close()
 
     async def _find(self) -> TelemetryError | None:
-        """Find exporters; those that are known stay where the API server does not answer."""
+        """Find exporters; keep the known ones if the API server does not answer."""
         pods: list[ServingPod] = []
         try:
             for namespace in self._wish.namespaces or ("",):
@@ -99,13 +99,11 @@ class DiscoveredExporters:
 
 
 def targets(pods: Iterable[ServingPod], *, proxied: bool = False) -> dict[str, str]:
-    """Node → address of its exporter's page.
+    """Return the address of the exporter's page for each node.
 
-    Of several pods on a node one that a DaemonSet made comes first, then one of the namespace
-    whose DaemonSets' pods are on the most nodes, then Weft's agent, which tells of each pod as
-    well, then by name: no stray pod that is called as an exporter displaces the one that is there
-    for all nodes.
-    """
+    Of several pods on a node, a DaemonSet's pod comes first, then a pod in the namespace whose
+    DaemonSets are on the most nodes, then Weft's agent, which also reports each pod's use, then by
+    name: so no stray pod labelled as an exporter displaces the one that runs on all nodes."""
     ready = [pod for pod in pods if pod.ready and pod.spec.node_name]
     made = {(pod.metadata.namespace, pod.spec.node_name) for pod in ready if pod.of_daemon_set}
     nodes = Counter(namespace for namespace, _ in made)

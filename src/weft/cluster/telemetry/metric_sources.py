@@ -1,4 +1,4 @@
-"""From the configuration to a source of numbers: which server, or which exporters, and how."""
+"""Creates the source of metrics from the configuration: a server, or exporters."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -21,10 +21,9 @@ from weft.telemetry.sources.transport import ServerCredentials
 
 
 class SourceContext(NamedTuple):
-    """The cluster, as far as a source needs it: its nodes' addresses, the ledger's GPUs, its API.
+    """Parts of the cluster that a source needs: its nodes' addresses, the ledger's GPUs, its API.
 
-    Without a `client` nothing can be discovered.
-    """
+    Without a `client` exporters cannot be discovered."""
 
     addresses: Callable[[], Mapping[str, str]]
     devices: Callable[[], Devices]
@@ -32,16 +31,17 @@ class SourceContext(NamedTuple):
 
 
 NO_CLUSTER = SourceContext(dict, lambda: Devices([]), None)
-"""Nothing is known of nodes and GPUs; a source of the configuration can be asked all the same."""
+"""Context without nodes and GPUs, in which a configured source can still be queried."""
 
 
 def aliases_of(settings: TelemetrySettings) -> dict[str, Alias]:
-    """Return the meaning of every exporter's metrics, with the configuration's own."""
+    """Return the meanings of the exporters' metrics, including those of the configuration."""
     return with_own((own.name, own.metric, own.scale) for own in settings.names)
 
 
 def source_of(settings: TelemetrySettings, around: SourceContext) -> MetricSource | None:
-    """Return the source of numbers; None if nobody is named. `BadInputError` names a wrong file."""
+    """Return the configured source of metrics; None if there is none. `BadInputError` names a wrong
+    file."""
     aliases = aliases_of(settings)
     if settings.url:
         return Prometheus(prometheus_options(settings), aliases)
@@ -73,7 +73,7 @@ def source_of(settings: TelemetrySettings, around: SourceContext) -> MetricSourc
 
 
 def access_of(settings: TelemetrySettings) -> ServerCredentials:
-    """Return the credentials towards the server, and the CA to believe."""
+    """Return the credentials for the server, and the CA to trust."""
     return ServerCredentials(
         username=settings.username,
         password_file=settings.password_file,
@@ -98,7 +98,8 @@ def prometheus_options(settings: TelemetrySettings) -> PrometheusOptions:
 
 
 def options_of(settings: TelemetrySettings, limits: LimitsSettings) -> TelemetryLoopOptions:
-    """Return the loop's options: how often, how far back and ahead; and how long pods warm up."""
+    """Return the loop's options: poll interval, window, forecast horizon, and how long pods warm
+    up."""
     return TelemetryLoopOptions(
         interval_s=settings.interval_seconds,
         window_s=settings.window_seconds,

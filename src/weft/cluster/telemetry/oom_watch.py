@@ -1,12 +1,11 @@
-"""Pods that ran out of GPU memory, as the watch shows them: each end is told to the engine once.
+"""Detects pods that ran out of GPU memory, from the watch, and reports each once to the engine.
 
-    a container's end, in the pod's status ──▶ OutOfMemory: the pod goes on, or is over
-                                               (told before PodGone: the lesson comes first)
+  a container's end, in the pod's status ──▶ OutOfMemory: the pod continues, or has ended
+                                             (before PodGone, so that it counts)
 
-Only ends of pods whose marks say what they had, and whose workload makes such pods again, teach
-anything. What is told again after a restart, the engine knows by the end's name. Only who decides,
-and has just seen a pod end, knows that its successor is still to come (`over`).
-"""
+Only pods whose annotations state their GPU memory, and whose workload recreates them, are reported.
+After a restart the engine recognises reports that it already has by their name. `over` is True only
+if this process decides and saw the pod end: then the successor is still to come."""
 
 from collections.abc import Callable
 from hashlib import sha256
@@ -21,10 +20,10 @@ from weft.model import BadInputError, Placement
 
 
 class OomWatch:
-    """Keeps such ends that one live cluster has seen; `count` counts them.
+    """Remembers the OOM events that one live cluster has shown; `count` counts them.
 
-    `peak_mib` says what a pod (by UID) was seen to use of a GPU at most; 0 if nobody looks.
-    """
+    `peak_mib` returns the most GPU memory that a pod (by UID) was seen to use; 0 if not
+    measured."""
 
     def __init__(self, pods: PodView, peak_mib: Callable[[str], int]) -> None:
         self.count = 0
@@ -32,7 +31,8 @@ class OomWatch:
         self._seen: dict[str, set[str]] = {}
 
     def of(self, pod: Pod, gone: bool = False) -> list[OutOfMemory]:
-        """Return the event of this pod, as it is now, or was at last where it is `gone`."""
+        """Return the new events of this pod; `gone` if the pod was deleted and this is its last
+        state."""
         uid = pod.metadata.uid
         seen = self._seen.get(uid, set())
         new = [end for end in out_of_memory(pod) if end.name not in seen]
@@ -58,7 +58,8 @@ class OomWatch:
         ]
 
     def _held(self, pod: Pod) -> Placement | None:
-        """Memory that the pod had, also where nobody holds it any more; None if unknown."""
+        """Return the placement that the pod had, even if it is already released; None if
+        unknown."""
         node = self._pods.there(pod.spec.node_name)
         if node is None:
             return self._pods.decided(pod.metadata.uid)
@@ -69,5 +70,5 @@ class OomWatch:
 
 
 def _short(name: str) -> str:
-    """Shorten the name, so that it can be kept a thousand times."""
+    """Shorten the name to a hash, so that thousands of names can be kept."""
     return sha256(name.encode()).hexdigest()[:16]

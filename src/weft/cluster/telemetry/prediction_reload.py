@@ -1,14 +1,13 @@
-"""The files of what is predicted, looked at again while the process runs.
+"""Reloads the files with predictions of interference while the process runs.
 
-    look ──stamps──same──▶ nothing
-           │ other        ┌─ a file is missing or bad ──▶ told once, counted; what was read stays
-           └──▶ digests ──┤
-                  │ same  └─ all of them are good ──▶ policies, what was observed, rates alone
-                  └──▶ nothing
+  poll ──stamps──equal──▶ nothing
+          │ differ       ┌─ a file is missing or invalid ──▶ logged once, counted; the former stays
+          └──▶ digests ──┤
+                │ equal  └─ all are valid ──▶ policies, observations, solo rates
+                └──▶ nothing
 
-Reading and predicting happen in a thread, what follows on the loop, in one piece: nobody ever sees
-one file's news without the other's. Every process looks, whoever leads.
-"""
+Files are read and evaluated in a thread, and applied on the event loop in one piece, so that one
+file's change is never visible without another's. Every process polls, leader or not."""
 
 import asyncio
 import hashlib
@@ -40,11 +39,11 @@ from weft.model.interference_table import (
 log = logging.getLogger("weft.cluster")
 
 Stamp = tuple[int, ...]
-"""When a file was written and changed, which one it is, how large; () where it does not exist."""
+"""Modification and change time, identity and size of a file; () if it does not exist."""
 
 
 class LoadedPredictions(NamedTuple):
-    """Contents of all files together; None if no file is about it."""
+    """Contents of all files together; None if no file has them."""
 
     interference: InterferenceTable | None = None
     distances: Distances | None = None
@@ -63,11 +62,10 @@ class LoadedPredictions(NamedTuple):
 
 
 class PredictionFiles:
-    """The files, by the place that names them in errors. Any thread may read them, but only one at
-    a time.
+    """Files with predictions, by the name that errors give them. Any thread may read them, but only
+    one at a time.
 
-    `meaning` converts the bytes of all files together, or raises `BadInputError`.
-    """
+    `meaning` converts the bytes of all files together, or raises `BadInputError`."""
 
     def __init__(
         self, named: Mapping[str, Path], meaning: Callable[[Mapping[str, bytes]], LoadedPredictions]
@@ -78,7 +76,7 @@ class PredictionFiles:
         self._error: Exception | None = None
 
     def read(self) -> LoadedPredictions:
-        """Read all files; `BadInputError` names the first one that is missing or bad."""
+        """Read all files; `BadInputError` names the first one that is missing or invalid."""
         self._stamps, bodies = self._stamped(), self._bodies()
         self._digests = _digests(bodies)
         return self._meaning(bodies)
@@ -86,8 +84,7 @@ class PredictionFiles:
     def read_changed(self) -> LoadedPredictions | Literal["as before", "being written"]:
         """Read the files if they changed since the last time.
 
-        What is wrong with them is raised at each poll until they change again.
-        """
+        An error in the files is raised at each poll until they change again."""
         stamps = self._stamped()
         if stamps != self._stamps:
             bodies = self._bodies()
@@ -137,12 +134,10 @@ def _digests(bodies: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 class PredictionReloader:
-    """The part that passes the contents of `files` to one live cluster, and again after they
-    changed.
+    """Passes the contents of `files` to one live cluster, and again after they changed.
 
-    `counts`: polls with changed contents, and polls at which a file was missing or bad. `solos` and
-    `slowdown_store` (None if progress is not observed) get the new contents, too.
-    """
+    `counts`: polls with changed contents, and polls at which a file was missing or invalid. `solos`
+    and `slowdown_store` (None if progress is not observed) get the new contents, too."""
 
     def __init__(
         self,
@@ -162,7 +157,7 @@ class PredictionReloader:
         self._failing = ""
 
     def publish(self) -> None:
-        """Tell policies what was read at the start."""
+        """Pass the contents read at the start to policies."""
         if self.loaded.interference is not None:
             self._live.handle(PolicyInput(INTERFERENCE, to_input(self.loaded.interference)))
         if self.loaded.distances is not None:
@@ -175,7 +170,7 @@ class PredictionReloader:
             await self.reload()
 
     async def reload(self) -> None:
-        """Poll once; what is wrong is reported once while it stays the same."""
+        """Poll once; a lasting error is logged only once."""
         try:
             loaded = await asyncio.to_thread(self._files.read_changed)
             if isinstance(loaded, LoadedPredictions):
@@ -207,8 +202,8 @@ class PredictionReloader:
             )
 
     def _apply(self, new: LoadedPredictions) -> None:
-        """Pass new contents to the parts that use them, and to policies only what differs from what
-        they have."""
+        """Pass new contents to the parts that use them, and to policies only the parts that
+        changed."""
         old, table = self.loaded, new.interference
         if table is not None and old.interference is not None:
             version = old.interference.version
@@ -224,8 +219,8 @@ class PredictionReloader:
             self._live.handle(PolicyInput(MYSTIC, new.distances))
 
     def _predict(self, table: InterferenceTable) -> None:
-        """Pass the table to policies together with what was observed: a decision may follow each
-        event, and must not miss a ban."""
+        """Pass the table to policies together with the observations, in one event: a decision may
+        follow each event, and must not miss a ban."""
         if self.slowdown_store is not None:
             if any(PREDICTED in policy.inputs for policy in self._live.engine.policies):
                 # It takes no table with anything observed in it, and would keep the old one.
@@ -236,12 +231,12 @@ class PredictionReloader:
 
 
 class ReloadMetrics:
-    """A collector of prometheus-client over one `PredictionReloader`."""
+    """Collector for prometheus-client over one `PredictionReloader`."""
 
     def __init__(self, reloading: PredictionReloader) -> None:
         self._reloading = reloading
 
     def collect(self) -> Iterator[Metric]:
-        """The counts so far."""
+        """Yield the counts."""
         looks = "Looks at the files of interference that changed, or were missing or bad."
         yield counter("weft_interference_reloads", looks, self._reloading.counts, "result")

@@ -1,5 +1,5 @@
-"""Pods that run and hold GPUs: who is beside whom, how fast each goes alone, and a guess of how
-fast it goes now where nobody counts."""
+"""Pods that run and hold GPUs: their co-residents, their speed alone, and an estimate of their
+present speed if they report no progress."""
 
 import asyncio
 import datetime
@@ -19,9 +19,9 @@ from weft.telemetry.meaning.progress_counters import PodName
 
 _SM = f"{Metric.SM_ACTIVE_RATIO}.last"
 TURN = 50
-"""Nodes that are read before others have their turn."""
+"""Number of nodes that are processed before other tasks get their turn."""
 LEAVING_S = 300.0
-"""So long after it should be gone, nobody waits for a pod that is on its way out."""
+"""Seconds after its deletion time at which a terminating pod is no longer waited for."""
 Gpu = tuple[str, int]
 
 
@@ -29,8 +29,7 @@ class RunningPod(NamedTuple):
     """A pod that holds GPUs: the UIDs of its co-residents, the GPU model, and when it was bound
     (seconds since 1970; NaN if unknown).
 
-    `parting`: one beside it is terminating.
-    """
+    `parting`: a co-resident is terminating."""
 
     pod: Pod
     held: Holding
@@ -42,13 +41,13 @@ class RunningPod(NamedTuple):
 
     @property
     def uid(self) -> str:
-        """The pod's UID."""
+        """UID of the pod."""
         return self.pod.metadata.uid
 
 
 async def running_pods(live: ClusterView) -> dict[PodName, RunningPod]:
     """Return the bound pods that hold GPUs and are not terminating, by namespace and name; other
-    tasks have their turn in between."""
+    tasks get their turn in between."""
     held_by: dict[str, list[Holding]] = {}
     on: dict[Gpu, list[str]] = {}
     for holding in live.engine.ledger.holdings.values():
@@ -83,20 +82,20 @@ async def running_pods(live: ClusterView) -> dict[PodName, RunningPod]:
 
 
 def _leaves(pod: Pod | None, now_s: float) -> bool:
-    """Return True if it is terminating, and not stuck there."""
+    """Return True if the pod is terminating, and not stuck."""
     text = (pod.metadata.deletion_timestamp or "") if pod is not None else ""
     return bool(text) and not time_s(text) < now_s - LEAVING_S
 
 
 class SoloRateCache:
-    """A cache of each pod's rate alone, which is read again if the pod or its profile changed."""
+    """Caches each pod's rate alone, which is read again if the pod or its profile changed."""
 
     def __init__(self, live: ClusterView, solos: SoloProfiles) -> None:
         self._live, self._solos = live, solos
         self._known: dict[str, tuple[tuple[str, str, int], SoloRate]] = {}
 
     def keep(self, pods: Mapping[PodName, RunningPod]) -> None:
-        """Forget all pods but these."""
+        """Drop all pods except these from the cache."""
         uids = {running.uid for running in pods.values()}
         self._known = {uid: known for uid, known in self._known.items() if uid in uids}
 
@@ -113,7 +112,7 @@ class SoloRateCache:
         return known[1]
 
     def sm_active(self, made: SignalsSnapshot) -> dict[Gpu, float]:
-        """Return the present SM_ACTIVE of GPUs where it is fresh; empty if there are no
+        """Return the present SM_ACTIVE of GPUs with a fresh value; empty if there are no
         profiles."""
         if not self._solos:
             return {}
@@ -124,8 +123,8 @@ class SoloRateCache:
         return {gpu: value for gpu, value, age in readings if age == FRESH and value > 0.0}
 
     def guess(self, running: RunningPod, sm_active: Mapping[Gpu, float]) -> float:
-        """Return the slowdown of all pods of its GPU together: the sum of their SM_ACTIVE alone,
-        divided by the GPU's present SM_ACTIVE; at least 1. 0 if unknown."""
+        """Return the common slowdown of all pods on the pod's GPU: the sum of their SM_ACTIVE
+        alone, divided by the GPU's present SM_ACTIVE; at least 1. 0 if unknown."""
         if len(running.gpus) != 1 or running.gpus[0] not in sm_active:
             return 0.0
         wanted = self.of(running.pod, running.gpu_model).sm_active
@@ -137,7 +136,7 @@ class SoloRateCache:
 
 
 def time_s(text: str) -> float:
-    """Seconds since 1970; NaN if unknown."""
+    """Parse a time to seconds since 1970; NaN if unknown."""
     try:
         return datetime.datetime.fromisoformat(text).timestamp()
     except ValueError:

@@ -1,7 +1,6 @@
-"""Metrics of how fast pods go beside each other. For Prometheus to ask.
+"""Prometheus metrics of how fast co-resident pods run.
 
-Labels are words of the code: bounded, whatever the cluster's size.
-"""
+Labels are words of the code, so their number is bounded for any size of cluster."""
 
 from collections.abc import Iterator
 
@@ -15,13 +14,13 @@ _SOURCES = ("progress", "sm-active", "none")
 
 
 class SlowdownMetrics:
-    """A collector of prometheus-client over one `SlowdownObserver`."""
+    """Collector for prometheus-client over one `SlowdownObserver`."""
 
     def __init__(self, slowdown_observer: SlowdownObserver) -> None:
         self._observer = slowdown_observer
 
     def collect(self) -> Iterator[Metric]:
-        """Everything, as of the last poll."""
+        """Yield all metrics, as of the last poll."""
         observer = self._observer
         yield from self._pods()
         unjoined = "Series of the last poll that belong to no running pod with a GPU."

@@ -1,12 +1,11 @@
-"""Observes how fast pods run beside each other: counts, tells the engine, learns, and keeps it.
+"""Observes how fast co-resident pods run, reports it to the engine, and stores what it learns.
 
-    counters ──rates──▶ ÷ rate alone ──┬─ProgressSeen──▶ engine ──Evict──▶ evictor ┐
-    (else SM_ACTIVE: only shown)       └──▶ experience ◀── ban, once it goes ──────┘
-                                                └──PolicyInput──▶ policies
+  counters ──rates──▶ ÷ rate alone ──┬─ProgressSeen──▶ engine ──Evict──▶ evictor ─┐
+  (else SM_ACTIVE: only shown)       └──▶ experience ◀── ban, after an eviction ──┘
+                                              └──PolicyInput──▶ policies
 
-It happens within a poll, and only who leads tells anybody. Who asks `explain` is told what was seen
-last. A mistake of ours here costs a poll's observations, never the look.
-"""
+It runs as part of a poll, and only the leader reports. `explain` gets the last observations. An
+error in this code loses one poll's observations, never the poll."""
 
 import asyncio
 import logging
@@ -40,7 +39,8 @@ from weft.telemetry.sources.source import MetricSource, SourceReading
 log = logging.getLogger("weft.cluster")
 
 FASTEST, SLOWEST = 0.5, 100.0
-"""Beyond this the rate alone is wrong, whoever says it: nothing is told."""
+"""Limits of a plausible slowdown: beyond them the rate alone must be wrong, and nothing is
+reported."""
 WINDOWS = 3
 _HEIR = (
     "no pod is evicted for it: this process has led for less than 5 minutes, and the previous "
@@ -54,8 +54,8 @@ _TURN = 200  # pods looked at before others have their turn
 
 
 class SlowdownObserverOptions(msgspec.Struct, frozen=True):
-    """Names of the metrics, "" for none; the polls' times; whether people named who tells them: if
-    not, it is shown, and nobody acts on it or learns from it."""
+    """Names of the metrics, "" for none; the polls' times; and if the metrics' source is `trusted`:
+    if not, its values are shown, but cause no eviction and are not learnt from."""
 
     progress_metric: str = "weft_progress_total"
     latency_metric: str = ""
@@ -65,13 +65,13 @@ class SlowdownObserverOptions(msgspec.Struct, frozen=True):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Metrics that are asked for."""
+        """Names of the metrics to query."""
         return tuple(filter(None, (self.progress_metric, self.latency_metric)))
 
 
 class _Seen:
-    """Last observations of a pod, and when (1970): `last` was told to the engine, at
-    `counted_s` its progress was counted last."""
+    """Last observations of a pod, with their time (seconds since 1970): `last` are those reported
+    to the engine, `counted_s` is when its progress was last counted."""
 
     __slots__ = ("at_s", "counted_s", "last", "progress")
 
@@ -82,9 +82,9 @@ class _Seen:
 
 
 class SlowdownObserver:
-    """The observer of one live cluster. `errors` counts errors in Weft itself, `counts` the pods of
-    the last poll: by source, `late` for their SLO, and `slow` beyond their bound. What was observed
-    is kept in `config_map`, over the predictions `base`."""
+    """Observes the pods of one live cluster. `errors` counts errors in Weft itself, `counts` the
+    pods of the last poll: by source, `late` for their SLO, and `slow` beyond their bound.
+    Observations are stored in `config_map`, and complement the predictions `base`."""
 
     def __init__(
         self,
@@ -115,11 +115,11 @@ class SlowdownObserver:
         live.hooks.slowdown_evictions.append(self.goes)
 
     async def read(self, back_s: float) -> SourceReading:
-        """Return the counters' samples; never raises."""
+        """Return the samples of the counters; never raises."""
         return await self._source.series(self.options.metrics, back_s)
 
     async def observe(self, reading: SourceReading, made: SignalsSnapshot) -> None:
-        """Take in what was read, and tell. `made` is what the same poll says of the GPUs."""
+        """Process the samples, and report. `made` is the GPUs' snapshot of the same poll."""
         try:
             await self._observe(reading, made)
         except Exception as error:
@@ -128,11 +128,10 @@ class SlowdownObserver:
                 log.exception("progress: looking failed; nothing is known of pods' speed")
 
     def goes(self, slowed: SlowdownReason) -> None:
-        """Note that a pod is evicted for the speed of another: the two applications are kept apart
-        from now on.
+        """Note that a pod is evicted for another's speed: the two applications are kept apart from
+        now on.
 
-        The ban is stored at once, for the next leader; storing is tried again until it succeeds.
-        """
+        The ban is stored immediately, for the next leader; storing is retried until it succeeds."""
         slow, evicted = slowed.applications
         slowdown_store = self.slowdown_store
         try:
@@ -144,7 +143,7 @@ class SlowdownObserver:
             self.errors += 1
             log.exception("progress: %s and %s cannot be kept apart", slow, evicted)
 
-    # --- for people ---
+    # --- for users ---
 
     def about(self, uid: str) -> ObservedProgress | None:
         """Return the pod's last observed progress, and the bans on its application."""
@@ -177,20 +176,21 @@ class SlowdownObserver:
 
     @property
     def withheld_evictions(self) -> Counter[Why]:
-        """Pods that are too slow and for which no pod was evicted at their last poll, by why."""
+        """Number of pods that are too slow but for which no pod was evicted at their last poll, by
+        reason."""
         return Counter(self._live.engine.slowdown_eviction.withheld_evictions.values())
 
     @property
     def unjoined(self) -> Mapping[str, int]:
-        """Series of the last answer that belong to no pod that holds a GPU, by reason."""
+        """Number of series in the last answer that belong to no pod with a GPU, by reason."""
         return self._reader.unjoined
 
     @property
     def banned(self) -> int:
-        """Pairs of applications that are kept apart now."""
+        """Number of pairs of applications that are kept apart now."""
         return len(self._bans_now())
 
-    # --- one look ---
+    # --- one poll ---
 
     async def _observe(self, reading: SourceReading, made: SignalsSnapshot) -> None:
         pods = await running_pods(self._live)
@@ -229,7 +229,7 @@ class SlowdownObserver:
         new: PodProgress | None,
         sm_active: Mapping[Gpu, float],
     ) -> None:
-        """Update what people are shown about the pod."""
+        """Update the facts that users are shown about the pod."""
         if new is not None:
             seen.last.append(new)
         if not self._recent(seen):
@@ -263,7 +263,7 @@ class SlowdownObserver:
     def _digest(
         self, reading: SourceReading, co_residents: Mapping[PodName, Hashable], now_s: float
     ) -> tuple[dict[PodName, Rate], dict[PodName, float]]:
-        """Compute rates, in a thread. Nobody else touches reader and rates."""
+        """Compute rates, in a thread. No other code uses the reader and the rates meanwhile."""
         options = self.options
         (answer,) = reading.answers
         samples = self._reader.read(answer, co_residents, now_s)
@@ -275,7 +275,7 @@ class SlowdownObserver:
     def _of_pod(
         self, running: RunningPod, seen: _Seen, rate: Rate | None, p99_ms: float
     ) -> PodProgress | None:
-        """Return the progress to report to the engine, None for none; put what was observed into
+        """Return the progress to report to the engine, None for none; store the observations in
         `seen`."""
         alone, slo = self._alone.of(running.pod, running.gpu_model), slo_ms(running.pod) or 0.0
         now_s, slowdown = self._now_s(), 0.0
@@ -300,17 +300,18 @@ class SlowdownObserver:
         return PodProgress(running.uid, 1.0, proxy=True, late=late)
 
     def _recent(self, seen: _Seen) -> bool:
-        """Return True if the pod's progress was counted lately, so that its last rate still
-        holds."""
+        """Return True if the pod's progress was counted recently, so that its last rate is still
+        valid."""
         return seen.counted_s >= self._now_s() - 2.0 * self._rates.rests_s
 
-    # --- what follows ---
+    # --- results of a poll ---
 
     def _learn(
         self, progress: Sequence[tuple[RunningPod, PodProgress]], pods: Iterable[RunningPod]
     ) -> None:
-        """Learn of pods with one GPU, where everybody there is known by name and runs for long
-        enough; of many pods of the same applications the median, for they are one window."""
+        """Learn from pods with one GPU whose co-residents all have a known application and have run
+        for long enough; of several pods of the same applications the median, because they are one
+        window."""
         known = {
             running.uid: running.held.placement.application
             for running in pods
@@ -329,7 +330,7 @@ class SlowdownObserver:
             self.slowdown_store.changed()
 
     def _young(self, running: RunningPod) -> bool:
-        """Return True if it has not been there for as long as pods take to start."""
+        """Return True if the pod has run for less than the time that pods take to start."""
         return self._now_s() - running.bound_s < self._rates.rests_s
 
     def _tell_policies(self, *, at_once: bool = False) -> bool:
@@ -349,7 +350,7 @@ class SlowdownObserver:
         return self.slowdown_store.experience.bans(self.slowdown_store.now_ns())
 
     def _application(self, uid: str) -> str:
-        """Application of a pod that waits."""
+        """Return the application of a pod that is not placed."""
         pod = self._live.pod_by_uid(uid)
         try:
             return self._live.parse(pod).shape.application if pod is not None else ""
@@ -361,7 +362,7 @@ class SlowdownObserver:
 
 
 def _counts(seen: Iterable[_Seen]) -> Counter[str]:
-    """Pods by source, `late`, and `slow` beyond their bound."""
+    """Count pods by source, as `late`, and as `slow` beyond their bound."""
     counts: Counter[str] = Counter()
     for progress in (pod.progress for pod in seen):
         counts[progress.source or "none"] += 1

@@ -1,10 +1,10 @@
-"""Rates of pods alone, as they say themselves, or as their application's profile says. Pure.
+"""Rates of pods alone, from their annotation or from their application's profile. Pure.
 
-    weft.dev/solo-rate: "12.5"                units a second, on whatever GPU it gets
-    weft.dev/solo-rate: "A100=40, T4=12.5"    by parts of GPU models' names, case ignored
+  weft.dev/solo-rate: "12.5"                units per second, on any GPU
+  weft.dev/solo-rate: "A100=40, T4=12.5"    by parts of GPU models' names, case ignored
 
-The SLO is `dialects/slo.py`'s. What cannot be read says nothing; the pod runs all the same.
-"""
+`dialects/slo.py` reads the SLO. An annotation that cannot be read has no effect; the pod runs
+nevertheless."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -22,10 +22,9 @@ _SM = "sm_active_ratio.mean"
 
 
 class SoloRate(NamedTuple):
-    """Units a second and SM_ACTIVE of a pod that has its GPU for itself; NaN if unknown.
+    """Units per second and SM_ACTIVE of a pod alone on its GPU; NaN if unknown.
 
-    `problem` says what is wrong with its annotation, if anything.
-    """
+    `problem` describes a fault of its annotation, "" if there is none."""
 
     per_s: float = math.nan
     sm_active: float = math.nan
@@ -33,10 +32,10 @@ class SoloRate(NamedTuple):
 
 
 class SoloProfiles:
-    """Profiles by application and GPU model; of several ways of sharing the pod's own, if any.
+    """Profiles by application and GPU model; of several isolation modes the pod's own, if there is
+    one.
 
-    `version` counts how often they were replaced: what was found before may be found again.
-    """
+    `version` counts replacements, after which cached rates are outdated."""
 
     def __init__(self, solos: Iterable[SoloRun] = ()) -> None:
         self.version = 0
@@ -44,7 +43,7 @@ class SoloProfiles:
         self.replace(solos)
 
     def replace(self, solos: Iterable[SoloRun]) -> None:
-        """Forget what was known; these are right from now on."""
+        """Replace all profiles by these."""
         self.version += 1
         self._by_name = {}
         for run in solos:
@@ -55,7 +54,7 @@ class SoloProfiles:
         return bool(self._by_name)
 
     def of(self, pod: Pod, request: PodRequest | None, gpu_model: str) -> SoloRate:
-        """Return the rate of this pod on this GPU model; its own word counts first."""
+        """Return the rate of this pod on this GPU model; its own annotation takes precedence."""
         known = self._profile(names_of(pod, request), gpu_model, request)
         per_s = known.rate_per_s if known is not None and known.rate_per_s > 0 else math.nan
         sm = known.features.get(_SM, math.nan) if known is not None else math.nan
@@ -81,7 +80,7 @@ class SoloProfiles:
 
 
 def names_of(pod: Pod, request: PodRequest | None) -> tuple[str, ...]:
-    """Names that the pod's application may have in a profile, the surest first."""
+    """Return the names that the pod's application may have in a profile, the most certain first."""
     application = request.shape.application if request is not None else ""
     workload = request.workload if request is not None else ""
     containers = tuple(container.name for container in pod.spec.containers)
@@ -96,12 +95,14 @@ def names_of(pod: Pod, request: PodRequest | None) -> tuple[str, ...]:
 
 
 def solo_rate(text: str, gpu_model: str) -> float | None:
-    """Return the rate on this GPU model; NaN where only others are named, None if it is no rate."""
+    """Return the rate on this GPU model; NaN if only other models are named, None if the text is
+    not a rate."""
     rates = by_model(text)
     return None if rates is None else on_model(rates, gpu_model)
 
 
 def slo_ms(pod: Pod) -> float | None:
-    """Bound of the pod's p99; None if it says nothing that can be read."""
+    """Return the bound of the pod's p99 latency in milliseconds; None if its annotation is missing
+    or unreadable."""
     text = (pod.metadata.annotations or {}).get(SLO_MS, "")
     return number(text) if text else None

@@ -1,12 +1,12 @@
-"""Reads metrics every poll, and gives the engine a new snapshot.
+"""Polls metrics, and passes the engine a new snapshot after each poll.
 
-    source ──samples──▶ joiner ──▶ TelemetryFeed ──SignalsChanged──▶ engine
-                                        ▲ ledger: who holds what; pods: since when
+  source ──samples──▶ joiner ──▶ TelemetryFeed ──SignalsChanged──▶ engine
+                         ▲ ledger: pods on each GPU; API: when they were bound
 
-A tick never fails. Without an answer the snapshot is made from what the window still has: ages
-grow, values become STALE and then MISSING. Errors are logged once a kind, and counted. The heavy
-part runs in a thread; the engine gets it on the loop, and no decision waits for any of it.
-"""
+A poll never fails. Without an answer the snapshot is made from the samples still in the window:
+ages grow, values become STALE and then MISSING. Errors are logged once per kind, and counted. The
+heavy part runs in a thread; the engine gets the snapshot on the event loop, and no decision waits
+for it."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ log = logging.getLogger("weft.cluster")
 
 
 def addresses_of(live: ClusterView) -> dict[str, str]:
-    """Node name → its first internal address, of nodes that have GPUs."""
+    """Return the first internal address of each node that has GPUs, by node name."""
     nodes = live.nodes
     return {
         name: address.address
@@ -45,7 +45,7 @@ def addresses_of(live: ClusterView) -> dict[str, str]:
 
 
 def devices_of(live: ClusterView) -> Devices:
-    """Return the ledger's GPUs, and every word that a series may have for their nodes."""
+    """Return the ledger's GPUs, with all addresses by which a series may name their nodes."""
     addresses = {
         address.address: name
         for name, node in live.nodes.objects.items()
@@ -55,11 +55,12 @@ def devices_of(live: ClusterView) -> Devices:
 
 
 class TelemetryLoopOptions(msgspec.Struct, frozen=True):
-    """`interval_s` between two ticks, and the length of a slot of the window; `window_s` are kept.
+    """Settings of the loop. `interval_s` is the time between two polls, and the length of a slot of
+    the window; `window_s` is the length of the window.
 
-    `scrape_s` is how often exporters are asked: freshness goes by it. `horizon_s`: how far
-    forecasts look ahead. `warm_up`: a pod held a GPU for so long before its memory is believed.
-    """
+    `scrape_s` is how often exporters are scraped, which determines freshness. `horizon_s`: how far
+    forecasts look ahead. `warm_up`: how long a pod must hold a GPU before its measured memory
+    counts."""
 
     interval_s: float = 15.0
     window_s: float = 300.0
@@ -70,7 +71,7 @@ class TelemetryLoopOptions(msgspec.Struct, frozen=True):
 
 
 class TelemetryLoop:
-    """Reads metrics for one live cluster. What it counts is read by `TelemetryMetrics`."""
+    """Polls metrics for one live cluster. `TelemetryMetrics` reads its counters."""
 
     def __init__(
         self,
@@ -100,20 +101,20 @@ class TelemetryLoop:
 
     @property
     def devices(self) -> Devices:
-        """The GPUs of the last poll."""
+        """GPUs of the last poll."""
         return self._devices
 
     @property
     def unjoined(self) -> Mapping[JoinFailure, int]:
-        """Series of the last answers that were joined to no GPU, by reason."""
+        """Number of series in the last answers that were joined to no GPU, by reason."""
         return self._joiner.unjoined
 
     def now_s(self) -> float:
-        """Return the time of day, seconds since 1970, as samples' ages are reckoned."""
+        """Return the present time in seconds since 1970, on the clock of samples' ages."""
         return self._live.client.clock.wall().timestamp()
 
     async def run(self) -> None:
-        """Refresh for ever."""
+        """Poll until cancelled."""
         clock = self._live.client.clock
         due = clock.monotonic()
         while True:
@@ -131,7 +132,7 @@ class TelemetryLoop:
             await clock.sleep(max(0.0, due - clock.monotonic()))
 
     async def refresh(self) -> SignalsSnapshot:
-        """Read once, and tell the engine."""
+        """Poll once, and pass the snapshot to the engine."""
         clock = self._live.client.clock
         began_s = clock.wall().timestamp()
         back_s = began_s - self._good_at_s + 2.0 * self.options.scrape_s + 5.0
@@ -159,8 +160,8 @@ class TelemetryLoop:
         return await self.slowdown_observer.read(back_s)
 
     def _forget(self, why: str) -> None:
-        """Tell the engine that nothing is known, and begin again: what is half made may be
-        wrong."""
+        """Tell the engine that nothing is known, and begin with an empty window, as unfinished data
+        may be wrong."""
         clock = self._live.client.clock
         version = self._live.engine.signals.version + 1
         if self.feed is not None:
@@ -169,15 +170,14 @@ class TelemetryLoop:
         self.snapshot = SignalsSnapshot(version, int(clock.monotonic() * 1e9), why=why)
         self._live.handle(SignalsChanged(self.snapshot))
 
-    # --- what was read -------------------------------------------------------------------------
+    # --- answers -------------------------------------------------------------------------------
 
     def _note(
         self, reading: SourceReading, began_s: float, more: Sequence[QueryOutcome] = ()
     ) -> None:
         """Count failed queries; log a failure when it is new, and when all queries succeed again.
 
-        `more` are further queries, which say nothing about what is known of GPUs.
-        """
+        `more` are further queries, which are not about GPUs."""
         wrong = [asked for asked in reading.asked if asked.error is not None]
         self.took_s = {asked.about: asked.took_s for asked in (*reading.asked, *more)}
         beside = [asked for asked in more if asked.error is not None]
@@ -204,7 +204,8 @@ class TelemetryLoop:
     def _digest(
         self, reading: SourceReading, feed: TelemetryFeed, at_ns: int, version: int
     ) -> SignalsSnapshot:
-        """Join, keep and compute, in a thread. Nobody else touches the joiner and the feed."""
+        """Join samples, store them and compute the snapshot, in a thread. No other code uses the
+        joiner and the feed meanwhile."""
         joiner = self._joiner
         joiner.begin()
         for answer in reading.answers:
@@ -218,10 +219,10 @@ class TelemetryLoop:
         why_less = "; ".join(sorted({str(a.error) for a in reading.asked if a.error}))[:500]
         return feed.snapshot(at_ns, version, why_less)
 
-    # --- what the ledger knows -----------------------------------------------------------------
+    # --- facts of the ledger -------------------------------------------------------------------
 
     def _follow_nodes(self, now_s: float) -> TelemetryFeed:
-        """Return the feed of the GPUs that there are now."""
+        """Return the feed for the present GPUs."""
         table, options = self._live.engine.ledger.table, self.options
         if self.feed is None:
             self._devices = devices_of(self._live)
@@ -244,18 +245,18 @@ class TelemetryLoop:
         return self.feed
 
     def _bound(self) -> dict[str, float]:
-        """Return when each pod in the ledger was bound, by UID, seconds since 1970; NaN if the API
-        does not say."""
+        """Return the time at which each pod in the ledger was bound, by UID, seconds since 1970;
+        NaN if unknown."""
         pods = map(self._live.pod_by_uid, self._live.engine.ledger.holdings)
         return {pod.metadata.uid: time_s(pod.bound_at) for pod in pods if pod is not None}
 
     def peak_mib(self, uid: str) -> int:
-        """Return the most that the pod was seen to use of a GPU in the window; 0 if nobody saw
-        it."""
+        """Return the most GPU memory that the pod was seen to use in the window; 0 if not
+        measured."""
         return self.feed.peak_mib(uid) if self.feed is not None else 0
 
     def _resident_of(self, row: int, namespace: str, name: str) -> str:
-        """Return the UID of the pod, where the ledger has it on this GPU."""
+        """Return the UID of the pod if the ledger has it on this GPU, otherwise ""."""
         pod = self._live.pod(namespace, name)
         holding = self._live.engine.ledger.holdings.get(pod.metadata.uid) if pod else None
         if pod is None or holding is None:
@@ -268,7 +269,7 @@ class TelemetryLoop:
 
 
 def _kind(error: Exception) -> str:
-    """Return the mistake's class and the line that it came from: what tells one mistake from
+    """Return the error's class and the line that raised it, which distinguish one error from
     another."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:

@@ -1,7 +1,7 @@
-"""Metrics about the metrics: how old, how complete, how long it took. For Prometheus to ask.
+"""Prometheus metrics about the polls: age and completeness of samples, and duration.
 
-Labels are Weft's own names of metrics and words of the code: bounded, whatever the cluster's size.
-"""
+Labels are Weft's own names of metrics and words of the code, so their number is bounded for any
+size of cluster."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ _STATES = {FRESH: "fresh", STALE: "stale", MISSING: "missing"}
 
 
 class TelemetryMetrics:
-    """A collector of prometheus-client over one `TelemetryLoop`."""
+    """Collector for prometheus-client over one `TelemetryLoop`."""
 
     def __init__(self, loop: TelemetryLoop) -> None:
         self._loop = loop
 
     def collect(self) -> Iterator[Metric]:
-        """Everything, as of the last poll."""
+        """Yield all metrics, as of the last poll."""
         loop = self._loop
         yield from self._freshness()
         yield from self._ages()
@@ -48,7 +48,7 @@ class TelemetryMetrics:
         yield gauge("weft_telemetry_snapshot_version", newest, version)
 
     def _whom(self) -> Iterator[Metric]:
-        """Gives the backend that answers, and how queries went."""
+        """Yield the backend that answers, and the outcomes of queries."""
         loop = self._loop
         asked = {loop.where: 1} if loop.where else {}
         yield gauge(
@@ -60,7 +60,7 @@ class TelemetryMetrics:
         yield counter("weft_telemetry_queries", queries, results, "result")
 
     def _freshness(self) -> Iterator[Metric]:
-        """GPUs by how old their newest sample is, metric by metric."""
+        """Yield the number of GPUs by freshness of their newest sample, for each metric."""
         counts: dict[tuple[str, str], int] = {}
         loop = self._loop
         if loop.snapshot is not None:
@@ -76,7 +76,7 @@ class TelemetryMetrics:
         yield gauge("weft_telemetry_gpus", text, counts, "metric", "state")
 
     def _ages(self) -> Iterator[Metric]:
-        """Yield the median age of what is known; a metric that nobody has is left out."""
+        """Yield the median age of the newest samples; a metric without samples is left out."""
         ages_s: dict[str, float] = {}
         loop = self._loop
         if loop.feed is not None:

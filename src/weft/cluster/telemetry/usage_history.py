@@ -1,7 +1,6 @@
-"""GPU-hours out of a metrics server, which keeps Weft's recording rules for as long as it does.
+"""Sums up GPU-hours from a metrics server that evaluates Weft's recording rules.
 
-Each rule is summed over the time in steps; a step without a sample counts nothing.
-"""
+Each rule is summed over the period in steps; a step without a sample counts as 0."""
 
 import asyncio
 from collections.abc import Mapping
@@ -37,7 +36,8 @@ RULES: dict[str, dict[str, str]] = {
         "gib_hours": "label:weft_gpu_memory_held_gib",
     },
 }
-"""The recording rules of deploy/monitoring/rules.yaml, by grouping and by what they sum up to."""
+"""Recording rules of deploy/monitoring/rules.yaml, by grouping and by the amount that they sum up
+to."""
 TOTALS = {
     "capacity_gpu_hours": "cluster:weft_gpus",
     "stranded_gpu_hours": "cluster:weft_gpus_stranded",
@@ -48,9 +48,9 @@ _HOUR_S = 3_600
 
 
 class MeteredRow(msgspec.Struct, frozen=True):
-    """One group's hours: held, kept busy, of memory, and borrowed by a queue (as in `weft queues`).
-    None is what the server does not know of the group, unset what no such group has.
-    `cost` is unset without a price."""
+    """Hours of one group: GPUs held, GPUs busy, GiB of memory held, and GPUs borrowed by a queue
+    (as in `weft queues`). None is an amount that the server does not have, unset one that this
+    grouping does not have. `cost` is unset without a price."""
 
     group: str
     gpu_hours: float
@@ -61,10 +61,11 @@ class MeteredRow(msgspec.Struct, frozen=True):
 
 
 class MeteredUsage(msgspec.Struct, frozen=True):
-    """The account of a time: `rows` by GPU-hours, the most first. `capacity_gpu_hours` are those of
-    all cards, `idle_gpu_hours` what of them nobody held, `stranded_gpu_hours` what of these no
-    usual pod could use; `lent_gib_hours` memory that was given beyond what cards have. None is what
-    the server does not know."""
+    """Usage in a period, with `rows` in falling order of GPU-hours.
+
+    `capacity_gpu_hours` counts all GPUs, `idle_gpu_hours` the part that no pod held,
+    `stranded_gpu_hours` the idle part that no typical pod could use; `lent_gib_hours` is memory
+    given beyond the GPUs' size. None is an amount that the server does not have."""
 
     hours: float
     capacity_gpu_hours: float | None
@@ -77,9 +78,9 @@ class MeteredUsage(msgspec.Struct, frozen=True):
 async def usage_history(
     settings: "TelemetrySettings", url: str, by: str, span: TraceSpan, price: float | None = None
 ) -> MeteredUsage:
-    """Ask the server at `url` (else the configured one) for the time of `span`; `BadInputError`
-    where it cannot answer, or has no such series. `by` is a grouping of `RULES`, of a label with
-    its key: label:team. `price` is for a GPU-hour."""
+    """Return the usage during `span` from the server at `url`, or the configured one. `by` is a
+    grouping of `RULES`; a label's grouping includes its key, such as label:team. `price` is for a
+    GPU-hour. Raises `BadInputError` if the server cannot answer, or has no such series."""
     from weft.cluster.telemetry.metric_sources import prometheus_options
 
     grouping = by.partition(":")[0]
@@ -125,7 +126,7 @@ def _rows(groups: Mapping[str, Mapping[str, float]], price: float | None) -> lis
 async def _groups(
     source: Prometheus, rules: Mapping[str, str], by: str, span: TraceSpan
 ) -> dict[str, dict[str, float]]:
-    """Return each rule's hours, by the groups of `by`; all together where it is empty."""
+    """Return each rule's hours, by the groups of `by`; a single total if `by` is ""."""
     lasted_s = round(span.end_s - span.start_s)
     step_s = max(_LEAST_STEP_S, round(span.step_s), -(-lasted_s // _MOST_STEPS))
     steps = max(1, round(lasted_s / step_s))
