@@ -43,7 +43,7 @@ class PodAccount(msgspec.Struct, frozen=True):
 
     @property
     def full_name(self) -> str:
-        """NAMESPACE/NAME."""
+        """Namespace and name of the pod, as NAMESPACE/NAME."""
         return f"{self.namespace}/{self.name}"
 
 
@@ -76,7 +76,8 @@ def account_of(
     clock: Clock,
     claims: ClaimObjects | None = None,
 ) -> ClusterAccount:
-    """Read all objects as a starting scheduler does, with its views, into a new ledger."""
+    """Return the account of these objects, read with the views of a scheduler that just started,
+    into a new ledger."""
     claims = claims or ClaimObjects()
     known = NodeView(reading.rules, lends=reading.settings.lends)
     for each in claims.slices:

@@ -39,7 +39,8 @@ class OptInChange(NamedTuple):
 
 
 async def opt_in(client: ApiClient, names: Iterable[str]) -> list[OptInChange]:
-    """Record the namespaces' labels, then label them. Can be repeated after an interruption."""
+    """Record the namespaces' labels, then label them; return the outcome for each namespace. Can be
+    repeated after an interruption."""
     known = await _records(client)
     namespaces = {name: await client.get(NAMESPACES, "", name) for name in names}
     missing = {
@@ -60,7 +61,8 @@ async def opt_in(client: ApiClient, names: Iterable[str]) -> list[OptInChange]:
 
 
 async def undo(client: ApiClient, *, write: bool = True) -> list[OptInChange]:
-    """Restore every recorded namespace and delete the record; with `write=False` only report."""
+    """Restore every recorded namespace, delete the record, and return the outcomes; with
+    `write=False` only report."""
     records = await _records(client)
     changes = [await _put_back(client, name, records[name], write) for name in sorted(records)]
     if write and records.there:

@@ -18,7 +18,7 @@ Role = Literal["scheduler", "device plugin"]
 
 
 class WorkloadContainer(Api, frozen=True, gc=False):
-    """A container: the fields that identify the program it runs."""
+    """A container of a Deployment or DaemonSet, with the fields that identify its program."""
 
     image: str = ""
     command: list[str] | None = None
@@ -45,7 +45,7 @@ class WorkloadSpec(Api, frozen=True, gc=False):
 
 
 class KubeWorkload(Api, frozen=True, gc=False):
-    """A Deployment or DaemonSet: the fields that identify its system."""
+    """A Deployment or DaemonSet, with the fields that identify its system."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: WorkloadSpec = WorkloadSpec()
@@ -56,9 +56,10 @@ DAEMON_SETS = Resource("/apis/apps/v1", "daemonsets", KubeWorkload)
 
 
 class Original(NamedTuple):
-    """A workload of another system that schedules or hands out GPUs.
+    """A workload of another system that schedules or allocates GPUs.
 
-    `replicas` are a Deployment's; `account` is the service account of its pods."""
+    `replicas` are a Deployment's, 0 for a DaemonSet; `account` is the service account of its
+    pods."""
 
     system: str
     role: Role
@@ -70,12 +71,12 @@ class Original(NamedTuple):
 
     @property
     def user(self) -> str:
-        """User name of its pods at the API server."""
+        """User name of the workload's pods at the API server."""
         return f"system:serviceaccount:{self.namespace}:{self.account}"
 
     @property
     def target(self) -> str:
-        """KIND/NAME as kubectl takes it."""
+        """KIND/NAME, as kubectl takes it."""
         return f"{self.kind.lower()}/{self.name}"
 
 

@@ -10,7 +10,7 @@ from weft.model.ceilings import MOST_GPU_MIB
 
 
 class AgentSettings(Section, frozen=True):
-    """The agent on each GPU node."""
+    """Settings of the agent that runs on each GPU node."""
 
     address: Annotated[
         str, "all addresses, so that the kubelet's probes and Prometheus reach it"

@@ -193,7 +193,8 @@ class VolumeSettings(Section, frozen=True):
 
 
 class OomHistorySettings(Section, frozen=True):
-    """The ConfigMap, in the Lease's namespace, of workloads that ran out of GPU memory."""
+    """Settings of the ConfigMap, in the Lease's namespace, of workloads that ran out of GPU
+    memory."""
 
     name: Annotated[
         str,
@@ -303,7 +304,7 @@ DEFAULT_ROUTES = {
 
 
 class ExtenderSettings(Section, frozen=True):
-    """The extender service for kube-scheduler."""
+    """Settings of the extender service for kube-scheduler."""
 
     enabled: Annotated[
         bool, "whether to serve the extender; off, since no port is opened unless asked for"

@@ -33,7 +33,7 @@ class GpuLinksRule(Section, frozen=True):
     )
 
     def links(self, where: str) -> GpuLinks:
-        """Return the links; `BadInputError` at `where` if the matrix is invalid."""
+        """Return the links of the matrix; `BadInputError` at `where` if the matrix is invalid."""
         indexes = tuple(range(len(self.matrix)))
         links = GpuLinks(indexes, self.matrix, self.nvlink_generation, self.numa)
         return checked_links(links, where)

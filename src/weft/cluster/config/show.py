@@ -52,7 +52,7 @@ def _fields(fields: dict[str, Any], path: str, reasons: dict[str, str]) -> Itera
 
 
 def _items(items: Iterable[Any], path: str, reasons: dict[str, str]) -> Iterator[str]:
-    """Yield the lines of a list, its mappings in blocks."""
+    """Yield the lines of a list; mappings in the list become blocks."""
     for item in items:
         lines = list(_fields(item, path, reasons)) if isinstance(item, dict) else [_flow(item)]
         first = next(at for at, line in enumerate(lines) if not line.startswith("#"))
@@ -101,5 +101,5 @@ def _default(builtins: Any, path: str) -> str:
 
 
 def _flow(value: Any) -> str:
-    """Return JSON, which is YAML on one line."""
+    """Return the value as JSON, which is YAML on one line."""
     return msgspec.json.encode(value).decode()

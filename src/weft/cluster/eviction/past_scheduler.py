@@ -63,7 +63,7 @@ class PastScheduler:
             self._task.add_done_callback(self._done)
 
     def lead(self) -> None:
-        """Begin to lead: report such pods from now on, and evict them if configured."""
+        """Begin to lead: report pods bound past Weft from now on, and evict them if configured."""
         self.leading = True
         self.check()
 

@@ -211,8 +211,8 @@ class Preemptor:
         return True
 
     async def _evict(self, pod: Pod) -> EvictionAnswer:
-        """Ask the Eviction API; ask again if it is unknown if the pod is terminating, or if others
-        wrote at the same time."""
+        """Ask the Eviction API to evict the pod; ask again while the outcome is unknown, or if
+        others wrote at the same time."""
         meta = pod.metadata
         for _ in range(TRIES):
             answer = await evict(self._client, meta.namespace, meta.name, meta.uid, _TIMEOUT_S)

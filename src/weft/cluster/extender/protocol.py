@@ -1,4 +1,4 @@
-"""Converts extender protocol v1 from bytes to values, and values to bytes. Pure.
+"""Converts extender protocol v1 from bytes to values, and values to bytes, without I/O.
 
 Go's types have no JSON tags: keys are written capitalised, and read in any case as Go's decoder
 does (kube-scheduler before 1.17 sends them in lower case). Go's nil is `null`. Nodes that were sent

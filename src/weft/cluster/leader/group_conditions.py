@@ -37,8 +37,8 @@ _KEPT = 1_000
 
 
 class GroupConditions:
-    """Writes conditions for one cluster's decisions while `leading`. `why` returns why a pod
-    waits."""
+    """Writes conditions on PodGroups, after one cluster's decisions, while `leading`. `why` returns
+    why a pod waits."""
 
     def __init__(
         self,

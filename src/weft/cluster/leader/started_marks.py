@@ -32,7 +32,7 @@ _FIRST_S, _MOST_S = 1.0, 60.0
 
 
 class StartedMarks:
-    """Writes these annotations for one cluster's pods while `leading`."""
+    """Writes the original systems' annotations for one cluster's running pods while `leading`."""
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ class AdmissionWebhook(Api, frozen=True, gc=False):
 
 
 class WebhookConfiguration(Api, frozen=True, gc=False):
-    """A MutatingWebhookConfiguration."""
+    """A MutatingWebhookConfiguration, with the fields that Weft reads."""
 
     metadata: ObjectMeta = ObjectMeta()
     webhooks: list[AdmissionWebhook] | None = None

@@ -71,7 +71,7 @@ async def read_claims(client: ApiClient) -> ClaimObjects:
 def taken_in(
     objects: ClaimObjects, nodes: Iterable[KubeNode], rules: Sequence[InventoryFallback]
 ) -> ReadClaims:
-    """Evaluate the objects against these nodes' GPUs."""
+    """Load the objects into the scheduler's views, and match claims with these nodes' GPUs."""
     slices, shown = SliceView(), {node.metadata.name: node for node in nodes}
     for each in objects.slices:
         slices.take(Added(each))

@@ -356,7 +356,7 @@ async def _look(
     addresses: Mapping[str, str],
     wish: InspectWish,
 ) -> None:
-    """Fill in measured use, as far as the source has it."""
+    """Fill in the measured use of GPUs and pods, if the source has it."""
     from weft.telemetry.meaning.join import Devices
 
     names = {node.name for node in nodes}

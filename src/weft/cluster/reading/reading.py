@@ -57,7 +57,7 @@ SYSTEM_NODES = Resource("/api/v1", "nodes", SystemNode)
 
 class HowToRead(NamedTuple):
     """Settings by which nodes and pods are read, from the scheduler's configuration. `devices` are
-    Koordinator's, by node."""
+    Koordinator's Device objects, by node."""
 
     settings: DialectSettings = DialectSettings(gpushare_unit="node")
     rules: Sequence[InventoryFallback] = ()

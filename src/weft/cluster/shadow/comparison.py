@@ -70,7 +70,8 @@ class BindingComparer:
     ) -> BindingComparison:
         """Compare the place that a pod was given with the profile's choice.
 
-        `pod` is in its state while pending; the ledger must not hold any of it."""
+        `pod` is the pod's request from before the binding; the ledger must not hold any share of
+        it."""
         engine = self._engine
         profile = engine.profile_of(pod)
         choice = would_place(engine, profile, pod)

@@ -1,4 +1,4 @@
-"""Adds up comparisons of a shadow run."""
+"""Sums up the comparisons of a shadow run."""
 
 from collections import Counter
 

@@ -111,7 +111,7 @@ class _Renaming:
         self._compared: set[str] = set()
 
     def document(self, document: Json) -> Json:
-        """Rename the whole document."""
+        """Return the document with all names replaced by their pseudonyms."""
         self._compared = set(_compared(document))
         for pod in document.get("pods", ()):
             for volume in pod.get("spec", {}).get("volumes", ()):
@@ -250,7 +250,7 @@ class _Renaming:
         return {key: self._value(key, inner) for key, inner in value.items()}
 
     def _value(self, key: str, value: Any) -> Any:
-        """Rename the value of a field by the field's name."""
+        """Replace the names in a field's value, by rules that depend on the field's name."""
         if (rename := _FIELDS.get(key)) is not None:
             return rename(self, value)
         if key in _NAMES and isinstance(value, str):

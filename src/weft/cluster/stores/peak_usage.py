@@ -1,4 +1,4 @@
-"""Encodes and decodes learnt peaks as one key of the ConfigMap with the OOM history. Pure.
+"""Encodes and decodes learnt peaks as one key of the ConfigMap with the OOM history.
 
   peaks.v1.json: {"peaks": [{"namespace": …, "owner": …, "asks": …, "most_mib": 900, "runs": 3}]}
 

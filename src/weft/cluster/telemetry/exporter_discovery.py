@@ -61,7 +61,7 @@ class DiscoveredExporters:
         )
 
     async def read(self, metrics: Sequence[Metric], back_s: float) -> SourceReading:
-        """Read one sample of everything from every exporter."""
+        """Read one sample of every metric from every exporter."""
         began = time.monotonic()
         problem = None
         if self._clock() >= self._find_at_s:

@@ -87,7 +87,7 @@ def access_of(settings: TelemetrySettings) -> ServerCredentials:
 
 
 def prometheus_options(settings: TelemetrySettings) -> PrometheusOptions:
-    """Return the options of requests to the server."""
+    """Return the options for requests to the metrics server."""
     return PrometheusOptions(
         settings.url,
         timeout_s=settings.timeout_seconds,

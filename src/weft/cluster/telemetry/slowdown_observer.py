@@ -146,7 +146,8 @@ class SlowdownObserver:
     # --- for users ---
 
     def about(self, uid: str) -> ObservedProgress | None:
-        """Return the pod's last observed progress, and the bans on its application."""
+        """Return the pod's last observed progress, and the applications kept off its GPU; None if
+        there is neither."""
         seen, holding = self._seen.get(uid), self._live.engine.ledger.holdings.get(uid)
         name = holding.placement.application if holding is not None else self._application(uid)
         now_s = self._now_s()
@@ -310,8 +311,8 @@ class SlowdownObserver:
         self, progress: Sequence[tuple[RunningPod, PodProgress]], pods: Iterable[RunningPod]
     ) -> None:
         """Learn from pods with one GPU whose co-residents all have a known application and have run
-        for long enough; of several pods of the same applications the median, because they are one
-        window."""
+        for long enough; of several pods of the same applications the median, as they were measured
+        at the same time."""
         known = {
             running.uid: running.held.placement.application
             for running in pods

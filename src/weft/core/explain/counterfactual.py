@@ -152,7 +152,7 @@ def metrics_in_steps(
 
 
 def readings(view: SignalsView, columns: Sequence[str], node: str, gpu: int) -> GpuReadings:
-    """Return a GPU's values of these columns from the view's snapshot."""
+    """Return one GPU's values of these columns from the view's snapshot."""
     return values_of(view.source.columns, view.of_gpu(node, gpu), columns, (node, gpu))
 
 

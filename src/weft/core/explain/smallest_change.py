@@ -132,7 +132,8 @@ class ChangeSearch:
         return self._engine.asked_of(self._assessor, self._profile, shape, self._pod)
 
     def _most(self, high: int, change: Callable[[int], Shape]) -> Trying[int | None]:
-        """Return the greatest value in [0, high) whose changed shape fits; None if none does."""
+        """Find, by bisection, the greatest value in [0, high) for which the pod with the changed
+        shape fits; None if none does."""
         low, best = 0, None
         while low < high:
             middle = (low + high) // 2
@@ -378,7 +379,8 @@ class ChangeSearch:
         return replace(self._shape, constraints=replace(self._shape.constraints, pods=rules))
 
     def _queue(self) -> Trying[SmallestChange | None]:
-        """Try without the limits of the pod's queue."""
+        """Try without the limits of the pod's queue; return the limits that would have to be
+        raised."""
         teams = self._engine.teams
         if not teams.is_limited(self._pod.team_queue):
             return None

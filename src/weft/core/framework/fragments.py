@@ -244,7 +244,7 @@ def _sum(terms: Floats) -> Floats:
 
 
 class NodeShares:
-    """Node columns of the measure: `free`, `lost`, `fitting` and `fragments`.
+    """Node columns of FGD's measure: `free`, `lost`, `fitting` and `fragments` (see `Fragments`).
 
     A GPU's free share is the smaller of its free cores and its free memory, in thousandths."""
 

@@ -303,8 +303,8 @@ _DIVIDE = "divide only where the divisor is not 0: np.divide(a, b, out=…, wher
 
 
 class _Things:
-    """Things (nodes, GPUs, ways) for which an answer has one value each, and their name in an
-    error."""
+    """The nodes, GPUs or ways for which an answer has one value each, with their names in
+    errors."""
 
     __slots__ = ("count", "hook", "policy", "query", "word")
 
@@ -315,7 +315,7 @@ class _Things:
         self.query = query
 
     def name(self, at: int) -> str:
-        """Return the name of the thing at this position of the answer."""
+        """Return the name of the node, GPU or way at this position of the answer."""
         if self.query is None:
             return f"{self.word} {at}"
         gpu = ""

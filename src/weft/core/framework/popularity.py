@@ -38,7 +38,8 @@ def weight_of(age_s: float, half_life_s: float) -> int:
 
 
 def weighted_input(weights: Mapping[Shape, int]) -> Any:
-    """Return the value of an input of pairs [shape, weight], without weights of 0."""
+    """Convert weights by shape to the value of a policy input: pairs [shape, weight], without
+    weights of 0."""
     return msgspec.to_builtins([(shape, weight) for shape, weight in weights.items() if weight])
 
 
@@ -52,7 +53,7 @@ class ArrivedPods:
         self._told_ns, self._told, self._new = 0, 0.0, 0
 
     def add(self, shape: Shape, now_ns: int) -> None:
-        """Count a pod of this shape."""
+        """Count an arrived pod with this shape."""
         shape = bare(shape)
         self._counts[shape] = self._counts.get(shape, 0.0) + float(2.0 ** self._halvings(now_ns))
         self._new += 1

@@ -369,7 +369,7 @@ class Query:
 
     @property
     def hosted(self) -> Ints:
-        """Pods by class (0 shared, k on k whole GPUs), [n, classes]."""
+        """Number of pods by class (0 shared, k on k whole GPUs), [n, classes]."""
         hosted = self.table.hosted
         return hosted if self.rows is None else hosted.take(self.rows, axis=0)
 

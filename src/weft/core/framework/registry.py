@@ -49,7 +49,7 @@ class PolicyDescription(msgspec.Struct, frozen=True):
 
 
 class Registry:
-    """Policy classes by name."""
+    """Registry of policy classes by name."""
 
     def __init__(self) -> None:
         self._known: dict[str, type[Policy]] = {}
@@ -110,7 +110,7 @@ class Registry:
         return policy.compat_system if policy and "compat" in _options(policy) else ""
 
     def names(self) -> tuple[str, ...]:
-        """Return all names, sorted."""
+        """Return the names of all policies, sorted."""
         return tuple(sorted(self._known))
 
     def describe(self) -> tuple[PolicyDescription, ...]:
@@ -160,7 +160,7 @@ def _check(value: Any, kind: Any) -> None:
 
 
 def _expected(kind: Any) -> str:
-    """Return a type in words."""
+    """Return a type in words, such as "a whole number"."""
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     if get_origin(kind) is Literal:

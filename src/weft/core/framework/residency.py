@@ -27,7 +27,7 @@ class ResidencySpan(NamedTuple):
 
 
 class WorkDone(NamedTuple):
-    """Work done until `since_ns`, in seconds alone, and the present speed."""
+    """Work done until `since_ns`, in seconds of running alone, and the present speed."""
 
     seconds: float
     since_ns: int

@@ -83,7 +83,8 @@ class AssignmentSearch:
         )
 
     def _best(self, width: Ints, *, branches: bool) -> SearchResult:
-        """Find a quick way first, as a bound; then search the ways that could beat it."""
+        """Return the best way on each node: find a quick way first, as a bound, then search ways
+        that could beat it."""
         none = nothing(len(self._nodes.memory), len(self._steps))
         if self._policy is None:
             first = self._tightest()

@@ -113,7 +113,8 @@ class StrandedMeter:
         return _per_node(owner, filled * 1000 // _LEVELS, accepted.shape[1])
 
     def _most_beside(self, accepted: Bools, free: Ints, needs: Ints) -> Ints:
-        """Return the most GPU for which the free CPU or memory is enough, thousandths."""
+        """Return the most GPU that typical pods could use with the free CPU or memory,
+        thousandths."""
         worth = np.maximum(free, 0) * self._milli // np.maximum(needs, 1)
         worth = np.where(needs == 0, _ANY, worth)
         enough = np.where(accepted & (free >= needs), worth, 0)

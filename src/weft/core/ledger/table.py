@@ -94,8 +94,8 @@ class Residents:
         return self._now
 
     def moved(self, numbers: list[int]) -> "Residents":
-        """Return an object with these set numbers of other devices; this object must not be used
-        afterwards."""
+        """Return the numbering for a new layout, in which `numbers` has each device's set number.
+        This object must not be used afterwards."""
         moved = Residents(0)
         moved.co_residents, moved._now = np.array(numbers, dtype=np.int64), numbers
         moved.members, moved._number, moved.epoch = self.members, self._number, self.epoch
@@ -248,7 +248,8 @@ class RequestLimits(NamedTuple):
 
     @classmethod
     def declared(cls, overcommit_permille: int = 1000, harvest_permille: int = 1000) -> Self:
-        """Return the limits for the configured values."""
+        """Return the limits for the configured values; with a small harvest limit
+        (`KNOWN_ONLY_UP_TO`) only pods of known peak may borrow."""
         known_only = harvest_permille <= KNOWN_ONLY_UP_TO
         return cls(overcommit_permille, harvest_permille, known_only)
 
@@ -548,7 +549,7 @@ class LedgerTable:
         return int(self._limit[device])
 
     def lent(self) -> Bools:
-        """Return a mask of devices with more memory reserved than that limit, [D]."""
+        """Return a mask of devices with more memory reserved than `limit_of` allows, [D]."""
         return np.asarray(np.asarray(self.memory_used) > np.asarray(self._limit), dtype=np.bool_)
 
     def refresh_row(self, row: int, devices: Sequence[int] | None = None) -> None:

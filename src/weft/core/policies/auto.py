@@ -63,7 +63,7 @@ class Auto(Policy):
             self._stranding.prepare_input(name, value, table)
 
     def take_turnover(self, part: float) -> None:
-        """Pass the turnover to least-stranding."""
+        """Pass the turnover (see `Policy`) to least-stranding."""
         self._stranding.take_turnover(part)
 
     def take_table(self, table: LedgerTable) -> None:
@@ -79,8 +79,7 @@ class Auto(Policy):
         """Mask of devices that the pod may use, [d].
 
         A shared GPU must pass load-aware's gate. Memory beyond requests is lent only while readings
-        are FRESH and compute is left for one more pod.
-        """
+        are FRESH and enough compute is left for one more pod."""
         readings = self._seen.of(query)
         shut = gate(query, readings)
         if is_critical(query):

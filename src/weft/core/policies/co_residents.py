@@ -82,7 +82,7 @@ class CoResidentSets:
         )
 
     def add(self, more: Sequence[CoResidents]) -> None:
-        """Add these sets as further columns."""
+        """Add these sets, as further columns."""
         sizes = [len(co_residents) for co_residents in more]
         self.members += more
         self.size.add(np.array(sizes, dtype=np.int64))

@@ -1,8 +1,7 @@
-"""Elastic GPU's raters.
+"""Raters of Elastic GPU.
 
-elastic-binpack  makes the free amounts of the node's GPUs as unequal as possible, on few GPUs
-elastic-spread   rates everything 0, so the last GPU that fits wins
-"""
+- elastic-binpack  makes the free amounts of the node's GPUs as unequal as possible, on few GPUs
+- elastic-spread   rates everything 0, so the last GPU that fits wins"""
 
 import numpy as np
 

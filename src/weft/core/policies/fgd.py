@@ -25,7 +25,7 @@ COLD_START = tuple(TypicalPods.shape(cpu, milli) for cpu, milli in ((4000, 500),
 
 
 class Fgd(Policy):
-    """Fragmentation gradient descent, for shared and whole GPUs."""
+    """Fragmentation gradient descent (FGD), for shared and whole GPUs."""
 
     name = "fgd"
     summary = "least growth of GPU fragments that the usual pods cannot use"
@@ -140,20 +140,20 @@ class Fgd(Policy):
         return scores
 
     def _nodes_of(self, query: Query) -> NodeShares:
-        """Return the present fragments of the query's nodes."""
+        """Return the present fragmentation of the query's nodes."""
         if query.hypothetical:
             return NodeShares.of_query(self._pattern(query.table), query)
         nodes = self._nodes(query.table)
         return nodes if query.rows is None else nodes.only(query.rows)
 
     def _nodes(self, table: LedgerTable) -> NodeShares:
-        """Return the fragments of all nodes, updated where nodes changed."""
+        """Return the fragmentation of all nodes, updated for nodes that changed."""
         shares = self._kept_of(table)
         shares.mend()
         return shares
 
     def _kept_of(self, table: LedgerTable) -> NodeShares:
-        """Return the cached fragments of all nodes, not updated."""
+        """Return the cached fragmentation of all nodes, not updated."""
         shares = self._kept
         if shares is None or shares.table is not table:
             shares = self._kept = NodeShares(self._pattern(table), table)
@@ -189,5 +189,6 @@ def _rows(query: Query) -> list[int]:
 
 
 def _score(fall: Floats) -> Ints:
-    """Compute trunc(100·sigmoid(fall / 1000)), `fall` in thousandths of a GPU."""
+    """Compute trunc(100·sigmoid(fall / 1000)); `fall` is the reduction of fragmentation in
+    thousandths of a GPU."""
     return (100 / (1 + np.exp(-fall / 1000))).astype(np.int64)

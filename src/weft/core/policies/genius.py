@@ -149,7 +149,7 @@ def _share(column: Floats) -> Floats:
 
 
 def _mean(terms: Floats, weights: Floats) -> Floats:
-    """Compute the weighted mean of the known terms, [d]; 0 if none is known."""
+    """Compute the weighted mean of the known terms of each device, [d]; 0 if none is known."""
     known = ~np.isnan(terms)
     total = (np.where(known, terms, 0.0) * weights).sum(axis=0)
     return np.asarray(total / np.maximum((known * weights).sum(axis=0), 1.0))

@@ -15,7 +15,8 @@ def by_memory(query: Query) -> bool:
 
 
 def free_share(query: Query) -> Ints:
-    """Return the free part of each device, thousandths, [d]."""
+    """Return the free part of each device, by memory or cores as the pod requests, thousandths,
+    [d]."""
     if not by_memory(query):
         return query.device_milli_free
     return query.device_memory_free * 1000 // np.maximum(query.device_memory_total, 1)

@@ -101,7 +101,8 @@ class GpuReadingColumns:
 
 
 def load_of(memory: Floats, sm: Floats, dram: Floats, power: Floats) -> Floats:
-    """Compute 0.4 SM + 0.3 DRAM + 0.2 memory + 0.1 power, 0..1; memory must be known, [k]."""
+    """Compute 0.4 SM + 0.3 DRAM + 0.2 memory + 0.1 power of each GPU, 0..1, [k]; unknown parts
+    other than memory are left out of the mean."""
     total, weights = MEMORY_WEIGHT * memory, np.full(len(memory), MEMORY_WEIGHT)
     for weight, value in ((SM_WEIGHT, sm), (DRAM_WEIGHT, dram), (POWER_WEIGHT, power)):
         known = ~np.isnan(value)

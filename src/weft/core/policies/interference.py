@@ -441,7 +441,8 @@ class InterferencePolicy(Policy):
     def _worth(
         self, query: Query, shape: Shape, waiting: int, lasting: OverlapTime | None
     ) -> Floats:
-        """Return the gain of such a pod on each of the query's devices; 0 if it does not fit."""
+        """Return the gain of a pod with this shape on each of the query's devices; 0 if the pod
+        does not fit."""
         demand, codes = self._asks(query.table, shape)
         if demand.mode not in {"node", "device"}:
             return np.zeros(len(query.device_pods))

@@ -55,8 +55,8 @@ for as long as larger pods keep arriving."""
 
 
 def largest_first(pod: PodRequest) -> tuple[int, ...]:
-    """Order by round of arrival, then GPU memory requested, the largest first; then priority and
-    age."""
+    """Return the sort key: round of arrival (5 s), then GPU memory requested, the largest first;
+    then priority and age."""
     return (pod.created_ns // ROUND_NS, -gpu_memory_mib(pod), -pod.priority, pod.created_ns)
 
 
@@ -70,7 +70,8 @@ class ResAg(Policy):
     source = "Kube-Knots (CLUSTER'19), baseline Res-Ag"
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
-        """Order pods of one round by size, the largest first."""
+        """Return the sort key: pods that arrived within 5 s by GPU memory requested, the largest
+        first."""
         return largest_first(pod)
 
     def choose_device(self, query: Query, fits: Ints, key: str) -> int:
@@ -145,7 +146,8 @@ class KubeKnotsCbp(Policy):
         self._trend = SnapshotCache(MemoryTrend)
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
-        """Order pods of one round by size, the largest first."""
+        """Return the sort key: pods that arrived within 5 s by GPU memory requested, the largest
+        first."""
         return largest_first(pod)
 
     def filter_devices(self, query: Query) -> Bools:
@@ -283,7 +285,7 @@ class FerikoglouSafe(Ferikoglou):
         self.round_ns = 1_000_000_000 * round_s
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
-        """Order by round of arrival, then size, the smallest first."""
+        """Return the sort key: round of arrival (`round_s`), then size, the smallest first."""
         came = pod.created_ns // self.round_ns if self.round_ns > 0 else 0
         return (came, *super().queue_key(pod))
 

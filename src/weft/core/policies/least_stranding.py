@@ -338,7 +338,7 @@ class LeastStranding(Policy):
         )
 
     def _learnt_facts(self) -> dict[str, float | int | str]:
-        """Return the learnt turnover if it determines a constant, otherwise {}."""
+        """Return the learnt turnover (see `learnt`) if it determines a constant, otherwise {}."""
         decides = self._setting == "learnt" and None in self._given
         return {"turnover": self._turnover} if decides else {}
 
@@ -438,7 +438,8 @@ def _now(
 
 
 def _points(rise: Floats) -> Ints:
-    """Convert a rise of the cost to a score, rounded to hundredths of a thousandth."""
+    """Convert a rise of the cost to a score: minus the rise, in hundredths of a thousandth of a
+    GPU."""
     scores: Ints = np.floor(100.0 * rise + 0.5).astype(np.int64)
     return -scores
 

@@ -44,7 +44,7 @@ class Lucid(Policy):
         self._judged = CoResidentCache(one_by_one(self._judge), (float(LIMIT + 1),), MOST)
 
     def take_input(self, name: str, value: Any) -> None:
-        """Take predicted interference."""
+        """Take predicted interference, and drop cached points."""
         self._view = InterferenceView(value)
         self._points = {}
         self._judged.forget()

@@ -34,8 +34,8 @@ class NanoBinpack(Policy):
 
 
 def percent_left(query: Query) -> Ints:
-    """Return free cores, or free memory if no cores are requested: nano-gpu's order of GPUs,
-    [d]."""
+    """Return the amount by which nano-gpu orders GPUs, [d]: free cores, or free memory if no cores
+    are requested."""
     by_cores = query.need is not None and query.need.milli
     return query.device_milli_free if by_cores else query.room
 
@@ -71,7 +71,7 @@ class MeasuredLoads:
         return query.take_devices(self._tenths.of(query))
 
     def of_nodes(self, query: Query) -> Ints:
-        """Return ⌊Σ load⌋ of each node's GPUs in service, [n]."""
+        """Return ⌊Σ load⌋ over each node's GPUs in service, [n]."""
         return query.sum(np.where(query.device_usable, self.of_gpus(query), 0)) // 10
 
     def order(self, query: Query) -> Ints:
@@ -94,7 +94,8 @@ def _by_memory_alone(query: Query) -> bool:
 
 
 class NanoLoadBinpack(NanoBinpack):
-    """Elastic's load-aware rater with the two metrics of its policy file: cores and memory used."""
+    """Packs by load, as Elastic's load-aware rater with the two metrics of its policy file: cores
+    and memory used."""
 
     name = "nano-load-binpack"
     summary = "as nano-binpack, what is measured in use first"

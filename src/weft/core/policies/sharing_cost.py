@@ -91,7 +91,7 @@ class SetCosts:
         return same and sets.places == self._places
 
     def follow(self) -> None:
-        """Add the sets that are new in `sets`."""
+        """Compute the costs of sets that were added to `sets` since the last call."""
         known, count = self._index.length, len(self._companies.members)
         if known < count:
             new = np.arange(known, count)
@@ -169,7 +169,8 @@ def _logs(upper: Floats, mean: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _bad(upper: Floats, tier: Tiers) -> Bools:
-    """Return masks of pairs: forbidden, and not surely known, [2, ...]."""
+    """Return masks of pairs, [2, ...]: forbidden pairs, and pairs whose interference is not surely
+    known."""
     return np.array([np.isinf(upper), (tier < 0) | (tier >= PredictionTier.UNKNOWN)])
 
 
@@ -363,7 +364,7 @@ class InterferenceTerm:
 
     @property
     def known(self) -> bool:
-        """True if anything was ever predicted."""
+        """True if interference was ever predicted."""
         return bool(self._joining.view.source.classes)
 
     @property
@@ -372,7 +373,7 @@ class InterferenceTerm:
         return self._joining.tolerance if self.known else None
 
     def predict_by(self, table: InterferenceTable) -> None:
-        """Use this table from now on."""
+        """Use the predictions of this table from now on."""
         self._joining.view = InterferenceView(table)
         self._judged.forget()
 

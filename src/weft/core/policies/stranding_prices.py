@@ -117,7 +117,7 @@ def _knapsack(priced: list[tuple[int, float]]) -> tuple[list[float], list[int]]:
 
 
 def _pattern(taken: list[int], sizes: list[int]) -> Floats:
-    """Count each size in the best filling of a whole GPU, [sizes]."""
+    """Count each size in the most valuable filling of a whole GPU, [sizes]."""
     held, level = [0] * len(sizes), LEVELS
     while level:
         place = taken[level]
@@ -149,7 +149,7 @@ class PricedSlot(NamedTuple):
 
 
 class SlotPrices:
-    """Worth of slots on nodes of at most `most` GPUs.
+    """Worth of slots for pods of several GPUs, on nodes of at most `most` GPUs.
 
     A slot is worth the part of it that is expected to be used, to the power `sharpness`."""
 
@@ -368,8 +368,9 @@ class StrandingPrices:
 
 
 class DeviceFacts:
-    """How devices count. A GPU divided into MIG instances counts as 0, and its instances count, so
-    that nothing counts twice. `is_cut[d]` marks such GPUs; None if there are none."""
+    """Free shares and idleness of devices as sums count them: a GPU divided into MIG instances
+    counts as 0, and its instances count, so that nothing counts twice. `is_cut[d]` marks such GPUs;
+    None if there are none."""
 
     def __init__(self, table: LedgerTable) -> None:
         self._table = table

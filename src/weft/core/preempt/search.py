@@ -5,7 +5,7 @@ there.
   without their lower pods         of each (sums)        cheapest first
 
 The search begins without violating a disruption budget, at the lowest priority that is enough. It
-violates a budget only if nothing else is found and budgets are not strict. Of more nodes than
+violates a budget only if nothing else is found and the profile allows it. Of more nodes than
 `NODES`, it begins with those where ending one pod may be enough, then those whose GPUs have the
 fewest holders, and chooses the best among the first nodes that help."""
 

@@ -1,4 +1,4 @@
-"""Describes a replay's first difference, field by field."""
+"""Describes the first difference of a replay, field by field."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple

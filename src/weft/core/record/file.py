@@ -77,7 +77,7 @@ class PolicyUse(msgspec.Struct, frozen=True):
 
 
 class ProfileUse(msgspec.Struct, frozen=True):
-    """A profile as configured."""
+    """A profile as recorded in the header, with its policies and settings."""
 
     name: str
     policies: Annotated[list[PolicyUse], msgspec.Meta(min_length=1)]

@@ -19,7 +19,7 @@ MOST_USUAL = 40
 
 
 def usual_shapes(lines: Iterable[DecisionLine]) -> list[Shape]:
-    """Return the commonest shapes of a file's pods."""
+    """Return the `MOST_USUAL` commonest shapes of a file's pods with GPU requests."""
     counts: Counter[Shape] = Counter()
     for line in lines:
         if isinstance(line.event, PodAdded | BindOn) and line.event.pod.shape.gpu_requests:

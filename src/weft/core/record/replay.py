@@ -1,4 +1,4 @@
-"""Replays a decisions file and compares the decisions."""
+"""Replays a decisions file and compares the decisions with the recorded ones."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,7 +1,8 @@
-"""Queue disciplines, one per file: which pod goes next, and which may backfill. In: the order in
-which pods are tried, which places are kept, and which pods may use kept places. Out: where a pod
-may go (`core/engine/`), how long pods run (`core/engine/durations.py`).
-"""
+"""Queue disciplines, one per file: they decide which pod goes next, and which pods may backfill.
+
+In: the order in which pods are tried, the places that are kept for waiting pods, and the pods that
+may use kept places. Out: where a pod may go (`core/engine/`), how long pods run
+(`core/engine/durations.py`)."""
 
 from weft.core.policies.queue.conservative import ConservativeBackfill
 from weft.core.policies.queue.discipline import QueueDiscipline
@@ -20,4 +21,4 @@ DISCIPLINES: dict[str, QueueDiscipline] = {
         ShortestFirst(),
     )
 }
-"""All of them, by name."""
+"""All queue disciplines, by name."""

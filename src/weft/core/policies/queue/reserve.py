@@ -1,9 +1,9 @@
-"""Reserve: a pod that waits long at the head of its priority has a place kept."""
+"""Reserve: a place is kept for a pod that has waited long at the head of its priority."""
 
 from weft.core.policies.queue.discipline import QueueDiscipline
 
 
 class Reserve(QueueDiscipline):
-    """Keeps places after the configured times; no later pod backfills them."""
+    """Keeps places after the configured waiting times; no later pod backfills them."""
 
     name = "reserve"
