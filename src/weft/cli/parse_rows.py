@@ -64,7 +64,7 @@ class Group(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, gang: Gang | UnsetType, words: GroupWords) -> "Group | None":
-        """Convert a pod's group; None for a pod on its own."""
+        """Convert the gang and its other fields; None for a pod without a group."""
         if gang is UNSET:
             return None
         return cls(

@@ -13,7 +13,7 @@ from weft.cli.profile_tables import print_dataset
 
 
 class Isolation(StrEnum):
-    """How residents share the GPU."""
+    """The isolation of workloads that share the GPU."""
 
     time_slicing = "time-slicing"
     mps = "mps"

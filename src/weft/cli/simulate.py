@@ -336,7 +336,8 @@ def _tell_lacks(lacks: dict[str, list[str]], *, strict: bool, in_table: bool) ->
 def _with_inputs(
     scenario: "Scenario", interference: Path | None, mystic: Path | None
 ) -> "Scenario":
-    """Add the policies' inputs other than the cluster and the pods."""
+    """Add to the scenario the tables of slowdowns and of distances between applications, if
+    given."""
     import msgspec
 
     from weft.host.interference_files import read_interference, read_mystic

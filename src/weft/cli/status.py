@@ -1,4 +1,5 @@
-"""`weft status`: the leader, versions, nodes, pending pods, problems and the next command."""
+"""`weft status`: the leader, versions, nodes, pending pods, problems and the next command to
+run."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

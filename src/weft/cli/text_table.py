@@ -67,7 +67,7 @@ class TextTable:
         return None
 
     def _texts(self) -> list[list[str]]:
-        """Return every column's header and cells."""
+        """Return the header and cells of each column."""
         return [
             [column.header, *(row[i] for row in self.rows)] for i, column in enumerate(self.columns)
         ]

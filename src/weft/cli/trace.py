@@ -1,4 +1,5 @@
-"""`weft trace from-cluster` and `from-prometheus`: record a cluster's pods to simulate them."""
+"""`weft trace from-cluster` and `from-prometheus`: record a cluster's nodes and pods for
+simulations."""
 
 import asyncio
 from collections import Counter

@@ -40,7 +40,7 @@ class Comparison:
         return [_row(summaries[name]) for name in ranked(self.results)]
 
     def runs(self) -> list[Row]:
-        """One row per policy and seed, with its measures."""
+        """Return one row per policy and seed, with the run's measures."""
         return [
             {"policy": run.policy, "seed": run.seed, **openb_measures(run)}
             for run in self.results.runs

@@ -50,7 +50,8 @@ class MasterSolution(NamedTuple):
 
 
 class Demanded(NamedTuple):
-    """Per group of pods, how many must be taken, and how many there are."""
+    """Per group of pods, the number that must be taken (`least`), and the number that arrived
+    (`most`)."""
 
     least: Sequence[int]
     most: Sequence[int]
@@ -99,10 +100,10 @@ def solve(
 def _matrix(
     relaxation: Relaxation, configurations: Sequence[NodeConfiguration], size: tuple[int, int]
 ) -> csr_array:
-    """Build the constraint matrix.
+    """Build the constraint matrix of the linear program.
 
-    Rows: pieces taken minus missing ones and those in configurations; then nodes. Columns: groups
-    of pods, missing pieces, configurations."""
+    Rows: pieces of the pods taken, minus missing pieces, minus pieces in configurations; then
+    nodes. Columns: groups of pods, missing pieces, configurations."""
     groups, pieces = len(relaxation.groups), len(relaxation.pieces)
     entries: list[tuple[int, int, float]] = []
     for at, group in enumerate(relaxation.groups):

@@ -36,7 +36,7 @@ MOST_SAVED = 200
 
 
 class SavedPrices(msgspec.Struct, frozen=True):
-    """Prices that prove a bound for one demand; `converged` if the search ended by itself."""
+    """Prices that prove a bound for one demand; `converged` as in `Found`."""
 
     prices: tuple[int, ...]
     converged: bool

@@ -45,7 +45,7 @@ class _Item(NamedTuple):
 
     @property
     def step(self) -> _Step:
-        """The piece's CPU and price."""
+        """The piece's CPU, and its price as the worth."""
         return _Step(self.cpu, self.price)
 
 
@@ -232,7 +232,8 @@ class _NodeWorth:
         return tuple(sorted(counts.items()))
 
     def _last_several(self, gpus: int, cpu: int) -> tuple[int, _Item]:
-        """Return a multi-GPU pod that is part of the best packing of these GPUs."""
+        """Return a multi-GPU piece that ends the best packing of the first `gpus` GPUs, and its
+        size in GPUs."""
         return next(
             (size, item)
             for size, items in self._several.items()

@@ -73,7 +73,7 @@ class Relaxation(msgspec.Struct, frozen=True):
     capacity_milli: int
 
     def counts(self, pods: Iterable[tuple[Shape, int]]) -> list[int]:
-        """Return how many of these pods (shape, thousandths of a GPU) each group has."""
+        """Return the number of these pods in each group; a pod is (shape, thousandths of a GPU)."""
         counts = [0] * len(self.groups)
         for pod, times in Counter(pods).items():
             counts[self.group_of[pod]] += times
@@ -107,7 +107,8 @@ def relax(nodes: Sequence[Node], pods: Iterable[tuple[Shape, int]]) -> Relaxatio
 def _classes(
     table: LedgerTable, demands: dict[Shape, Demand]
 ) -> tuple[list[int], dict[Shape, tuple[bool, ...]]]:
-    """Return each node's class, and which classes accept each shape regardless of free GPUs."""
+    """Return the class of each node, and for each shape whether each class accepts it apart from
+    free GPUs."""
     columns = [
         [int(code) in _BY_SIZE for code in declared_codes(table, demand)]
         for demand in demands.values()
@@ -163,7 +164,7 @@ class _Levels:
 
 
 def _pieces(demand: Demand, levels: _Levels, step: int, nodes: tuple[bool, ...]) -> Iterable[Piece]:
-    """Yield the parts of one pod."""
+    """Yield the pieces of one pod."""
     needs = [need for need in demand.needs if not need.gpu_request.split]
     count = sum(need.count for need in needs)
     if not needs:

@@ -87,8 +87,9 @@ def _residencies(pod: Pod, node: Node) -> Iterator[ProfiledStay]:
 
 
 def _until_s(pod: Pod) -> float:
-    """Return when the pod's last container ended, in seconds since 1970; infinity if unknown or
-    running."""
+    """Return the time at which the pod's last container ended, in seconds since 1970.
+
+    Infinity if it is unknown, or the pod runs."""
     ends = [status.state.terminated for status in pod.status.container_statuses or ()]
     times = [end.finished_at for end in ends if end is not None and end.finished_at]
     return max(timestamp_ns(time) for time in times) / 1e9 if pod.ended and times else math.inf

@@ -176,7 +176,7 @@ class Campaign:
     ) -> None:
         """Run those `trials` that are not in the log, until time is up.
 
-        The next run is always one for which the fewest residents must be started, as starting takes
+        The next run is always one for which the fewest workloads must be loaded, as loading takes
         long."""
         waiting = [trial for trial in trials if trial not in part.done]
         while waiting:
@@ -263,8 +263,8 @@ class Campaign:
     def _rate(
         self, pool: ResidentPool, resident: BenchResident, name: str, window: tuple[float, float]
     ) -> float:
-        """Return iterations per second within the window, once the resident reported an iteration
-        after it."""
+        """Return iterations per second within the window, once an iteration after the window was
+        reported."""
         opened, closed = window
         deadline_s = self._bench.now_s() + self._settings.window_s + 10
         while resident.report().stamps[-1].at_s < closed:

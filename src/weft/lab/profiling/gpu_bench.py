@@ -25,14 +25,14 @@ class BenchGpu(msgspec.Struct, frozen=True):
 
 
 class Stamp(NamedTuple):
-    """The number of iterations done at a moment (seconds of the bench's clock)."""
+    """The number of iterations done at a time, in seconds of the bench's clock."""
 
     at_s: float
     iterations: int
 
 
 class ResidentReport(msgspec.Struct):
-    """Reports of a resident; `stamps` are those since its workload last started running."""
+    """Reports of a loaded workload; `stamps` are those since it last started running."""
 
     state: State = "starting"
     stamps: list[Stamp] = []
@@ -43,8 +43,7 @@ class ResidentReport(msgspec.Struct):
 
 
 class BenchResident(Protocol):
-    """A workload on the GPU. It starts paused: loaded and holding GPU memory, but computing
-    nothing."""
+    """A workload loaded on the GPU. It starts paused: holding GPU memory, but computing nothing."""
 
     def report(self) -> ResidentReport:
         """Return all that the workload has reported so far."""
@@ -64,16 +63,16 @@ class BenchResident(Protocol):
 
 
 class Bench(Protocol):
-    """A GPU for our exclusive use. Times are seconds of a clock that residents' stamps share."""
+    """A GPU for our exclusive use. Times are seconds of a clock that workloads' stamps share."""
 
     card: BenchGpu
 
     def now_s(self) -> float:
-        """Return the time."""
+        """Return the time in seconds of the bench's clock."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for `seconds` of the bench's clock."""
         ...
 
     def isolated(self, isolation: str) -> AbstractContextManager[None]:
@@ -83,11 +82,11 @@ class Bench(Protocol):
         ...
 
     def start(self, workload: Workload) -> BenchResident:
-        """Start a resident; it reports when it is ready."""
+        """Start a workload, which reports when it is loaded."""
         ...
 
     def sample(self) -> dict[str, float]:
-        """Return the GPU's features since the last call, by name."""
+        """Return the value of each GPU feature since the last call, by name."""
         ...
 
     def free_mib(self) -> int | None:
@@ -95,7 +94,7 @@ class Bench(Protocol):
         ...
 
     def held_mib(self, resident: BenchResident) -> int:
-        """Return the GPU memory in MiB that this resident holds, or an estimate."""
+        """Return the GPU memory in MiB that this loaded workload holds, or an estimate."""
         ...
 
 

@@ -199,7 +199,9 @@ async def _range(source: Prometheus, query: str, grid: TimeGrid) -> QueryResult:
 
 
 async def _holdings(source: Prometheus, grid: TimeGrid) -> dict[str, Floats]:
-    """Return the number of holdings by node, if Weft's own metrics are in the server."""
+    """Return the number of GPU shares in Weft's ledger, by node and time slot.
+
+    Empty if the server does not have Weft's own metrics."""
     result = await _range(source, f"sum by (node) ({HOLDINGS})", grid)
     series = solo_samples.series_of(result)
     return {labels.get("node", ""): grid.column(times, values) for labels, times, values in series}

@@ -71,7 +71,7 @@ class Machine:
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for `seconds`."""
         time.sleep(seconds)
 
     @contextmanager
@@ -99,7 +99,7 @@ class Machine:
                 self._env = None
 
     def start(self, workload: Workload) -> BenchResident:
-        """Start a workload as a process, which loads itself."""
+        """Start a workload as a process, which then loads itself and reports when it is loaded."""
         if self._env is None:
             raise BenchError("workloads can only be started within `isolated`")
         how = self._how
@@ -112,11 +112,11 @@ class Machine:
             raise BenchError(f"{how.python} does not start: {error}") from error
 
     def sample(self) -> dict[str, float]:
-        """Return the GPU's counters; empty for a CPU."""
+        """Return the GPU's features from its counters since the last call; empty for a CPU."""
         return self._gpu.sample() if self._gpu is not None else {}
 
     def free_mib(self) -> int | None:
-        """Return the unused GPU memory; None for a CPU."""
+        """Return the unused GPU memory in MiB; None for a CPU."""
         return self._gpu.memory_mib()[1] if self._gpu is not None else None
 
     def held_mib(self, resident: BenchResident) -> int:

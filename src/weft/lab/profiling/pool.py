@@ -1,7 +1,8 @@
 """Keeps workloads loaded, so that each is started once and then resumed for each measurement.
 
-Starting PyTorch takes longer than measuring. Paused residents only hold memory; when memory is
-short or there are more than `most_kept` of them, the least recently used are ended."""
+A loaded workload is a resident. Starting PyTorch takes longer than measuring. Paused residents only
+hold memory; when memory is short or there are more than `most_kept` of them, the least recently
+used are ended."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ Key = tuple[str, int]
 
 
 class FailedError(Exception):
-    """A resident failed; `failure` has its application and the reason."""
+    """A loaded workload failed; `failure` has its application and the reason."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(f"{failure.application}: {failure.reason}: {failure.text}")
@@ -47,17 +48,19 @@ class ResidentPool:
 
     @property
     def usual_load_s(self) -> float:
-        """Median seconds until a resident is loaded."""
+        """Median seconds that loading a workload takes."""
         return median(self._loads) if self._loads else USUAL_LOAD_S
 
     def ready(self, applications: Sequence[str]) -> list[BenchResident]:
-        """Return a paused resident for each application; `FailedError` if one cannot be loaded."""
+        """Return a loaded, paused workload for each application; `FailedError` if one cannot be
+        loaded."""
         return self._ready(
             [(name, list(applications[:at]).count(name)) for at, name in enumerate(applications)]
         )
 
     def missing(self, applications: Sequence[str]) -> int:
-        """Return how many residents must be started to run these applications."""
+        """Return the number of workloads that must be started to run these applications
+        together."""
         keys = {(name, list(applications[:at]).count(name)) for at, name in enumerate(applications)}
         return len(keys - self._kept.keys())
 
@@ -68,7 +71,8 @@ class ResidentPool:
             self._held_mib[application] = max(held_mib, self._held_mib.get(application, 0))
 
     def warm(self, names: Sequence[str]) -> list[Failure]:
-        """Start as many of these workloads as fit, several at a time; return the failures."""
+        """Load as many of these workloads as fit into memory, several at a time; return the
+        failures."""
         failed: list[Failure] = []
         waiting = [(name, 0) for name in names if (name, 0) not in self._kept]
         while waiting:
@@ -91,22 +95,22 @@ class ResidentPool:
         return failed
 
     def alone(self, applications: Sequence[str]) -> bool:
-        """End all residents of other applications; return True if there were any."""
+        """End all loaded workloads of other applications; return True if there were any."""
         spare = [key for key in self._kept if key[0] not in applications]
         self._end_all(spare)
         return bool(spare)
 
     def forget(self, applications: Sequence[str]) -> None:
-        """End all residents of these applications, after one failed and may have damaged the
+        """End all loaded workloads of these applications, after one failed and may have damaged the
         others."""
         self._end_all([key for key in self._kept if key[0] in applications])
 
     def close(self) -> None:
-        """End all residents."""
+        """End all loaded workloads."""
         self._end_all(list(self._kept))
 
     def wait_for(self, resident: BenchResident, name: str, state: State, timeout_s: float) -> None:
-        """Wait until the resident reports this state; `FailedError` if it fails or takes too
+        """Wait until the workload reports this state; `FailedError` if it fails or takes too
         long."""
         deadline_s = self._bench.now_s() + timeout_s
         while (report := resident.report()).state != state:
@@ -145,7 +149,7 @@ class ResidentPool:
         return free is None or needed + _RESERVE_MIB <= free
 
     def _end_all(self, keys: Sequence[Key]) -> None:
-        """End these residents at the same time, as each takes a second or two to release its GPU
+        """End these workloads at the same time, as each takes a second or two to release its GPU
         memory."""
         ending = [self._kept.pop(key) for key in keys]
         if ending:

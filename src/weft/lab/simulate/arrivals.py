@@ -64,7 +64,8 @@ def draw(
 
 
 def replayed(pods: int, nodes: int, seed: int) -> Arrivals:
-    """Return the trace's own arrivals; only the ranks that break ties between nodes are drawn."""
+    """Return the trace's own arrivals, in order; only the nodes' ranks, which break ties, are
+    drawn."""
     return Arrivals(seed, list(range(pods)), _ranks(random.Random(f"weft-replay-{seed}"), nodes))
 
 

@@ -1,4 +1,4 @@
-"""Results of one simulated run, and of several runs of a policy. Plain values."""
+"""Results of one simulated run, and of several runs of a policy: data only."""
 
 import msgspec
 from msgspec import UNSET, UnsetType

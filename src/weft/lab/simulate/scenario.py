@@ -1,5 +1,5 @@
-"""The scenario that an experiment's runs share, a cluster and a workload, and the start of an
-engine."""
+"""The scenario that all runs of an experiment share: a cluster, a workload, and how an engine
+starts."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -118,7 +118,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
     @property
     def capacity_milli(self) -> int:
-        """GPU milli of the whole cluster."""
+        """Thousandths of all GPUs of the cluster."""
         return sum(gpu.milli for node in self.nodes for gpu in node.gpus)
 
     def typical(self) -> TypicalPods:
@@ -253,7 +253,7 @@ class HeldStart(msgspec.Struct, frozen=True):
 
 
 def scenario_of(start: HeldStart, seed: int) -> tuple[Scenario, Arrivals]:
-    """Return the scenario and its one arrival order, in which nodes keep their rank."""
+    """Return the scenario and its one arrival order, in which nodes keep their tie-break ranks."""
     nodes = list(start.nodes)
     card_mib = usual_card_mib(nodes)
     world = tuple(WorldEvent(0, event) for event in start.events)

@@ -384,7 +384,8 @@ class TimedRun(EventLoop[int]):
             self.comes_anew(number)
 
     def loses_place(self, number: int) -> None:
-        """Evict a pod: its work is lost, or only `restart_s` seconds of it if the pod is moved."""
+        """Evict a pod: its work is lost, or only `restart_s` seconds of its work if the pod is
+        moved."""
         ran_ns, pod = self.now - self.started.pop(number), self.pods[number]
         if number in self.gang_of:
             ran_ns = self.gangs.loses_place(number, self.now)
@@ -407,7 +408,7 @@ class TimedRun(EventLoop[int]):
         self.tell(PodAdded(request))
 
     def arrive(self, number: int) -> None:
-        """Create a pod."""
+        """Create the pod with this number."""
         pod = self.pods[number]
         self.created[number] = self.now
         self._comes_or_starts()
@@ -480,7 +481,7 @@ class TimedRun(EventLoop[int]):
         return self.started[number] - self.created[number] - self.moved.ran_ns(number)
 
     def _of_size(self, *, several: bool) -> SizeWaits:
-        """Return the waits of pods of several GPUs, or of all others."""
+        """Return the waits of pods that request several GPUs, or of all other pods."""
         all_of = [n for n in self.created if (self.pods[n].gpus > 1) == several]
         waited = [self._waited_ns(number) for number in all_of if number in self.started]
         waits = np.array(waited or [0], dtype=np.float64) / SECOND_NS

@@ -27,7 +27,7 @@ class JobStatus(Api, frozen=True, gc=False):
 
 
 class KubeJob(Api, frozen=True, gc=False):
-    """A batch/v1 Job."""
+    """A batch/v1 Job, as far as a trial reads it."""
 
     metadata: ObjectMeta = ObjectMeta()
     status: JobStatus = JobStatus()
@@ -67,14 +67,14 @@ class RanState(pods.ContainerState, frozen=True, gc=False):
 
 
 class RanContainer(pods.ContainerStatus, frozen=True, gc=False):
-    """One entry of status.containerStatuses."""
+    """An entry of a pod's status.containerStatuses, with start and end times."""
 
     state: RanState = RanState()
     last_state: RanState = RanState()
 
 
 class RanStatus(ScheduledStatus, frozen=True, gc=False):
-    """A pod's status, with the time at which the kubelet accepted the pod."""
+    """A pod's status, with the time at which the kubelet accepted the pod (`start_time`)."""
 
     start_time: str | None = None
     message: str = ""
@@ -82,7 +82,7 @@ class RanStatus(ScheduledStatus, frozen=True, gc=False):
 
 
 class TrialPod(Pod, frozen=True, gc=False):
-    """A pod of a Job."""
+    """A pod of a Job, as far as a trial reads it."""
 
     metadata: OwnedMeta = OwnedMeta()
     status: RanStatus = RanStatus()

@@ -122,7 +122,7 @@ async def _reported(client: ApiClient, scheduler: ClusterScheduler, namespace: s
 
 
 async def _gone(client: ApiClient, namespace: str) -> None:
-    """Return once the probe no longer holds a GPU."""
+    """Wait until the probe pod has ended or is deleted, so that it no longer holds a GPU."""
     try:
         while not (await client.get(JOB_PODS, namespace, PROBE)).ended:
             await client.clock.sleep(_LOOK_S)

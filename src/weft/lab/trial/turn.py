@@ -53,10 +53,10 @@ class ClockOffset(NamedTuple):
 
 
 def offset_of(told_s: float, step_s: float, asked_s: float, answered_s: float) -> ClockOffset:
-    """Return a clock's offset from the time `told_s` that it answered.
+    """Return a clock's offset, if it answered `told_s` to a request.
 
     `step_s` is the clock's resolution; this machine's clock showed `asked_s` before the request and
-    `answered_s` after it. All in seconds."""
+    `answered_s` after it. All times are seconds."""
     return ClockOffset(told_s - answered_s, told_s + step_s - asked_s)
 
 
@@ -118,7 +118,7 @@ class TurnObjects(msgspec.Struct):
 
 
 class Turn:
-    """Carries out one plan; `tell` is called with a line of progress at every poll."""
+    """Runs the turn of one `TurnPlan`; `tell` is called with a line of progress at every poll."""
 
     def __init__(self, client: ApiClient, plan: TurnPlan, tell: Callable[[str], None]) -> None:
         self._client, self._plan, self._tell = client, plan, tell

@@ -102,7 +102,7 @@ def mobilenet_inference(place: DevicePlace, sizes: Sizes) -> Step:
 
 
 def volume_training(place: DevicePlace, sizes: Sizes) -> Step:
-    """Return a training step on volumes, such as a scanner's."""
+    """Return a training step of a classifier of volumes, such as those of a medical scanner."""
     width, side = sizes["width"], sizes["side"]
     layers: list[nn.Module] = []
     for inputs, outputs in ((1, width), (width, 2 * width), (2 * width, 4 * width)):

@@ -90,6 +90,6 @@ def _block(width: int) -> nn.Module:
 
 
 def diffusion_step(place: DevicePlace, sizes: Sizes) -> Step:
-    """Return one denoising step."""
+    """Return an inference step that denoises images once."""
     noise = place.numbers(sizes["batch"], 3, sizes["side"], sizes["side"])
     return inference(place.put(Denoiser(sizes["width"])), [noise], place)

@@ -63,5 +63,5 @@ def dlrm_training(place: DevicePlace, sizes: Sizes) -> Step:
 
 
 def dlrm_inference(place: DevicePlace, sizes: Sizes) -> Step:
-    """Return an inference step."""
+    """Return an inference step that scores a batch."""
     return inference(place.put(Recommender(sizes)), _inputs(place, sizes), place)

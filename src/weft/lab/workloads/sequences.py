@@ -51,7 +51,7 @@ def graph_training(place: DevicePlace, sizes: Sizes) -> Step:
 
 
 def input_training(place: DevicePlace, sizes: Sizes) -> Step:
-    """Return a training step on images that the CPU prepares each time, in the same thread."""
+    """Return a training step on images that the CPU prepares for each step, in the same thread."""
     side, width = sizes["side"], sizes["width"]
     network = place.put(
         nn.Sequential(

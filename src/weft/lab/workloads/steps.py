@@ -69,7 +69,7 @@ def training(modules: Sequence[nn.Module], loss: Loss, place: DevicePlace) -> Ca
 def inference(
     module: nn.Module, inputs: Sequence[torch.Tensor], place: DevicePlace
 ) -> Callable[[], None]:
-    """Return a forward step that waits for its result."""
+    """Return a step that runs the module forward and waits for the device."""
     module.eval()
 
     def step() -> None:

@@ -1,4 +1,4 @@
-"""Transformers: an encoder, a decoder in training, and one that generates token by token."""
+"""Transformers: an encoder, a decoder in training, and a decoder that generates token by token."""
 
 import torch
 from torch import nn

@@ -225,7 +225,7 @@ def waiting_lines(results: SimulationResults) -> list[Line]:
 
 
 def time_unit(results: SimulationResults) -> TimeUnit:
-    """Return the unit in which the longest run has a readable length."""
+    """Return the unit in which the time axis of the longest run has readable numbers."""
     lines = [run.timeline for run in results.runs if run.timeline is not None]
     longest_s = max((_last_start_s(line) for line in lines), default=0.0)
     return next((unit for unit in TIME_UNITS if longest_s < unit.below_s), TIME_UNITS[-1])

@@ -43,7 +43,7 @@ def _templates() -> Environment:
 
 
 def part(kind: str, *values: object, **named: object) -> Markup:
-    """Return a part of a page: a macro of `parts.html`, with these values."""
+    """Fill in the macro `kind` of `parts.html` with these values, and return it as HTML."""
     module: Any = _templates().get_template("parts.html").module
     filled: Markup = getattr(module, kind)(*values, **named)
     return filled

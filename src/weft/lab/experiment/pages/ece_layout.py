@@ -194,7 +194,7 @@ def _charts(
 
 
 def mechanism(scheduler: str) -> str:
-    """Return a scheduler's name for file names."""
+    """Return a scheduler's name in capitals for file names; some have the original's names."""
     return MECHANISMS.get(scheduler) or re.sub("[^A-Z0-9]+", "_", scheduler.upper()).strip("_")
 
 
@@ -214,7 +214,8 @@ def _csv(first_s: int, values: Sequence[float], mark: str = "") -> bytes:
 
 
 def _jobs(rows: CellRows) -> bytes:
-    """Return a block per completed job, ordered by end, and the makespan."""
+    """Return the text of the job table: a block per completed job, ordered by end, and the
+    makespan."""
     finished = np.asarray(rows.jobs["finished_s"], float)
     order = [int(at) for at in np.argsort(finished, kind="stable") if np.isfinite(finished[at])]
     columns = {
@@ -252,7 +253,8 @@ def _measured_parts(columns: Mapping[str, Floats]) -> dict[str, Floats]:
 
 
 def _played_parts(columns: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Return the parts in `DIFFERENCES` from simulated rows."""
+    """Return the parts in `DIFFERENCES` for simulated jobs; steps that are not simulated take no
+    time."""
     came, bound, ended = (columns[name] for name in ("arrived_s", "bound_s", "finished_s"))
     start_s, end_s = (
         part / SECOND_NS if PLAYED in columns else 0.0

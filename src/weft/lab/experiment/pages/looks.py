@@ -143,7 +143,7 @@ def looks(policies: Sequence[str]) -> dict[str, Look]:
 
 
 def numbered(number: int) -> Look:
-    """Return the look of the number-th line in figures whose lines are not policies."""
+    """Return the look of line `number` in figures whose lines are not policies."""
     return _look(number % len(SERIES), number // len(SERIES))
 
 

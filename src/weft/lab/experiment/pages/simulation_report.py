@@ -140,7 +140,7 @@ def _together(text: str) -> str:
 
 
 def _queues(results: SimulationResults) -> list[str]:
-    """Return the section on queues, if there are any."""
+    """Return the section on teams' queues, in a list; an empty list without queues."""
     table = queue_table(results)
     if not table.rows:
         return []
@@ -264,7 +264,7 @@ def queue_table(results: SimulationResults) -> Table:
 
 
 def run_table(results: SimulationResults) -> Table:
-    """Return a row for every run."""
+    """Return a table with a row for every run."""
     timed = is_timed(results)
     timing = any(run.cpu_s is not None for run in results.runs)
     titles = ["Policy", "Seed", "Pods", "Failed pods"]

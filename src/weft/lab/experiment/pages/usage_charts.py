@@ -31,7 +31,7 @@ class UsageFigure(msgspec.Struct, frozen=True):
     units: tuple[tuple[str, float], ...]
 
     def unit(self, lines: Sequence[Line]) -> tuple[str, float]:
-        """Return the unit for these lines, and its size."""
+        """Return the unit in which these lines are shown, and its size in the column's unit."""
         highest = max(max(line.mean) for line in lines)
         return next((unit for unit in self.units if highest / unit[1] < 10_000), self.units[-1])
 

@@ -54,7 +54,7 @@ def trained(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> 
 def ridge(table: PairTable, gpu_model: str, seed: int, share: float = 0.5) -> InterferenceTable:
     """Return the table of the plain predictor, trained on this share of the unordered pairs.
 
-    The table is empty if that is no pair."""
+    The table is empty if there is no pair to train on."""
     speed = table.array()
     count = len(speed)
     pairs = _drawn(table, seed, share)

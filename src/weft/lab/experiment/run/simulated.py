@@ -91,7 +91,8 @@ def runner_of(
 
 
 class GangsRunner:
-    """Runs jobs of one or many pods, under Weft's policies or the rules of `gang_rules`."""
+    """Runs jobs of one or many pods in simulation, under Weft's policies or the rules of
+    `gang_rules`."""
 
     def __init__(
         self,

@@ -137,7 +137,7 @@ class StoredExperiment(msgspec.Struct, frozen=True):
 
 
 class RunStore:
-    """The run folder of one experiment."""
+    """The folder with the runs of one experiment."""
 
     def __init__(self, folder: Path, stored: StoredExperiment) -> None:
         self.folder = folder
@@ -254,7 +254,7 @@ class RunStore:
         return self.folder / CELLS / cell.folder
 
     def rows(self, cell: PlannedCell) -> CellRows:
-        """Return the cell's series and jobs."""
+        """Return the cell's use over time and its jobs, as columns."""
         place = self.place(cell)
         return CellRows(read_rows(place / SERIES), read_rows(place / JOBS))
 

@@ -70,7 +70,7 @@ class RunGrid(msgspec.Struct, frozen=True):
         return [REPLAYED if all(o.pod_rows == own for o in self.arrivals) else RESAMPLED]
 
     def cells(self) -> list[PlannedCell]:
-        """Return every policy with every arrival order, in the order of the results."""
+        """Return a cell for every policy and arrival order, in the order of the results."""
         seeds = [order.seed for order in self.arrivals]
         return [PlannedCell((), policy, seed) for policy in self.policies for seed in seeds]
 
@@ -178,7 +178,7 @@ def openb_measures(run: PolicyRun) -> dict[str, float | None]:
 
 
 def gang_measures(gangs: GangTimes) -> dict[str, float | None]:
-    """Return the measures of a run's gangs, by name; no time if no gang ever ran."""
+    """Return the measures of a run's gangs, by name; times are None if no gang ever ran."""
     ran = gangs.gangs > gangs.never_ran
     return {
         "gang_wait_mean_s": gangs.wait_mean_s if ran else None,

@@ -185,7 +185,7 @@ def _allocated_percent(times: TimedPods, first: int, capacity_milli: int) -> flo
     """Return the percentage of GPU time allocated, from the arrival of pod `first` to the last
     arrival.
 
-    None if that is no time."""
+    None if no pod arrives later than pod `first`."""
     since, until = times.created.get(first, 0), max(times.created.values(), default=0)
     if until <= since or not capacity_milli:
         return None

@@ -109,7 +109,8 @@ def read_spec(path: Path, instead: Mapping[str, Any] | None = None) -> Experimen
 def decode_spec(
     text: bytes, where: str, instead: Mapping[str, Any] | None = None
 ) -> ExperimentSpec:
-    """Decode an experiment; `where` names it in errors, `instead` is as in `read_spec`."""
+    """Decode an experiment's file; `where` names the file in errors, `instead` is as in
+    `read_spec`."""
     empty = f"is not an {KIND}; `weft experiment init` prints one"
     document = read_document(text, where, API_VERSION, KIND, empty=empty)
     try:

@@ -166,10 +166,10 @@ def compare(
 
 
 def _same_as(named: Iterable[str], cells: Collection[Measures]) -> dict[str, str]:
-    """Return measures of GPU shares that equal an earlier such measure in every cell, with that
-    measure.
+    """Map measures of GPU shares to an earlier measure that has the same value in every cell.
 
-    For example the held share equals the requested one, unless a policy gives out more."""
+    For example the held share equals the allocated one, unless a policy gives out more than
+    requested."""
     shares = [name for name in named if measure_of(name).of_capacity]
     same: dict[str, str] = {}
     for one, other in itertools.combinations(shares, 2):
@@ -181,7 +181,7 @@ def _same_as(named: Iterable[str], cells: Collection[Measures]) -> dict[str, str
 def _common_seeds(
     measures_of: Mapping[Place, Mapping[int, Measures]],
 ) -> dict[Place, dict[int, Measures]]:
-    """Keep only seeds that all schedulers of a level have, as means of different seeds are not
+    """Keep only seeds that all schedulers of a level have, since means over different seeds are not
     comparable."""
     common: dict[tuple[CellLevel, ...], set[int]] = {}
     for (levels, _), of_seeds in measures_of.items():
@@ -310,7 +310,8 @@ def level_text(spec: ExperimentSpec, levels: Mapping[str, str]) -> str:
 
 
 def is_predicted(spec: ExperimentSpec, axis: str, text: str) -> bool:
-    """Return True if the simulation was calibrated only at other levels of this axis."""
+    """Return True if the simulation was calibrated at other levels of this axis but not at this
+    one."""
     workload = spec.workload
     if not isinstance(workload, OverprovisionedJobs) or axis != "percent":
         return False

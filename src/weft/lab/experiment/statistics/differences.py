@@ -175,7 +175,7 @@ def _percent(ratio: float) -> float:
 
 
 def _rounded(value: float) -> float:
-    """Round to six digits, the precision of differences of recorded values."""
+    """Round to six significant digits, the precision of differences of recorded values."""
     return float(f"{value:.6g}")
 
 

@@ -222,7 +222,7 @@ def ranking_measure(results: SimulationResults) -> str:
 
 
 def by_seed(results: SimulationResults, policy: str, measure: str) -> dict[int, float]:
-    """Return the measure by seed, for the policy's seeds that have it."""
+    """Return the measure by seed, for seeds of the policy that have a value."""
     values = {
         run.seed: openb_measures(run).get(measure) for run in results.runs if run.policy == policy
     }

@@ -185,7 +185,7 @@ class ContainerEnd(msgspec.Struct, frozen=True, gc=False):
 
 
 class SimulatedContainer:
-    """A job's container on a GPU."""
+    """A job's container on a GPU: its phase, progress, speed, memory and restarts."""
 
     __slots__ = (
         "deaths_in_row",
@@ -282,7 +282,7 @@ class SimulatedGpus:
         """Sums over all GPUs: of GPU_UTIL (0 to 1 per GPU), and of power in watts."""
 
     def put(self, job: Job, key: GpuKey, now_ns: int) -> None:
-        """Place the job's pod on this GPU; its container starts `job.start_ns` later."""
+        """Place the job's pod on the GPU `key`; its container starts `job.start_ns` later."""
         self.where[job.uid] = key
         card = self._cards[key]
         self._advance(card, now_ns)

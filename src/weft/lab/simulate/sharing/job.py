@@ -1,4 +1,4 @@
-"""A job's true GPU use: phases of work, each with its memory and load."""
+"""A job's true GPU use: phases of work, each with its memory and load; and its queries."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Results of one run of jobs on shared GPUs. Plain values."""
+"""Results of one run of jobs on shared GPUs: data only."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,8 @@ class JobTimes(msgspec.Struct, frozen=True):
 
     @property
     def jct_s(self) -> float | None:
-        """Job completion time: from creation to completion."""
+        """Job completion time in seconds, from creation to completion; None if the job has not
+        completed."""
         return None if self.finished_s is None else self.finished_s - self.arrived_s
 
 

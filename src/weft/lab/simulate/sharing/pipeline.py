@@ -94,7 +94,7 @@ class Scrape(msgspec.Struct, frozen=True):
 
 
 class SimulatedExporters:
-    """The exporters of all GPUs, in the order of `gpus`."""
+    """The simulated exporters of all GPUs, in the order of `gpus`."""
 
     def __init__(
         self, cards: SimulatedGpus, gpus: Sequence[GpuKey], faults: ExporterFaults, seed: int
@@ -110,11 +110,11 @@ class SimulatedExporters:
 
     @property
     def always_frozen(self) -> bool:
-        """True if no page ever changes."""
+        """True if the exporters are frozen from the start, so that no page ever changes."""
         return self._faults.frozen_ns == 0
 
     def scrape(self, now_ns: int) -> Scrape:
-        """Scrape every GPU now."""
+        """Scrape the exporters of all GPUs at `now_ns`."""
         self._scrapes += 1
         faults, chance = self._faults, np.random.default_rng([self._seed, 2, self._scrapes])
         values, pods = self._pages(now_ns)
@@ -268,7 +268,8 @@ class SimulatedTelemetry:
             self._arrive(self._under_way.popleft(), ledger)
 
     def snapshot(self, now_ns: int, version: int = 0) -> SignalsSnapshot:
-        """Return the snapshot at `now_ns`; `version` 0 means one more than the last."""
+        """Return the snapshot at `now_ns`; its number is `version`, or the next one if that is
+        0."""
         return self._feed.snapshot(now_ns, version)
 
     @property

@@ -201,7 +201,8 @@ class SharingRun(EventLoop[str]):
         return 0 < len(self.heap) <= 2 and all(kind in {SCRAPES, LOOKS} for _, kind, _ in self.heap)
 
     def _hopeless(self) -> bool:
-        """Return True if nothing has run or arrived for an hour."""
+        """Return True if no job has run or arrived for an hour of simulated time, so that none ever
+        will."""
         return not self.cards.where and self.now - self._last_change() > 3600 * SECOND_NS
 
     def _last_change(self) -> int:

@@ -60,7 +60,7 @@ class PackByTrial(Policy):
 
 
 class TrialRun(SharingRun):
-    """A run in which each new pair on a GPU is tried, and separated if the trial fails."""
+    """A run in which each new pair of pods on a GPU is tried, and separated if the trial fails."""
 
     def _bind(self, command: Bind) -> None:
         super()._bind(command)
