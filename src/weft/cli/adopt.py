@@ -119,7 +119,7 @@ async def _undo(client: "ApiClient", *, write: bool) -> "list[OptInChange]":
     return await opt_in.undo(client, write=write)
 
 
-# --- what is printed -----------------------------------------------------------------------------
+# --- output --------------------------------------------------------------------------------------
 
 
 def _as_json(

@@ -19,7 +19,7 @@ from scipy.sparse import coo_array, csr_array
 from weft.lab.bound.pricing import Dearest, dearest
 from weft.lab.bound.relaxation import Relaxation
 
-# --- Solves the linear program over the configurations found so far, and returns its prices -------
+# --- Solves the linear program over the known configurations, and returns its prices --------------
 #
 # It maximises the GPU of the pods taken: of each group at least as many as must be taken and at
 # most as many as arrived; their pieces must fit into the chosen configurations, and these into the

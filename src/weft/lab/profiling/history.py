@@ -159,7 +159,7 @@ async def collect(
     for first in range(0, slots, MOST_SLOTS):
         count = min(MOST_SLOTS, slots - first)
         begin_s = span.start_s + (first - settle) * span.step_s
-        # One more slot, to see whether a pod was still there after the last one.
+        # One more slot, to see whether a pod was still on its GPU after the last slot.
         grid = TimeGrid(begin_s, span.step_s, count + settle + 1)
         gpus = SeenGpus(grid, source.aliases, cluster.cards)
         await _look(source, gpus)

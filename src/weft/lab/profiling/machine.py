@@ -89,7 +89,7 @@ class Machine:
             )
         uuid = self.card.uuid or self._how.gpu
         with _bench_errors(), mps(uuid) if isolation == MPS else no_mps() as env:
-            # Under MPS the GPU's index changes, as the daemon serves only one GPU: use its UUID.
+            # Under MPS the GPU's index changes, as the daemon serves only one GPU: use the UUID.
             visible = {"CUDA_VISIBLE_DEVICES": uuid if self._gpu else ""}
             path = os.pathsep.join(filter(None, [self._path, os.environ.get("PYTHONPATH", "")]))
             self._env = {**env, **visible, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}

@@ -125,7 +125,7 @@ def moment_s(text: str | None) -> float | None:
 # --- Creates and removes a turn's namespace -------------------------------------------------------
 #
 # Every object of an experiment is labelled with its name. So if a turn is killed, the next start
-# finds and removes all that it left.
+# finds and removes its objects.
 
 _GONE_WITHIN_S, _LOOK_S = 300.0, 0.5
 

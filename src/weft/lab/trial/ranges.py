@@ -21,8 +21,7 @@ from weft.telemetry.meaning.answers import Floats, QueryResult, TelemetryError, 
 from weft.telemetry.meaning.metric_names import subject
 from weft.telemetry.sources.prometheus import Prometheus
 
-# The nodes of a turn, and which of them have GPUs, so that metric samples are expected from
-# them.
+# Finds the nodes of a turn, and those with GPUs, from which metric samples are expected.
 
 _NVIDIA = ("nvidia.com/gpu", "nvidia.com/mig-")
 """Prefixes of the resources of NVIDIA's device plugin, including `nvidia.com/gpu.shared` and
@@ -75,7 +74,7 @@ METRICS = (Metric.GPU_UTIL_RATIO, Metric.MEMORY_USED_MIB, Metric.POWER_W)
 STEP_S = 1.0
 _CHUNK_S = 600.0
 _LOST_PERIODS, _LEAST_LOST_S = 3.0, 5.0
-"""Samples count as lost after a gap of more than three scrape intervals and five seconds."""
+"""Samples count as lost if a gap is longer than three scrape intervals and than five seconds."""
 
 
 class CardUsage(msgspec.Struct, frozen=True):

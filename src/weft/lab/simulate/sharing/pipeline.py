@@ -67,6 +67,7 @@ BUSY_PAGE = {
 BUSY_MEMORY = 0.7
 
 SOUND = ExporterFaults()
+"""No faults."""
 
 
 def read_spoof(text: str) -> tuple[str, str]:
@@ -80,9 +81,6 @@ def read_spoof(text: str) -> tuple[str, str]:
         hint = f"; did you mean {near}={nearest(reads, ('zero', 'most')) or 'zero'}?"
         raise BadInputError(text, f"is not {form}{hint}")
     return metric, reads or "zero"
-
-
-"""No faults."""
 
 
 class Scrape(msgspec.Struct, frozen=True):
