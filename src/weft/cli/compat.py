@@ -3,9 +3,10 @@
 Their program names, arguments and environment become a Weft command and a configuration; flags
 without effect in Weft are named in a warning. Any other command line is one of `weft`.
 
-elastic-gpu-scheduler, gpushare-sche-extender, only flags or PORT   weft extender serve genius,
-kube-scheduler                                              weft scheduler elastic-gpu-agent,
-gpushare-device-plugin-v2                        weft agent --device-plugins"""
+elastic-gpu-scheduler, gpushare-sche-extender, only flags or PORT   weft extender serve
+genius, kube-scheduler                                              weft scheduler
+elastic-gpu-agent, gpushare-device-plugin-v2                        weft agent --device-plugins
+"""
 
 import logging
 import os

@@ -103,8 +103,7 @@ def _given(objects: str) -> "CapturedObjects":
 
 
 async def asked(client: "ApiClient", path: Path | None) -> "tuple[CapturedObjects, Configuration]":
-    """Read the cluster's objects, and the configuration: from the file, or from the cluster if
-    None."""
+    """Read the cluster's objects, and the configuration as `configuration_in_use` does."""
     from weft.cluster.snapshot.capture import captured
 
     config = await configuration_in_use(client, path)
@@ -112,9 +111,10 @@ async def asked(client: "ApiClient", path: Path | None) -> "tuple[CapturedObject
 
 
 async def configuration_in_use(client: "ApiClient", path: Path | None) -> "Configuration":
-    """Read the configuration: from the file, or from the cluster if None.
+    """Read the configuration from the file `path`, or from the cluster's ConfigMap if `path` is
+    None.
 
-    If the cluster has none, it is the built-in one."""
+    Without a ConfigMap, return the built-in configuration, with a note on stderr."""
     from weft.cluster.config.read import decode
     from weft.cluster.snapshot.capture import configuration_text
 

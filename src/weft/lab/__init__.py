@@ -1,7 +1,7 @@
 """Compares policies without a cluster, and measures applications on a GPU.
 
-In: the simulator, experiments and their reports, profiling, and workloads to measure. Out: deciding
-(`core/`); a live cluster (`cluster/`)."""
+In: the simulator, experiments and their reports, profiling, and workloads to measure.
+Out: deciding (`core/`); a live cluster (`cluster/`)."""
 
 from typing import Any
 

@@ -297,7 +297,8 @@ class _Part:
         self.late = False
 
     def learn(self, run: LoggedRun) -> None:
-        """Record an application that failed alone, or a pair that does not fit into memory."""
+        """Record an application that failed alone, or a pair of applications that does not fit into
+        memory."""
         if run.failure is not None and len(run.applications) == 1:
             self.broken.add(run.applications[0])
         elif run.does_not_fit:
@@ -308,7 +309,7 @@ class _Part:
         self.until_s = now_s + (self.deadline_s - now_s) / rounds
 
     def sound(self, names: Iterable[str]) -> list[str]:
-        """Return the applications that did not fail alone."""
+        """Return those applications in `names` that did not fail alone."""
         return [name for name in names if name not in self.broken]
 
     def is_worth(self, pair: tuple[str, str]) -> bool:

@@ -53,7 +53,8 @@ class GangClock:
             followed.came_ns = now_ns
 
     def is_over_for_some(self, number: int) -> bool:
-        """Return True if a pod of the gang has completed, so that the others do not wait for it."""
+        """Return True if another pod of the gang has completed, so that no pod waits for the gang
+        any more."""
         return self._of[number].has_ended
 
     def is_held(self, number: int) -> bool:

@@ -263,7 +263,7 @@ class TimedRun(EventLoop[int]):
     def _next(self) -> tuple[int, int, int] | None:
         """Return the next event; None at the end of the run.
 
-        It also ends when all pods have ended and the engine would only check reserved places
+        The run also ends when all pods have ended and the engine would only check reserved places
         again."""
         due = super()._next()
         if due and due[1] == WAKES and self.engine.kept_places.on and not self.places:

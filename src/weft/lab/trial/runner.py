@@ -1,4 +1,5 @@
-"""Runs an experiment's cells on a cluster: each cell is one scheduler's turn."""
+"""Runs an experiment's cells on a cluster: each cell is the turn of one scheduler, which binds its
+Jobs alone."""
 
 import hashlib
 from collections.abc import Callable, Iterable

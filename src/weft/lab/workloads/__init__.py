@@ -4,7 +4,8 @@
                                                        ─▶ queries ─▶ latencies, in MLPerf's format
 
 In: some twenty workloads with random weights and generated data, and the loop that runs one and
-reports its progress. `python -m weft.lab.workloads list | run NAME | answer NAME`. Out: choosing
-what runs together, and evaluating it (`lab/profiling/`). These files import PyTorch and the
-standard library but nothing else of Weft, so that any Python with PyTorch can run them. PyTorch is
-imported only when a workload runs; Weft does not depend on it. One workload needs none."""
+reports its progress. `python -m weft.lab.workloads list | run NAME | answer NAME`.
+Out: choosing what runs together, and evaluating it (`lab/profiling/`). These files import PyTorch
+and the standard library but nothing else of Weft, so that any Python with PyTorch can run them.
+PyTorch is imported only when a workload runs; Weft does not depend on it. One workload needs none.
+"""

@@ -46,9 +46,9 @@ def run_missing(
 ) -> int:
     """Run those of `cells` that the store lacks, and return their number.
 
-    `where` is the largest number of processes, or the address of a Dask scheduler.
-    `make_progress(number of missing cells)` returns a function to call with (scheduler, seed, cells
-    done) after each cell, or None. `versions` by name are written into the manifest."""
+    `where` is the largest number of processes, or the address of a Dask scheduler. `make_progress`
+    is called with the number of missing cells, and returns a function to call with (scheduler,
+    seed, cells done) after each cell, or None. `versions` by name are written into the manifest."""
     store = work.store
     done = store.done(cells)
     missing = [cell for cell in cells if cell not in done]

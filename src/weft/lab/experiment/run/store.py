@@ -246,7 +246,8 @@ class RunStore:
             raise BadInputError(str(self.place(cell)), f"{what} ({error})") from None
 
     def differing_field(self, other: "RunStore") -> str:
-        """Compare with another folder's experiment, like `StoredExperiment.differing_field`."""
+        """Return the first field in which this experiment differs from another folder's; "" if none
+        does."""
         return self._stored.differing_field(other._stored)
 
     def place(self, cell: PlannedCell) -> Path:

@@ -299,8 +299,8 @@ def _of_makespan(
 
 
 def level_text(spec: ExperimentSpec, levels: Mapping[str, str]) -> str:
-    """Return a level in words; axes with a single level are left out, predicted levels are
-    marked."""
+    """Return a level in words; axes with a single level are left out, predicted levels are marked
+    so."""
     several = {axis for axis, texts in axes_of(spec).items() if len(texts) > 1}
     return ", ".join(
         f"{axis} {text}" + (" (predicted)" if is_predicted(spec, axis, text) else "")

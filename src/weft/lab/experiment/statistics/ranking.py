@@ -194,7 +194,7 @@ def _half(mean: SeedMean | None) -> float | None:
 
 
 class Headline(msgspec.Struct, frozen=True):
-    """The headline of a report: a sentence, and the rest, which supports it.
+    """The headline of a report: `lead` is its first sentence, `rest` the numbers that support it.
 
     `settled` is True if the seeds show beyond chance that the first policy leads."""
 

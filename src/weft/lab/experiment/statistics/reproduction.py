@@ -316,8 +316,7 @@ class Reproduction(msgspec.Struct, frozen=True):
         return [each.absent for each in self.experiments if each.absent]
 
     def assumed(self) -> list[tuple[AssumedHeadline, list[AssumedRow]]]:
-        """Return each headline with its rows under other assumptions, for experiments that were
-        run."""
+        """Return each headline of the experiments that were run, with a row per assumption."""
         run = {each.file: each for each in self.experiments}
         shown = []
         for headline in self.expected.headlines:

@@ -2,5 +2,6 @@
 samples.
 
 In: the true state of jobs and GPUs on a virtual clock, the metric pipeline that shows it to
-policies late and with noise, and the run that connects both with the engine. Out: deciding (the
-engine, with the policies that run in a cluster), and series of runs (`lab/experiment/`)."""
+policies late and with noise, and the run that connects both with the engine.
+Out: deciding (the engine, with the policies that run in a cluster), and series of runs
+(`lab/experiment/`)."""

@@ -3,11 +3,11 @@
 State: containers and their progress. It knows no ledger, requests or policy, as these do not affect
 a GPU.
 
-Invariants 1. Containers never hold more memory than their GPU has. If a container would need more,
-it takes
+Invariants
+  1. Containers never hold more memory than their GPU has. If a container would need more, it takes
      less, if its program can, or dies (CUDA out of memory): its work is lost, and it is restarted,
      immediately after its first death, later after a back-off.
-2. Work is counted in integers: equal inputs give equal times on every machine.
+  2. Work is counted in integers: equal inputs give equal times on every machine.
 
 States of a container
 

@@ -280,7 +280,7 @@ class SharingRun(EventLoop[str]):
 
     def _tell_looks(self) -> None:
         """Pass the delayed snapshots to the engine, each at its time, all with the contents of the
-        last."""
+        newest."""
         if not self._untold or self.pipeline is None:
             return
         looks, self._untold = self._untold, []
