@@ -281,7 +281,7 @@ def _same_amounts(field: str) -> dict[str, Any]:
     now = f"(has(object.status) && has(object.status.{field}) ? object.status.{field} : {{}})"
     old = f"oldObject.status.{field}"
     before = f"(oldObject != null && has(oldObject.status) && has({old}) ? {old} : {{}})"
-    # Koordinator's manager writes its own: systems that go on beside Weft keep theirs.
+    # Koordinator's manager writes its own amounts: systems that run besides Weft keep theirs.
     others = {name for system in ALL if system.served_by_itself for name in system.resources}
     ours = [name for name in RESOURCES if name != "nvidia.com/gpu" and name not in others]
     same = (

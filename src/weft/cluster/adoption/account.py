@@ -138,7 +138,7 @@ def _account(pod: Pod, view: PodView, settings: DialectSettings) -> PodAccount |
     if asks and not shares and not why:
         node = view.there(pod.spec.node_name)
         if node is not None and node.gpus and unreadable is None and not doubts:
-            return None  # a reservation of KAI's: its card is charged to the pods that share it
+            return None  # a reservation of KAI's: pods that share its GPU are charged
         state, why = "ambiguous", "its node shows no GPUs: nothing can be charged"
     if doubts or unreadable is not None:
         state = "conflicting"

@@ -27,7 +27,7 @@ _LABELS = re.compile(
 
 
 def check_telemetry(telemetry: TelemetrySettings) -> None:
-    """Check the section; `BadInputError` names the field."""
+    """Check the section `telemetry`; `BadInputError` names the field."""
     _check_times(telemetry)
     _check_sources(telemetry)
     _check_access(telemetry)

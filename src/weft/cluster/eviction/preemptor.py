@@ -283,7 +283,7 @@ class Preemptor:
         request = command.pod
         async with lock:
             kept = self._engine.preemption.nominations.get(request.uid)
-            node = "" if kept is None else kept.node  # what is true by now
+            node = "" if kept is None else kept.node  # the nomination may have changed since
             pod = self._pods.by_uid(request.uid)
             if pod is None or pod.spec.node_name:
                 return  # the API server clears it with the Binding

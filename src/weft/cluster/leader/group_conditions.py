@@ -150,7 +150,7 @@ class GroupConditions:
         if (error := task.exception()) is not None:
             log.error("conditions of PodGroups: this is a mistake in Weft", exc_info=error)
         else:
-            self._start()  # what came between its last look and this
+            self._start()  # writes that became due after its last check
 
     async def _write_all(self) -> None:
         backoff = Backoff(_FIRST_S, _MOST_S, self._client.rng)
@@ -189,7 +189,7 @@ class GroupConditions:
         except (ApiError, LostError, NotSentError) as error:
             code = error.code if isinstance(error, ApiError) else 0
             if code == 403 and self._refused:
-                return True  # another group was told so meanwhile
+                return True  # already logged for another group
             if code == 403:
                 self._refused = True
                 lacking = ", ".join(map(str, GROUP_STATUS))

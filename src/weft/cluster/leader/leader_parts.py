@@ -92,7 +92,7 @@ class LeaderParts:
         hooks.nodes.append(self.units.check)
         hooks.touched.append(self.guard.touch)
         hooks.accounts += (self.guard.check, self.past_scheduler.check)
-        if live.engine.preemption.on:  # elsewhere no decision needs a look
+        if live.engine.preemption.on:  # otherwise decisions are of no interest
             live.on_decision.append(self.preemptor.hear)
         live.carry(Evict, self._evict)
         live.carry(Nominate, self.preemptor.nominate)
@@ -111,7 +111,7 @@ class LeaderParts:
             self.evictor.evict(command)
 
     def _followed(self, system: str) -> None:
-        if system == KUBERNETES:  # elsewhere no decision needs a look
+        if system == KUBERNETES:  # otherwise decisions are of no interest
             self.live.on_decision.append(self.groups.hear)
 
     def _waits_for(self, request: PodRequest) -> str:

@@ -238,9 +238,9 @@ def _names_devices(pod: Pod) -> str:
 
 # --- variables from elsewhere ---------------------------------------------------------------------
 #
-# No admission policy sees what `envFrom` brings: the API server shows it a name. The kubelet looks
-# the values up, and where an agent delivers by name its own value stands; elsewhere the container
-# sees what they say.
+# No admission policy sees the variables of `envFrom`: the API server shows only the source's name,
+# and the kubelet resolves the values. On nodes where an agent delivers, the agent's own value wins;
+# elsewhere the container gets the values of the source.
 
 _MOST_READ = 500
 

@@ -86,7 +86,7 @@ class SnapshotClient(ApiClient):
             if (served := self._served[path]) is None:
                 raise NotFoundError(ApiStatus(code=404, message=f"the snapshot has none of {path}"))
             return msgspec.json.encode({"resources": served})
-        if path == OWN_REVIEWS:  # what is in it may be read
+        if path == OWN_REVIEWS:  # kinds in the snapshot may be read
             is_there = "Namespace" not in self._unread or b'"namespaces"' not in body
             return msgspec.json.encode({"status": {"allowed": is_there}})
         objects = self._lists.get(path) if method == "GET" else None

@@ -13,9 +13,9 @@ from weft.model.request import PREFERENCES_PERCENT
 
 _SECTIONS = ("profiles", "gpushareUnit", "compat", "inventory", "limits", "seed")
 _FACTOR = "volcanoMemoryFactor"  # only where it is not 1: older snapshots have none
-_QUEUES = "queues"  # likewise where any are configured
-_QUEUE = "queue"  # likewise where it is not the default
-_PREFERENCES = "preferences"  # of a profile; likewise where it is not the default
+_QUEUES = "queues"  # only if any are configured
+_QUEUE = "queue"  # only if it is not the default
+_PREFERENCES = "preferences"  # of a profile; only if it is not the default
 
 
 def deciding_part(config: Configuration) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class StoredValue(abc.ABC):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._last()
-        if not await self._try(self._config_map):  # what was under way may have been written
+        if not await self._try(self._config_map):  # a cancelled write may have succeeded
             await self._try(self._config_map)
 
     async def _run(self, config_map: OwnConfigMap) -> None:
@@ -126,7 +126,7 @@ class StoredValue(abc.ABC):
             self._fails(error)
             self._stored = None  # it may have been written
             return False
-        except Exception as error:  # a mistake of ours costs what is kept, until it goes
+        except Exception as error:  # an error in Weft: nothing is stored until it ends
             self._fails(error, ours=True)
             self._stored = None
             return False

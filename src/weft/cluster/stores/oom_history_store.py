@@ -92,7 +92,7 @@ class OomHistoryStore(StoredValue):
         super().__init__(client, config_map, may_write)
         self.unreadable: set[str] = set()
         self._known, self._handle = engine.oom_history.known, handle
-        self._due: dict[str, str] = {}  # workload: when it taught what is not stored yet
+        self._due: dict[str, str] = {}  # workload: time of its last OOM that is not stored yet
         self._peaks, self._peaks_due = engine.peaks.known, False
         self._peaks_news = asyncio.Event()
 
@@ -126,7 +126,7 @@ class OomHistoryStore(StoredValue):
     def _is_due(self) -> bool:
         return bool(self._due) or self._peaks_due
 
-    # --- what is stored ---
+    # --- the stored entries ---
 
     async def _read(self, config_map: OwnConfigMap) -> None:
         self._stored = await config_map.read()

@@ -100,7 +100,7 @@ async def _ask(
     queries = [f"last_over_time({metric}{braces}[{back}])" for metric in metrics]
     stamped = f"timestamp({kube_state.POD_CREATED}{braces})"
     queries.append(f"max_over_time({stamped}[{back}:{span.step_s:g}s])")
-    first = await source.query(queries[0], span.end_s)  # whoever does not answer is asked once
+    first = await source.query(queries[0], span.end_s)  # a silent server gets one query
     others = await asyncio.gather(
         *(source.query(query, span.end_s) for query in queries[1:]), return_exceptions=True
     )

@@ -31,7 +31,7 @@ class OomWatch:
         self._seen: dict[str, set[str]] = {}
 
     def of(self, pod: Pod, gone: bool = False) -> list[OutOfMemory]:
-        """Return the new events of this pod; `gone` if the pod was deleted and this is its last
+        """Return the new OOM events of this pod; `gone` if the pod was deleted and this is its last
         state."""
         uid = pod.metadata.uid
         seen = self._seen.get(uid, set())

@@ -189,7 +189,7 @@ class PredictionReloader:
 
     def _fails(self, error: Exception) -> None:
         self.counts["failed"] += 1
-        ours = not isinstance(error, BadInputError)  # a mistake of ours costs the look
+        ours = not isinstance(error, BadInputError)  # an error in Weft: only this poll fails
         text = f"{', '.join(self._files.named)}: {error!r}" if ours else str(error)
         if text != self._failing:
             self._failing = text

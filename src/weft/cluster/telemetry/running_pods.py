@@ -67,7 +67,7 @@ async def running_pods(live: ClusterView) -> dict[PodName, RunningPod]:
             if pod.metadata.deletion_timestamp or pod.ended:
                 continue
             if live.pods.unsure(pod.metadata.uid):
-                continue  # nobody goes for it: it may be on another GPU
+                continue  # no pod is evicted for it: it may be on another GPU
             gpus = tuple(dict.fromkeys((node, share.gpu) for share in holding.placement.shares))
             beside = {uid for gpu in gpus for uid in on[gpu]} - {holding.placement.uid}
             cards = known.gpus if known is not None else ()

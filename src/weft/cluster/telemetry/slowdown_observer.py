@@ -50,7 +50,7 @@ _UNTRUSTED = (
     "anyone who may create a Service may have added this metrics server, so no pod is evicted "
     "because of the progress it reports: set telemetry.url or telemetry.namespaces"
 )
-_TURN = 200  # pods looked at before others have their turn
+_TURN = 200  # pods processed before other tasks get their turn
 
 
 class SlowdownObserverOptions(msgspec.Struct, frozen=True):
@@ -210,7 +210,7 @@ class SlowdownObserver:
         for number, (name, running) in enumerate(pods.items(), 1):
             new = self._of_pod(running, seen[running.uid], rates.get(name), p99_ms.get(name, 0.0))
             if running.parting:
-                new = None  # who slowed it down goes: what it did says nothing of the rest
+                new = None  # its co-residents are changing: skip this sample
             if new is not None:
                 progress.append((running, new))
             self._show(running, seen[running.uid], new, sm_active)
@@ -297,7 +297,7 @@ class SlowdownObserver:
             seen.progress = replace(seen.progress, source="progress", slowdown=slowdown, **rates)
             return PodProgress(running.uid, round(slowdown, 4), late=late)
         if not (p99_ms and slo) or young or self._recent(seen):
-            return None  # or its window is not over yet: both are told together then
+            return None  # or its window is not over: report both together
         return PodProgress(running.uid, 1.0, proxy=True, late=late)
 
     def _recent(self, seen: _Seen) -> bool:

@@ -120,7 +120,7 @@ class TelemetryLoop:
         while True:
             try:
                 await self.refresh()
-            except Exception as error:  # a mistake of ours: policies must not go by old numbers
+            except Exception as error:  # an error in Weft: drop the old snapshot
                 self.errors["", "failed"] += 1
                 self._forget(f"{type(error).__name__}: {error}")
                 if self._logged.is_new(f"failed {_kind(error)}"):

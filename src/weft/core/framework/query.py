@@ -353,7 +353,7 @@ class Query:
     memory_total = _NodeColumn("memory_total")
     """Allocatable host memory, MiB, [n]."""
     milli_free = _NodeColumn("milli_free")
-    """Free GPU cores over all usable GPUs, thousandths of a card, [n]."""
+    """Free GPU cores over all usable GPUs, thousandths of a GPU, [n]."""
     max_milli_free = _NodeColumn("max_milli_free")
     """Most free cores on one usable GPU, thousandths; −1 without one, [n]."""
     max_memory_free = _NodeColumn("max_memory_free")

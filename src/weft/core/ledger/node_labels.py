@@ -63,7 +63,8 @@ def as_bits(domains: Bools) -> int:
 
 
 class NodeLabels:
-    """Label columns of these nodes."""
+    """Columns of the nodes' labels, and of masks of the nodes that selectors and affinities
+    accept."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = nodes

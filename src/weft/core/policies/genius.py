@@ -155,7 +155,7 @@ def _mean(terms: Floats, weights: Floats) -> Floats:
     return np.asarray(total / np.maximum((known * weights).sum(axis=0), 1.0))
 
 
-# --- card models ----------------------------------------------------------------------------------
+# --- GPU models -----------------------------------------------------------------------------------
 
 MODELS: dict[str, tuple[int, int, int, int]] = {
     "1070 Ti": (19, 1, 2, 256),

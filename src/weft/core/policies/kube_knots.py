@@ -31,8 +31,8 @@ CARD_MIB = 32_510
 
 
 class SmallestFirst(Policy):
-    """Orders pods by size and scores no place. Put it first in a profile, before a policy that
-    scores."""
+    """Orders pods by the GPU memory that they request, the smallest first, and scores no place. Put
+    it first in a profile, before a policy that scores."""
 
     name = "smallest-first"
     summary = "any node that fits; pods that ask the least go first"
@@ -285,7 +285,8 @@ class FerikoglouSafe(Ferikoglou):
         self.round_ns = 1_000_000_000 * round_s
 
     def queue_key(self, pod: PodRequest) -> tuple[int, ...]:
-        """Return the sort key: round of arrival (`round_s`), then size, the smallest first."""
+        """Return the sort key: round of arrival (`round_s`), then GPU memory requested, the
+        smallest first."""
         came = pod.created_ns // self.round_ns if self.round_ns > 0 else 0
         return (came, *super().queue_key(pod))
 

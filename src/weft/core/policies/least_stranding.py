@@ -101,7 +101,7 @@ SETTINGS: Mapping[str, _Constants] = {
 
 def learnt(turnover: float) -> _Constants:
     """Interpolate between the settings by the turnover: the part of pods' holdings that reused
-    freed capacity. From a half on it is `living`."""
+    freed capacity. From a turnover of one half on, the constants are those of `living`."""
     fixed, living, part = SETTINGS["inflation"], SETTINGS["living"], min(1.0, 2 * turnover)
     return _Constants(*((1 - part) * a + part * b for a, b in zip(fixed, living, strict=True)))
 

@@ -50,7 +50,8 @@ class Lucid(Policy):
         self._judged.forget()
 
     def filter_devices(self, query: Query) -> Bools:
-        """Mask of GPUs that are empty, or whose only pod forms a pair within the limit, [d]."""
+        """Mask of GPUs that are empty, or whose only pod forms a pair of at most `LIMIT` points
+        with the new one, [d]."""
         return np.asarray(self._judged.over(query)[0] <= LIMIT)
 
     def score_devices(self, query: Query) -> Ints:

@@ -16,7 +16,8 @@ from weft.core.policies.gpu_amounts import asked_milli, free_milli, free_share, 
 
 
 class FirstFit(Policy):
-    """Chooses the first that fits in tie-break order: nodes by rank and name, GPUs by index."""
+    """Chooses the first node and GPU that fit, in tie-break order: nodes by rank and name, GPUs by
+    index."""
 
     name = "first-fit"
     summary = "the first node and the first GPU that fit"
@@ -41,7 +42,7 @@ class BestFit(Policy):
     source = "FGD (ATC'23), baseline BestFit"
 
     def score_nodes(self, query: Query) -> Ints:
-        """Score 100·(1 − (½·CPU left/128 cores + ½·GPU left/8 cards)), truncated, [n]."""
+        """Score 100·(1 − (½·CPU left/128 cores + ½·GPU left/8 GPUs)), truncated, [n]."""
         demand = query.demand
         free = 0.5 * (query.cpu_free - demand.cpu_milli)
         free /= CPU_MILLI
@@ -68,7 +69,7 @@ class Binpack(Policy):
 class GpuShare(Policy):
     """Chooses the GPU with the smallest free memory that is enough, of equals the lowest index, by
     the default of `choose_device`. The original leaves the choice of the node to others, so the
-    first wins."""
+    first node that fits wins."""
 
     name = "gpushare"
     summary = "on the first node that fits, the GPU with the least free memory that is enough"

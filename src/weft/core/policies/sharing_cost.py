@@ -294,7 +294,7 @@ class SharingCost:
 def predictions(
     view: InterferenceView, shape: Shape, there: CoResidents, model: str
 ) -> tuple[ExpectedSlowdown, ...]:
-    """Predict the slowdown of the pod and of each co-resident beside all the others; rounded to
+    """Predict the slowdown of the pod and of each co-resident next to all others; rounded to
     thousandths.
 
     A forbidden pair that a policy admits nevertheless is reported as 0."""

@@ -514,7 +514,7 @@ class DeviceStates(NamedTuple):
         kind = self.kind.copy()
         first = np.full(query.d, -1, dtype=np.int64)
         first[card[instances][::-1]] = instances[::-1]
-        kind[cut] = self.kind[first[cut]]  # instances of one card are nearly always alike
+        kind[cut] = self.kind[first[cut]]  # instances of one GPU are nearly always alike
         return DeviceStates(gone, worth, idle, kind)
 
     @staticmethod

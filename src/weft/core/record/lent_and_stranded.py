@@ -90,7 +90,7 @@ class StrandedGpu:
         self._meter = None
 
     def look(self) -> None:
-        """Recompute the nodes whose holdings changed, and `milli`."""
+        """Recompute the stranded GPU of nodes whose holdings changed, and the total `milli`."""
         ledger, table = self._ledger, self._ledger.table
         if not (self._usual and table.count):
             self.milli = 0
