@@ -1,8 +1,9 @@
 """The contract of a dialect: how one system's pods request GPUs and are told which they got.
 
-A dialect is stateless. `parse` turns a manifest into a `PodRequest`; `write` turns a placement
-into that system's marks; `read` turns the marks back into the placement after a restart, so
-`read(write(p)) == p` for every placement it can make.
+A dialect is stateless. `parse` turns a manifest into a `PodRequest`; `write` turns a placement into
+that system's marks, the annotations and labels that say which GPUs a pod has; `read` turns the
+marks back into the placement after a restart, so `read(write(p)) == p` for every placement it can
+make.
 """
 
 from typing import Literal, Protocol
@@ -88,9 +89,11 @@ class Dialect(Protocol):
     def write(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """Return the marks that tell this system's agents and users where the pod's GPUs are."""
+        """Return the annotations and labels that say where the pod's GPUs are, for this system's
+        agents and users, and the environment."""
         ...
 
     def read(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
-        """Return the placement that `pod`'s marks say it holds on `node`; None if it has none."""
+        """Return the placement on `node` that the pod's annotations and labels give; None if they
+        give none."""
         ...

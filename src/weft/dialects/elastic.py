@@ -160,8 +160,8 @@ def _one(slot: ContainerSlot, values: dict[str, int], notes: list[str]) -> int:
 
 
 def agent_hash(device_ids: Iterable[str]) -> str:
-    """Return the agent's name for a set of device IDs: 8 hex digits of the SHA-256 of them,
-    sorted."""
+    """Return Elastic GPU's name for a set of device IDs: 8 hex digits of the SHA-256 of the sorted
+    IDs."""
     return hashlib.sha256(":".join(sorted(device_ids)).encode()).hexdigest()[:8]
 
 

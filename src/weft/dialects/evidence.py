@@ -45,7 +45,7 @@ class ChargedPlacement(NamedTuple):
     Texts are sentences, "" for nothing. `edited`: what is wrong with the annotations. `moved`: the
     GPUs that the system's agent gave the pod instead of Weft's. `lost`: GPUs that the pod has and
     the node does not show. `anywhere`: a part is charged on every card of the node, as its card is
-    unknown. `assumed`: what was assumed in addition to the system's own marks.
+    unknown. `assumed`: what was assumed in addition to the system's own annotations.
     """
 
     placement: Placement
@@ -57,8 +57,8 @@ class ChargedPlacement(NamedTuple):
 
 
 def agreed(pod: PodManifest, bound_with: str = "") -> str:
-    """Return the value of `weft.dev/placement` that two marks of this bound pod agree on; "" if
-    none do.
+    """Return the value of `weft.dev/placement` that two of this bound pod's annotations agree on;
+    "" if none do.
 
     `bound_with` is the value that the running process first saw the pod bound with; if known, it is
     returned.
@@ -87,7 +87,7 @@ def marked(pod: PodManifest) -> bool:
 
 
 def without_marks(pod: AnyPod) -> AnyPod:
-    """Return the pod without Weft's marks."""
+    """Return the pod without the annotations that Weft writes with a placement."""
     marks = pod.metadata.annotations or {}
     kept = {n: text for n, text in marks.items() if n not in (PLACEMENT, PLACEMENT_COPY, DELIVERY)}
     return replace(pod, metadata=replace(pod.metadata, annotations=kept))
@@ -121,8 +121,8 @@ def records(pod: PodManifest, request: PodRequest, node: Node, bound_with: str =
     """Return the shares in each of Weft's annotations of this pod on this node; none if it has no
     such annotation.
 
-    An annotation of another pod or node counts as damaged. `bound_with` is the text that two marks
-    agree on.
+    An annotation of another pod or node counts as damaged. `bound_with` is the value that two
+    annotations agree on.
     """
     annotations = pod.metadata.annotations or {}
     texts = {name: annotations[name] for name in (PLACEMENT, PLACEMENT_COPY) if name in annotations}
@@ -137,8 +137,8 @@ def records(pod: PodManifest, request: PodRequest, node: Node, bound_with: str =
 
 
 def anothers(pod: PodManifest, request: PodRequest, node: Node) -> bool:
-    """Return True if Weft's annotations are another pod's or name another node: the system's own
-    marks were then copied as well."""
+    """Return True if Weft's annotations are another pod's or name another node: all annotations
+    were copied, those of the pod's system as well."""
     if pod.spec.node_name and pod.spec.node_name != node.name:
         return True
     annotations = pod.metadata.annotations or {}
@@ -150,10 +150,10 @@ def anothers(pod: PodManifest, request: PodRequest, node: Node) -> bool:
 def weigh(
     request: PodRequest, node: Node, recorded: Records, own: Placement | None, system: str
 ) -> ChargedPlacement:
-    """Return the charge by the shares in Weft's annotations (`recorded`) and the system's own marks
-    (`own`).
+    """Return the charge by the shares in Weft's annotations (`recorded`) and those in the
+    annotations of the pod's system (`own`).
 
-    If two marks agree (`BINDING` is there, or both annotations are equal), Weft's others are
+    If two of Weft's agree (`BINDING` is there, or both annotations are equal), its others are
     ignored.
     """
     faults = _contradictions(recorded, own, system)

@@ -151,7 +151,8 @@ def _ask(slot: ContainerSlot, notes: list[str]) -> GpuRequest | None:
 def container_part(
     request: PodRequest, container: ContainerRequest, share: Share, node: Node
 ) -> Share:
-    """Return the container's own part of the card; the request that it borrows may hold more."""
+    """Return the part of the card that this container requests; an init container may borrow a
+    larger request."""
     gpu = find(node, str(share.gpu))
     return share if gpu is None else part_of(request, container, share, node, gpu)
 

@@ -130,7 +130,8 @@ class Kai(BaseDialect):
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """Return no marks, only the variables that KAI's ConfigMap gives a container."""
+        """Return no annotations, only the environment variables that KAI's ConfigMap gives a
+        container."""
         env = visible(request, placement)
         asked = {c.name: c.asked for c in request.containers if c.asked is not None}
         for name, values in env.items():

@@ -234,8 +234,8 @@ def _request(asked: Mapping[str, int]) -> GpuRequest:
 def _held(
     pod: PodManifest, request: PodRequest, node: Node
 ) -> tuple[Placement | None, WrongMark | None]:
-    """Return the placement that the pod's mark gives, None if it gives none; and what is wrong with
-    the mark, None if nothing."""
+    """Return the placement that the pod's annotation gives, None if it gives none; and what is
+    wrong with the annotation, None if nothing."""
     if not (pod.metadata.annotations or {}).get(ALLOCATED):
         return None, None
     if (given := _given(pod)) is None:
@@ -266,7 +266,7 @@ def _held(
 
 
 def _given(pod: PodManifest) -> list[tuple[int, dict[str, Any]]] | None:
-    """Return the minor numbers and amounts in the pod's mark; None if it cannot be read."""
+    """Return the minor numbers and amounts in the pod's annotation; None if it cannot be read."""
     text = (pod.metadata.annotations or {}).get(ALLOCATED) or "{}"
     try:
         entries = json.loads(text).get("gpu") or []

@@ -1,6 +1,6 @@
 """Previews the annotations, labels and environment of a pod that is not placed yet.
 
-The dialects write real marks for an invented node with unmistakable numbers, which are then
+The dialects write real annotations for an invented node with unmistakable numbers, which are then
 replaced by names such as `<gpu index>`.
 """
 

@@ -209,8 +209,8 @@ def write(request: PodRequest, placement: Placement, node: Node, now_ns: int) ->
 
 
 class WrittenPlacement(NamedTuple):
-    """A placement as its Binding carries it: the system's marks with Weft's own, and the record of
-    what each container gets, None for a pod that holds no GPU."""
+    """A placement as its Binding carries it: the annotations, labels and environment (`marks`), and
+    the delivery record, None for a pod that holds no GPU."""
 
     marks: PodAnnotations
     record: DeliveryRecord | None
@@ -219,7 +219,8 @@ class WrittenPlacement(NamedTuple):
 def written(
     request: PodRequest, placement: Placement, node: Node, now_ns: int, *, most_permille: int
 ) -> WrittenPlacement:
-    """Return the marks and the record of a placement; `most_permille` as for `shares.delivered`."""
+    """Return the annotations, labels, environment and delivery record of a placement;
+    `most_permille` as for `shares.delivered`."""
     system = BY_NAME[request.dialect]
     marks, as_one = system.write(request, placement, node, now_ns), system.pod_asks_as_one
     record = delivered(
@@ -239,8 +240,9 @@ def parse_bound(manifest: PodManifest, settings: DialectSettings) -> tuple[PodRe
     """Return a bound pod's request by what its owner cannot change any more, and why a part of it
     is not read, "" if all is.
 
-    Labels and annotations that request GPUs count if a scheduler went by them and no two marks
-    agree. Raises `BadInputError` if its containers' resources contradict each other.
+    Labels and annotations that request GPUs count if a scheduler went by them and no two
+    annotations agree on a placement. Raises `BadInputError` if its containers' resources contradict
+    each other.
     """
     asked = manifest if _placed_by_words(manifest) else without_asking(manifest)
     try:
@@ -254,15 +256,15 @@ def parse_bound(manifest: PodManifest, settings: DialectSettings) -> tuple[PodRe
 
 class KeptWords(NamedTuple):
     """A bound pod's labels and annotations whose first seen values count: those that request GPUs,
-    and the marks of systems that run next to Weft."""
+    and those in which systems that run next to Weft say which GPUs it has."""
 
     labels: dict[str, str]
     annotations: dict[str, str]
 
 
 def kept_of(manifest: PodManifest, *, asking: bool = True) -> KeptWords:
-    """Return the pod's labels and annotations whose first seen values count; only marks unless
-    `asking`."""
+    """Return the pod's labels and annotations whose first seen values count; without those that
+    request GPUs unless `asking`."""
     words = kept_words if asking else kept_marks
     return KeptWords(words(manifest.metadata.labels), words(manifest.metadata.annotations))
 
@@ -305,8 +307,9 @@ def without_words(manifest: PodManifest) -> PodManifest:
 
 
 def _placed_by_words(manifest: PodManifest) -> bool:
-    """Return True if labels or annotations decide what this bound pod holds: a scheduler that reads
-    them placed it, or left a mark; or Weft did and its marks contradict each other."""
+    """Return True if labels or annotations that request GPUs decide what this bound pod holds: a
+    scheduler that reads them placed it, it is in one of KAI's groups, or Weft placed it and its
+    annotations contradict each other."""
     labels, annotations = manifest.metadata.labels or {}, manifest.metadata.annotations or {}
     if agreed(manifest):
         return False

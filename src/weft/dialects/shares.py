@@ -92,8 +92,8 @@ def keeps(placement: Placement, shape: Shape) -> bool:
 def of_container(
     request: PodRequest, container: ContainerRequest, placement: Placement
 ) -> list[Share]:
-    """Return the shares that a container uses: the first `asked.count` of its requests', or all if
-    they are shared or split."""
+    """Return the shares that a container uses: the first `asked.count` shares of its GPU requests,
+    or all if these are shared by containers or split."""
     if container.asked is None:
         return []
     shares = [

@@ -167,7 +167,8 @@ class BaseDialect:
     def write(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """Return this system's marks, with Weft's own annotation added."""
+        """Return the annotations and labels that this system and Weft write for the placement, and
+        the environment."""
         if not placement.shares:
             return PodAnnotations()
         own = self.annotate(request, placement, node, now_ns)
@@ -176,8 +177,8 @@ class BaseDialect:
     def read(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
         """Return the placement that the pod is charged for on `node`; see `evidence.py`.
 
-        None if the marks are another pod's, or do not name a GPU of the node for each request. A
-        pod that asks for no GPU holds only CPU, memory and other resources.
+        None if its annotations are another pod's, or do not name a GPU of the node for each
+        request. A pod that asks for no GPU holds only CPU, memory and other resources.
         """
         charged = self.weigh(pod, request, node)
         return charged.placement if charged is not None and not charged.anywhere else None
@@ -185,9 +186,9 @@ class BaseDialect:
     def weigh(
         self, pod: PodManifest, request: PodRequest, node: Node, bound_with: str = ""
     ) -> ChargedPlacement | None:
-        """Return the charge of a bound pod, with what is wrong with its marks; None if no mark is
-        for this pod. `bound_with`: the value of Weft's annotation that the pod was first seen bound
-        with, if known."""
+        """Return the charge of a bound pod, with what is wrong with its annotations and labels;
+        None if they give no placement of this pod. `bound_with`: the value of Weft's annotation
+        that the pod was first seen bound with, if known."""
         text = evidence.agreed(pod, bound_with) if pod.spec.node_name == node.name else ""
         asks = bool(request.shape.gpu_requests)
         if not asks and not text:
@@ -203,12 +204,13 @@ class BaseDialect:
         return evidence.weigh(request, node, records, own, self.name) if records else None
 
     def wrong_marks(self, pod: PodManifest, request: PodRequest, node: Node) -> WrongMark | None:
-        """Return what is wrong with this system's own marks on a bound pod; None if nothing."""
+        """Return what is wrong with this system's own annotations and labels on a bound pod; None
+        if nothing."""
         return None
 
     def perhaps_on(self, pod: PodManifest, node: Node) -> frozenset[int]:
-        """Return the cards of the node that this system's marks on the bound pod name, although
-        they give no placement."""
+        """Return the cards of the node that this system's annotations on the bound pod name,
+        although they give no placement."""
         return frozenset()
 
     def cards_named_by(self, pod: PodManifest) -> str:
@@ -232,7 +234,8 @@ class BaseDialect:
     def annotate(
         self, request: PodRequest, placement: Placement, node: Node, now_ns: int
     ) -> PodAnnotations:
-        """Return the marks of this system alone; by default only which GPUs each container sees."""
+        """Return the annotations and labels of this system alone; by default only which GPUs each
+        container sees."""
         return PodAnnotations(env=shares.visible(request, placement))
 
     def annotate_started(
@@ -254,7 +257,8 @@ class BaseDialect:
         return env
 
     def recover(self, pod: PodManifest, request: PodRequest, node: Node) -> Placement | None:
-        """Return the placement that this system's marks alone give; None if it writes none."""
+        """Return the placement that this system's annotations and labels alone give; None if they
+        give none."""
         return None
 
 

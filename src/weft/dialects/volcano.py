@@ -87,7 +87,7 @@ _CARD = re.compile(
 
 
 class MarkedShare(NamedTuple):
-    """A container's part of a card by Volcano's mark: `milli` thousandths of its cores."""
+    """A container's part of a card in Volcano's annotation: `milli` thousandths of its cores."""
 
     uuid: str
     memory_mib: int
@@ -210,8 +210,8 @@ def reported_gpus(node: NodeManifest) -> InventorySource | None:
 
 
 def marked_devices(text: str, containers: int) -> list[list[MarkedShare]] | None:
-    """Return the cards that a mark of Volcano's gives each of so many containers; None if it cannot
-    be read."""
+    """Return the cards that Volcano's annotation gives each of so many containers; None if it
+    cannot be read."""
     parts = text.split(";")
     if len(parts) == containers + 1 and not parts[-1]:
         parts.pop()
@@ -230,8 +230,8 @@ def marked_devices(text: str, containers: int) -> list[list[MarkedShare]] | None
 def _held(
     pod: PodManifest, request: PodRequest, node: Node
 ) -> tuple[Placement | None, WrongMark | None]:
-    """Return the placement by the pod's mark, None if it gives none; and what is wrong with the
-    mark, None if nothing."""
+    """Return the placement that the pod's annotation gives, None if it gives none; and what is
+    wrong with the annotation, None if nothing."""
     marks = pod.metadata.annotations or {}
     if _is_older(request):
         return _by_index(marks.get(OLD_INDEX, ""), request, node)
@@ -263,8 +263,8 @@ def _held(
 def _exact(
     index: int, request: PodRequest, marked: MarkedShare, gpu: Gpu, wrong: list[str]
 ) -> Share:
-    """Return the share that the mark gives, but no less than the pod requests, and no more than the
-    card has."""
+    """Return the share that the annotation gives, but no less than the pod requests, and no more
+    than the card has."""
     gpu_request = request.shape.gpu_requests[index]
     least = asked_on(index, gpu_request, gpu)
     least_mib = least.memory_mib if gpu_request.memory.kind == "mib" else 0

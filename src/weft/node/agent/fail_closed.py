@@ -28,7 +28,7 @@ class ClosedTrial(NamedTuple):
 
 
 class RuntimeTold(Protocol):
-    """The registered plugin, with the runtime's name and version; `NriPlugin` is one."""
+    """The registered plugin, with the runtime's name and version; `NriPlugin` implements it."""
 
     runtime: str
     validates: bool

@@ -13,7 +13,7 @@ from weft.node.agent.reconciler import Reconciler
 
 
 class PluginCounts(Protocol):
-    """Counts of the device plugins' work; `DevicePluginPart` is one."""
+    """Counts of the device plugins' work; `DevicePluginPart` implements it."""
 
     @property
     def registrations(self) -> int:

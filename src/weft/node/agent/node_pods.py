@@ -1,7 +1,7 @@
 """This node's pods by list-watch: what each requests, and what it was assigned.
 
 a Binding of Weft's                          the delivery record is in the pod's annotations
-another system's scheduler, an older Weft    the record is derived from the pod's marks and the
+another system's scheduler, an older Weft    derived from the pod's other annotations and the
                                              node's reported GPUs
 
 A record in an annotation is accepted only as far as the pod's requests and placement justify it:
@@ -308,7 +308,7 @@ class NodePods:
 
 
 def nobody_says(scheduler_name: str) -> str:
-    """Explain why a bound pod gets nothing if no record and no mark names its GPUs."""
+    """Explain why a bound pod gets nothing if neither a record nor an annotation names its GPUs."""
     if scheduler_name in ("", DEFAULT_SCHEDULER):
         why = (
             f"{DEFAULT_SCHEDULER} placed it, which assigns no GPU shares; label its namespace "
@@ -341,7 +341,7 @@ def what_it_asks(manifest: PodManifest, settings: DialectSettings) -> tuple[Asks
     """Return how the pod requests GPUs, and what is wrong with its request ("" if nothing).
 
     Resources that another device plugin also serves (NVIDIA's, or that of a system running next to
-    Weft) count as `foreign`: that plugin delivers, unless a record or the pod's marks say
+    Weft) count as `foreign`: that plugin delivers, unless a record or the pod's annotations say
     otherwise.
     """
     try:

@@ -27,7 +27,7 @@ _LOOK_S = 1.0
 
 
 class Configuring(Protocol):
-    """The part that configures the runtime to fail closed; `ContainerdConfiguring` is one."""
+    """Configures the runtime to fail closed; `ContainerdConfiguring` implements it."""
 
     drop_in: Path | None
     problem: str
@@ -59,7 +59,7 @@ def offer_of(
 
 
 class Connecting(Protocol):
-    """The plugin that the container runtime asks about containers; `NriPlugin` is one."""
+    """The plugin that the container runtime asks about containers; `NriPlugin` implements it."""
 
     connected: bool
 

@@ -84,7 +84,7 @@ class OverShareGuard:
         self._due: asyncio.Queue[OverShare] = asyncio.Queue(maxsize=1_000)
 
     def observe(self, use: NodeUse) -> None:
-        """Evaluate a reading."""
+        """Find the pods over their share in this reading, report new ones, and plan evictions."""
         exceeding = {(o.pod.uid, o.gpu): o for o in self._exceeding(use.containers)}
         self._since_s = {key: self._since_s.get(key, use.at_s) for key in exceeding}
         lasting = {

@@ -42,7 +42,7 @@ Name = tuple[str, str]
 
 
 class OfferedDevices(Protocol):
-    """The kubelet's pod resources; `PodResourcesClient` is one."""
+    """Source of the kubelet's pod resources; `PodResourcesClient` implements it."""
 
     async def containers(self) -> Sequence[ListedContainer]:
         """Return all containers that the kubelet manages, without init containers that end."""
@@ -54,7 +54,7 @@ class OfferedDevices(Protocol):
 
 
 class PodsOfNode(Protocol):
-    """The node's pods; `NodePods` is one."""
+    """Source of the node's pods; `NodePods` implements it."""
 
     node_name: str
     synced: asyncio.Event

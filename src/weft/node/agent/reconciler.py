@@ -1,6 +1,6 @@
 """Compares the devices that the kubelet reports for containers with their pods' delivery records.
 
-no record         a container holds devices of ours, but no record assigns a share
+no record         a container holds devices of Weft's, but no record assigns a share
 other amount      it holds more or fewer of them than it requests
 uncounted         it has a share but holds no devices for it: the kubelet counts too little
 another's GPU     another plugin gave it a GPU that is not in its share
@@ -59,7 +59,7 @@ class ListedDevices(Protocol):
 
 
 class KnownNodePods(Protocol):
-    """The node's pods; `NodePods` is one."""
+    """Source of the node's pods; `NodePods` implements it."""
 
     @property
     def pods(self) -> Mapping[str, NodePod]:

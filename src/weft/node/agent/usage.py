@@ -126,7 +126,7 @@ class UsageWatch:
             await asyncio.sleep(max(0.0, self._period_s - (self._now_s() - began_s)))
 
     async def read(self) -> None:
-        """Read once now."""
+        """Read the GPUs' counters and processes once."""
         began_s = self._now_s()
         try:
             use, processes = await self._devices.ask(self._ask)

@@ -63,7 +63,7 @@ class HeldSource(Protocol):
 
 
 class PodSource(Protocol):
-    """The node's pods; `NodePods` is one."""
+    """Source of the node's pods; `NodePods` implements it."""
 
     @property
     def pods(self) -> Mapping[str, NodePod]:
@@ -76,7 +76,7 @@ class PodSource(Protocol):
 
 
 class KubeletPods(Protocol):
-    """The pods that the kubelet manages; `PodResourcesClient` is one."""
+    """Source of the pods that the kubelet manages; `PodResourcesClient` implements it."""
 
     async def pod(self, namespace: str, name: str) -> resources.PodResources | None:
         """Return one pod; None if the kubelet does not know it."""

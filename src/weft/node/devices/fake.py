@@ -81,7 +81,7 @@ class FakeReader:
         return self._now().gpu_links
 
     def shared_paths(self) -> tuple[str, ...]:
-        """Return the file's shared paths."""
+        """Return the device nodes that the file lists as shared by all GPUs."""
         return self._now().shared_paths
 
     def use(self) -> tuple[DeviceUse, ...]:
